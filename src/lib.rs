@@ -1,0 +1,4 @@
+//! Tollgate answers Envoy's question whether a request may pass.
+
+pub mod clock;
+pub mod rules;

@@ -1,0 +1,3 @@
+//! The `tollgate` command.
+
+fn main() {}

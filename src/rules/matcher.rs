@@ -1,0 +1,204 @@
+//! Which rule a request's descriptor meets.
+//!
+//! An entry of the descriptor is one level of the tree. On each level the exact `key_value` is looked
+//! up first, then the wildcards in the order of the file, then the bare `key`. The texts are compared
+//! joined, as the Go service does: a rule whose bare key is `a_b` is met by the entry `a` = `b` too.
+//! A rule applies only where it stands on the level of the descriptor's last entry.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::model::{Domain, Level, Metadata, Node, Rule};
+
+/// One `key = value` of a request's descriptor.
+pub trait Entry {
+    /// Its key.
+    fn key(&self) -> &str;
+    /// Its value; empty when it has none.
+    fn value(&self) -> &str;
+}
+
+/// How a level was passed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// By `key_value`.
+    Exact,
+    /// By a pattern.
+    Wildcard,
+    /// By the key alone.
+    Bare,
+}
+
+/// One level on the way to a rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'r> {
+    node: &'r Node,
+    how: How,
+}
+
+/// A rule, and the way that led to it.
+#[derive(Debug)]
+pub struct Matched<'r> {
+    /// The rule.
+    pub rule: &'r Rule,
+    steps: SmallVec<[Step<'r>; 4]>,
+    /// The last level has further levels below it.
+    has_children: bool,
+    /// The metric key is the rule's own, made when the rules were compiled.
+    as_written: bool,
+}
+
+impl Domain {
+    /// The rule that these entries meet. `scratch` lends its space and is left as it was.
+    #[must_use]
+    pub fn find<E: Entry>(&self, entries: &[E], scratch: &mut String) -> Option<Matched<'_>> {
+        let mut steps: SmallVec<[Step<'_>; 4]> = SmallVec::new();
+        let mut level = &self.root;
+        let mut as_written = true;
+        for entry in entries {
+            let step = step(level, entry, scratch)?;
+            as_written &= step.is_as_written(entry);
+            steps.push(step);
+            level = &step.node.children;
+        }
+        let last = steps.last()?;
+        let rule = last.node.rule.as_ref()?;
+        let as_written = as_written && !rule.detailed_metric;
+        Some(Matched { rule, has_children: !level.is_empty(), steps, as_written })
+    }
+}
+
+fn step<'r>(level: &'r Level, entry: &impl Entry, scratch: &mut String) -> Option<Step<'r>> {
+    if level.is_empty() {
+        return None;
+    }
+    let start = scratch.len();
+    scratch.push_str(entry.key());
+    scratch.push('_');
+    scratch.push_str(entry.value());
+    let text = &scratch[start..];
+    let found = if let Some(node) = level.nodes.get(text) {
+        Some(Step { node, how: How::Exact })
+    } else if let Some(node) = level.wildcards.first_match(text) {
+        Some(Step { node, how: How::Wildcard })
+    } else {
+        level.nodes.get(entry.key()).map(|node| Step { node, how: How::Bare })
+    };
+    scratch.truncate(start);
+    found
+}
+
+impl<'r> Step<'r> {
+    /// The level as the file writes it.
+    #[must_use]
+    pub fn node(&self) -> &'r Node {
+        self.node
+    }
+
+    /// How the level was passed.
+    #[must_use]
+    pub fn how(&self) -> How {
+        self.how
+    }
+
+    /// The pattern's part after `key_`; the whole pattern when the `*` stands in the key.
+    fn pattern_value(&self, entry: &impl Entry) -> &'r str {
+        let text = &*self.node.text;
+        text.strip_prefix(entry.key()).and_then(|rest| rest.strip_prefix('_')).unwrap_or(text)
+    }
+
+    /// What stands in the counter's key in place of the request's value.
+    fn shared_value(&self, entry: &impl Entry) -> Option<&'r str> {
+        if self.how != How::Wildcard || !self.node.share_threshold {
+            return None;
+        }
+        Some(self.pattern_value(entry)).filter(|value| !value.is_empty())
+    }
+
+    /// The value by which metrics call this level; empty for the key alone.
+    fn metric_value<'a>(&self, entry: &'a impl Entry) -> &'a str
+    where
+        'r: 'a,
+    {
+        match self.how {
+            How::Exact => entry.value(),
+            How::Bare if self.node.value_to_metric => entry.value(),
+            How::Bare => "",
+            How::Wildcard => match self.shared_value(entry) {
+                Some(shared) => shared,
+                None if self.node.value_to_metric => entry.value(),
+                None => self.pattern_value(entry),
+            },
+        }
+    }
+
+    /// True when metrics call this level by the text of the file.
+    fn is_as_written(&self, entry: &impl Entry) -> bool {
+        match (self.how, self.metric_value(entry)) {
+            (How::Exact, value) => !value.is_empty(),
+            (How::Bare, value) => value.is_empty(),
+            (How::Wildcard, value) => {
+                let key = entry.key();
+                let text = &*self.node.text;
+                !value.is_empty()
+                    && text.len() == key.len() + 1 + value.len()
+                    && text.starts_with(key)
+                    && text.as_bytes()[key.len()] == b'_'
+                    && text.ends_with(value)
+            }
+        }
+    }
+}
+
+impl<'r> Matched<'r> {
+    /// The levels that led here, first to last.
+    #[must_use]
+    pub fn steps(&self) -> &[Step<'r>] {
+        &self.steps
+    }
+
+    /// What stands in the counter's key for entry `at`: its value, or the pattern that shares one counter.
+    #[must_use]
+    pub fn counter_value<'a, E: Entry>(&self, at: usize, entry: &'a E) -> &'a str
+    where
+        'r: 'a,
+    {
+        self.steps.get(at).and_then(|step| step.shared_value(entry)).unwrap_or_else(|| entry.value())
+    }
+
+    /// True when metrics call the rule by its own full key, so that no name need be made.
+    #[must_use]
+    pub fn is_as_written(&self) -> bool {
+        self.as_written
+    }
+
+    /// Appends the name by which metrics call this request at this rule.
+    pub fn write_metric_key<E: Entry>(&self, domain: &str, entries: &[E], into: &mut String) {
+        into.push_str(domain);
+        let shares = entries.iter().zip(&self.steps).any(|(entry, step)| step.shared_value(entry).is_some());
+        for (entry, step) in entries.iter().zip(&self.steps) {
+            into.push('.');
+            into.push_str(entry.key());
+            let value = if self.rule.detailed_metric {
+                step.shared_value(entry).unwrap_or_else(|| entry.value())
+            } else {
+                step.metric_value(entry)
+            };
+            // The Go service leaves a lone underscore behind a detailed key without a value, unless a
+            // level shares its counter.
+            if !value.is_empty() || (self.rule.detailed_metric && !shares) {
+                into.push('_');
+                into.push_str(value);
+            }
+        }
+    }
+
+    /// The metadata that the answer carries. The Go service loses it where it makes the metrics' name
+    /// anew: on a detailed rule without levels below, and where the name differs from the rule's own.
+    #[must_use]
+    pub fn metadata(&self) -> Option<&'r Arc<Metadata>> {
+        let kept = if self.rule.detailed_metric { self.has_children } else { self.as_written };
+        self.rule.metadata.as_ref().filter(|_| kept)
+    }
+}

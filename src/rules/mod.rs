@@ -1,0 +1,14 @@
+//! Rules: from the text of YAML files to a compiled [`RuleSet`], and from a request to its rule.
+//!
+//! Reading order: [`model`] is what the service relies on, [`matcher`] finds a rule in it,
+//! [`compile()`] makes it from files and says all that is wrong with them in one run.
+//! Nothing here reads a file or the clock: texts come in, rules and [`Diagnostic`]s go out.
+
+pub mod diagnostic;
+pub mod matcher;
+pub mod model;
+pub mod wildcard;
+
+pub use diagnostic::{Diagnostic, Place, Severity};
+pub use matcher::{Entry, Matched};
+pub use model::{Allowance, Limit, Metadata, Rule, RuleId, RuleSet, Unit, Value};

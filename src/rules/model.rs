@@ -1,0 +1,266 @@
+//! The rules as the service relies on them: valid by construction, never changed once made.
+//!
+//! [`compile`](super::compile) makes them from files; [`matcher`](super::matcher) finds the rule for a
+//! request; everything else only reads them.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use hashbrown::HashMap;
+
+use super::wildcard::Wildcards;
+
+/// All loaded rules. Replaced whole, never edited.
+#[derive(Debug, Default)]
+pub struct RuleSet {
+    /// The domains by name.
+    pub(super) domains: HashMap<Box<str>, Domain>,
+    /// How many rules carry a limit; their ids run from 0 to this.
+    pub(super) rule_count: u32,
+}
+
+/// The rules of one domain.
+#[derive(Debug)]
+pub struct Domain {
+    /// As requests name it.
+    pub name: Box<str>,
+    /// The first level of its rules.
+    pub root: Level,
+}
+
+/// The rules that one entry of a request's descriptor is held against.
+#[derive(Debug, Default)]
+pub struct Level {
+    /// By the text that is looked up: `key_value`, or a bare `key`.
+    pub(super) nodes: HashMap<Box<str>, Arc<Node>>,
+    /// Those whose text holds a `*`, in the order of the file.
+    pub(super) wildcards: Wildcards<Arc<Node>>,
+}
+
+/// One descriptor of a rules file: a step in the tree, with a rule on it or without.
+#[derive(Debug)]
+pub struct Node {
+    /// `key`, or `key_value`: the text it is found by, and the pattern of a wildcard.
+    pub text: Box<str>,
+    /// What the file asks to be limited here, if anything.
+    pub rule: Option<Rule>,
+    /// Metrics name the request's own value for this level.
+    pub value_to_metric: bool,
+    /// All values that match this wildcard share one counter.
+    pub share_threshold: bool,
+    /// The next level.
+    pub children: Level,
+}
+
+/// The number of a rule within its set, dense from 0: what parallel tables are indexed by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RuleId(pub u32);
+
+/// A limit, or the lifting of one, where the file puts it.
+#[derive(Debug)]
+pub struct Rule {
+    /// Its number within the set.
+    pub id: RuleId,
+    /// The domain and each level's text, joined by dots: what metrics and `/rlconfig` call it.
+    pub full_key: Box<str>,
+    /// What it allows.
+    pub allowance: Allowance,
+    /// Names of limits that are not evaluated when this rule is met in the same request.
+    pub replaces: Box<[Box<str>]>,
+    /// Counted and told as any limit, but never refused.
+    pub shadow_mode: bool,
+    /// Refuses only when every quota of the request is spent.
+    pub quota_mode: bool,
+    /// Metrics name the request's own keys and values.
+    pub detailed_metric: bool,
+    /// Told to Envoy when the descriptor passes.
+    pub metadata: Option<Arc<Metadata>>,
+}
+
+/// What a rule allows.
+#[derive(Debug)]
+pub enum Allowance {
+    /// Everything, uncounted. The number is what the file says all the same, for `/rlconfig`.
+    Unlimited {
+        /// `requests_per_unit` as written; nothing is held against it.
+        requests_per_unit: u32,
+    },
+    /// So much per window.
+    Limited(Limit),
+}
+
+/// So many requests per window.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limit {
+    /// Requests in one window.
+    pub requests_per_unit: u32,
+    /// The length of the window.
+    pub unit: Unit,
+    /// What answers call it, and what `replaces` refers to.
+    pub name: Option<Arc<str>>,
+}
+
+/// The length of a window. The numbers are those of Envoy's API.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Unit {
+    /// One second.
+    Second = 1,
+    /// 60 seconds.
+    Minute = 2,
+    /// 60 minutes.
+    Hour = 3,
+    /// 24 hours.
+    Day = 4,
+    /// 30 days.
+    Month = 5,
+    /// 365 days.
+    Year = 6,
+    /// 7 days.
+    Week = 7,
+}
+
+impl Unit {
+    /// Every unit, from short to long.
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// The window's length.
+    #[must_use]
+    pub const fn seconds(self) -> u64 {
+        match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
+        }
+    }
+
+    /// As `/rlconfig` and Envoy's API write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "SECOND",
+            Self::Minute => "MINUTE",
+            Self::Hour => "HOUR",
+            Self::Day => "DAY",
+            Self::Week => "WEEK",
+            Self::Month => "MONTH",
+            Self::Year => "YEAR",
+        }
+    }
+
+    /// The unit of this name, in any case.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The unit of this number in Envoy's API.
+    #[must_use]
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| *unit as i32 == number)
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A map of anything, as a rule's `metadata` and an answer's dynamic metadata hold it.
+pub type Metadata = BTreeMap<String, Value>;
+
+/// A value of [`Metadata`], in the types that protobuf's `Struct` knows.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Value {
+    /// Nothing.
+    Null,
+    /// True or false.
+    Bool(bool),
+    /// Any number.
+    Number(f64),
+    /// Text.
+    Text(String),
+    /// A list.
+    List(Vec<Value>),
+    /// A map.
+    Map(Metadata),
+}
+
+impl RuleSet {
+    /// The domain of this name.
+    #[must_use]
+    pub fn domain(&self, name: &str) -> Option<&Domain> {
+        self.domains.get(name)
+    }
+
+    /// All domains, in no particular order.
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.values()
+    }
+
+    /// True when no domain is loaded.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// How many rules carry a limit.
+    #[must_use]
+    pub fn rule_count(&self) -> u32 {
+        self.rule_count
+    }
+
+    /// Every rule that carries a limit, in no particular order.
+    #[must_use]
+    pub fn rules(&self) -> Vec<&Rule> {
+        fn collect<'r>(level: &'r Level, into: &mut Vec<&'r Rule>) {
+            for node in level.nodes.values() {
+                into.extend(&node.rule);
+                collect(&node.children, into);
+            }
+        }
+        let mut rules = Vec::with_capacity(self.rule_count as usize);
+        for domain in self.domains.values() {
+            collect(&domain.root, &mut rules);
+        }
+        rules
+    }
+}
+
+impl Level {
+    /// True when no rule stands here, so that a request's descriptor must end one level above.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+}
+
+impl Rule {
+    /// The limit, unless everything is allowed.
+    #[must_use]
+    pub fn limit(&self) -> Option<&Limit> {
+        match &self.allowance {
+            Allowance::Limited(limit) => Some(limit),
+            Allowance::Unlimited { .. } => None,
+        }
+    }
+}
+
+/// As a line of `/rlconfig`.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, requests) = match &self.allowance {
+            Allowance::Limited(limit) => (limit.unit.name(), limit.requests_per_unit),
+            Allowance::Unlimited { requests_per_unit } => ("UNKNOWN", *requests_per_unit),
+        };
+        write!(
+            f,
+            "{}: unit={unit} requests_per_unit={requests}, shadow_mode: {}, quota_mode: {}",
+            self.full_key, self.shadow_mode, self.quota_mode
+        )
+    }
+}

@@ -1,0 +1,182 @@
+//! Patterns with `*`, and the first of many that matches a text.
+//!
+//! A `*` stands for zero or more characters. A level keeps its patterns in the order of the file and
+//! the first that matches is taken; a long level is not tried one by one.
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use hashbrown::HashMap;
+
+/// One text with `*` in it, split once so that matching only compares.
+#[derive(Debug)]
+pub struct Pattern {
+    /// What stands between the stars; two at least.
+    parts: Box<[Box<str>]>,
+}
+
+impl Pattern {
+    /// The pattern that this text writes.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self { parts: text.split('*').map(Box::from).collect() }
+    }
+
+    /// True when `text` is one of those that the pattern stands for.
+    #[must_use]
+    pub fn matches(&self, text: &str) -> bool {
+        let [first, middle @ .., last] = &*self.parts else {
+            return self.parts.first().is_some_and(|only| **only == *text);
+        };
+        let Some(rest) = text.strip_prefix(&**first) else { return false };
+        let Some(mut rest) = rest.strip_suffix(&**last) else { return false };
+        for part in middle {
+            let Some(at) = rest.find(&**part) else { return false };
+            rest = &rest[at + part.len()..];
+        }
+        true
+    }
+}
+
+/// From this many patterns on, an index finds those worth trying; below, trying each is faster.
+const INDEX_FROM: usize = 9;
+
+/// A level's patterns in the order of the file, each with what it leads to.
+#[derive(Debug)]
+pub struct Wildcards<T> {
+    entries: Vec<(Pattern, T)>,
+    index: Option<Index>,
+}
+
+impl<T> Default for Wildcards<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), index: None }
+    }
+}
+
+impl<T> Wildcards<T> {
+    /// The patterns in the order in which they are to be tried.
+    #[must_use]
+    pub fn new(patterns: Vec<(Pattern, T)>) -> Self {
+        let index = (patterns.len() >= INDEX_FROM).then(|| Index::of(&patterns)).flatten();
+        Self { entries: patterns, index }
+    }
+
+    /// What the first matching pattern leads to.
+    #[must_use]
+    pub fn first_match(&self, text: &str) -> Option<&T> {
+        let found = match &self.index {
+            Some(index) => index.first_match(&self.entries, text),
+            None => self.entries.iter().position(|(pattern, _)| pattern.matches(text)),
+        };
+        found.map(|at| &self.entries[at].1)
+    }
+}
+
+/// Finds the patterns that can match a text: each is filed under the literal of its that the fewest
+/// others hold, and only those whose literal occurs in the text are tried.
+#[derive(Debug)]
+struct Index {
+    literals: AhoCorasick,
+    /// For each literal the patterns filed under it, in order.
+    filed: Vec<Vec<usize>>,
+    /// Those without any literal, in order: nothing but stars.
+    anywhere: Vec<usize>,
+}
+
+impl Index {
+    fn of<T>(patterns: &[(Pattern, T)]) -> Option<Self> {
+        let mut holders: HashMap<&str, usize> = HashMap::new();
+        for (pattern, _) in patterns {
+            for part in pattern.parts.iter().filter(|part| !part.is_empty()) {
+                *holders.entry(part).or_default() += 1;
+            }
+        }
+        let mut number_of: HashMap<&str, usize> = HashMap::new();
+        let mut literals = Vec::new();
+        let mut filed: Vec<Vec<usize>> = Vec::new();
+        let mut anywhere = Vec::new();
+        for (at, (pattern, _)) in patterns.iter().enumerate() {
+            let rarest = pattern
+                .parts
+                .iter()
+                .filter(|part| !part.is_empty())
+                .min_by_key(|part| (holders[&***part], usize::MAX - part.len()));
+            let Some(literal) = rarest else {
+                anywhere.push(at);
+                continue;
+            };
+            let number = *number_of.entry(literal).or_insert_with(|| {
+                literals.push(literal.as_bytes());
+                filed.push(Vec::new());
+                literals.len() - 1
+            });
+            filed[number].push(at);
+        }
+        let literals = AhoCorasick::builder().match_kind(MatchKind::Standard).build(literals).ok()?;
+        Some(Self { literals, filed, anywhere })
+    }
+
+    fn first_match<T>(&self, patterns: &[(Pattern, T)], text: &str) -> Option<usize> {
+        let mut best = usize::MAX;
+        let mut try_all = |filed: &[usize]| {
+            for &at in filed.iter().take_while(|at| **at < best) {
+                if patterns[at].0.matches(text) {
+                    best = at;
+                    break;
+                }
+            }
+        };
+        try_all(&self.anywhere);
+        for literal in self.literals.find_overlapping_iter(text) {
+            try_all(&self.filed[literal.pattern().as_usize()]);
+        }
+        (best != usize::MAX).then_some(best)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The obvious matcher: tries every length for every star.
+    fn slow(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some((b'*', rest)) => (0..=text.len()).any(|skip| slow(rest, &text[skip..])),
+            Some((byte, rest)) => text.split_first().is_some_and(|(t, tail)| t == byte && slow(rest, tail)),
+        }
+    }
+
+    #[test]
+    fn stars_stand_for_nothing_too() {
+        for (pattern, text, matches) in [
+            ("k_*", "k_", true),
+            ("k_a*a", "k_a", false),
+            ("k_a**b", "k_ab", true),
+            ("*", "", true),
+            ("k_*b*c", "k_bbc", true),
+            ("k_*b*c", "k_cb", false),
+        ] {
+            assert_eq!(Pattern::new(pattern).matches(text), matches, "{pattern} on {text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn matches_as_the_obvious_matcher_does(pattern in "[ab*]{0,3}\\*[ab*]{0,4}", text in "[ab]{0,9}") {
+            prop_assert_eq!(Pattern::new(&pattern).matches(&text), slow(pattern.as_bytes(), text.as_bytes()));
+        }
+
+        #[test]
+        fn the_index_finds_what_trying_each_finds(
+            patterns in prop::collection::vec("[abc]{0,2}\\*[abc]{0,2}\\*?[abc]{0,1}", INDEX_FROM..40),
+            text in "[abc]{0,8}",
+        ) {
+            let first = patterns.iter().position(|p| slow(p.as_bytes(), text.as_bytes()));
+            let all = Wildcards::new(patterns.iter().enumerate().map(|(at, p)| (Pattern::new(p), at)).collect());
+            prop_assert!(all.index.is_some());
+            prop_assert_eq!(all.first_match(&text).copied(), first);
+        }
+    }
+}
