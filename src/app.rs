@@ -16,7 +16,8 @@ use tracing::{info, warn};
 
 use crate::{
     clock::{Clock, SystemClock},
-    limiter::{Bounds, HeaderNames, Limiter, OverLimitCache, Policy},
+    limiter::{self, Bounds, HeaderNames, Limiter, OverLimitCache, Policy},
+    rules::RuleSet,
     server::{
         admin::Admin,
         grpc::{self, Listener, Workers, bind_tcp},
@@ -26,7 +27,7 @@ use crate::{
     settings::{Backend, GrpcListen, HostPort, Settings},
     shutdown,
     source::{self, RulesDir, Source},
-    stats::{RuleStats, Stats, StatsOptions},
+    stats::{RuleStats, ShardCount, Stats, StatsOptions},
     store::{Store, memory::MemoryStore},
 };
 
@@ -88,9 +89,10 @@ struct Parts {
 
 impl Parts {
     fn new(settings: &Settings) -> Self {
-        let options =
-            StatsOptions { max_series: settings.stats.max_series, workers: settings.server.workers };
-        let stats = Arc::new(Stats::new(options));
+        let stats = Arc::new(Stats::new(StatsOptions {
+            max_series: settings.stats.max_series,
+            shards: ShardCount::for_workers(settings.server.workers),
+        }));
         let rules = &settings.rules;
         let directory = RulesDir {
             root: rules.root.clone(),
@@ -98,9 +100,9 @@ impl Parts {
             app_directory: rules.app_directory.clone(),
             ignore_dot_files: rules.ignore_dot_files,
         };
-        let handles = stats.clone();
-        let source =
-            Arc::new(Source::new(directory, rules.merge_domains, move |rules| handles.of_rules(rules)));
+        let counters = stats.clone();
+        let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
+        let source = Arc::new(Source::new(directory, rules.merge_domains, attach));
         let store: Arc<dyn Store> = match settings.store.chosen {
             Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
         };

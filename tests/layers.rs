@@ -14,7 +14,9 @@ struct Layer {
 fn table() -> BTreeMap<String, Layer> {
     let page = fs::read_to_string("ARCHITECTURE.md").unwrap();
     let rows = page.lines().skip_while(|line| !line.starts_with("| module | may use |")).skip(2);
-    let words = |cell: &str| cell.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect::<Vec<_>>();
+    let words = |cell: &str| {
+        cell.split(',').map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect::<Vec<_>>()
+    };
     rows.take_while(|line| line.starts_with('|'))
         .map(|row| {
             let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
@@ -96,7 +98,11 @@ fn modules_use_only_what_the_architecture_lets_them() {
             broken.push(format!("{}: the table has no row for {module}", path.display()));
             continue;
         };
-        let text: String = program(&path).lines().filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect();
+        let text: String = program(&path)
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+            .map(|line| format!("{line}\n"))
+            .collect();
         for used in used_modules(&text).into_iter().filter(|used| *used != module) {
             if !layer.may_use.contains(&used) {
                 broken.push(format!("{}: {module} may not use {used}", path.display()));

@@ -25,6 +25,7 @@ pub use request::{Descriptor, Entry, LimitOverride, Request};
 use crate::{
     algorithm::{Hits, fixed_window},
     clock::{Clock, Time},
+    rules::RuleSet,
     source::{Published, Source},
     stats::{RuleStats, Stats},
     store::{Batch, Counting, Store},
@@ -33,6 +34,14 @@ use plan::{Asked, Plan, Planned};
 
 /// The rules that are served, and the statistics of each by its [`RuleId`](crate::rules::RuleId).
 pub type Served = Published<Vec<Arc<RuleStats>>>;
+
+/// The statistics of every rule of a set, by its id: what is to be published with it.
+#[must_use]
+pub fn handles(rules: &RuleSet, stats: &Stats) -> Vec<Arc<RuleStats>> {
+    let mut rules = rules.rules();
+    rules.sort_unstable_by_key(|rule| rule.id.0);
+    rules.into_iter().map(|rule| stats.rule(&rule.full_key)).collect()
+}
 
 /// How requests are decided; set at start.
 #[derive(Clone, PartialEq, Debug)]

@@ -10,7 +10,7 @@ use crate::{
     clock::Time,
     limiter::OverLimitCache,
     source::{ReloadState, Source},
-    stats::{Gauges, LocalCacheGauges, RuleStats, RulesGauges, Stats, StoreGauges},
+    stats::{CONTENT_TYPE, Gauges, LocalCacheGauges, RuleStats, RulesGauges, Stats, StoreGauges},
     store::Store,
 };
 
@@ -37,7 +37,7 @@ impl Admin {
         match request.uri().path() {
             "/" => text(StatusCode::OK, PAGES),
             "/rlconfig" => text(StatusCode::OK, aside(move || self.rules()).await),
-            "/stats" => text(StatusCode::OK, aside(move || self.counters()).await),
+            "/stats" => text(StatusCode::OK, aside(move || self.stats.render(&self.gauges())).await),
             _ => text(StatusCode::NOT_FOUND, PAGES),
         }
     }
@@ -48,7 +48,7 @@ impl Admin {
             return text(StatusCode::NOT_FOUND, format!("The metrics are at {path}\n"));
         }
         let page = aside(move || self.stats.render(&self.gauges())).await;
-        typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
+        typed(StatusCode::OK, CONTENT_TYPE, page)
     }
 
     /// The loaded rules, one a line; and above them, when the files hold others, why those are not loaded.
@@ -67,14 +67,6 @@ impl Admin {
             for line in lines {
                 let _ = writeln!(page, "{line}");
             }
-        }
-        page
-    }
-
-    fn counters(&self) -> String {
-        let mut page = String::new();
-        for (name, value) in self.stats.statsd_counters() {
-            let _ = writeln!(page, "{name}: {value}");
         }
         page
     }

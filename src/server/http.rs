@@ -1,6 +1,6 @@
 //! A small HTTP/1.1 server for probes, people and Prometheus: bounded in every direction.
 
-use std::{convert::Infallible, future::Future, net::SocketAddr, rc::Rc, time::Duration};
+use std::{convert::Infallible, future::Future, rc::Rc, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
@@ -29,9 +29,9 @@ where
     A: Future<Output = Answer> + 'static,
 {
     let answer = Rc::new(answer);
-    let free = Rc::new(Semaphore::new(MAX_CONNECTIONS));
+    let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
-        let Ok(place) = free.clone().acquire_many_owned(1).await else { return };
+        let Ok(place) = free.clone().acquire_owned().await else { return };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => return,
@@ -87,14 +87,4 @@ pub fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Byt
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
-}
-
-/// Takes over a bound socket.
-///
-/// # Errors
-/// When the runtime cannot watch it.
-pub fn listener(bound: std::net::TcpListener) -> std::io::Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::from_std(bound)?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
 }

@@ -120,7 +120,7 @@ async fn work(
 ) {
     let calls = Rc::new(calls(options, &parts).await);
     let mut connections = JoinSet::new();
-    let mut serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
+    let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
         let (calls, drain) = (calls.clone(), drain.clone());
         connections.spawn_local(async move {
             let _open = open;
