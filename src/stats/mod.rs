@@ -1,8 +1,8 @@
 //! Statistics: what is counted of rules and of the service, and the page that Prometheus scrapes.
 //!
-//! Reading order: [`rule`] and [`service`] hold the counters, [`shard`] is what they are made of,
-//! `registry` keeps a rule's counters by name, `prometheus` writes the page, [`names`] declares every
-//! metric. The limiter, the source of rules and the server add; the server alone reads.
+//! Reading order: `rule` and `service` hold the counters, [`shard`] is what they are made of, `registry`
+//! keeps a rule's counters by name, `prometheus` writes the page, `names` declares every metric. The
+//! limiter, the source of rules and the server add; the server alone reads.
 //!
 //! Counters are kept by the rule's full key, the name that statsd knows it by; the labels of Prometheus
 //! are made from it when the page is written. A rule's series appear, all of them, with its first hit.
@@ -18,9 +18,10 @@
 //! * Domains that no rules know have as much room again, counted by themselves: invented domains shall
 //!   not take the room of the metrics that somebody asked for. The rest counts as `__overflow__`.
 //! * A rule that vanishes with a reload keeps its counts, and finds them again when it comes back. Only
-//!   when there are more vanished rules than living ones, and than `max_series`, are they forgotten at
-//!   the next reload: never one that something could still count on, and never part of a series whose
-//!   other rules live, so that no counter goes backwards.
+//!   when more rules have come than there were at the last look, and than `max_series`, are vanished ones
+//!   forgotten: never one that something could still count on, and never part of a series whose other
+//!   rules live, so that no counter on the page goes backwards. One that was forgotten and comes back
+//!   starts at zero, as after a restart.
 
 mod bounded;
 mod directory;
@@ -46,6 +47,7 @@ pub use self::{
     gauges::{Gauges, LocalCacheGauges, RulesGauges, StoreGauges},
     histogram::Histogram,
     names::{Kind, Metric, documentation},
+    prometheus::CONTENT_TYPE,
     rule::{RuleCounter, RuleStats},
     service::{Method, Refusal, ServiceStats},
     shard::{Counter, ShardCount},
@@ -54,9 +56,9 @@ pub use self::{
 /// The key, or the domain, under which everything is counted that found no room.
 const OVERFLOW: &str = "__overflow__";
 
-/// The room for names made from requests, unless the operator says otherwise: six metrics for each of
-/// them make a page of 6 MB, which is what one Prometheus still takes from one target without being
-/// asked, and 3 MB of memory on two cores.
+/// The room for names made from requests, unless the operator says otherwise. Each has six series, so
+/// they make a page of 60,000 samples and 7 MB, from counters of 6 MB on two cores: as much as one
+/// target may ask of a Prometheus that comes by every few seconds. Who wants more should decide to.
 pub const DEFAULT_MAX_SERIES: usize = 10_000;
 
 /// How statistics are kept.

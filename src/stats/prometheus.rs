@@ -15,8 +15,13 @@ use super::{
     service::{Method, Refusal, ServiceStats},
 };
 
+/// What the page is called in HTTP's `Content-Type`.
+pub const CONTENT_TYPE: &str = ::prometheus::TEXT_FORMAT;
+
 impl Stats {
     /// The page that Prometheus scrapes: what was counted here, and the present state of other rooms.
+    ///
+    /// The work grows with the series, so it is not for a thread that answers requests as well.
     #[must_use]
     pub fn render(&self, gauges: &Gauges) -> String {
         let mut page = Page::default();

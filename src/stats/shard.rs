@@ -2,7 +2,7 @@
 //!
 //! Every worker thread calls [`assign`] once when it starts; from then on it adds to the cells of its
 //! number, while a reader sums over all. Threads without a number share the first cell, which costs
-//! them time and never a count. The counters of this room are all made of [`Cells`].
+//! them time and never a count. The counters of this room are all made of such `Cells`.
 
 use std::{
     cell::Cell,
