@@ -1,0 +1,170 @@
+//! The recorded answers of the Go service, asked again of the real binary: see `tests/golden/README.md`.
+//!
+//! Every difference is printed; one is enough to fail. `GOLDEN_ONLY=part-of-a-name` replays a few cases.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    num::NonZero,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    client::Client,
+    server::{Server, Setup},
+    within,
+};
+
+mod compare;
+mod wire;
+
+use compare::{difference, same};
+
+#[test]
+fn requests_are_answered_as_recorded() {
+    replay("answers", play_requests);
+}
+
+#[test]
+fn rules_files_are_taken_or_refused_as_recorded() {
+    replay("configs", play_rules);
+}
+
+/// Plays every case of a file, several at a time, and fails with all differences.
+fn replay(kind: &str, play: fn(&Value) -> Vec<String>) {
+    let only = env::var("GOLDEN_ONLY").unwrap_or_default();
+    let path = format!("{}/tests/golden/{kind}.jsonl", env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let cases: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let cases: Vec<_> = cases.into_iter().filter(|case| name(case).contains(&only)).collect();
+    let (next, differences) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    // A case mostly waits for its server to start, so each core can take two.
+    let workers = thread::available_parallelism().map_or(2, NonZero::get) * 2;
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let found = within_a_minute(|| play(case));
+                    differences.lock().unwrap().extend(found.iter().map(|found| format!("{}: {found}", name(case))));
+                }
+            });
+        }
+    });
+    let differences = differences.into_inner().unwrap();
+    println!("{kind}: {} differences in {} cases", differences.len(), cases.len());
+    assert!(differences.is_empty(), "{}\n{} differences", differences.join("\n"), differences.len());
+}
+
+/// Plays a case again when a minute ended meanwhile: its counters may have begun anew on the way.
+fn within_a_minute(play: impl Fn() -> Vec<String>) -> Vec<String> {
+    loop {
+        let started = minute();
+        let found = play();
+        if minute() == started {
+            return found;
+        }
+    }
+}
+
+fn minute() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 60
+}
+
+/// A run of requests: each answer, then the metrics they left. It ends with its first difference, since
+/// what follows would differ for the same reason.
+fn play_requests(case: &Value) -> Vec<String> {
+    let server = match started(case) {
+        Ok(server) => server,
+        Err(log) => return vec![format!("the service did not start: {log}")],
+    };
+    let client = server.client();
+    for (number, step) in list(&case["steps"]).iter().enumerate() {
+        let (asked, have) = match step.get("ask") {
+            Some(ask) => (ask, wire::ask(&client, ask)),
+            None => (&step["post"], wire::post(server.ports.http, step["post"].as_str().unwrap())),
+        };
+        if !same(&step["answer"], &have) {
+            let env = &case["env"];
+            return vec![format!("step {number}: {asked}\n    env {env}\n{}", difference(&step["answer"], &have))];
+        }
+    }
+    let want = &case["metrics"];
+    // Metrics may be published a moment after the answers that they count.
+    let settled = within(Duration::from_secs(3), || {
+        let have = rule_metrics(&server);
+        if same(want, &have) { Ok(()) } else { Err(difference(want, &have)) }
+    });
+    settled.err().map(|difference| format!("metrics\n{difference}")).into_iter().collect()
+}
+
+/// A set of rules files: whether it is taken, what is shown of it, and what it answers.
+fn play_rules(case: &Value) -> Vec<String> {
+    let server = match started(case) {
+        Ok(server) => server,
+        Err(log) => return vec![format!("the service did not start: {log}")],
+    };
+    let client = server.client();
+    let texts: Vec<_> = files(case).map(|(_, text)| text).collect();
+    let texts = texts.join("\n---\n");
+    let taken = json!(is_taken(&client));
+    if taken != case["taken"] {
+        let said = case["error"].as_str().unwrap_or("nothing");
+        return vec![format!("taken?\n{}\n    Go said: {said}\n{texts}", difference(&case["taken"], &taken))];
+    }
+    if taken == json!(false) {
+        return Vec::new();
+    }
+    let mut differences = Vec::new();
+    let shown = json!(server.rules_shown());
+    if shown != case["shown"] {
+        differences.push(format!("/rlconfig\n{}\n{texts}", difference(&case["shown"], &shown)));
+    }
+    for probe in list(&case["probes"]) {
+        let have = wire::ask(&client, &probe[0]);
+        if !same(&probe[1], &have) {
+            differences.push(format!("{}\n{}\n{texts}", probe[0], difference(&probe[1], &have)));
+        }
+    }
+    differences
+}
+
+/// Without rules the service answers every request with an error.
+fn is_taken(client: &Client) -> bool {
+    wire::ask(client, &json!(["probe-nothing", [{"entries": [["k", "v"]]}], 0])).get("error").is_none()
+}
+
+fn started(case: &Value) -> Result<Server, String> {
+    let env = case["env"].as_object().into_iter().flatten();
+    let setup = env.fold(Setup::new(), |setup, (name, value)| setup.env(name, value.as_str().unwrap()));
+    files(case).fold(setup, |setup, (name, text)| setup.rules(name, text)).try_start()
+}
+
+fn files(case: &Value) -> impl Iterator<Item = (&str, &str)> {
+    case["configs"].as_object().unwrap().iter().map(|(name, text)| (name.as_str(), text.as_str().unwrap()))
+}
+
+/// The per-rule counters that bear labels, without those that still stand at zero.
+fn rule_metrics(server: &Server) -> Value {
+    const COUNTERS: [&str; 5] = ["total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode"];
+    let counts = |sample: &str| {
+        let (name, _) = sample.strip_prefix("ratelimit_service_rate_limit_")?.split_once("{domain=")?;
+        COUNTERS.contains(&name).then_some(())
+    };
+    let all = server.metrics().into_iter();
+    json!(all.filter(|(name, value)| *value != 0.0 && counts(name).is_some()).collect::<BTreeMap<_, _>>())
+}
+
+fn name(case: &Value) -> &str {
+    case["name"].as_str().unwrap()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}

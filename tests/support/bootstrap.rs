@@ -1,0 +1,177 @@
+//! Envoy's configuration for a test: one listener, the rate limit filter, one upstream.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{server::Server, upstream::Upstream};
+
+/// Where Envoy finds the rate limit service.
+pub(crate) enum Service<'a> {
+    /// On a port of 127.0.0.1.
+    Port(u16),
+    /// On a unix socket.
+    Socket(&'a Path),
+}
+
+/// What the test wants of Envoy; the rest is the same for all.
+pub(crate) struct Wanted<'a> {
+    pub(crate) service: Service<'a>,
+    /// The route's `rate_limits`: a list of `config.route.v3.RateLimit`.
+    pub(crate) rate_limits: Value,
+    /// Fields of the rate limit filter besides its domain and service.
+    pub(crate) filter: Value,
+    /// HTTP filters that come before it.
+    pub(crate) filters_before: Vec<Value>,
+}
+
+impl Wanted<'_> {
+    /// A rate limit filter as it is when nothing is said about it.
+    pub(crate) fn of(server: &Server, rate_limits: Value) -> Self {
+        let service = Service::Port(server.ports.grpc);
+        Self { service, rate_limits, filter: json!({}), filters_before: Vec::new() }
+    }
+}
+
+/// The domain that every test's filter asks for.
+pub(crate) const DOMAIN: &str = "edge";
+
+/// A descriptor of one entry: `key`, and as its value that of a request's header.
+pub(crate) fn by_header(key: &str, header: &str) -> Value {
+    json!({"actions": [{"request_headers": {"header_name": header, "descriptor_key": key}}]})
+}
+
+/// A descriptor of one entry that is always the same.
+pub(crate) fn always(key: &str, value: &str) -> Value {
+    json!({"actions": [{"generic_key": {"descriptor_key": key, "descriptor_value": value}}]})
+}
+
+/// A filter that keeps the number in the answer's header `x-tokens` as dynamic metadata `tokens.used`.
+pub(crate) fn tokens_to_metadata() -> Value {
+    let rule = json!({
+        "header": "x-tokens",
+        "on_header_present": {"metadata_namespace": "tokens", "key": "used", "type": "NUMBER"},
+    });
+    json!({
+        "name": "envoy.filters.http.header_to_metadata",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
+            "response_rules": [rule],
+        },
+    })
+}
+
+/// A filter that sets dynamic metadata.
+pub(crate) fn metadata(namespace: &str, value: &Value) -> Value {
+    json!({
+        "name": "envoy.filters.http.set_metadata",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
+            "metadata": [{"metadata_namespace": namespace, "value": value}],
+        },
+    })
+}
+
+/// The whole configuration.
+pub(crate) fn bootstrap(wanted: &Wanted<'_>, ports: [u16; 2], upstream: &Upstream, access_log: &Path) -> Value {
+    let [admin, listener] = ports;
+    let service = match wanted.service {
+        Service::Port(port) => tcp(port),
+        Service::Socket(path) => json!({"pipe": {"path": path}}),
+    };
+    json!({
+        "admin": {"address": tcp(admin)},
+        "static_resources": {
+            "listeners": [{
+                "name": "edge",
+                "address": tcp(listener),
+                "filter_chains": [{"filters": [connection_manager(wanted, access_log)]}],
+            }],
+            "clusters": [
+                cluster("upstream", &tcp(upstream.port), "http_protocol_options"),
+                cluster("rate_limit", &service, "http2_protocol_options"),
+            ],
+        },
+    })
+}
+
+fn connection_manager(wanted: &Wanted<'_>, access_log: &Path) -> Value {
+    let mut filters = wanted.filters_before.clone();
+    filters.push(rate_limit_filter(wanted));
+    filters.push(json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"},
+    }));
+    let route = json!({
+        "match": {"prefix": "/"},
+        "route": {"cluster": "upstream"},
+        // Envoy heeds `hits_addend` only in the filter's own configuration of the route.
+        "typed_per_filter_config": {"envoy.filters.http.ratelimit": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute",
+            "rate_limits": wanted.rate_limits,
+        }},
+    });
+    json!({
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+            "stat_prefix": "edge",
+            "access_log": [metadata_log(access_log)],
+            "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
+            "http_filters": filters,
+        },
+    })
+}
+
+fn rate_limit_filter(wanted: &Wanted<'_>) -> Value {
+    let mut config = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
+        "domain": DOMAIN,
+        // Envoy's own default is 20 ms, which a busy test machine may miss.
+        "timeout": "5s",
+        "rate_limit_service": {
+            "transport_api_version": "V3",
+            "grpc_service": {"envoy_grpc": {"cluster_name": "rate_limit"}},
+        },
+    });
+    for (field, value) in wanted.filter.as_object().into_iter().flatten() {
+        config[field] = value.clone();
+    }
+    json!({"name": "envoy.filters.http.ratelimit", "typed_config": config})
+}
+
+/// A line of JSON a request: what the rate limit filter was told as dynamic metadata.
+fn metadata_log(path: &Path) -> Value {
+    json!({
+        "name": "envoy.access_loggers.file",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
+            "path": path,
+            "log_format": {"text_format_source": {
+                "inline_string": "%DYNAMIC_METADATA(envoy.filters.http.ratelimit)%\n",
+            }},
+        },
+    })
+}
+
+fn cluster(name: &str, address: &Value, protocol: &str) -> Value {
+    json!({
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+        },
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {protocol: {}},
+            },
+        },
+    })
+}
+
+fn tcp(port: u16) -> Value {
+    json!({"socket_address": {"address": "127.0.0.1", "port_value": port}})
+}

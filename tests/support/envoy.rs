@@ -1,0 +1,101 @@
+//! The real Envoy, started with a configuration of its own.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{
+    bootstrap::{Wanted, bootstrap},
+    eventually, holds, http,
+    ports::free_port,
+    process::Process,
+    upstream::Upstream,
+};
+
+/// A running Envoy. It is killed when this is dropped.
+pub(crate) struct Envoy {
+    pub(crate) upstream: Upstream,
+    process: Process,
+    admin: u16,
+    listener: u16,
+    dir: TempDir,
+}
+
+impl Envoy {
+    /// Starts Envoy and waits until it is ready.
+    pub(crate) fn start(wanted: &Wanted<'_>) -> Self {
+        let dir = tempfile::Builder::new().prefix("tollgate-envoy-").tempdir().expect("a directory can be made");
+        let (admin, listener, upstream) = (free_port(), free_port(), Upstream::start());
+        let config = bootstrap(wanted, [admin, listener], &upstream, &access_log(dir.path()));
+        let config_file = dir.path().join("envoy.json");
+        fs::write(&config_file, config.to_string()).expect("the configuration can be written");
+        let mut command = Command::new(binary());
+        // Without hot restart, several Envoys share no memory and need no ids to keep apart.
+        command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]);
+        command.args(["--file-flush-interval-msec", "50", "-c"]).arg(config_file).current_dir(dir.path());
+        let process = Process::start(command, &dir.path().join("log"));
+        let mut envoy = Self { upstream, process, admin, listener, dir };
+        envoy.wait_until_ready();
+        envoy
+    }
+
+    /// `GET /` through Envoy with these headers.
+    pub(crate) fn get(&self, headers: &[(&str, &str)]) -> http::Answer {
+        http::send(self.listener, "GET", "/", headers, b"")
+            .unwrap_or_else(|error| panic!("Envoy did not answer: {error}\n{}", self.process.log()))
+    }
+
+    /// The statuses of `count` such requests, one after another.
+    pub(crate) fn statuses(&self, count: usize, headers: &[(&str, &str)]) -> Vec<u16> {
+        (0..count).map(|_| self.get(headers).status).collect()
+    }
+
+    /// One of Envoy's own counters.
+    pub(crate) fn stat(&self, name: &str) -> u64 {
+        let page = http::get(self.admin, &format!("/stats?filter=^{name}$")).text();
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        value.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// Waits until the access log has so many lines, and reads them: what the rate limit service told
+    /// each request as dynamic metadata.
+    pub(crate) fn metadata_told(&self, lines: usize) -> Vec<Value> {
+        eventually("the access log is written", || {
+            let log = fs::read_to_string(access_log(self.dir.path())).unwrap_or_default();
+            holds(log.lines().count() >= lines, || format!("{log:?}"))?;
+            // A request without dynamic metadata has the line `-`.
+            Ok(log.lines().map(|line| serde_json::from_str(line).unwrap_or(Value::Null)).collect())
+        })
+    }
+
+    fn wait_until_ready(&mut self) {
+        eventually("Envoy is ready", || {
+            if let Some(status) = self.process.exited() {
+                panic!("Envoy ended with {status}:\n{}", self.process.log());
+            }
+            let answer = http::send(self.admin, "GET", "/ready", &[], b"").map_err(|error| error.to_string())?;
+            holds(answer.status == 200, || format!("/ready answers {}: {}", answer.status, answer.text()))
+        });
+    }
+}
+
+fn access_log(dir: &Path) -> PathBuf {
+    dir.join("access.log")
+}
+
+/// `$ENVOY_BIN`, or the Envoy that `tests/run` puts into the build's folder.
+fn binary() -> PathBuf {
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("target").join("envoy").join("envoy");
+    let path = env::var_os("ENVOY_BIN").map_or(fetched, PathBuf::from);
+    assert!(
+        path.is_file(),
+        "no Envoy at {}: run `tests/run`, which fetches it, or set ENVOY_BIN to the path of one",
+        path.display()
+    );
+    path
+}

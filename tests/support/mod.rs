@@ -1,0 +1,48 @@
+//! What the tests start, and how they talk to it.
+//!
+//! [`server`] starts the real binary and [`envoy`] the real Envoy, both on ports of their own; [`client`],
+//! [`http`] and [`load`] ask them; [`upstream`] is what Envoy forwards to; [`noise`] makes repeatable
+//! garbage. Nothing here asserts anything about the service: that is the tests' part.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+pub(crate) mod bootstrap;
+pub(crate) mod client;
+pub(crate) mod envoy;
+pub(crate) mod http;
+pub(crate) mod load;
+pub(crate) mod noise;
+pub(crate) mod ports;
+pub(crate) mod process;
+pub(crate) mod raw;
+pub(crate) mod server;
+pub(crate) mod upstream;
+
+/// How long a test waits for what should happen at once: long enough for a machine that is busy with
+/// other tests, since only a failing test waits it out.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Tries again until `attempt` succeeds; gives up after [`PATIENCE`] with the last reason.
+pub(crate) fn eventually<T>(what: &str, attempt: impl FnMut() -> Result<T, String>) -> T {
+    within(PATIENCE, attempt).unwrap_or_else(|last| panic!("{what}: not within {PATIENCE:?}; last seen: {last}"))
+}
+
+/// Tries again until `attempt` succeeds, or for `limit`; then its last reason.
+pub(crate) fn within<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T, String>) -> Result<T, String> {
+    let end = Instant::now() + limit;
+    loop {
+        match attempt() {
+            Ok(value) => return Ok(value),
+            Err(last) if Instant::now() >= end => return Err(last),
+            Err(_) => thread::sleep(Duration::from_millis(3)),
+        }
+    }
+}
+
+/// `Ok` when it holds, else what was seen instead: for [`eventually`].
+pub(crate) fn holds(condition: bool, seen: impl FnOnce() -> String) -> Result<(), String> {
+    if condition { Ok(()) } else { Err(seen()) }
+}

@@ -1,0 +1,55 @@
+//! Garbage that can be made again: a small generator with a seed, so that a failure names the seed that
+//! brings it back.
+
+/// A stream of pseudo-random numbers (SplitMix64).
+pub(crate) struct Noise(u64);
+
+impl Noise {
+    /// The stream of this seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % bound as u64).expect("a number below a usize is one")
+    }
+
+    /// A byte.
+    pub(crate) fn byte(&mut self) -> u8 {
+        self.next().to_le_bytes()[0]
+    }
+
+    /// Up to `longest` bytes.
+    pub(crate) fn bytes(&mut self, longest: usize) -> Vec<u8> {
+        let length = self.below(longest + 1);
+        (0..length).map(|_| self.byte()).collect()
+    }
+
+    /// A copy of `original` with a few bytes changed, dropped, doubled or added.
+    pub(crate) fn mutated(&mut self, original: &[u8]) -> Vec<u8> {
+        let mut bytes = original.to_vec();
+        for _ in 0..=self.below(4) {
+            let at = self.below(bytes.len() + 1);
+            match self.below(4) {
+                0 if at < bytes.len() => bytes[at] = self.byte(),
+                1 if at < bytes.len() => drop(bytes.remove(at)),
+                2 => {
+                    let tail = bytes[at..].to_vec();
+                    bytes.extend_from_slice(&tail);
+                }
+                _ => bytes.insert(at, self.byte()),
+            }
+        }
+        bytes
+    }
+}

@@ -1,0 +1,93 @@
+//! A program that a test started: its log, its memory, and its end, which comes at the latest when the
+//! value is dropped.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use super::within;
+
+/// How long a program may take to end after SIGTERM before it is killed.
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A running program.
+pub(crate) struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command` with both outputs in the file `log`.
+    pub(crate) fn start(mut command: Command, log: &Path) -> Self {
+        let out = File::create(log).expect("the log file can be made");
+        let err = out.try_clone().expect("the log file can be shared");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
+        Self { child, log: log.to_owned() }
+    }
+
+    /// What it has written so far.
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        within(limit, || self.exited().ok_or_else(String::new)).ok()
+    }
+
+    /// Sends a signal by its name, `TERM` for one.
+    pub(crate) fn signal(&self, name: &str) {
+        // The shell's own `kill` is on every machine and spares the tests unsafe code.
+        let sent = Command::new("sh")
+            .args(["-c", "kill -s \"$0\" \"$1\"", name, &self.child.id().to_string()])
+            .status()
+            .expect("sh can be started");
+        assert!(sent.success(), "SIG{name} could not be sent");
+    }
+
+    /// Ends it as an orchestrator would: SIGTERM, and SIGKILL after a deadline.
+    pub(crate) fn stop(&mut self) -> ExitStatus {
+        if let Some(status) = self.exited() {
+            return status;
+        }
+        self.signal("TERM");
+        self.wait(STOP_DEADLINE).unwrap_or_else(|| self.kill())
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) -> ExitStatus {
+        // It may have ended by itself in the meantime.
+        let _ = self.child.kill();
+        self.child.wait().expect("a child can be waited for")
+    }
+
+    /// Its resident memory, in KiB.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|rest| rest.split_whitespace().next());
+        number.and_then(|text| text.parse().ok()).expect("the kernel tells a process's resident memory")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.exited().is_none() {
+            self.kill();
+        }
+    }
+}

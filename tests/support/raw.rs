@@ -1,0 +1,96 @@
+//! gRPC below the generated client: any bytes as the message, any headers, and the difference between a
+//! request that failed and one that never left.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderMap, Request};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http2::{SendRequest, handshake};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tokio::net::TcpStream;
+use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+
+const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// One HTTP/2 connection. Its work is done on the runtime where it was made.
+#[derive(Clone)]
+pub(crate) struct RawClient {
+    sender: SendRequest<Full<Bytes>>,
+}
+
+/// What became of a request.
+#[derive(Debug)]
+pub(crate) enum Exchange {
+    /// The service answered with this gRPC status.
+    Answered(GrpcStatus),
+    /// The connection would not take the request any more; the service has not seen it.
+    NeverSent,
+    /// The request was sent and no answer came.
+    Failed(String),
+}
+
+/// A gRPC status.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct GrpcStatus {
+    pub(crate) code: i32,
+    pub(crate) message: String,
+}
+
+impl RawClient {
+    /// Connects to a gRPC port of 127.0.0.1.
+    pub(crate) async fn connect(port: u16) -> Result<Self, String> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).await.map_err(|error| error.to_string())?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let (sender, connection) =
+            handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+        tokio::spawn(connection);
+        Ok(Self { sender })
+    }
+
+    /// Sends a message, framed already, to ShouldRateLimit.
+    pub(crate) async fn exchange(&mut self, body: Bytes, headers: &HeaderMap) -> Exchange {
+        if self.sender.ready().await.is_err() {
+            return Exchange::NeverSent;
+        }
+        let mut request = Request::post(format!("http://localhost{METHOD}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(Full::new(body))
+            .expect("a constant request is valid");
+        request.headers_mut().extend(headers.clone());
+        let response = match self.sender.try_send_request(request).await {
+            Ok(response) => response,
+            Err(error) if error.message().is_some() => return Exchange::NeverSent,
+            Err(error) => return Exchange::Failed(format!("{:?}", error.error())),
+        };
+        let (head, body) = response.into_parts();
+        match body.collect().await {
+            Err(error) => Exchange::Failed(format!("{error:?}")),
+            Ok(body) => match status(body.trailers()).or_else(|| status(Some(&head.headers))) {
+                Some(status) => Exchange::Answered(status),
+                None => Exchange::Failed(format!("HTTP status {} and no gRPC status", head.status)),
+            },
+        }
+    }
+}
+
+/// The message as gRPC puts it into a body: uncompressed, its length before it.
+pub(crate) fn framed(request: &RateLimitRequest) -> Bytes {
+    frame(&request.encode_to_vec())
+}
+
+/// Any bytes as a gRPC message.
+pub(crate) fn frame(message: &[u8]) -> Bytes {
+    let mut framed = BytesMut::with_capacity(5 + message.len());
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(message.len()).expect("a test's message is small"));
+    framed.put_slice(message);
+    framed.freeze()
+}
+
+fn status(headers: Option<&HeaderMap>) -> Option<GrpcStatus> {
+    let headers = headers?;
+    let code = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
+    let message = headers.get("grpc-message").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    Some(GrpcStatus { code, message: message.unwrap_or_default() })
+}

@@ -1,0 +1,214 @@
+//! The real binary, started with settings, rules files and ports of its own.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use tempfile::TempDir;
+use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tonic::Status;
+
+use super::{PATIENCE, client::Client, eventually, http, ports::free_port, process::Process, within};
+
+/// A running service. It is killed when this is dropped.
+pub(crate) struct Server {
+    pub(crate) process: Process,
+    pub(crate) ports: Ports,
+    dir: TempDir,
+    socket: Option<PathBuf>,
+}
+
+/// Where a service listens, all on 127.0.0.1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ports {
+    pub(crate) http: u16,
+    pub(crate) grpc: u16,
+    pub(crate) debug: u16,
+    pub(crate) metrics: u16,
+}
+
+/// What a service is to be started with.
+pub(crate) struct Setup {
+    rules: Vec<(String, String)>,
+    env: BTreeMap<String, String>,
+}
+
+impl Server {
+    /// Starts a service with one rules file.
+    pub(crate) fn start(rules: &str) -> Self {
+        Setup::new().rules("rules.yaml", rules).start()
+    }
+
+    /// ShouldRateLimit on a connection of its own.
+    pub(crate) fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+        self.client().ask(request)
+    }
+
+    /// A connection to the gRPC port or socket.
+    pub(crate) fn client(&self) -> Client {
+        let address = match &self.socket {
+            Some(path) => format!("unix:{}", path.display()),
+            None => format!("http://127.0.0.1:{}", self.ports.grpc),
+        };
+        Client::connect(&address).unwrap_or_else(|error| panic!("{error}\n{}", self.process.log()))
+    }
+
+    /// The samples of the Prometheus page: `name{labels}` and value.
+    pub(crate) fn metrics(&self) -> BTreeMap<String, f64> {
+        let page = http::get(self.ports.metrics, "/metrics").text();
+        let samples = page.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        samples.filter_map(|line| line.rsplit_once(' ')).filter_map(read_sample).collect()
+    }
+
+    /// The lines of `/rlconfig`, sorted.
+    pub(crate) fn rules_shown(&self) -> Vec<String> {
+        let page = http::get(self.ports.debug, "/rlconfig").text();
+        let mut lines: Vec<_> = page.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    /// Waits until `/rlconfig` shows a text.
+    pub(crate) fn wait_for_rule(&self, text: &str) {
+        eventually("the rules are loaded", || {
+            let shown = self.rules_shown().join("\n");
+            if shown.contains(text) { Ok(()) } else { Err(format!("no {text:?} in {shown:?}\n{}", self.process.log())) }
+        });
+    }
+
+    /// The directory of the rules files.
+    pub(crate) fn rules_dir(&self) -> PathBuf {
+        rules_dir(self.dir.path())
+    }
+
+    /// The directory that is this service's alone.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Puts a rules file in place, whole at once.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        put(self.dir.path(), name, text);
+    }
+}
+
+impl Setup {
+    /// No rules; nothing set but what keeps the service quick and on its own.
+    pub(crate) fn new() -> Self {
+        let env = [
+            ("BACKEND_TYPE", "memory"),
+            ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
+            ("LOG_LEVEL", "warn"),
+            ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+            ("RUNTIME_WATCH_ROOT", "false"),
+            ("SHUTDOWN_DELAY", "0s"),
+            ("STATS_FLUSH_INTERVAL", "1s"),
+            ("USE_PROMETHEUS", "true"),
+            ("USE_STATSD", "false"),
+        ];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Self { rules: Vec::new(), env: env.into() }
+    }
+
+    /// Adds a rules file.
+    pub(crate) fn rules(mut self, name: &str, text: &str) -> Self {
+        self.rules.push((name.to_owned(), text.to_owned()));
+        self
+    }
+
+    /// Sets a variable.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Starts the service and waits until it listens.
+    pub(crate) fn start(self) -> Server {
+        self.try_start().unwrap_or_else(|log| panic!("the service did not start:\n{log}"))
+    }
+
+    /// Starts the service and waits until it listens; else its log.
+    pub(crate) fn try_start(self) -> Result<Server, String> {
+        let mut server = self.launch();
+        let listening = within(PATIENCE, || server.probe());
+        match listening {
+            Ok(Ok(())) => Ok(server),
+            Ok(Err(ended)) => Err(ended),
+            Err(last) => Err(format!("{last}\n{}", server.process.log())),
+        }
+    }
+
+    /// Starts the service without waiting.
+    pub(crate) fn launch(self) -> Server {
+        let dir = tempfile::Builder::new().prefix("tollgate-test-").tempdir().expect("a directory can be made");
+        fs::create_dir_all(rules_dir(dir.path())).expect("the rules' directory can be made");
+        for (name, text) in &self.rules {
+            put(dir.path(), name, text);
+        }
+        let ports = Ports { http: free_port(), grpc: free_port(), debug: free_port(), metrics: free_port() };
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.current_dir(dir.path()).env_clear();
+        command.envs(["PATH", "HOME"].into_iter().filter_map(|name| Some((name, env::var_os(name)?))));
+        command.env("RUNTIME_ROOT", dir.path()).envs(ports.env()).envs(&self.env);
+        let process = Process::start(command, &dir.path().join("log"));
+        let socket = self.env.get("GRPC_UDS").map(PathBuf::from);
+        Server { process, ports, dir, socket }
+    }
+}
+
+impl Server {
+    /// Whether it listens: yes, not yet (try again), or it has ended (`Ok(Err(log))`).
+    fn probe(&mut self) -> Result<Result<(), String>, String> {
+        if let Some(status) = self.process.exited() {
+            return Ok(Err(format!("{status}\n{}", self.process.log())));
+        }
+        let Ports { http, grpc, debug, metrics } = self.ports;
+        let grpc_opens = match &self.socket {
+            Some(path) => UnixStream::connect(path).map(drop).map_err(|error| error.to_string()),
+            None => opens(grpc),
+        };
+        grpc_opens.and_then(|()| [http, debug, metrics].into_iter().try_for_each(opens)).map(Ok)
+    }
+}
+
+impl Ports {
+    fn env(self) -> [(&'static str, String); 7] {
+        let host = || "127.0.0.1".to_owned();
+        [
+            ("HOST", host()),
+            ("PORT", self.http.to_string()),
+            ("GRPC_HOST", host()),
+            ("GRPC_PORT", self.grpc.to_string()),
+            ("DEBUG_HOST", host()),
+            ("DEBUG_PORT", self.debug.to_string()),
+            ("PROMETHEUS_ADDR", format!("127.0.0.1:{}", self.metrics)),
+        ]
+    }
+}
+
+fn opens(port: u16) -> Result<(), String> {
+    let address = ([127, 0, 0, 1], port).into();
+    let opened = TcpStream::connect_timeout(&address, Duration::from_secs(1));
+    opened.map(drop).map_err(|error| format!("port {port}: {error}"))
+}
+
+fn rules_dir(root: &Path) -> PathBuf {
+    root.join("ratelimit").join("config")
+}
+
+/// Writes a file beside the rules and moves it among them, so that nobody reads half of it.
+fn put(root: &Path, name: &str, text: &str) {
+    let whole = root.join("being-written");
+    fs::write(&whole, text).expect("a rules file can be written");
+    fs::rename(&whole, rules_dir(root).join(name)).expect("a rules file can be put in place");
+}
+
+fn read_sample((name, value): (&str, &str)) -> Option<(String, f64)> {
+    Some((name.to_owned(), value.parse().ok()?))
+}
