@@ -93,7 +93,7 @@ impl Names {
 mod tests {
     use std::{fs, os::unix::fs::symlink};
 
-    use notify::event::{CreateKind, Flag};
+    use notify::event::{CreateKind, Flag, MetadataKind, ModifyKind};
 
     use super::*;
 
@@ -136,6 +136,8 @@ mod tests {
         assert!(!interest.concerns(&access(AccessKind::Open(AccessMode::Any))));
         assert!(!interest.concerns(&access(AccessKind::Close(AccessMode::Read))));
         assert!(interest.concerns(&access(AccessKind::Close(AccessMode::Write))));
+        let chmod = EventKind::Modify(ModifyKind::Metadata(MetadataKind::Any));
+        assert!(interest.concerns(&Event::new(chmod).add_path(root.join("a.yaml"))));
         assert!(interest.concerns(&Event::new(EventKind::Other).set_flag(Flag::Rescan)));
     }
 }

@@ -37,8 +37,10 @@ pub(super) struct Listing {
     pub(super) symlinks: Vec<PathBuf>,
     /// What could not be looked at, and what is no rules file.
     pub(super) findings: Vec<Diagnostic>,
-    /// How many names were met.
-    seen: usize,
+    /// How many more names are looked at.
+    room: usize,
+    /// There were more.
+    is_full: bool,
 }
 
 /// A rules file.
@@ -71,7 +73,12 @@ struct Ahead {
 impl Listing {
     /// Looks at `directory` and all below it.
     pub(super) fn of(directory: &Path, ignore_dot_files: bool) -> Self {
-        let mut listing = Self::default();
+        Self::bounded(directory, ignore_dot_files, MAX_ENTRIES)
+    }
+
+    /// As [`of`](Self::of), with another bound than [`MAX_ENTRIES`].
+    pub(super) fn bounded(directory: &Path, ignore_dot_files: bool, room: usize) -> Self {
+        let mut listing = Self { room, ..Self::default() };
         if let Err(finding) = findings::check_directory(directory) {
             listing.findings.push(finding);
             return listing;
@@ -81,10 +88,10 @@ impl Listing {
             listing.look_into(&next, ignore_dot_files, &mut ahead);
             listing.directories.push(next.path);
         }
-        if listing.seen > MAX_ENTRIES {
+        if listing.is_full {
             // Which of them were met is chance, and nothing to build on.
             listing = Self { directories: vec![directory.to_owned()], ..Self::default() };
-            listing.findings.push(findings::too_many(directory, MAX_ENTRIES));
+            listing.findings.push(findings::too_many(directory, room));
         }
         listing.files.sort_unstable();
         listing.directories.sort_unstable();
@@ -101,10 +108,11 @@ impl Listing {
             Err(error) => return self.findings.push(findings::unreadable_directory(&directory.path, &error)),
         };
         for entry in entries {
-            self.seen += 1;
-            if self.seen > MAX_ENTRIES {
+            if self.room == 0 {
+                self.is_full = true;
                 return ahead.clear();
             }
+            self.room -= 1;
             match entry {
                 Ok(entry) if ignore_dot_files && entry.file_name().as_bytes().starts_with(b".") => {}
                 Ok(entry) => self.look_at(&entry, &directory.below, ahead),

@@ -193,9 +193,10 @@ impl<T> Source<T> {
     /// Puts `rules` into service and gives back those that they replace.
     fn publish(&self, now: Time, rules: RuleSet, mut served: ReloadState) -> Option<Arc<Published<T>>> {
         let attached = (self.attach)(&rules);
-        let before = self.published.swap(Some(Arc::new(Published { rules, attached })));
         log::loaded(&self.directory.path(), &served);
+        // Whoever sees the new rules waits here for their state, and is not told that of the old ones.
         let mut state = lock(&self.state);
+        let before = self.published.swap(Some(Arc::new(Published { rules, attached })));
         served.last_success = Some(now);
         served.last_error = state.last_error.take();
         served.is_current = true;

@@ -92,6 +92,8 @@ fn push_reversed(ahead: &mut Vec<Ahead>, path: &Path) {
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     /// The names that are looked up below `root`, each with its directory, relative to it.
@@ -148,5 +150,26 @@ mod tests {
         let trail = follow(&root.join("a"));
         assert_eq!(trail.end, None);
         assert!(below(&root, &trail).contains(&pair("", "b")));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn leads_where_the_system_leads(
+            links in prop::collection::vec(("[abcd]", "(\\./|\\.\\./)?[abcd](/[abcd]|/\\.\\.)?"), 0..6),
+            asked in "[abcd](/[abcd]|/\\.\\./[abcd]){0,3}",
+        ) {
+            let root = tempfile::tempdir().unwrap();
+            let root = root.path().canonicalize().unwrap();
+            fs::create_dir_all(root.join("a/b/c")).unwrap();
+            for (at, (name, target)) in links.iter().enumerate() {
+                let place = [root.clone(), root.join("a"), root.join("a/b")];
+                // A name that is taken stays as it is.
+                let _ = symlink(target, place[at % 3].join(name));
+            }
+            let path = root.join(asked);
+            prop_assert_eq!(follow(&path).end, path.canonicalize().ok());
+        }
     }
 }
