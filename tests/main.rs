@@ -5,4 +5,5 @@
 
 mod envoy;
 mod golden;
+mod layers;
 mod support;

@@ -21,6 +21,10 @@ pub struct RulesGauges {
     pub last_success: Option<Duration>,
     /// When rules were last refused, since the start of 1970.
     pub last_error: Option<Duration>,
+    /// Sets that were taken.
+    pub loads: u64,
+    /// Sets that were refused.
+    pub errors: u64,
     /// The last attempt failed: what serves is not what the files say.
     pub load_failed: bool,
     /// A hash of the rules that serve, by which replicas are compared.

@@ -109,8 +109,6 @@ fn service(page: &mut Page, service: &ServiceStats) {
     page.values(&names::TOTAL_REQUESTS, requests);
     let times = Method::ALL.map(|method| ([method.name()], service.response_time(method).snapshot()));
     page.histograms(&names::RESPONSE_TIME, times);
-    page.value(&names::CONFIG_LOAD_SUCCESS, service.config_load_success.get());
-    page.value(&names::CONFIG_LOAD_ERROR, service.config_load_error.get());
     page.value(&names::GLOBAL_SHADOW_MODE, service.global_shadow_mode.get());
 }
 
@@ -138,6 +136,8 @@ fn bounds(page: &mut Page, stats: &Stats) {
 }
 
 fn rules_state(page: &mut Page, rules: &RulesGauges) {
+    page.value(&names::CONFIG_LOAD_SUCCESS, rules.loads);
+    page.value(&names::CONFIG_LOAD_ERROR, rules.errors);
     if let Some(time) = rules.last_success {
         page.value(&names::RULES_LAST_SUCCESS, time.as_secs_f64());
     }

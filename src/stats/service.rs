@@ -67,10 +67,6 @@ pub struct ServiceStats {
     pub redis_error: Counter,
     /// Requests over their limit that passed because the whole service is in shadow mode.
     pub global_shadow_mode: Counter,
-    /// Sets of rules that were taken.
-    pub config_load_success: Counter,
-    /// Sets of rules that were refused.
-    pub config_load_error: Counter,
     /// Connections taken.
     pub connections_accepted: Counter,
     /// Connections of those taken that have ended. Counted in place of those open, because a number that
@@ -90,8 +86,6 @@ impl ServiceStats {
             service_error: counter(),
             redis_error: counter(),
             global_shadow_mode: counter(),
-            config_load_success: counter(),
-            config_load_error: counter(),
             connections_accepted: counter(),
             connections_closed: counter(),
             connections_refused: counter(),
