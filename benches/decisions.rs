@@ -30,9 +30,15 @@ const ROUNDS: usize = 15;
 const DECISIONS: usize = 40_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let exact = |n: usize| format!("  - {{key: user, value: u{n}, rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n");
-    let prefix = |n: usize| format!("  - {{key: path, value: /p{n}/*, rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n");
-    let suffix = |n: usize| format!("  - {{key: path, value: '*/s{n}', rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n");
+    let exact = |n: usize| {
+        format!("  - {{key: user, value: u{n}, rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n")
+    };
+    let prefix = |n: usize| {
+        format!("  - {{key: path, value: /p{n}/*, rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n")
+    };
+    let suffix = |n: usize| {
+        format!("  - {{key: path, value: '*/s{n}', rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n")
+    };
     let many = |rule: &dyn Fn(usize) -> String| (0..RULES).map(rule).collect::<String>();
     let mut cases = vec![
         Case::new("1 rule", "user", &exact(7), &|_| "u7".into())?,
@@ -151,7 +157,11 @@ fn million_counters() {
         table.update(table.key(&key), now, end, |count| *count += 1);
     }
     let grown = resident_bytes().saturating_sub(before);
-    println!("\na million counters: {:.1} MB more resident, of which {:.1} MB are slots", grown as f64 / 1e6, table.usage().bytes as f64 / 1e6);
+    println!(
+        "\na million counters: {:.1} MB more resident, of which {:.1} MB are slots",
+        grown as f64 / 1e6,
+        table.usage().bytes as f64 / 1e6
+    );
 }
 
 fn resident_bytes() -> u64 {

@@ -120,11 +120,7 @@ impl Parts {
     }
 
     fn grpc(&self) -> grpc::Parts {
-        grpc::Parts {
-            limiter: self.limiter.clone(),
-            stats: self.stats.clone(),
-            health: self.health.clone(),
-        }
+        grpc::Parts { limiter: self.limiter.clone(), stats: self.stats.clone(), health: self.health.clone() }
     }
 
     fn admin(&self) -> Admin {
@@ -147,10 +143,7 @@ impl Parts {
 
 fn policy(settings: &Settings) -> Policy {
     Policy {
-        bounds: Bounds {
-            descriptors: settings.server.max_descriptors,
-            entries: settings.server.max_entries,
-        },
+        bounds: Bounds { descriptors: settings.server.max_descriptors, entries: settings.server.max_entries },
         near_limit_ratio: settings.store.near_limit_ratio,
         key_prefix: settings.store.key_prefix.clone(),
         stop_when_over: settings.store.stop_when_over,
@@ -243,7 +236,8 @@ impl Ports {
         };
         let http = page("HTTP", &settings.http.listen);
         let debug = page("debug", &settings.http.debug);
-        let metrics = settings.stats.prometheus.as_ref().map(|prometheus| page("Prometheus", &prometheus.listen));
+        let metrics =
+            settings.stats.prometheus.as_ref().map(|prometheus| page("Prometheus", &prometheus.listen));
         match (grpc, http, debug) {
             (Some(grpc), Some(http), Some(debug)) if failed.is_empty() => {
                 Ok(Self { grpc, http, debug, metrics: metrics.flatten() })
@@ -276,7 +270,8 @@ fn told<T>(
 
 /// Says where the service is to be found, in the words and at the level that the Go service uses.
 fn announce(settings: &Settings, ports: &Ports) {
-    let port = |listener: &TcpListener| listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
+    let port =
+        |listener: &TcpListener| listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
     match &ports.grpc {
         Listener::Tcp(listener) => warn!("listening for gRPC on {}", port(listener)),
         Listener::Unix(_, path) => warn!("listening for gRPC on {}", path.display()),

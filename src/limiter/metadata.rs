@@ -34,7 +34,8 @@ pub(super) fn of(request: &Request, plan: &[Planned<'_>], statuses: &[Status]) -
 
 fn descriptor(descriptor: &Descriptor) -> Value {
     let mut one = Metadata::new();
-    let entries = descriptor.entries.iter().map(|entry| Value::Text(format!("{}={}", entry.key, entry.value)));
+    let entries =
+        descriptor.entries.iter().map(|entry| Value::Text(format!("{}={}", entry.key, entry.value)));
     one.insert("entries".into(), Value::List(entries.collect()));
     if let Some(limit) = &descriptor.limit {
         one.insert("limit".into(), Value::Text(limit_text(*limit)));

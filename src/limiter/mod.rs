@@ -13,7 +13,12 @@ mod plan;
 mod refusal;
 mod request;
 
-use std::sync::Arc;
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
 pub use answer::{Answer, Code, CurrentLimit, Header, Status};
 pub use conclude::HeaderNames;
@@ -94,7 +99,13 @@ impl Limiter {
     /// When the request makes no sense, no rules are loaded, or the counters cannot be reached. Each is
     /// counted.
     pub async fn decide(&self, request: &Request) -> Result<Answer, Refusal> {
-        let decided = self.try_decide(request).await;
+        // The plan of a request is large beside everything else in its future. Where nothing is waited
+        // for it stays on the stack; else it is put on the heap once, and not moved with the future.
+        let decided = if self.store.answers_at_once() {
+            at_once(self.try_decide(request)).unwrap_or(Err(Refusal::NoRules))
+        } else {
+            Box::pin(self.try_decide(request)).await
+        };
         if let Err(refusal) = &decided {
             refusal.count(&self.stats);
         }
@@ -135,13 +146,7 @@ impl Limiter {
     }
 
     /// Takes the checks out of the batch whose counters are known to be over.
-    fn leave_out_known(
-        &self,
-        cache: &OverLimitCache,
-        plan: &mut Plan<'_>,
-        batch: &mut Batch<'_>,
-        now: Time,
-    ) {
+    fn leave_out_known(&self, cache: &OverLimitCache, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) {
         let mut kept = 0;
         let known = batch.retain(|key, check| match check.hits {
             Hits::Take(_) => !cache.is_over(key, now),
@@ -168,6 +173,14 @@ impl Limiter {
         if self.policy.stop_when_over {
             batch.counting = Counting::Look;
         }
+    }
+}
+
+/// What a future gives that waits for nothing.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
     }
 }
 

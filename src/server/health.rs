@@ -33,7 +33,11 @@ impl Health {
     /// Healthy in every part.
     #[must_use]
     pub fn new() -> Self {
-        Self { parts: Mutex::new([true; 2]), healthy: AtomicBool::new(true), changed: watch::Sender::new(true) }
+        Self {
+            parts: Mutex::new([true; 2]),
+            healthy: AtomicBool::new(true),
+            changed: watch::Sender::new(true),
+        }
     }
 
     /// Says whether a part is well.

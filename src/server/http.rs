@@ -69,7 +69,9 @@ where
 pub async fn read_body(body: Incoming, most: usize) -> Result<Bytes, String> {
     match tokio::time::timeout(PATIENCE, Limited::new(body, most).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) => Err(format!("the body could not be read (at most {most} bytes are taken): {error}")),
+        Ok(Err(error)) => {
+            Err(format!("the body could not be read (at most {most} bytes are taken): {error}"))
+        }
         Err(_) => Err(format!("the body did not come within {} seconds", PATIENCE.as_secs())),
     }
 }

@@ -31,7 +31,11 @@ impl From<RateLimitDescriptor> for Descriptor {
             .limit
             .map(|limit| LimitOverride { requests_per_unit: limit.requests_per_unit, unit: limit.unit });
         Self {
-            entries: message.entries.into_iter().map(|entry| Entry { key: entry.key, value: entry.value }).collect(),
+            entries: message
+                .entries
+                .into_iter()
+                .map(|entry| Entry { key: entry.key, value: entry.value })
+                .collect(),
             limit,
             hits_addend: message.hits_addend,
             is_negative_hits: message.is_negative_hits,

@@ -90,11 +90,16 @@ impl Store for MemoryStore {
                 batch.answer(|key, check| self.count(self.counters.key(key), check, check.hits, now));
             }
             Counting::Look => {
-                batch.answer(|key, check| self.count(self.counters.key(key), check, looking(check.hits), now));
+                batch
+                    .answer(|key, check| self.count(self.counters.key(key), check, looking(check.hits), now));
             }
             Counting::StopWhenOver => self.count_unless_over(batch, now),
         }
         Applied::Now(Ok(()))
+    }
+
+    fn answers_at_once(&self) -> bool {
+        true
     }
 
     fn maintain(&self, now: Time) {

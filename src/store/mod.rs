@@ -25,6 +25,11 @@ pub trait Store: Send + Sync {
     /// When the counters cannot be reached; then no outcome may be relied on.
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
 
+    /// True when [`apply`](Self::apply) always answers [`Applied::Now`].
+    fn answers_at_once(&self) -> bool {
+        false
+    }
+
     /// Gives back what has ended; called about once a second.
     fn maintain(&self, _now: Time) {}
 
@@ -143,10 +148,8 @@ impl<'r> Batch<'r> {
     /// Keeps the checks for which `keep` holds, and tells of each that was there whether it was kept.
     pub fn retain(&mut self, mut keep: impl FnMut(&str, &Check<'r>) -> bool) -> SmallVec<[bool; 4]> {
         let Self { keys, checks, .. } = self;
-        let kept: SmallVec<[bool; 4]> = checks
-            .iter()
-            .map(|check| keep(keys.get(check.key.clone()).unwrap_or_default(), check))
-            .collect();
+        let kept: SmallVec<[bool; 4]> =
+            checks.iter().map(|check| keep(keys.get(check.key.clone()).unwrap_or_default(), check)).collect();
         let mut each = kept.iter();
         checks.retain(|_| each.next().copied().unwrap_or(true));
         kept

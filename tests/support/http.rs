@@ -112,7 +112,8 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
 
 #[test]
 fn a_chunked_answer_is_joined() {
-    let answer = parse(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+    let answer =
+        parse(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
     assert_eq!(answer.expect("it parses").text(), "abcde");
 }
 

@@ -91,6 +91,7 @@ pub(crate) fn frame(message: &[u8]) -> Bytes {
 fn status(headers: Option<&HeaderMap>) -> Option<GrpcStatus> {
     let headers = headers?;
     let code = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
-    let message = headers.get("grpc-message").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let message =
+        headers.get("grpc-message").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     Some(GrpcStatus { code, message: message.unwrap_or_default() })
 }

@@ -78,7 +78,11 @@ impl Server {
     pub(crate) fn wait_for_rule(&self, text: &str) {
         eventually("the rules are loaded", || {
             let shown = self.rules_shown().join("\n");
-            if shown.contains(text) { Ok(()) } else { Err(format!("no {text:?} in {shown:?}\n{}", self.process.log())) }
+            if shown.contains(text) {
+                Ok(())
+            } else {
+                Err(format!("no {text:?} in {shown:?}\n{}", self.process.log()))
+            }
         });
     }
 
@@ -146,7 +150,8 @@ impl Setup {
 
     /// Starts the service without waiting.
     pub(crate) fn launch(self) -> Server {
-        let dir = tempfile::Builder::new().prefix("tollgate-test-").tempdir().expect("a directory can be made");
+        let dir =
+            tempfile::Builder::new().prefix("tollgate-test-").tempdir().expect("a directory can be made");
         fs::create_dir_all(rules_dir(dir.path())).expect("the rules' directory can be made");
         for (name, text) in &self.rules {
             put(dir.path(), name, text);

@@ -97,10 +97,7 @@ pub(super) async fn serve(
     }
 }
 
-async fn answer(
-    calls: Rc<Calls>,
-    request: Request<Incoming>,
-) -> Result<Response<AnswerBody>, tonic::Status> {
+async fn answer(calls: Rc<Calls>, request: Request<Incoming>) -> Result<Response<AnswerBody>, tonic::Status> {
     if request.uri().path() == unary::PATH {
         return Ok(calls.hot.call(request).await);
     }

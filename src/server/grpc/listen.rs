@@ -45,7 +45,10 @@ impl Listener {
     pub fn unix(path: &Path) -> io::Result<Self> {
         if let Ok(found) = fs::symlink_metadata(path) {
             if !found.file_type().is_socket() {
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket is there"));
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "a file that is no socket is there",
+                ));
             }
             if StdUnixStream::connect(path).is_ok() {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));

@@ -8,11 +8,11 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Method, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Response, header, request};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prost::Message;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
 use super::body::AnswerBody;
@@ -39,10 +39,15 @@ impl ShouldRateLimit {
     /// Answers within the caller's time-out, if it names one.
     pub(super) async fn call(&self, request: http::Request<Incoming>) -> Response<AnswerBody> {
         let begun = Instant::now();
-        let answer = match time_out(request.headers()) {
-            None => self.answer(request).await,
+        // The head ends here, so that it is not carried along in what may be moved and must be kept.
+        let (head, body) = request.into_parts();
+        let (checked, time_out) = (check_call(&head), time_out(&head.headers));
+        drop(head);
+        let answer = match (checked, time_out) {
+            (Err(status), _) => Err(status),
+            (Ok(()), None) => self.answer(body).await,
             // The work is polled before the timer: what is answered at once never arms it.
-            Some(time_out) => match tokio::time::timeout_at(begun + time_out, self.answer(request)).await {
+            (Ok(()), Some(time_out)) => match timeout_at(begun + time_out, self.answer(body)).await {
                 Ok(answer) => answer,
                 Err(_) => {
                     self.stats.service().refused(Reason::DeadlineExceeded).increment();
@@ -59,12 +64,12 @@ impl ShouldRateLimit {
         }
     }
 
-    async fn answer(&self, request: http::Request<Incoming>) -> Result<Bytes, Status> {
-        check_call(&request)?;
-        let message = self.read_message(request.into_body()).await?;
+    async fn answer(&self, body: Incoming) -> Result<Bytes, Status> {
+        let message = self.read_message(body).await?;
         let request = RateLimitRequest::decode(message)
             .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")))?;
-        let answer = self.limiter.decide(&Request::from(request)).await.map_err(|refusal| status(&refusal))?;
+        let request = Request::from(request);
+        let answer = self.limiter.decide(&request).await.map_err(|refusal| status(&refusal))?;
         Ok(frame(&RateLimitResponse::from(answer)))
     }
 
@@ -77,7 +82,9 @@ impl ShouldRateLimit {
         let compressed = data.get_u8();
         let length = data.get_u32() as usize;
         if compressed != 0 {
-            return Err(Status::unimplemented("the message is compressed; send it with grpc-encoding identity"));
+            return Err(Status::unimplemented(
+                "the message is compressed; send it with grpc-encoding identity",
+            ));
         }
         let most = self.max_request_bytes;
         if length > most {
@@ -105,11 +112,11 @@ fn status(refusal: &Refusal) -> Status {
     }
 }
 
-fn check_call(request: &http::Request<Incoming>) -> Result<(), Status> {
-    if request.method() != Method::POST {
-        return Err(Status::internal(format!("the method is {}, gRPC calls are POST", request.method())));
+fn check_call(head: &request::Parts) -> Result<(), Status> {
+    if head.method != Method::POST {
+        return Err(Status::internal(format!("the method is {}, gRPC calls are POST", head.method)));
     }
-    let content_type = request.headers().get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let content_type = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if !content_type.starts_with(b"application/grpc") {
         return Err(Status::internal("the content-type is not application/grpc"));
     }
