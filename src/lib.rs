@@ -4,3 +4,4 @@ pub mod clock;
 pub mod proto;
 pub mod rules;
 pub mod settings;
+pub mod telemetry;

@@ -57,20 +57,20 @@ fn plain(name: &str) -> Vec<u8> {
 /// How many characters are to be put in, taken out, replaced or swapped with their neighbour.
 fn distance(one: &[u8], other: &[u8]) -> usize {
     // Row i holds the distances of one's first i characters to each beginning of the other.
-    let mut before_last = Vec::new();
-    let mut last: Vec<usize> = (0..=other.len()).collect();
+    let mut two_above = Vec::new();
+    let mut above: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.iter().enumerate() {
         let mut row = vec![i + 1];
         for (j, b) in other.iter().enumerate() {
-            let mut least = (last[j] + usize::from(a != b)).min(last[j + 1] + 1).min(row[j] + 1);
+            let mut fewest = (above[j] + usize::from(a != b)).min(above[j + 1] + 1).min(row[j] + 1);
             if i > 0 && j > 0 && *a == other[j - 1] && one[i - 1] == *b {
-                least = least.min(before_last[j - 1] + 1);
+                fewest = fewest.min(two_above[j - 1] + 1);
             }
-            row.push(least);
+            row.push(fewest);
         }
-        before_last = std::mem::replace(&mut last, row);
+        two_above = std::mem::replace(&mut above, row);
     }
-    last[other.len()]
+    above[other.len()]
 }
 
 #[cfg(test)]
