@@ -1,5 +1,6 @@
 //! Tollgate answers Envoy's question whether a request may pass.
 
+pub mod cli;
 pub mod clock;
 pub mod proto;
 pub mod rules;

@@ -72,7 +72,8 @@ variables! {
         RUNTIME_WATCH_ROOT = "true", "As in the Go service, where it chose what to watch. Here every way of \
             changing rules is noticed with either value.";
         MERGE_DOMAIN_CONFIG = "false", "Lets several files share a domain; their descriptors join.";
-        FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Answers, with no limit, before any rules are loaded.";
+        FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Serves before the rules were read for the first time; \
+            until then every request is answered with an error.";
         HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED = "false", "Is unhealthy while no rules are loaded.";
     }
     "Counters" {
