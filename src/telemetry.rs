@@ -226,7 +226,13 @@ mod tests {
         let time = object.as_object_mut().unwrap().remove("@timestamp").unwrap();
         assert!(time.as_str().unwrap().ends_with('Z'), "{time}");
         let expected = serde_json::json!({
-            "@message": "no rules", "level": "error", "error": "dis\"k\n", "count": 3, "share": 0.5, "on": true, "below": -1,
+            "@message": "no rules",
+            "level": "error",
+            "error": "dis\"k\n",
+            "count": 3,
+            "share": 0.5,
+            "on": true,
+            "below": -1,
         });
         assert_eq!(object, expected);
     }

@@ -134,7 +134,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_as_what_it_was(entries in prop::collection::vec(("[ab=,\\\\]{1,5}", "[ab=,\\\\]{0,5}"), 1..4)) {
+        fn what_is_printed_reads_as_what_it_was(
+            entries in prop::collection::vec(("[ab=,\\\\]{1,5}", "[ab=,\\\\]{0,5}"), 1..4),
+        ) {
             let descriptor = Descriptor { entries };
             prop_assert_eq!(descriptor.to_string().parse::<Descriptor>(), Ok(descriptor));
         }

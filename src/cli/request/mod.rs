@@ -1,6 +1,6 @@
 //! `tollgate request`: asks a running server about descriptors and prints what it says.
 //!
-//! [`descriptor`] reads what was typed, [`answer`] makes the answer readable, [`failure`] tells what to
+//! `descriptor` reads what was typed, `answer` makes the answer readable, `failure` tells what to
 //! do when there is none. Here stand the arguments and the one call.
 
 mod answer;
