@@ -57,20 +57,20 @@ fn plain(name: &str) -> Vec<u8> {
 /// How many characters are to be put in, taken out, replaced or swapped with their neighbour.
 fn distance(one: &[u8], other: &[u8]) -> usize {
     // Row i holds the distances of one's first i characters to each beginning of the other.
-    let mut before_last = Vec::new();
-    let mut last: Vec<usize> = (0..=other.len()).collect();
+    let mut two_above = Vec::new();
+    let mut above: Vec<usize> = (0..=other.len()).collect();
     for (i, a) in one.iter().enumerate() {
         let mut row = vec![i + 1];
         for (j, b) in other.iter().enumerate() {
-            let mut least = (last[j] + usize::from(a != b)).min(last[j + 1] + 1).min(row[j] + 1);
+            let mut fewest = (above[j] + usize::from(a != b)).min(above[j + 1] + 1).min(row[j] + 1);
             if i > 0 && j > 0 && *a == other[j - 1] && one[i - 1] == *b {
-                least = least.min(before_last[j - 1] + 1);
+                fewest = fewest.min(two_above[j - 1] + 1);
             }
-            row.push(least);
+            row.push(fewest);
         }
-        before_last = std::mem::replace(&mut last, row);
+        two_above = std::mem::replace(&mut above, row);
     }
-    last[other.len()]
+    above[other.len()]
 }
 
 #[cfg(test)]
@@ -151,11 +151,14 @@ mod tests {
 
     #[test]
     fn the_other_variables_of_the_go_service_are_left_alone() {
-        let names = "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_SERVER_TLS_CA_CERT GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN \
-            CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_SERVER_USE_TLS XDS_CLIENT_BACKOFF_JITTER \
-            XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES REDIS_SOCKET_TYPE REDIS_TYPE REDIS_POOL_SIZE REDIS_AUTH REDIS_TLS REDIS_PERSECOND \
-            REDIS_PERSECOND_URL REDIS_TIMEOUT REDIS_PIPELINE_WINDOW MEMCACHE_HOST_PORT MEMCACHE_SRV STATSD_HOST STATSD_PORT \
-            USE_DOG_STATSD_MOGRIFIERS STATS_FLUSH_INTERVAL TRACING_SERVICE_NAME TRACING_SAMPLING_RATE OTEL_EXPORTER_OTLP_ENDPOINT";
+        let names = "GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_SERVER_TLS_CA_CERT GRPC_CLIENT_TLS_CACERT \
+            GRPC_CLIENT_TLS_SAN CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_SERVER_URL \
+            CONFIG_GRPC_XDS_SERVER_USE_TLS XDS_CLIENT_BACKOFF_JITTER \
+            XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES REDIS_SOCKET_TYPE REDIS_TYPE REDIS_POOL_SIZE REDIS_AUTH \
+            REDIS_TLS REDIS_PERSECOND REDIS_PERSECOND_URL REDIS_TIMEOUT REDIS_PIPELINE_WINDOW \
+            MEMCACHE_HOST_PORT MEMCACHE_SRV STATSD_HOST STATSD_PORT USE_DOG_STATSD_MOGRIFIERS \
+            STATS_FLUSH_INTERVAL TRACING_SERVICE_NAME TRACING_SAMPLING_RATE \
+            OTEL_EXPORTER_OTLP_ENDPOINT";
         assert_eq!(misspelt(names.split_whitespace()), []);
     }
 

@@ -1,8 +1,8 @@
 //! Settings: from environment variables to checked values, grouped by who needs them.
 //!
 //! Reading order: [`vars`] is the table of variables, [`groups`] what the program relies on; [`parse`],
-//! [`duration`], [`address`] and [`names`] read one value each. `main` hands in the environment and prints what
-//! [`Settings::read`] complains of; nothing here looks at the process, the clock or a file.
+//! [`mod@duration`], [`address`] and [`names`] read one value each. `main` hands in the environment and
+//! prints what [`Settings::read`] complains of; nothing here looks at the process, the clock or a file.
 
 pub mod address;
 pub mod duration;
@@ -158,23 +158,28 @@ fn store(reader: &mut Reader<'_>) -> Store {
 }
 
 fn answers(reader: &mut Reader<'_>) -> Answers {
+    let with_headers = reader.flag(vars::LIMIT_RESPONSE_HEADERS_ENABLED);
+    let mut name = |var| {
+        // Names that nobody will see may be anything, as in the Go service.
+        if with_headers { reader.parsed_text(var, names::header_name) } else { reader.text(var) }
+    };
     let headers = HeaderNames {
-        limit: reader.parsed_text(vars::LIMIT_LIMIT_HEADER, names::header_name),
-        remaining: reader.parsed_text(vars::LIMIT_REMAINING_HEADER, names::header_name),
-        reset: reader.parsed_text(vars::LIMIT_RESET_HEADER, names::header_name),
+        limit: name(vars::LIMIT_LIMIT_HEADER),
+        remaining: name(vars::LIMIT_REMAINING_HEADER),
+        reset: name(vars::LIMIT_RESET_HEADER),
     };
     Answers {
         shadow_mode: reader.flag(vars::SHADOW_MODE),
         quota_mode: reader.flag(vars::QUOTA_MODE),
         dynamic_metadata: reader.flag(vars::RESPONSE_DYNAMIC_METADATA),
-        headers: reader.flag(vars::LIMIT_RESPONSE_HEADERS_ENABLED).then_some(headers),
+        headers: with_headers.then_some(headers),
     }
 }
 
 fn stats(reader: &mut Reader<'_>) -> StatsSettings {
     let prometheus = Prometheus {
         listen: reader.parsed(vars::PROMETHEUS_ADDR, address::host_port),
-        path: reader.parsed_text(vars::PROMETHEUS_PATH, names::url_path),
+        path: reader.parsed(vars::PROMETHEUS_PATH, names::url_path),
     };
     let (wanted, disabled) = (reader.flag(vars::USE_PROMETHEUS), reader.flag(vars::DISABLE_STATS));
     StatsSettings {

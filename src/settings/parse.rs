@@ -1,6 +1,7 @@
 //! Pure readers of booleans and numbers, and the refusal that every reader of a value gives.
 //!
-//! The Go service hands the text of a variable to Go's `strconv`; what that takes is taken here. A refusal says what is accepted and, where the slip is a common one, what to write instead.
+//! The Go service hands the text of a variable to Go's `strconv`; what that takes is taken here. A refusal
+//! says what is accepted and, where the slip is a common one, what to write instead.
 
 use std::ops::RangeInclusive;
 
@@ -238,7 +239,14 @@ mod tests {
     proptest! {
         #[test]
         fn integers_are_read_in_every_base(number: u64) {
-            for text in [format!("{number}"), format!("{number:#x}"), format!("{number:#o}"), format!("{number:#b}"), format!("0{number:o}")] {
+            let texts = [
+                format!("{number}"),
+                format!("{number:#x}"),
+                format!("{number:#o}"),
+                format!("{number:#b}"),
+                format!("0{number:o}"),
+            ];
+            for text in texts {
                 prop_assert_eq!(integer(&text, 0..=u64::MAX), Ok(number), "{}", text);
             }
         }

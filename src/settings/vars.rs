@@ -38,7 +38,8 @@ variables! {
         GRPC_HOST = "0.0.0.0", "Address of the gRPC port; `0.0.0.0` and `::` both mean all, IPv4 and IPv6.";
         GRPC_PORT = "8081", "gRPC port; `0` takes any free one.";
         GRPC_UDS = "", "Path of a unix socket to serve gRPC on in place of the port.";
-        GRPC_WORKERS = "0", "Threads that answer gRPC, each with its own share of the connections; `0` is one \
+        GRPC_WORKERS = "0", "Threads that answer gRPC, each with its own share of the connections; `0` \
+            is one \
             for each core that the process may use.";
         GRPC_MAX_CONNECTION_AGE = "24h", "After this age, ±10 %, a connection is asked to go away, so that \
             clients spread over new replicas; `0` is never.";
@@ -67,40 +68,49 @@ variables! {
         RUNTIME_ROOT = "/srv/runtime_data/current", "Where the rules' directory begins. When it is not set, \
             the default does not exist, and the working directory holds rules, it is the working directory.";
         RUNTIME_SUBDIRECTORY = "", "A directory below the root.";
-        RUNTIME_APPDIRECTORY = "config", "The directory below that one; every file in it is read, at any depth.";
+        RUNTIME_APPDIRECTORY = "config", "The directory below that one; every file in it is read, at \
+            any depth.";
         RUNTIME_IGNOREDOTFILES = "false", "Leaves out files and directories whose name begins with a dot.";
         RUNTIME_WATCH_ROOT = "true", "As in the Go service, where it chose what to watch. Here every way of \
             changing rules is noticed with either value.";
         MERGE_DOMAIN_CONFIG = "false", "Lets several files share a domain; their descriptors join.";
-        FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Answers, with no limit, before any rules are loaded.";
+        FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Serves before the rules were read for the first time; \
+            until then every request is answered with an error.";
         HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED = "false", "Is unhealthy while no rules are loaded.";
     }
     "Counters" {
-        BACKEND_TYPE = "memory", "What counts; this version knows `memory` alone: each replica counts by itself.";
+        BACKEND_TYPE = "memory", "What counts; this version knows `memory` alone: each replica counts \
+            by itself.";
         REDIS_URL = "", "Not in this version: refused unless `BACKEND_TYPE=memory` is set too.";
         MEMORY_MAX_KEYS = "10000000", "Counters held at one time.";
-        LOCAL_CACHE_SIZE_IN_BYTES = "0", "Size of the cache of keys that are over their limit; `0` is no cache.";
+        LOCAL_CACHE_SIZE_IN_BYTES = "0", "Size of the cache of keys that are over their limit; `0` is \
+            no cache.";
         NEAR_LIMIT_RATIO = "0.8", "The share of a limit from which hits count as `near_limit`.";
         CACHE_KEY_PREFIX = "", "Stands before every key.";
         STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT = "false", "A request that is over one of its limits adds no \
             hits to its others.";
-        EXPIRATION_JITTER_MAX_SECONDS = "300", "A counter is forgotten up to so many seconds after its window, \
+        EXPIRATION_JITTER_MAX_SECONDS = "300", "A counter is forgotten up to so many seconds after its \
+            window, \
             at random.";
     }
     "Answers" {
         SHADOW_MODE = "false", "Every request is allowed; what would have been refused is counted.";
-        QUOTA_MODE = "false", "Every limit is a quota: a request is refused when all of its quotas are spent.";
+        QUOTA_MODE = "false", "Every limit is a quota: a request is refused when all of its quotas are \
+            spent.";
         RESPONSE_DYNAMIC_METADATA = "false", "Answers tell Envoy the descriptors and the rules' `metadata`.";
         LIMIT_RESPONSE_HEADERS_ENABLED = "false", "Answers ask Envoy to add the three headers below.";
         LIMIT_LIMIT_HEADER = "RateLimit-Limit", "Name of the header that tells the limit.";
         LIMIT_REMAINING_HEADER = "RateLimit-Remaining", "Name of the header that tells what remains of it.";
-        LIMIT_RESET_HEADER = "RateLimit-Reset", "Name of the header that tells the seconds until it is whole again.";
+        LIMIT_RESET_HEADER = "RateLimit-Reset", "Name of the header that tells the seconds until it is \
+            whole again.";
     }
     "Statistics" {
         USE_PROMETHEUS = "true", "Serves metrics to Prometheus; the Go service does so only when asked.";
-        PROMETHEUS_ADDR = ":9090", "Address of the metrics' port, as `host:port`; without a host, all addresses.";
+        PROMETHEUS_ADDR = ":9090", "Address of the metrics' port, as `host:port`; without a host, all \
+            addresses.";
         PROMETHEUS_PATH = "/metrics", "Path of the metrics.";
-        METRICS_MAX_SERIES = "10000", "Series of rules' metrics; what comes after is counted in one series a domain.";
+        METRICS_MAX_SERIES = "10000", "Series of rules' metrics; what comes after is counted in one \
+            series a domain.";
         DISABLE_STATS = "false", "Turns metrics off, whatever the others say.";
     }
     "Logs" {
