@@ -1,7 +1,7 @@
 //! Reads the rules files of a directory: plain, blocking I/O, for the watcher's thread and `tollgate check`.
 //!
 //! [`RulesDir`] says which directory, [`Reading`] is what was read, with all that could not be. Which
-//! files count is [`Listing`]'s business; what they say is the compiler's.
+//! files count is `listing`'s business; what they say is the compiler's.
 
 use std::{
     fs::OpenOptions,
@@ -86,24 +86,27 @@ impl RulesDir {
 }
 
 /// Reads every rules file of `directory`.
-///
-/// Files that are replaced meanwhile, as a Kubernetes volume replaces all of its own at once, are read
-/// again, so that no set is made of old files and new ones.
 #[must_use]
 pub fn read_dir(directory: &Path, ignore_dot_files: bool) -> Reading {
-    let mut listing = Listing::of(directory, ignore_dot_files);
+    read_at_rest(|| Listing::of(directory, ignore_dot_files), |listing| read_files(directory, listing))
+}
+
+/// Reads until nothing changed meanwhile, so that no set is made of old files and new ones when all are
+/// replaced at once, as a Kubernetes volume does it.
+pub(super) fn read_at_rest(list: impl Fn() -> Listing, mut read: impl FnMut(&Listing) -> Reading) -> Reading {
+    let mut listing = list();
     for _ in 1..ATTEMPTS {
-        let reading = read_files(directory, &listing);
-        let after = Listing::of(directory, ignore_dot_files);
+        let reading = read(&listing);
+        let after = list();
         if after == listing {
             return reading;
         }
         listing = after;
     }
-    read_files(directory, &listing)
+    read(&listing)
 }
 
-fn read_files(directory: &Path, listing: &Listing) -> Reading {
+pub(super) fn read_files(directory: &Path, listing: &Listing) -> Reading {
     let mut reading = Reading { files: Vec::new(), findings: listing.findings.clone() };
     let mut room = MAX_BYTES;
     for file in &listing.files {

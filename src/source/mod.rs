@@ -116,7 +116,8 @@ impl<T> Source<T> {
         }
     }
 
-    /// What is served, for the length of a request: one atomic load, and no shared counter touched.
+    /// What is served, for the length of a request: one atomic load. A thread that holds more than eight
+    /// of these at a time pays for a counter that all threads share.
     #[must_use]
     pub fn load(&self) -> Guard<Option<Arc<Published<T>>>> {
         self.published.load()

@@ -5,7 +5,12 @@ use std::{os::unix::net::UnixListener, process::Command};
 use super::*;
 use crate::{
     rules::{Diagnostic, Severity},
-    source::{Reading, listing::Listing, read_dir},
+    source::{
+        Reading,
+        files::{read_at_rest, read_files},
+        listing::Listing,
+        read_dir,
+    },
 };
 
 /// The names of the files that were read, below `config`.
@@ -105,6 +110,48 @@ fn pipes_and_sockets_are_warned_of_and_never_waited_for() {
     assert!(!reading.has_errors());
     assert!(reading.findings[0].message.contains("a named pipe"), "{:#?}", reading.findings);
     assert!(reading.findings[1].message.contains("a socket"), "{:#?}", reading.findings);
+}
+
+/// The text of a version. Each is longer than the one before, since two writes may bear the same time.
+fn text_of(version: u32) -> String {
+    "v".repeat(version as usize + 1)
+}
+
+/// Reads a `config` whose files go from one version to the next while they are read, so often. Gives the
+/// texts that were taken, and how often the files were read.
+fn read_amid_changes(changes: u32) -> (Vec<String>, u32) {
+    let place = Place::new();
+    let config = place.path("config");
+    let write_version = |version: u32| {
+        for name in ["a", "b"] {
+            place.write(&format!("config/{name}"), text_of(version));
+        }
+    };
+    write_version(0);
+    let mut reads = 0;
+    let reading = read_at_rest(
+        || Listing::of(&config, false),
+        |listing| {
+            let mut reading = read_files(&config, listing);
+            reads += 1;
+            if reads <= changes {
+                write_version(reads);
+                // The second file is met as it is after the change, the first as it was before.
+                reading.files[1] = read_files(&config, listing).files.remove(1);
+            }
+            reading
+        },
+    );
+    let texts = reading.files.into_iter().map(|file| String::from_utf8(file.text).unwrap());
+    (texts.collect(), reads)
+}
+
+#[test]
+fn files_that_change_while_they_are_read_are_read_again_but_not_for_ever() {
+    assert_eq!(read_amid_changes(0), (vec![text_of(0); 2], 1));
+    assert_eq!(read_amid_changes(1), (vec![text_of(1); 2], 2));
+    assert_eq!(read_amid_changes(2), (vec![text_of(2); 2], 3));
+    assert_eq!(read_amid_changes(9).1, 3);
 }
 
 #[test]
