@@ -49,13 +49,16 @@ fn envoy_counts_what_the_service_answered() {
     let envoy = Envoy::start(&Wanted::of(&server, json!([by_header("user", "x-user")])));
 
     envoy.statuses(5, &[("x-user", "ann")]);
-    let counted = ["ok", "over_limit", "error"].map(|name| envoy.stat(&format!("cluster.upstream.ratelimit.{name}")));
+    let counted =
+        ["ok", "over_limit", "error"].map(|name| envoy.stat(&format!("cluster.upstream.ratelimit.{name}")));
     assert_eq!(counted, [2, 3, 0], "allowed, limited, failed");
     assert_eq!(envoy.stat("cluster.rate_limit.upstream_rq_total"), 5);
     assert_eq!(envoy.stat("cluster.rate_limit.upstream_cx_total"), 1, "one connection carries all requests");
 
     let metrics = server.metrics();
-    let counted = |name: &str| metrics.get(&format!("ratelimit_service_rate_limit_{name}{{domain=\"edge\",key1=\"user\"}}"));
+    let counted = |name: &str| {
+        metrics.get(&format!("ratelimit_service_rate_limit_{name}{{domain=\"edge\",key1=\"user\"}}"))
+    };
     assert_eq!(counted("total_hits"), Some(&5.0));
     assert_eq!(counted("over_limit"), Some(&3.0));
 }

@@ -52,7 +52,10 @@ fn replay(kind: &str, play: fn(&Value) -> Vec<String>) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let found = within_a_minute(|| play(case));
-                    differences.lock().unwrap().extend(found.iter().map(|found| format!("{}: {found}", name(case))));
+                    differences
+                        .lock()
+                        .unwrap()
+                        .extend(found.iter().map(|found| format!("{}: {found}", name(case))));
                 }
             });
         }
@@ -92,7 +95,10 @@ fn play_requests(case: &Value) -> Vec<String> {
         };
         if !same(&step["answer"], &have) {
             let env = &case["env"];
-            return vec![format!("step {number}: {asked}\n    env {env}\n{}", difference(&step["answer"], &have))];
+            return vec![format!(
+                "step {number}: {asked}\n    env {env}\n{}",
+                difference(&step["answer"], &have)
+            )];
         }
     }
     let want = &case["metrics"];

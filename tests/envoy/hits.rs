@@ -60,7 +60,8 @@ fn tokens_of_the_answer_are_charged_when_the_stream_is_done() {
     let mut charge = per_user(&json!({"format": "%DYNAMIC_METADATA(tokens:used)%"}));
     charge["apply_on_stream_done"] = json!(true);
     let limits = json!([look, charge]);
-    let envoy = Envoy::start(&Wanted { filters_before: vec![tokens_to_metadata()], ..Wanted::of(&server, limits) });
+    let envoy =
+        Envoy::start(&Wanted { filters_before: vec![tokens_to_metadata()], ..Wanted::of(&server, limits) });
     let ask = |tokens: &str| envoy.get(&[("x-user", "ann"), (TOKENS_TO_ANSWER, tokens)]);
 
     for (tokens, sum) in [("4", 4.0), ("5", 9.0), ("3", 12.0)] {

@@ -68,7 +68,8 @@ descriptors:
 ";
     let server = Server::start(rules);
     let mut limit = by_header("user", "x-user");
-    limit["limit"] = json!({"dynamic_metadata": {"metadata_key": {"key": "plan", "path": [{"key": "limit"}]}}});
+    limit["limit"] =
+        json!({"dynamic_metadata": {"metadata_key": {"key": "plan", "path": [{"key": "limit"}]}}});
     let plan = metadata("plan", &json!({"limit": {"requests_per_unit": 1, "unit": "HOUR"}}));
     let envoy = Envoy::start(&Wanted { filters_before: vec![plan], ..Wanted::of(&server, json!([limit])) });
 

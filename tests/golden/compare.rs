@@ -29,7 +29,8 @@ pub(crate) fn difference(want: &Value, have: &Value) -> String {
             let keys: BTreeSet<_> = want.keys().chain(have.keys()).collect();
             let differs = |key: &&String| !same(&part(want, key), &part(have, key));
             let keys: Vec<_> = keys.into_iter().filter(differs).collect();
-            let parts = |of: &Map<String, Value>| keys.iter().map(|key| ((*key).clone(), part(of, key))).collect();
+            let parts =
+                |of: &Map<String, Value>| keys.iter().map(|key| ((*key).clone(), part(of, key))).collect();
             (Value::Object(parts(want)), Value::Object(parts(have)))
         }
         _ => (want.clone(), have.clone()),

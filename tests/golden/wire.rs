@@ -54,7 +54,8 @@ pub(crate) fn post(port: u16, body: &str) -> Value {
 fn answer(response: &RateLimitResponse) -> Value {
     static RESPONSE: LazyLock<MessageDescriptor> = LazyLock::new(|| {
         let pool = DescriptorPool::decode(DESCRIPTORS).expect("the build's descriptors are whole");
-        pool.get_message_by_name("envoy.service.ratelimit.v3.RateLimitResponse").expect("the API has its answer")
+        pool.get_message_by_name("envoy.service.ratelimit.v3.RateLimitResponse")
+            .expect("the API has its answer")
     });
     let message = DynamicMessage::decode(RESPONSE.clone(), response.encode_to_vec().as_slice());
     let options = SerializeOptions::new().use_proto_field_name(true);

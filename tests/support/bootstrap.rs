@@ -73,7 +73,12 @@ pub(crate) fn metadata(namespace: &str, value: &Value) -> Value {
 }
 
 /// The whole configuration.
-pub(crate) fn bootstrap(wanted: &Wanted<'_>, ports: [u16; 2], upstream: &Upstream, access_log: &Path) -> Value {
+pub(crate) fn bootstrap(
+    wanted: &Wanted<'_>,
+    ports: [u16; 2],
+    upstream: &Upstream,
+    access_log: &Path,
+) -> Value {
     let [admin, listener] = ports;
     let service = match wanted.service {
         Service::Port(port) => tcp(port),

@@ -24,16 +24,20 @@ impl Client {
     /// Connects to `http://host:port` or to `unix:/path`.
     pub(crate) fn connect(address: &str) -> Result<Self, String> {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
-        let endpoint = Endpoint::from_shared(address.to_owned()).map_err(|error| format!("{address}: {error}"))?;
+        let endpoint =
+            Endpoint::from_shared(address.to_owned()).map_err(|error| format!("{address}: {error}"))?;
         let endpoint = endpoint.timeout(Duration::from_secs(10));
-        let channel = runtime.block_on(endpoint.connect()).map_err(|error| format!("{address}: {error:?}"))?;
+        let channel =
+            runtime.block_on(endpoint.connect()).map_err(|error| format!("{address}: {error:?}"))?;
         Ok(Self { runtime, channel })
     }
 
-    /// ShouldRateLimit.
+    /// Asks `ShouldRateLimit`.
     pub(crate) fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
-        self.call(|channel| async move { RateLimitServiceClient::new(channel).should_rate_limit(request).await })
-            .map(tonic::Response::into_inner)
+        self.call(
+            |channel| async move { RateLimitServiceClient::new(channel).should_rate_limit(request).await },
+        )
+        .map(tonic::Response::into_inner)
     }
 
     /// Any call on the same connection.

@@ -29,7 +29,8 @@ pub(crate) struct Envoy {
 impl Envoy {
     /// Starts Envoy and waits until it is ready.
     pub(crate) fn start(wanted: &Wanted<'_>) -> Self {
-        let dir = tempfile::Builder::new().prefix("tollgate-envoy-").tempdir().expect("a directory can be made");
+        let dir =
+            tempfile::Builder::new().prefix("tollgate-envoy-").tempdir().expect("a directory can be made");
         let (admin, listener, upstream) = (free_port(), free_port(), Upstream::start());
         let config = bootstrap(wanted, [admin, listener], &upstream, &access_log(dir.path()));
         let config_file = dir.path().join("envoy.json");
@@ -78,7 +79,8 @@ impl Envoy {
             if let Some(status) = self.process.exited() {
                 panic!("Envoy ended with {status}:\n{}", self.process.log());
             }
-            let answer = http::send(self.admin, "GET", "/ready", &[], b"").map_err(|error| error.to_string())?;
+            let answer =
+                http::send(self.admin, "GET", "/ready", &[], b"").map_err(|error| error.to_string())?;
             holds(answer.status == 200, || format!("/ready answers {}: {}", answer.status, answer.text()))
         });
     }

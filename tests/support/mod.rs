@@ -27,11 +27,15 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Tries again until `attempt` succeeds; gives up after [`PATIENCE`] with the last reason.
 pub(crate) fn eventually<T>(what: &str, attempt: impl FnMut() -> Result<T, String>) -> T {
-    within(PATIENCE, attempt).unwrap_or_else(|last| panic!("{what}: not within {PATIENCE:?}; last seen: {last}"))
+    within(PATIENCE, attempt)
+        .unwrap_or_else(|last| panic!("{what}: not within {PATIENCE:?}; last seen: {last}"))
 }
 
 /// Tries again until `attempt` succeeds, or for `limit`; then its last reason.
-pub(crate) fn within<T>(limit: Duration, mut attempt: impl FnMut() -> Result<T, String>) -> Result<T, String> {
+pub(crate) fn within<T>(
+    limit: Duration,
+    mut attempt: impl FnMut() -> Result<T, String>,
+) -> Result<T, String> {
     let end = Instant::now() + limit;
     loop {
         match attempt() {

@@ -1,13 +1,20 @@
 //! gRPC below the generated client: any bytes as the message, any headers, and the difference between a
 //! request that failed and one that never left.
 
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, Request};
-use http_body_util::{BodyExt, Full};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::oneshot};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -15,7 +22,7 @@ const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLim
 /// One HTTP/2 connection. Its work is done on the runtime where it was made.
 #[derive(Clone)]
 pub(crate) struct RawClient {
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<Question>,
 }
 
 /// What became of a request.
@@ -47,15 +54,15 @@ impl RawClient {
         Ok(Self { sender })
     }
 
-    /// Sends a message, framed already, to ShouldRateLimit.
-    pub(crate) async fn exchange(&mut self, body: Bytes, headers: &HeaderMap) -> Exchange {
+    /// Sends a message, framed already, to `ShouldRateLimit`.
+    pub(crate) async fn exchange(&mut self, body: impl Into<Question>, headers: &HeaderMap) -> Exchange {
         if self.sender.ready().await.is_err() {
             return Exchange::NeverSent;
         }
         let mut request = Request::post(format!("http://localhost{METHOD}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
-            .body(Full::new(body))
+            .body(body.into())
             .expect("a constant request is valid");
         request.headers_mut().extend(headers.clone());
         let response = match self.sender.try_send_request(request).await {
@@ -71,6 +78,46 @@ impl RawClient {
                 None => Exchange::Failed(format!("HTTP status {} and no gRPC status", head.status)),
             },
         }
+    }
+}
+
+/// The body of a request.
+pub(crate) enum Question {
+    /// It is there from the start.
+    Now(Bytes),
+    /// It comes when the test sends it; when the test drops the sender, nothing comes.
+    Later(oneshot::Receiver<Bytes>),
+    /// All is sent.
+    Done,
+}
+
+impl From<Bytes> for Question {
+    fn from(body: Bytes) -> Self {
+        Self::Now(body)
+    }
+}
+
+impl From<oneshot::Receiver<Bytes>> for Question {
+    fn from(body: oneshot::Receiver<Bytes>) -> Self {
+        Self::Later(body)
+    }
+}
+
+impl Body for Question {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let body = match &mut *self {
+            Self::Now(body) => Some(std::mem::take(body)),
+            Self::Later(body) => ready!(Pin::new(body).poll(context)).ok(),
+            Self::Done => None,
+        };
+        *self = Self::Done;
+        Poll::Ready(body.map(|body| Ok(Frame::data(body))))
     }
 }
 
@@ -91,6 +138,7 @@ pub(crate) fn frame(message: &[u8]) -> Bytes {
 fn status(headers: Option<&HeaderMap>) -> Option<GrpcStatus> {
     let headers = headers?;
     let code = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
-    let message = headers.get("grpc-message").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let message =
+        headers.get("grpc-message").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     Some(GrpcStatus { code, message: message.unwrap_or_default() })
 }
