@@ -49,6 +49,7 @@ fn sigterm_turns_health_bad_while_requests_are_still_answered() {
     let answer = client.ask(request("d", &[&[("k", "v")]])).unwrap();
     assert_eq!(answer.statuses[0].limit_remaining, 8, "a new connection is answered during the delay");
     assert!(begun.elapsed() < delay, "the machine is too slow for this test");
+    drop(client);
 
     let status = server.process.wait(PATIENCE).expect("it ends after the delay");
     assert!(status.success(), "{status}");

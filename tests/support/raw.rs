@@ -1,8 +1,9 @@
 //! gRPC below the generated client: any bytes as the message, any headers, and the difference between a
-//! request that failed and one that never left.
+//! request that failed and one that the service never took.
 
 use std::{
     convert::Infallible,
+    error::Error,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -30,9 +31,9 @@ pub(crate) struct RawClient {
 pub(crate) enum Exchange {
     /// The service answered with this gRPC status.
     Answered(GrpcStatus),
-    /// The connection would not take the request any more; the service has not seen it.
-    NeverSent,
-    /// The request was sent and no answer came.
+    /// The connection was about to close, and the service has not taken the request: it may be asked again.
+    NotTaken,
+    /// The service took the request, and no answer came.
     Failed(String),
 }
 
@@ -57,7 +58,7 @@ impl RawClient {
     /// Sends a message, framed already, to `ShouldRateLimit`.
     pub(crate) async fn exchange(&mut self, body: impl Into<Question>, headers: &HeaderMap) -> Exchange {
         if self.sender.ready().await.is_err() {
-            return Exchange::NeverSent;
+            return Exchange::NotTaken;
         }
         let mut request = Request::post(format!("http://localhost{METHOD}"))
             .header("content-type", "application/grpc")
@@ -67,7 +68,9 @@ impl RawClient {
         request.headers_mut().extend(headers.clone());
         let response = match self.sender.try_send_request(request).await {
             Ok(response) => response,
-            Err(error) if error.message().is_some() => return Exchange::NeverSent,
+            Err(error) if error.message().is_some() || is_farewell(error.error()) => {
+                return Exchange::NotTaken;
+            }
             Err(error) => return Exchange::Failed(format!("{:?}", error.error())),
         };
         let (head, body) = response.into_parts();
@@ -133,6 +136,15 @@ pub(crate) fn frame(message: &[u8]) -> Bytes {
     framed.put_u32(u32::try_from(message.len()).expect("a test's message is small"));
     framed.put_slice(message);
     framed.freeze()
+}
+
+/// True for an error by a GOAWAY without reproach. It names the last request that the service took, and
+/// only later ones end with it.
+fn is_farewell(error: &hyper::Error) -> bool {
+    let reason = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    reason.is_some_and(|error| {
+        error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR)
+    })
 }
 
 fn status(headers: Option<&HeaderMap>) -> Option<GrpcStatus> {
