@@ -32,7 +32,7 @@ impl Client {
         Ok(Self { runtime, channel })
     }
 
-    /// ShouldRateLimit.
+    /// Asks `ShouldRateLimit`.
     pub(crate) fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         self.call(
             |channel| async move { RateLimitServiceClient::new(channel).should_rate_limit(request).await },

@@ -38,17 +38,17 @@ pub(crate) fn send(
 ) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    let mut request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+    let mut request = Vec::new();
+    write!(request, "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n")?;
     for (name, value) in headers {
-        request.push_str(&format!("{name}: {value}\r\n"));
+        write!(request, "{name}: {value}\r\n")?;
     }
     if !body.is_empty() {
-        request.push_str(&format!("content-length: {}\r\n", body.len()));
+        write!(request, "content-length: {}\r\n", body.len())?;
     }
-    request.push_str("\r\n");
-    let mut bytes = request.into_bytes();
-    bytes.extend_from_slice(body);
-    stream.write_all(&bytes)?;
+    request.extend_from_slice(b"\r\n");
+    request.extend_from_slice(body);
+    stream.write_all(&request)?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     parse(&answer).ok_or_else(|| {

@@ -170,7 +170,7 @@ impl Worker {
                         self.answered.fetch_add(1, Ordering::Relaxed);
                     }
                     Exchange::Answered(status) => failed.push(format!("{status:?}")),
-                    Exchange::NeverSent => closed = true,
+                    Exchange::NotTaken => closed = true,
                     Exchange::Failed(reason) => {
                         failed.push(reason);
                         closed = true;

@@ -1,7 +1,7 @@
 //! Garbage that can be made again: a small generator with a seed, so that a failure names the seed that
 //! brings it back.
 
-/// A stream of pseudo-random numbers (SplitMix64).
+/// A stream of pseudo-random numbers (the generator known as `SplitMix64`).
 pub(crate) struct Noise(u64);
 
 impl Noise {

@@ -1,13 +1,21 @@
 //! gRPC below the generated client: any bytes as the message, any headers, and the difference between a
-//! request that failed and one that never left.
+//! request that failed and one that the service never took.
+
+use std::{
+    convert::Infallible,
+    error::Error,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, Request};
-use http_body_util::{BodyExt, Full};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, sync::oneshot};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -15,7 +23,7 @@ const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLim
 /// One HTTP/2 connection. Its work is done on the runtime where it was made.
 #[derive(Clone)]
 pub(crate) struct RawClient {
-    sender: SendRequest<Full<Bytes>>,
+    sender: SendRequest<Question>,
 }
 
 /// What became of a request.
@@ -23,9 +31,9 @@ pub(crate) struct RawClient {
 pub(crate) enum Exchange {
     /// The service answered with this gRPC status.
     Answered(GrpcStatus),
-    /// The connection would not take the request any more; the service has not seen it.
-    NeverSent,
-    /// The request was sent and no answer came.
+    /// The connection was about to close, and the service has not taken the request: it may be asked again.
+    NotTaken,
+    /// The service took the request, and no answer came.
     Failed(String),
 }
 
@@ -47,20 +55,22 @@ impl RawClient {
         Ok(Self { sender })
     }
 
-    /// Sends a message, framed already, to ShouldRateLimit.
-    pub(crate) async fn exchange(&mut self, body: Bytes, headers: &HeaderMap) -> Exchange {
+    /// Sends a message, framed already, to `ShouldRateLimit`.
+    pub(crate) async fn exchange(&mut self, body: impl Into<Question>, headers: &HeaderMap) -> Exchange {
         if self.sender.ready().await.is_err() {
-            return Exchange::NeverSent;
+            return Exchange::NotTaken;
         }
         let mut request = Request::post(format!("http://localhost{METHOD}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
-            .body(Full::new(body))
+            .body(body.into())
             .expect("a constant request is valid");
         request.headers_mut().extend(headers.clone());
         let response = match self.sender.try_send_request(request).await {
             Ok(response) => response,
-            Err(error) if error.message().is_some() => return Exchange::NeverSent,
+            Err(error) if error.message().is_some() || is_farewell(error.error()) => {
+                return Exchange::NotTaken;
+            }
             Err(error) => return Exchange::Failed(format!("{:?}", error.error())),
         };
         let (head, body) = response.into_parts();
@@ -71,6 +81,46 @@ impl RawClient {
                 None => Exchange::Failed(format!("HTTP status {} and no gRPC status", head.status)),
             },
         }
+    }
+}
+
+/// The body of a request.
+pub(crate) enum Question {
+    /// It is there from the start.
+    Now(Bytes),
+    /// It comes when the test sends it; when the test drops the sender, nothing comes.
+    Later(oneshot::Receiver<Bytes>),
+    /// All is sent.
+    Done,
+}
+
+impl From<Bytes> for Question {
+    fn from(body: Bytes) -> Self {
+        Self::Now(body)
+    }
+}
+
+impl From<oneshot::Receiver<Bytes>> for Question {
+    fn from(body: oneshot::Receiver<Bytes>) -> Self {
+        Self::Later(body)
+    }
+}
+
+impl Body for Question {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let body = match &mut *self {
+            Self::Now(body) => Some(std::mem::take(body)),
+            Self::Later(body) => ready!(Pin::new(body).poll(context)).ok(),
+            Self::Done => None,
+        };
+        *self = Self::Done;
+        Poll::Ready(body.map(|body| Ok(Frame::data(body))))
     }
 }
 
@@ -86,6 +136,15 @@ pub(crate) fn frame(message: &[u8]) -> Bytes {
     framed.put_u32(u32::try_from(message.len()).expect("a test's message is small"));
     framed.put_slice(message);
     framed.freeze()
+}
+
+/// True for an error by a GOAWAY without reproach. It names the last request that the service took, and
+/// only later ones end with it.
+fn is_farewell(error: &hyper::Error) -> bool {
+    let reason = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
+    reason.is_some_and(|error| {
+        error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR)
+    })
 }
 
 fn status(headers: Option<&HeaderMap>) -> Option<GrpcStatus> {

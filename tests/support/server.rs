@@ -16,6 +16,9 @@ use tonic::Status;
 
 use super::{PATIENCE, client::Client, eventually, http, ports::free_port, process::Process, within};
 
+/// The program that is tested.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tollgate");
+
 /// A running service. It is killed when this is dropped.
 pub(crate) struct Server {
     pub(crate) process: Process,
@@ -35,8 +38,12 @@ pub(crate) struct Ports {
 
 /// What a service is to be started with.
 pub(crate) struct Setup {
+    program: PathBuf,
+    args: Vec<String>,
     rules: Vec<(String, String)>,
     env: BTreeMap<String, String>,
+    /// Where it works instead of a directory of its own.
+    working_dir: Option<PathBuf>,
 }
 
 impl Server {
@@ -45,7 +52,7 @@ impl Server {
         Setup::new().rules("rules.yaml", rules).start()
     }
 
-    /// ShouldRateLimit on a connection of its own.
+    /// Asks `ShouldRateLimit` on a connection of its own.
     pub(crate) fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         self.client().ask(request)
     }
@@ -116,8 +123,26 @@ impl Setup {
             ("USE_PROMETHEUS", "true"),
             ("USE_STATSD", "false"),
         ];
-        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        Self { rules: Vec::new(), env: env.into() }
+        let setup = Self {
+            program: PathBuf::from(BINARY),
+            args: Vec::new(),
+            rules: Vec::new(),
+            env: BTreeMap::new(),
+            working_dir: None,
+        };
+        env.iter().fold(setup, |setup, (name, value)| setup.env(name, value))
+    }
+
+    /// Nothing set but ports, in a directory that is there already: as in the README's first run.
+    pub(crate) fn bare(working_dir: &Path) -> Self {
+        Self { env: BTreeMap::new(), working_dir: Some(working_dir.to_owned()), ..Self::new() }
+    }
+
+    /// Starts the service by another name, or with arguments.
+    pub(crate) fn program(mut self, path: &Path, args: &[&str]) -> Self {
+        path.clone_into(&mut self.program);
+        self.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        self
     }
 
     /// Adds a rules file.
@@ -157,10 +182,14 @@ impl Setup {
             put(dir.path(), name, text);
         }
         let ports = Ports { http: free_port(), grpc: free_port(), debug: free_port(), metrics: free_port() };
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        command.current_dir(dir.path()).env_clear();
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).env_clear();
         command.envs(["PATH", "HOME"].into_iter().filter_map(|name| Some((name, env::var_os(name)?))));
-        command.env("RUNTIME_ROOT", dir.path()).envs(ports.env()).envs(&self.env);
+        match &self.working_dir {
+            Some(working_dir) => command.current_dir(working_dir),
+            None => command.current_dir(dir.path()).env("RUNTIME_ROOT", dir.path()),
+        };
+        command.envs(ports.env()).envs(&self.env);
         let process = Process::start(command, &dir.path().join("log"));
         let socket = self.env.get("GRPC_UDS").map(PathBuf::from);
         Server { process, ports, dir, socket }

@@ -1,0 +1,132 @@
+//! What a caller meets beside the decisions themselves: errors, reflection, `/json`, the debug pages.
+
+use prost::Message;
+use prost_reflect::DescriptorPool;
+use serde_json::json;
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, ServerReflectionResponse, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
+
+use crate::support::{client::request, http, server::Server};
+
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: k
+    rate_limit: {unit: hour, requests_per_unit: 2, name: two}
+";
+
+#[test]
+fn requests_that_lack_something_are_errors_of_the_code_unknown() {
+    let server = Server::start(RULES);
+    for (request, text) in [
+        (request("", &[&[("k", "v")]]), "rate limit domain must not be empty"),
+        (request("d", &[]), "rate limit descriptor list must not be empty"),
+    ] {
+        let status = server.ask(request).unwrap_err();
+        assert_eq!((status.code(), status.message()), (tonic::Code::Unknown, text));
+    }
+    let errors = "ratelimit_service_should_rate_limit_error{err_type=\"service_error\"}";
+    assert_eq!(server.metrics().get(errors), Some(&2.0));
+}
+
+#[test]
+fn a_limit_of_no_known_unit_is_an_error() {
+    let server = Server::start(RULES);
+    let mut asked = request("d", &[&[("k", "v")]]);
+    asked.descriptors[0].limit = Some(
+        tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride {
+            requests_per_unit: 3,
+            unit: 0,
+        },
+    );
+    let status = server.ask(asked).unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unknown, "{status:?}");
+}
+
+#[test]
+fn json_is_asked_and_answered_in_protobufs_mapping() {
+    let server = Server::start(RULES);
+    let ask = |body: &str| http::post(server.ports.http, "/json", body);
+    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}],"hits_addend":"2"}]}"#;
+
+    let answer = ask(body);
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")));
+    let mut status = answer.json()["statuses"][0].clone();
+    let reset = status.as_object_mut().unwrap().remove("durationUntilReset").unwrap();
+    assert!(reset.as_str().unwrap().ends_with('s'), "{reset}");
+    let limit = json!({"name": "two", "requestsPerUnit": 2, "unit": "HOUR"});
+    assert_eq!(status, json!({"code": "OK", "currentLimit": limit}));
+
+    let answer = ask(body);
+    assert_eq!((answer.status, &answer.json()["overallCode"]), (429, &json!("OVER_LIMIT")));
+}
+
+#[test]
+fn json_that_is_no_request_is_refused_and_told_why() {
+    let server = Server::start(RULES);
+    for (body, told) in [
+        ("{", "EOF"),
+        (r#"{"domian":"d"}"#, "domian"),
+        (r#"{"domain":"","descriptors":[{"entries":[{"key":"k"}]}]}"#, "domain must not be empty"),
+    ] {
+        let answer = http::post(server.ports.http, "/json", body);
+        assert_eq!(answer.status, 400, "{body}");
+        assert!(answer.text().starts_with("Bad Request"), "{}", answer.text());
+        assert!(answer.text().contains(told), "{told:?} in {}", answer.text());
+    }
+}
+
+#[test]
+fn reflection_tells_of_the_services_and_their_messages() {
+    let server = Server::start(RULES);
+    let listed = reflect(&server, MessageRequest::ListServices(String::new()));
+    let Some(MessageResponse::ListServicesResponse(list)) = listed.message_response else {
+        panic!("{listed:?}");
+    };
+    let names: Vec<_> = list.service.into_iter().map(|service| service.name).collect();
+    for name in ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"] {
+        assert!(names.iter().any(|have| have == name), "{name} in {names:?}");
+    }
+
+    let symbol = "envoy.service.ratelimit.v3.RateLimitService".to_owned();
+    let found = reflect(&server, MessageRequest::FileContainingSymbol(symbol));
+    let Some(MessageResponse::FileDescriptorResponse(files)) = found.message_response else {
+        panic!("{found:?}");
+    };
+    let files: Vec<_> = files
+        .file_descriptor_proto
+        .iter()
+        .map(|file| prost_types::FileDescriptorProto::decode(file.as_slice()).unwrap())
+        .collect();
+    assert!(files.iter().any(|file| file.name().ends_with("rls.proto")), "{files:?}");
+}
+
+fn reflect(server: &Server, question: MessageRequest) -> ServerReflectionResponse {
+    let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+    server.client().call(|channel| async move {
+        let questions = tonic::codegen::tokio_stream::once(request);
+        let answers = ServerReflectionClient::new(channel).server_reflection_info(questions).await;
+        answers.unwrap().into_inner().message().await.unwrap().expect("one answer to one question")
+    })
+}
+
+#[test]
+fn the_descriptors_of_the_build_are_whole() {
+    let pool = DescriptorPool::decode(tollgate::proto::DESCRIPTORS).unwrap();
+    assert!(pool.get_service_by_name("envoy.service.ratelimit.v3.RateLimitService").is_some());
+}
+
+#[test]
+fn the_debug_port_lists_its_pages_and_shows_the_rules() {
+    let server = Server::start(RULES);
+    let index = http::get(server.ports.debug, "/").text();
+    for page in ["/rlconfig", "/stats"] {
+        assert!(index.contains(page), "{page} in {index}");
+        assert_eq!(http::get(server.ports.debug, page).status, 200);
+    }
+    let rule = "d.k: unit=HOUR requests_per_unit=2, shadow_mode: false, quota_mode: false";
+    assert_eq!(server.rules_shown(), [rule]);
+    assert_eq!(http::get(server.ports.debug, "/nowhere").status, 404);
+}

@@ -1,0 +1,97 @@
+//! Nothing is unbounded: what is too much is refused with a text that names the variable to turn.
+
+use http::HeaderMap;
+use tokio::{runtime::Builder, sync::oneshot};
+use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+
+use crate::support::{
+    client::request,
+    eventually, http as http1,
+    raw::{Exchange, GrpcStatus, RawClient, framed},
+    server::{Server, Setup},
+};
+
+const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 9}}]\n";
+
+fn refusal(server: &Server, request: RateLimitRequest) -> (tonic::Code, String) {
+    let status = server.ask(request).expect_err("it is too much");
+    (status.code(), status.message().to_owned())
+}
+
+#[test]
+fn a_message_that_is_too_large_is_refused() {
+    let server = Setup::new().rules("d.yaml", RULES).env("GRPC_MAX_REQUEST_BYTES", "1000").start();
+    let value = "v".repeat(1000);
+    let (code, text) = refusal(&server, request("d", &[&[("k", &value)]]));
+    assert_eq!(code, tonic::Code::ResourceExhausted);
+    assert!(text.contains("GRPC_MAX_REQUEST_BYTES") && text.contains("1000"), "{text}");
+    assert!(server.ask(request("d", &[&[("k", "v")]])).is_ok(), "others are answered");
+
+    let body = format!("{{\"domain\":\"{value}\"}}");
+    assert_eq!(http1::post(server.ports.http, "/json", &body).status, 400);
+}
+
+#[test]
+fn a_request_of_too_many_descriptors_is_refused() {
+    let server = Setup::new().rules("d.yaml", RULES).env("MAX_DESCRIPTORS_PER_REQUEST", "3").start();
+    let one: &[(&str, &str)] = &[("k", "v")];
+    let (code, text) = refusal(&server, request("d", &[one; 4]));
+    assert_eq!(code, tonic::Code::InvalidArgument);
+    assert!(text.contains("MAX_DESCRIPTORS_PER_REQUEST") && text.contains('4'), "{text}");
+    let answer = server.ask(request("d", &[one; 3])).unwrap();
+    assert_eq!(answer.statuses[2].limit_remaining, 6, "the refused request counted nothing");
+}
+
+#[test]
+fn a_descriptor_of_too_many_entries_is_refused() {
+    let server = Setup::new().rules("d.yaml", RULES).env("MAX_ENTRIES_PER_DESCRIPTOR", "2").start();
+    let (code, text) = refusal(&server, request("d", &[&[("k", "v")], &[("k", "v"); 3]]));
+    assert_eq!(code, tonic::Code::InvalidArgument);
+    assert!(text.contains("MAX_ENTRIES_PER_DESCRIPTOR") && text.contains('3'), "{text}");
+}
+
+#[test]
+fn connections_beyond_the_most_are_closed() {
+    let server = Setup::new().rules("d.yaml", RULES).env("GRPC_MAX_CONNECTIONS", "2").start();
+    let answered = |client: &mut RawClient| {
+        let mut client = client.clone();
+        async move {
+            let body = framed(&request("d", &[&[("k", "v")]]));
+            matches!(client.exchange(body, &HeaderMap::new()).await, Exchange::Answered(_))
+        }
+    };
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    // The connection by which the start was noticed may still count.
+    let mut kept = eventually("two connections are taken", || {
+        runtime.block_on(async {
+            let mut two =
+                [RawClient::connect(server.ports.grpc).await?, RawClient::connect(server.ports.grpc).await?];
+            if answered(&mut two[0]).await && answered(&mut two[1]).await {
+                Ok(two)
+            } else {
+                Err(String::new())
+            }
+        })
+    });
+    runtime.block_on(async {
+        let mut third = RawClient::connect(server.ports.grpc).await.unwrap();
+        assert!(!answered(&mut third).await, "the third is closed");
+        assert!(answered(&mut kept[0]).await && answered(&mut kept[1]).await, "the others stay");
+    });
+}
+
+#[test]
+fn the_callers_time_out_is_honoured() {
+    let server = Server::start(RULES);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
+        let headers = HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), "100m".parse().unwrap())]);
+        // The message does not come in time, so there is nothing to answer but the deadline.
+        let (_never_sent, body) = oneshot::channel();
+        match client.exchange(body, &headers).await {
+            Exchange::Answered(GrpcStatus { code, .. }) => assert_eq!(code, 4, "DEADLINE_EXCEEDED"),
+            lost => panic!("{lost:?}"),
+        }
+    });
+}

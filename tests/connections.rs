@@ -1,0 +1,80 @@
+//! Connections: on a unix socket, and of an age.
+
+use std::{fs, os::unix::net::UnixListener, thread::sleep, time::Duration};
+
+use http::HeaderMap;
+use tokio::{runtime::Builder, sync::oneshot};
+
+use crate::support::{
+    PATIENCE,
+    client::request,
+    load::Load,
+    raw::{Exchange, RawClient},
+    server::Setup,
+};
+
+const RULES: &str =
+    "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
+
+#[test]
+fn the_file_of_a_dead_service_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("tollgate.sock");
+    drop(UnixListener::bind(&socket).unwrap());
+    assert!(socket.exists(), "a closed listener leaves its file behind");
+
+    let setup = Setup::new().rules("d.yaml", RULES).env("GRPC_UDS", socket.to_str().unwrap());
+    let mut server = setup.start();
+    assert!(server.ask(request("d", &[&[("k", "v")]])).is_ok());
+    server.process.stop();
+    assert!(!socket.exists(), "a service that ends well takes its file along");
+}
+
+#[test]
+fn the_socket_of_a_living_service_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("tollgate.sock");
+    let setup = || Setup::new().rules("d.yaml", RULES).env("GRPC_UDS", socket.to_str().unwrap());
+    let first = setup().start();
+    let mut second = setup().launch();
+    let status = second.process.wait(PATIENCE).expect("it ends by itself");
+    assert!(!status.success());
+    assert!(second.process.log().contains("tollgate.sock"), "{}", second.process.log());
+    assert!(first.ask(request("d", &[&[("k", "v")]])).is_ok());
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notes.txt");
+    fs::write(&path, "keep me").unwrap();
+    let mut server = Setup::new().env("GRPC_UDS", path.to_str().unwrap()).launch();
+    let status = server.process.wait(PATIENCE).expect("it ends by itself");
+    assert!(!status.success());
+    assert_eq!(fs::read_to_string(&path).unwrap(), "keep me");
+}
+
+#[test]
+fn old_connections_are_asked_to_go_without_losing_a_request() {
+    let server = Setup::new().rules("d.yaml", RULES).env("GRPC_MAX_CONNECTION_AGE", "500ms").start();
+    let load = Load::start(&[server.ports.grpc], 4, &request("d", &[&[("k", "v")]]));
+    sleep(Duration::from_secs(3));
+    let outcome = load.stop();
+    outcome.assert_nothing_lost();
+    // 3 s are five ages of 550 ms, the longest; a busy machine may miss some.
+    assert!(outcome.connections >= 12, "only {} connections in 3 s", outcome.connections);
+}
+
+#[test]
+fn an_old_connection_is_cut_when_its_grace_is_over() {
+    let setup = Setup::new().rules("d.yaml", RULES).env("GRPC_MAX_CONNECTION_AGE", "200ms");
+    let server = setup.env("GRPC_MAX_CONNECTION_AGE_GRACE", "200ms").start();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
+        let (_never_sent, body) = oneshot::channel();
+        let (headers, patience) = (HeaderMap::new(), PATIENCE);
+        let exchange = tokio::time::timeout(patience, client.exchange(body, &headers)).await;
+        assert!(matches!(exchange, Ok(Exchange::Failed(_))), "{exchange:?}");
+    });
+}

@@ -1,0 +1,141 @@
+//! Bytes that no honest client sends, on every port: the service stays up, answers others, and keeps its
+//! memory.
+//!
+//! Each test names its seed when it fails; `TOLLGATE_TEST_SEED` brings the same bytes back.
+
+use std::{
+    env,
+    io::{Read, Write},
+    net::{Shutdown, TcpStream},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use http::HeaderMap;
+use prost::Message;
+use tokio::runtime::Builder;
+
+use crate::support::{
+    client::request,
+    http as http1,
+    noise::Noise,
+    raw::{Exchange, RawClient, frame},
+    server::Server,
+};
+
+const RULES: &str =
+    "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
+
+/// What the memory may grow by between the first round and the last: the allocator's own play.
+const PLAY_KIB: u64 = 12 * 1024;
+
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// An empty SETTINGS frame, which must follow the preface.
+const EMPTY_SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+
+/// Runs `round` a number of times and holds the service against what it must keep through all of them.
+fn survives(rounds: usize, mut round: impl FnMut(&Server, &mut Noise)) {
+    let now = || u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
+    let seed = env::var("TOLLGATE_TEST_SEED").map_or_else(|_| now(), |text| text.parse().unwrap());
+    println!("TOLLGATE_TEST_SEED={seed}");
+    let mut noise = Noise::new(seed);
+    let mut server = Server::start(RULES);
+    // The first round fills the pools that the service keeps.
+    round(&server, &mut noise);
+    let before = server.process.resident_kib();
+    for _ in 1..rounds {
+        round(&server, &mut noise);
+    }
+    if let Some(status) = server.process.exited() {
+        panic!("it ended with {status}:\n{}", server.process.log());
+    }
+    let log = server.process.log();
+    assert!(!log.contains("panicked"), "{log}");
+    let answer = server.ask(request("d", &[&[("k", "v")]])).expect("it still answers");
+    assert_eq!(answer.statuses.len(), 1);
+    assert_eq!(http1::get(server.ports.http, "/healthcheck").status, 200);
+    let after = server.process.resident_kib();
+    println!("resident: {before} KiB after the first round, {after} KiB after the last");
+    assert!(after < before + PLAY_KIB, "from {before} to {after} KiB");
+}
+
+/// Sends bytes, says that no more come, and reads what is answered until the connection closes.
+fn throw(port: u16, bytes: &[u8]) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the port is open");
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    // The service may close the connection at any moment, and should.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn random_bytes_on_every_port() {
+    survives(20, |server, noise| {
+        let ports = server.ports;
+        for port in [ports.http, ports.grpc, ports.debug, ports.metrics] {
+            for _ in 0..5 {
+                throw(port, &noise.bytes(4096));
+                let start: &[u8] =
+                    if port == ports.grpc { HTTP2_PREFACE } else { b"POST /json HTTP/1.1\r\n" };
+                throw(port, &[start, &noise.bytes(4096)].concat());
+            }
+        }
+    });
+}
+
+#[test]
+fn random_http2_frames() {
+    survives(20, |server, noise| {
+        for _ in 0..10 {
+            let mut bytes = [HTTP2_PREFACE, EMPTY_SETTINGS].concat();
+            for _ in 0..=noise.below(40) {
+                bytes.extend_from_slice(&random_frame(noise));
+            }
+            throw(server.ports.grpc, &bytes);
+        }
+    });
+}
+
+/// A frame whose length is right and whose kind, flags, stream and content are any.
+fn random_frame(noise: &mut Noise) -> Vec<u8> {
+    let content = noise.bytes(64);
+    let length = u8::try_from(content.len()).expect("at most 64 bytes");
+    let kind = u8::try_from(noise.below(12)).expect("there are ten kinds; two more are unknown");
+    let stream = u8::try_from(noise.below(6)).expect("a small number");
+    [&[0, 0, length, kind, noise.byte(), 0, 0, 0, stream], content.as_slice()].concat()
+}
+
+#[test]
+fn random_messages_are_answered_with_a_status() {
+    let honest = request("d", &[&[("k", "v"), ("path", "/a/b")], &[("k", "w")]]).encode_to_vec();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    survives(20, |server, noise| {
+        runtime.block_on(async {
+            let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
+            for _ in 0..50 {
+                let message = if noise.below(3) == 0 { noise.bytes(300) } else { noise.mutated(&honest) };
+                match client.exchange(frame(&message), &HeaderMap::new()).await {
+                    Exchange::Answered(_) => {}
+                    lost => panic!("{lost:?} for the message {message:?}"),
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn random_json_is_answered_with_a_status() {
+    let honest = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}],"hitsAddend":"2"}]}"#;
+    survives(20, |server, noise| {
+        for _ in 0..10 {
+            let body = noise.mutated(honest);
+            let answer = http1::send(server.ports.http, "POST", "/json", &[], &body).expect("an HTTP answer");
+            assert!(
+                matches!(answer.status, 200 | 400 | 429),
+                "{} for {:?}",
+                answer.status,
+                body.escape_ascii()
+            );
+        }
+    });
+}
