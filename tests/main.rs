@@ -12,6 +12,7 @@ mod envoy;
 mod garbage;
 mod golden;
 mod health;
+mod layers;
 mod lesson;
 mod reload;
 mod start;
