@@ -57,7 +57,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{:44}{:>14}{:>8}", "rules", "ns a decision", "ratio");
     let base = cases[0].median();
     for case in &mut cases {
-        println!("{:44}{:>14.0}{:>8.2}", case.name, case.median(), case.median() / base);
+        let median = case.median();
+        println!("{:44}{median:>14.0}{:>8.2}", case.name, median / base);
     }
     million_counters();
     Ok(())

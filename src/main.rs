@@ -10,11 +10,16 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     match cli::parse(env::args_os()) {
         Command::Serve { ignored } => cli::serve::run(&environment(), &ignored),
+        Command::Check(args) => cli::check::run(&args, &environment()),
         Command::Request(args) => cli::request::run(&args),
-        Command::Settings => cli::print(&tollgate::settings::markdown()),
-        Command::Completions(shell) => cli::print(&cli::completions(shell)),
-        Command::Check(_) => ExitCode::SUCCESS,
+        Command::Settings => print(&tollgate::settings::markdown()),
+        Command::Completions(shell) => print(&cli::completions(shell)),
     }
+}
+
+fn print(text: &str) -> ExitCode {
+    cli::print(text);
+    ExitCode::SUCCESS
 }
 
 /// What the process was started with: the one place where it is read.

@@ -3,6 +3,7 @@
 //! [`parse`] makes a [`Command`] of the arguments; `main` matches on it. Each command has a file of its
 //! own; what is only printed is done here.
 
+pub mod check;
 pub mod request;
 pub mod serve;
 
@@ -10,7 +11,6 @@ use std::{
     ffi::OsString,
     io::{self, Write as _},
     path::{Path, PathBuf},
-    process::ExitCode,
 };
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
@@ -123,11 +123,9 @@ pub fn completions(shell: Shell) -> String {
 }
 
 /// Prints a text to standard output.
-#[must_use]
-pub fn print(text: &str) -> ExitCode {
+pub fn print(text: &str) {
     // Whoever reads it may have seen enough and left, as in `tollgate settings | head`.
     let _ = io::stdout().lock().write_all(text.as_bytes());
-    ExitCode::SUCCESS
 }
 
 #[cfg(test)]

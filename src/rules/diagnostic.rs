@@ -62,35 +62,34 @@ impl Diagnostic {
 #[must_use]
 pub fn render(diagnostic: &Diagnostic, source: Option<&str>) -> String {
     let Diagnostic { severity, file, place, path, message, help } = diagnostic;
-    let mut text = format!("{severity}: {message}\n");
     let number = place.map(|place| place.line.to_string()).unwrap_or_default();
     let margin = " ".repeat(number.len() + 2);
-    match place {
-        Some(Place { line, column }) => text.push_str(&format!("{margin}--> {file}:{line}:{column}\n")),
-        None => text.push_str(&format!("{margin}--> {file}\n")),
-    }
+    let at = place.map(|Place { line, column }| format!(":{line}:{column}")).unwrap_or_default();
+    let mut lines = vec![format!("{severity}: {message}"), format!("{margin}--> {file}{at}")];
     if let (Some(place), Some(source)) = (place, source)
         && let Some((line, caret)) = excerpt(source, *place)
     {
         let blanks = " ".repeat(caret);
-        text.push_str(&format!("{margin}|\n {number} | {line}\n{margin}| {blanks}^\n"));
+        lines.extend([format!("{margin}|"), format!(" {number} | {line}"), format!("{margin}| {blanks}^")]);
     }
     if !path.is_empty() {
-        text.push_str(&format!("{margin}= at: {path}\n"));
+        lines.push(format!("{margin}= at: {path}"));
     }
-    if let Some(help) = help {
-        text.push_str(&format!("{margin}= help: {help}\n"));
-    }
-    text
+    lines.extend(help.iter().map(|help| format!("{margin}= help: {help}")));
+    lines.join("\n") + "\n"
 }
 
 /// How much of a long line is shown, and how much of that stands before the caret.
 const SHOWN: usize = 100;
 const SHOWN_BEFORE: usize = 60;
 
-/// The line of this place, cut where it is long, and how far in the caret stands.
+/// The line of this place, cut where it is long, and how far in the caret stands. None where the line is
+/// blank, as it is behind the end of the file.
 fn excerpt(source: &str, place: Place) -> Option<(String, usize)> {
     let line = lines(source).nth(usize::try_from(place.line).ok()?.checked_sub(1)?)?;
+    if line.trim().is_empty() {
+        return None;
+    }
     let column = usize::try_from(place.column).ok()?.checked_sub(1)?;
     let skipped = column.saturating_sub(SHOWN_BEFORE);
     let mut characters = line.chars().skip(skipped);

@@ -1,8 +1,8 @@
 //! Rules files whose fate at the Go service is recorded: taken or refused, and what `/rlconfig` showed.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{CompileOptions, Compiled, SourceFile, compile};
+use super::{CompileOptions, Compiled, Entry, Metadata, SourceFile, compile, model};
 
 const CASES: &str = include_str!("../../tests/golden/configs.jsonl");
 
@@ -84,4 +84,67 @@ fn ids_are_dense() {
         ids.sort_unstable();
         assert_eq!(ids, (0..rules.rule_count()).collect::<Vec<_>>(), "{}", case["name"]);
     }
+}
+
+struct Asked<'c>(&'c Value);
+
+impl Entry for Asked<'_> {
+    fn key(&self) -> &str {
+        self.0[0].as_str().unwrap()
+    }
+    fn value(&self) -> &str {
+        self.0[1].as_str().unwrap()
+    }
+}
+
+fn as_json(metadata: &Metadata) -> Value {
+    fn value(of: &model::Value) -> Value {
+        match of {
+            model::Value::Null => Value::Null,
+            model::Value::Bool(flag) => json!(flag),
+            model::Value::Number(number) => json!(number),
+            model::Value::Text(text) => json!(text),
+            model::Value::List(items) => items.iter().map(value).collect(),
+            model::Value::Map(map) => as_json(map),
+        }
+    }
+    Value::Object(metadata.iter().map(|(key, of)| (key.clone(), value(of))).collect())
+}
+
+#[test]
+fn limits_and_metadata_are_those_that_answers_carried() {
+    let mut with_metadata = 0;
+    for case in cases().filter(|case| case["taken"] == true) {
+        let rules = compile_case(&case).rules.unwrap();
+        for probe in case["probes"].as_array().unwrap() {
+            let [domain, descriptors, _] = &probe[0].as_array().unwrap()[..] else { panic!("{probe}") };
+            let entries: Vec<Asked<'_>> =
+                descriptors[0]["entries"].as_array().unwrap().iter().map(Asked).collect();
+            let mut scratch = String::new();
+            let found =
+                rules.domain(domain.as_str().unwrap()).and_then(|domain| domain.find(&entries, &mut scratch));
+            let status = &probe[1]["statuses"][0];
+            let limit = found.as_ref().and_then(|found| found.rule.limit());
+            assert_eq!(status["current_limit"].is_object(), limit.is_some(), "{}: {probe}", case["name"]);
+            let Some(limit) = limit else { continue };
+            // Proto3 leaves out a number that is 0.
+            assert_eq!(
+                status["current_limit"]["requests_per_unit"].as_u64().unwrap_or(0),
+                u64::from(limit.requests_per_unit)
+            );
+            assert_eq!(status["current_limit"]["unit"], limit.unit.name());
+            assert_eq!(status["current_limit"]["name"].as_str(), limit.name.as_deref());
+            if status["code"] == "OK" {
+                let carried = found.and_then(|found| found.metadata()).map(|metadata| as_json(metadata));
+                assert_eq!(
+                    probe[1]["dynamic_metadata"].get("metadata"),
+                    carried.as_ref(),
+                    "{}: {probe}",
+                    case["name"]
+                );
+                with_metadata += usize::from(carried.is_some());
+            }
+        }
+    }
+    assert!(with_metadata > 10, "only {with_metadata} answers carried metadata");
 }

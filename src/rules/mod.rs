@@ -1,7 +1,9 @@
 //! Rules: from the text of YAML files to a compiled [`RuleSet`], and from a request to its rule.
 //!
 //! Reading order: [`model`] is what the service relies on, [`matcher`] finds a rule in it,
-//! [`compile()`] makes it from files and says all that is wrong with them in one run.
+//! [`compile()`] makes it from files and says all that is wrong with them in one run. On the way lie
+//! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower` (that to the
+//! model) and `suspicion` (what loads but hardly means what it says).
 //! Nothing here reads a file or the clock: texts come in, rules and [`Diagnostic`]s go out.
 
 pub mod compile;
@@ -21,6 +23,8 @@ mod yaml;
 mod golden;
 #[cfg(test)]
 mod mutation;
+#[cfg(test)]
+mod told;
 
 pub use compile::{CompileOptions, Compiled, SourceFile, compile};
 pub use diagnostic::{Diagnostic, Place, Severity, render};

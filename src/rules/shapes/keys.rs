@@ -71,6 +71,17 @@ impl Level {
         own.map(|(key, _)| format!("`{key}`")).collect::<Vec<_>>().join(", ")
     }
 
+    /// What to do about a known key that does nothing on this level.
+    pub(super) fn help_for_idle(self, key: &str) -> String {
+        let homes = places_of(key).unwrap_or_default();
+        let place = match self {
+            Self::Limit if homes.contains(&Self::Descriptor) => ": move it out of `rate_limit`, beside `key`",
+            Self::Descriptor if homes.contains(&Self::Limit) => ": move it there",
+            _ => "",
+        };
+        format!("it belongs {}{place}", home_of(key))
+    }
+
     /// What to do about an unknown key on this level.
     pub(super) fn help_for(self, unknown: &str) -> String {
         match nearest(unknown, KEYS.iter().map(|(key, _)| *key)) {
@@ -87,7 +98,7 @@ pub(super) fn is_known(key: &str) -> bool {
 }
 
 /// Where a known key counts, in words.
-pub(super) fn home_of(key: &str) -> String {
+fn home_of(key: &str) -> String {
     let levels = places_of(key).unwrap_or_default();
     levels.iter().map(|level| level.place()).collect::<Vec<_>>().join(" or ")
 }

@@ -14,7 +14,7 @@ use super::{
         yaml::{Content, Link, Meaning, Node, Pair},
     },
     Field, Given,
-    keys::{Level, Standing, help_for_stray, home_of, is_known},
+    keys::{Level, Standing, help_for_stray, is_known},
 };
 
 /// Reads values and gathers what is wrong with them.
@@ -131,32 +131,36 @@ impl Reader<'_> {
         }
     }
 
-    /// The items of a list of maps, each with its number. `None` when it is no list, which is told.
+    /// The items of a list of maps, each with its number.
     pub(super) fn list<T>(
         &mut self,
         spot: Spot<'_>,
-        expected: &str,
+        (items, example): (&str, &str),
         mut read: impl FnMut(&mut Self, usize, Spot<'_>) -> T,
     ) -> Field<Vec<T>> {
         let Content::List(links) = &spot.node.content else {
             if scalar(spot.node) == Some(&Meaning::Null) {
                 return Field::Absent;
             }
-            let help = "begin each item with `- `";
-            self.mismatch(&spot, &format!("a list of {expected}"), help);
+            self.mismatch(
+                &spot,
+                &format!("a list of {items}"),
+                &format!("begin each item with a dash: `{example}`"),
+            );
             return Field::Wrong;
         };
-        let mut items = Vec::with_capacity(links.len());
+        let mut read_items = Vec::with_capacity(links.len());
         for (at, link) in links.iter().enumerate() {
             let path = spot.path.item(at);
             let item = spot.item(link, &path);
             if matches!(item.node.content, Content::Map(_)) {
-                items.push(read(self, at, item));
+                read_items.push(read(self, at, item));
             } else if spot.live || scalar(item.node) != Some(&Meaning::Null) {
-                self.mismatch(&item, &format!("a map, as in every list of {expected},"), "");
+                let message = format!("a list of {items} holds maps only, this is {}", kind(item.node));
+                self.error(&item, message, format!("write `{example}`"));
             }
         }
-        spot.given(items)
+        spot.given(read_items)
     }
 
     /// Hands each key that counts on this level to `take`, in order, and tells of all others.
@@ -177,9 +181,12 @@ impl Reader<'_> {
                 Some((key, Standing::Counts)) => take(self, key, value),
                 Some((key, Standing::Idle)) if live => {
                     let message = format!("`{key}` does nothing here");
-                    let help = format!("it belongs {}", home_of(key));
+                    let help = level.help_for_idle(key);
                     self.findings.warning(value.key, spot.path, message, Some(help));
-                    self.loose(value);
+                    // The first reading leaves metadata alone wherever it stands.
+                    if key != "metadata" {
+                        self.loose(value);
+                    }
                 }
                 Some((key, Standing::Unknown)) if live => {
                     self.key_error(&spot, pair, format!("unknown key {}", quoted(key)), level.help_for(key));
@@ -245,7 +252,10 @@ impl Reader<'_> {
                     let item = spot.item(link, &path);
                     match &item.node.content {
                         Content::Map(pairs) => self.loose_map(item, pairs),
-                        _ => self.mismatch(&item, "a map, as in every list outside `metadata`,", ""),
+                        _ => {
+                            let message = "a list outside `metadata` holds maps only".to_owned();
+                            self.error(&item, format!("{message}, this is {}", kind(item.node)), "");
+                        }
                     }
                 }
             }

@@ -18,14 +18,10 @@ use super::{
 pub(crate) fn read(document: &Document, findings: &mut Findings) -> RawFile {
     let mut file = RawFile { place: None, domain: Field::Absent, descriptors: Field::Absent };
     let mut reader = Reader { findings };
-    if let Some(place) = document.second {
-        let message = "only the first document of a file is read, and a second begins here".to_owned();
-        reader.findings.warning(
-            place,
-            &Path::File,
-            message,
-            Some("give each domain a file of its own".to_owned()),
-        );
+    if let Some(place) = document.remainder {
+        let message = "the first document of the file ends above this line, and only that is read".to_owned();
+        let help = "give each domain a file of its own, and begin all its lines in one column";
+        reader.findings.warning(place, &Path::File, message, Some(help.to_owned()));
     }
     let Some(root) = &document.root else { return file };
     let spot = Spot::file(root, &Path::File);
@@ -47,7 +43,7 @@ pub(crate) fn read(document: &Document, findings: &mut Findings) -> RawFile {
 }
 
 fn descriptors(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<Vec<RawDescriptor>> {
-    reader.list(spot, "descriptors", descriptor)
+    reader.list(spot, ("descriptors", "- key: …"), descriptor)
 }
 
 fn descriptor(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawDescriptor {
@@ -102,7 +98,7 @@ fn limit(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<Box<RawLimit
         "requests_per_unit" => limit.requests_per_unit = reader.number(value),
         "unlimited" => limit.unlimited = reader.flag(value),
         "name" => limit.name = reader.text(value),
-        _ => limit.replaces = reader.list(value, "replaced limits (`- name: …`)", replaces),
+        _ => limit.replaces = reader.list(value, ("limits to replace", "- name: …"), replaces),
     });
     *known = Field::Given(Given { value: limit, place: spot.node.place, key: spot.key });
 }

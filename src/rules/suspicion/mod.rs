@@ -13,6 +13,7 @@ use super::{
     findings::{Findings, Path, quoted},
     lower::Sibling,
     shapes::{RawDescriptor, RawFile, RawLimit},
+    spelling::nearest,
 };
 use reach::Reach;
 
@@ -165,13 +166,14 @@ impl Walk<'_> {
                 "no limit of this domain bears the name {}, so nothing is replaced",
                 quoted(&name.value)
             );
-            let help = self.help_for_name(&name.value);
+            let own = limit.name.value().map_or("", String::as_str);
+            let help = self.help_for_name(&name.value, own);
             self.warning(file, name.place, &list.item(at).key("name"), message, &help);
         }
     }
 
-    fn help_for_name(&self, name: &str) -> String {
-        match super::spelling::nearest(name, self.names.iter().copied()) {
+    fn help_for_name(&self, name: &str, own: &str) -> String {
+        match nearest(name, self.names.iter().copied().filter(|other| *other != own)) {
             Some(meant) => format!("did you mean {}?", quoted(meant)),
             None => "give the other limit this `name`, beside its `unit`".to_owned(),
         }

@@ -22,8 +22,8 @@ use super::{
 pub(crate) struct Document {
     /// The first document; none when the file is empty.
     pub(crate) root: Option<Link>,
-    /// Where a second document begins, which nobody reads.
-    pub(crate) second: Option<Place>,
+    /// Where more stands behind it, which nobody reads.
+    pub(crate) remainder: Option<Place>,
 }
 
 /// Reads the first document of a file.
@@ -38,7 +38,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Document, Fault> {
     if let Some(root) = &builder.root {
         Weight::of_link(root).check()?;
     }
-    Ok(Document { root: builder.root, second: events.second_document() })
+    Ok(Document { root: builder.root, remainder: events.remainder() })
 }
 
 /// A tree under construction.

@@ -31,7 +31,7 @@ pub(super) struct Events<'t> {
 const CHUNK: usize = 16 << 10;
 
 /// The scanner ends the program where a text ends within a line of a block or behind a backslash, so it
-/// is handed one line break more than there is.
+/// is handed the line break that is missing.
 const BREAK: &[u8] = b"\n";
 
 /// The commonest reason for an alias that leads nowhere.
@@ -41,7 +41,8 @@ pub(super) const QUOTE_STAR: &str =
 impl<'t> Events<'t> {
     pub(super) fn new(text: &'t Text<'t>, guarded: &'t Guarded<'t>) -> Self {
         let mut parser = Parser::new();
-        parser.set_input(BufReader::with_capacity(CHUNK, guarded.text.as_bytes().chain(BREAK)));
+        let missing = if guarded.text.ends_with(is_break) { b"" } else { BREAK };
+        parser.set_input(BufReader::with_capacity(CHUNK, guarded.text.as_bytes().chain(missing)));
         Self { parser, text, guarded }
     }
 
@@ -69,13 +70,17 @@ impl<'t> Events<'t> {
         Ok(Some(Event { place: self.place_of(event.start_mark), data }))
     }
 
-    /// The place of a further document, if there is one with anything in it.
-    pub(super) fn second_document(&mut self) -> Option<Place> {
-        let start = self.parser.parse().ok()?;
-        let EventData::DocumentStart { .. } = start.data else { return None };
-        match self.parser.parse().ok()?.data {
-            EventData::Scalar { value, .. } if value.is_empty() => None,
-            _ => Some(self.place_of(start.start_mark)),
+    /// Where more of the file stands behind its first document, if anything does.
+    pub(super) fn remainder(&mut self) -> Option<Place> {
+        let start = match self.parser.parse() {
+            Ok(event) if matches!(event.data, EventData::DocumentStart { .. }) => event.start_mark,
+            Ok(_) => return None,
+            // A line that stands further left than the first ends the document, and begins none.
+            Err(error) => return error.problem_mark().map(|mark| self.place_of(mark)),
+        };
+        match self.parser.parse().map(|event| event.data) {
+            Ok(EventData::Scalar { value, .. }) if value.is_empty() => None,
+            _ => Some(self.place_of(start)),
         }
     }
 
@@ -116,6 +121,7 @@ impl<'t> Events<'t> {
             Some(first @ ('@' | '`' | '%')) => {
                 fault.with_help(format!("text that begins with `{first}` must stand in quotes"))
             }
+            _ if error.problem() == "found unexpected ':'" => fault.with_help("put a blank behind the colon"),
             _ if error.context() == Some("while scanning an alias") => fault.with_help(QUOTE_STAR),
             _ => fault,
         }

@@ -1,9 +1,10 @@
-//! Keeps from the scanner what it cannot bear.
+//! Keeps from the scanner what it cannot bear, and what yaml.v2 reads otherwise.
 //!
-//! `libyaml-safer` ends the program at a tag that is followed by a comma (`[!a,b]`). A character that
-//! stands nowhere else in the text is put behind each `!` that may begin such a tag: a tag then ends in
-//! a plain error, which yaml.v2 gives too, and everywhere else the character is part of some text, from
-//! which it is taken out again.
+//! `libyaml-safer` ends the program at a tag that is followed by a comma (`[!a,b]`), and refuses a colon
+//! before the end of an item (`{a: b:}`), which yaml.v2 takes as part of the text. A character that
+//! stands nowhere else is put behind each such `!` and `:`. Where the `!` begins a tag, that ends the
+//! tag in a plain error, which yaml.v2 gives too; everywhere else the character is part of some text,
+//! from which it is taken out again.
 
 use std::borrow::Cow;
 
@@ -35,18 +36,18 @@ impl<'t> Guarded<'t> {
                 lines: Vec::new(),
             };
         };
-        let mut marked = String::with_capacity(text.len() + suspects.len() * marker.len_utf8());
+        let mut guarded = String::with_capacity(text.len() + suspects.len() * marker.len_utf8());
         let mut markers = Vec::with_capacity(suspects.len());
         let mut from = 0;
         for suspect in suspects {
-            marked.push_str(&text[from..=suspect]);
-            markers.push(marked.len());
-            marked.push(marker);
+            guarded.push_str(&text[from..=suspect]);
+            markers.push(guarded.len());
+            guarded.push(marker);
             from = suspect + 1;
         }
-        marked.push_str(&text[from..]);
-        let lines = line_starts(&marked);
-        Self { text: Cow::Owned(marked), marker, markers, lines }
+        guarded.push_str(&text[from..]);
+        let lines = line_starts(&guarded);
+        Self { text: Cow::Owned(guarded), marker, markers, lines }
     }
 
     /// True when the scanner ended at a marker, so at a tag that a comma follows.
@@ -71,9 +72,16 @@ impl<'t> Guarded<'t> {
     }
 }
 
-/// The bytes at which stands a `!` that may begin a tag with a comma behind it, in order. No byte is
-/// looked at more than a few times.
+/// The bytes behind which a marker is needed, in order.
 fn suspects(text: &str) -> Vec<usize> {
+    let mut suspects = tags_before_commas(text);
+    suspects.extend(colons_within_texts(text));
+    suspects.sort_unstable();
+    suspects
+}
+
+/// Each `!` that may begin a tag with a comma behind it. No byte is looked at more than a few times.
+fn tags_before_commas(text: &str) -> Vec<usize> {
     let bytes = text.as_bytes();
     let mut suspects = Vec::new();
     // All that stands in one run of a tag's characters ends where the run does.
@@ -94,6 +102,24 @@ fn suspects(text: &str) -> Vec<usize> {
         }
     }
     suspects
+}
+
+/// Each `:` that ends a text without quotes and stands before the end of an item. Behind a quote or a
+/// bracket, an anchor or an alias it would separate a key from its value.
+fn colons_within_texts(text: &str) -> impl Iterator<Item = usize> {
+    let bytes = text.as_bytes();
+    text.match_indices(':').map(|(at, _)| at).filter(move |&at| {
+        let ends_item = matches!(bytes.get(at + 1), Some(b',' | b']' | b'}'));
+        ends_item
+            && bytes[..at]
+                .last()
+                .is_some_and(|byte| !byte.is_ascii_whitespace() && !b"'\"[]{},".contains(byte))
+            && {
+                let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+                let before = bytes[..at].iter().rev().find(|byte| !is_name(byte));
+                !matches!(before, Some(b'*' | b'&'))
+            }
+    })
 }
 
 /// Where the characters end that a tag is made of.
@@ -149,6 +175,9 @@ mod tests {
             ("|\n !a,b", "!a,b"),
             ("C:\\", "C:\\"),
             ("\"a!,\\u0041\"", "a!,A"),
+            ("[a:, b:]", "a:"),
+            ("['a:', b]", "a:"),
+            ("- a:}", "a:}"),
         ] {
             let root = read(text.as_bytes()).unwrap().root.unwrap();
             let first = match &root.node.content {
@@ -157,6 +186,15 @@ mod tests {
             };
             let Content::Scalar(scalar) = &first.content else { panic!("{text} is no scalar") };
             assert_eq!(scalar.text, value, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_colon_behind_a_quote_or_an_alias_still_separates() {
+        for text in ["{\"a\":, 'b':}", "{? &a b : c, *a :}"] {
+            let root = read(text.as_bytes()).unwrap().root.unwrap();
+            let Content::Map(pairs) = &root.node.content else { panic!("{text} is no map") };
+            assert_eq!(pairs.len(), 2, "{text}");
         }
     }
 

@@ -1,1 +1,135 @@
+//! Our tree held against that of `serde_yaml`, on random documents: lists, maps and texts must be the same.
+//!
+//! The two resolve plain scalars by different versions of YAML, so only texts are compared where they
+//! agree that it is one.
 
+use proptest::prelude::*;
+use serde_yaml::Value;
+
+use super::{Content, Node, Pair, read};
+
+/// True when both trees have one shape, and the same texts in it.
+fn agrees(ours: &Node, theirs: &Value) -> bool {
+    match (&ours.content, theirs) {
+        (_, Value::Tagged(tagged)) => agrees(ours, &tagged.value),
+        (Content::Scalar(scalar), Value::String(text)) => scalar.text == *text,
+        (Content::Scalar(_), Value::Null | Value::Bool(_) | Value::Number(_)) => true,
+        (Content::List(items), Value::Sequence(values)) => {
+            items.len() == values.len()
+                && items.iter().zip(values).all(|(item, value)| agrees(&item.node, value))
+        }
+        (Content::Map(pairs), Value::Mapping(map)) => {
+            let same = |(pair, (key, value)): (&Pair, (&Value, &Value))| {
+                agrees(&pair.key.node, key) && agrees(&pair.value.node, value)
+            };
+            pairs.len() == map.len() && pairs.iter().zip(map).all(same)
+        }
+        _ => false,
+    }
+}
+
+/// A document in all notations: block and flow, three kinds of quotes, blocks, comments, anchors.
+fn document() -> impl Strategy<Value = String> {
+    let scalar = prop::sample::select(vec![
+        "a",
+        "b c",
+        "-x",
+        "a:b",
+        "x#y",
+        "'it''s'",
+        "\"q\\t\\u00e9\\\"\"",
+        "''",
+        "'# no'",
+        "12",
+        "0x1f",
+        "~",
+        "yes",
+        "2026-01-02",
+        "é",
+        "&n v",
+        "!!str 12",
+        "http://x/*",
+        "a!,b",
+    ]);
+    let leaf = scalar.prop_map(str::to_owned);
+    let flow = leaf.prop_recursive(3, 12, 4, |inner| {
+        let pair = ("k[0-9]{1,3}", inner.clone()).prop_map(|(key, value)| format!("{key}: {value}"));
+        prop_oneof![
+            prop::collection::vec(inner, 0..4).prop_map(|items| format!("[{}]", items.join(", "))),
+            prop::collection::vec(pair, 0..4).prop_map(|pairs| format!("{{{}}}", pairs.join(", "))),
+        ]
+    });
+    let block =
+        prop::sample::select(vec!["|\n  a\n  b\n", "|-\n  a\n\n", ">\n  a\n  b\n\n   c\n", ">+\n  a\n\n"]);
+    let value = prop_oneof![
+        4 => flow.prop_map(|flow| format!("{flow} # said\n")),
+        1 => block.prop_map(str::to_owned),
+    ];
+    prop_oneof![
+        prop::collection::vec(("[a-z]{1,4}", value.clone()), 1..6).prop_map(|pairs| pairs
+            .into_iter()
+            .flat_map(|(key, value)| [key, ": ".to_owned(), value])
+            .collect()),
+        prop::collection::vec(value, 1..6)
+            .prop_map(|items| items.into_iter().flat_map(|value| ["- ".to_owned(), value]).collect()),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn our_tree_is_the_one_that_serde_yaml_reads(text in document(), crlf: bool) {
+        let text = if crlf { text.replace('\n', "\r\n") } else { text };
+        let ours = read(text.as_bytes());
+        match serde_yaml::from_str::<Value>(&text) {
+            Ok(theirs) => {
+                let root = ours.map_err(|fault| fault.message).unwrap().root.unwrap();
+                prop_assert!(agrees(&root.node, &theirs), "{text}\n{root:?}\n{theirs:?}");
+            }
+            // It refuses a key given twice, and so says nothing about the rest.
+            Err(error) => prop_assert!(ours.is_err() || error.to_string().contains("duplicate entry"), "{text}\n{error}"),
+        }
+    }
+}
+
+#[test]
+fn aliases_and_merges_are_written_out_and_what_stands_last_wins() {
+    let text = "- &a {x: 1, y: 2}\n- {<<: *a, y: 3}\n- {y: 3, <<: *a}\n- {<<: [{x: 4}, *a]}\n- *a\n";
+    let root = read(text.as_bytes()).unwrap().root.unwrap();
+    let Content::List(items) = &root.node.content else { panic!("no list") };
+    let written = |node: &Node| match &node.content {
+        Content::Scalar(scalar) => scalar.text.clone(),
+        _ => String::new(),
+    };
+    let maps: Vec<String> = items
+        .iter()
+        .map(|item| match &item.node.content {
+            Content::Map(pairs) => {
+                pairs.iter().map(|pair| written(&pair.key.node) + &written(&pair.value.node)).collect()
+            }
+            _ => String::new(),
+        })
+        .collect();
+    assert_eq!(maps, ["x1y2", "x1y2y3", "y3x1y2", "x1y2x4", "x1y2"]);
+    assert!(items[4].alias.is_some());
+}
+
+#[test]
+fn what_cannot_be_read_is_told_with_its_place_and_what_to_do() {
+    for (text, line, column, message) in [
+        ("a: *b", 1, 4, "no anchor `&b` stands before this alias"),
+        ("a: &b [*b]", 1, 8, "the value of the anchor `b` contains itself"),
+        ("? [a]\n: b", 1, 3, "a list or a map cannot be a key"),
+        ("a: 1\n<<: [x]", 2, 6, "`<<` merges a map or a list of maps, and this is neither"),
+        ("a: !!int x", 1, 4, "`x` cannot be read as !!int"),
+        (
+            "value: *",
+            1,
+            9,
+            "this is not YAML: did not find expected alphabetic or numeric character, while scanning an alias that begins at line 1, column 8",
+        ),
+    ] {
+        let fault = read(text.as_bytes()).unwrap_err();
+        let place = fault.place.unwrap();
+        assert_eq!((place.line, place.column, &*fault.message), (line, column, message), "{text}");
+    }
+}

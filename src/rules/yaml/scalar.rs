@@ -36,7 +36,6 @@ pub(super) fn resolve(text: &str, tag: Option<&str>, plain: bool) -> Result<Mean
     let Some(kind) = tag.strip_prefix(STANDARD) else { return Ok(Meaning::Text) };
     let meaning = match (kind, of_plain(text)) {
         ("binary", _) => return decode_base64(text).map(Meaning::Binary).ok_or_else(|| bad_tag(text, kind)),
-        ("str", _) => Meaning::Text,
         // The cast is what Go does; digits beyond 2^53 are lost there too.
         #[allow(clippy::cast_precision_loss)]
         ("float", Meaning::Int(number)) => Meaning::Float(number as f64),
@@ -46,6 +45,7 @@ pub(super) fn resolve(text: &str, tag: Option<&str>, plain: bool) -> Result<Mean
         | ("null", meaning @ Meaning::Null) => meaning,
         ("timestamp", Meaning::Text) if looks_like_a_date(text) => Meaning::Text,
         ("bool" | "int" | "float" | "null" | "timestamp", _) => return Err(bad_tag(text, kind)),
+        // `!!str`, and kinds that are not for scalars.
         _ => Meaning::Text,
     };
     Ok(meaning)

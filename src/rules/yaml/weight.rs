@@ -46,13 +46,10 @@ impl Weight {
     /// A value as it is used: yaml.v2 counts an alias once, and all that it brings once more.
     pub(super) fn of_link(link: &Link) -> Self {
         let weight = link.node.weight;
-        match link.alias {
-            None => weight,
-            Some(_) => {
-                let values = weight.values.saturating_add(1);
-                Self { values, aliased: weight.values, ..weight }
-            }
+        if link.alias.is_none() {
+            return weight;
         }
+        Self { values: weight.values.saturating_add(1), aliased: weight.values, ..weight }
     }
 
     /// A pair as it is used.

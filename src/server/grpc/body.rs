@@ -13,12 +13,14 @@ use http_body::{Body, Frame, SizeHint};
 pub(super) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 /// What is still to be sent.
+#[derive(Default)]
 pub(super) enum AnswerBody {
     /// A message, then the status that all went well.
     Message(Bytes),
     /// The status alone.
     Trailers,
     /// Nothing any more.
+    #[default]
     Nothing,
     /// The answer of another service.
     Tonic(tonic::body::Body),

@@ -47,13 +47,12 @@ impl ShouldRateLimit {
             (Err(status), _) => Err(status),
             (Ok(()), None) => self.answer(body).await,
             // The work is polled before the timer: what is answered at once never arms it.
-            (Ok(()), Some(time_out)) => match timeout_at(begun + time_out, self.answer(body)).await {
-                Ok(answer) => answer,
-                Err(_) => {
+            (Ok(()), Some(time_out)) => {
+                timeout_at(begun + time_out, self.answer(body)).await.unwrap_or_else(|_| {
                     self.stats.service().refused(Reason::DeadlineExceeded).increment();
                     Err(Status::deadline_exceeded("the caller's grpc-timeout has passed"))
-                }
-            },
+                })
+            }
         };
         let service = self.stats.service();
         service.requests(StatsMethod::ShouldRateLimit).increment();
@@ -180,12 +179,6 @@ fn time_out(headers: &HeaderMap) -> Option<Duration> {
         b'n' => Duration::from_nanos(number),
         _ => return None,
     })
-}
-
-impl Default for AnswerBody {
-    fn default() -> Self {
-        Self::Nothing
-    }
 }
 
 #[cfg(test)]

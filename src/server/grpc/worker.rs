@@ -34,7 +34,7 @@ use crate::{
 
 /// All workers.
 pub struct Workers {
-    workers: Vec<Worker>,
+    each: Vec<Worker>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     max_connections: usize,
     stats: Arc<Stats>,
@@ -74,7 +74,7 @@ impl Workers {
             workers.push(Worker { connections: sender, open: Arc::default() });
         }
         Ok(Self {
-            workers,
+            each: workers,
             threads: Mutex::new(threads),
             max_connections: options.max_connections,
             stats: parts.stats.clone(),
@@ -84,7 +84,7 @@ impl Workers {
     /// Hands a connection to the worker that has fewest; false when there are too many already, or the
     /// workers have ended.
     pub(super) fn deal(&self, connection: Connection) -> bool {
-        let idlest = self.workers.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
+        let idlest = self.each.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
         let taken = idlest.filter(|_| self.open() < self.max_connections).is_some_and(|worker| {
             let open = OpenConnection::new(worker.open.clone(), self.stats.clone());
             worker.connections.send((connection, open)).is_ok()
@@ -98,7 +98,7 @@ impl Workers {
     /// Connections that are open now.
     #[must_use]
     pub fn open(&self) -> usize {
-        self.workers.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum()
+        self.each.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum()
     }
 
     /// Waits until every worker has ended.

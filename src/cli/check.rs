@@ -1,0 +1,136 @@
+//! `tollgate check`: tells what is wrong or suspicious in rules files, as a compiler would.
+//!
+//! [`run`] finds the files; [`check`] compiles them and writes what is to be said.
+
+use std::{
+    collections::HashMap,
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use super::{CheckArgs, serve::Environment};
+use crate::{
+    rules::{CompileOptions, Compiled, compile, render},
+    source::{Reading, RulesDir, read_dir},
+};
+
+/// Checks the rules of the directory that is named, or else of the one that the server would read.
+/// Exits with 0 when they can be served.
+#[must_use]
+pub fn run(args: &CheckArgs, environment: &Environment) -> ExitCode {
+    let (reading, options) = match read(args, environment) {
+        Ok(read) => read,
+        Err(problems) => {
+            let _ = writeln!(
+                io::stderr().lock(),
+                "error: the settings make no sense:\n  {}",
+                problems.join("\n  ")
+            );
+            return ExitCode::from(2);
+        }
+    };
+    match check(&reading, options, &mut io::stdout().lock()) {
+        Ok(true) => ExitCode::SUCCESS,
+        // What cannot be told in full is not said to be good.
+        Ok(false) | Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn read(args: &CheckArgs, environment: &Environment) -> Result<(Reading, CompileOptions), Vec<String>> {
+    let mut options = CompileOptions { merge_domains: args.merge_domains };
+    if let Some(directory) = &args.dir {
+        return Ok((read_dir(directory, args.ignore_dot_files), options));
+    }
+    let rules = environment.settings()?.0.rules;
+    options.merge_domains |= rules.merge_domains;
+    let directory = RulesDir {
+        root: rules.root,
+        subdirectory: rules.subdirectory,
+        app_directory: rules.app_directory,
+        ignore_dot_files: rules.ignore_dot_files || args.ignore_dot_files,
+    };
+    Ok((directory.read(), options))
+}
+
+/// Compiles what was read, writes every finding with its line of the source and a summary, and says
+/// whether the files can be served.
+///
+/// # Errors
+/// When `out` cannot be written to.
+pub fn check(reading: &Reading, options: CompileOptions, out: &mut impl Write) -> io::Result<bool> {
+    let files = &reading.files;
+    let mut compiled = compile(files, options);
+    if reading.has_errors() {
+        compiled.rules = None;
+    }
+    compiled.diagnostics.splice(0..0, reading.findings.iter().cloned());
+    // A file's text is decoded once, and only where something is to be shown of it.
+    let mut texts: HashMap<&str, String> = HashMap::new();
+    for diagnostic in &compiled.diagnostics {
+        let file = diagnostic.place.and_then(|_| files.iter().find(|file| file.name == diagnostic.file));
+        let text = file.map(|file| &**texts.entry(&file.name).or_insert_with(|| file.readable()));
+        writeln!(out, "{}", render(diagnostic, text))?;
+    }
+    writeln!(out, "{}", summary(files.len(), &compiled))?;
+    Ok(compiled.rules.is_some())
+}
+
+fn summary(files: usize, compiled: &Compiled) -> String {
+    let errors = compiled.diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
+    let warnings = compiled.diagnostics.len() - errors;
+    let files = count(files, "file");
+    let Some(rules) = &compiled.rules else {
+        let warnings = if warnings > 0 { format!(", {}", count(warnings, "warning")) } else { String::new() };
+        return format!("{}{warnings} in {files}", count(errors, "error"));
+    };
+    let domains = count(rules.domains().count(), "domain");
+    let verdict = if warnings > 0 { count(warnings, "warning") } else { "good".to_owned() };
+    format!("{files}, {domains}, {}: {verdict}", count(rules.rule_count() as usize, "rule"))
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::SourceFile;
+
+    fn checked(files: &[(&str, &str)]) -> (bool, String) {
+        let files: Vec<SourceFile> = files
+            .iter()
+            .map(|(name, text)| SourceFile { name: (*name).to_owned(), text: text.as_bytes().to_vec() })
+            .collect();
+        let mut out = Vec::new();
+        let reading = Reading { files, ..Reading::default() };
+        let good = check(&reading, CompileOptions::default(), &mut out).unwrap();
+        (good, String::from_utf8(out).unwrap())
+    }
+
+    const GOOD: &str = "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: 1}\n";
+
+    #[test]
+    fn good_files_are_summed_up() {
+        assert_eq!(checked(&[("a.yaml", GOOD)]), (true, "1 file, 1 domain, 1 rule: good\n".to_owned()));
+        assert_eq!(checked(&[]), (true, "0 files, 0 domains, 0 rules: good\n".to_owned()));
+    }
+
+    #[test]
+    fn a_warning_is_shown_and_the_files_can_be_served() {
+        let (good, told) = checked(&[("a.yaml", GOOD), ("b.yaml", "domain: e\n")]);
+        assert!(good);
+        assert!(told.starts_with("warning: the domain `e` has no descriptors"), "{told}");
+        assert!(told.ends_with("\n2 files, 2 domains, 1 rule: 1 warning\n"), "{told}");
+    }
+
+    #[test]
+    fn an_error_is_shown_with_its_line() {
+        let (good, told) =
+            checked(&[("a.yaml", GOOD), ("b.yaml", "domain: e\nrules: []\n"), ("c.yaml", "- x")]);
+        assert!(!good);
+        let shown = "error: unknown key `rules`\n   --> b.yaml:2:1\n   |\n 2 | rules: []\n   | ^\n";
+        assert!(told.starts_with(shown), "{told}");
+        assert!(told.ends_with("\n2 errors in 3 files\n"), "{told}");
+    }
+}
