@@ -1,5 +1,26 @@
-//! Tollgate answers Envoy's question whether a request may pass.
+//! Tollgate answers Envoy's question whether a request may pass: a drop-in for the Go
+//! `envoyproxy/ratelimit` service.
+//!
+//! The way of a request: bytes → [`server::grpc`] → [`server::wire`] → [`limiter`] (which rule is met, see
+//! [`rules`]; which counters are asked, see [`store`]; what that means) → [`server::wire`] → bytes.
+//! `ARCHITECTURE.md` draws it, and says which module may know which.
+//!
+//! In reading order: [`rules`] are what is asked for and [`source`] is where they come from;
+//! [`algorithm`], [`table`] and [`store`] count; [`limiter`] decides; [`stats`] tell; [`server`] is the edge;
+//! [`settings`], [`app`] and [`cli`] put it together.
 
+pub mod algorithm;
+pub mod app;
+pub mod cli;
 pub mod clock;
+pub mod limiter;
 pub mod proto;
 pub mod rules;
+pub mod server;
+pub mod settings;
+pub mod shutdown;
+pub mod source;
+pub mod stats;
+pub mod store;
+pub mod table;
+pub mod telemetry;

@@ -1,11 +1,18 @@
-//! Envoy's rate limit API as Rust types, nested as its packages are, and the descriptors of them all.
+//! The messages of Envoy's rate limit API and its client, as generated from `proto/`.
 //!
-//! The types are made from `proto/` when the crate is built.
+//! The modules are nested as the packages are, which the generated code counts on.
 
-/// The compiled descriptors of every file below `proto/`: what reflection and the JSON mapping read.
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::pedantic,
+    reason = "the code is generated, and documented where the API is published"
+)]
+
+/// The descriptors of all messages and services, encoded: what reflection tells and JSON is made by.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-#[allow(missing_docs, clippy::all, clippy::pedantic)] // Generated.
 pub mod envoy {
     pub mod config {
         pub mod core {
@@ -14,6 +21,7 @@ pub mod envoy {
             }
         }
     }
+
     pub mod extensions {
         pub mod common {
             pub mod ratelimit {
@@ -23,16 +31,18 @@ pub mod envoy {
             }
         }
     }
-    pub mod r#type {
-        pub mod v3 {
-            tonic::include_proto!("envoy.r#type.v3");
-        }
-    }
+
     pub mod service {
         pub mod ratelimit {
             pub mod v3 {
                 tonic::include_proto!("envoy.service.ratelimit.v3");
             }
+        }
+    }
+
+    pub mod r#type {
+        pub mod v3 {
+            tonic::include_proto!("envoy.r#type.v3");
         }
     }
 }

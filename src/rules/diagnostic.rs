@@ -32,12 +32,122 @@ pub enum Severity {
 }
 
 /// A place in a file, counted from 1 as editors do.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Place {
     /// The line.
     pub line: u32,
     /// The column, in characters.
     pub column: u32,
+}
+
+impl Diagnostic {
+    /// True when the set cannot be served.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+}
+
+/// The finding in several lines, with the line of the source that it is about.
+///
+/// ```text
+/// error: unknown unit `hours`
+///   --> a.yaml:6:13
+///    |
+///  6 |       unit: hours
+///    |             ^
+///    = at: descriptors[0].rate_limit.unit
+///    = help: did you mean `hour`?
+/// ```
+#[must_use]
+pub fn render(diagnostic: &Diagnostic, source: Option<&str>) -> String {
+    let Diagnostic { severity, file, place, path, message, help } = diagnostic;
+    let mut text = format!("{severity}: {message}\n");
+    let number = place.map(|place| place.line.to_string()).unwrap_or_default();
+    let margin = " ".repeat(number.len() + 2);
+    match place {
+        Some(Place { line, column }) => text.push_str(&format!("{margin}--> {file}:{line}:{column}\n")),
+        None => text.push_str(&format!("{margin}--> {file}\n")),
+    }
+    if let (Some(place), Some(source)) = (place, source)
+        && let Some((line, caret)) = excerpt(source, *place)
+    {
+        let blanks = " ".repeat(caret);
+        text.push_str(&format!("{margin}|\n {number} | {line}\n{margin}| {blanks}^\n"));
+    }
+    if !path.is_empty() {
+        text.push_str(&format!("{margin}= at: {path}\n"));
+    }
+    if let Some(help) = help {
+        text.push_str(&format!("{margin}= help: {help}\n"));
+    }
+    text
+}
+
+/// How much of a long line is shown, and how much of that stands before the caret.
+const SHOWN: usize = 100;
+const SHOWN_BEFORE: usize = 60;
+
+/// The line of this place, cut where it is long, and how far in the caret stands.
+fn excerpt(source: &str, place: Place) -> Option<(String, usize)> {
+    let line = lines(source).nth(usize::try_from(place.line).ok()?.checked_sub(1)?)?;
+    let column = usize::try_from(place.column).ok()?.checked_sub(1)?;
+    let skipped = column.saturating_sub(SHOWN_BEFORE);
+    let mut characters = line.chars().skip(skipped);
+    // A tab or a control character would move the caret.
+    let visible = |c: char| if c == '\t' || c.is_control() { ' ' } else { c };
+    let mut shown: String = characters.by_ref().take(SHOWN).map(visible).collect();
+    shown.truncate(shown.trim_end().len());
+    if characters.next().is_some() {
+        shown.push('…');
+    }
+    let caret = column - skipped;
+    Some(if skipped > 0 { (format!("…{shown}"), caret + 1) } else { (shown, caret) })
+}
+
+/// The lines of a text, as YAML counts them.
+fn lines(source: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(source);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let Some(at) = text.find(is_break) else { return rest.take() };
+        let width = if text[at..].starts_with("\r\n") {
+            2
+        } else {
+            text[at..].chars().next().map_or(0, char::len_utf8)
+        };
+        rest = Some(&text[at + width..]);
+        Some(&text[..at])
+    })
+}
+
+/// The characters that end a line, in YAML's view.
+pub(super) fn is_break(character: char) -> bool {
+    matches!(character, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+/// The finding on one line, for logs.
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(Place { line, column }) = self.place {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}: {}", self.severity, self.message)?;
+        if !self.path.is_empty() {
+            write!(f, " (at {})", self.path)?;
+        }
+        match &self.help {
+            Some(help) => write!(f, "; {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
 }
 
 impl fmt::Display for Severity {
@@ -46,5 +156,57 @@ impl fmt::Display for Severity {
             Self::Error => "error",
             Self::Warning => "warning",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(line: u32, column: u32) -> Diagnostic {
+        Diagnostic {
+            severity: Severity::Error,
+            file: "a.yaml".to_owned(),
+            place: Some(Place { line, column }),
+            path: "descriptors[0].rate_limit.unit".to_owned(),
+            message: "unknown unit `hours`".to_owned(),
+            help: Some("did you mean `hour`?".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_finding_shows_its_line_with_a_caret() {
+        let expected = "error: unknown unit `hours`\n   --> a.yaml:2:7\n   |\n 2 | unit: hours\n   |       ^\n   \
+                        = at: descriptors[0].rate_limit.unit\n   = help: did you mean `hour`?\n";
+        assert_eq!(render(&finding(2, 7), Some("a: b\r\nunit: hours\r\n")), expected);
+    }
+
+    #[test]
+    fn a_finding_of_a_whole_file_shows_no_line() {
+        let whole = Diagnostic { place: None, path: String::new(), help: None, ..finding(1, 1) };
+        assert_eq!(render(&whole, Some("a: b")), "error: unknown unit `hours`\n  --> a.yaml\n");
+        assert_eq!(whole.to_string(), "a.yaml: error: unknown unit `hours`");
+    }
+
+    #[test]
+    fn a_finding_for_the_log_is_one_line() {
+        assert_eq!(
+            finding(2, 7).to_string(),
+            "a.yaml:2:7: error: unknown unit `hours` (at descriptors[0].rate_limit.unit); did you mean `hour`?"
+        );
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_caret() {
+        let source = format!("{}x{}", "\t".repeat(500), "y".repeat(500));
+        let (line, caret) = excerpt(&source, Place { line: 1, column: 501 }).unwrap();
+        assert_eq!(line.chars().nth(caret), Some('x'));
+        assert_eq!(line.chars().count(), SHOWN + 2);
+    }
+
+    #[test]
+    fn a_place_beyond_the_source_shows_nothing() {
+        assert_eq!(excerpt("a\u{2028}b\n", Place { line: 4, column: 1 }), None);
+        assert_eq!(excerpt("a\u{2028}b", Place { line: 2, column: 9 }), Some(("b".to_owned(), 8)));
     }
 }

@@ -4,11 +4,25 @@
 //! [`compile()`] makes it from files and says all that is wrong with them in one run.
 //! Nothing here reads a file or the clock: texts come in, rules and [`Diagnostic`]s go out.
 
+pub mod compile;
 pub mod diagnostic;
 pub mod matcher;
 pub mod model;
 pub mod wildcard;
 
-pub use diagnostic::{Diagnostic, Place, Severity};
+mod findings;
+mod lower;
+mod shapes;
+mod spelling;
+mod suspicion;
+mod yaml;
+
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod mutation;
+
+pub use compile::{CompileOptions, Compiled, SourceFile, compile};
+pub use diagnostic::{Diagnostic, Place, Severity, render};
 pub use matcher::{Entry, Matched};
 pub use model::{Allowance, Limit, Metadata, Rule, RuleId, RuleSet, Unit, Value};

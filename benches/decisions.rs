@@ -1,0 +1,174 @@
+//! What a decision costs below the wire, and what a counter costs in memory: `cargo bench`.
+//!
+//! Prints nanoseconds a decision for one rule and for ten thousand of several kinds, as a ratio to the
+//! one rule in the same run, and the bytes of a million counters. Ratios are the figures to compare:
+//! they hold on a busy machine, where nanoseconds drift.
+
+use std::{
+    error::Error,
+    fmt::Write,
+    fs,
+    future::Future,
+    hint::black_box,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Instant,
+};
+
+use tollgate::{
+    clock::{Clock, SystemClock, Time},
+    limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request},
+    rules::RuleSet,
+    source::{RulesDir, Source},
+    stats::{Stats, StatsOptions},
+    store::{Store, memory::MemoryStore},
+};
+
+const RULES: usize = 10_000;
+const ROUNDS: usize = 15;
+const DECISIONS: usize = 40_000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let exact = |n: usize| {
+        format!("  - {{key: user, value: u{n}, rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n")
+    };
+    let prefix = |n: usize| {
+        format!("  - {{key: path, value: /p{n}/*, rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n")
+    };
+    let suffix = |n: usize| {
+        format!("  - {{key: path, value: '*/s{n}', rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n")
+    };
+    let many = |rule: &dyn Fn(usize) -> String| (0..RULES).map(rule).collect::<String>();
+    let mut cases = vec![
+        Case::new("1 rule", "user", &exact(7), &|_| "u7".into())?,
+        Case::new("10,000 rules, one asked", "user", &many(&exact), &|_| "u7".into())?,
+        Case::new("10,000 rules, all asked", "user", &many(&exact), &|n| format!("u{n}"))?,
+        Case::new("1 wildcard", "path", &prefix(7), &|_| "/p7/x".into())?,
+        Case::new("10,000 wildcards by prefix, one asked", "path", &many(&prefix), &|_| "/p7/x".into())?,
+        Case::new("10,000 wildcards by suffix, one asked", "path", &many(&suffix), &|_| "/x/s7".into())?,
+    ];
+    // Round by round, so that a busy moment of the machine falls on all alike.
+    for _ in 0..ROUNDS {
+        for case in &mut cases {
+            case.round();
+        }
+    }
+    println!("{:44}{:>14}{:>8}", "rules", "ns a decision", "ratio");
+    let base = cases[0].median();
+    for case in &mut cases {
+        println!("{:44}{:>14.0}{:>8.2}", case.name, case.median(), case.median() / base);
+    }
+    million_counters();
+    Ok(())
+}
+
+struct Case {
+    name: &'static str,
+    limiter: Limiter,
+    requests: Vec<Request>,
+    nanos: Vec<f64>,
+}
+
+impl Case {
+    fn new(
+        name: &'static str,
+        key: &str,
+        rules: &str,
+        value: &dyn Fn(usize) -> String,
+    ) -> Result<Self, Box<dyn Error>> {
+        let request = |n| Request {
+            domain: "bench".into(),
+            descriptors: vec![Descriptor {
+                entries: vec![Entry { key: key.into(), value: value(n) }],
+                ..Descriptor::default()
+            }],
+            hits_addend: 0,
+        };
+        Ok(Self {
+            name,
+            limiter: limiter(&format!("domain: bench\ndescriptors:\n{rules}"))?,
+            requests: (0..RULES).map(request).collect(),
+            nanos: Vec::new(),
+        })
+    }
+
+    fn round(&mut self) {
+        let begun = Instant::now();
+        for request in self.requests.iter().cycle().take(DECISIONS) {
+            black_box(at_once(self.limiter.decide(request)).is_some_and(|answer| answer.is_ok()));
+        }
+        self.nanos.push(begun.elapsed().as_secs_f64() * 1e9 / DECISIONS as f64);
+    }
+
+    fn median(&mut self) -> f64 {
+        self.nanos.sort_by(f64::total_cmp);
+        self.nanos[self.nanos.len() / 2]
+    }
+}
+
+fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
+    let root = tempfile::tempdir()?;
+    fs::create_dir(root.path().join("config"))?;
+    fs::write(root.path().join("config/bench.yaml"), rules)?;
+    let directory = RulesDir {
+        root: root.path().into(),
+        subdirectory: String::new(),
+        app_directory: "config".into(),
+        ignore_dot_files: false,
+    };
+    let stats = Arc::new(Stats::new(StatsOptions::default()));
+    let counters = stats.clone();
+    let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
+    let source = Arc::new(Source::new(directory, false, attach));
+    source.reload(SystemClock.now());
+    let policy = Policy {
+        bounds: Bounds { descriptors: 10, entries: 10 },
+        near_limit_ratio: 0.8,
+        key_prefix: String::new(),
+        stop_when_over: false,
+        shadow_mode: false,
+        quota_mode: false,
+        headers: None,
+        dynamic_metadata: false,
+    };
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(10_000_000));
+    Ok(Limiter::new(policy, source, store, None, stats, Arc::new(SystemClock)))
+}
+
+/// What a future gives at its first poll.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+/// Fills a table with a million counters and reads what the process then has more in memory.
+fn million_counters() {
+    const COUNTERS: usize = 1_000_000;
+    let table = tollgate::table::Table::<u64>::new(10 * COUNTERS);
+    let before = resident_bytes();
+    let [now, end] = [1, 3600].map(Time::from_seconds);
+    let mut key = String::new();
+    for n in 0..COUNTERS {
+        key.clear();
+        let _ = write!(key, "bench_user_u{n}_0");
+        table.update(table.key(&key), now, end, |count| *count += 1);
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    println!(
+        "\na million counters: {:.1} MB more resident, of which {:.1} MB are slots",
+        grown as f64 / 1e6,
+        table.usage().bytes as f64 / 1e6
+    );
+}
+
+fn resident_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

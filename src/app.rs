@@ -1,0 +1,309 @@
+//! The whole service: from settings to parts, from parts to ports, until it is told to end.
+//!
+//! The thread that calls [`serve`] keeps house: probes, pages, metrics, accepting connections, signals.
+//! Decisions are made on the workers' threads, rules are read on the watcher's.
+
+use std::{error::Error, fmt, io, net::TcpListener as StdTcpListener, sync::Arc, time::Duration};
+
+use tokio::{
+    net::TcpListener,
+    runtime,
+    sync::watch,
+    task::LocalSet,
+    time::{MissedTickBehavior, interval},
+};
+use tracing::{info, warn};
+
+use crate::{
+    clock::{Clock, SystemClock},
+    limiter::{self, Bounds, HeaderNames, Limiter, OverLimitCache, Policy},
+    rules::RuleSet,
+    server::{
+        admin::Admin,
+        grpc::{self, Listener, Workers, bind_tcp},
+        health::{Health, Part},
+        http, json,
+    },
+    settings::{Backend, GrpcListen, HostPort, Settings},
+    shutdown,
+    source::{self, RulesDir, Source},
+    stats::{RuleStats, ShardCount, Stats, StatsOptions},
+    store::{Store, memory::MemoryStore},
+};
+
+/// Serves until a signal says to end; then drains and returns.
+///
+/// # Errors
+/// When the service cannot be started. Every port that cannot be bound is told.
+pub fn serve(settings: &Settings) -> Result<(), StartError> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::runtime)?;
+    let result = LocalSet::new().block_on(&runtime, run(settings));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+async fn run(settings: &Settings) -> Result<(), StartError> {
+    let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
+    let parts = Parts::new(settings);
+    let ports = Ports::bind(settings)?;
+    parts.source.reload(SystemClock.now());
+    parts.judge_rules(settings);
+    let watcher = source::watch::spawn(parts.source.clone(), SystemClock, source::watch::Pace::default())
+        .map_err(StartError::runtime)?;
+
+    let (drain, draining) = watch::channel(false);
+    let (stop, stopping) = watch::channel(false);
+    let timeout = settings.server.shutdown_timeout;
+    let workers = Workers::start(grpc_options(settings), &parts.grpc(), &draining, timeout)
+        .map(Arc::new)
+        .map_err(StartError::runtime)?;
+    announce(settings, &ports);
+    let accepting = tokio::task::spawn_local(grpc::accept(ports.grpc, workers.clone(), draining));
+    serve_pages(settings, &parts, ports.http, ports.debug, ports.metrics, &stopping);
+    tokio::task::spawn_local(keep_house(parts.clone(), settings.clone(), stopping));
+
+    let signal = signals.wait().await;
+    info!(signal, delay = ?settings.server.shutdown_delay, "told to end: not healthy any more");
+    parts.health.set(Part::Running, false);
+    tokio::time::sleep(settings.server.shutdown_delay).await;
+    let _ = drain.send(true);
+    let _ = accepting.await;
+    // The pages are still served while the workers finish: a probe may want to know.
+    let _ = tokio::task::spawn_blocking(move || workers.join()).await;
+    let _ = stop.send(true);
+    drop(watcher);
+    info!("ended");
+    Ok(())
+}
+
+/// The parts that live as long as the service.
+#[derive(Clone)]
+struct Parts {
+    stats: Arc<Stats>,
+    source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    store: Arc<dyn Store>,
+    over_limit: Option<Arc<OverLimitCache>>,
+    limiter: Arc<Limiter>,
+    health: Arc<Health>,
+}
+
+impl Parts {
+    fn new(settings: &Settings) -> Self {
+        let stats = Arc::new(Stats::new(StatsOptions {
+            max_series: settings.stats.max_series,
+            shards: ShardCount::for_workers(settings.server.workers),
+        }));
+        let rules = &settings.rules;
+        let directory = RulesDir {
+            root: rules.root.clone(),
+            subdirectory: rules.subdirectory.clone(),
+            app_directory: rules.app_directory.clone(),
+            ignore_dot_files: rules.ignore_dot_files,
+        };
+        let counters = stats.clone();
+        let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
+        let source = Arc::new(Source::new(directory, rules.merge_domains, attach));
+        let store: Arc<dyn Store> = match settings.store.chosen {
+            Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
+        };
+        let cache = settings.store.local_cache_bytes;
+        let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
+        let limiter = Arc::new(Limiter::new(
+            policy(settings),
+            source.clone(),
+            store.clone(),
+            over_limit.clone(),
+            stats.clone(),
+            Arc::new(SystemClock),
+        ));
+        Self { stats, source, store, over_limit, limiter, health: Arc::default() }
+    }
+
+    fn grpc(&self) -> grpc::Parts {
+        grpc::Parts { limiter: self.limiter.clone(), stats: self.stats.clone(), health: self.health.clone() }
+    }
+
+    fn admin(&self) -> Admin {
+        Admin {
+            source: self.source.clone(),
+            stats: self.stats.clone(),
+            store: self.store.clone(),
+            over_limit: self.over_limit.clone(),
+        }
+    }
+
+    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: without rules the service is not healthy.
+    fn judge_rules(&self, settings: &Settings) {
+        if settings.rules.healthy_with_at_least_one {
+            let loaded = self.source.load().as_ref().is_some_and(|served| !served.rules.is_empty());
+            self.health.set(Part::Rules, loaded);
+        }
+    }
+}
+
+fn policy(settings: &Settings) -> Policy {
+    Policy {
+        bounds: Bounds { descriptors: settings.server.max_descriptors, entries: settings.server.max_entries },
+        near_limit_ratio: settings.store.near_limit_ratio,
+        key_prefix: settings.store.key_prefix.clone(),
+        stop_when_over: settings.store.stop_when_over,
+        shadow_mode: settings.answers.shadow_mode,
+        quota_mode: settings.answers.quota_mode,
+        headers: settings.answers.headers.as_ref().map(|names| HeaderNames {
+            limit: names.limit.as_str().into(),
+            remaining: names.remaining.as_str().into(),
+            reset: names.reset.as_str().into(),
+        }),
+        dynamic_metadata: settings.answers.dynamic_metadata,
+    }
+}
+
+fn grpc_options(settings: &Settings) -> grpc::Options {
+    let server = &settings.server;
+    grpc::Options {
+        workers: server.workers,
+        max_connection_age: server.max_connection_age,
+        max_connection_age_grace: server.max_connection_age_grace,
+        keepalive_interval: server.keepalive_interval,
+        keepalive_timeout: server.keepalive_timeout,
+        max_connections: server.max_connections,
+        max_concurrent_streams: server.max_concurrent_streams,
+        max_request_bytes: server.max_request_bytes,
+    }
+}
+
+fn serve_pages(
+    settings: &Settings,
+    parts: &Parts,
+    main: TcpListener,
+    debug: TcpListener,
+    metrics: Option<TcpListener>,
+    stop: &watch::Receiver<bool>,
+) {
+    let (limiter, health) = (parts.limiter.clone(), parts.health.clone());
+    let most = settings.server.max_request_bytes;
+    let questions = move |request| json::answer(request, limiter.clone(), health.clone(), most);
+    tokio::task::spawn_local(http::serve(main, questions, stop.clone()));
+    let admin = parts.admin();
+    tokio::task::spawn_local(http::serve(debug, move |request| admin.clone().page(request), stop.clone()));
+    if let (Some(listener), Some(prometheus)) = (metrics, &settings.stats.prometheus) {
+        let (admin, path) = (parts.admin(), Arc::<str>::from(prometheus.path.as_str()));
+        let page = move |request| admin.clone().metrics(request, path.clone());
+        tokio::task::spawn_local(http::serve(listener, page, stop.clone()));
+    }
+}
+
+/// What is to be done from time to time.
+async fn keep_house(parts: Parts, settings: Settings, mut stop: watch::Receiver<bool>) {
+    let mut sweep = interval(Duration::from_secs(1));
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut look = interval(Duration::from_millis(100));
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = look.tick() => parts.judge_rules(&settings),
+            _ = sweep.tick() => {
+                let now = SystemClock.now();
+                parts.store.maintain(now);
+                if let Some(cache) = &parts.over_limit {
+                    cache.maintain(now);
+                }
+            }
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+/// Every port, bound.
+struct Ports {
+    grpc: Listener,
+    http: TcpListener,
+    debug: TcpListener,
+    metrics: Option<TcpListener>,
+}
+
+impl Ports {
+    fn bind(settings: &Settings) -> Result<Self, StartError> {
+        let mut failed = Vec::new();
+        let grpc = match &settings.server.listen {
+            GrpcListen::Tcp(address) => {
+                told(&mut failed, "gRPC", address, bind(address).and_then(Listener::tcp))
+            }
+            GrpcListen::Unix(path) => told(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
+        };
+        let mut page = |name, address: &HostPort| {
+            told(&mut failed, name, address, bind(address).and_then(TcpListener::from_std))
+        };
+        let http = page("HTTP", &settings.http.listen);
+        let debug = page("debug", &settings.http.debug);
+        let metrics =
+            settings.stats.prometheus.as_ref().map(|prometheus| page("Prometheus", &prometheus.listen));
+        match (grpc, http, debug) {
+            (Some(grpc), Some(http), Some(debug)) if failed.is_empty() => {
+                Ok(Self { grpc, http, debug, metrics: metrics.flatten() })
+            }
+            _ => Err(StartError(failed)),
+        }
+    }
+}
+
+/// Binds the first of the addresses that a host name stands for and that can be bound.
+fn bind(address: &HostPort) -> io::Result<StdTcpListener> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in address.resolve()? {
+        match bind_tcp(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn told<T>(
+    failed: &mut Vec<String>,
+    name: &str,
+    address: &dyn fmt::Display,
+    bound: io::Result<T>,
+) -> Option<T> {
+    bound.map_err(|error| failed.push(format!("cannot listen for {name} on {address}: {error}"))).ok()
+}
+
+/// Says where the service is to be found, in the words and at the level that the Go service uses.
+fn announce(settings: &Settings, ports: &Ports) {
+    let port =
+        |listener: &TcpListener| listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
+    match &ports.grpc {
+        Listener::Tcp(listener) => warn!("listening for gRPC on {}", port(listener)),
+        Listener::Unix(_, path) => warn!("listening for gRPC on {}", path.display()),
+    }
+    warn!("listening for HTTP on {}", port(&ports.http));
+    warn!("listening for debug on {}", port(&ports.debug));
+    if let (Some(listener), Some(prometheus)) = (&ports.metrics, &settings.stats.prometheus) {
+        warn!("metrics are at http://{}{}", port(listener), prometheus.path);
+    }
+    if settings.store.by_default {
+        warn!(
+            "counting in memory, because neither BACKEND_TYPE nor REDIS_URL is set: \
+             each replica counts by itself"
+        );
+    }
+}
+
+/// Why the service did not start, a line for each reason.
+#[derive(Debug)]
+pub struct StartError(Vec<String>);
+
+impl StartError {
+    #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
+    fn runtime(error: io::Error) -> Self {
+        Self(vec![format!("the system grants too little to start: {error}")])
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl Error for StartError {}

@@ -1,0 +1,168 @@
+//! The call against servers that answer, refuse, stay silent, speak otherwise, or are not there.
+
+use std::convert::Infallible;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Request, Response, body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message as _;
+use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+
+use super::*;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
+
+fn args(addr: String) -> RequestArgs {
+    RequestArgs {
+        addr,
+        hits: 7,
+        timeout: Duration::from_secs(10),
+        json: false,
+        domain: "d".to_owned(),
+        descriptors: vec!["a=b,c=d".parse().unwrap(), "e=f".parse().unwrap()],
+    }
+}
+
+/// Runs a test where sockets can be used.
+fn with_runtime<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+}
+
+/// Answers every call by telling the request back: a status a descriptor, over limit when it counts 7.
+async fn echo(call: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let body = call.into_body().collect().await.unwrap().to_bytes();
+    // Five bytes stand before a message of gRPC: not compressed, and its length.
+    let request = RateLimitRequest::decode(&body[5..]).unwrap();
+    if request.domain.is_empty() {
+        let refused =
+            Response::builder().header("content-type", "application/grpc").header("grpc-status", "2");
+        let refused = refused.header("grpc-message", "rate limit domain must not be empty");
+        return Ok(refused.body(Full::default()).unwrap());
+    }
+    let code = if request.hits_addend == 7 { Code::OverLimit } else { Code::Ok };
+    let status = |entries: usize| DescriptorStatus {
+        limit_remaining: u32::try_from(entries).unwrap(),
+        ..Default::default()
+    };
+    let response = RateLimitResponse {
+        overall_code: code.into(),
+        statuses: request.descriptors.iter().map(|descriptor| status(descriptor.entries.len())).collect(),
+        ..Default::default()
+    };
+    let mut framed = BytesMut::new();
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(response.encoded_len()).unwrap());
+    response.encode(&mut framed).unwrap();
+    // gRPC's status belongs in the trailers, but clients take it from the headers of a whole answer too.
+    let answer = Response::builder().header("content-type", "application/grpc").header("grpc-status", "0");
+    Ok(answer.body(Full::new(framed.freeze())).unwrap())
+}
+
+/// The address of a server that answers with [`echo`].
+async fn echoing() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (socket, _) = listener.accept().await.unwrap();
+        let _ = http2::Builder::new(TokioExecutor::new())
+            .serve_connection(TokioIo::new(socket), service_fn(echo))
+            .await;
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn what_was_typed_is_what_the_server_is_asked() {
+    let response = with_runtime(async { ask(&args(echoing().await)).await }).unwrap();
+    assert_eq!(response.overall_code(), Code::OverLimit);
+    let entries: Vec<_> = response.statuses.iter().map(|status| status.limit_remaining).collect();
+    assert_eq!(entries, [2, 1]);
+}
+
+#[test]
+fn an_error_of_the_server_is_told_in_its_words() {
+    let failure =
+        with_runtime(async { ask(&RequestArgs { domain: String::new(), ..args(echoing().await) }).await });
+    let told = failure.unwrap_err().to_string();
+    assert!(told.contains("Unknown: rate limit domain must not be empty"), "{told}");
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named() {
+    let told = with_runtime(async {
+        let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        (address, ask(&args(format!("http://{address}"))).await.unwrap_err().to_string())
+    });
+    let (address, told) = told;
+    assert!(told.starts_with(&format!("cannot reach http://{address}: ")), "{told}");
+    assert!(told.contains("Connection refused") && told.contains("tollgate serve"), "{told}");
+}
+
+#[test]
+fn a_unix_socket_that_is_not_there_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let addr = format!("unix:{}", folder.path().join("none.sock").display());
+    let told = with_runtime(ask(&args(addr.clone()))).unwrap_err().to_string();
+    assert!(told.starts_with(&format!("cannot reach {addr}: No such file")), "{told}");
+}
+
+#[test]
+fn a_server_that_stays_silent_is_waited_for_no_longer_than_asked() {
+    let told = with_runtime(async {
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = format!("http://{}", silent.local_addr().unwrap());
+        ask(&RequestArgs { timeout: Duration::from_millis(50), ..args(addr) }).await.unwrap_err().to_string()
+    });
+    assert!(told.contains("within 50ms"), "{told}");
+}
+
+#[test]
+fn a_port_that_speaks_otherwise_is_suspected() {
+    let told = with_runtime(async {
+        let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = format!("http://{}", other.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = other.accept().await {
+                let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+            }
+        });
+        ask(&args(addr)).await.unwrap_err().to_string()
+    });
+    assert!(told.contains("gRPC port?") || told.contains("cannot reach"), "{told}");
+}
+
+#[test]
+fn addresses_are_read_in_every_usual_form() {
+    for (typed, read) in [
+        ("http://127.0.0.1:8081", "http://127.0.0.1:8081"),
+        ("http://[::1]:8081/", "http://[::1]:8081"),
+        ("localhost:8081", "http://localhost:8081"),
+        (":8081", "http://127.0.0.1:8081"),
+        ("unix:/run/rl.sock", "unix:/run/rl.sock"),
+        ("unix:///run/rl.sock", "unix:/run/rl.sock"),
+    ] {
+        assert_eq!(address(typed).as_deref(), Ok(read), "{typed}");
+    }
+    for typed in [
+        "",
+        "8081",
+        "localhost",
+        "https://a:1",
+        "ftp://a:1",
+        "http://a",
+        "http://a:1/b",
+        "http://a b:1",
+        "unix:",
+        "a:x",
+    ] {
+        assert!(address(typed).is_err(), "{typed:?}");
+    }
+}
+
+#[test]
+fn no_time_is_not_enough() {
+    assert_eq!(timeout("20ms"), Ok(Duration::from_millis(20)));
+    for typed in ["0", "0s", "1", "-1s", "soon", ""] {
+        assert!(timeout(typed).is_err(), "{typed:?}");
+    }
+}

@@ -1,0 +1,191 @@
+//! The decision: a [`Request`] comes in, the rules say which counters it asks, the store counts, and an
+//! [`Answer`] goes out.
+//!
+//! [`plan`] and [`conclude`] are plain functions; the one await of a decision stands between them, at
+//! the store. Nothing here knows gRPC, HTTP or where rules come from.
+
+mod answer;
+mod conclude;
+mod decision;
+mod metadata;
+mod over_limit_cache;
+mod plan;
+mod refusal;
+mod request;
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+pub use answer::{Answer, Code, CurrentLimit, Header, Status};
+pub use conclude::HeaderNames;
+pub use decision::{Decision, Thresholds, decide};
+pub use over_limit_cache::{CacheUsage, OverLimitCache};
+pub use refusal::{Bounds, Refusal};
+pub use request::{Descriptor, Entry, LimitOverride, Request};
+
+use crate::{
+    algorithm::{Hits, fixed_window},
+    clock::{Clock, Time},
+    rules::RuleSet,
+    source::{Published, Source},
+    stats::{RuleStats, Stats},
+    store::{Batch, Counting, Store},
+};
+use plan::{Asked, Plan, Planned};
+
+/// The rules that are served, and the statistics of each by its [`RuleId`](crate::rules::RuleId).
+pub type Served = Published<Vec<Arc<RuleStats>>>;
+
+/// The statistics of every rule of a set, by its id: what is to be published with it.
+#[must_use]
+pub fn handles(rules: &RuleSet, stats: &Stats) -> Vec<Arc<RuleStats>> {
+    let mut rules = rules.rules();
+    rules.sort_unstable_by_key(|rule| rule.id.0);
+    rules.into_iter().map(|rule| stats.rule(&rule.full_key)).collect()
+}
+
+/// How requests are decided; set at start.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Policy {
+    /// What may be asked in one request.
+    pub bounds: Bounds,
+    /// `NEAR_LIMIT_RATIO`.
+    pub near_limit_ratio: f32,
+    /// `CACHE_KEY_PREFIX`.
+    pub key_prefix: String,
+    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
+    pub stop_when_over: bool,
+    /// `SHADOW_MODE`: every request passes.
+    pub shadow_mode: bool,
+    /// `QUOTA_MODE`: every limit is a quota.
+    pub quota_mode: bool,
+    /// `LIMIT_RESPONSE_HEADERS_ENABLED` and the headers' names.
+    pub headers: Option<HeaderNames>,
+    /// `RESPONSE_DYNAMIC_METADATA`.
+    pub dynamic_metadata: bool,
+}
+
+/// Decides requests.
+pub struct Limiter {
+    policy: Policy,
+    source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    store: Arc<dyn Store>,
+    over_limit: Option<Arc<OverLimitCache>>,
+    stats: Arc<Stats>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Limiter {
+    /// A limiter of these parts.
+    #[must_use]
+    pub fn new(
+        policy: Policy,
+        source: Arc<Source<Vec<Arc<RuleStats>>>>,
+        store: Arc<dyn Store>,
+        over_limit: Option<Arc<OverLimitCache>>,
+        stats: Arc<Stats>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self { policy, source, store, over_limit, stats, clock }
+    }
+
+    /// May this request pass?
+    ///
+    /// # Errors
+    /// When the request makes no sense, no rules are loaded, or the counters cannot be reached. Each is
+    /// counted.
+    pub async fn decide(&self, request: &Request) -> Result<Answer, Refusal> {
+        // The plan of a request is large beside everything else in its future. Where nothing is waited
+        // for it stays on the stack; else it is put on the heap once, and not moved with the future.
+        let decided = if self.store.answers_at_once() {
+            at_once(self.try_decide(request)).unwrap_or(Err(Refusal::NoRules))
+        } else {
+            Box::pin(self.try_decide(request)).await
+        };
+        if let Err(refusal) = &decided {
+            refusal.count(&self.stats);
+        }
+        decided
+    }
+
+    async fn try_decide(&self, request: &Request) -> Result<Answer, Refusal> {
+        self.policy.bounds.check(request)?;
+        let now = self.clock.now();
+        let served = self.source.load();
+        let served: &Served = served.as_deref().ok_or(Refusal::NoRules)?;
+        let Some(domain) = served.rules.domain(&request.domain) else {
+            return Ok(self.unknown_domain(request, now));
+        };
+        let brought = plan::brought(request)?;
+        let mut batch = Batch::with_space(String::with_capacity(128));
+        let context = plan::Context { policy: &self.policy, stats: &self.stats, now };
+        let mut plan = plan::plan(request, domain, &brought, served, &mut batch, &context);
+        batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
+        if let Some(cache) = &self.over_limit {
+            self.leave_out_known(cache, &mut plan, &mut batch, now);
+        }
+        if !batch.is_empty() {
+            self.store.apply(&mut batch, now).done().await.map_err(Refusal::Store)?;
+        }
+        if let Some(cache) = &self.over_limit {
+            remember(cache, &batch, now);
+        }
+        Ok(conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now))
+    }
+
+    fn unknown_domain(&self, request: &Request, now: Time) -> Answer {
+        let plan: Plan<'_> = request.descriptors.iter().map(|_| Planned::NoLimit).collect();
+        for _ in &plan {
+            self.stats.domain_not_found(&request.domain);
+        }
+        conclude::conclude(request, &plan, &Batch::default(), &self.policy, &self.stats, now)
+    }
+
+    /// Takes the checks out of the batch whose counters are known to be over.
+    fn leave_out_known(&self, cache: &OverLimitCache, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) {
+        let mut kept = 0;
+        let known = batch.retain(|key, check| match check.hits {
+            Hits::Take(_) => !cache.is_over(key, now),
+            Hits::GiveBack(_) => {
+                cache.forget(key, now);
+                true
+            }
+        });
+        if !known.contains(&false) {
+            return;
+        }
+        for planned in plan.iter_mut() {
+            if let Planned::Limited(limited) = planned
+                && let Asked::Store(place) = limited.asked
+            {
+                limited.asked = if known.get(place) == Some(&true) {
+                    kept += 1;
+                    Asked::Store(kept - 1)
+                } else {
+                    Asked::KnownOver
+                };
+            }
+        }
+        if self.policy.stop_when_over {
+            batch.counting = Counting::Look;
+        }
+    }
+}
+
+/// What a future gives that waits for nothing.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+fn remember(cache: &OverLimitCache, batch: &Batch<'_>, now: Time) {
+    for check in batch.checks().iter().filter(|check| check.is_over()) {
+        cache.remember(batch.key(check), now, fixed_window::window_end(now, check.limit.unit));
+    }
+}

@@ -1,0 +1,228 @@
+//! What a request asks of the counters: which rule each descriptor meets, and the checks that follow.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Policy, Refusal, Served, request::Request};
+use crate::{
+    algorithm::{Hits, fixed_window},
+    clock::Time,
+    rules::{Limit, Matched, Metadata, model::Domain},
+    stats::{RuleCounter, RuleStats, Stats},
+    store::Batch,
+};
+
+/// What is planned for each descriptor, in the request's order.
+pub(super) type Plan<'r> = SmallVec<[Planned<'r>; 4]>;
+
+/// What is planned for one descriptor.
+pub(super) enum Planned<'r> {
+    /// No rule is met, or another one replaces it.
+    NoLimit,
+    /// A rule lifts every limit.
+    Unlimited,
+    /// A counter is asked.
+    Limited(Limited<'r>),
+}
+
+/// One limit that is held against one counter.
+pub(super) struct Limited<'r> {
+    pub(super) limit: &'r Limit,
+    pub(super) hits: Hits,
+    pub(super) stats: Handle<'r>,
+    pub(super) shadow_mode: bool,
+    pub(super) quota_mode: bool,
+    pub(super) metadata: Option<&'r Arc<Metadata>>,
+    pub(super) asked: Asked,
+}
+
+/// Where the outcome comes from.
+#[derive(Clone, Copy)]
+pub(super) enum Asked {
+    /// From the check at this place of the batch.
+    Store(usize),
+    /// The counter is known to be over its limit until its window ends.
+    KnownOver,
+}
+
+/// A rule's statistics: ready made, or looked up by a name that this request makes.
+pub(super) enum Handle<'r> {
+    Ready(&'r RuleStats),
+    LookedUp(Arc<RuleStats>),
+}
+
+/// Limits that the descriptors bring along, each at its descriptor's place.
+pub(super) type Brought = SmallVec<[Option<Limit>; 4]>;
+
+/// The limits that a request brings along.
+pub(super) fn brought(request: &Request) -> Result<Brought, Refusal> {
+    let limits = request.descriptors.iter().enumerate().map(|(at, descriptor)| {
+        let Some(limit) = descriptor.limit else { return Ok(None) };
+        let unit = limit.unit().ok_or(Refusal::OverrideUnit { descriptor: at, unit: limit.unit })?;
+        Ok(Some(Limit { requests_per_unit: limit.requests_per_unit, unit, name: None }))
+    });
+    limits.collect()
+}
+
+/// Plans a request whose domain is loaded, and fills the batch with its checks.
+pub(super) fn plan<'r>(
+    request: &'r Request,
+    domain: &'r Domain,
+    brought: &'r Brought,
+    served: &'r Served,
+    batch: &mut Batch<'r>,
+    context: &Context<'_>,
+) -> Plan<'r> {
+    let met: SmallVec<[Met<'r>; 4]> = request
+        .descriptors
+        .iter()
+        .zip(brought)
+        .map(|(descriptor, brought)| match brought {
+            Some(limit) => Met::Brought(limit),
+            None => domain.find(&descriptor.entries, batch.keys()).map_or(Met::Nothing, Met::Rule),
+        })
+        .collect();
+    let replaced: SmallVec<[&str; 4]> =
+        met.iter().flat_map(|met| met.replaces()).map(|name| &**name).collect();
+    met.into_iter()
+        .enumerate()
+        .map(|(at, met)| match met.limit() {
+            _ if met.is_nothing() => Planned::NoLimit,
+            None => Planned::Unlimited,
+            Some(limit) if limit.name.as_deref().is_some_and(|name| replaced.contains(&name)) => {
+                Planned::NoLimit
+            }
+            Some(limit) => Planned::Limited(check(request, at, &met, limit, served, batch, context)),
+        })
+        .collect()
+}
+
+/// What planning needs beside the request and the rules.
+pub(super) struct Context<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) stats: &'a Stats,
+    pub(super) now: Time,
+}
+
+/// What a descriptor meets.
+enum Met<'r> {
+    Nothing,
+    Rule(Matched<'r>),
+    Brought(&'r Limit),
+}
+
+impl<'r> Met<'r> {
+    fn is_nothing(&self) -> bool {
+        matches!(self, Self::Nothing)
+    }
+
+    fn limit(&self) -> Option<&'r Limit> {
+        match self {
+            Self::Nothing => None,
+            Self::Rule(matched) => matched.rule.limit(),
+            Self::Brought(limit) => Some(limit),
+        }
+    }
+
+    fn replaces(&self) -> &'r [Box<str>] {
+        match self {
+            Self::Rule(matched) => &matched.rule.replaces,
+            _ => &[],
+        }
+    }
+}
+
+fn check<'r>(
+    request: &Request,
+    at: usize,
+    met: &Met<'r>,
+    limit: &'r Limit,
+    served: &'r Served,
+    batch: &mut Batch<'r>,
+    context: &Context<'_>,
+) -> Limited<'r> {
+    let descriptor = &request.descriptors[at];
+    let hits = request.hits(descriptor);
+    let stats = handle(request, at, met, served, batch.keys(), context.stats);
+    stats.add(RuleCounter::TotalHits, hits.taken());
+    let start = batch.keys().len();
+    write_counter_key(request, at, met, limit, context, batch.keys());
+    let asked = Asked::Store(batch.push(start, limit, hits));
+    let (shadow_mode, quota_mode, metadata) = match met {
+        Met::Rule(matched) => (matched.rule.shadow_mode, matched.rule.quota_mode, matched.metadata()),
+        _ => (false, false, None),
+    };
+    Limited { limit, hits, stats, shadow_mode, quota_mode, metadata, asked }
+}
+
+/// `prefix domain _ (key _ value _)… window's start`: the key that the Go service counts under.
+fn write_counter_key(
+    request: &Request,
+    at: usize,
+    met: &Met<'_>,
+    limit: &Limit,
+    context: &Context<'_>,
+    into: &mut String,
+) {
+    into.push_str(&context.policy.key_prefix);
+    into.push_str(&request.domain);
+    into.push('_');
+    for (level, entry) in request.descriptors[at].entries.iter().enumerate() {
+        into.push_str(&entry.key);
+        into.push('_');
+        into.push_str(match met {
+            Met::Rule(matched) => matched.counter_value(level, entry),
+            _ => &entry.value,
+        });
+        into.push('_');
+    }
+    into.push_str(itoa::Buffer::new().format(fixed_window::window_start(context.now, limit.unit)));
+}
+
+/// The statistics under which this request counts. `scratch` lends its space.
+fn handle<'r>(
+    request: &Request,
+    at: usize,
+    met: &Met<'r>,
+    served: &'r Served,
+    scratch: &mut String,
+    stats: &Stats,
+) -> Handle<'r> {
+    let entries = &request.descriptors[at].entries;
+    let start = scratch.len();
+    match met {
+        Met::Rule(matched) if matched.is_as_written() => {
+            if let Some(ready) = served.attached.get(matched.rule.id.0 as usize) {
+                return Handle::Ready(ready);
+            }
+            scratch.push_str(&matched.rule.full_key);
+        }
+        Met::Rule(matched) => matched.write_metric_key(&request.domain, entries, scratch),
+        _ => {
+            scratch.push_str(&request.domain);
+            for entry in entries {
+                scratch.push('.');
+                scratch.push_str(&entry.key);
+                if !entry.value.is_empty() {
+                    scratch.push('_');
+                    scratch.push_str(&entry.value);
+                }
+            }
+        }
+    }
+    let found = stats.dynamic(&request.domain, &scratch[start..]);
+    scratch.truncate(start);
+    Handle::LookedUp(found)
+}
+
+impl std::ops::Deref for Handle<'_> {
+    type Target = RuleStats;
+
+    fn deref(&self) -> &RuleStats {
+        match self {
+            Self::Ready(stats) => stats,
+            Self::LookedUp(stats) => stats,
+        }
+    }
+}

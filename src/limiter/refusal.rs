@@ -1,0 +1,125 @@
+//! Why a request got no answer, in a line for the caller and a counter for the operator.
+
+use std::fmt;
+
+use super::request::Request;
+use crate::{
+    stats::{Refusal as Reason, Stats},
+    store::StoreError,
+};
+
+/// Why a request got no answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// It names no domain.
+    NoDomain,
+    /// It holds no descriptor.
+    NoDescriptors,
+    /// No rules were ever loaded.
+    NoRules,
+    /// It holds more descriptors than are taken.
+    TooManyDescriptors {
+        /// How many it holds.
+        seen: usize,
+        /// How many are taken.
+        most: usize,
+    },
+    /// One of its descriptors holds more entries than are taken.
+    TooManyEntries {
+        /// Which descriptor, from 0.
+        descriptor: usize,
+        /// How many it holds.
+        seen: usize,
+        /// How many are taken.
+        most: usize,
+    },
+    /// A limit that it brings along has no unit that exists.
+    OverrideUnit {
+        /// Which descriptor, from 0.
+        descriptor: usize,
+        /// The unit's number.
+        unit: i32,
+    },
+    /// The counters cannot be reached.
+    Store(StoreError),
+}
+
+/// What may be asked in one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// `MAX_DESCRIPTORS_PER_REQUEST`.
+    pub descriptors: usize,
+    /// `MAX_ENTRIES_PER_DESCRIPTOR`.
+    pub entries: usize,
+}
+
+impl Bounds {
+    /// # Errors
+    /// When the request lacks what every request has, or asks too much at once.
+    pub(super) fn check(self, request: &Request) -> Result<(), Refusal> {
+        if request.domain.is_empty() {
+            return Err(Refusal::NoDomain);
+        }
+        let seen = request.descriptors.len();
+        if seen == 0 {
+            return Err(Refusal::NoDescriptors);
+        }
+        if seen > self.descriptors {
+            return Err(Refusal::TooManyDescriptors { seen, most: self.descriptors });
+        }
+        for (descriptor, held) in request.descriptors.iter().enumerate() {
+            let seen = held.entries.len();
+            if seen > self.entries {
+                return Err(Refusal::TooManyEntries { descriptor, seen, most: self.entries });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Refusal {
+    /// True when the request itself asks too much, and would again.
+    #[must_use]
+    pub fn is_out_of_bounds(&self) -> bool {
+        matches!(self, Self::TooManyDescriptors { .. } | Self::TooManyEntries { .. })
+    }
+
+    pub(super) fn count(&self, stats: &Stats) {
+        let service = stats.service();
+        match self {
+            Self::Store(_) => service.redis_error.increment(),
+            _ => service.service_error.increment(),
+        }
+        match self {
+            Self::TooManyDescriptors { .. } => service.refused(Reason::TooManyDescriptors).increment(),
+            Self::TooManyEntries { .. } => service.refused(Reason::TooManyEntries).increment(),
+            _ => {}
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDomain => f.write_str("rate limit domain must not be empty"),
+            Self::NoDescriptors => f.write_str("rate limit descriptor list must not be empty"),
+            Self::NoRules => f.write_str("no rate limit configuration loaded"),
+            Self::TooManyDescriptors { seen, most } => write!(
+                f,
+                "the request holds {seen} descriptors, at most {most} are taken (MAX_DESCRIPTORS_PER_REQUEST)"
+            ),
+            Self::TooManyEntries { descriptor, seen, most } => write!(
+                f,
+                "descriptor {descriptor} holds {seen} entries, at most {most} are taken \
+                 (MAX_ENTRIES_PER_DESCRIPTOR)"
+            ),
+            Self::OverrideUnit { descriptor, unit } => write!(
+                f,
+                "the limit of descriptor {descriptor} has the unit {unit}, accepted are 1 (SECOND) to 7 (WEEK)"
+            ),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

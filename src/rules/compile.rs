@@ -1,0 +1,160 @@
+//! From the texts of rules files to one [`RuleSet`], or to everything that is wrong with them.
+//!
+//! Called by whoever has files: the source that publishes rules, and `tollgate check`. A file that
+//! cannot be read does not keep the others from being checked, so that one run tells of every mistake;
+//! a set is only made when there is none.
+
+use std::collections::HashMap;
+
+use super::{
+    diagnostic::Diagnostic,
+    findings::{Findings, Path, quoted},
+    lower::{Lowering, Sibling},
+    model::{Domain, RuleSet},
+    shapes::{self, Field, RawFile},
+    suspicion,
+    yaml::{self, Fault},
+};
+
+/// A rules file as it was read.
+#[derive(Clone, Debug)]
+pub struct SourceFile {
+    /// As findings call it.
+    pub name: String,
+    /// Its bytes.
+    pub text: Vec<u8>,
+}
+
+/// What the rules are to be read by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CompileOptions {
+    /// Several files may share a domain, and their descriptors join (`MERGE_DOMAIN_CONFIG`).
+    pub merge_domains: bool,
+}
+
+/// What came of a set of files.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The rules, exactly when no diagnostic is an error.
+    pub rules: Option<RuleSet>,
+    /// Errors and warnings, by file in the order given, then by place.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// Compiles rules files, given in the order in which they are to be read.
+#[must_use]
+pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
+    let mut findings: Vec<Findings> = files.iter().map(|file| Findings::of(&file.name)).collect();
+    let raw: Vec<Option<RawFile>> =
+        files.iter().zip(&mut findings).map(|(file, findings)| read(file, findings)).collect();
+    let drafts = domains(&raw, options, &mut findings);
+
+    let mut lowering = Lowering::new(&mut findings);
+    let mut domains = hashbrown::HashMap::with_capacity(drafts.len());
+    for draft in &drafts {
+        let siblings = draft.siblings();
+        let list = Path::File.key("descriptors");
+        let root = lowering.level(&siblings, &list, &format!("{}.", draft.name));
+        let domain = Domain { name: draft.name.into(), root };
+        domains.insert(domain.name.clone(), domain);
+    }
+    let rule_count = lowering.rule_count();
+
+    for draft in &drafts {
+        // Suspicions about a domain of which a part is missing would mislead.
+        if !draft.files.iter().any(|(file, _)| findings[*file].has_errors()) {
+            suspicion::of_domain(&draft.files, &draft.siblings(), &mut findings);
+        }
+    }
+    let sound = !findings.iter().any(Findings::has_errors);
+    let diagnostics = findings.into_iter().flat_map(Findings::into_sorted).collect();
+    Compiled { rules: sound.then(|| RuleSet { domains, rule_count }), diagnostics }
+}
+
+impl SourceFile {
+    /// The text as findings count its lines, for showing one of them.
+    #[must_use]
+    pub fn readable(&self) -> String {
+        match yaml::decode(&self.text) {
+            // Findings stand at or before the first character that is not allowed.
+            Ok(text) if text.is_whole() => text.allowed.into_owned(),
+            _ => String::from_utf8_lossy(&self.text).into_owned(),
+        }
+    }
+}
+
+fn read(file: &SourceFile, findings: &mut Findings) -> Option<RawFile> {
+    match yaml::read(&file.text) {
+        Ok(document) => Some(shapes::read(&document, findings)),
+        Err(fault) => {
+            findings.fault(fault);
+            None
+        }
+    }
+}
+
+/// The files that make one domain.
+struct Draft<'r> {
+    name: &'r str,
+    /// By their number, in order.
+    files: Vec<(usize, &'r RawFile)>,
+}
+
+impl<'r> Draft<'r> {
+    fn siblings(&self) -> Vec<Sibling<'r>> {
+        let of_file = |(file, raw): &(usize, &'r RawFile)| {
+            let file = *file;
+            raw.descriptors.items().iter().map(move |raw| Sibling { file, raw })
+        };
+        self.files.iter().flat_map(of_file).collect()
+    }
+}
+
+/// Deals the files out to their domains. A file whose domain is at fault stands alone, so that the
+/// rest of it is checked all the same.
+fn domains<'r>(
+    raw: &'r [Option<RawFile>],
+    options: CompileOptions,
+    findings: &mut [Findings],
+) -> Vec<Draft<'r>> {
+    let mut drafts: Vec<Draft<'r>> = Vec::new();
+    let mut draft_of: HashMap<&str, usize> = HashMap::new();
+    for (file, raw) in raw.iter().enumerate().filter_map(|(file, raw)| Some((file, raw.as_ref()?))) {
+        let name = domain_name(raw, &mut findings[file]);
+        if let Some(&known) = draft_of.get(name) {
+            if options.merge_domains {
+                drafts[known].files.push((file, raw));
+                continue;
+            }
+            let first = findings[drafts[known].files[0].0].file().to_owned();
+            domain_again(raw, name, &first, &mut findings[file]);
+        } else if !name.is_empty() {
+            draft_of.insert(name, drafts.len());
+        }
+        drafts.push(Draft { name, files: vec![(file, raw)] });
+    }
+    drafts
+}
+
+/// The file's domain; empty when there is none, which is told.
+fn domain_name<'r>(raw: &'r RawFile, findings: &mut Findings) -> &'r str {
+    let name = raw.domain.value().map_or("", String::as_str);
+    if name.is_empty() && !raw.domain.is_wrong() {
+        let place = raw.domain.given().map(|given| given.place).or(raw.place);
+        let message = match place {
+            Some(_) => "the file names no domain",
+            None => "the file is empty, and a rules file must name a domain",
+        };
+        let help =
+            Some("begin the file with `domain: NAME`, the name by which Envoy's filter asks".to_owned());
+        findings.fault(Fault { place, message: message.to_owned(), help });
+    }
+    name
+}
+
+fn domain_again(raw: &RawFile, name: &str, first: &str, findings: &mut Findings) {
+    let Field::Given(domain) = &raw.domain else { return };
+    let message = format!("the domain {} is already defined in {first}", quoted(name));
+    let help = "put its descriptors into one file, or set MERGE_DOMAIN_CONFIG=true to join those of several";
+    findings.error(domain.place, &Path::File.key("domain"), message, Some(help.to_owned()));
+}

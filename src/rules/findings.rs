@@ -1,0 +1,183 @@
+//! Where findings of one file gather while it is read and compiled.
+//!
+//! A value that many aliases share is found faulty once, not once a use, and a file that is wrong
+//! throughout does not fill the log: beyond a bound the rest is only counted.
+
+use std::{collections::HashSet, fmt};
+
+use super::{
+    diagnostic::{Diagnostic, Place, Severity},
+    yaml::Fault,
+};
+
+/// As many findings of one file as a reader may want in one go.
+const MAX_FINDINGS: usize = 500;
+
+/// The findings of one file.
+#[derive(Debug)]
+pub(super) struct Findings {
+    file: String,
+    found: Vec<Diagnostic>,
+    known: HashSet<(Option<Place>, String)>,
+    left_out: usize,
+    has_errors: bool,
+}
+
+/// The way from the top of a file to a value.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Path<'a> {
+    /// The file as a whole.
+    File,
+    /// The value of a key.
+    Key(&'a Path<'a>, &'a str),
+    /// An item of a list, counted from 0.
+    Item(&'a Path<'a>, usize),
+}
+
+impl<'a> Path<'a> {
+    /// The way to the value of a key here.
+    pub(super) fn key(&'a self, key: &'a str) -> Self {
+        Path::Key(self, key)
+    }
+
+    /// The way to an item here.
+    pub(super) fn item(&'a self, at: usize) -> Self {
+        Path::Item(self, at)
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::File => Ok(()),
+            Path::Key(Path::File, key) => write!(f, "{}", key.escape_debug()),
+            Path::Key(above, key) => write!(f, "{above}.{}", key.escape_debug()),
+            Path::Item(above, at) => write!(f, "{above}[{at}]"),
+        }
+    }
+}
+
+impl Findings {
+    /// No findings yet in this file.
+    pub(super) fn of(file: &str) -> Self {
+        Self {
+            file: file.to_owned(),
+            found: Vec::new(),
+            known: HashSet::new(),
+            left_out: 0,
+            has_errors: false,
+        }
+    }
+
+    /// The file's name.
+    pub(super) fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// True when the file cannot be served.
+    pub(super) fn has_errors(&self) -> bool {
+        self.has_errors
+    }
+
+    /// Something that keeps the file from being served.
+    pub(super) fn error(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
+        self.add(Severity::Error, Some(place), path, message, help);
+    }
+
+    /// Something that hardly means what it says.
+    pub(super) fn warning(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
+        self.add(Severity::Warning, Some(place), path, message, help);
+    }
+
+    /// Why the file could not be read at all.
+    pub(super) fn fault(&mut self, fault: Fault) {
+        self.add(Severity::Error, fault.place, &Path::File, fault.message, fault.help);
+    }
+
+    fn add(
+        &mut self,
+        severity: Severity,
+        place: Option<Place>,
+        path: &Path<'_>,
+        message: String,
+        help: Option<String>,
+    ) {
+        // An error counts though it is left out: the file must not be served.
+        self.has_errors |= severity == Severity::Error;
+        if self.found.len() >= MAX_FINDINGS {
+            self.left_out += 1;
+        } else if self.known.insert((place, message.clone())) {
+            let file = self.file.clone();
+            self.found.push(Diagnostic { severity, file, place, path: path.to_string(), message, help });
+        }
+    }
+
+    /// All findings, in the order of their places.
+    pub(super) fn into_sorted(mut self) -> Vec<Diagnostic> {
+        self.found.sort_by_key(|finding| finding.place);
+        if self.left_out > 0 {
+            self.found.push(Diagnostic {
+                severity: if self.has_errors { Severity::Error } else { Severity::Warning },
+                file: self.file,
+                place: None,
+                path: String::new(),
+                message: format!("{} more findings in this file are left out", self.left_out),
+                help: None,
+            });
+        }
+        self.found
+    }
+}
+
+/// A text of the file as a message shows it: between backticks, on one line, cut where it is long.
+pub(super) fn quoted(text: &str) -> String {
+    const SHOWN: usize = 60;
+    let shown: String = text.chars().take(SHOWN).collect();
+    let cut = if shown.len() < text.len() { "…" } else { "" };
+    format!("`{}{cut}`", shown.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: Place = Place { line: 3, column: 1 };
+
+    #[test]
+    fn a_finding_at_one_place_is_told_once() {
+        let mut findings = Findings::of("a.yaml");
+        for _ in 0..3 {
+            findings.warning(HERE, &Path::File, "odd".to_owned(), None);
+        }
+        findings.error(Place { line: 1, column: 1 }, &Path::File.key("domain"), "bad".to_owned(), None);
+        assert!(findings.has_errors());
+        let sorted = findings.into_sorted();
+        let told: Vec<(&str, &str)> = sorted.iter().map(|d| (&*d.message, &*d.path)).collect();
+        assert_eq!(told, [("bad", "domain"), ("odd", "")]);
+    }
+
+    #[test]
+    fn findings_beyond_the_bound_are_counted() {
+        let mut findings = Findings::of("a.yaml");
+        for n in 0..MAX_FINDINGS + 7 {
+            findings.error(HERE, &Path::File, format!("bad {n}"), None);
+        }
+        let sorted = findings.into_sorted();
+        assert_eq!(sorted.len(), MAX_FINDINGS + 1);
+        assert_eq!(sorted[MAX_FINDINGS].message, "7 more findings in this file are left out");
+    }
+
+    #[test]
+    fn a_way_reads_as_it_would_be_typed() {
+        let root = Path::File;
+        let list = root.key("descriptors");
+        let item = list.item(2);
+        assert_eq!(item.key("rate_limit").to_string(), "descriptors[2].rate_limit");
+    }
+
+    #[test]
+    fn a_quoted_text_stays_on_one_line() {
+        assert_eq!(quoted("it's\n"), "`it's\\n`");
+        assert_eq!(quoted(&"x".repeat(100)), format!("`{}…`", "x".repeat(60)));
+    }
+}

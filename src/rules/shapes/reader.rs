@@ -1,0 +1,318 @@
+//! Typed readers: each takes a value as what it should be, or tells what it is instead and goes on.
+//!
+//! The Go service reads a file twice, and both readings can refuse it: once as maps of anything, where
+//! of a key given twice only the last survives, and once into its own types, where each is read in
+//! turn. A value that does not survive the first reading is not [live](Spot::live), and is spared the
+//! checks of that reading.
+
+use std::collections::HashMap;
+
+use super::{
+    super::{
+        diagnostic::Place,
+        findings::{Findings, Path, quoted},
+        yaml::{Content, Link, Meaning, Node, Pair},
+    },
+    Field, Given,
+    keys::{Level, Standing, help_for_stray, home_of, is_known},
+};
+
+/// Reads values and gathers what is wrong with them.
+pub(super) struct Reader<'f> {
+    pub(super) findings: &'f mut Findings,
+}
+
+/// A value, and how it was come by.
+#[derive(Clone, Copy)]
+pub(super) struct Spot<'a> {
+    pub(super) node: &'a Node,
+    pub(super) path: &'a Path<'a>,
+    /// Where its key stands; of an item, where the item stands.
+    pub(super) key: Place,
+    /// Where the alias or merge stands that led here, if one did.
+    via: Option<Place>,
+    /// False when a later value of the same key stands in its place.
+    pub(super) live: bool,
+}
+
+impl<'a> Spot<'a> {
+    /// The value of a whole file.
+    pub(super) fn file(root: &'a Link, path: &'a Path<'a>) -> Self {
+        Self { node: &root.node, path, key: root.node.place, via: None, live: true }
+    }
+
+    /// An item of this list.
+    pub(super) fn item(&self, link: &'a Link, path: &'a Path<'a>) -> Self {
+        Self { node: &link.node, path, key: link.node.place, via: self.via.or(link.alias), live: self.live }
+    }
+
+    /// The value of a pair of this map.
+    pub(super) fn value(&self, pair: &'a Pair, path: &'a Path<'a>, live: bool) -> Self {
+        let via = self.via.or(pair.merged).or(pair.value.alias);
+        Self { node: &pair.value.node, path, key: pair.key.node.place, via, live }
+    }
+
+    fn given<T>(&self, value: T) -> Field<T> {
+        Field::Given(Given { value, place: self.node.place, key: self.key })
+    }
+}
+
+impl Reader<'_> {
+    /// Tells that a value is not what it should be.
+    pub(super) fn error(&mut self, spot: &Spot<'_>, message: String, help: impl Into<String>) {
+        let mut help = help.into();
+        if let Some(via) = spot.via {
+            let joint = if help.is_empty() { "" } else { "; " };
+            help = format!("{help}{joint}the value is brought in at {via}");
+        }
+        let help = Some(help).filter(|help| !help.is_empty());
+        self.findings.error(spot.node.place, spot.path, message, help);
+    }
+
+    /// Tells that a value is of another kind than `expected`.
+    pub(super) fn mismatch(&mut self, spot: &Spot<'_>, expected: &str, help: &str) {
+        self.error(spot, format!("{expected} is expected here, this is {}", kind(spot.node)), help);
+    }
+
+    /// Text, as it is written: `007` stays `007`.
+    pub(super) fn text(&mut self, spot: Spot<'_>) -> Field<String> {
+        let Content::Scalar(scalar) = &spot.node.content else {
+            self.mismatch(&spot, "text", "");
+            return Field::Wrong;
+        };
+        match &scalar.meaning {
+            Meaning::Null => Field::Absent,
+            Meaning::Float(_) | Meaning::Large(_) if spot.live => {
+                let help = format!("put it in quotes: '{}'", scalar.text.escape_debug());
+                self.mismatch(&spot, "text", &help);
+                Field::Wrong
+            }
+            Meaning::Binary(bytes) => spot.given(String::from_utf8_lossy(bytes).into_owned()),
+            _ => spot.given(scalar.text.clone()),
+        }
+    }
+
+    /// A whole number of 32 bits.
+    pub(super) fn number(&mut self, spot: Spot<'_>) -> Field<u32> {
+        let number = match scalar(spot.node) {
+            Some(Meaning::Null) => return Field::Absent,
+            Some(Meaning::Int(number)) => u32::try_from(*number).ok(),
+            // Go cuts the fraction off where it gets as far.
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            Some(Meaning::Float(number)) if !spot.live && (0.0..4_294_967_296.0).contains(number) => {
+                Some(*number as u32)
+            }
+            _ => None,
+        };
+        if let Some(number) = number {
+            return spot.given(number);
+        }
+        let help = match scalar(spot.node) {
+            Some(Meaning::Text) => "numbers stand without quotes: 10, 1_000, 0x10",
+            _ => "accepted: 0 to 4294967295",
+        };
+        self.mismatch(&spot, "a whole number", help);
+        Field::Wrong
+    }
+
+    /// A flag.
+    pub(super) fn flag(&mut self, spot: Spot<'_>) -> Field<bool> {
+        match scalar(spot.node) {
+            Some(Meaning::Null) => Field::Absent,
+            Some(Meaning::Bool(flag)) => spot.given(*flag),
+            _ => {
+                self.mismatch(
+                    &spot,
+                    "`true` or `false`",
+                    "flags stand without quotes: true, false, yes, no, on, off",
+                );
+                Field::Wrong
+            }
+        }
+    }
+
+    /// The items of a list of maps, each with its number. `None` when it is no list, which is told.
+    pub(super) fn list<T>(
+        &mut self,
+        spot: Spot<'_>,
+        expected: &str,
+        mut read: impl FnMut(&mut Self, usize, Spot<'_>) -> T,
+    ) -> Field<Vec<T>> {
+        let Content::List(links) = &spot.node.content else {
+            if scalar(spot.node) == Some(&Meaning::Null) {
+                return Field::Absent;
+            }
+            let help = "begin each item with `- `";
+            self.mismatch(&spot, &format!("a list of {expected}"), help);
+            return Field::Wrong;
+        };
+        let mut items = Vec::with_capacity(links.len());
+        for (at, link) in links.iter().enumerate() {
+            let path = spot.path.item(at);
+            let item = spot.item(link, &path);
+            if matches!(item.node.content, Content::Map(_)) {
+                items.push(read(self, at, item));
+            } else if spot.live || scalar(item.node) != Some(&Meaning::Null) {
+                self.mismatch(&item, &format!("a map, as in every list of {expected},"), "");
+            }
+        }
+        spot.given(items)
+    }
+
+    /// Hands each key that counts on this level to `take`, in order, and tells of all others.
+    pub(super) fn fields(
+        &mut self,
+        spot: Spot<'_>,
+        pairs: &[Pair],
+        level: Level,
+        take: &mut dyn FnMut(&mut Self, &str, Spot<'_>),
+    ) {
+        let last = self.last_of_each(&spot, pairs, Some(level));
+        for (at, pair) in pairs.iter().enumerate() {
+            let key = key_text(pair);
+            let live = spot.live && key.is_none_or(|key| last[key] == at);
+            let path = spot.path.key(key.unwrap_or("?"));
+            let value = spot.value(pair, &path, live);
+            match key.map(|key| (key, level.standing(key))) {
+                Some((key, Standing::Counts)) => take(self, key, value),
+                Some((key, Standing::Idle)) if live => {
+                    let message = format!("`{key}` does nothing here");
+                    let help = format!("it belongs {}", home_of(key));
+                    self.findings.warning(value.key, spot.path, message, Some(help));
+                    self.loose(value);
+                }
+                Some((key, Standing::Unknown)) if live => {
+                    self.key_error(&spot, pair, format!("unknown key {}", quoted(key)), level.help_for(key));
+                }
+                None if live => self.key_is_no_text(&spot, pair),
+                _ => {}
+            }
+        }
+    }
+
+    /// The number of the last pair of each key. Tells of those before it, unless a merge brought them:
+    /// to be written over is what a merge is for.
+    pub(super) fn last_of_each<'p>(
+        &mut self,
+        spot: &Spot<'_>,
+        pairs: &'p [Pair],
+        level: Option<Level>,
+    ) -> HashMap<&'p str, usize> {
+        let mut last = HashMap::with_capacity(pairs.len());
+        for (at, pair) in pairs.iter().enumerate() {
+            if let Some(key) = key_text(pair) {
+                last.insert(key, at);
+            }
+        }
+        for (at, pair) in pairs.iter().enumerate().filter(|(_, pair)| pair.merged.is_none() && spot.live) {
+            let Some(key) = key_text(pair).filter(|key| last[key] != at) else { continue };
+            let winner = &pairs[last[key]];
+            let both_maps =
+                [pair, winner].iter().all(|pair| matches!(pair.value.node.content, Content::Map(_)));
+            let again = winner.merged.unwrap_or(winner.key.node.place);
+            let by = if winner.merged.is_some() { " by a merge" } else { "" };
+            let what_counts = match level {
+                Some(Level::Descriptor) if both_maps && key != "descriptors" => {
+                    "the two are laid over each other"
+                }
+                _ => "the last one counts",
+            };
+            let message = format!("{} is given again{by} at {again}, and {what_counts}", quoted(key));
+            let help = match winner.merged {
+                Some(_) => "what stands last wins: put `<<` before the keys that are to win",
+                None => "leave one of the two out",
+            };
+            self.findings.warning(pair.key.node.place, spot.path, message, Some(help.to_owned()));
+        }
+        last
+    }
+
+    /// What the first reading checks of a value that nobody reads.
+    fn loose(&mut self, spot: Spot<'_>) {
+        match &spot.node.content {
+            Content::Scalar(scalar) => {
+                if matches!(scalar.meaning, Meaning::Float(_) | Meaning::Large(_)) {
+                    self.mismatch(
+                        &spot,
+                        "text, a flag or a whole number",
+                        "such numbers are taken below `metadata` only",
+                    );
+                }
+            }
+            Content::List(links) => {
+                for (at, link) in links.iter().enumerate() {
+                    let path = spot.path.item(at);
+                    let item = spot.item(link, &path);
+                    match &item.node.content {
+                        Content::Map(pairs) => self.loose_map(item, pairs),
+                        _ => self.mismatch(&item, "a map, as in every list outside `metadata`,", ""),
+                    }
+                }
+            }
+            Content::Map(pairs) => self.loose_map(spot, pairs),
+        }
+    }
+
+    fn loose_map(&mut self, spot: Spot<'_>, pairs: &[Pair]) {
+        let last = self.last_of_each(&spot, pairs, None);
+        for (at, pair) in pairs.iter().enumerate() {
+            let Some(key) = key_text(pair) else {
+                self.key_is_no_text(&spot, pair);
+                continue;
+            };
+            if last[key] != at || key == "metadata" {
+                continue;
+            }
+            let path = spot.path.key(key);
+            if is_known(key) {
+                self.loose(spot.value(pair, &path, true));
+            } else {
+                self.key_error(&spot, pair, format!("unknown key {}", quoted(key)), help_for_stray(key));
+            }
+        }
+    }
+
+    fn key_is_no_text(&mut self, spot: &Spot<'_>, pair: &Pair) {
+        let message = format!("a key must be text, this is {}", kind(&pair.key.node));
+        self.key_error(spot, pair, message, "only below `metadata` other keys are accepted".to_owned());
+    }
+
+    fn key_error(&mut self, spot: &Spot<'_>, pair: &Pair, message: String, help: String) {
+        let via = spot.via.or(pair.merged).or(pair.key.alias);
+        self.error(&Spot { node: &pair.key.node, via, ..*spot }, message, help);
+    }
+}
+
+/// The text of a key; none when it is of another type.
+pub(super) fn key_text(pair: &Pair) -> Option<&str> {
+    match &pair.key.node.content {
+        Content::Scalar(scalar) => match &scalar.meaning {
+            Meaning::Text => Some(&scalar.text),
+            Meaning::Binary(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// What a scalar stands for; none for lists and maps.
+pub(super) fn scalar(node: &Node) -> Option<&Meaning> {
+    match &node.content {
+        Content::Scalar(scalar) => Some(&scalar.meaning),
+        Content::List(_) | Content::Map(_) => None,
+    }
+}
+
+/// A value as messages call it.
+fn kind(node: &Node) -> String {
+    let Content::Scalar(scalar) = &node.content else {
+        return if matches!(node.content, Content::List(_)) { "a list" } else { "a map" }.to_owned();
+    };
+    let text = quoted(&scalar.text);
+    match scalar.meaning {
+        Meaning::Null => "nothing".to_owned(),
+        Meaning::Bool(_) => format!("the flag {text}"),
+        Meaning::Int(_) | Meaning::Large(_) | Meaning::Float(_) => format!("the number {text}"),
+        Meaning::Text | Meaning::Binary(_) => format!("the text {text}"),
+    }
+}

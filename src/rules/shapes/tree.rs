@@ -1,0 +1,116 @@
+//! The shapes of a file, read from its document.
+//!
+//! A map that comes twice is laid over the first, field by field, as Go's yaml.v2 fills its own types:
+//! `rate_limit` once by a merge and once by hand makes one limit of both.
+
+use super::{
+    super::{
+        findings::{Findings, Path},
+        yaml::{Content, Document, Meaning},
+    },
+    Field, Given, RawDescriptor, RawFile, RawLimit, RawReplaces,
+    keys::Level,
+    metadata,
+    reader::{Reader, Spot, scalar},
+};
+
+/// What a file says.
+pub(crate) fn read(document: &Document, findings: &mut Findings) -> RawFile {
+    let mut file = RawFile { place: None, domain: Field::Absent, descriptors: Field::Absent };
+    let mut reader = Reader { findings };
+    if let Some(place) = document.second {
+        let message = "only the first document of a file is read, and a second begins here".to_owned();
+        reader.findings.warning(
+            place,
+            &Path::File,
+            message,
+            Some("give each domain a file of its own".to_owned()),
+        );
+    }
+    let Some(root) = &document.root else { return file };
+    let spot = Spot::file(root, &Path::File);
+    match &spot.node.content {
+        Content::Map(pairs) => {
+            file.place = Some(spot.node.place);
+            reader.fields(spot, pairs, Level::File, &mut |reader, key, value| match key {
+                "domain" => file.domain = reader.text(value),
+                _ => file.descriptors = descriptors(reader, value),
+            });
+        }
+        _ if scalar(spot.node) == Some(&Meaning::Null) => {}
+        _ => {
+            reader.mismatch(&spot, "a map with `domain` and `descriptors`", "");
+            file.domain = Field::Wrong;
+        }
+    }
+    file
+}
+
+fn descriptors(reader: &mut Reader<'_>, spot: Spot<'_>) -> Field<Vec<RawDescriptor>> {
+    reader.list(spot, "descriptors", descriptor)
+}
+
+fn descriptor(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawDescriptor {
+    let mut raw = RawDescriptor {
+        place: spot.node.place,
+        index,
+        key: Field::Absent,
+        value: Field::Absent,
+        rate_limit: Field::Absent,
+        descriptors: Field::Absent,
+        shadow_mode: Field::Absent,
+        quota_mode: Field::Absent,
+        detailed_metric: Field::Absent,
+        value_to_metric: Field::Absent,
+        share_threshold: Field::Absent,
+        metadata: Field::Absent,
+    };
+    let Content::Map(pairs) = &spot.node.content else { return raw };
+    reader.fields(spot, pairs, Level::Descriptor, &mut |reader, key, value| match key {
+        "key" => raw.key = reader.text(value),
+        "value" => raw.value = reader.text(value),
+        "rate_limit" => limit(reader, value, &mut raw.rate_limit),
+        "descriptors" => raw.descriptors = descriptors(reader, value),
+        "shadow_mode" => raw.shadow_mode = reader.flag(value),
+        "quota_mode" => raw.quota_mode = reader.flag(value),
+        "detailed_metric" => raw.detailed_metric = reader.flag(value),
+        "value_to_metric" => raw.value_to_metric = reader.flag(value),
+        "share_threshold" => raw.share_threshold = reader.flag(value),
+        _ => metadata::read(reader, value, &mut raw.metadata),
+    });
+    raw
+}
+
+/// Lays a `rate_limit` over what an earlier one of the same descriptor left.
+fn limit(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<Box<RawLimit>>) {
+    let Content::Map(pairs) = &spot.node.content else {
+        *known = if scalar(spot.node) == Some(&Meaning::Null) {
+            Field::Absent
+        } else {
+            let help = "give it `unit` and `requests_per_unit`, or `unlimited: true`";
+            reader.mismatch(&spot, "a map", help);
+            Field::Wrong
+        };
+        return;
+    };
+    let mut limit = match std::mem::take(known) {
+        Field::Given(given) => given.value,
+        Field::Absent | Field::Wrong => Box::default(),
+    };
+    reader.fields(spot, pairs, Level::Limit, &mut |reader, key, value| match key {
+        "unit" => limit.unit = reader.text(value),
+        "requests_per_unit" => limit.requests_per_unit = reader.number(value),
+        "unlimited" => limit.unlimited = reader.flag(value),
+        "name" => limit.name = reader.text(value),
+        _ => limit.replaces = reader.list(value, "replaced limits (`- name: …`)", replaces),
+    });
+    *known = Field::Given(Given { value: limit, place: spot.node.place, key: spot.key });
+}
+
+fn replaces(reader: &mut Reader<'_>, _: usize, spot: Spot<'_>) -> RawReplaces {
+    let mut raw = RawReplaces { place: spot.node.place, name: Field::Absent };
+    if let Content::Map(pairs) = &spot.node.content {
+        reader.fields(spot, pairs, Level::Replaces, &mut |reader, _, value| raw.name = reader.text(value));
+    }
+    raw
+}

@@ -1,0 +1,209 @@
+//! From libyaml's events to the tree of the first document.
+//!
+//! The events come without recursion and the tree is built on a stack of open lists and maps, so that
+//! no text can exhaust the thread's own. Merges are spliced in as yaml.v2 does: at the place where the
+//! `<<` stands, so that what comes after it wins, and it wins over what came before.
+
+use std::{collections::HashMap, rc::Rc};
+
+use libyaml_safer::EventData;
+
+use super::{
+    super::diagnostic::Place,
+    Content, Fault, Link, Node, Pair, Scalar,
+    events::{Event, Events, QUOTE_STAR},
+    guard::Guarded,
+    scalar, text,
+    weight::{MAX_DEPTH, Weight, too_much_aliasing},
+};
+
+/// What is read of a file.
+#[derive(Debug)]
+pub(crate) struct Document {
+    /// The first document; none when the file is empty.
+    pub(crate) root: Option<Link>,
+    /// Where a second document begins, which nobody reads.
+    pub(crate) second: Option<Place>,
+}
+
+/// Reads the first document of a file.
+pub(crate) fn read(bytes: &[u8]) -> Result<Document, Fault> {
+    let text = text::decode(bytes)?;
+    let guarded = Guarded::of(&text.allowed);
+    let mut events = Events::new(&text, &guarded);
+    let mut builder = Builder::default();
+    while let Some(event) = events.next_of_document()? {
+        builder.take(event)?;
+    }
+    if let Some(root) = &builder.root {
+        Weight::of_link(root).check()?;
+    }
+    Ok(Document { root: builder.root, second: events.second_document() })
+}
+
+/// A tree under construction.
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+    anchors: HashMap<String, Anchor>,
+    root: Option<Link>,
+    opened: usize,
+}
+
+/// A list or map whose end has not been met.
+struct Open {
+    number: usize,
+    place: Place,
+    anchor: Option<String>,
+    items: Items,
+}
+
+enum Items {
+    List(Vec<Link>),
+    Map { pairs: Vec<Pair>, weight: Weight, key: Option<(Link, bool)> },
+}
+
+/// What an anchor stands for.
+enum Anchor {
+    /// A list or map that is still open, by its number: an alias here would contain itself.
+    Open(usize),
+    Closed(Rc<Node>),
+}
+
+impl Builder {
+    fn take(&mut self, event: Event) -> Result<(), Fault> {
+        let Event { place, data } = event;
+        match data {
+            EventData::Scalar { anchor, tag, value, plain_implicit, .. } => {
+                let is_merge = value == "<<" && (plain_implicit || tag.as_deref() == Some(MERGE_TAG));
+                let meaning = scalar::resolve(&value, tag.as_deref(), plain_implicit)
+                    .map_err(|message| Fault::at(place, message))?;
+                let content = Content::Scalar(Scalar { text: value, meaning });
+                let node = Rc::new(Node { place, content, weight: Weight::SCALAR });
+                if let Some(anchor) = anchor {
+                    self.anchors.insert(anchor, Anchor::Closed(Rc::clone(&node)));
+                }
+                self.add(Link { node, alias: None }, is_merge)
+            }
+            EventData::Alias { anchor } => {
+                let link = self.alias(&anchor, place)?;
+                self.add(link, false)
+            }
+            EventData::SequenceStart { anchor, .. } => self.open(place, anchor, Items::List(Vec::new())),
+            EventData::MappingStart { anchor, .. } => {
+                self.open(place, anchor, Items::Map { pairs: Vec::new(), weight: Weight::EMPTY, key: None })
+            }
+            EventData::SequenceEnd | EventData::MappingEnd => self.close(),
+            _ => Ok(()),
+        }
+    }
+
+    fn alias(&self, anchor: &str, place: Place) -> Result<Link, Fault> {
+        match self.anchors.get(anchor) {
+            Some(Anchor::Closed(node)) => Ok(Link { node: Rc::clone(node), alias: Some(place) }),
+            Some(Anchor::Open(_)) => {
+                Err(Fault::at(place, format!("the value of the anchor `{anchor}` contains itself")))
+            }
+            None => {
+                let fault = Fault::at(place, format!("no anchor `&{anchor}` stands before this alias"));
+                Err(fault.with_help(QUOTE_STAR))
+            }
+        }
+    }
+
+    fn open(&mut self, place: Place, anchor: Option<String>, items: Items) -> Result<(), Fault> {
+        if self.open.len() >= MAX_DEPTH as usize {
+            return Err(too_deep(place));
+        }
+        self.opened += 1;
+        if let Some(anchor) = &anchor {
+            self.anchors.insert(anchor.clone(), Anchor::Open(self.opened));
+        }
+        self.open.push(Open { number: self.opened, place, anchor, items });
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), Fault> {
+        let Some(Open { number, place, anchor, items }) = self.open.pop() else { return Ok(()) };
+        let (content, weight) = match items {
+            Items::List(items) => {
+                let weight = Weight::of_list(&items);
+                (Content::List(items), weight)
+            }
+            Items::Map { pairs, weight, .. } => (Content::Map(pairs), weight),
+        };
+        if weight.is_a_bomb() {
+            return Err(Fault { place: Some(place), ..too_much_aliasing() });
+        }
+        if weight.depth > MAX_DEPTH {
+            return Err(too_deep(place));
+        }
+        let node = Rc::new(Node { place, content, weight });
+        if let Some(anchor) = anchor {
+            // The same name may have been given anew within; that one is the later.
+            if let Some(known @ Anchor::Open(_)) = self.anchors.get_mut(&anchor)
+                && matches!(known, Anchor::Open(open) if *open == number)
+            {
+                *known = Anchor::Closed(Rc::clone(&node));
+            }
+        }
+        self.add(Link { node, alias: None }, false)
+    }
+
+    /// Puts a finished value where it belongs.
+    fn add(&mut self, link: Link, is_merge: bool) -> Result<(), Fault> {
+        match self.open.last_mut().map(|open| &mut open.items) {
+            None => self.root = Some(link),
+            Some(Items::List(items)) => items.push(link),
+            Some(Items::Map { key: waiting @ None, .. }) => {
+                if !matches!(link.node.content, Content::Scalar(_)) {
+                    let place = link.alias.unwrap_or(link.node.place);
+                    return Err(Fault::at(place, "a list or a map cannot be a key"));
+                }
+                *waiting = Some((link, is_merge));
+            }
+            Some(Items::Map { pairs, weight, key }) => match key.take() {
+                Some((key, true)) => {
+                    *weight = weight.holding(Weight::of_link(&link));
+                    if weight.is_a_bomb() {
+                        return Err(Fault { place: Some(key.node.place), ..too_much_aliasing() });
+                    }
+                    splice(&link, key.node.place, pairs)?;
+                }
+                Some((key, false)) => {
+                    let pair = Pair { key, value: link, merged: None };
+                    *weight = weight.holding(Weight::of_pair(&pair));
+                    pairs.push(pair);
+                }
+                None => {}
+            },
+        }
+        Ok(())
+    }
+}
+
+/// The tag that makes a merge of a key.
+const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
+
+/// Appends the pairs of a merged map, or of a list of them, the first of which counts most.
+fn splice(link: &Link, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), Fault> {
+    let mut splice_map = |link: &Link| {
+        let Content::Map(merged) = &link.node.content else { return Err(not_a_map(link)) };
+        pairs.extend(merged.iter().cloned().map(|pair| Pair { merged: Some(merge), ..pair }));
+        Ok(())
+    };
+    match &link.node.content {
+        Content::List(maps) if link.alias.is_none() => maps.iter().rev().try_for_each(splice_map),
+        _ => splice_map(link),
+    }
+}
+
+fn not_a_map(link: &Link) -> Fault {
+    let place = link.alias.unwrap_or(link.node.place);
+    Fault::at(place, "`<<` merges a map or a list of maps, and this is neither")
+        .with_help("give it an alias of a map (`<<: *name`) or a list of such (`<<: [*one, *two]`)")
+}
+
+fn too_deep(place: Place) -> Fault {
+    Fault::at(place, format!("lists and maps are nested more than {MAX_DEPTH} levels deep"))
+}

@@ -1,0 +1,123 @@
+//! libyaml's events of one text, with places as the file has them and errors in words.
+//!
+//! Called by [`document`](super::document) alone, and the only file besides [`guard`](super::guard) that
+//! knows of libyaml's marks.
+
+use std::io::{BufReader, Chain, Read};
+
+use libyaml_safer::{EventData, Mark, Parser, ScalarStyle};
+
+use super::{
+    super::diagnostic::{Place, is_break},
+    Fault,
+    guard::Guarded,
+    text::Text,
+};
+
+/// One event, and where it begins.
+pub(super) struct Event {
+    pub(super) place: Place,
+    pub(super) data: EventData,
+}
+
+/// The events of a text.
+pub(super) struct Events<'t> {
+    parser: Parser<BufReader<Chain<&'t [u8], &'static [u8]>>>,
+    text: &'t Text<'t>,
+    guarded: &'t Guarded<'t>,
+}
+
+/// How many bytes the scanner is handed at a time; it holds four bytes for each.
+const CHUNK: usize = 16 << 10;
+
+/// The scanner ends the program where a text ends within a line of a block or behind a backslash, so it
+/// is handed one line break more than there is.
+const BREAK: &[u8] = b"\n";
+
+/// The commonest reason for an alias that leads nowhere.
+pub(super) const QUOTE_STAR: &str =
+    "a `*` at the beginning refers to an anchor; a wildcard must stand in quotes: '*'";
+
+impl<'t> Events<'t> {
+    pub(super) fn new(text: &'t Text<'t>, guarded: &'t Guarded<'t>) -> Self {
+        let mut parser = Parser::new();
+        parser.set_input(BufReader::with_capacity(CHUNK, guarded.text.as_bytes().chain(BREAK)));
+        Self { parser, text, guarded }
+    }
+
+    /// The next event of the document; none at its end.
+    pub(super) fn next_of_document(&mut self) -> Result<Option<Event>, Fault> {
+        let event = self.parser.parse().map_err(|error| self.fault_of(&error))?;
+        let mut data = event.data;
+        match &mut data {
+            EventData::StreamEnd | EventData::DocumentEnd { .. } => {
+                return match &self.text.stop {
+                    Some(stop) if self.is_end(event.start_mark) => Err(stop.clone()),
+                    _ => Ok(None),
+                };
+            }
+            EventData::Scalar { value, style, .. } => {
+                self.guarded.restore(value);
+                let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
+                // The break that ends this block is then the one that was added.
+                if is_block && self.is_end(event.end_mark) && self.ends_within_a_line() {
+                    value.truncate(value.strip_suffix('\n').map_or(value.len(), str::len));
+                }
+            }
+            _ => {}
+        }
+        Ok(Some(Event { place: self.place_of(event.start_mark), data }))
+    }
+
+    /// The place of a further document, if there is one with anything in it.
+    pub(super) fn second_document(&mut self) -> Option<Place> {
+        let start = self.parser.parse().ok()?;
+        let EventData::DocumentStart { .. } = start.data else { return None };
+        match self.parser.parse().ok()?.data {
+            EventData::Scalar { value, .. } if value.is_empty() => None,
+            _ => Some(self.place_of(start.start_mark)),
+        }
+    }
+
+    /// True for a mark at or behind the last character of the text.
+    fn is_end(&self, mark: Mark) -> bool {
+        mark.index >= self.guarded.text.len() as u64
+    }
+
+    fn ends_within_a_line(&self) -> bool {
+        let last = self.guarded.text.rsplit(is_break).next();
+        last.is_some_and(|line| !line.trim().is_empty())
+    }
+
+    fn place_of(&self, mark: Mark) -> Place {
+        let (line, column) = self.guarded.unguarded(mark);
+        let count = |from_zero: u64| u32::try_from(from_zero + 1).unwrap_or(u32::MAX);
+        Place { line: count(line), column: count(column) }
+    }
+
+    fn fault_of(&self, error: &libyaml_safer::Error) -> Fault {
+        let mark = error.problem_mark().unwrap_or_default();
+        if let (Some(stop), true) = (&self.text.stop, self.is_end(mark)) {
+            return stop.clone();
+        }
+        let context_mark = error.context_mark();
+        if let (Some(tag), true) = (context_mark, self.guarded.is_marker(mark)) {
+            let fault = Fault::at(self.place_of(tag), "a tag must be followed by a blank");
+            return fault.with_help("text that begins with `!` must stand in quotes");
+        }
+        let mut message = format!("this is not YAML: {}", error.problem());
+        if let (Some(context), Some(began)) = (error.context(), context_mark) {
+            message = format!("{message}, {context} that begins at {}", self.place_of(began));
+        }
+        let found = usize::try_from(mark.index).ok().and_then(|at| self.guarded.text.get(at..));
+        let fault = Fault::at(self.place_of(mark), message);
+        match found.unwrap_or_default().chars().next() {
+            Some('\t') => fault.with_help("indent with blanks: YAML does not take tabs"),
+            Some(first @ ('@' | '`' | '%')) => {
+                fault.with_help(format!("text that begins with `{first}` must stand in quotes"))
+            }
+            _ if error.context() == Some("while scanning an alias") => fault.with_help(QUOTE_STAR),
+            _ => fault,
+        }
+    }
+}

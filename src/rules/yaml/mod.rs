@@ -1,0 +1,96 @@
+//! A YAML document as a tree that knows where everything stands, in the dialect of Go's yaml.v2.
+//!
+//! [`read`] is called once a file by [`shapes`](super::shapes). What comes out is sound: anchors are
+//! resolved, merges are spliced in, every scalar has its meaning, keys are scalars, and nothing is
+//! nested or repeated without bound, so that readers of the tree can recurse and need not fail. What
+//! the keys and values mean to a rules file is left to the readers.
+
+mod document;
+mod events;
+mod guard;
+mod scalar;
+mod text;
+mod weight;
+
+#[cfg(test)]
+mod oracle;
+
+use std::rc::Rc;
+
+pub(super) use document::{Document, read};
+pub(super) use scalar::{Meaning, float_as_key};
+pub(super) use text::decode;
+
+use super::diagnostic::Place;
+use weight::Weight;
+
+/// One value of a document.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// Where it begins.
+    pub(super) place: Place,
+    /// What it is.
+    pub(super) content: Content,
+    weight: Weight,
+}
+
+/// What a value is.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// A piece of text, and what YAML takes it for.
+    Scalar(Scalar),
+    /// A list.
+    List(Vec<Link>),
+    /// A map, its pairs in the order in which they apply: a later pair beats an earlier one.
+    Map(Vec<Pair>),
+}
+
+/// A piece of text, and what YAML takes it for.
+#[derive(Debug)]
+pub(super) struct Scalar {
+    /// The text as written, without quotes and with escapes replaced.
+    pub(super) text: String,
+    /// What it stands for.
+    pub(super) meaning: Meaning,
+}
+
+/// A use of a value. An alias shares the value with its anchor.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    /// The value.
+    pub(super) node: Rc<Node>,
+    /// Where the alias stands, if the value stands elsewhere.
+    pub(super) alias: Option<Place>,
+}
+
+/// One `key: value`.
+#[derive(Clone, Debug)]
+pub(super) struct Pair {
+    /// The key, always a scalar.
+    pub(super) key: Link,
+    /// The value.
+    pub(super) value: Link,
+    /// Where the `<<` stands that brought this pair in, if one did.
+    pub(super) merged: Option<Place>,
+}
+
+/// Why no tree could be made of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Fault {
+    /// Where reading ended; none when it never began.
+    pub(super) place: Option<Place>,
+    /// What is wrong.
+    pub(super) message: String,
+    /// What to do.
+    pub(super) help: Option<String>,
+}
+
+impl Fault {
+    fn at(place: Place, message: impl Into<String>) -> Self {
+        Self { place: Some(place), message: message.into(), help: None }
+    }
+
+    fn with_help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+}

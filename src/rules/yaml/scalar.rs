@@ -1,0 +1,255 @@
+//! What a scalar stands for: YAML 1.1 as Go's yaml.v2 reads it, its liberties included.
+//!
+//! Called by [`document`](super::document) for every scalar. A plain scalar may be nothing, a flag or a
+//! number; a quoted one is text; a tag (`!!str 12`) overrides both. What looks like a date stays text.
+
+/// What a scalar stands for.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Meaning {
+    /// Nothing: `~`, `null`, or no text at all.
+    Null,
+    /// A flag: `true`, `yes`, `on`, `y` and their opposites.
+    Bool(bool),
+    /// A whole number that fits 64 bits with a sign.
+    Int(i64),
+    /// A whole number that fits 64 bits only without a sign.
+    Large(u64),
+    /// A number with a fraction, with an exponent, or beyond 64 bits.
+    Float(f64),
+    /// The text as written.
+    Text,
+    /// Bytes that were written in base64.
+    Binary(Vec<u8>),
+}
+
+/// The prefix that `!!` stands for.
+const STANDARD: &str = "tag:yaml.org,2002:";
+
+/// What a scalar with this text and tag stands for; `plain` tells it apart from a quoted one. Fails
+/// with words when the tag and the text contradict each other.
+pub(super) fn resolve(text: &str, tag: Option<&str>, plain: bool) -> Result<Meaning, String> {
+    let tag = tag.filter(|tag| !tag.is_empty());
+    let Some(tag) = tag else {
+        return Ok(if plain { of_plain(text) } else { Meaning::Text });
+    };
+    // Unknown tags are the author's own business: the text is taken as it is.
+    let Some(kind) = tag.strip_prefix(STANDARD) else { return Ok(Meaning::Text) };
+    let meaning = match (kind, of_plain(text)) {
+        ("binary", _) => return decode_base64(text).map(Meaning::Binary).ok_or_else(|| bad_tag(text, kind)),
+        ("str", _) => Meaning::Text,
+        // The cast is what Go does; digits beyond 2^53 are lost there too.
+        #[allow(clippy::cast_precision_loss)]
+        ("float", Meaning::Int(number)) => Meaning::Float(number as f64),
+        ("bool", meaning @ Meaning::Bool(_))
+        | ("int", meaning @ (Meaning::Int(_) | Meaning::Large(_)))
+        | ("float", meaning @ Meaning::Float(_))
+        | ("null", meaning @ Meaning::Null) => meaning,
+        ("timestamp", Meaning::Text) if looks_like_a_date(text) => Meaning::Text,
+        ("bool" | "int" | "float" | "null" | "timestamp", _) => return Err(bad_tag(text, kind)),
+        _ => Meaning::Text,
+    };
+    Ok(meaning)
+}
+
+fn bad_tag(text: &str, kind: &str) -> String {
+    format!("`{}` cannot be read as !!{kind}", text.escape_debug())
+}
+
+fn of_plain(text: &str) -> Meaning {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Meaning::Null,
+        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+            Meaning::Bool(true)
+        }
+        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+            Meaning::Bool(false)
+        }
+        ".nan" | ".NaN" | ".NAN" => Meaning::Float(f64::NAN),
+        ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => Meaning::Float(f64::INFINITY),
+        "-.inf" | "-.Inf" | "-.INF" => Meaning::Float(f64::NEG_INFINITY),
+        _ => of_number(text).unwrap_or(Meaning::Text),
+    }
+}
+
+fn of_number(text: &str) -> Option<Meaning> {
+    match text.as_bytes().first()? {
+        b'.' => float(text).map(Meaning::Float),
+        b'+' | b'-' | b'0'..=b'9' if !looks_like_a_date(text) => {
+            let digits = text.replace('_', "");
+            whole(&digits).or_else(|| float(&digits).map(Meaning::Float)).or_else(|| odd_binary(&digits))
+        }
+        _ => None,
+    }
+}
+
+/// A whole number in Go's notations: decimal, `0x`, `0o`, `0b`, and octal after a lone 0.
+fn whole(digits: &str) -> Option<Meaning> {
+    let (negative, signed, unsigned) = match digits.as_bytes().first()? {
+        b'-' => (true, true, &digits[1..]),
+        b'+' => (false, true, &digits[1..]),
+        _ => (false, false, digits),
+    };
+    let (radix, digits) = match unsigned.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &unsigned[2..]),
+        [b'0', b'o' | b'O', ..] => (8, &unsigned[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &unsigned[2..]),
+        [b'0', _, ..] => (8, &unsigned[1..]),
+        _ => (10, unsigned),
+    };
+    // Rust takes a sign here, which has been read already.
+    if digits.starts_with(['+', '-']) {
+        return None;
+    }
+    let size = u64::from_str_radix(digits, radix).ok()?;
+    match i64::try_from(size) {
+        Ok(size) => Some(Meaning::Int(if negative { -size } else { size })),
+        Err(_) if negative => (size == 1 << 63).then_some(Meaning::Int(i64::MIN)),
+        // Go reads large numbers without a sign only.
+        Err(_) => (!signed).then_some(Meaning::Large(size)),
+    }
+}
+
+/// Go also takes a sign within: `0b-101`.
+fn odd_binary(digits: &str) -> Option<Meaning> {
+    i64::from_str_radix(digits.strip_prefix("0b")?, 2).ok().map(Meaning::Int)
+}
+
+/// A number with a point or an exponent; beyond the range of 64 bits it is text.
+fn float(digits: &str) -> Option<f64> {
+    let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);
+    let begins_as_number = match unsigned.as_bytes() {
+        [b'.', second, ..] => second.is_ascii_digit(),
+        [first, ..] => first.is_ascii_digit(),
+        [] => false,
+    };
+    let is_number = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'+' | b'-');
+    if !begins_as_number || !unsigned.bytes().all(is_number) {
+        return None;
+    }
+    digits.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// Dates are text in the end, but they are no numbers, and `!!timestamp` asks for one.
+fn looks_like_a_date(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.len() > 4 && bytes[..4].iter().all(u8::is_ascii_digit) && bytes[4] == b'-'
+}
+
+/// A float as Go prints it, which is what names a key of metadata that is one.
+pub(crate) fn float_as_key(number: f64) -> String {
+    if number.is_nan() {
+        return "NaN".to_owned();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let scientific = format!("{number:e}");
+    let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
+    match exponent.parse::<i32>() {
+        Ok(exponent) if !(-4..21).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{mantissa}e{sign}{:02}", exponent.abs())
+        }
+        _ => number.to_string(),
+    }
+}
+
+/// Base64 with padding; line breaks may stand anywhere.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let symbols: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
+    let (quads, []) = symbols.as_chunks::<4>() else { return None };
+    let mut bytes = Vec::with_capacity(quads.len() * 3);
+    for (at, quad) in quads.iter().enumerate() {
+        let padding = quad.iter().rev().take_while(|symbol| **symbol == b'=').count();
+        if padding > 2 || (padding > 0 && at + 1 < quads.len()) {
+            return None;
+        }
+        let mut bits = 0;
+        for symbol in &quad[..4 - padding] {
+            bits = bits << 6 | sextet(*symbol)?;
+        }
+        bits <<= 6 * padding;
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..4 - padding]);
+    }
+    Some(bytes)
+}
+
+fn sextet(symbol: u8) -> Option<u32> {
+    let value = match symbol {
+        b'A'..=b'Z' => symbol - b'A',
+        b'a'..=b'z' => symbol - b'a' + 26,
+        b'0'..=b'9' => symbol - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => return None,
+    };
+    Some(value.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_scalars_are_what_yaml_v2_takes_them_for() {
+        use Meaning::{Bool, Float, Int, Large, Null, Text};
+        for (text, meaning) in [
+            ("", Null),
+            ("~", Null),
+            ("nUll", Text),
+            ("On", Bool(true)),
+            ("n", Bool(false)),
+            ("tRue", Text),
+            ("010", Int(8)),
+            ("0o10", Int(8)),
+            ("0X1f", Int(31)),
+            ("-0b11", Int(-3)),
+            ("0b-11", Int(-3)),
+            ("1_000", Int(1000)),
+            ("+5", Int(5)),
+            ("08", Float(8.0)),
+            ("0x", Text),
+            ("0b2", Text),
+            ("+-5", Text),
+            ("12:30:45", Text),
+            ("2026-01-02", Text),
+            ("10.0.0.1", Text),
+            ("9223372036854775808", Large(1 << 63)),
+            ("-9223372036854775808", Int(i64::MIN)),
+            ("+9223372036854775808", Float(9_223_372_036_854_775_808.0)),
+            ("99999999999999999999", Float(1e20)),
+            ("1e3", Float(1000.0)),
+            ("1.", Float(1.0)),
+            (".5", Float(0.5)),
+            ("+.5", Float(0.5)),
+            (".", Text),
+            ("-", Text),
+            ("1e400", Text),
+            ("1e", Text),
+            (".inf", Float(f64::INFINITY)),
+            ("inf", Text),
+            ("_1", Text),
+        ] {
+            assert_eq!(resolve(text, None, true), Ok(meaning), "{text:?}");
+            assert_eq!(resolve(text, None, false), Ok(Text), "quoted {text:?}");
+        }
+    }
+
+    #[test]
+    fn tags_override_and_contradictions_are_told() {
+        let tagged = |kind: &str, text| resolve(text, Some(&format!("{STANDARD}{kind}")), true);
+        assert_eq!(tagged("str", "12"), Ok(Meaning::Text));
+        assert_eq!(tagged("float", "3"), Ok(Meaning::Float(3.0)));
+        assert_eq!(tagged("binary", "aGVs\nbG8="), Ok(Meaning::Binary(b"hello".to_vec())));
+        assert_eq!(tagged("int", "3.5"), Err("`3.5` cannot be read as !!int".to_owned()));
+        assert!(tagged("binary", "aGVsbG8").is_err());
+        assert!(tagged("null", "x").is_err());
+        assert_eq!(resolve("12", Some("!mine"), true), Ok(Meaning::Text));
+    }
+
+    #[test]
+    fn floats_name_keys_as_go_prints_them() {
+        let printed = [1.0, 1.5, 1e20, 1e21, 1.25e-5, 0.0001, -2.0].map(float_as_key);
+        assert_eq!(printed, ["1", "1.5", "100000000000000000000", "1e+21", "1.25e-05", "0.0001", "-2"]);
+    }
+}

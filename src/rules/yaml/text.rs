@@ -1,0 +1,146 @@
+//! From a file's bytes to the text that YAML is read from.
+//!
+//! Called by [`document`](super::document) and by whoever shows a line of the file. Byte order marks,
+//! UTF-16 and characters that YAML does not allow are dealt with here, so that the scanner behind only
+//! ever meets allowed characters.
+
+use std::borrow::Cow;
+
+use super::{
+    super::diagnostic::{Place, is_break},
+    Fault,
+};
+
+/// The largest file that is read. A thousand times what a large installation has today; without a
+/// bound, a file that was mounted by mistake would fill the memory.
+const MAX_BYTES: usize = 16 << 20;
+
+/// A file's text.
+pub(crate) struct Text<'f> {
+    /// The text up to the first character that is not allowed.
+    pub(crate) allowed: Cow<'f, str>,
+    /// What is wrong with that character. It only matters when the first document reaches that far.
+    pub(super) stop: Option<Fault>,
+}
+
+impl Text<'_> {
+    /// True when no character of the file is forbidden.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.stop.is_none()
+    }
+}
+
+/// The text of these bytes.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, Fault> {
+    if bytes.len() > MAX_BYTES {
+        let message = format!("the file is larger than {} MiB", MAX_BYTES >> 20);
+        let fault = Fault { place: None, message, help: None };
+        return Err(fault
+            .with_help("split it, one domain a file, or set MERGE_DOMAIN_CONFIG=true and split a domain"));
+    }
+    let (text, broken) = match bytes {
+        [0xef, 0xbb, 0xbf, rest @ ..] => from_utf8(rest),
+        [0xff, 0xfe, rest @ ..] => from_utf16(rest, u16::from_le_bytes),
+        [0xfe, 0xff, rest @ ..] => from_utf16(rest, u16::from_be_bytes),
+        _ => from_utf8(bytes),
+    };
+    let forbidden = text.char_indices().find(|(_, c)| !is_allowed(*c));
+    let Some((at, character)) = forbidden else {
+        let stop = broken
+            .map(|what| Fault::at(place_of(&text, text.len()), what).with_help("save the file as UTF-8"));
+        return Ok(Text { allowed: text, stop });
+    };
+    let message = format!("the control character U+{:04X} is not allowed", u32::from(character));
+    let help = format!("between double quotes it can be written as \"\\u{:04x}\"", u32::from(character));
+    let stop = Some(Fault::at(place_of(&text, at), message).with_help(help));
+    let allowed = match text {
+        Cow::Borrowed(text) => Cow::Borrowed(&text[..at]),
+        Cow::Owned(text) => Cow::Owned(text[..at].to_owned()),
+    };
+    Ok(Text { allowed, stop })
+}
+
+/// The text as far as it is UTF-8, and what is wrong with the rest.
+fn from_utf8(bytes: &[u8]) -> (Cow<'_, str>, Option<String>) {
+    let Some(chunk) = bytes.utf8_chunks().next() else { return (Cow::Borrowed(""), None) };
+    let broken = chunk.invalid().first();
+    (
+        Cow::Borrowed(chunk.valid()),
+        broken.map(|byte| format!("the byte 0x{byte:02x} does not belong to UTF-8 text")),
+    )
+}
+
+/// The text as far as it is UTF-16, and what is wrong with the rest.
+fn from_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> (Cow<'_, str>, Option<String>) {
+    let (pairs, odd) = bytes.as_chunks::<2>();
+    let mut text = String::with_capacity(pairs.len());
+    for character in char::decode_utf16(pairs.iter().map(|pair| unit(*pair))) {
+        match character {
+            Ok(character) => text.push(character),
+            Err(lone) => {
+                let what =
+                    format!("half of a UTF-16 pair, 0x{:04x}, stands alone", lone.unpaired_surrogate());
+                return (Cow::Owned(text), Some(what));
+            }
+        }
+    }
+    (Cow::Owned(text), odd.first().map(|_| "UTF-16 text ends within a character".to_owned()))
+}
+
+/// YAML 1.1's printable characters.
+fn is_allowed(character: char) -> bool {
+    matches!(character,
+        '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}'
+        | '\u{10000}'..='\u{10ffff}')
+}
+
+/// The place of a byte of the text.
+pub(super) fn place_of(text: &str, at: usize) -> Place {
+    let before = &text[..at];
+    let line_start = before.rfind(is_break).map_or(0, |found| found + width_at(before, found));
+    let breaks = before.matches(is_break).count() - before.matches("\r\n").count();
+    Place {
+        line: u32::try_from(breaks + 1).unwrap_or(u32::MAX),
+        column: u32::try_from(before[line_start..].chars().count() + 1).unwrap_or(u32::MAX),
+    }
+}
+
+fn width_at(text: &str, at: usize) -> usize {
+    text[at..].chars().next().map_or(0, char::len_utf8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stop(bytes: &[u8]) -> Option<(u32, u32, String)> {
+        let stop = decode(bytes).unwrap().stop?;
+        let place = stop.place.unwrap();
+        Some((place.line, place.column, stop.message))
+    }
+
+    #[test]
+    fn byte_order_marks_vanish_and_utf16_is_read() {
+        for bytes in [&b"a: 1"[..], b"\xef\xbb\xbfa: 1", b"\xff\xfea\0:\0 \x001\0", b"\xfe\xff\0a\0:\0 \x001"]
+        {
+            assert_eq!(decode(bytes).unwrap().allowed, "a: 1", "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_character_that_is_not_allowed_is_told_with_its_place() {
+        let found = |text: &[u8]| stop(text).map(|(line, column, _)| (line, column));
+        assert_eq!(found(b"a: 1\r\nb\xc3\xa9: \x07"), Some((2, 5)));
+        assert_eq!(found(b"a: \xff"), Some((1, 4)));
+        assert_eq!(found(b"\xff\xfea\0\0\xd8"), Some((1, 2)));
+        assert_eq!(found(b"a: \xc3"), Some((1, 4)));
+        assert_eq!(found("a: \u{e9}\u{85}b: \t\u{1f600}".as_bytes()), None);
+    }
+
+    #[test]
+    fn a_file_beyond_the_bound_is_refused_unread() {
+        assert!(decode(&vec![b'#'; MAX_BYTES]).is_ok());
+        let Err(fault) = decode(&vec![b'#'; MAX_BYTES + 1]) else { panic!("it was read") };
+        assert_eq!(fault.message, "the file is larger than 16 MiB");
+    }
+}

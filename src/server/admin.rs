@@ -1,0 +1,117 @@
+//! What people and Prometheus look at: the loaded rules, the counters, the metrics.
+
+use std::{fmt::Write, sync::Arc, time::Duration};
+
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
+
+use super::http::{Answer, text, typed};
+use crate::{
+    clock::Time,
+    limiter::OverLimitCache,
+    source::{ReloadState, Source},
+    stats::{CONTENT_TYPE, Gauges, LocalCacheGauges, RuleStats, RulesGauges, Stats, StoreGauges},
+    store::Store,
+};
+
+/// What the pages show.
+#[derive(Clone)]
+pub struct Admin {
+    /// The rules.
+    pub source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    /// The counters of rules and of the service.
+    pub stats: Arc<Stats>,
+    /// The counters of requests.
+    pub store: Arc<dyn Store>,
+    /// The keys known to be over their limit, if they are remembered.
+    pub over_limit: Option<Arc<OverLimitCache>>,
+}
+
+const PAGES: &str = "/: this list\n\
+    /rlconfig: print out the currently loaded configuration for debugging\n\
+    /stats: print out stats\n";
+
+impl Admin {
+    /// The pages of the debug port.
+    pub async fn page(self, request: Request<Incoming>) -> Answer {
+        match request.uri().path() {
+            "/" => text(StatusCode::OK, PAGES),
+            "/rlconfig" => text(StatusCode::OK, aside(move || self.rules()).await),
+            "/stats" => text(StatusCode::OK, aside(move || self.stats.render(&self.gauges())).await),
+            _ => text(StatusCode::NOT_FOUND, PAGES),
+        }
+    }
+
+    /// The metrics, at their path.
+    pub async fn metrics(self, request: Request<Incoming>, path: Arc<str>) -> Answer {
+        if request.uri().path() != &*path {
+            return text(StatusCode::NOT_FOUND, format!("The metrics are at {path}\n"));
+        }
+        let page = aside(move || self.stats.render(&self.gauges())).await;
+        typed(StatusCode::OK, CONTENT_TYPE, page)
+    }
+
+    /// The loaded rules, one a line; and above them, when the files hold others, why those are not loaded.
+    fn rules(&self) -> String {
+        let mut page = String::new();
+        let state = self.source.state();
+        if let (false, Some((_, errors))) = (state.is_current, &state.last_error) {
+            page.push_str("# What the files say now is not loaded. These rules are still served.\n");
+            for error in errors {
+                let _ = writeln!(page, "# {error}");
+            }
+        }
+        if let Some(served) = self.source.current() {
+            let mut lines: Vec<String> = served.rules.rules().into_iter().map(ToString::to_string).collect();
+            lines.sort_unstable();
+            for line in lines {
+                let _ = writeln!(page, "{line}");
+            }
+        }
+        page
+    }
+
+    fn gauges(&self) -> Gauges {
+        Gauges {
+            rules: Some(rules_gauges(&self.source.state())),
+            store: self.store.usage().map(|usage| StoreGauges {
+                keys: usage.held.entries as u64,
+                keys_max: usage.max_keys as u64,
+                bytes: usage.held.bytes as u64,
+                evictions: usage.held.evicted,
+                expired: usage.held.expired,
+            }),
+            local_cache: self.over_limit.as_ref().map(|cache| {
+                let usage = cache.usage();
+                LocalCacheGauges {
+                    entries: usage.keys.entries as u64,
+                    hits: usage.hits,
+                    misses: usage.lookups.saturating_sub(usage.hits),
+                    lookups: usage.lookups,
+                    expired: usage.keys.expired,
+                    evacuated: usage.keys.evicted,
+                }
+            }),
+        }
+    }
+}
+
+fn rules_gauges(state: &ReloadState) -> RulesGauges {
+    let since_1970 = |time: Time| Duration::from_micros(time.micros());
+    RulesGauges {
+        last_success: state.last_success.map(since_1970),
+        last_error: state.last_error.as_ref().map(|(time, _)| since_1970(*time)),
+        load_failed: !state.is_current,
+        loads: state.loads,
+        errors: state.errors,
+        hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
+        files: state.files as u64,
+        domains: state.domains as u64,
+        rules: state.rules as u64,
+    }
+}
+
+/// Makes a page on a thread of its own: a large one must not hold up health checks.
+async fn aside(page: impl FnOnce() -> String + Send + 'static) -> String {
+    tokio::task::spawn_blocking(page).await.unwrap_or_else(|_| "the page could not be made\n".into())
+}

@@ -1,0 +1,212 @@
+//! The threads that answer: each with a runtime of its own and the connections that were dealt to it.
+
+use std::{
+    io,
+    rc::Rc,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use tokio::{
+    net::{TcpStream, UnixStream},
+    runtime,
+    sync::{mpsc, watch},
+    task::{JoinSet, LocalSet},
+    time::Instant,
+};
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+
+use super::{
+    Connection, OpenConnection, Options, Parts,
+    connection::{self, Calls, Lifetime},
+    unary::ShouldRateLimit,
+};
+use crate::{
+    proto,
+    server::health,
+    stats::{self, Stats},
+};
+
+/// All workers.
+pub struct Workers {
+    workers: Vec<Worker>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    max_connections: usize,
+    stats: Arc<Stats>,
+}
+
+struct Worker {
+    connections: mpsc::UnboundedSender<(Connection, OpenConnection)>,
+    open: Arc<AtomicUsize>,
+}
+
+impl Workers {
+    /// Starts the threads. When `drain` turns true they ask their connections to go, and end when all
+    /// have gone or `drain_timeout` is over.
+    ///
+    /// # Errors
+    /// When a thread or its runtime cannot be made.
+    pub fn start(
+        options: Options,
+        parts: &Parts,
+        drain: &watch::Receiver<bool>,
+        drain_timeout: Duration,
+    ) -> io::Result<Self> {
+        let mut workers = Vec::new();
+        let mut threads = Vec::new();
+        for number in 0..options.workers.max(1) {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            let (parts, drain) = (parts.clone(), drain.clone());
+            let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+            let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                stats::shard::assign();
+                let work = work(options, parts, receiver, drain, drain_timeout);
+                LocalSet::new().block_on(&runtime, work);
+                // Whatever is still under way has had its time.
+                runtime.shutdown_background();
+            })?;
+            threads.push(thread);
+            workers.push(Worker { connections: sender, open: Arc::default() });
+        }
+        Ok(Self {
+            workers,
+            threads: Mutex::new(threads),
+            max_connections: options.max_connections,
+            stats: parts.stats.clone(),
+        })
+    }
+
+    /// Hands a connection to the worker that has fewest; false when there are too many already, or the
+    /// workers have ended.
+    pub(super) fn deal(&self, connection: Connection) -> bool {
+        let idlest = self.workers.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
+        let taken = idlest.filter(|_| self.open() < self.max_connections).is_some_and(|worker| {
+            let open = OpenConnection::new(worker.open.clone(), self.stats.clone());
+            worker.connections.send((connection, open)).is_ok()
+        });
+        if !taken {
+            self.stats.service().connections_refused.increment();
+        }
+        taken
+    }
+
+    /// Connections that are open now.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.workers.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Waits until every worker has ended.
+    pub fn join(&self) {
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A worker that panicked has said so on its own.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn work(
+    options: Options,
+    parts: Parts,
+    mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
+    mut drain: watch::Receiver<bool>,
+    drain_timeout: Duration,
+) {
+    let calls = Rc::new(calls(options, &parts).await);
+    let mut connections = JoinSet::new();
+    let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
+        let (calls, drain) = (calls.clone(), drain.clone());
+        connections.spawn_local(async move {
+            let _open = open;
+            match connection {
+                Connection::Tcp(stream) => {
+                    if let Ok(stream) = TcpStream::from_std(stream) {
+                        connection::serve(stream, calls, drain).await;
+                    }
+                }
+                Connection::Unix(stream) => {
+                    if let Ok(stream) = UnixStream::from_std(stream) {
+                        connection::serve(stream, calls, drain).await;
+                    }
+                }
+            }
+        });
+    };
+    let mut draining = drain.clone();
+    loop {
+        tokio::select! {
+            dealt = dealt.recv() => match dealt {
+                Some(dealt) => serve(&mut connections, dealt),
+                None => break,
+            },
+            Some(_) = connections.join_next() => {}
+            _ = draining.wait_for(|drain| *drain) => break,
+        }
+    }
+    // Those that were dealt at the last moment are told to go like all others.
+    while let Ok(dealt) = dealt.try_recv() {
+        serve(&mut connections, dealt);
+    }
+    let end = Instant::now() + drain_timeout;
+    while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
+    drain.mark_unchanged();
+}
+
+async fn calls(options: Options, parts: &Parts) -> Calls {
+    let some = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
+    Calls {
+        hot: ShouldRateLimit {
+            limiter: parts.limiter.clone(),
+            stats: parts.stats.clone(),
+            max_request_bytes: options.max_request_bytes,
+        },
+        others: others(parts).await,
+        lifetime: Lifetime {
+            age: some(options.max_connection_age),
+            grace: some(options.max_connection_age_grace),
+        },
+        http2: connection::http2(
+            options.max_concurrent_streams,
+            options.keepalive_interval,
+            options.keepalive_timeout,
+        ),
+    }
+}
+
+/// Health checks and reflection.
+async fn others(parts: &Parts) -> Routes {
+    let (reporter, health_service) = tonic_health::server::health_reporter();
+    let mut changes = parts.health.changes();
+    changes.mark_changed();
+    tokio::task::spawn_local(async move {
+        while changes.changed().await.is_ok() {
+            let healthy = *changes.borrow_and_update();
+            let status = if healthy { ServingStatus::Serving } else { ServingStatus::NotServing };
+            for service in ["", health::GRPC_SERVICE] {
+                reporter.set_service_status(service, status).await;
+            }
+        }
+    });
+    // Let the first status be set before the first question comes.
+    tokio::task::yield_now().await;
+    let mut routes = Routes::new(health_service);
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // The descriptors are compiled into this binary; a test asks for both.
+    if let Ok(service) = reflection().build_v1() {
+        routes = routes.add_service(service);
+    }
+    if let Ok(service) = reflection().build_v1alpha() {
+        routes = routes.add_service(service);
+    }
+    routes
+}

@@ -1,0 +1,92 @@
+//! A small HTTP/1.1 server for probes, people and Prometheus: bounded in every direction.
+
+use std::{convert::Infallible, future::Future, rc::Rc, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, watch},
+};
+use tracing::{debug, warn};
+
+/// Connections that one port takes at a time; further ones wait to be accepted.
+const MAX_CONNECTIONS: usize = 512;
+
+/// A caller that is slower than this with its headers or its body is cut off.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is answered.
+pub type Answer = Response<Full<Bytes>>;
+
+/// Serves a port with `answer`, until `stop` turns true. Run it on a [`LocalSet`](tokio::task::LocalSet).
+pub async fn serve<F, A>(listener: TcpListener, answer: F, mut stop: watch::Receiver<bool>)
+where
+    F: Fn(Request<Incoming>) -> A + 'static,
+    A: Future<Output = Answer> + 'static,
+{
+    let answer = Rc::new(answer);
+    let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(place) = free.clone().acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!(%error, "an HTTP connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let answer = answer.clone();
+        tokio::task::spawn_local(async move {
+            let _place = place;
+            let service = service_fn(move |request| {
+                let answer = answer(request);
+                async move { Ok::<_, Infallible>(answer.await) }
+            });
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(PATIENCE)
+                .serve_connection(TokioIo::new(stream), service);
+            if let Err(error) = connection.await {
+                debug!(%error, "an HTTP connection ended early");
+            }
+        });
+    }
+}
+
+/// Reads a body of at most so many bytes.
+///
+/// # Errors
+/// When it is larger, slower than is taken, or breaks off; the text says which.
+pub async fn read_body(body: Incoming, most: usize) -> Result<Bytes, String> {
+    match tokio::time::timeout(PATIENCE, Limited::new(body, most).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) => {
+            Err(format!("the body could not be read (at most {most} bytes are taken): {error}"))
+        }
+        Err(_) => Err(format!("the body did not come within {} seconds", PATIENCE.as_secs())),
+    }
+}
+
+/// An answer in plain text.
+#[must_use]
+pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    typed(status, "text/plain; charset=utf-8", body)
+}
+
+/// An answer of this content type.
+#[must_use]
+pub fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}

@@ -1,0 +1,127 @@
+//! `POST /json`: the same question and answer in protobuf's JSON mapping, for callers without gRPC.
+//!
+//! Both forms of a field's name are read, and numbers that come as text; unknown fields are refused.
+
+use std::sync::{Arc, LazyLock};
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
+use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
+
+use super::{
+    health::Health,
+    http::{Answer, read_body, text, typed},
+};
+use crate::{
+    limiter::{self, Code, Limiter},
+    proto::{
+        self,
+        envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
+    },
+};
+
+/// Answers `/healthcheck` and `/json`.
+pub async fn answer(
+    request: Request<Incoming>,
+    limiter: Arc<Limiter>,
+    health: Arc<Health>,
+    max_request_bytes: usize,
+) -> Answer {
+    match request.uri().path() {
+        "/healthcheck" if health.is_healthy() => text(StatusCode::OK, "OK"),
+        "/healthcheck" => text(StatusCode::INTERNAL_SERVER_ERROR, ""),
+        "/json" => match read_body(request.into_body(), max_request_bytes).await {
+            Ok(body) => decide(&body, &limiter).await,
+            Err(error) => bad_request(&error),
+        },
+        _ => text(StatusCode::NOT_FOUND, "Here are /healthcheck and /json.\n"),
+    }
+}
+
+async fn decide(body: &[u8], limiter: &Limiter) -> Answer {
+    let request = match read(body) {
+        Ok(request) => limiter::Request::from(request),
+        Err(error) => return bad_request(&error),
+    };
+    match limiter.decide(&request).await {
+        Ok(answer) => {
+            let status = match answer.code {
+                Code::Ok => StatusCode::OK,
+                Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+            };
+            match write(&RateLimitResponse::from(answer)) {
+                Ok(json) => typed(status, "application/json", json),
+                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
+            }
+        }
+        Err(refusal) => bad_request(&refusal.to_string()),
+    }
+}
+
+fn bad_request(why: &str) -> Answer {
+    text(StatusCode::BAD_REQUEST, format!("Bad Request: {why}\n"))
+}
+
+/// Reads a request in protobuf's JSON mapping.
+///
+/// # Errors
+/// When the text is no such request; the text says where.
+pub fn read(body: &[u8]) -> Result<RateLimitRequest, String> {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let options = DeserializeOptions::new().deny_unknown_fields(true);
+    let message = descriptor("envoy.service.ratelimit.v3.RateLimitRequest")?;
+    let read = DynamicMessage::deserialize_with_options(message, &mut json, &options)
+        .and_then(|message| json.end().map(|()| message))
+        .map_err(|error| error.to_string())?;
+    read.transcode_to().map_err(|error| error.to_string())
+}
+
+/// Writes a response in protobuf's JSON mapping.
+///
+/// # Errors
+/// When the response cannot be written, which no response of this service causes.
+pub fn write(response: &RateLimitResponse) -> Result<Bytes, String> {
+    let mut message = DynamicMessage::new(descriptor("envoy.service.ratelimit.v3.RateLimitResponse")?);
+    message.transcode_from(response).map_err(|error| error.to_string())?;
+    serde_json::to_vec(&message).map(Bytes::from).map_err(|error| error.to_string())
+}
+
+fn descriptor(name: &str) -> Result<MessageDescriptor, String> {
+    static POOL: LazyLock<Option<DescriptorPool>> =
+        LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS).ok());
+    POOL.as_ref()
+        .and_then(|pool| pool.get_message_by_name(name))
+        .ok_or_else(|| format!("{name} is not among the compiled descriptors"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_both_forms_of_names_and_numbers_as_text() {
+        for json in [
+            r#"{"domain":"d","hitsAddend":"2","descriptors":[{"entries":[{"key":"k"}],"hits_addend":3}]}"#,
+            r#"{"domain":"d","hits_addend":2.0,"descriptors":[{"entries":[{"key":"k"}],"hitsAddend":"3"}]}"#,
+        ] {
+            let request = read(json.as_bytes()).unwrap();
+            assert_eq!((request.hits_addend, request.descriptors[0].hits_addend), (2, Some(3)), "{json}");
+        }
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (json, told) in [
+            (r#"{"domian":"d"}"#, "domian"),
+            (r#"{"domain":"d"} x"#, "trailing"),
+            (r#"{"domain":1}"#, "domain"),
+            (r#"{"descriptors":[{"limit":{"unit":"WEEK"}}]}"#, "WEEK"),
+            ("[]", "map"),
+            ("", "EOF"),
+        ] {
+            let error = read(json.as_bytes()).unwrap_err();
+            assert!(error.contains(told), "{json}: {error}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The edges: gRPC for Envoy, HTTP for probes, people and Prometheus.
+//!
+//! [`grpc`] is the hot path, [`wire`] turns its messages into the limiter's and back, [`json`] is the same
+//! question over HTTP, [`admin`] shows what is loaded and counted, [`health`] is asked by probes.
+
+pub mod admin;
+pub mod grpc;
+pub mod health;
+pub mod http;
+pub mod json;
+pub mod wire;

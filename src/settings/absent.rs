@@ -1,0 +1,57 @@
+//! Settings of the Go service that this version does not have, and what becomes of them.
+//!
+//! What would weaken a deployment if it were passed over is refused; the rest is warned of. Each of
+//! these lines goes when its feature comes.
+
+use super::{groups::Backend, parse::Refusal, reader::Reader, vars};
+
+/// Looks for what this version lacks.
+pub(super) fn check(reader: &mut Reader<'_>) {
+    reader.parsed(vars::CONFIG_TYPE, |text| match text {
+        "FILE" => Ok(()),
+        _ => Err(Refusal::new("FILE").with_hint(match text {
+            "GRPC_XDS_SOTW" => "this version reads rules from files only: unset it and mount the rules",
+            _ => "write it in capitals, or unset it",
+        })),
+    });
+    if reader.flag(vars::GRPC_SERVER_USE_TLS) {
+        let hint = "this version has no TLS, and what asked for it is not served without: \
+            let a sidecar end TLS, or set it to false";
+        reader.refuse(
+            vars::GRPC_SERVER_USE_TLS,
+            Some("true".to_owned()),
+            Refusal::new("false").with_hint(hint),
+        );
+    }
+    for var in [
+        vars::USE_STATSD,
+        vars::USE_DOG_STATSD,
+        vars::PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS,
+        vars::TRACING_ENABLED,
+    ] {
+        if reader.flag(var) {
+            reader.warn(var, "does nothing in this version");
+        }
+    }
+    for var in [vars::EXTRA_TAGS, vars::PROMETHEUS_MAPPER_YAML] {
+        if reader.is_set(var) {
+            reader.warn(var, "does nothing in this version; metrics have their default names and labels");
+        }
+    }
+}
+
+/// What counts, and whether nobody chose it.
+pub(super) fn backend(reader: &mut Reader<'_>) -> (Backend, bool) {
+    let instead = "this version counts in memory only, each replica by itself: \
+        set BACKEND_TYPE=memory to accept that";
+    let (has_backend, has_redis) = (reader.is_set(vars::BACKEND_TYPE), reader.is_set(vars::REDIS_URL));
+    reader.parsed(vars::BACKEND_TYPE, |text| match text {
+        "memory" => Ok(()),
+        _ => Err(Refusal::new("memory").with_hint(instead)),
+    });
+    if has_redis && !has_backend {
+        // The value is not told: it may hold a password.
+        reader.refuse(vars::REDIS_URL, None, Refusal::new("nothing").with_hint(instead));
+    }
+    (Backend::Memory, !has_backend && !has_redis)
+}

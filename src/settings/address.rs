@@ -1,0 +1,232 @@
+//! Where to listen: a host and a port, read and understood as Go does.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
+};
+
+use super::parse::{self, Refusal};
+
+/// A host, by name or by address, and a port; port 0 takes any free one.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HostPort {
+    /// A name, an IPv4 address, an IPv6 address without brackets, or nothing for all addresses.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl HostPort {
+    /// The addresses to try in this order; the first that can be bound is the one to listen on.
+    ///
+    /// An empty host, `0.0.0.0` and `::` all mean every address of the machine, as they do in Go: first
+    /// `::`, on which the listener must take IPv4 as well, then `0.0.0.0` for machines without IPv6.
+    /// Of a name's addresses those of IPv4 come first, as in Go.
+    ///
+    /// # Errors
+    /// A name that does not resolve; the error tells it.
+    pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        if self.is_every_address() {
+            let every: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+            return Ok(every.map(|address| SocketAddr::new(address, self.port)).to_vec());
+        }
+        let found = (&*self.host, self.port).to_socket_addrs();
+        let mut found: Vec<_> = found.map_err(|error| self.unresolved(&error))?.collect();
+        found.sort_by_key(SocketAddr::is_ipv6);
+        if found.is_empty() { Err(self.unresolved(&"it has no address")) } else { Ok(found) }
+    }
+
+    /// True when the host stands for every address of the machine.
+    #[must_use]
+    pub fn is_every_address(&self) -> bool {
+        self.host.is_empty() || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified())
+    }
+
+    /// True when both cannot be listened on at the same time.
+    #[must_use]
+    pub fn collides_with(&self, other: &Self) -> bool {
+        let every = self.is_every_address() || other.is_every_address();
+        self.port != 0 && self.port == other.port && (every || self.host.eq_ignore_ascii_case(&other.host))
+    }
+
+    fn unresolved(&self, why: &dyn fmt::Display) -> io::Error {
+        io::Error::new(io::ErrorKind::NotFound, format!("the host {:?} is unknown here: {why}", self.host))
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// A host alone, as it stands in `HOST`; brackets around an IPv6 address are taken off.
+///
+/// # Errors
+/// A text that no host's name can be.
+pub fn host(text: &str) -> Result<String, Refusal> {
+    let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let bare = inner.unwrap_or(text);
+    // A zone may follow an IPv6 address: fe80::1%eth0.
+    let address = bare.split('%').next().unwrap_or(bare);
+    let is_ipv6 = address.parse::<Ipv6Addr>().is_ok();
+    let is_name =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte));
+    if is_ipv6 || (inner.is_none() && is_name(text)) {
+        return Ok(bare.to_owned());
+    }
+    let refusal = Refusal::new("an IPv4 or IPv6 address, a host name, or nothing for all addresses");
+    Err(if text.contains("://") {
+        refusal.with_hint("leave out the scheme")
+    } else if text.contains(':') {
+        refusal.with_hint("the port has a variable of its own")
+    } else {
+        refusal
+    })
+}
+
+/// A host and a port together: `:9090`, `127.0.0.1:9090`, `[::1]:9090`, `name:9090`.
+///
+/// # Errors
+/// Anything else.
+pub fn host_port(text: &str) -> Result<HostPort, Refusal> {
+    let refusal = || Refusal::new("an address such as :9090, 127.0.0.1:9090, [::1]:9090 or name:9090");
+    if text.contains("://") {
+        return Err(refusal().with_hint("leave out the scheme"));
+    }
+    let Some((before, after)) = text.rsplit_once(':') else {
+        let is_port = parse::port(text).is_ok();
+        return Err(if is_port { refusal().with_hint(format!("write :{text}")) } else { refusal() });
+    };
+    if before.contains(':') && !before.starts_with('[') {
+        return Err(refusal().with_hint("an IPv6 address stands in brackets before the port: [::1]:9090"));
+    }
+    let port = parse::port(after).map_err(|_| refusal().with_hint("the port is a number from 0 to 65535"))?;
+    let host = host(before).map_err(|_| refusal())?;
+    Ok(HostPort { host, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> HostPort {
+        host_port(text).unwrap()
+    }
+
+    #[test]
+    fn addresses_read_and_print_alike() {
+        for (text, host, port) in [
+            (":9090", "", 9090),
+            ("127.0.0.1:9090", "127.0.0.1", 9090),
+            ("0.0.0.0:0", "0.0.0.0", 0),
+            ("[::1]:9090", "::1", 9090),
+            ("[::]:65535", "::", 65535),
+            ("[fe80::1%eth0]:1", "fe80::1%eth0", 1),
+            ("metrics.example_1-2.org:80", "metrics.example_1-2.org", 80),
+        ] {
+            let read = at(text);
+            assert_eq!((&*read.host, read.port), (host, port), "{text}");
+            assert_eq!(read.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn other_texts_are_no_addresses() {
+        for text in [
+            "",
+            ":",
+            "9090",
+            "localhost",
+            "localhost:",
+            "localhost:http",
+            "localhost:65536",
+            "localhost:-1",
+            "::1:9090",
+            "[::1]",
+            "[::1]9090",
+            "[::1:9090",
+            "::1]:9090",
+            "[localhost]:80",
+            "[]:80",
+            "a b:80",
+            "a/b:80",
+            "http://a:80",
+            ":80:80",
+            " :80",
+            ":80 ",
+            "m\u{fc}ller:80",
+            "[fe80::1%]x:80",
+        ] {
+            assert!(host_port(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn common_slips_are_told_what_to_write() {
+        for (text, hint) in [
+            ("9090", "write :9090"),
+            ("http://:9090", "leave out the scheme"),
+            ("::1:9090", "an IPv6 address stands in brackets before the port: [::1]:9090"),
+        ] {
+            assert_eq!(host_port(text).unwrap_err().hint.as_deref(), Some(hint), "{text}");
+        }
+        assert_eq!(
+            host("localhost:80").unwrap_err().hint.as_deref(),
+            Some("the port has a variable of its own")
+        );
+    }
+
+    #[test]
+    fn hosts_stand_alone() {
+        for (text, read) in
+            [("", ""), ("::", "::"), ("[::]", "::"), ("0.0.0.0", "0.0.0.0"), ("localhost", "localhost")]
+        {
+            assert_eq!(host(text).as_deref(), Ok(read), "{text}");
+        }
+        for text in
+            [" ", "a:80", "[a]", "[::", "::]", "http://a", "a,b", "a b", "tcp://10.0.0.1:80", "%", "%eth0"]
+        {
+            assert!(host(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_way_to_say_all_addresses_takes_both_families() {
+        for text in [":80", "0.0.0.0:80", "[::]:80", "[0:0::0]:80"] {
+            let found: Vec<_> = at(text).resolve().unwrap().iter().map(ToString::to_string).collect();
+            assert_eq!(found, ["[::]:80", "0.0.0.0:80"], "{text}");
+        }
+        assert_eq!(at("127.0.0.1:80").resolve().unwrap(), ["127.0.0.1:80".parse().unwrap()]);
+        assert_eq!(at("[::1]:80").resolve().unwrap(), ["[::1]:80".parse().unwrap()]);
+    }
+
+    #[test]
+    fn a_host_that_does_not_resolve_is_named() {
+        // A label has at most 63 characters, so that no name server is asked.
+        let host = "x".repeat(64);
+        let error = HostPort { host: host.clone(), port: 80 }.resolve().unwrap_err().to_string();
+        assert!(error.contains(&host), "{error}");
+    }
+
+    #[test]
+    fn two_listeners_collide_on_one_port_unless_their_hosts_differ() {
+        for (one, other, collides) in [
+            ("127.0.0.1:80", "127.0.0.1:80", true),
+            ("127.0.0.1:80", "127.0.0.2:80", false),
+            ("127.0.0.1:80", "127.0.0.1:81", false),
+            (":80", "127.0.0.1:80", true),
+            ("[::]:80", "0.0.0.0:80", true),
+            ("Localhost:80", "localhost:80", true),
+            ("127.0.0.1:0", "127.0.0.1:0", false),
+            (":0", ":0", false),
+        ] {
+            assert_eq!(at(one).collides_with(&at(other)), collides, "{one} {other}");
+            assert_eq!(at(other).collides_with(&at(one)), collides, "{other} {one}");
+        }
+    }
+}

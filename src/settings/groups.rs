@@ -1,0 +1,187 @@
+//! The settings as the program relies on them, a struct for each part of it.
+//!
+//! Every value here has been checked; what a user may write instead is known to `vars` and the parsers.
+
+use std::{path::PathBuf, time::Duration};
+
+use tracing::level_filters::LevelFilter;
+
+use super::HostPort;
+
+/// All settings.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    /// The gRPC server.
+    pub server: Server,
+    /// The HTTP ports.
+    pub http: Http,
+    /// Where rules come from and how they are read.
+    pub rules: Rules,
+    /// How hits are counted.
+    pub store: Store,
+    /// What answers say.
+    pub answers: Answers,
+    /// Who is told the statistics.
+    pub stats: StatsSettings,
+    /// What is logged.
+    pub log: Log,
+}
+
+/// The gRPC server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Server {
+    /// Where it listens.
+    pub listen: GrpcListen,
+    /// Threads that answer; one at least.
+    pub workers: usize,
+    /// The age at which a connection is asked to go away; zero is never.
+    pub max_connection_age: Duration,
+    /// How long its requests may still take then; zero is as long as they like.
+    pub max_connection_age_grace: Duration,
+    /// The silence after which a connection is pinged; zero is never.
+    pub keepalive_interval: Duration,
+    /// How long the answer to a ping may take.
+    pub keepalive_timeout: Duration,
+    /// Connections at one time; one at least.
+    pub max_connections: usize,
+    /// Requests at one time on one connection; one at least.
+    pub max_concurrent_streams: u32,
+    /// Bytes of one request's message.
+    pub max_request_bytes: usize,
+    /// Descriptors of one request; one at least.
+    pub max_descriptors: usize,
+    /// Entries of one descriptor; one at least.
+    pub max_entries: usize,
+    /// Time between turning unhealthy and refusing new connections.
+    pub shutdown_delay: Duration,
+    /// Time that requests in flight have to finish; zero is none.
+    pub shutdown_timeout: Duration,
+}
+
+/// Where the gRPC server listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum GrpcListen {
+    /// On a port.
+    Tcp(HostPort),
+    /// On a unix socket of this path.
+    Unix(PathBuf),
+}
+
+/// The HTTP ports.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Http {
+    /// For health checks and `/json`.
+    pub listen: HostPort,
+    /// For those who look after the service.
+    pub debug: HostPort,
+}
+
+/// Where rules come from and how they are read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// Where the way to the files begins.
+    pub root: PathBuf,
+    /// The directory below the root; may be empty.
+    pub subdirectory: String,
+    /// The directory below that one; may be empty.
+    pub app_directory: String,
+    /// Leave out what begins with a dot.
+    pub ignore_dot_files: bool,
+    /// The Go service would watch the root for a swap, not the directory for changes.
+    pub watch_root: bool,
+    /// Several files may share a domain.
+    pub merge_domains: bool,
+    /// Unhealthy while no rules are loaded.
+    pub healthy_with_at_least_one: bool,
+    /// Answer before rules are loaded.
+    pub force_start: bool,
+}
+
+/// How hits are counted.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Store {
+    /// What counts.
+    pub chosen: Backend,
+    /// Nobody chose it: neither `BACKEND_TYPE` nor `REDIS_URL` was set.
+    pub by_default: bool,
+    /// Counters held at one time; one at least.
+    pub max_keys: usize,
+    /// Size of the cache of keys that are over their limit; 0 is no cache.
+    pub local_cache_bytes: usize,
+    /// The share of a limit from which hits are near it.
+    pub near_limit_ratio: f32,
+    /// Stands before every key.
+    pub key_prefix: String,
+    /// A request that is over one of its limits adds no hits to its others.
+    pub stop_when_over: bool,
+    /// A counter is forgotten up to so long after its window.
+    pub expiration_jitter_max: Duration,
+}
+
+/// What counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backend {
+    /// This process, in its own memory.
+    Memory,
+}
+
+/// What answers say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answers {
+    /// Every request is allowed.
+    pub shadow_mode: bool,
+    /// Every limit is a quota.
+    pub quota_mode: bool,
+    /// Tell Envoy the descriptors and the rules' metadata.
+    pub dynamic_metadata: bool,
+    /// The headers that Envoy is asked to add, if any.
+    pub headers: Option<HeaderNames>,
+}
+
+/// The names of the three headers that tell a client where it stands, in the case they were set in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HeaderNames {
+    /// Tells the limit.
+    pub limit: String,
+    /// Tells what remains of it.
+    pub remaining: String,
+    /// Tells the seconds until it is whole again.
+    pub reset: String,
+}
+
+/// Who is told the statistics.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StatsSettings {
+    /// Where Prometheus finds them, if it may.
+    pub prometheus: Option<Prometheus>,
+    /// Series of rules' metrics before they share one a domain.
+    pub max_series: usize,
+}
+
+/// Where Prometheus finds the metrics.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Prometheus {
+    /// The port's address.
+    pub listen: HostPort,
+    /// The path, with its leading slash.
+    pub path: String,
+}
+
+/// What is logged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Log {
+    /// The least grave that is.
+    pub level: LevelFilter,
+    /// In which form.
+    pub format: LogFormat,
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For machines: one JSON object a line.
+    Json,
+}

@@ -1,0 +1,223 @@
+//! Settings: from environment variables to checked values, grouped by who needs them.
+//!
+//! Reading order: [`vars`] is the table of variables, [`groups`] what the program relies on; [`parse`],
+//! [`mod@duration`], [`address`] and [`names`] read one value each. `main` hands in the environment and
+//! prints what [`Settings::read`] complains of; nothing here looks at the process, the clock or a file.
+
+pub mod address;
+pub mod duration;
+pub mod groups;
+pub mod names;
+pub mod parse;
+pub mod vars;
+
+mod absent;
+mod misspelt;
+mod reader;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+pub use self::{
+    address::HostPort,
+    duration::duration,
+    groups::{
+        Answers, Backend, GrpcListen, HeaderNames, Http, Log, LogFormat, Prometheus, Rules, Server, Settings,
+        StatsSettings, Store,
+    },
+    misspelt::misspelt,
+    reader::{Problem, Warning},
+    vars::markdown,
+};
+
+use tracing::level_filters::LevelFilter;
+
+use self::reader::Reader;
+
+impl Settings {
+    /// The settings of this environment, with what is suspicious about them.
+    ///
+    /// `exists` says whether a path exists, and `cores` is how many cores the process may use: both
+    /// decide defaults. An empty value means the default, but where any text will do it is that text.
+    ///
+    /// # Errors
+    /// Everything that cannot be served, all at once.
+    pub fn read(
+        env: &dyn Fn(&str) -> Option<String>,
+        exists: &dyn Fn(&Path) -> bool,
+        cores: usize,
+    ) -> Result<(Self, Vec<Warning>), Vec<Problem>> {
+        let mut reader = Reader::new(env);
+        let settings = Self {
+            server: server(&mut reader, cores),
+            http: http(&mut reader),
+            rules: rules(&mut reader, exists),
+            store: store(&mut reader),
+            answers: answers(&mut reader),
+            stats: stats(&mut reader),
+            log: log(&mut reader),
+        };
+        absent::check(&mut reader);
+        refuse_shared_ports(&mut reader, &settings);
+        if reader.problems.is_empty() { Ok((settings, reader.warnings)) } else { Err(reader.problems) }
+    }
+}
+
+fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
+    let tcp = reader.host_port(vars::GRPC_HOST, vars::GRPC_PORT);
+    let socket = reader.text(vars::GRPC_UDS);
+    // More threads than any machine has cores are a slip.
+    let workers = reader.whole(vars::GRPC_WORKERS, 0..=4096);
+    // The length that stands before a message of gRPC has 32 bits.
+    let max_request_bytes = reader.bits_32(vars::GRPC_MAX_REQUEST_BYTES, 1);
+    Server {
+        listen: if socket.is_empty() { GrpcListen::Tcp(tcp) } else { GrpcListen::Unix(socket.into()) },
+        workers: usize::try_from(workers).ok().filter(|workers| *workers > 0).unwrap_or(cores.max(1)),
+        max_connection_age: reader.duration(vars::GRPC_MAX_CONNECTION_AGE),
+        max_connection_age_grace: reader.duration(vars::GRPC_MAX_CONNECTION_AGE_GRACE),
+        keepalive_interval: reader.duration(vars::GRPC_KEEPALIVE_INTERVAL),
+        keepalive_timeout: reader.duration(vars::GRPC_KEEPALIVE_TIMEOUT),
+        max_connections: reader.count(vars::GRPC_MAX_CONNECTIONS, 1),
+        max_concurrent_streams: reader.bits_32(vars::GRPC_MAX_CONCURRENT_STREAMS, 1),
+        max_request_bytes: usize::try_from(max_request_bytes).unwrap_or(usize::MAX),
+        max_descriptors: reader.count(vars::MAX_DESCRIPTORS_PER_REQUEST, 1),
+        max_entries: reader.count(vars::MAX_ENTRIES_PER_DESCRIPTOR, 1),
+        shutdown_delay: reader.duration(vars::SHUTDOWN_DELAY),
+        shutdown_timeout: reader.duration(vars::SHUTDOWN_TIMEOUT),
+    }
+}
+
+fn http(reader: &mut Reader<'_>) -> Http {
+    Http {
+        listen: reader.host_port(vars::HOST, vars::PORT),
+        debug: reader.host_port(vars::DEBUG_HOST, vars::DEBUG_PORT),
+    }
+}
+
+fn rules(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Rules {
+    let subdirectory = reader.text(vars::RUNTIME_SUBDIRECTORY);
+    let app_directory = reader.text(vars::RUNTIME_APPDIRECTORY);
+    Rules {
+        root: rules_root(reader, exists, &Path::new(&subdirectory).join(&app_directory)),
+        subdirectory,
+        app_directory,
+        ignore_dot_files: reader.flag(vars::RUNTIME_IGNOREDOTFILES),
+        watch_root: reader.flag(vars::RUNTIME_WATCH_ROOT),
+        merge_domains: reader.flag(vars::MERGE_DOMAIN_CONFIG),
+        healthy_with_at_least_one: reader.flag(vars::HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED),
+        force_start: reader.flag(vars::FORCE_START_WITHOUT_INITIAL_CONFIG),
+    }
+}
+
+/// The root as set, else the default, else the working directory if `below` it there are rules: so that
+/// a clone of the project serves the rules that come with it.
+fn rules_root(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool, below: &Path) -> PathBuf {
+    let here = PathBuf::from(".");
+    let usual = PathBuf::from(vars::RUNTIME_ROOT.default);
+    match reader.raw(vars::RUNTIME_ROOT) {
+        Some(set) if set.is_empty() => here,
+        Some(set) => set.into(),
+        None if !exists(&usual) && exists(&here.join(below)) => {
+            let message = format!(
+                "is not set and {} does not exist: rules are read from {} in the working directory",
+                usual.display(),
+                below.display(),
+            );
+            reader.warn(vars::RUNTIME_ROOT, message);
+            here
+        }
+        None => usual,
+    }
+}
+
+fn store(reader: &mut Reader<'_>) -> Store {
+    let (chosen, by_default) = absent::backend(reader);
+    let near_limit_ratio = reader.parsed(vars::NEAR_LIMIT_RATIO, parse::ratio);
+    if !(0.0..=1.0).contains(&near_limit_ratio) {
+        reader.warn(
+            vars::NEAR_LIMIT_RATIO,
+            format!("{near_limit_ratio} is not a share of a limit, from 0 to 1"),
+        );
+    }
+    // A century: expiries stay far from where they would overflow.
+    let jitter = reader.whole(vars::EXPIRATION_JITTER_MAX_SECONDS, 0..=100 * 365 * 86_400);
+    Store {
+        chosen,
+        by_default,
+        max_keys: reader.count(vars::MEMORY_MAX_KEYS, 1),
+        local_cache_bytes: reader.count(vars::LOCAL_CACHE_SIZE_IN_BYTES, 0),
+        near_limit_ratio,
+        key_prefix: reader.text(vars::CACHE_KEY_PREFIX),
+        stop_when_over: reader.flag(vars::STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT),
+        expiration_jitter_max: Duration::from_secs(jitter),
+    }
+}
+
+fn answers(reader: &mut Reader<'_>) -> Answers {
+    let with_headers = reader.flag(vars::LIMIT_RESPONSE_HEADERS_ENABLED);
+    let mut name = |var| {
+        // Names that nobody will see may be anything, as in the Go service.
+        if with_headers { reader.parsed_text(var, names::header_name) } else { reader.text(var) }
+    };
+    let headers = HeaderNames {
+        limit: name(vars::LIMIT_LIMIT_HEADER),
+        remaining: name(vars::LIMIT_REMAINING_HEADER),
+        reset: name(vars::LIMIT_RESET_HEADER),
+    };
+    Answers {
+        shadow_mode: reader.flag(vars::SHADOW_MODE),
+        quota_mode: reader.flag(vars::QUOTA_MODE),
+        dynamic_metadata: reader.flag(vars::RESPONSE_DYNAMIC_METADATA),
+        headers: with_headers.then_some(headers),
+    }
+}
+
+fn stats(reader: &mut Reader<'_>) -> StatsSettings {
+    let prometheus = Prometheus {
+        listen: reader.parsed(vars::PROMETHEUS_ADDR, address::host_port),
+        path: reader.parsed(vars::PROMETHEUS_PATH, names::url_path),
+    };
+    let (wanted, disabled) = (reader.flag(vars::USE_PROMETHEUS), reader.flag(vars::DISABLE_STATS));
+    StatsSettings {
+        prometheus: (wanted && !disabled).then_some(prometheus),
+        max_series: reader.count(vars::METRICS_MAX_SERIES, 1),
+    }
+}
+
+fn log(reader: &mut Reader<'_>) -> Log {
+    let format = reader.parsed(vars::LOG_FORMAT, |text| Ok(text.to_ascii_lowercase()));
+    if !matches!(format.as_str(), "text" | "json") {
+        // The Go service takes anything but json for text.
+        reader.warn(vars::LOG_FORMAT, format!("{format:?} is neither text nor json: logs are text"));
+    }
+    Log {
+        level: reader
+            .parsed(vars::LOG_LEVEL, |text| names::level(text).map(Some))
+            .unwrap_or(LevelFilter::WARN),
+        format: if format == "json" { LogFormat::Json } else { LogFormat::Text },
+    }
+}
+
+/// Two of our own listeners on one port would leave one of them without.
+fn refuse_shared_ports(reader: &mut Reader<'_>, settings: &Settings) {
+    let mut listeners = vec![(vars::PORT, &settings.http.listen), (vars::DEBUG_PORT, &settings.http.debug)];
+    if let GrpcListen::Tcp(listen) = &settings.server.listen {
+        listeners.push((vars::GRPC_PORT, listen));
+    }
+    if let Some(prometheus) = &settings.stats.prometheus {
+        listeners.push((vars::PROMETHEUS_ADDR, &prometheus.listen));
+    }
+    for (at, (var, listen)) in listeners.iter().enumerate() {
+        for (earlier, other) in &listeners[..at] {
+            if listen.collides_with(other) {
+                let refusal = parse::Refusal::new("a port of its own")
+                    .with_hint(format!("{} has {other} already", earlier.name));
+                reader.refuse(*var, Some(listen.to_string()), refusal);
+            }
+        }
+    }
+}

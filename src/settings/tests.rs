@@ -1,0 +1,265 @@
+//! What whole environments come to.
+
+use std::{cell::RefCell, collections::BTreeSet};
+
+use super::*;
+
+type Outcome = Result<(Settings, Vec<Warning>), Vec<Problem>>;
+
+/// Reads an environment of these variables alone, on a machine with 3 cores and without rules.
+fn read(set: &[(&str, &str)]) -> Outcome {
+    read_on(set, &[])
+}
+
+/// The same where these paths exist.
+fn read_on(set: &[(&str, &str)], paths: &[&str]) -> Outcome {
+    let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
+    Settings::read(&env, &|path| paths.iter().any(|there| Path::new(there) == path), 3)
+}
+
+fn settings(set: &[(&str, &str)]) -> Settings {
+    read(set).unwrap().0
+}
+
+fn warnings(set: &[(&str, &str)]) -> Vec<String> {
+    read(set).unwrap().1.iter().map(ToString::to_string).collect()
+}
+
+fn problems(set: &[(&str, &str)]) -> Vec<String> {
+    read(set).unwrap_err().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_variables_of_the_table_are_those_that_are_read() {
+    let asked = RefCell::new(BTreeSet::new());
+    let env = |name: &str| {
+        asked.borrow_mut().insert(name.to_owned());
+        None
+    };
+    assert!(Settings::read(&env, &|_| false, 1).is_ok());
+    let table: BTreeSet<_> = vars::ALL.iter().map(|var| var.name.to_owned()).collect();
+    assert_eq!(asked.into_inner(), table);
+}
+
+#[test]
+fn an_empty_environment_is_served_without_a_warning() {
+    let (settings, warnings) = read(&[]).unwrap();
+    assert_eq!(warnings, []);
+    assert_eq!(settings.server.listen, GrpcListen::Tcp(HostPort { host: "0.0.0.0".into(), port: 8081 }));
+    assert_eq!(settings.server.workers, 3);
+    assert_eq!(settings.server.max_connection_age, Duration::from_secs(86_400));
+    assert_eq!(settings.http.listen.to_string(), "0.0.0.0:8080");
+    assert_eq!(settings.http.debug.to_string(), "0.0.0.0:6070");
+    assert_eq!(settings.rules.root, Path::new("/srv/runtime_data/current"));
+    assert_eq!(settings.rules.app_directory, "config");
+    assert!(settings.rules.watch_root && !settings.rules.ignore_dot_files);
+    assert!(settings.store.by_default);
+    assert_eq!(settings.store.expiration_jitter_max, Duration::from_secs(300));
+    assert!((settings.store.near_limit_ratio - 0.8).abs() < f32::EPSILON);
+    assert_eq!(settings.answers.headers, None);
+    let prometheus = settings.stats.prometheus.unwrap();
+    assert_eq!((prometheus.listen.to_string(), &*prometheus.path), (":9090".into(), "/metrics"));
+    assert_eq!(settings.log, Log { level: LevelFilter::WARN, format: LogFormat::Text });
+}
+
+#[test]
+fn every_variable_takes_its_default_when_it_is_set_to_it() {
+    let table: Vec<_> = vars::ALL.iter().map(|var| (var.name, var.default)).collect();
+    let (mut written_out, warnings) = read(&table).unwrap();
+    assert_eq!(warnings, []);
+    assert!(!written_out.store.by_default);
+    written_out.store.by_default = true;
+    assert_eq!(written_out, settings(&[]));
+}
+
+#[test]
+fn an_empty_value_is_the_default_but_of_texts() {
+    let empty: Vec<_> = vars::ALL.iter().map(|var| (var.name, "")).collect();
+    let (read, warnings) = read(&empty).unwrap();
+    assert_eq!(warnings, []);
+    assert_eq!(read.http.listen.to_string(), ":8080");
+    assert_eq!((&*read.rules.root, &*read.rules.app_directory), (Path::new("."), ""));
+    assert!(read.store.by_default);
+    assert_eq!(read.log, settings(&[]).log);
+    assert_eq!(read.stats, settings(&[]).stats);
+}
+
+#[test]
+fn istios_sample_is_served_once_memory_is_chosen() {
+    let sample = [
+        ("LOG_LEVEL", "debug"),
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_URL", "redis:6379"),
+        ("USE_STATSD", "false"),
+        ("RUNTIME_ROOT", "/data"),
+        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ("RUNTIME_WATCH_ROOT", "false"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+        ("HOST", "::"),
+        ("GRPC_HOST", "::"),
+    ];
+    assert_eq!(problems(&sample).len(), 1);
+    let mut with_memory = sample.to_vec();
+    with_memory.push(("BACKEND_TYPE", "memory"));
+    let read = settings(&with_memory);
+    assert_eq!(read.http.listen.to_string(), "[::]:8080");
+    assert_eq!((&*read.rules.root, &*read.rules.subdirectory), (Path::new("/data"), "ratelimit"));
+    assert!(read.rules.ignore_dot_files && !read.rules.watch_root);
+    assert!(!read.store.by_default);
+    assert_eq!(read.log.level, LevelFilter::DEBUG);
+    assert_eq!(warnings(&with_memory), [""; 0]);
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let told = problems(&[
+        ("PORT", "http"),
+        ("GRPC_PORT", "65536"),
+        ("GRPC_MAX_CONNECTION_AGE", "24"),
+        ("SHADOW_MODE", "on"),
+        ("NEAR_LIMIT_RATIO", "NaN"),
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        ("LIMIT_RESET_HEADER", "Reset: "),
+        ("PROMETHEUS_PATH", "metrics"),
+        ("LOG_LEVEL", "loud"),
+        ("MEMORY_MAX_KEYS", "0"),
+        ("GRPC_MAX_CONCURRENT_STREAMS", "4294967296"),
+    ]);
+    assert_eq!(told.len(), 10, "{told:#?}");
+    let age = "GRPC_MAX_CONNECTION_AGE=\"24\": accepted is a duration such as 10s, 150us, 1h30m or 1.5h, \
+        in ns, us, ms, s, m and h; the unit is missing: 24s is in seconds";
+    assert!(told.contains(&age.to_owned()), "{told:#?}");
+    let port = "PORT=\"http\": accepted is a whole number from 0 to 65535";
+    assert!(told.contains(&port.to_owned()), "{told:#?}");
+}
+
+#[test]
+fn what_would_weaken_a_deployment_is_refused() {
+    for (name, value, told) in [
+        ("BACKEND_TYPE", "redis", "BACKEND_TYPE=memory"),
+        ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memory"),
+        ("BACKEND_TYPE", "Memory", "accepted is memory"),
+        ("REDIS_URL", "redis:6379", "BACKEND_TYPE=memory"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "files only"),
+        ("CONFIG_TYPE", "file", "capitals"),
+        ("GRPC_SERVER_USE_TLS", "true", "no TLS"),
+        ("GRPC_SERVER_USE_TLS", "yes", "write true"),
+    ] {
+        let problems = problems(&[(name, value)]);
+        assert_eq!(problems.len(), 1, "{name}={value}: {problems:?}");
+        assert!(problems[0].starts_with(name) && problems[0].contains(told), "{}", problems[0]);
+    }
+}
+
+#[test]
+fn no_credential_is_told() {
+    for set in
+        [&[("REDIS_URL", "redis://u:hunter2@h")][..], &[("REDIS_URL", "hunter2"), ("BACKEND_TYPE", "redis")]]
+    {
+        let told = format!("{:?}{}", read(set), problems(set).concat());
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+}
+
+#[test]
+fn what_does_nothing_is_warned_of() {
+    for name in
+        ["USE_STATSD", "USE_DOG_STATSD", "TRACING_ENABLED", "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"]
+    {
+        assert_eq!(warnings(&[(name, "true")]), [format!("{name}: does nothing in this version")]);
+        assert_eq!(warnings(&[(name, "false")]), [""; 0]);
+    }
+    for (name, value) in
+        [("PROMETHEUS_MAPPER_YAML", "/etc/conf.yaml"), ("EXTRA_TAGS", "a:b"), ("LOG_FORMAT", "logfmt")]
+    {
+        let warnings = warnings(&[(name, value)]);
+        assert!(warnings.len() == 1 && warnings[0].starts_with(name), "{warnings:?}");
+    }
+    for ratio in ["1.01", "-0.1"] {
+        assert_eq!(warnings(&[("NEAR_LIMIT_RATIO", ratio)]).len(), 1, "{ratio}");
+    }
+}
+
+#[test]
+fn a_unix_socket_takes_the_place_of_the_port() {
+    let read = settings(&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "8080")]);
+    assert_eq!(read.server.listen, GrpcListen::Unix("/run/rl.sock".into()));
+}
+
+#[test]
+fn two_of_our_listeners_on_one_port_are_refused() {
+    for (set, told) in [
+        (
+            &[("PORT", "8081")][..],
+            "GRPC_PORT=\"0.0.0.0:8081\": accepted is a port of its own; PORT has 0.0.0.0:8081 already",
+        ),
+        (&[("DEBUG_PORT", "8080"), ("DEBUG_HOST", "127.0.0.1")], "DEBUG_PORT"),
+        (&[("PROMETHEUS_ADDR", "127.0.0.1:6070")], "PROMETHEUS_ADDR"),
+    ] {
+        let problems = problems(set);
+        assert!(problems.len() == 1 && problems[0].starts_with(told), "{problems:?}");
+    }
+    let free = [("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0"), ("PROMETHEUS_ADDR", ":0")];
+    assert!(read(&free).is_ok());
+    assert!(read(&[("PROMETHEUS_ADDR", ":8080"), ("USE_PROMETHEUS", "false")]).is_ok());
+    assert!(read(&[("PROMETHEUS_ADDR", ":8080"), ("DISABLE_STATS", "true")]).is_ok());
+}
+
+#[test]
+fn rules_of_the_working_directory_are_found_where_nothing_else_is() {
+    let (usual, here) = ("/srv/runtime_data/current", "./config");
+    let root = |set: &[(&str, &str)], paths: &[&str]| {
+        let (settings, warnings) = read_on(set, paths).unwrap();
+        (settings.rules.root.to_str().unwrap().to_owned(), warnings.len())
+    };
+    assert_eq!(root(&[], &[here]), (".".into(), 1));
+    assert_eq!(root(&[], &[usual, here]), (usual.into(), 0));
+    assert_eq!(root(&[], &[]), (usual.into(), 0));
+    assert_eq!(root(&[("RUNTIME_ROOT", "/data")], &[here]), ("/data".into(), 0));
+    assert_eq!(root(&[("RUNTIME_SUBDIRECTORY", "a")], &["./a/config"]), (".".into(), 1));
+    assert_eq!(root(&[("RUNTIME_SUBDIRECTORY", "a")], &[here]), (usual.into(), 0));
+}
+
+#[test]
+fn workers_are_as_many_as_cores_unless_set() {
+    assert_eq!(settings(&[("GRPC_WORKERS", "0")]).server.workers, 3);
+    assert_eq!(settings(&[("GRPC_WORKERS", "7")]).server.workers, 7);
+    let on_none = Settings::read(&|_| None, &|_| false, 0).unwrap().0;
+    assert_eq!(on_none.server.workers, 1);
+}
+
+#[test]
+fn headers_are_named_when_they_are_wanted() {
+    let read = settings(&[("LIMIT_RESPONSE_HEADERS_ENABLED", "1"), ("LIMIT_LIMIT_HEADER", "X-Limit")]);
+    let headers = read.answers.headers.unwrap();
+    assert_eq!(
+        [&*headers.limit, &headers.remaining, &headers.reset],
+        ["X-Limit", "RateLimit-Remaining", "RateLimit-Reset"]
+    );
+}
+
+#[test]
+fn any_value_in_any_variable_is_read_or_refused() {
+    let values = [
+        "",
+        " ",
+        "0",
+        "-1",
+        "1",
+        "x",
+        "true",
+        "9999999999999999999999",
+        "\u{0}",
+        "\u{fffd}",
+        ":",
+        "[",
+        "tcp://1.2.3.4:5",
+    ];
+    for var in vars::ALL {
+        for value in values {
+            if let Err(problems) = read(&[(var.name, value)]) {
+                assert_eq!(problems[0].variable, var.name, "{value:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The table of every environment variable: its name, its default, what it does.
+//!
+//! Reading takes each default from here, the README's table is made from here, so the program and its
+//! documentation cannot differ. Names are those of the Go service where it has the variable.
+
+use std::fmt::Write as _;
+
+/// One environment variable.
+#[derive(Clone, Copy, Debug)]
+pub struct Var {
+    /// The name in the environment.
+    pub name: &'static str,
+    /// The heading it stands under in the documentation.
+    pub group: &'static str,
+    /// What counts when it is not set, in the form in which it would be set.
+    pub default: &'static str,
+    /// What it does, in a sentence of Markdown or two.
+    pub doc: &'static str,
+}
+
+/// Makes a constant of each variable, so that a misspelt name in the reader does not compile, and
+/// [`ALL`] of them together.
+macro_rules! variables {
+    ($( $group:literal { $( $name:ident = $default:literal, $doc:literal; )* } )*) => {
+        $($(
+            #[doc = $doc]
+            pub const $name: Var =
+                Var { name: stringify!($name), group: $group, default: $default, doc: $doc };
+        )*)*
+
+        /// Every variable, in the order of the documentation.
+        pub const ALL: &[Var] = &[ $($( $name, )*)* ];
+    };
+}
+
+variables! {
+    "gRPC server" {
+        GRPC_HOST = "0.0.0.0", "Address of the gRPC port; `0.0.0.0` and `::` both mean all, IPv4 and IPv6.";
+        GRPC_PORT = "8081", "gRPC port; `0` takes any free one.";
+        GRPC_UDS = "", "Path of a unix socket to serve gRPC on in place of the port.";
+        GRPC_WORKERS = "0", "Threads that answer gRPC, each with its own share of the connections; `0` \
+            is one \
+            for each core that the process may use.";
+        GRPC_MAX_CONNECTION_AGE = "24h", "After this age, ±10 %, a connection is asked to go away, so that \
+            clients spread over new replicas; `0` is never.";
+        GRPC_MAX_CONNECTION_AGE_GRACE = "1h", "How long the requests of such a connection may still take; \
+            `0` is as long as they like.";
+        GRPC_KEEPALIVE_INTERVAL = "2m", "A connection silent for so long is pinged: soon enough to find a \
+            vanished peer, and to be remembered by load balancers, which forget idle connections after \
+            four minutes and more. `0` is never.";
+        GRPC_KEEPALIVE_TIMEOUT = "20s", "A connection that does not answer the ping for so long is closed.";
+        GRPC_MAX_CONNECTIONS = "10000", "Connections at one time; those beyond are closed at once.";
+        GRPC_MAX_CONCURRENT_STREAMS = "1024", "Requests at one time on one connection.";
+        GRPC_MAX_REQUEST_BYTES = "4194304", "Bytes of one request; larger ones are refused.";
+        MAX_DESCRIPTORS_PER_REQUEST = "128", "Descriptors of one request; requests with more are refused.";
+        MAX_ENTRIES_PER_DESCRIPTOR = "64", "Entries of one descriptor; requests with more are refused.";
+        SHUTDOWN_DELAY = "0s", "Time between turning unhealthy at SIGTERM and refusing new connections.";
+        SHUTDOWN_TIMEOUT = "30s", "Time that requests in flight then have to finish.";
+    }
+    "HTTP" {
+        HOST = "0.0.0.0", "Address of the HTTP port.";
+        PORT = "8080", "HTTP port, for `/healthcheck` and `/json`; `0` takes any free one.";
+        DEBUG_HOST = "0.0.0.0", "Address of the debug port.";
+        DEBUG_PORT = "6070", "Debug port, for `/rlconfig` and `/stats`; `0` takes any free one.";
+    }
+    "Rules" {
+        CONFIG_TYPE = "FILE", "Where rules come from; this version knows `FILE` alone.";
+        RUNTIME_ROOT = "/srv/runtime_data/current", "Where the rules' directory begins. When it is not set, \
+            the default does not exist, and the working directory holds rules, it is the working directory.";
+        RUNTIME_SUBDIRECTORY = "", "A directory below the root.";
+        RUNTIME_APPDIRECTORY = "config", "The directory below that one; every file in it is read, at \
+            any depth.";
+        RUNTIME_IGNOREDOTFILES = "false", "Leaves out files and directories whose name begins with a dot.";
+        RUNTIME_WATCH_ROOT = "true", "As in the Go service, where it chose what to watch. Here every way of \
+            changing rules is noticed with either value.";
+        MERGE_DOMAIN_CONFIG = "false", "Lets several files share a domain; their descriptors join.";
+        FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Serves before the rules were read for the first time; \
+            until then every request is answered with an error.";
+        HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED = "false", "Is unhealthy while no rules are loaded.";
+    }
+    "Counters" {
+        BACKEND_TYPE = "memory", "What counts; this version knows `memory` alone: each replica counts \
+            by itself.";
+        REDIS_URL = "", "Not in this version: refused unless `BACKEND_TYPE=memory` is set too.";
+        MEMORY_MAX_KEYS = "10000000", "Counters held at one time.";
+        LOCAL_CACHE_SIZE_IN_BYTES = "0", "Size of the cache of keys that are over their limit; `0` is \
+            no cache.";
+        NEAR_LIMIT_RATIO = "0.8", "The share of a limit from which hits count as `near_limit`.";
+        CACHE_KEY_PREFIX = "", "Stands before every key.";
+        STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT = "false", "A request that is over one of its limits adds no \
+            hits to its others.";
+        EXPIRATION_JITTER_MAX_SECONDS = "300", "A counter is forgotten up to so many seconds after its \
+            window, \
+            at random.";
+    }
+    "Answers" {
+        SHADOW_MODE = "false", "Every request is allowed; what would have been refused is counted.";
+        QUOTA_MODE = "false", "Every limit is a quota: a request is refused when all of its quotas are \
+            spent.";
+        RESPONSE_DYNAMIC_METADATA = "false", "Answers tell Envoy the descriptors and the rules' `metadata`.";
+        LIMIT_RESPONSE_HEADERS_ENABLED = "false", "Answers ask Envoy to add the three headers below.";
+        LIMIT_LIMIT_HEADER = "RateLimit-Limit", "Name of the header that tells the limit.";
+        LIMIT_REMAINING_HEADER = "RateLimit-Remaining", "Name of the header that tells what remains of it.";
+        LIMIT_RESET_HEADER = "RateLimit-Reset", "Name of the header that tells the seconds until it is \
+            whole again.";
+    }
+    "Statistics" {
+        USE_PROMETHEUS = "true", "Serves metrics to Prometheus; the Go service does so only when asked.";
+        PROMETHEUS_ADDR = ":9090", "Address of the metrics' port, as `host:port`; without a host, all \
+            addresses.";
+        PROMETHEUS_PATH = "/metrics", "Path of the metrics.";
+        METRICS_MAX_SERIES = "10000", "Series of rules' metrics; what comes after is counted in one \
+            series a domain.";
+        DISABLE_STATS = "false", "Turns metrics off, whatever the others say.";
+    }
+    "Logs" {
+        LOG_LEVEL = "WARN", "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and `panic` for silence.";
+        LOG_FORMAT = "text", "`text`, or `json` with `@timestamp`, `@message` and `level`.";
+    }
+    "Of the Go service, not in this version" {
+        GRPC_SERVER_USE_TLS = "false", "`true` is refused: what asked for TLS is not served without.";
+        USE_STATSD = "false", "Does nothing but warn. The Go service has it on by default.";
+        USE_DOG_STATSD = "false", "Does nothing but warn.";
+        EXTRA_TAGS = "", "Does nothing but warn.";
+        PROMETHEUS_MAPPER_YAML = "", "Does nothing but warn: metrics have their default names.";
+        PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS = "false", "Does nothing but warn.";
+        TRACING_ENABLED = "false", "Does nothing but warn.";
+    }
+}
+
+/// The table as Markdown: a heading and a table for each group.
+#[must_use]
+pub fn markdown() -> String {
+    let mut text = String::new();
+    let mut group = "";
+    for var in ALL {
+        if var.group != group {
+            let gap = if group.is_empty() { "" } else { "\n" };
+            group = var.group;
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{gap}### {group}\n\n| Variable | Default | Meaning |\n|---|---|---|\n");
+        }
+        let default = if var.default.is_empty() { String::new() } else { format!("`{}`", var.default) };
+        let _ = writeln!(text, "| `{}` | {default} | {} |", var.name, var.doc);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_variable_stands_in_the_table_twice() {
+        let names: BTreeSet<_> = ALL.iter().map(|var| var.name).collect();
+        assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn every_variable_is_one_row_of_three_cells() {
+        let text = markdown();
+        for var in ALL {
+            let row = text.lines().find(|line| line.starts_with(&format!("| `{}` |", var.name)));
+            assert_eq!(row.map(|row| row.matches('|').count()), Some(4), "{}", var.name);
+        }
+    }
+
+    #[test]
+    fn a_group_has_one_heading() {
+        let text = markdown();
+        for var in ALL {
+            let heading = format!("### {}", var.group);
+            assert_eq!(text.lines().filter(|line| **line == heading).count(), 1, "{heading}");
+        }
+    }
+
+    #[test]
+    fn sentences_end() {
+        for var in ALL {
+            assert!(var.doc.ends_with('.'), "{}: {}", var.name, var.doc);
+            assert!(!var.doc.contains("  "), "{}: {}", var.name, var.doc);
+        }
+    }
+}

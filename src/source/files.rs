@@ -1,0 +1,174 @@
+//! Reads the rules files of a directory: plain, blocking I/O, for the watcher's thread and `tollgate check`.
+//!
+//! [`RulesDir`] says which directory, [`Reading`] is what was read, with all that could not be. Which
+//! files count is `listing`'s business; what they say is the compiler's.
+
+use std::{
+    fs::OpenOptions,
+    hash::Hasher,
+    io::{self, Read},
+    os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
+    path::{Component, Path, PathBuf},
+};
+
+use siphasher::sip::SipHasher13;
+
+use super::{
+    findings,
+    listing::{Listing, special},
+};
+use crate::rules::{Diagnostic, Severity, SourceFile};
+
+/// The largest file that is read: some 400,000 rules.
+const MAX_FILE_BYTES: u64 = 32 << 20;
+
+/// The most that is read together.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// How often files that change while they are read are read again before what was read is taken. The
+/// change rings the watcher's bell, so that the next reload sees the end of it.
+const ATTEMPTS: u32 = 3;
+
+/// Where the rules files are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RulesDir {
+    /// `RUNTIME_ROOT`.
+    pub root: PathBuf,
+    /// `RUNTIME_SUBDIRECTORY`.
+    pub subdirectory: String,
+    /// `RUNTIME_APPDIRECTORY`.
+    pub app_directory: String,
+    /// `RUNTIME_IGNOREDOTFILES`.
+    pub ignore_dot_files: bool,
+}
+
+/// What was read.
+#[derive(PartialEq, Eq, Debug, Default)]
+pub struct Reading {
+    /// The files that could be read, in the order of their names.
+    pub files: Vec<SourceFile>,
+    /// What could not be read, and what was passed over.
+    pub findings: Vec<Diagnostic>,
+}
+
+impl RulesDir {
+    /// The directory of the rules files, joined as the Go service joins it: a slash at the start of a
+    /// part does not lead away from the root, and `..` is taken by the letter.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        let parts = [&self.root, Path::new(&self.subdirectory), Path::new(&self.app_directory)];
+        let mut path = PathBuf::new();
+        for component in parts.iter().enumerate().flat_map(|(at, part)| {
+            part.components().filter(move |component| at == 0 || *component != Component::RootDir)
+        }) {
+            match component {
+                Component::CurDir => {}
+                Component::ParentDir if path.file_name().is_some() => {
+                    path.pop();
+                }
+                Component::ParentDir if path.has_root() => {}
+                component => path.push(component),
+            }
+        }
+        if path.as_os_str().is_empty() { PathBuf::from(".") } else { path }
+    }
+
+    /// Reads every rules file.
+    #[must_use]
+    pub fn read(&self) -> Reading {
+        read_dir(&self.path(), self.ignore_dot_files)
+    }
+
+    /// What stands in the directory, without reading it.
+    pub(super) fn list(&self) -> Listing {
+        Listing::of(&self.path(), self.ignore_dot_files)
+    }
+}
+
+/// Reads every rules file of `directory`.
+#[must_use]
+pub fn read_dir(directory: &Path, ignore_dot_files: bool) -> Reading {
+    read_at_rest(|| Listing::of(directory, ignore_dot_files), |listing| read_files(directory, listing))
+}
+
+/// Reads until nothing changed meanwhile, so that no set is made of old files and new ones when all are
+/// replaced at once, as a Kubernetes volume does it.
+pub(super) fn read_at_rest(list: impl Fn() -> Listing, mut read: impl FnMut(&Listing) -> Reading) -> Reading {
+    let mut listing = list();
+    for _ in 1..ATTEMPTS {
+        let reading = read(&listing);
+        let after = list();
+        if after == listing {
+            return reading;
+        }
+        listing = after;
+    }
+    read(&listing)
+}
+
+pub(super) fn read_files(directory: &Path, listing: &Listing) -> Reading {
+    let mut reading = Reading { files: Vec::new(), findings: listing.findings.clone() };
+    let mut room = MAX_BYTES;
+    for file in &listing.files {
+        match read_file(&file.path) {
+            Ok(Content::Text(text)) => {
+                let size = text.len() as u64;
+                if size > room {
+                    reading.findings.push(findings::too_large_together(directory, MAX_BYTES));
+                    break;
+                }
+                room -= size;
+                reading.files.push(SourceFile { name: file.path.display().to_string(), text });
+            }
+            Ok(Content::TooLarge) => reading.findings.push(findings::too_large(&file.path, MAX_FILE_BYTES)),
+            Ok(Content::Special(seen)) => reading.findings.push(findings::no_file(&file.path, seen)),
+            // It was listed and is gone since.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => reading.findings.push(findings::unreadable_file(&file.path, &error)),
+        }
+    }
+    reading
+}
+
+enum Content {
+    Text(Vec<u8>),
+    TooLarge,
+    Special(&'static str),
+}
+
+fn read_file(path: &Path) -> io::Result<Content> {
+    // To open a named pipe waits for a writer, unless asked not to: one may have taken the file's place.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if let Some(seen) = special(file.metadata()?.file_type()) {
+        return Ok(Content::Special(seen));
+    }
+    // One byte more than is taken tells that there is more.
+    let mut text = Vec::new();
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
+    Ok(if text.len() as u64 > MAX_FILE_BYTES { Content::TooLarge } else { Content::Text(text) })
+}
+
+impl Reading {
+    /// True when rules may be missing from what was read.
+    #[must_use]
+    pub fn has_errors(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity == Severity::Error)
+    }
+
+    /// A hash of the files' names below `directory` and of their texts, the same on every machine, by
+    /// which replicas are compared.
+    #[must_use]
+    pub fn hash(&self, directory: &Path) -> u64 {
+        let mut hasher = SipHasher13::new();
+        for file in &self.files {
+            let path = Path::new(&file.name);
+            let name = path.strip_prefix(directory).unwrap_or(path).as_os_str().as_bytes();
+            for part in [name, &file.text] {
+                // The length first, so that no text can pass for the next file's name.
+                hasher.write(&(part.len() as u64).to_le_bytes());
+                hasher.write(part);
+            }
+        }
+        hasher.finish()
+    }
+}

@@ -1,0 +1,245 @@
+//! Where the rules come from: reads them, has them compiled, and publishes them whole or not at all.
+//!
+//! [`Source`] holds what is served and how it came to be; [`files`] reads a directory; [`watch`] reloads
+//! when something changes there. A set with an error in it never takes the place of a good one. What is
+//! made for a set's rules, such as the handles of their statistics, is published with them in one step,
+//! so that a request never sees the rules of one set with the handles of another.
+
+pub mod files;
+pub mod watch;
+
+mod findings;
+mod interest;
+mod listing;
+mod log;
+mod trail;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use arc_swap::{ArcSwapOption, Guard};
+
+pub use self::files::{Reading, RulesDir, read_dir};
+use crate::{
+    clock::Time,
+    rules::{CompileOptions, Diagnostic, RuleSet, Severity, compile},
+};
+
+/// The rules of a directory, as they are served.
+pub struct Source<T> {
+    directory: RulesDir,
+    merge_domains: bool,
+    attach: Box<dyn Fn(&RuleSet) -> T + Send + Sync>,
+    published: ArcSwapOption<Published<T>>,
+    state: Mutex<ReloadState>,
+    reloading: Mutex<Reloading<T>>,
+}
+
+/// A set of rules, and what was made for it.
+#[derive(Debug)]
+pub struct Published<T> {
+    /// The rules.
+    pub rules: RuleSet,
+    /// What was made for these rules, and is indexed by their ids.
+    pub attached: T,
+}
+
+/// What came of a reload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// What was read is served from now on.
+    Loaded,
+    /// The files are as they were at the last reload, and so is what is served.
+    Unchanged,
+    /// The files hold an error. What was served is served on.
+    Refused,
+}
+
+/// How the reloads went, for metrics, `/rlconfig` and health.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReloadState {
+    /// When the rules that are served were loaded.
+    pub last_success: Option<Time>,
+    /// When files were last refused, and for which errors (the first hundred). Stays when they are good again.
+    pub last_error: Option<(Time, Vec<Diagnostic>)>,
+    /// True when the last files that were read are served.
+    pub is_current: bool,
+    /// How many reloads put new rules into service.
+    pub loads: u64,
+    /// How many reloads were refused.
+    pub errors: u64,
+    /// A hash of the served files' names and texts, the same on every machine.
+    pub hash: u64,
+    /// How many files are served.
+    pub files: usize,
+    /// How many domains are served.
+    pub domains: usize,
+    /// How many rules with a limit are served.
+    pub rules: usize,
+    /// How many warnings were given about what is served.
+    pub warnings: usize,
+}
+
+/// The hash of the files that were read, and what else was found.
+type Digest = (u64, Vec<Diagnostic>);
+
+/// What one reload leaves to the next. Its lock lets one reload run at a time.
+struct Reloading<T> {
+    /// What was read last, good or bad.
+    last_read: Option<Digest>,
+    /// Sets that were replaced while requests still used them. They are kept so that the last of those
+    /// requests, on a thread that serves, is not the one to free ten thousand rules.
+    retired: Vec<Arc<Published<T>>>,
+}
+
+impl<T> Source<T> {
+    /// The rules of `directory`. Nothing is read and nothing served before the first reload. `attach`
+    /// makes what is published with the rules, before they are.
+    pub fn new(
+        directory: RulesDir,
+        merge_domains: bool,
+        attach: impl Fn(&RuleSet) -> T + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            directory,
+            merge_domains,
+            attach: Box::new(attach),
+            published: ArcSwapOption::empty(),
+            state: Mutex::default(),
+            reloading: Mutex::new(Reloading { last_read: None, retired: Vec::new() }),
+        }
+    }
+
+    /// What is served, for the length of a request: one atomic load. A thread that holds more than eight
+    /// of these at a time pays for a counter that all threads share.
+    #[must_use]
+    pub fn load(&self) -> Guard<Option<Arc<Published<T>>>> {
+        self.published.load()
+    }
+
+    /// What is served, to keep. None until a first good set was read.
+    #[must_use]
+    pub fn current(&self) -> Option<Arc<Published<T>>> {
+        self.published.load_full()
+    }
+
+    /// How the reloads went.
+    #[must_use]
+    pub fn state(&self) -> ReloadState {
+        lock(&self.state).clone()
+    }
+
+    /// The directory of the rules files.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.directory.path()
+    }
+
+    /// Reads the files and serves what they say, unless they hold an error.
+    pub fn reload(&self, now: Time) -> Outcome {
+        let mut reloading = lock(&self.reloading);
+        let reading = self.directory.read();
+        self.take(reading, now, &mut reloading)
+    }
+
+    /// Reads the files, and reloads if they are not what was read last. Files that were refused and are
+    /// still the same are not refused a second time.
+    pub fn reload_if_changed(&self, now: Time) -> Outcome {
+        let mut reloading = lock(&self.reloading);
+        let reading = self.directory.read();
+        if reloading.last_read == Some(self.digest(&reading)) {
+            return Outcome::Unchanged;
+        }
+        self.take(reading, now, &mut reloading)
+    }
+
+    fn take(&self, reading: Reading, now: Time, reloading: &mut Reloading<T>) -> Outcome {
+        let digest = self.digest(&reading);
+        let compiled = compile(&reading.files, CompileOptions { merge_domains: self.merge_domains });
+        let is_complete = !reading.has_errors();
+        let mut findings = reading.findings;
+        findings.extend(compiled.diagnostics);
+        log::findings(&findings);
+        let outcome = if let Some(rules) = compiled.rules.filter(|_| is_complete) {
+            let served = ReloadState {
+                hash: digest.0,
+                files: reading.files.len(),
+                domains: rules.domains().count(),
+                rules: rules.rule_count() as usize,
+                warnings: findings.len(),
+                ..ReloadState::default()
+            };
+            reloading.retired.extend(self.publish(now, rules, served));
+            Outcome::Loaded
+        } else {
+            self.refuse(now, findings);
+            Outcome::Refused
+        };
+        reloading.last_read = Some(digest);
+        reloading.free_unused();
+        outcome
+    }
+
+    /// What tells this reading from another.
+    fn digest(&self, reading: &Reading) -> Digest {
+        (reading.hash(&self.directory.path()), reading.findings.clone())
+    }
+
+    /// Puts `rules` into service and gives back those that they replace.
+    fn publish(&self, now: Time, rules: RuleSet, mut served: ReloadState) -> Option<Arc<Published<T>>> {
+        let attached = (self.attach)(&rules);
+        log::loaded(&self.directory.path(), &served);
+        // Whoever sees the new rules waits here for their state, and is not told that of the old ones.
+        let mut state = lock(&self.state);
+        let before = self.published.swap(Some(Arc::new(Published { rules, attached })));
+        served.last_success = Some(now);
+        served.last_error = state.last_error.take();
+        served.is_current = true;
+        served.loads = state.loads + 1;
+        served.errors = state.errors;
+        *state = served;
+        before
+    }
+
+    fn refuse(&self, now: Time, findings: Vec<Diagnostic>) {
+        log::refused(&self.directory.path(), self.published.load().is_some());
+        let errors = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
+        let errors = errors.take(log::MAX_FINDINGS).collect();
+        let mut state = lock(&self.state);
+        state.last_error = Some((now, errors));
+        state.is_current = false;
+        state.errors += 1;
+    }
+
+    /// Frees the sets that were replaced and that no request uses any more.
+    fn free_retired(&self) {
+        lock(&self.reloading).free_unused();
+    }
+}
+
+impl<T> Reloading<T> {
+    fn free_unused(&mut self) {
+        // Nobody can take a set that is not published, so that a count of one stays one.
+        self.retired.retain(|set| Arc::strong_count(set) > 1);
+    }
+}
+
+/// Locks, and takes what a thread that panicked left: every value behind these locks is whole at any time.
+fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> fmt::Debug for Source<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source")
+            .field("directory", &self.directory)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}

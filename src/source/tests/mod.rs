@@ -1,0 +1,133 @@
+//! What the tests of this room share: a directory of rules files, and a source that reads it.
+
+mod files_of_all_kinds;
+mod publishing;
+mod watching;
+mod watching_little;
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use super::{
+    RulesDir, Source,
+    watch::{Pace, Watcher, spawn},
+};
+use crate::clock::{ManualClock, Time};
+
+/// A rules file of one rule for `domain`.
+fn rules_of(domain: &str) -> String {
+    rules_with_limit(domain, 3)
+}
+
+fn rules_with_limit(domain: &str, requests: u32) -> String {
+    format!(
+        "domain: {domain}\ndescriptors:\n  - key: k\n    rate_limit:\n      unit: hour\n      \
+         requests_per_unit: {requests}\n"
+    )
+}
+
+/// A file that nobody can serve.
+const BAD: &str = "descriptors: []\n";
+
+/// A temporary directory, free of symlinks, that holds `config` for the rules.
+struct Place {
+    _root: TempDir,
+    root: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().canonicalize().unwrap();
+        Self { _root: root, root: path }
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.root.join(below)
+    }
+
+    /// Writes a file, and the directories above it.
+    fn write(&self, below: &str, text: impl AsRef<[u8]>) {
+        let path = self.path(below);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn link(&self, below: &str, target: impl AsRef<Path>) {
+        let path = self.path(below);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(target, path).unwrap();
+    }
+
+    /// A source that reads `config` below `root`, which is below this place.
+    fn source(&self, root: &str) -> Arc<Source<usize>> {
+        let directory = RulesDir {
+            root: self.path(root),
+            subdirectory: String::new(),
+            app_directory: "config".to_owned(),
+            ignore_dot_files: false,
+        };
+        Arc::new(Source::new(directory, false, |rules| rules.domains().count()))
+    }
+}
+
+/// A source that is watched.
+struct Watched {
+    source: Arc<Source<usize>>,
+    _watcher: Watcher,
+}
+
+/// A pace at which nothing but events can tell of a change while a test runs.
+const BY_EVENTS: Pace = Pace {
+    quiet: Duration::from_millis(20),
+    at_most: Duration::from_millis(500),
+    look_every: Duration::from_secs(3600),
+};
+
+impl Watched {
+    /// Starts to watch, and waits until it does: the first reload comes after the first watch.
+    fn start(source: Arc<Source<usize>>, pace: Pace) -> Self {
+        let watcher = spawn(Arc::clone(&source), ManualClock::at(Time::from_seconds(1)), pace).unwrap();
+        let started = Self { source, _watcher: watcher };
+        started.wait_until("the first reload", |source| source.state().loads + source.state().errors == 1);
+        started
+    }
+
+    fn wait_until(&self, what: &str, is_so: impl Fn(&Source<usize>) -> bool) {
+        wait_until(&self.source, what, is_so);
+    }
+
+    /// Waits until exactly these domains are served.
+    fn wait_for(&self, expected: &[&str]) {
+        self.wait_until(&format!("{expected:?}"), |source| domains(source) == expected);
+    }
+}
+
+fn wait_until(source: &Source<usize>, what: &str, is_so: impl Fn(&Source<usize>) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_so(source) {
+        assert!(
+            Instant::now() < deadline,
+            "waited in vain for {what}; {:?} are served: {:#?}",
+            domains(source),
+            source.state()
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The names of the domains that are served, sorted.
+fn domains(source: &Source<usize>) -> Vec<String> {
+    let published = source.current();
+    let mut names: Vec<String> =
+        published.iter().flat_map(|set| set.rules.domains()).map(|domain| domain.name.to_string()).collect();
+    names.sort();
+    names
+}

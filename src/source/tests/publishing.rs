@@ -1,0 +1,118 @@
+//! What is served after which reload, and what is told of it.
+
+use std::sync::Weak;
+
+use super::*;
+use crate::source::Outcome;
+
+fn at(seconds: u64) -> Time {
+    Time::from_seconds(seconds)
+}
+
+#[test]
+fn nothing_is_served_before_the_first_good_set() {
+    let place = Place::new();
+    let source = place.source("");
+    assert!(source.current().is_none());
+    assert_eq!(source.reload(at(1)), Outcome::Refused, "the directory is missing");
+    assert!(source.current().is_none());
+    let state = source.state();
+    assert_eq!((state.loads, state.errors, state.is_current), (0, 1, false));
+    assert_eq!(state.last_success, None);
+    assert!(state.last_error.unwrap().1[0].message.contains("does not exist"));
+}
+
+#[test]
+fn a_good_set_is_served_with_what_is_attached_to_it() {
+    let place = Place::new();
+    place.write("config/a.yaml", rules_of("a"));
+    place.write("config/b.yaml", rules_of("b"));
+    let source = place.source("");
+    assert_eq!(source.reload(at(5)), Outcome::Loaded);
+    assert_eq!(domains(&source), ["a", "b"]);
+    assert_eq!(source.load().as_ref().map(|set| set.attached), Some(2));
+    let state = source.state();
+    assert_eq!((state.loads, state.errors, state.is_current), (1, 0, true));
+    assert_eq!((state.files, state.domains, state.last_success), (2, 2, Some(at(5))));
+    assert_eq!(state.last_error, None);
+    assert_ne!(state.hash, 0);
+}
+
+#[test]
+fn a_bad_set_is_told_and_leaves_the_good_one_serving() {
+    let place = Place::new();
+    place.write("config/a.yaml", rules_of("a"));
+    let source = place.source("");
+    source.reload(at(1));
+    let good = source.state();
+
+    place.write("config/b.yaml", BAD);
+    assert_eq!(source.reload_if_changed(at(2)), Outcome::Refused);
+    assert_eq!(source.reload_if_changed(at(3)), Outcome::Unchanged, "refused once, not each time");
+    assert_eq!(domains(&source), ["a"]);
+    let bad = source.state();
+    assert_eq!((bad.loads, bad.errors, bad.is_current), (1, 1, false));
+    assert_eq!((bad.hash, bad.files, bad.last_success), (good.hash, 1, Some(at(1))));
+    let (when, errors) = bad.last_error.unwrap();
+    assert_eq!(when, at(2));
+    assert!(errors[0].file.ends_with("config/b.yaml"), "{errors:#?}");
+
+    std::fs::remove_file(place.path("config/b.yaml")).unwrap();
+    assert_eq!(source.reload_if_changed(at(4)), Outcome::Loaded);
+    let again = source.state();
+    assert_eq!((again.loads, again.errors, again.is_current), (2, 1, true));
+    assert_eq!((again.hash, again.last_success), (good.hash, Some(at(4))));
+    assert_eq!(again.last_error.map(|(when, _)| when), Some(at(2)), "what went wrong last is still told");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_that_cannot_be_read_refuses_the_set_and_those_that_can_are_checked() {
+    let place = Place::new();
+    place.write("config/a.yaml", rules_of("a"));
+    let source = place.source("");
+    source.reload(at(1));
+    place.write("config/b.yaml", BAD);
+    // Not even root can read it: address 0 is never mapped.
+    place.link("config/c.yaml", "/proc/self/mem");
+    assert_eq!(source.reload(at(2)), Outcome::Refused);
+    let files: Vec<String> =
+        source.state().last_error.unwrap().1.into_iter().map(|error| error.file).collect();
+    for name in ["b.yaml", "c.yaml"] {
+        assert!(files.iter().any(|file| file.ends_with(name)), "{name} is not among {files:?}");
+    }
+    assert_eq!(domains(&source), ["a"]);
+}
+
+#[test]
+fn texts_that_did_not_change_are_reloaded_only_when_asked() {
+    let place = Place::new();
+    place.write("config/a.yaml", rules_of("a"));
+    let source = place.source("");
+    assert_eq!(source.reload_if_changed(at(1)), Outcome::Loaded);
+    let served = source.current().unwrap();
+    place.write("config/a.yaml", rules_of("a"));
+    assert_eq!(source.reload_if_changed(at(2)), Outcome::Unchanged);
+    assert!(Arc::ptr_eq(&served, &source.current().unwrap()));
+    assert_eq!(source.state().loads, 1);
+    assert_eq!(source.reload(at(3)), Outcome::Loaded);
+    assert_eq!(source.state().loads, 2);
+}
+
+#[test]
+fn a_replaced_set_lives_as_long_as_its_last_request_and_is_freed_by_the_source() {
+    let place = Place::new();
+    place.write("config/a.yaml", rules_of("a"));
+    let source = place.source("");
+    source.reload(at(1));
+    let in_flight = source.load();
+    let watched: Weak<_> = Arc::downgrade(in_flight.as_ref().unwrap());
+
+    place.write("config/a.yaml", rules_of("b"));
+    source.reload(at(2));
+    assert_eq!(in_flight.as_ref().unwrap().rules.domains().count(), 1);
+    drop(in_flight);
+    assert!(watched.upgrade().is_some(), "the request's thread freed the rules");
+    source.free_retired();
+    assert!(watched.upgrade().is_none(), "nobody freed the rules");
+}

@@ -1,0 +1,262 @@
+//! Each kind of change is noticed by its events alone.
+
+use std::{
+    collections::BTreeSet,
+    fs::Permissions,
+    os::unix::fs::PermissionsExt,
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
+};
+
+use super::*;
+
+/// A watched `config` that holds `a.yaml` with the domain `a`.
+fn watched() -> (Place, Watched) {
+    let place = Place::new();
+    place.write("config/a.yaml", rules_of("a"));
+    let watched = Watched::start(place.source(""), BY_EVENTS);
+    watched.wait_for(&["a"]);
+    (place, watched)
+}
+
+#[test]
+fn files_written_created_removed_and_renamed() {
+    let (place, watched) = watched();
+    place.write("config/a.yaml", rules_of("b"));
+    watched.wait_for(&["b"]);
+    place.write("config/c.yaml", rules_of("c"));
+    watched.wait_for(&["b", "c"]);
+    fs::remove_file(place.path("config/a.yaml")).unwrap();
+    watched.wait_for(&["c"]);
+    place.write("new.yaml", rules_of("d"));
+    fs::rename(place.path("new.yaml"), place.path("config/c.yaml")).unwrap();
+    watched.wait_for(&["d"]);
+    fs::rename(place.path("config/c.yaml"), place.path("config.yaml")).unwrap();
+    watched.wait_for(&[]);
+}
+
+#[test]
+fn a_directory_made_below_is_watched_from_then_on() {
+    let (place, watched) = watched();
+    place.write("config/team/b/b.yaml", rules_of("b"));
+    watched.wait_for(&["a", "b"]);
+    place.write("config/team/b/b.yaml", rules_of("c"));
+    watched.wait_for(&["a", "c"]);
+    fs::rename(place.path("config/team"), place.path("team")).unwrap();
+    watched.wait_for(&["a"]);
+}
+
+#[test]
+fn the_permission_to_read_given_and_taken() {
+    let (place, watched) = watched();
+    let chmod = |mode| fs::set_permissions(place.path("config/a.yaml"), Permissions::from_mode(mode));
+    chmod(0o000).unwrap();
+    if fs::read(place.path("config/a.yaml")).is_ok() {
+        // Root reads all the same.
+        return;
+    }
+    watched.wait_until("the refusal", |source| source.state().errors == 1);
+    chmod(0o644).unwrap();
+    watched.wait_until("the way back", |source| source.state().is_current);
+}
+
+#[test]
+fn the_runtime_root_is_a_symlink_that_is_swapped() {
+    let place = Place::new();
+    for release in ["1", "2", "3"] {
+        place.write(&format!("releases/{release}/config/a.yaml"), rules_of(release));
+    }
+    place.link("current", "releases/1");
+    let watched = Watched::start(place.source("current"), BY_EVENTS);
+    watched.wait_for(&["1"]);
+    // As `ln -sfn` and `mv -T` do it.
+    place.link("next", "releases/2");
+    fs::rename(place.path("next"), place.path("current")).unwrap();
+    watched.wait_for(&["2"]);
+    // And as it is done by hand, with a moment in which there is none.
+    fs::remove_file(place.path("current")).unwrap();
+    place.link("current", "releases/3");
+    watched.wait_for(&["3"]);
+    place.write("releases/3/config/a.yaml", rules_of("4"));
+    watched.wait_for(&["4"]);
+}
+
+#[test]
+fn a_symlink_far_above_is_swapped() {
+    let place = Place::new();
+    for disk in ["disk1", "disk2"] {
+        place.write(&format!("{disk}/srv/config/a.yaml"), rules_of(disk));
+    }
+    place.link("mnt/disk", "../disk1");
+    place.link("data", place.path("mnt/disk/srv"));
+    let watched = Watched::start(place.source("data"), BY_EVENTS);
+    watched.wait_for(&["disk1"]);
+    place.link("mnt/next", "../disk2");
+    fs::rename(place.path("mnt/next"), place.path("mnt/disk")).unwrap();
+    watched.wait_for(&["disk2"]);
+}
+
+#[test]
+fn a_file_behind_a_symlink_is_written() {
+    let place = Place::new();
+    place.write("shared/a.yaml", rules_of("a"));
+    place.link("config/a.yaml", "../shared/a.yaml");
+    let watched = Watched::start(place.source(""), BY_EVENTS);
+    watched.wait_for(&["a"]);
+    place.write("shared/a.yaml", rules_of("b"));
+    watched.wait_for(&["b"]);
+}
+
+/// A volume that is filled as the kubelet fills that of a ConfigMap.
+struct Volume<'p> {
+    place: &'p Place,
+    version: u32,
+}
+
+impl Volume<'_> {
+    fn update(&mut self, files: &[(&str, String)]) {
+        let before = format!("config/..2026_07_01_12_00_00.{}", self.version);
+        self.version += 1;
+        let name = format!("..2026_07_01_12_00_00.{}", self.version);
+        for (file, text) in files {
+            self.place.write(&format!("config/{name}/{file}"), text);
+        }
+        self.place.link("config/..data_tmp", &name);
+        fs::rename(self.place.path("config/..data_tmp"), self.place.path("config/..data")).unwrap();
+        let top = |file: &str| file.split('/').next().unwrap_or(file).to_owned();
+        let wanted: BTreeSet<String> = files.iter().map(|(file, _)| top(file)).collect();
+        for name in &wanted {
+            if fs::symlink_metadata(self.place.path(&format!("config/{name}"))).is_err() {
+                self.place.link(&format!("config/{name}"), format!("..data/{name}"));
+            }
+        }
+        for entry in fs::read_dir(self.place.path("config")).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if !name.starts_with("..") && !wanted.contains(&name) {
+                fs::remove_file(self.place.path(&format!("config/{name}"))).unwrap();
+            }
+        }
+        if self.version > 1 {
+            fs::remove_dir_all(self.place.path(&before)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_config_map_is_updated() {
+    let place = Place::new();
+    let mut volume = Volume { place: &place, version: 0 };
+    volume.update(&[("a.yaml", rules_of("a"))]);
+    let watched = Watched::start(place.source(""), BY_EVENTS);
+    watched.wait_for(&["a"]);
+    volume.update(&[("a.yaml", rules_of("b"))]);
+    watched.wait_for(&["b"]);
+    volume.update(&[("a.yaml", rules_of("b")), ("c.yaml", rules_of("c")), ("team/d.yaml", rules_of("d"))]);
+    watched.wait_for(&["b", "c", "d"]);
+    volume.update(&[("c.yaml", rules_of("e")), ("team/d.yaml", rules_of("f"))]);
+    watched.wait_for(&["e", "f"]);
+    assert_eq!(watched.source.state().errors, 0, "{:#?}", watched.source.state());
+}
+
+#[test]
+fn a_bad_set_and_the_way_back() {
+    let (place, watched) = watched();
+    place.write("config/b.yaml", BAD);
+    watched.wait_until("the refusal", |source| source.state().errors == 1);
+    assert_eq!(domains(&watched.source), ["a"]);
+    place.write("config/b.yaml", rules_of("b"));
+    watched.wait_for(&["a", "b"]);
+    assert!(watched.source.state().is_current);
+}
+
+#[test]
+fn the_directory_vanishes_and_returns() {
+    let (place, watched) = watched();
+    for round in 1..=3 {
+        fs::remove_dir_all(place.path("config")).unwrap();
+        watched.wait_until("the refusal", |source| !source.state().is_current);
+        let name = format!("round{round}");
+        place.write("config/a.yaml", rules_of(&name));
+        watched.wait_for(&[&name]);
+    }
+    fs::rename(place.path("config"), place.path("old")).unwrap();
+    watched.wait_until("the refusal", |source| !source.state().is_current);
+    fs::rename(place.path("old"), place.path("config")).unwrap();
+    watched.wait_until("the way back", |source| source.state().is_current);
+    place.write("config/a.yaml", rules_of("z"));
+    watched.wait_for(&["z"]);
+}
+
+#[test]
+fn a_directory_that_is_not_there_yet_is_waited_for() {
+    let place = Place::new();
+    let watched = Watched::start(place.source("not/yet"), BY_EVENTS);
+    fs::create_dir(place.path("not")).unwrap();
+    place.write("not/yet/config/a.yaml", rules_of("a"));
+    watched.wait_for(&["a"]);
+}
+
+#[test]
+fn a_burst_is_one_reload() {
+    let place = Place::new();
+    place.write("config/a.yaml", rules_of("a"));
+    let calm = Pace { quiet: Duration::from_millis(700), at_most: Duration::from_secs(20), ..BY_EVENTS };
+    let watched = Watched::start(place.source(""), calm);
+    for limit in 0..300 {
+        place.write(
+            &format!("config/{}.yaml", limit % 30),
+            rules_with_limit(&format!("d{}", limit % 30), limit),
+        );
+    }
+    watched.wait_until("all files", |source| domains(source).len() == 31);
+    assert_eq!(watched.source.state().loads, 2, "{:#?}", watched.source.state());
+}
+
+#[test]
+fn a_burst_without_end_is_reloaded_before_its_end() {
+    let place = Place::new();
+    place.write("config/a.yaml", rules_of("a"));
+    let at_most = Duration::from_millis(100);
+    let restless = Pace { quiet: Duration::from_secs(3600), at_most, ..BY_EVENTS };
+    let watched = Watched::start(place.source(""), restless);
+    watched.wait_until("a reload amid writes", |source| {
+        place.write("new.yaml", rules_of("b"));
+        fs::rename(place.path("new.yaml"), place.path("config/a.yaml")).unwrap();
+        domains(source) == ["b"]
+    });
+}
+
+/// A source whose reloads wait, once rules are compiled, until they are let go.
+fn slow_source(place: &Place) -> (Arc<Source<usize>>, Receiver<()>, SyncSender<()>) {
+    let (compiled, is_compiled) = sync_channel(0);
+    let (go, wait) = sync_channel(0);
+    let wait = std::sync::Mutex::new(wait);
+    let directory = RulesDir {
+        root: place.path(""),
+        subdirectory: String::new(),
+        app_directory: "config".to_owned(),
+        ignore_dot_files: false,
+    };
+    let source = Source::new(directory, false, move |_| {
+        compiled.send(()).unwrap();
+        wait.lock().unwrap().recv().unwrap();
+        0
+    });
+    (Arc::new(source), is_compiled, go)
+}
+
+#[test]
+fn a_change_during_a_reload_leads_to_another() {
+    let place = Place::new();
+    place.write("config/a.yaml", rules_of("a"));
+    let (source, is_compiled, go) = slow_source(&place);
+    let watcher = spawn(Arc::clone(&source), ManualClock::default(), BY_EVENTS).unwrap();
+    is_compiled.recv().unwrap();
+    // The files were read, and what was read is not served yet.
+    place.write("config/a.yaml", rules_of("b"));
+    go.send(()).unwrap();
+    is_compiled.recv_timeout(Duration::from_secs(20)).expect("the change was lost");
+    assert_eq!(domains(&source), ["a"]);
+    go.send(()).unwrap();
+    wait_until(&source, "the change", |source| domains(source) == ["b"]);
+    watcher.stop();
+}

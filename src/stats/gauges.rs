@@ -1,0 +1,70 @@
+//! What the exposition shows of other rooms: plain values that the caller of
+//! [`Stats::render`](super::Stats::render) brings along, so that statistics need not know those rooms.
+
+use std::time::Duration;
+
+/// The present state of the other rooms. What is absent is not shown.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Gauges {
+    /// The rules and their reloads.
+    pub rules: Option<RulesGauges>,
+    /// The store of counters, when it is in this process.
+    pub store: Option<StoreGauges>,
+    /// The local cache of keys over their limit, when it is on.
+    pub local_cache: Option<LocalCacheGauges>,
+}
+
+/// The rules that serve, and how the last attempts to load some went.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RulesGauges {
+    /// When rules were last taken, since the start of 1970.
+    pub last_success: Option<Duration>,
+    /// When rules were last refused, since the start of 1970.
+    pub last_error: Option<Duration>,
+    /// Sets that were taken.
+    pub loads: u64,
+    /// Sets that were refused.
+    pub errors: u64,
+    /// The last attempt failed: what serves is not what the files say.
+    pub load_failed: bool,
+    /// A hash of the rules that serve, by which replicas are compared.
+    pub hash: Option<String>,
+    /// Files they were read from.
+    pub files: u64,
+    /// Their domains.
+    pub domains: u64,
+    /// Their limits.
+    pub rules: u64,
+}
+
+/// The store of counters in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoreGauges {
+    /// Counters held.
+    pub keys: u64,
+    /// Counters it may hold.
+    pub keys_max: u64,
+    /// Memory they take.
+    pub bytes: u64,
+    /// Counters given up before their time, because there were as many as may be.
+    pub evictions: u64,
+    /// Counters given back because their time was over.
+    pub expired: u64,
+}
+
+/// The local cache of keys that are known to be over their limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LocalCacheGauges {
+    /// Keys held.
+    pub entries: u64,
+    /// Look-ups that found their key.
+    pub hits: u64,
+    /// Look-ups that did not.
+    pub misses: u64,
+    /// Look-ups.
+    pub lookups: u64,
+    /// Keys dropped because their window was over.
+    pub expired: u64,
+    /// Keys dropped to make room.
+    pub evacuated: u64,
+}

@@ -1,0 +1,131 @@
+//! Statistics: what is counted of rules and of the service, and the page that Prometheus scrapes.
+//!
+//! Reading order: `rule` and `service` hold the counters, [`shard`] is what they are made of, `registry`
+//! keeps a rule's counters by name, `prometheus` writes the page, `names` declares every metric. The
+//! limiter, the source of rules and the server add; the server alone reads.
+//!
+//! Counters are kept by the rule's full key, the name that statsd knows it by; the labels of Prometheus
+//! are made from it when the page is written. A rule's series appear, all of them, with its first hit.
+//!
+//! # What bounds the number of series
+//!
+//! * The rules of the files always have series of their own: their operator bounds them.
+//! * Names made from requests (`detailed_metric`, `value_to_metric`, a limit that the request brings
+//!   along) have room for [`StatsOptions::max_series`]. First come, first kept: were a series dropped
+//!   for a newer one, a caller who invents values could drop those that are watched, and a counter that
+//!   comes back at zero looks like a restart. A name without room, or one longer than a kilobyte,
+//!   counts in the series `__overflow__` of its domain, and in `tollgate_metrics_series_overflow_total`.
+//! * Domains that no rules know have as much room again, counted by themselves: invented domains shall
+//!   not take the room of the metrics that somebody asked for. The rest counts as `__overflow__`.
+//! * A rule that vanishes with a reload keeps its counts, and finds them again when it comes back. Only
+//!   when more rules have come than there were at the last look, and than `max_series`, are vanished ones
+//!   forgotten: never one that something could still count on, and never part of a series whose other
+//!   rules live, so that no counter on the page goes backwards. One that was forgotten and comes back
+//!   starts at zero, as after a restart.
+
+mod bounded;
+mod directory;
+mod gauges;
+mod histogram;
+mod labels;
+mod names;
+mod page;
+mod prometheus;
+mod registry;
+mod rule;
+mod service;
+pub mod shard;
+#[cfg(test)]
+mod tests;
+mod unknown_domains;
+
+use std::{fmt, sync::Arc};
+
+use self::{registry::Registry, unknown_domains::UnknownDomains};
+
+pub use self::{
+    gauges::{Gauges, LocalCacheGauges, RulesGauges, StoreGauges},
+    histogram::Histogram,
+    names::{Kind, Metric, documentation},
+    prometheus::CONTENT_TYPE,
+    rule::{RuleCounter, RuleStats},
+    service::{Method, Refusal, ServiceStats},
+    shard::{Counter, ShardCount},
+};
+
+/// The key, or the domain, under which everything is counted that found no room.
+const OVERFLOW: &str = "__overflow__";
+
+/// The room for names made from requests, unless the operator says otherwise. Each has six series, so
+/// they make a page of 60,000 samples and 7 MB, from counters of 6 MB on two cores: as much as one
+/// target may ask of a Prometheus that comes by every few seconds. Who wants more should decide to.
+pub const DEFAULT_MAX_SERIES: usize = 10_000;
+
+/// How statistics are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatsOptions {
+    /// How many names made from requests have series of their own (`METRICS_MAX_SERIES`).
+    pub max_series: usize,
+    /// How far counters are spread, so that workers don't wait for each other.
+    pub shards: ShardCount,
+}
+
+impl Default for StatsOptions {
+    fn default() -> Self {
+        Self { max_series: DEFAULT_MAX_SERIES, shards: ShardCount::for_workers(1) }
+    }
+}
+
+/// All statistics of one service. Shared by all its rooms.
+pub struct Stats {
+    registry: Registry,
+    unknown_domains: UnknownDomains,
+    service: ServiceStats,
+    #[cfg(target_os = "linux")]
+    process: ::prometheus::process_collector::ProcessCollector,
+}
+
+impl Stats {
+    /// Statistics of a service that starts now.
+    #[must_use]
+    pub fn new(options: StatsOptions) -> Self {
+        Self {
+            registry: Registry::new(options),
+            unknown_domains: UnknownDomains::new(options),
+            service: ServiceStats::new(options.shards),
+            #[cfg(target_os = "linux")]
+            process: ::prometheus::process_collector::ProcessCollector::for_self(),
+        }
+    }
+
+    /// The counters of a rule, by its full key: `domain.key_value.key2…`. They are made on first use and
+    /// are the same ever after. For those who publish rules, not for requests.
+    #[must_use]
+    pub fn rule(&self, full_key: &str) -> Arc<RuleStats> {
+        self.registry.rule(full_key)
+    }
+
+    /// The counters by a full key made from a request. When it is new and finds no room, those of what
+    /// overflows in `domain`, which must be a domain of the rules. A known key costs one look-up.
+    #[must_use]
+    pub fn dynamic(&self, domain: &str, full_key: &str) -> Arc<RuleStats> {
+        self.registry.dynamic(domain, full_key)
+    }
+
+    /// Counts a request for a domain that has no rules.
+    pub fn domain_not_found(&self, domain: &str) {
+        self.unknown_domains.count(domain);
+    }
+
+    /// The counters of the service as a whole.
+    #[must_use]
+    pub fn service(&self) -> &ServiceStats {
+        &self.service
+    }
+}
+
+impl fmt::Debug for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stats").field("service", &self.service).finish_non_exhaustive()
+    }
+}

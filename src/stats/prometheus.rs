@@ -1,0 +1,168 @@
+//! All statistics in Prometheus's text format.
+//!
+//! Called for each scrape, on whatever thread answers it. It reads the counters while others add to
+//! them; of the locks it takes, none is waited for by a look-up of a known name.
+
+use ::prometheus::proto::Metric as Sample;
+
+use super::{
+    Stats,
+    gauges::{Gauges, LocalCacheGauges, RulesGauges, StoreGauges},
+    labels::Labels,
+    names::{self, Metric},
+    page::{Page, count, describe, family, labelled},
+    rule::RuleCounter,
+    service::{Method, Refusal, ServiceStats},
+};
+
+/// What the page is called in HTTP's `Content-Type`.
+pub const CONTENT_TYPE: &str = ::prometheus::TEXT_FORMAT;
+
+impl Stats {
+    /// The page that Prometheus scrapes: what was counted here, and the present state of other rooms.
+    ///
+    /// The work grows with the series, so it is not for a thread that answers requests as well.
+    #[must_use]
+    pub fn render(&self, gauges: &Gauges) -> String {
+        let mut page = Page::default();
+        rules(&mut page, self);
+        domains(&mut page, self);
+        service(&mut page, &self.service);
+        gauges.local_cache.iter().for_each(|cache| local_cache(&mut page, cache));
+        program(&mut page);
+        bounds(&mut page, self);
+        gauges.rules.iter().for_each(|rules| rules_state(&mut page, rules));
+        gauges.store.iter().for_each(|counters| store(&mut page, counters));
+        series(&mut page, self);
+        self.process(&mut page);
+        page.finish()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn process(&self, page: &mut Page) {
+        use ::prometheus::core::Collector;
+        self.process.collect().iter().for_each(|family| page.family(family));
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn process(&self, _: &mut Page) {}
+}
+
+/// The metric of each counter of a rule.
+const fn metric(counter: RuleCounter) -> Metric {
+    match counter {
+        RuleCounter::TotalHits => names::TOTAL_HITS,
+        RuleCounter::OverLimit => names::OVER_LIMIT,
+        RuleCounter::NearLimit => names::NEAR_LIMIT,
+        RuleCounter::WithinLimit => names::WITHIN_LIMIT,
+        RuleCounter::OverLimitWithLocalCache => names::OVER_LIMIT_WITH_LOCAL_CACHE,
+        RuleCounter::ShadowMode => names::SHADOW_MODE,
+    }
+}
+
+/// The six metrics of the rules. Their labels are the same, so they are made once.
+fn rules(page: &mut Page, stats: &Stats) {
+    let totals = stats.registry.totals();
+    let mut family = family(&names::TOTAL_HITS);
+    family.set_metric(totals.keys().map(rule_sample).collect());
+    for counter in RuleCounter::ALL {
+        describe(&mut family, &metric(counter));
+        for (sample, (labels, counts)) in family.mut_metric().iter_mut().zip(&totals) {
+            count(sample, shown(counter, labels, counts));
+        }
+        page.family(&family);
+    }
+}
+
+fn rule_sample(labels: &Labels) -> Sample {
+    let Labels { domain, key1, key2 } = labels;
+    match key2 {
+        Some(key2) => labelled(&names::TOTAL_HITS, &[domain, key1, key2]),
+        None => labelled(&names::TOTAL_HITS, &[domain, key1]),
+    }
+}
+
+/// What a series shows of its rules' counts.
+///
+/// The Go service's mapping takes the `over_limit_with_local_cache` of a rule with a second key for an
+/// `over_limit` too, because its pattern does not end where the name does. So the hits that the local
+/// cache refused stand there twice, and whoever compares replicas of the two services sees that sum.
+fn shown(counter: RuleCounter, labels: &Labels, counts: &[u64; RuleCounter::ALL.len()]) -> u64 {
+    let own = counts[counter as usize];
+    if counter == RuleCounter::OverLimit && labels.key2.is_some() {
+        own.wrapping_add(counts[RuleCounter::OverLimitWithLocalCache as usize])
+    } else {
+        own
+    }
+}
+
+fn domains(page: &mut Page, stats: &Stats) {
+    let unknown = stats.unknown_domains.totals();
+    page.values(&names::DOMAIN_NOT_FOUND, unknown.iter().map(|(domain, n)| ([domain.as_str()], *n)));
+}
+
+fn service(page: &mut Page, service: &ServiceStats) {
+    let errors =
+        [(["redis_error"], service.redis_error.get()), (["service_error"], service.service_error.get())];
+    page.values(&names::SHOULD_RATE_LIMIT_ERROR, errors);
+    let requests = Method::ALL.map(|method| ([method.name()], service.requests(method).get()));
+    page.values(&names::TOTAL_REQUESTS, requests);
+    let times = Method::ALL.map(|method| ([method.name()], service.response_time(method).snapshot()));
+    page.histograms(&names::RESPONSE_TIME, times);
+    page.value(&names::GLOBAL_SHADOW_MODE, service.global_shadow_mode.get());
+}
+
+fn local_cache(page: &mut Page, cache: &LocalCacheGauges) {
+    page.value(&names::LOCAL_CACHE_ENTRIES, cache.entries);
+    page.value(&names::LOCAL_CACHE_HITS, cache.hits);
+    page.value(&names::LOCAL_CACHE_MISSES, cache.misses);
+    page.value(&names::LOCAL_CACHE_LOOKUPS, cache.lookups);
+    page.value(&names::LOCAL_CACHE_EXPIRED, cache.expired);
+    page.value(&names::LOCAL_CACHE_EVACUATED, cache.evacuated);
+}
+
+fn program(page: &mut Page) {
+    let labels = [env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH];
+    page.values(&names::BUILD_INFO, [(labels, 1.0)]);
+}
+
+fn bounds(page: &mut Page, stats: &Stats) {
+    let service = &stats.service;
+    let refused = Refusal::ALL.map(|reason| ([reason.name()], service.refused(reason).get()));
+    page.values(&names::REQUESTS_REFUSED, refused);
+    page.value(&names::CONNECTIONS_OPEN, service.connections_open());
+    page.value(&names::CONNECTIONS_ACCEPTED, service.connections_accepted.get());
+    page.value(&names::CONNECTIONS_REFUSED, service.connections_refused.get());
+}
+
+fn rules_state(page: &mut Page, rules: &RulesGauges) {
+    page.value(&names::CONFIG_LOAD_SUCCESS, rules.loads);
+    page.value(&names::CONFIG_LOAD_ERROR, rules.errors);
+    if let Some(time) = rules.last_success {
+        page.value(&names::RULES_LAST_SUCCESS, time.as_secs_f64());
+    }
+    if let Some(time) = rules.last_error {
+        page.value(&names::RULES_LAST_ERROR, time.as_secs_f64());
+    }
+    page.value(&names::RULES_LOAD_FAILED, u64::from(rules.load_failed));
+    page.values(&names::RULES_HASH, rules.hash.iter().map(|hash| ([hash.as_str()], 1.0)));
+    page.value(&names::RULES_FILES, rules.files);
+    page.value(&names::RULES_DOMAINS, rules.domains);
+    page.value(&names::RULES, rules.rules);
+}
+
+fn store(page: &mut Page, store: &StoreGauges) {
+    page.value(&names::STORE_KEYS, store.keys);
+    page.value(&names::STORE_KEYS_MAX, store.keys_max);
+    page.value(&names::STORE_BYTES, store.bytes);
+    page.value(&names::STORE_EVICTIONS, store.evictions);
+    page.value(&names::STORE_EXPIRED, store.expired);
+}
+
+fn series(page: &mut Page, stats: &Stats) {
+    let (taken, max) = stats.registry.room();
+    page.value(&names::SERIES, taken as u64);
+    page.value(&names::SERIES_MAX, max as u64);
+    let refused = stats.registry.refused();
+    page.values(&names::SERIES_OVERFLOW, refused.iter().map(|(domain, n)| ([domain.as_str()], *n)));
+}

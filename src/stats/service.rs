@@ -1,0 +1,154 @@
+//! What is counted of the service as a whole: requests, errors, refusals, connections, reloads.
+
+use super::{
+    histogram::Histogram,
+    shard::{Counter, ShardCount},
+};
+
+/// The calls that are counted, by the names that gRPC gives them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Method {
+    /// Envoy's question.
+    ShouldRateLimit,
+    /// A load balancer's question whether the service is well.
+    Check,
+}
+
+impl Method {
+    /// Every method, each at its own number.
+    pub const ALL: [Self; 2] = [Self::ShouldRateLimit, Self::Check];
+
+    /// The value of the label `grpc_method`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ShouldRateLimit => "ShouldRateLimit",
+            Self::Check => "Check",
+        }
+    }
+}
+
+/// Why a request was turned away before it was decided.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Refusal {
+    /// Its message is larger than the bound.
+    MessageTooLarge,
+    /// It holds more descriptors than the bound.
+    TooManyDescriptors,
+    /// One of its descriptors holds more entries than the bound.
+    TooManyEntries,
+    /// Its caller's time was up.
+    DeadlineExceeded,
+}
+
+impl Refusal {
+    /// Every refusal, each at its own number.
+    pub const ALL: [Self; 4] =
+        [Self::MessageTooLarge, Self::TooManyDescriptors, Self::TooManyEntries, Self::DeadlineExceeded];
+
+    /// The value of the label `reason`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MessageTooLarge => "message_too_large",
+            Self::TooManyDescriptors => "too_many_descriptors",
+            Self::TooManyEntries => "too_many_entries",
+            Self::DeadlineExceeded => "deadline_exceeded",
+        }
+    }
+}
+
+/// The counters of the service, there from the start.
+#[derive(Debug)]
+pub struct ServiceStats {
+    /// Requests answered with an error because they, or the rules, are not fit to be decided.
+    pub service_error: Counter,
+    /// Requests answered with an error because the counters' store failed. The name is the Go service's.
+    pub redis_error: Counter,
+    /// Requests over their limit that passed because the whole service is in shadow mode.
+    pub global_shadow_mode: Counter,
+    /// Connections taken.
+    pub connections_accepted: Counter,
+    /// Connections of those taken that have ended. Counted in place of those open, because a number that
+    /// only grows can be spread over shards.
+    pub connections_closed: Counter,
+    /// Connections turned away because there were as many as may be.
+    pub connections_refused: Counter,
+    requests: [Counter; Method::ALL.len()],
+    response_time: [Histogram; Method::ALL.len()],
+    refused: [Counter; Refusal::ALL.len()],
+}
+
+impl ServiceStats {
+    pub(super) fn new(shards: ShardCount) -> Self {
+        let counter = || Counter::new(shards);
+        Self {
+            service_error: counter(),
+            redis_error: counter(),
+            global_shadow_mode: counter(),
+            connections_accepted: counter(),
+            connections_closed: counter(),
+            connections_refused: counter(),
+            requests: Method::ALL.map(|_| counter()),
+            response_time: Method::ALL.map(|_| Histogram::new(shards)),
+            refused: Refusal::ALL.map(|_| counter()),
+        }
+    }
+
+    /// Calls of this method, whatever the answer.
+    #[must_use]
+    pub fn requests(&self, method: Method) -> &Counter {
+        &self.requests[method as usize]
+    }
+
+    /// How long the answers of this method took.
+    #[must_use]
+    pub fn response_time(&self, method: Method) -> &Histogram {
+        &self.response_time[method as usize]
+    }
+
+    /// Requests turned away for this reason.
+    #[must_use]
+    pub fn refused(&self, reason: Refusal) -> &Counter {
+        &self.refused[reason as usize]
+    }
+
+    /// Connections open now. The ended ones are read first: one that ends meanwhile is still told as
+    /// open, and there are never fewer than none.
+    #[must_use]
+    pub fn connections_open(&self) -> u64 {
+        let closed = self.connections_closed.get();
+        self.connections_accepted.get().saturating_sub(closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_method_and_reason_counts_for_itself() {
+        let service = ServiceStats::new(ShardCount::for_workers(1));
+        for (n, method) in (1..).zip(Method::ALL) {
+            service.requests(method).add(n);
+            service.response_time(method).observe(Duration::from_secs(n));
+        }
+        for (n, reason) in (1..).zip(Refusal::ALL) {
+            service.refused(reason).add(n);
+        }
+        assert_eq!(Method::ALL.map(|method| service.requests(method).get()), [1, 2]);
+        assert_eq!(Refusal::ALL.map(|reason| service.refused(reason).get()), [1, 2, 3, 4]);
+        let sum = |method| service.response_time(method).snapshot().sum;
+        assert_eq!(Method::ALL.map(sum), [1, 2].map(Duration::from_secs));
+    }
+
+    #[test]
+    fn open_connections_are_those_taken_and_not_ended() {
+        let service = ServiceStats::new(ShardCount::for_workers(2));
+        service.connections_accepted.add(5);
+        service.connections_closed.add(2);
+        assert_eq!(service.connections_open(), 3);
+    }
+}

@@ -1,0 +1,200 @@
+//! Counters that cores do not fight over: each is a few cells, and a thread adds to its own.
+//!
+//! Every worker thread calls [`assign`] once when it starts; from then on it adds to the cells of its
+//! number, while a reader sums over all. Threads without a number share the first cell, which costs
+//! them time and never a count. The counters of this room are all made of such `Cells`.
+
+use std::{
+    cell::Cell,
+    fmt,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+/// Gives the calling thread a shard of its own, as far as there are enough of them.
+///
+/// Numbers are dealt out in turn, so the workers of one server, started together, get distinct ones.
+pub fn assign() {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    THREAD.set(NEXT.fetch_add(1, Relaxed));
+}
+
+thread_local! {
+    static THREAD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many shards a counter has: a power of two, at most [`ShardCount::MAX`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShardCount(u8);
+
+impl ShardCount {
+    /// A rule hit on every core costs 64 bytes a shard, so 10,000 of them take 10 MB at this number.
+    /// More cores than that share shards in pairs, which slows them by nanoseconds.
+    pub const MAX: usize = 16;
+
+    /// One for each worker, rounded up to a power of two.
+    #[must_use]
+    pub fn for_workers(workers: usize) -> Self {
+        let count = workers.clamp(1, Self::MAX).next_power_of_two();
+        Self(u8::try_from(count).unwrap_or(1))
+    }
+
+    fn get(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// The cells of one shard, alone in their cache lines.
+#[repr(align(64))]
+struct Block<const N: usize>([AtomicU64; N]);
+
+/// `N` counters, each spread over all shards. The memory is taken when the first of them counts.
+pub(super) struct Cells<const N: usize> {
+    blocks: OnceLock<Box<[Block<N>]>>,
+    shards: ShardCount,
+}
+
+impl<const N: usize> Cells<N> {
+    /// `N` counters at zero.
+    pub(super) const fn new(shards: ShardCount) -> Self {
+        Self { blocks: OnceLock::new(), shards }
+    }
+
+    /// Adds to the counter of this number. Nothing is no addition, so it does not take memory either.
+    pub(super) fn add(&self, counter: usize, n: u64) {
+        if n == 0 {
+            return;
+        }
+        let blocks = self.blocks.get_or_init(|| (0..self.shards.get()).map(|_| Block::zero()).collect());
+        blocks[THREAD.get() & (blocks.len() - 1)].0[counter].fetch_add(n, Relaxed);
+    }
+
+    /// The counter of this number.
+    pub(super) fn get(&self, counter: usize) -> u64 {
+        self.all()[counter]
+    }
+
+    /// All counters. They are read one after another, so one may be a hit ahead of the next.
+    pub(super) fn all(&self) -> [u64; N] {
+        let mut sums = [0_u64; N];
+        for block in self.blocks.get().into_iter().flatten() {
+            for (sum, cell) in sums.iter_mut().zip(&block.0) {
+                *sum = sum.wrapping_add(cell.load(Relaxed));
+            }
+        }
+        sums
+    }
+
+    /// True once anything was counted.
+    pub(super) fn touched(&self) -> bool {
+        self.blocks.get().is_some()
+    }
+}
+
+impl<const N: usize> Block<N> {
+    fn zero() -> Self {
+        Self([const { AtomicU64::new(0) }; N])
+    }
+}
+
+impl<const N: usize> fmt::Debug for Cells<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.all().fmt(f)
+    }
+}
+
+/// A number that only grows.
+#[derive(Debug)]
+pub struct Counter(Cells<1>);
+
+impl Counter {
+    pub(super) const fn new(shards: ShardCount) -> Self {
+        Self(Cells::new(shards))
+    }
+
+    /// Adds one.
+    pub fn increment(&self) {
+        self.add(1);
+    }
+
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.add(0, n);
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.get(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn shards_are_a_power_of_two_and_at_most_sixteen() {
+        let counts = [0, 1, 2, 3, 4, 5, 16, 17, 1000].map(|n| ShardCount::for_workers(n).get());
+        assert_eq!(counts, [1, 1, 2, 4, 4, 8, 16, 16, 16]);
+    }
+
+    #[test]
+    fn a_shard_fills_whole_cache_lines() {
+        assert_eq!((size_of::<Block<6>>(), align_of::<Block<6>>()), (64, 64));
+        assert_eq!(size_of::<Block<18>>() % 64, 0);
+    }
+
+    #[test]
+    fn no_hit_is_lost_whether_threads_share_a_shard_or_not() {
+        for workers in [1, 2, 4] {
+            let cells = Cells::<2>::new(ShardCount::for_workers(workers));
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        assign();
+                        for _ in 0..50_000 {
+                            cells.add(0, 1);
+                            cells.add(1, 3);
+                        }
+                    });
+                }
+            });
+            assert_eq!(cells.all(), [200_000, 600_000]);
+        }
+    }
+
+    #[test]
+    fn cells_take_no_memory_before_the_first_hit() {
+        let cells = Cells::<6>::new(ShardCount::for_workers(4));
+        cells.add(3, 0);
+        assert!(!cells.touched());
+        assert_eq!(cells.all(), [0; 6]);
+        cells.add(3, 2);
+        assert!(cells.touched());
+        assert_eq!(cells.all(), [0, 0, 0, 2, 0, 0]);
+    }
+
+    #[test]
+    fn threads_that_were_assigned_in_turn_count_in_different_shards() {
+        let cells = Cells::<1>::new(ShardCount::for_workers(16));
+        let numbers: Vec<usize> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    scope.spawn(|| {
+                        assign();
+                        cells.add(0, 1);
+                        THREAD.get()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_ne!(numbers[0], numbers[1]);
+        assert_eq!(cells.get(0), 2);
+    }
+}

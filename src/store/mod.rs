@@ -1,0 +1,185 @@
+//! Where counters live: [`Store`] is asked once a request, for all of its checks together.
+//!
+//! The limiter plans the checks and reads their outcomes; a store counts and nothing else. The in-memory
+//! store answers at once; one across a network answers later and sees the whole request in one call, so
+//! that it can send many requests' checks together.
+
+pub mod memory;
+
+use std::{fmt, future::Future, ops::Range, pin::Pin};
+
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::{Hits, fixed_window},
+    clock::Time,
+    rules::Limit,
+    table::Usage,
+};
+
+/// Counters, shared by all cores.
+pub trait Store: Send + Sync {
+    /// Asks every check of a request and fills in its outcome.
+    ///
+    /// # Errors
+    /// When the counters cannot be reached; then no outcome may be relied on.
+    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
+
+    /// True when [`apply`](Self::apply) always answers [`Applied::Now`].
+    fn answers_at_once(&self) -> bool {
+        false
+    }
+
+    /// Gives back what has ended; called about once a second.
+    fn maintain(&self, _now: Time) {}
+
+    /// How full it is, where the counters are in this process.
+    fn usage(&self) -> Option<StoreUsage> {
+        None
+    }
+}
+
+/// How full a store in this process is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoreUsage {
+    /// What is held, and what has gone.
+    pub held: Usage,
+    /// The bound on keys.
+    pub max_keys: usize,
+}
+
+/// The answer of a store: at once, or when it has heard from elsewhere.
+pub enum Applied<'a> {
+    /// The outcomes are there.
+    Now(Result<(), StoreError>),
+    /// The outcomes are there when this completes.
+    Later(Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>),
+}
+
+impl Applied<'_> {
+    /// Waits for the outcomes.
+    ///
+    /// # Errors
+    /// As [`Store::apply`].
+    pub async fn done(self) -> Result<(), StoreError> {
+        match self {
+            Self::Now(result) => result,
+            Self::Later(future) => future.await,
+        }
+    }
+}
+
+/// Why counters could not be reached, in words for the operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreError(pub String);
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// The checks of one request.
+#[derive(Debug, Default)]
+pub struct Batch<'r> {
+    /// The keys of all checks, one behind the other, so that a request costs one allocation.
+    keys: String,
+    checks: SmallVec<[Check<'r>; 4]>,
+    /// What is added when a check is or would be over its limit.
+    pub counting: Counting,
+}
+
+/// Whether a refused request counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Counting {
+    /// Every hit counts, also those of a request that is refused.
+    #[default]
+    Always,
+    /// When a check would go over its limit, only such checks count; the others look.
+    StopWhenOver,
+    /// Every check looks: one that is not in the batch is known to be over.
+    Look,
+}
+
+/// One counter that is asked, and what it says.
+#[derive(Clone, Debug)]
+pub struct Check<'r> {
+    key: Range<usize>,
+    /// What is held against the counter.
+    pub limit: &'r Limit,
+    /// What is added to it.
+    pub hits: Hits,
+    /// The counter afterwards; set by the store.
+    pub after: u64,
+}
+
+impl<'r> Batch<'r> {
+    /// A batch that puts its keys behind what `keys` holds.
+    #[must_use]
+    pub fn with_space(keys: String) -> Self {
+        Self { keys, ..Self::default() }
+    }
+
+    /// Space for a key, to be written behind what is there and handed to [`push`](Self::push).
+    pub fn keys(&mut self) -> &mut String {
+        &mut self.keys
+    }
+
+    /// Adds a check whose key was written from `start` on, and returns its place.
+    pub fn push(&mut self, start: usize, limit: &'r Limit, hits: Hits) -> usize {
+        self.checks.push(Check { key: start..self.keys.len(), limit, hits, after: 0 });
+        self.checks.len() - 1
+    }
+
+    /// The counter's key of a check.
+    #[must_use]
+    pub fn key(&self, check: &Check<'_>) -> &str {
+        self.keys.get(check.key.clone()).unwrap_or_default()
+    }
+
+    /// The checks in the order in which they were added.
+    #[must_use]
+    pub fn checks(&self) -> &[Check<'r>] {
+        &self.checks
+    }
+
+    /// Keeps the checks for which `keep` holds, and tells of each that was there whether it was kept.
+    pub fn retain(&mut self, mut keep: impl FnMut(&str, &Check<'r>) -> bool) -> SmallVec<[bool; 4]> {
+        let Self { keys, checks, .. } = self;
+        let kept: SmallVec<[bool; 4]> =
+            checks.iter().map(|check| keep(keys.get(check.key.clone()).unwrap_or_default(), check)).collect();
+        let mut each = kept.iter();
+        checks.retain(|_| each.next().copied().unwrap_or(true));
+        kept
+    }
+
+    /// True when there is nothing to ask.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.checks.is_empty()
+    }
+
+    /// Sets each outcome to what `outcome` makes of the check and its key.
+    pub fn answer(&mut self, mut outcome: impl FnMut(&str, &Check<'r>) -> u64) {
+        for check in &mut self.checks {
+            let key = self.keys.get(check.key.clone()).unwrap_or_default();
+            check.after = outcome(key, check);
+        }
+    }
+}
+
+impl Check<'_> {
+    /// True when the counter is over the limit.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.after > u64::from(self.limit.requests_per_unit)
+    }
+
+    /// True when the counter, standing at `current`, would be over the limit with these hits.
+    #[must_use]
+    pub fn would_be_over(&self, current: u64) -> bool {
+        fixed_window::count(current, self.hits) > u64::from(self.limit.requests_per_unit)
+    }
+}

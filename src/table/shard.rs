@@ -1,0 +1,193 @@
+//! One shard of a [`Table`](super::Table): open addressing with linear probing, grown by a quarter.
+//!
+//! A slot is empty (its end is 0), live, or over (its end has come). What is over still carries the
+//! probe on to what lies behind it, and is taken by the next new key that passes.
+
+use super::{Key, Usage};
+
+/// The least number of slots once there are any.
+const MIN_SLOTS: usize = 8;
+
+/// How many neighbours are looked at for the one that ends soonest.
+const NEIGHBOURS: usize = 16;
+
+/// Packed to 4 bytes: with a state of 8 bytes a slot has 28 and no padding.
+#[derive(Clone, Copy)]
+#[repr(C, packed(4))]
+struct Slot<S> {
+    key: Key,
+    state: S,
+    /// The second at which the state is over; 0 where none ever was.
+    end: u32,
+}
+
+pub(super) struct Shard<S> {
+    slots: Box<[Slot<S>]>,
+    /// Slots that are not empty.
+    used: usize,
+    max_entries: usize,
+    expired: u64,
+    evicted: u64,
+}
+
+/// Where a key is, or where it may be put.
+#[derive(Clone, Copy)]
+enum Place {
+    Found(usize),
+    Free(usize),
+    /// Every slot of the probe is live.
+    Nowhere,
+}
+
+impl<S: Copy + Default> Shard<S> {
+    pub(super) fn new(max_entries: usize) -> Self {
+        Self { slots: Box::default(), used: 0, max_entries, expired: 0, evicted: 0 }
+    }
+
+    pub(super) fn get(&self, key: Key, now: u32) -> Option<S> {
+        match self.place(key, now) {
+            Place::Found(at) => Some(self.slots[at].state),
+            _ => None,
+        }
+    }
+
+    pub(super) fn update<R>(&mut self, key: Key, now: u32, end: u32, change: impl FnOnce(&mut S) -> R) -> R {
+        let (at, mut state) = match self.place(key, now) {
+            Place::Found(at) => (at, self.slots[at].state),
+            place => (self.make_room(place, key, now), S::default()),
+        };
+        let result = change(&mut state);
+        self.slots[at] = Slot { key, state, end: end.max(1) };
+        result
+    }
+
+    pub(super) fn remove(&mut self, key: Key, now: u32) {
+        if let Place::Found(at) = self.place(key, now) {
+            self.clear(at);
+        }
+    }
+
+    /// Gives back what has ended, and the memory when most of it is unused.
+    pub(super) fn sweep(&mut self, now: u32) {
+        let live = self.live(now);
+        if live < self.used {
+            self.rebuild(live, now);
+        }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        Usage {
+            entries: self.used,
+            bytes: size_of_val(&*self.slots),
+            expired: self.expired,
+            evicted: self.evicted,
+        }
+    }
+
+    fn place(&self, key: Key, now: u32) -> Place {
+        let mut free = Place::Nowhere;
+        for at in self.probe(key) {
+            let slot = self.slots[at];
+            if slot.end == 0 {
+                return if matches!(free, Place::Nowhere) { Place::Free(at) } else { free };
+            }
+            if slot.end <= now {
+                if matches!(free, Place::Nowhere) {
+                    free = Place::Free(at);
+                }
+            } else if { slot.key } == key {
+                return Place::Found(at);
+            }
+        }
+        free
+    }
+
+    /// All slots, from the one where the key belongs.
+    fn probe(&self, key: Key) -> impl Iterator<Item = usize> + use<S> {
+        let home = self.home(key);
+        (home..self.slots.len()).chain(0..home)
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the upper half of a product with a usize is below it"
+    )]
+    fn home(&self, key: Key) -> usize {
+        // The product's upper half spreads the hash evenly over any number of slots.
+        ((u128::from(key.1) * self.slots.len() as u128) >> 64) as usize
+    }
+
+    /// A slot for a new key, which `place` did not find.
+    fn make_room(&mut self, place: Place, key: Key, now: u32) -> usize {
+        if let Place::Free(at) = place
+            && self.slots[at].end != 0
+        {
+            self.expired += 1;
+            return at;
+        }
+        if self.used >= self.max_entries {
+            let live = self.live(now);
+            if live < self.used {
+                self.rebuild(live, now);
+            } else {
+                self.evict(key);
+            }
+        } else if (self.used + 1) * 20 > self.slots.len() * 17 {
+            let live = self.live(now);
+            self.rebuild(live + 1, now);
+        }
+        self.used += 1;
+        match self.place(key, now) {
+            Place::Free(at) => at,
+            // The table was just made larger than what it holds.
+            Place::Found(_) | Place::Nowhere => 0,
+        }
+    }
+
+    /// Drops the neighbour that ends soonest.
+    fn evict(&mut self, key: Key) {
+        let neighbours = self.probe(key).filter(|at| self.slots[*at].end != 0).take(NEIGHBOURS);
+        if let Some(at) = neighbours.min_by_key(|at| self.slots[*at].end) {
+            self.clear(at);
+            self.evicted += 1;
+        }
+    }
+
+    /// Empties a slot, and moves up what was probed past it.
+    fn clear(&mut self, at: usize) {
+        let slots = self.slots.len();
+        let mut hole = at;
+        for next in (1..slots).map(|step| (at + step) % slots) {
+            if self.slots[next].end == 0 {
+                break;
+            }
+            let belongs = self.home(self.slots[next].key);
+            // True unless its home lies between the hole and itself, where the hole is not in its way.
+            if (next + slots - belongs) % slots >= (next + slots - hole) % slots {
+                self.slots[hole] = self.slots[next];
+                hole = next;
+            }
+        }
+        self.slots[hole].end = 0;
+        self.used -= 1;
+    }
+
+    fn live(&self, now: u32) -> usize {
+        self.slots.iter().filter(|slot| slot.end > now).count()
+    }
+
+    /// Moves what is live into slots for `entries`, with room for a quarter more.
+    fn rebuild(&mut self, entries: usize, now: u32) {
+        let slots = if entries == 0 { 0 } else { (entries * 25 / 17 + 1).max(MIN_SLOTS) };
+        let empty = Slot { key: Key(0, 0), state: S::default(), end: 0 };
+        let old = std::mem::replace(&mut self.slots, vec![empty; slots].into_boxed_slice());
+        let before = std::mem::take(&mut self.used);
+        for slot in old.iter().filter(|slot| slot.end > now) {
+            if let Place::Free(at) = self.place(slot.key, now) {
+                self.slots[at] = *slot;
+                self.used += 1;
+            }
+        }
+        self.expired += (before - self.used) as u64;
+    }
+}

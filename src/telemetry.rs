@@ -1,0 +1,280 @@
+//! Logs: one line an event, as text or JSON, to standard error.
+//!
+//! `main` installs this once, before anything is started. Each line is one write, and a standard error
+//! that is closed costs lines, never the service. The program logs nothing per request above debug.
+
+mod timestamp;
+
+use std::{
+    fmt::{self, Write as _},
+    io::{self, Write as _},
+    time::SystemTime,
+};
+
+use tracing::{Event, Level, Subscriber, field::Field, level_filters::LevelFilter, subscriber};
+use tracing_subscriber::{
+    Layer, Registry,
+    filter::Targets,
+    layer::{Context, SubscriberExt as _},
+};
+
+use self::timestamp::Timestamp;
+use crate::settings::{Log, LogFormat};
+
+/// Sends the program's events to standard error from now on. Only the first call of a process counts.
+pub fn install(log: Log) {
+    // An error says that there is a subscriber already, which then goes on.
+    let _ = subscriber::set_global_default(subscriber(log, to_stderr));
+}
+
+/// A whole line at once: the lines of several threads do not mix.
+fn to_stderr(line: &str) {
+    // There is nobody left to tell of an error.
+    let _ = io::stderr().lock().write_all(line.as_bytes());
+}
+
+fn subscriber(log: Log, write: impl Fn(&str) + Send + Sync + 'static) -> impl Subscriber + Send + Sync {
+    Registry::default().with(targets(log.level)).with(Lines { format: log.format, write })
+}
+
+/// What is logged: of the libraries below us only what is wrong, whatever the level.
+fn targets(level: LevelFilter) -> Targets {
+    let libraries = ["h2", "hyper", "hyper_util", "mio", "notify", "tonic", "tower"];
+    let of_libraries = level.min(LevelFilter::WARN);
+    Targets::new().with_default(level).with_targets(libraries.map(|name| (name, of_libraries)))
+}
+
+/// Writes each event as a line.
+struct Lines<W> {
+    format: LogFormat,
+    write: W,
+}
+
+impl<S: Subscriber, W: Fn(&str) + Send + Sync + 'static> Layer<S> for Lines<W> {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let time = Timestamp::from(SystemTime::now());
+        let level = level_name(*event.metadata().level());
+        (self.write)(&match self.format {
+            LogFormat::Text => text_line(time, level, &fields),
+            LogFormat::Json => json_line(time, level, fields),
+        });
+    }
+}
+
+/// The level as logrus names it, which is what log pipelines of the Go service look for.
+fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warning",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    }
+}
+
+/// An event's message and its other fields, in their order.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    others: Vec<(&'static str, serde_json::Value)>,
+}
+
+impl Fields {
+    fn add(&mut self, field: &Field, value: impl Into<serde_json::Value>) {
+        self.others.push((field.name(), value.into()));
+    }
+}
+
+impl tracing::field::Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            value.clone_into(&mut self.message);
+        } else {
+            self.add(field, value);
+        }
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.record_str(field, &value.to_string());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value);
+    }
+}
+
+/// `2026-07-01T12:00:00.000000000Z warning the message key=value other="a b"`
+fn text_line(time: Timestamp, level: &str, fields: &Fields) -> String {
+    let mut line = format!("{time} {level:<7} ");
+    // A line stays one line, whatever a message quotes.
+    for character in fields.message.chars() {
+        if character.is_control() {
+            line.extend(character.escape_default());
+        } else {
+            line.push(character);
+        }
+    }
+    for (name, value) in &fields.others {
+        // Writing to a String cannot fail.
+        let _ = match value.as_str() {
+            Some(text) if is_plain(text) => write!(line, " {name}={text}"),
+            Some(text) => write!(line, " {name}={text:?}"),
+            None => write!(line, " {name}={value}"),
+        };
+    }
+    line.push('\n');
+    line
+}
+
+/// True when a text can stand after `name=` without quotes.
+fn is_plain(text: &str) -> bool {
+    !text.is_empty()
+        && !text.chars().any(|c| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=' | '\\'))
+}
+
+/// A JSON object with the names that logrus was set to in the Go service.
+fn json_line(time: Timestamp, level: &str, fields: Fields) -> String {
+    let mut object = serde_json::Map::new();
+    for (name, value) in fields.others {
+        // Ours come below; a field of such a name goes by another, as in logrus.
+        let taken = ["@timestamp", "@message", "level"].contains(&name);
+        object.insert(if taken { format!("fields.{name}") } else { name.to_owned() }, value);
+    }
+    object.insert("@timestamp".to_owned(), time.to_string().into());
+    object.insert("@message".to_owned(), fields.message.into());
+    object.insert("level".to_owned(), level.into());
+    let mut line = serde_json::Value::Object(object).to_string();
+    line.push('\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing::{debug, error, info, trace, warn};
+
+    use super::*;
+
+    /// The lines that these events make.
+    fn lines(level: LevelFilter, format: LogFormat, events: impl FnOnce()) -> Vec<String> {
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&written);
+        let write = move |line: &str| sink.lock().unwrap().push(line.to_owned());
+        subscriber::with_default(subscriber(Log { level, format }, write), events);
+        Arc::try_unwrap(written).unwrap().into_inner().unwrap()
+    }
+
+    #[test]
+    fn a_text_line_reads_from_time_to_fields() {
+        let lines = lines(LevelFilter::INFO, LogFormat::Text, || {
+            warn!(port = 8081, host = "a b", file = %"x.yaml", "listening on {}", "it");
+        });
+        let (time, rest) = lines[0].split_once(' ').unwrap();
+        assert_eq!(
+            (time.len(), time.ends_with('Z')),
+            ("2026-07-01T12:00:00.123456789Z".len(), true),
+            "{time}"
+        );
+        assert_eq!(rest, "warning listening on it port=8081 host=\"a b\" file=x.yaml\n");
+        assert_eq!(lines.len(), 1);
+    }
+
+    #[test]
+    fn a_text_line_stays_one_line() {
+        let lines = lines(LevelFilter::INFO, LogFormat::Text, || {
+            info!(value = "x\ny", empty = "", eq = "a=b", "bad\nkey\u{1b}[31m \u{fc}");
+        });
+        let rest = lines[0].split_once(' ').unwrap().1;
+        let expected = r#"info    bad\nkey\u{1b}[31m ü value="x\ny" empty="" eq="a=b""#;
+        assert_eq!(rest, format!("{expected}\n"));
+    }
+
+    #[test]
+    fn a_json_line_has_the_names_of_the_go_service() {
+        let lines = lines(LevelFilter::TRACE, LogFormat::Json, || {
+            let failure = io::Error::other("dis\"k\n");
+            error!(
+                error = &failure as &dyn std::error::Error,
+                count = 3_u64,
+                share = 0.5,
+                on = true,
+                below = -1,
+                "no rules"
+            );
+        });
+        assert!(lines[0].ends_with("}\n") && lines[0].matches('\n').count() == 1, "{}", lines[0]);
+        let mut object: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+        let time = object.as_object_mut().unwrap().remove("@timestamp").unwrap();
+        assert!(time.as_str().unwrap().ends_with('Z'), "{time}");
+        let expected = serde_json::json!({
+            "@message": "no rules",
+            "level": "error",
+            "error": "dis\"k\n",
+            "count": 3,
+            "share": 0.5,
+            "on": true,
+            "below": -1,
+        });
+        assert_eq!(object, expected);
+    }
+
+    #[test]
+    fn a_field_does_not_take_the_place_of_the_level() {
+        let lines = lines(LevelFilter::INFO, LogFormat::Json, || info!(level = "mine", "x"));
+        let object: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+        assert_eq!((&object["level"], &object["fields.level"]), (&"info".into(), &"mine".into()));
+    }
+
+    #[test]
+    fn each_level_lets_through_itself_and_what_is_graver() {
+        for (level, names) in [
+            (LevelFilter::OFF, &[][..]),
+            (LevelFilter::ERROR, &["error"]),
+            (LevelFilter::WARN, &["error", "warning"]),
+            (LevelFilter::DEBUG, &["error", "warning", "info", "debug"]),
+            (LevelFilter::TRACE, &["error", "warning", "info", "debug", "trace"]),
+        ] {
+            let lines = lines(level, LogFormat::Text, || {
+                error!("x");
+                warn!("x");
+                info!("x");
+                debug!("x");
+                trace!("x");
+            });
+            let seen: Vec<_> = lines.iter().map(|line| line.split_whitespace().nth(1).unwrap()).collect();
+            assert_eq!(seen, names);
+        }
+    }
+
+    #[test]
+    fn libraries_are_heard_only_when_something_is_wrong() {
+        let heard = |level| {
+            lines(level, LogFormat::Text, || {
+                debug!(target: "h2::codec", "frame");
+                info!(target: "hyper", "connection");
+                warn!(target: "tower::buffer", "full");
+            })
+        };
+        assert_eq!(heard(LevelFilter::TRACE).len(), 1);
+        assert_eq!(heard(LevelFilter::ERROR).len(), 0);
+    }
+}
