@@ -23,6 +23,8 @@ mod drain;
 mod garbage;
 // Whether the service says that it is fit to be asked.
 mod health;
+// Who may know whom below `src/`, as ARCHITECTURE.md has it.
+mod layers;
 // The rules that come with the project answer as their comments say.
 mod lesson;
 // A million counters.
