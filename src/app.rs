@@ -298,6 +298,12 @@ impl StartError {
     fn runtime(error: io::Error) -> Self {
         Self(vec![format!("the system grants too little to start: {error}")])
     }
+
+    /// The reasons.
+    #[must_use]
+    pub fn reasons(&self) -> &[String] {
+        &self.0
+    }
 }
 
 impl fmt::Display for StartError {

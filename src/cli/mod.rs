@@ -1,14 +1,16 @@
 //! The command line: what a user may type, and the commands that are answered here.
 //!
-//! [`parse`] makes a [`Command`] of the arguments; `main` matches on it. Serving and checking rules are
-//! done elsewhere; asking a server is [`request`]'s, the rest is printing.
+//! [`parse`] makes a [`Command`] of the arguments; `main` matches on it. Each command has a file of its
+//! own; what is only printed is done here.
 
 pub mod request;
+pub mod serve;
 
 use std::{
     ffi::OsString,
     io::{self, Write as _},
     path::{Path, PathBuf},
+    process::ExitCode,
 };
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
@@ -121,9 +123,11 @@ pub fn completions(shell: Shell) -> String {
 }
 
 /// Prints a text to standard output.
-pub fn print(text: &str) {
+#[must_use]
+pub fn print(text: &str) -> ExitCode {
     // Whoever reads it may have seen enough and left, as in `tollgate settings | head`.
     let _ = io::stdout().lock().write_all(text.as_bytes());
+    ExitCode::SUCCESS
 }
 
 #[cfg(test)]

@@ -83,8 +83,7 @@ pub(super) fn plan<'r>(
             None => domain.find(&descriptor.entries, batch.keys()).map_or(Met::Nothing, Met::Rule),
         })
         .collect();
-    let replaced: SmallVec<[&str; 4]> =
-        met.iter().flat_map(|met| met.replaces()).map(|name| &**name).collect();
+    let replaced: SmallVec<[&str; 4]> = met.iter().flat_map(Met::replaces).map(|name| &**name).collect();
     met.into_iter()
         .enumerate()
         .map(|(at, met)| match met.limit() {

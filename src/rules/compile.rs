@@ -17,7 +17,7 @@ use super::{
 };
 
 /// A rules file as it was read.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceFile {
     /// As findings call it.
     pub name: String,

@@ -51,6 +51,8 @@ fn all_gauges() -> Gauges {
         rules: Some(RulesGauges {
             last_success: Some(Duration::from_millis(1_700_000_000_250)),
             last_error: Some(Duration::from_secs(1)),
+            loads: 1,
+            errors: 1,
             load_failed: true,
             hash: Some("c0ffee".to_owned()),
             files: 2,

@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn pieces_are_joined_in_order() {
-        let pieces = ["", "ab", "c", "", "def"].map(Bytes::from_static);
+        let pieces = ["", "ab", "c", "", "def"].map(|piece| Bytes::from_static(piece.as_bytes()));
         assert_eq!(pieces.into_iter().fold(Bytes::new(), join), "abcdef");
     }
 }
