@@ -3,6 +3,7 @@
 use prost::Message;
 use prost_reflect::DescriptorPool;
 use serde_json::json;
+use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 use tonic_reflection::pb::v1::{
     ServerReflectionRequest, ServerReflectionResponse, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
@@ -35,12 +36,7 @@ fn requests_that_lack_something_are_errors_of_the_code_unknown() {
 fn a_limit_of_no_known_unit_is_an_error() {
     let server = Server::start(RULES);
     let mut asked = request("d", &[&[("k", "v")]]);
-    asked.descriptors[0].limit = Some(
-        tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride {
-            requests_per_unit: 3,
-            unit: 0,
-        },
-    );
+    asked.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 3, unit: 0 });
     let status = server.ask(asked).unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unknown, "{status:?}");
 }
@@ -116,6 +112,17 @@ fn reflect(server: &Server, question: MessageRequest) -> ServerReflectionRespons
 fn the_descriptors_of_the_build_are_whole() {
     let pool = DescriptorPool::decode(tollgate::proto::DESCRIPTORS).unwrap();
     assert!(pool.get_service_by_name("envoy.service.ratelimit.v3.RateLimitService").is_some());
+}
+
+#[test]
+fn the_metrics_say_that_they_are_utf_8() {
+    let server = Server::start(&RULES.replace("key: k", "key: ünï"));
+    server.ask(request("d", &[&[("ünï", "v")]])).unwrap();
+    let page = http::get(server.ports.metrics, "/metrics");
+    // Without a charset some readers take the page for Latin-1, and labels come out garbled.
+    let content_type = page.header("content-type").unwrap();
+    assert!(content_type.starts_with("text/plain; version=0.0.4; charset=utf-8"), "{content_type}");
+    assert!(page.text().contains("key1=\"ünï\""), "{}", page.text());
 }
 
 #[test]

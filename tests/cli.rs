@@ -31,7 +31,7 @@ fn check(dir: &Path) -> Output {
 /// `tollgate request` of the service on this port.
 fn ask(port: u16, domain: &str, descriptors: &[&str]) -> Output {
     let address = format!("127.0.0.1:{port}");
-    tollgate(&[&["request", "--server", &address, "--domain", domain], descriptors].concat())
+    tollgate(&[&["request", "--addr", &address, domain], descriptors].concat())
 }
 
 #[test]

@@ -1,19 +1,38 @@
 //! The service from outside: the real binary, and in front of it the real Envoy.
 //!
-//! `tests/run` installs what they need and runs them all.
+//! `tests/run` installs what they need and runs them all. Every test starts its own services, on ports and
+//! in directories of their own, so all run side by side.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod api;
-mod bounds;
-mod cli;
-mod connections;
-mod drain;
-mod envoy;
-mod garbage;
+// What the Go service answered, asked again.
 mod golden;
+// HTTP through Envoy: limits, modes, hits, and a service that is gone.
+mod envoy;
+
+// Errors, `/json`, reflection, the debug pages.
+mod api;
+// What is too much, and the text that it is refused with.
+mod bounds;
+// The command line and its exit codes.
+mod cli;
+// Unix sockets, and connections that grow old.
+mod connections;
+// SIGTERM: nothing is lost.
+mod drain;
+// Random bytes, frames, messages and JSON on every port.
+mod garbage;
+// Whether the service says that it is fit to be asked.
 mod health;
+// Who may know whom below `src/`, as ARCHITECTURE.md has it.
 mod layers;
+// The rules that come with the project answer as their comments say.
 mod lesson;
+// A million counters.
+mod memory;
+// Rules that change under load, in each of the ways that files can.
 mod reload;
+// The first answer, and starts that fail.
 mod start;
+
+// What starts the services and talks to them.
 mod support;

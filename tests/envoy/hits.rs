@@ -75,3 +75,20 @@ fn tokens_of_the_answer_are_charged_when_the_stream_is_done() {
     }
     assert_eq!(ask("1").status, 429, "12 of 10 tokens are spent");
 }
+
+#[test]
+fn tokens_that_were_not_used_are_given_back_when_the_stream_is_done() {
+    let server = Server::start(TEN_TOKENS);
+    // Each request reserves four tokens; its answer gives three back.
+    let reserve = per_user(&json!({"number": 4}));
+    let mut give_back = per_user(&json!({"number": 3, "is_negative_hits": true}));
+    give_back["apply_on_stream_done"] = json!(true);
+    let envoy = Envoy::start(&Wanted::of(&server, json!([reserve, give_back])));
+    let asked = || envoy.stat("cluster.rate_limit.upstream_rq_completed");
+
+    for request in 1..=7 {
+        assert_eq!(envoy.get(&[("x-user", "ann")]).status, 200, "request {request}");
+        eventually("the tokens are given back", || holds(asked() == 2 * request, || asked().to_string()));
+    }
+    assert_eq!(envoy.get(&[("x-user", "ann")]).status, 429, "seven are used, and four more are too many");
+}

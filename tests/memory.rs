@@ -1,0 +1,53 @@
+//! What counters cost: a million live keys.
+
+use http::HeaderMap;
+use tokio::runtime::Builder;
+
+use crate::support::{
+    client::request,
+    raw::{Exchange, RawClient, framed},
+    server::Server,
+};
+
+/// Each value has a counter of its own, and all share one series of the metrics.
+const RULES: &str = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 9}}]\n";
+
+const KEYS: u32 = 1_000_000;
+
+/// As many as one request may hold.
+const AT_ONCE: u32 = 125;
+
+/// 48 bytes a key: room for the key's hash, its count and its window, in a table that is never full.
+const MOST_KIB: u64 = 48 * 1000 * 1000 / 1024;
+
+#[test]
+fn a_million_live_keys_take_48_mb_at_most() {
+    let server = Server::start(RULES);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
+        // Buffers and pools are there before the first key is counted.
+        ask(&mut client, 0..AT_ONCE, "warm").await;
+        let before = server.process.resident_kib();
+        for first in (0..KEYS).step_by(AT_ONCE as usize) {
+            ask(&mut client, first..first + AT_ONCE, "user").await;
+        }
+        let grown = server.process.resident_kib().saturating_sub(before);
+        println!("{KEYS} keys take {grown} KiB");
+        assert!(grown <= MOST_KIB, "{grown} KiB, {MOST_KIB} at most");
+    });
+    let answer = server.ask(request("d", &[&[("user", "user-0")], &[("user", "user-999999")]])).unwrap();
+    let remaining: Vec<_> = answer.statuses.iter().map(|status| status.limit_remaining).collect();
+    assert_eq!(remaining, [7, 7], "the first and the last are still counted");
+}
+
+/// One request of many descriptors, each of another key.
+async fn ask(client: &mut RawClient, numbers: std::ops::Range<u32>, name: &str) {
+    let values: Vec<_> = numbers.map(|number| format!("{name}-{number}")).collect();
+    let descriptors: Vec<_> = values.iter().map(|value| [("user", value.as_str())]).collect();
+    let descriptors: Vec<_> = descriptors.iter().map(<[_; 1]>::as_slice).collect();
+    match client.exchange(framed(&request("d", &descriptors)), &HeaderMap::new()).await {
+        Exchange::Answered(status) if status.code == 0 => {}
+        other => panic!("{other:?}"),
+    }
+}
