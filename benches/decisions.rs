@@ -27,7 +27,7 @@ use tollgate::{
 
 const RULES: usize = 10_000;
 const ROUNDS: usize = 15;
-const DECISIONS: usize = 40_000;
+const DECISIONS: u32 = 40_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let exact = |n: usize| {
@@ -96,10 +96,10 @@ impl Case {
 
     fn round(&mut self) {
         let begun = Instant::now();
-        for request in self.requests.iter().cycle().take(DECISIONS) {
+        for request in self.requests.iter().cycle().take(DECISIONS as usize) {
             black_box(at_once(self.limiter.decide(request)).is_some_and(|answer| answer.is_ok()));
         }
-        self.nanos.push(begun.elapsed().as_secs_f64() * 1e9 / DECISIONS as f64);
+        self.nanos.push(begun.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS));
     }
 
     fn median(&mut self) -> f64 {
@@ -158,11 +158,8 @@ fn million_counters() {
         table.update(table.key(&key), now, end, |count| *count += 1);
     }
     let grown = resident_bytes().saturating_sub(before);
-    println!(
-        "\na million counters: {:.1} MB more resident, of which {:.1} MB are slots",
-        grown as f64 / 1e6,
-        table.usage().bytes as f64 / 1e6
-    );
+    let slots = table.usage().bytes;
+    println!("\na million counters: {} kB more resident, {} kB of them slots", grown / 1000, slots / 1000);
 }
 
 fn resident_bytes() -> u64 {

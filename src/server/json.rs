@@ -115,7 +115,7 @@ mod tests {
         for (json, told) in [
             (r#"{"domian":"d"}"#, "domian"),
             (r#"{"domain":"d"} x"#, "trailing"),
-            (r#"{"domain":1}"#, "domain"),
+            (r#"{"domain":1}"#, "expected a string at line 1"),
             (r#"{"descriptors":[{"limit":{"unit":"WEEK"}}]}"#, "WEEK"),
             ("[]", "map"),
             ("", "EOF"),

@@ -78,10 +78,6 @@ metrics! {
         "Calls of the gRPC method, whatever the answer.";
     RESPONSE_TIME: Histogram "ratelimit_service_response_time_seconds" ["grpc_method"]
         "How long answers took. Envoy waits 20 ms unless told otherwise.";
-    CONFIG_LOAD_SUCCESS: Counter "ratelimit_service_config_load_success" []
-        "Sets of rules that were taken.";
-    CONFIG_LOAD_ERROR: Counter "ratelimit_service_config_load_error" []
-        "Sets of rules that were refused; the last good one went on serving.";
     GLOBAL_SHADOW_MODE: Counter "ratelimit_service_global_shadow_mode" []
         "Requests over their limit that passed because SHADOW_MODE is on.";
     LOCAL_CACHE_ENTRIES: Gauge "ratelimit_localcache_entryCount" []
@@ -106,6 +102,10 @@ metrics! {
         "gRPC connections taken.";
     CONNECTIONS_REFUSED: Counter "tollgate_connections_refused_total" []
         "gRPC connections turned away because there were as many as may be.";
+    CONFIG_LOAD_SUCCESS: Counter "ratelimit_service_config_load_success" []
+        "Sets of rules that were taken.";
+    CONFIG_LOAD_ERROR: Counter "ratelimit_service_config_load_error" []
+        "Sets of rules that were refused; the last good one went on serving.";
     RULES_LAST_SUCCESS: Gauge "tollgate_rules_last_load_success_timestamp_seconds" []
         "When rules were last taken; absent if never.";
     RULES_LAST_ERROR: Gauge "tollgate_rules_last_load_error_timestamp_seconds" []

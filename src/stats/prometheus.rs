@@ -16,7 +16,7 @@ use super::{
 };
 
 /// What the page is called in HTTP's `Content-Type`.
-pub const CONTENT_TYPE: &str = ::prometheus::TEXT_FORMAT;
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl Stats {
     /// The page that Prometheus scrapes: what was counted here, and the present state of other rooms.

@@ -3,7 +3,7 @@
 //! A slot is empty (its end is 0), live, or over (its end has come). What is over still carries the
 //! probe on to what lies behind it, and is taken by the next new key that passes.
 
-use super::{Key, Usage};
+use super::Usage;
 
 /// The least number of slots once there are any.
 const MIN_SLOTS: usize = 8;
@@ -11,11 +11,11 @@ const MIN_SLOTS: usize = 8;
 /// How many neighbours are looked at for the one that ends soonest.
 const NEIGHBOURS: usize = 16;
 
-/// Packed to 4 bytes: with a state of 8 bytes a slot has 28 and no padding.
+/// Packed to 4 bytes: with a state of 8 bytes a slot has 24 and no padding.
 #[derive(Clone, Copy)]
 #[repr(C, packed(4))]
 struct Slot<S> {
-    key: Key,
+    tag: Tag,
     state: S,
     /// The second at which the state is over; 0 where none ever was.
     end: u32,
@@ -28,6 +28,14 @@ pub(super) struct Shard<S> {
     max_entries: usize,
     expired: u64,
     evicted: u64,
+}
+
+/// What stands for a key within its shard: 64 bits that also tell the slot where it belongs, and 32 more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(C, packed(4))]
+pub(super) struct Tag {
+    pub(super) home: u64,
+    pub(super) more: u32,
 }
 
 /// Where a key is, or where it may be put.
@@ -44,25 +52,25 @@ impl<S: Copy + Default> Shard<S> {
         Self { slots: Box::default(), used: 0, max_entries, expired: 0, evicted: 0 }
     }
 
-    pub(super) fn get(&self, key: Key, now: u32) -> Option<S> {
-        match self.place(key, now) {
+    pub(super) fn get(&self, tag: Tag, now: u32) -> Option<S> {
+        match self.place(tag, now) {
             Place::Found(at) => Some(self.slots[at].state),
             _ => None,
         }
     }
 
-    pub(super) fn update<R>(&mut self, key: Key, now: u32, end: u32, change: impl FnOnce(&mut S) -> R) -> R {
-        let (at, mut state) = match self.place(key, now) {
+    pub(super) fn update<R>(&mut self, tag: Tag, now: u32, end: u32, change: impl FnOnce(&mut S) -> R) -> R {
+        let (at, mut state) = match self.place(tag, now) {
             Place::Found(at) => (at, self.slots[at].state),
-            place => (self.make_room(place, key, now), S::default()),
+            place => (self.make_room(place, tag, now), S::default()),
         };
         let result = change(&mut state);
-        self.slots[at] = Slot { key, state, end: end.max(1) };
+        self.slots[at] = Slot { tag, state, end: end.max(1) };
         result
     }
 
-    pub(super) fn remove(&mut self, key: Key, now: u32) {
-        if let Place::Found(at) = self.place(key, now) {
+    pub(super) fn remove(&mut self, tag: Tag, now: u32) {
+        if let Place::Found(at) = self.place(tag, now) {
             self.clear(at);
         }
     }
@@ -84,9 +92,9 @@ impl<S: Copy + Default> Shard<S> {
         }
     }
 
-    fn place(&self, key: Key, now: u32) -> Place {
+    fn place(&self, tag: Tag, now: u32) -> Place {
         let mut free = Place::Nowhere;
-        for at in self.probe(key) {
+        for at in self.probe(tag) {
             let slot = self.slots[at];
             if slot.end == 0 {
                 return if matches!(free, Place::Nowhere) { Place::Free(at) } else { free };
@@ -95,7 +103,7 @@ impl<S: Copy + Default> Shard<S> {
                 if matches!(free, Place::Nowhere) {
                     free = Place::Free(at);
                 }
-            } else if { slot.key } == key {
+            } else if { slot.tag } == tag {
                 return Place::Found(at);
             }
         }
@@ -103,8 +111,8 @@ impl<S: Copy + Default> Shard<S> {
     }
 
     /// All slots, from the one where the key belongs.
-    fn probe(&self, key: Key) -> impl Iterator<Item = usize> + use<S> {
-        let home = self.home(key);
+    fn probe(&self, tag: Tag) -> impl Iterator<Item = usize> + use<S> {
+        let home = self.home(tag);
         (home..self.slots.len()).chain(0..home)
     }
 
@@ -112,13 +120,13 @@ impl<S: Copy + Default> Shard<S> {
         clippy::cast_possible_truncation,
         reason = "the upper half of a product with a usize is below it"
     )]
-    fn home(&self, key: Key) -> usize {
+    fn home(&self, tag: Tag) -> usize {
         // The product's upper half spreads the hash evenly over any number of slots.
-        ((u128::from(key.1) * self.slots.len() as u128) >> 64) as usize
+        ((u128::from(tag.home) * self.slots.len() as u128) >> 64) as usize
     }
 
     /// A slot for a new key, which `place` did not find.
-    fn make_room(&mut self, place: Place, key: Key, now: u32) -> usize {
+    fn make_room(&mut self, place: Place, tag: Tag, now: u32) -> usize {
         if let Place::Free(at) = place
             && self.slots[at].end != 0
         {
@@ -130,14 +138,14 @@ impl<S: Copy + Default> Shard<S> {
             if live < self.used {
                 self.rebuild(live, now);
             } else {
-                self.evict(key);
+                self.evict(tag);
             }
         } else if (self.used + 1) * 20 > self.slots.len() * 17 {
             let live = self.live(now);
             self.rebuild(live + 1, now);
         }
         self.used += 1;
-        match self.place(key, now) {
+        match self.place(tag, now) {
             Place::Free(at) => at,
             // The table was just made larger than what it holds.
             Place::Found(_) | Place::Nowhere => 0,
@@ -145,8 +153,8 @@ impl<S: Copy + Default> Shard<S> {
     }
 
     /// Drops the neighbour that ends soonest.
-    fn evict(&mut self, key: Key) {
-        let neighbours = self.probe(key).filter(|at| self.slots[*at].end != 0).take(NEIGHBOURS);
+    fn evict(&mut self, tag: Tag) {
+        let neighbours = self.probe(tag).filter(|at| self.slots[*at].end != 0).take(NEIGHBOURS);
         if let Some(at) = neighbours.min_by_key(|at| self.slots[*at].end) {
             self.clear(at);
             self.evicted += 1;
@@ -161,7 +169,7 @@ impl<S: Copy + Default> Shard<S> {
             if self.slots[next].end == 0 {
                 break;
             }
-            let belongs = self.home(self.slots[next].key);
+            let belongs = self.home(self.slots[next].tag);
             // True unless its home lies between the hole and itself, where the hole is not in its way.
             if (next + slots - belongs) % slots >= (next + slots - hole) % slots {
                 self.slots[hole] = self.slots[next];
@@ -179,11 +187,11 @@ impl<S: Copy + Default> Shard<S> {
     /// Moves what is live into slots for `entries`, with room for a quarter more.
     fn rebuild(&mut self, entries: usize, now: u32) {
         let slots = if entries == 0 { 0 } else { (entries * 25 / 17 + 1).max(MIN_SLOTS) };
-        let empty = Slot { key: Key(0, 0), state: S::default(), end: 0 };
+        let empty = Slot { tag: Tag { home: 0, more: 0 }, state: S::default(), end: 0 };
         let old = std::mem::replace(&mut self.slots, vec![empty; slots].into_boxed_slice());
         let before = std::mem::take(&mut self.used);
         for slot in old.iter().filter(|slot| slot.end > now) {
-            if let Place::Free(at) = self.place(slot.key, now) {
+            if let Place::Free(at) = self.place(slot.tag, now) {
                 self.slots[at] = *slot;
                 self.used += 1;
             }
