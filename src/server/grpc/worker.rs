@@ -19,18 +19,14 @@ use tokio::{
     time::Instant,
 };
 use tonic::service::Routes;
-use tonic_health::ServingStatus;
 
 use super::{
     Connection, OpenConnection, Options, Parts,
     connection::{self, Calls, Lifetime},
+    others,
     unary::ShouldRateLimit,
 };
-use crate::{
-    proto,
-    server::health,
-    stats::{self, Stats},
-};
+use crate::stats::{self, Stats};
 
 /// All workers.
 pub struct Workers {
@@ -57,16 +53,17 @@ impl Workers {
         drain: &watch::Receiver<bool>,
         drain_timeout: Duration,
     ) -> io::Result<Self> {
+        let others = others::routes(&parts.health);
         let mut workers = Vec::new();
         let mut threads = Vec::new();
         for number in 0..options.workers.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
-            let (parts, drain) = (parts.clone(), drain.clone());
+            let (parts, others, drain) = (parts.clone(), others.clone(), drain.clone());
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
-                let work = work(options, parts, receiver, drain, drain_timeout);
-                LocalSet::new().block_on(&runtime, work);
+                let calls = calls(options, &parts, others);
+                LocalSet::new().block_on(&runtime, work(calls, receiver, drain, drain_timeout));
                 // Whatever is still under way has had its time.
                 runtime.shutdown_background();
             })?;
@@ -112,13 +109,12 @@ impl Workers {
 }
 
 async fn work(
-    options: Options,
-    parts: Parts,
+    calls: Calls,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
     mut drain: watch::Receiver<bool>,
     drain_timeout: Duration,
 ) {
-    let calls = Rc::new(calls(options, &parts).await);
+    let calls = Rc::new(calls);
     let mut connections = JoinSet::new();
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
         let (calls, drain) = (calls.clone(), drain.clone());
@@ -158,7 +154,7 @@ async fn work(
     drain.mark_unchanged();
 }
 
-async fn calls(options: Options, parts: &Parts) -> Calls {
+fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
     let some = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
     Calls {
         hot: ShouldRateLimit {
@@ -166,7 +162,7 @@ async fn calls(options: Options, parts: &Parts) -> Calls {
             stats: parts.stats.clone(),
             max_request_bytes: options.max_request_bytes,
         },
-        others: others(parts).await,
+        others,
         lifetime: Lifetime {
             age: some(options.max_connection_age),
             grace: some(options.max_connection_age_grace),
@@ -177,36 +173,4 @@ async fn calls(options: Options, parts: &Parts) -> Calls {
             options.keepalive_timeout,
         ),
     }
-}
-
-/// Health checks and reflection.
-async fn others(parts: &Parts) -> Routes {
-    let (reporter, health_service) = tonic_health::server::health_reporter();
-    let mut changes = parts.health.changes();
-    changes.mark_changed();
-    tokio::task::spawn_local(async move {
-        while changes.changed().await.is_ok() {
-            let healthy = *changes.borrow_and_update();
-            let status = if healthy { ServingStatus::Serving } else { ServingStatus::NotServing };
-            for service in ["", health::GRPC_SERVICE] {
-                reporter.set_service_status(service, status).await;
-            }
-        }
-    });
-    // Let the first status be set before the first question comes.
-    tokio::task::yield_now().await;
-    let mut routes = Routes::new(health_service);
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    // The descriptors are compiled into this binary; a test asks for both.
-    if let Ok(service) = reflection().build_v1() {
-        routes = routes.add_service(service);
-    }
-    if let Ok(service) = reflection().build_v1alpha() {
-        routes = routes.add_service(service);
-    }
-    routes
 }
