@@ -145,7 +145,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
         #[test]
-        fn hidden_means_that_every_text_is_taken_before(first in "[ab]{0,1}\\*[ab*]{0,3}", later in "[ab]{0,1}\\*[ab*]{0,3}") {
+        fn hidden_means_that_every_text_is_taken_before(
+            first in "[ab]{0,1}\\*[ab*]{0,3}",
+            later in "[ab]{0,1}\\*[ab*]{0,3}",
+        ) {
             // One letter beyond those of the patterns, and as many as the later pattern is long: a text
             // that only the later matches has its stars filled with one such letter each.
             let (one, other) = (Pattern::new(&first), Pattern::new(&later));
