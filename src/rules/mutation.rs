@@ -66,7 +66,7 @@ descriptors:
 ];
 
 /// What YAML is made of, and what it forbids.
-const PIECES: [&str; 44] = [
+const PIECES: [&str; 46] = [
     ":",
     ": ",
     "- ",
@@ -88,6 +88,8 @@ const PIECES: [&str; 44] = [
     "!!",
     "!!int ",
     "!<x>",
+    "!a,",
+    "\\'",
     "|",
     ">",
     "|+2",
