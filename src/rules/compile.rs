@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::{
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, is_break},
     findings::{Findings, Path, quoted},
     lower::{Lowering, Sibling},
     model::{Domain, RuleSet},
@@ -72,14 +72,15 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
 }
 
 impl SourceFile {
-    /// The text as findings count its lines, for showing one of them.
+    /// The text for showing a line of it: every break that YAML counts as one is `\n`, whatever it was.
     #[must_use]
     pub fn readable(&self) -> String {
-        match yaml::decode(&self.text) {
+        let text = match yaml::decode(&self.text) {
             // Findings stand at or before the first character that is not allowed.
-            Ok(text) if text.is_whole() => text.allowed.into_owned(),
-            _ => String::from_utf8_lossy(&self.text).into_owned(),
-        }
+            Ok(text) if text.is_whole() => text.allowed,
+            _ => String::from_utf8_lossy(&self.text),
+        };
+        text.replace("\r\n", "\n").replace(is_break, "\n")
     }
 }
 

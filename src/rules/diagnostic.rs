@@ -48,7 +48,8 @@ impl Diagnostic {
     }
 }
 
-/// The finding in several lines, with the line of the source that it is about.
+/// The finding in several lines, with the line of the source that it is about. The source is the file as
+/// [`SourceFile::readable`](super::SourceFile::readable) gives it, with every break that YAML knows as `\n`.
 ///
 /// ```text
 /// error: unknown unit `hours`
@@ -83,14 +84,18 @@ pub fn render(diagnostic: &Diagnostic, source: Option<&str>) -> String {
 const SHOWN: usize = 100;
 const SHOWN_BEFORE: usize = 60;
 
-/// The line of this place, cut where it is long, and how far in the caret stands. None where the line is
-/// blank, as it is behind the end of the file.
+/// Beyond this column a machine wrote the line, and finding the place in it again for each of many
+/// findings would take longer than all else.
+const LAST_SHOWN_COLUMN: usize = 10_000;
+
+/// The line of this place, cut where it is long, and how far in the caret stands. None where the
+/// line is blank, as it is behind the end of the file.
 fn excerpt(source: &str, place: Place) -> Option<(String, usize)> {
-    let line = lines(source).nth(usize::try_from(place.line).ok()?.checked_sub(1)?)?;
-    if line.trim().is_empty() {
+    let line = source.split('\n').nth(usize::try_from(place.line).ok()?.checked_sub(1)?)?.trim_end();
+    let column = usize::try_from(place.column).ok()?.checked_sub(1)?;
+    if column > LAST_SHOWN_COLUMN || line.is_empty() {
         return None;
     }
-    let column = usize::try_from(place.column).ok()?.checked_sub(1)?;
     let skipped = column.saturating_sub(SHOWN_BEFORE);
     let mut characters = line.chars().skip(skipped);
     // A tab or a control character would move the caret.
@@ -102,22 +107,6 @@ fn excerpt(source: &str, place: Place) -> Option<(String, usize)> {
     }
     let caret = column - skipped;
     Some(if skipped > 0 { (format!("…{shown}"), caret + 1) } else { (shown, caret) })
-}
-
-/// The lines of a text, as YAML counts them.
-fn lines(source: &str) -> impl Iterator<Item = &str> {
-    let mut rest = Some(source);
-    std::iter::from_fn(move || {
-        let text = rest?;
-        let Some(at) = text.find(is_break) else { return rest.take() };
-        let width = if text[at..].starts_with("\r\n") {
-            2
-        } else {
-            text[at..].chars().next().map_or(0, char::len_utf8)
-        };
-        rest = Some(&text[at + width..]);
-        Some(&text[..at])
-    })
 }
 
 /// The characters that end a line, in YAML's view.
@@ -205,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_place_beyond_the_source_shows_nothing() {
-        assert_eq!(excerpt("a\u{2028}b\n", Place { line: 4, column: 1 }), None);
-        assert_eq!(excerpt("a\u{2028}b", Place { line: 2, column: 9 }), Some(("b".to_owned(), 8)));
+        assert_eq!(excerpt("a\nb\n", Place { line: 4, column: 1 }), None);
+        assert_eq!(excerpt("a\nb", Place { line: 2, column: 9 }), Some(("b".to_owned(), 8)));
     }
 }

@@ -17,6 +17,7 @@ mod lower;
 mod shapes;
 mod spelling;
 mod suspicion;
+mod unused;
 mod yaml;
 
 #[cfg(test)]

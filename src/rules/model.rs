@@ -1,6 +1,6 @@
 //! The rules as the service relies on them: valid by construction, never changed once made.
 //!
-//! [`compile`](super::compile) makes them from files; [`matcher`](super::matcher) finds the rule for a
+//! [`compile()`](super::compile()) makes them from files; [`matcher`](super::matcher) finds the rule for a
 //! request; everything else only reads them.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};

@@ -19,22 +19,54 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Rules of every shape, in every notation.
 const SEEDS: [&str; 6] = [
-    "domain: d\ndescriptors:\n  - key: k\n    value: 'a*b'\n    share_threshold: true\n    rate_limit:\n      unit: \
-     hour\n      requests_per_unit: 1_000\n      name: n\n      replaces:\n        - name: m\n",
-    "domain: d\ndescriptors: [{key: k, value: \"t\\tb \\u00e9\", rate_limit: {unit: day, requests_per_unit: 0x10}, \
-     descriptors: [{key: m, shadow_mode: yes}]}]\n",
-    "base: &b\n  rate_limit: &l {unit: minute, requests_per_unit: 5}\ndomain: !!str d\ndescriptors:\n- <<: *b\n  key: \
-     k\n  descriptors:\n  - <<: [*b, *b]\n    key: m\n    rate_limit:\n      <<: *l\n      unit: week\n",
-    "%YAML 1.1\n---\ndomain: d\ndescriptors:\n- ? key\n  : |\n   k\n  value: >-\n   folded\n   text\n  metadata: {a: 1, \
-     b: [x, {1: ~}], c: 2026-01-02, d: !!binary aGVsbG8=, e: !mine {f: .inf}}\n...\n",
-    "# a comment\r\ndomain: d\r\ndescriptors:\r\n- key: k # another\r\n  rate_limit: {unlimited: on}\r\n  \
-     quota_mode: ~\r\n---\r\ndomain: e\r\n",
-    "\u{feff}{\"domain\": \"d\", \"descriptors\": [{\"key\": \"k\", \"rate_limit\": {\"unit\": \"HOUR\", \
-     \"requests_per_unit\": 3}}]}",
+    "domain: d
+descriptors:
+  - key: k
+    value: 'a*b'
+    share_threshold: true
+    rate_limit:
+      unit: hour
+      requests_per_unit: 1_000
+      name: n
+      replaces:
+        - name: m
+",
+    r#"domain: d
+descriptors: [{key: k, value: "t\tb \u00e9", rate_limit: {unit: day, requests_per_unit: 0x10},
+  descriptors: [{key: m, shadow_mode: yes}]}]
+"#,
+    "base: &b
+  rate_limit: &l {unit: minute, requests_per_unit: 5}
+domain: !!str d
+descriptors:
+- <<: *b
+  key: k
+  descriptors:
+  - <<: [*b, *b]
+    key: m
+    rate_limit:
+      <<: *l
+      unit: week
+",
+    "%YAML 1.1
+---
+domain: d
+descriptors:
+- ? key
+  : |
+   k
+  value: >-
+   folded
+   text
+  metadata: {a: 1, b: [x, {1: ~}], c: 2026-01-02, d: !!binary aGVsbG8=, e: !mine {f: .inf}}
+...
+",
+    "# a comment\r\ndomain: d\r\ndescriptors:\r\n- key: k # another\r\n  rate_limit: {unlimited: on}\r\n---\r\n",
+    r#"{"domain": "d", "descriptors": [{"key": "k", "rate_limit": {"unit": "HOUR", "requests_per_unit": 3}}]}"#,
 ];
 
 /// What YAML is made of, and what it forbids.
-const PIECES: [&str; 44] = [
+const PIECES: [&str; 46] = [
     ":",
     ": ",
     "- ",
@@ -56,6 +88,8 @@ const PIECES: [&str; 44] = [
     "!!",
     "!!int ",
     "!<x>",
+    "!a,",
+    "\\'",
     "|",
     ">",
     "|+2",
@@ -172,12 +206,12 @@ fn a_file_nested_without_measure_is_refused_and_the_deepest_allowed_fits_the_sta
         let text = open.repeat(10_000) + &close.repeat(10_000);
         let compiled = compile_one(text.as_bytes());
         assert_eq!(
-            compiled.diagnostics[0].message, "lists and maps are nested more than 500 levels deep",
+            compiled.diagnostics[0].message, "lists and maps are nested more than 250 levels deep",
             "{open}"
         );
     }
-    // 249 lists of descriptors: the file, then a list and a map for each.
-    let depth = 249;
+    // 124 lists of descriptors: the file, then a list and a map for each.
+    let depth = 124;
     let rules = "descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}, ".repeat(depth);
     let text = format!("domain: d\n{rules}{}", "}]".repeat(depth));
     let compiled = compile_one(text.as_bytes());

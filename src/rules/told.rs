@@ -103,11 +103,13 @@ fn errors_of_a_whole_file() {
         ("- a", "1:1 a map with `domain` and `descriptors` is expected here, this is a list"),
         (
             "domain: [",
-            "2:1 this is not YAML: did not find expected node content, while parsing a flow node that begins at line 2, column 1",
+            "2:1 this is not YAML: did not find expected node content, while parsing a flow node \
+             that begins at line 2, column 1",
         ),
         (
             "domain: d\n\tx: 1",
-            "2:1 this is not YAML: found a tab character that violates indentation, while scanning a plain scalar that begins at line 1, column 9",
+            "2:1 this is not YAML: found a tab character that violates indentation, while scanning \
+             a plain scalar that begins at line 1, column 9",
         ),
         ("domain: \x01", "1:9 the control character U+0001 is not allowed"),
     ] {
@@ -127,7 +129,8 @@ fn warnings() {
             "5:49 `shadow_mode` does nothing here",
         ),
         (
-            "- key: k\n  shadow_mode: true\n  descriptors: [{key: m, rate_limit: {unit: day, requests_per_unit: 1}}]",
+            "- key: k\n  shadow_mode: true\n  descriptors: [{key: m, rate_limit: {unit: day, \
+             requests_per_unit: 1}}]",
             "5:3 `shadow_mode` does nothing here: the descriptor has no `rate_limit`",
         ),
         (
@@ -156,7 +159,8 @@ fn warnings() {
             "3:3 no request with the key `sound` gets here: `sound_*` at line 4, column 3 takes every value",
         ),
         (
-            "- key: k\n  value: 'a*'\n  rate_limit: {unlimited: on}\n- key: k\n  value: 'ab*'\n  rate_limit: {unlimited: on}",
+            "- key: k\n  value: 'a*'\n  rate_limit: {unlimited: on}\n- key: k\n  value: 'ab*'\n  \
+             rate_limit: {unlimited: on}",
             "7:3 no request gets to `k_ab*`: `k_a*` at line 4, column 3 takes all that it matches",
         ),
         ("---\ndomain: e", "4:1 the first document of the file ends above this line, and only that is read"),
@@ -172,10 +176,13 @@ fn what_is_common_and_sound_is_not_warned_about() {
     for descriptor in [
         "- key: k\n  rate_limit: {unit: day, requests_per_unit: 0}",
         "- key: sound\n  value: exempt",
-        "- key: k\n  value: 'a*'\n- key: k\n  value: '*'\n  rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: n}]}",
-        "- key: k\n  value_to_metric: true\n  descriptors: [{key: m, rate_limit: {unit: day, requests_per_unit: 1}}]",
+        "- key: k\n  value: 'a*'\n- key: k\n  value: '*'\n  rate_limit: {unit: day, \
+         requests_per_unit: 1, replaces: [{name: n}]}",
+        "- key: k\n  value_to_metric: true\n  descriptors: [{key: m, rate_limit: {unit: day, \
+         requests_per_unit: 1}}]",
         "- key: k\n  shadow_mode: false\n  rate_limit: {unlimited: true}",
-        "- key: k\n  rate_limit: &l {unit: day, requests_per_unit: 1}\n- key: m\n  rate_limit: {<<: *l, unit: hour}",
+        "- key: k\n  rate_limit: &l {unit: day, requests_per_unit: 1}\n- key: m\n  rate_limit: {<<: \
+         *l, unit: hour}",
         "---\n",
     ] {
         assert_eq!(told(&with(descriptor)), [""; 0], "{descriptor}");
@@ -216,9 +223,8 @@ fn merged_files_share_a_level() {
     let compiled = compile_files(&files, MERGING);
     assert_eq!(
         told(&compiled),
-        [
-            "2:15 no request with the key `k` gets here: `k_*` at line 2, column 15 of b.yaml takes every value"
-        ]
+        ["2:15 no request with the key `k` gets here: `k_*` at line 2, column 15 of b.yaml takes \
+             every value"]
     );
     assert_eq!(compiled.diagnostics[0].file, "a.yaml");
     assert_eq!(compiled.rules.unwrap().rule_count(), 2);
@@ -227,7 +233,8 @@ fn merged_files_share_a_level() {
 #[test]
 fn a_limit_given_in_parts_is_laid_together() {
     let compiled = with(
-        "- &x\n  key: k\n  rate_limit: {unit: day, requests_per_unit: 1}\n- <<: *x\n  key: m\n  rate_limit: {requests_per_unit: 9}",
+        "- &x\n  key: k\n  rate_limit: {unit: day, requests_per_unit: 1}\n- <<: *x\n  key: m\n  \
+         rate_limit: {requests_per_unit: 9}",
     );
     let lines = shown(&compiled.rules.unwrap());
     assert_eq!(lines[1], "d.m: unit=DAY requests_per_unit=9, shadow_mode: false, quota_mode: false");

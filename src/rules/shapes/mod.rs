@@ -4,6 +4,7 @@
 //! unknown keys, values of the wrong type, keys given twice. What the values mean together is left to
 //! the compiler and to [`suspicion`](super::suspicion).
 
+mod fields;
 mod keys;
 mod metadata;
 mod reader;

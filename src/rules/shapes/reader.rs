@@ -5,8 +5,6 @@
 //! turn. A value that does not survive the first reading is not [live](Spot::live), and is spared the
 //! checks of that reading.
 
-use std::collections::HashMap;
-
 use super::{
     super::{
         diagnostic::Place,
@@ -14,7 +12,6 @@ use super::{
         yaml::{Content, Link, Meaning, Node, Pair},
     },
     Field, Given,
-    keys::{Level, Standing, help_for_stray, is_known},
 };
 
 /// Reads values and gathers what is wrong with them.
@@ -30,7 +27,7 @@ pub(super) struct Spot<'a> {
     /// Where its key stands; of an item, where the item stands.
     pub(super) key: Place,
     /// Where the alias or merge stands that led here, if one did.
-    via: Option<Place>,
+    pub(super) via: Option<Place>,
     /// False when a later value of the same key stands in its place.
     pub(super) live: bool,
 }
@@ -162,147 +159,6 @@ impl Reader<'_> {
         }
         spot.given(read_items)
     }
-
-    /// Hands each key that counts on this level to `take`, in order, and tells of all others.
-    pub(super) fn fields(
-        &mut self,
-        spot: Spot<'_>,
-        pairs: &[Pair],
-        level: Level,
-        take: &mut dyn FnMut(&mut Self, &str, Spot<'_>),
-    ) {
-        let last = self.last_of_each(&spot, pairs, Some(level));
-        for (at, pair) in pairs.iter().enumerate() {
-            let key = key_text(pair);
-            let live = spot.live && key.is_none_or(|key| last[key] == at);
-            let path = spot.path.key(key.unwrap_or("?"));
-            let value = spot.value(pair, &path, live);
-            match key.map(|key| (key, level.standing(key))) {
-                Some((key, Standing::Counts)) => take(self, key, value),
-                Some((key, Standing::Idle)) if live => {
-                    let message = format!("`{key}` does nothing here");
-                    let help = level.help_for_idle(key);
-                    self.findings.warning(value.key, spot.path, message, Some(help));
-                    // The first reading leaves metadata alone wherever it stands.
-                    if key != "metadata" {
-                        self.loose(value);
-                    }
-                }
-                Some((key, Standing::Unknown)) if live => {
-                    self.key_error(&spot, pair, format!("unknown key {}", quoted(key)), level.help_for(key));
-                }
-                None if live => self.key_is_no_text(&spot, pair),
-                _ => {}
-            }
-        }
-    }
-
-    /// The number of the last pair of each key. Tells of those before it, unless a merge brought them:
-    /// to be written over is what a merge is for.
-    pub(super) fn last_of_each<'p>(
-        &mut self,
-        spot: &Spot<'_>,
-        pairs: &'p [Pair],
-        level: Option<Level>,
-    ) -> HashMap<&'p str, usize> {
-        let mut last = HashMap::with_capacity(pairs.len());
-        for (at, pair) in pairs.iter().enumerate() {
-            if let Some(key) = key_text(pair) {
-                last.insert(key, at);
-            }
-        }
-        for (at, pair) in pairs.iter().enumerate().filter(|(_, pair)| pair.merged.is_none() && spot.live) {
-            let Some(key) = key_text(pair).filter(|key| last[key] != at) else { continue };
-            let winner = &pairs[last[key]];
-            let both_maps =
-                [pair, winner].iter().all(|pair| matches!(pair.value.node.content, Content::Map(_)));
-            let again = winner.merged.unwrap_or(winner.key.node.place);
-            let by = if winner.merged.is_some() { " by a merge" } else { "" };
-            let what_counts = match level {
-                Some(Level::Descriptor) if both_maps && key != "descriptors" => {
-                    "the two are laid over each other"
-                }
-                _ => "the last one counts",
-            };
-            let message = format!("{} is given again{by} at {again}, and {what_counts}", quoted(key));
-            let help = match winner.merged {
-                Some(_) => "what stands last wins: put `<<` before the keys that are to win",
-                None => "leave one of the two out",
-            };
-            self.findings.warning(pair.key.node.place, spot.path, message, Some(help.to_owned()));
-        }
-        last
-    }
-
-    /// What the first reading checks of a value that nobody reads.
-    fn loose(&mut self, spot: Spot<'_>) {
-        match &spot.node.content {
-            Content::Scalar(scalar) => {
-                if matches!(scalar.meaning, Meaning::Float(_) | Meaning::Large(_)) {
-                    self.mismatch(
-                        &spot,
-                        "text, a flag or a whole number",
-                        "such numbers are taken below `metadata` only",
-                    );
-                }
-            }
-            Content::List(links) => {
-                for (at, link) in links.iter().enumerate() {
-                    let path = spot.path.item(at);
-                    let item = spot.item(link, &path);
-                    match &item.node.content {
-                        Content::Map(pairs) => self.loose_map(item, pairs),
-                        _ => {
-                            let message = "a list outside `metadata` holds maps only".to_owned();
-                            self.error(&item, format!("{message}, this is {}", kind(item.node)), "");
-                        }
-                    }
-                }
-            }
-            Content::Map(pairs) => self.loose_map(spot, pairs),
-        }
-    }
-
-    fn loose_map(&mut self, spot: Spot<'_>, pairs: &[Pair]) {
-        let last = self.last_of_each(&spot, pairs, None);
-        for (at, pair) in pairs.iter().enumerate() {
-            let Some(key) = key_text(pair) else {
-                self.key_is_no_text(&spot, pair);
-                continue;
-            };
-            if last[key] != at || key == "metadata" {
-                continue;
-            }
-            let path = spot.path.key(key);
-            if is_known(key) {
-                self.loose(spot.value(pair, &path, true));
-            } else {
-                self.key_error(&spot, pair, format!("unknown key {}", quoted(key)), help_for_stray(key));
-            }
-        }
-    }
-
-    fn key_is_no_text(&mut self, spot: &Spot<'_>, pair: &Pair) {
-        let message = format!("a key must be text, this is {}", kind(&pair.key.node));
-        self.key_error(spot, pair, message, "only below `metadata` other keys are accepted".to_owned());
-    }
-
-    fn key_error(&mut self, spot: &Spot<'_>, pair: &Pair, message: String, help: String) {
-        let via = spot.via.or(pair.merged).or(pair.key.alias);
-        self.error(&Spot { node: &pair.key.node, via, ..*spot }, message, help);
-    }
-}
-
-/// The text of a key; none when it is of another type.
-pub(super) fn key_text(pair: &Pair) -> Option<&str> {
-    match &pair.key.node.content {
-        Content::Scalar(scalar) => match &scalar.meaning {
-            Meaning::Text => Some(&scalar.text),
-            Meaning::Binary(bytes) => std::str::from_utf8(bytes).ok(),
-            _ => None,
-        },
-        _ => None,
-    }
 }
 
 /// What a scalar stands for; none for lists and maps.
@@ -314,7 +170,7 @@ pub(super) fn scalar(node: &Node) -> Option<&Meaning> {
 }
 
 /// A value as messages call it.
-fn kind(node: &Node) -> String {
+pub(super) fn kind(node: &Node) -> String {
     let Content::Scalar(scalar) = &node.content else {
         return if matches!(node.content, Content::List(_)) { "a list" } else { "a map" }.to_owned();
     };

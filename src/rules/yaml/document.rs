@@ -29,7 +29,7 @@ pub(crate) struct Document {
 /// Reads the first document of a file.
 pub(crate) fn read(bytes: &[u8]) -> Result<Document, Fault> {
     let text = text::decode(bytes)?;
-    let guarded = Guarded::of(&text.allowed);
+    let guarded = Guarded::of(&text.allowed)?;
     let mut events = Events::new(&text, &guarded);
     let mut builder = Builder::default();
     while let Some(event) = events.next_of_document()? {

@@ -58,7 +58,7 @@ impl<'t> Events<'t> {
                 };
             }
             EventData::Scalar { value, style, .. } => {
-                self.guarded.restore(value);
+                self.guarded.restore(value, *style);
                 let is_block = matches!(style, ScalarStyle::Literal | ScalarStyle::Folded);
                 // The break that ends this block is then the one that was added.
                 if is_block && self.is_end(event.end_mark) && self.ends_within_a_line() {

@@ -1,22 +1,28 @@
 //! Keeps from the scanner what it cannot bear, and what yaml.v2 reads otherwise.
 //!
-//! `libyaml-safer` ends the program at a tag that is followed by a comma (`[!a,b]`), and refuses a colon
-//! before the end of an item (`{a: b:}`), which yaml.v2 takes as part of the text. A character that
-//! stands nowhere else is put behind each such `!` and `:`. Where the `!` begins a tag, that ends the
-//! tag in a plain error, which yaml.v2 gives too; everywhere else the character is part of some text,
-//! from which it is taken out again.
+//! `libyaml-safer` ends the program at a tag that is followed by a comma (`[!a,b]`), refuses a colon
+//! before the end of an item (`{a: b:}`), which yaml.v2 takes as part of the text, and refuses the escape
+//! `\'` between double quotes, which yaml.v2 takes for a `'`. Characters that stand nowhere else help: a
+//! marker behind each such `!` and `:`, a stand-in for the backslash before each `'`. Where the `!`
+//! begins a tag, the marker ends it in a plain error (yaml.v2 would take the comma for a part of the tag,
+//! which nobody means); everywhere else the characters are part of some text, in which what they stand
+//! for is put back.
 
 use std::borrow::Cow;
 
-use libyaml_safer::Mark;
+use libyaml_safer::{Mark, ScalarStyle};
 
-use super::super::diagnostic::is_break;
+use super::{
+    super::{diagnostic::is_break, unused},
+    Fault,
+};
 
 /// A text that the scanner can bear.
 pub(super) struct Guarded<'t> {
-    /// The text with its markers.
+    /// The text with its markers and stand-ins.
     pub(super) text: Cow<'t, str>,
     marker: char,
+    stand_in: char,
     /// Where the markers stand, in bytes.
     markers: Vec<usize>,
     /// Where lines begin, in bytes; only known when there are markers.
@@ -25,29 +31,45 @@ pub(super) struct Guarded<'t> {
 
 impl<'t> Guarded<'t> {
     /// Guards a text; nearly all need nothing.
-    pub(super) fn of(text: &'t str) -> Self {
+    pub(super) fn of(text: &'t str) -> Result<Self, Fault> {
         let suspects = suspects(text);
-        let unused = ('\u{e000}'..='\u{f8ff}').find(|marker| !suspects.is_empty() && !text.contains(*marker));
-        let Some(marker) = unused else {
-            return Self {
+        let (mut marker, mut stand_in) = ('\0', '\0');
+        if suspects.is_empty() {
+            return Ok(Self {
                 text: Cow::Borrowed(text),
-                marker: '\u{e000}',
+                marker,
+                stand_in,
                 markers: Vec::new(),
                 lines: Vec::new(),
-            };
-        };
+            });
+        }
+        let mut unused = unused::characters([text]);
+        for character in [&mut marker, &mut stand_in] {
+            let message = "the file holds every character of Unicode's private area";
+            *character = unused.next().ok_or_else(|| Fault {
+                place: None,
+                message: message.to_owned(),
+                help: None,
+            })?;
+        }
         let mut guarded = String::with_capacity(text.len() + suspects.len() * marker.len_utf8());
         let mut markers = Vec::with_capacity(suspects.len());
         let mut from = 0;
         for suspect in suspects {
-            guarded.push_str(&text[from..=suspect]);
-            markers.push(guarded.len());
-            guarded.push(marker);
+            guarded.push_str(&text[from..suspect]);
+            match &text[suspect..=suspect] {
+                "\\" => guarded.push(stand_in),
+                mark => {
+                    guarded.push_str(mark);
+                    markers.push(guarded.len());
+                    guarded.push(marker);
+                }
+            }
             from = suspect + 1;
         }
         guarded.push_str(&text[from..]);
-        let lines = line_starts(&guarded);
-        Self { text: Cow::Owned(guarded), marker, markers, lines }
+        let lines = if markers.is_empty() { Vec::new() } else { line_starts(&guarded) };
+        Ok(Self { text: Cow::Owned(guarded), marker, stand_in, markers, lines })
     }
 
     /// True when the scanner ended at a marker, so at a tag that a comma follows.
@@ -64,20 +86,35 @@ impl<'t> Guarded<'t> {
         (mark.line, mark.column.saturating_sub(on_line))
     }
 
-    /// Takes the markers out of a scalar.
-    pub(super) fn restore(&self, value: &mut String) {
-        if !self.markers.is_empty() {
-            value.retain(|character| character != self.marker);
+    /// Puts a scalar back into the words of the file.
+    pub(super) fn restore(&self, value: &mut String, style: ScalarStyle) {
+        if matches!(self.text, Cow::Borrowed(_)) {
+            return;
+        }
+        value.retain(|character| character != self.marker);
+        if value.contains(self.stand_in) {
+            let meant = if style == ScalarStyle::DoubleQuoted { "" } else { "\\" };
+            *value = value.replace(self.stand_in, meant);
         }
     }
 }
 
-/// The bytes behind which a marker is needed, in order.
+/// The bytes that need a marker or a stand-in, in order.
 fn suspects(text: &str) -> Vec<usize> {
     let mut suspects = tags_before_commas(text);
     suspects.extend(colons_within_texts(text));
+    suspects.extend(escaped_quotes(text));
     suspects.sort_unstable();
     suspects
+}
+
+/// Each backslash that would escape a `'`: one that is not itself escaped.
+fn escaped_quotes(text: &str) -> impl Iterator<Item = usize> {
+    let bytes = text.as_bytes();
+    text.match_indices("\\'").map(|(at, _)| at).filter(move |&at| {
+        let before = bytes[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
+        before % 2 == 0
+    })
 }
 
 /// Each `!` that may begin a tag with a comma behind it. No byte is looked at more than a few times.
@@ -178,6 +215,9 @@ mod tests {
             ("[a:, b:]", "a:"),
             ("['a:', b]", "a:"),
             ("- a:}", "a:}"),
+            (r#""it\'s \\'""#, r"it's \'"),
+            (r"'C:\'", r"C:\"),
+            (r"a\'b", r"a\'b"),
         ] {
             let root = read(text.as_bytes()).unwrap().root.unwrap();
             let first = match &root.node.content {

@@ -86,7 +86,8 @@ proptest! {
                 prop_assert!(agrees(&root.node, &theirs), "{text}\n{root:?}\n{theirs:?}");
             }
             // It refuses a key given twice, and so says nothing about the rest.
-            Err(error) => prop_assert!(ours.is_err() || error.to_string().contains("duplicate entry"), "{text}\n{error}"),
+            Err(error) => prop_assert!(ours.is_err() || error.to_string().contains("duplicate \
+             entry"), "{text}\n{error}"),
         }
     }
 }
@@ -125,7 +126,8 @@ fn what_cannot_be_read_is_told_with_its_place_and_what_to_do() {
             "value: *",
             1,
             9,
-            "this is not YAML: did not find expected alphabetic or numeric character, while scanning an alias that begins at line 1, column 8",
+            "this is not YAML: did not find expected alphabetic or numeric character, while \
+             scanning an alias that begins at line 1, column 8",
         ),
     ] {
         let fault = read(text.as_bytes()).unwrap_err();

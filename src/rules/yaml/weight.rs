@@ -5,7 +5,7 @@ use super::{Fault, Link, Pair};
 
 /// How deep lists and maps may be nested, aliases followed. Readers of the tree recurse; this keeps
 /// them far from the end of a thread's stack. The Go service stops at 10,000.
-pub(super) const MAX_DEPTH: u32 = 500;
+pub(super) const MAX_DEPTH: u32 = 250;
 
 /// More values than this never come from aliases in a file that yaml.v2 takes: it allows a tenth of
 /// the values, and a file of the largest size has some eight million.
