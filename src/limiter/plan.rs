@@ -55,8 +55,11 @@ pub(super) enum Handle<'r> {
 /// Limits that the descriptors bring along, each at its descriptor's place.
 pub(super) type Brought = SmallVec<[Option<Limit>; 4]>;
 
-/// The limits that a request brings along.
+/// The limits that a request brings along; nothing where it brings none.
 pub(super) fn brought(request: &Request) -> Result<Brought, Refusal> {
+    if request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
+        return Ok(Brought::new());
+    }
     let limits = request.descriptors.iter().enumerate().map(|(at, descriptor)| {
         let Some(limit) = descriptor.limit else { return Ok(None) };
         let unit = limit.unit().ok_or(Refusal::OverrideUnit { descriptor: at, unit: limit.unit })?;
@@ -74,27 +77,29 @@ pub(super) fn plan<'r>(
     batch: &mut Batch<'r>,
     context: &Context<'_>,
 ) -> Plan<'r> {
-    let met: SmallVec<[Met<'r>; 4]> = request
-        .descriptors
-        .iter()
-        .zip(brought)
-        .map(|(descriptor, brought)| match brought {
-            Some(limit) => Met::Brought(limit),
-            None => domain.find(&descriptor.entries, batch.keys()).map_or(Met::Nothing, Met::Rule),
-        })
-        .collect();
-    let replaced: SmallVec<[&str; 4]> = met.iter().flat_map(Met::replaces).map(|name| &**name).collect();
-    met.into_iter()
-        .enumerate()
-        .map(|(at, met)| match met.limit() {
-            _ if met.is_nothing() => Planned::NoLimit,
+    let met = |at: usize, scratch: &mut String| match brought.get(at) {
+        Some(Some(limit)) => Met::Brought(limit),
+        _ => domain.find(&request.descriptors[at].entries, scratch).map_or(Met::Nothing, Met::Rule),
+    };
+    // Where rules replace others, all are met once before any is planned.
+    let mut replaced: SmallVec<[&str; 4]> = SmallVec::new();
+    if domain.has_replaces {
+        for at in 0..request.descriptors.len() {
+            replaced.extend(met(at, batch.keys()).replaces().iter().map(|name| &**name));
+        }
+    }
+    let planned = |at: usize| {
+        let met = met(at, batch.keys());
+        match met.limit() {
+            None if matches!(met, Met::Nothing) => Planned::NoLimit,
             None => Planned::Unlimited,
             Some(limit) if limit.name.as_deref().is_some_and(|name| replaced.contains(&name)) => {
                 Planned::NoLimit
             }
             Some(limit) => Planned::Limited(check(request, at, &met, limit, served, batch, context)),
-        })
-        .collect()
+        }
+    };
+    (0..request.descriptors.len()).map(planned).collect()
 }
 
 /// What planning needs beside the request and the rules.
@@ -112,10 +117,6 @@ enum Met<'r> {
 }
 
 impl<'r> Met<'r> {
-    fn is_nothing(&self) -> bool {
-        matches!(self, Self::Nothing)
-    }
-
     fn limit(&self) -> Option<&'r Limit> {
         match self {
             Self::Nothing => None,

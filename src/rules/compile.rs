@@ -55,7 +55,7 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
         let siblings = draft.siblings();
         let list = Path::File.key("descriptors");
         let root = lowering.level(&siblings, &list, &format!("{}.", draft.name));
-        let domain = Domain { name: draft.name.into(), root };
+        let domain = Domain::new(draft.name.into(), root);
         domains.insert(domain.name.clone(), domain);
     }
     let rule_count = lowering.rule_count();

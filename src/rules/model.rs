@@ -25,6 +25,8 @@ pub struct Domain {
     pub name: Box<str>,
     /// The first level of its rules.
     pub root: Level,
+    /// Some rule replaces a limit, so that a request's descriptors may bear upon each other.
+    pub has_replaces: bool,
 }
 
 /// The rules that one entry of a request's descriptor is held against.
@@ -217,21 +219,33 @@ impl RuleSet {
     /// Every rule that carries a limit, in no particular order.
     #[must_use]
     pub fn rules(&self) -> Vec<&Rule> {
-        fn collect<'r>(level: &'r Level, into: &mut Vec<&'r Rule>) {
-            for node in level.nodes.values() {
-                into.extend(&node.rule);
-                collect(&node.children, into);
-            }
-        }
         let mut rules = Vec::with_capacity(self.rule_count as usize);
         for domain in self.domains.values() {
-            collect(&domain.root, &mut rules);
+            domain.root.collect(&mut rules);
         }
         rules
     }
 }
 
+impl Domain {
+    /// A domain of these rules.
+    #[must_use]
+    pub fn new(name: Box<str>, root: Level) -> Self {
+        let mut rules = Vec::new();
+        root.collect(&mut rules);
+        let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
+        Self { name, root, has_replaces }
+    }
+}
+
 impl Level {
+    fn collect<'r>(&'r self, into: &mut Vec<&'r Rule>) {
+        for node in self.nodes.values() {
+            into.extend(&node.rule);
+            node.children.collect(into);
+        }
+    }
+
     /// True when no rule stands here, so that a request's descriptor must end one level above.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -63,6 +63,8 @@ pub(super) fn http2(
     let mut builder = http2::Builder::new(LocalExecutor);
     builder
         .timer(TokioTimer::new())
+        // No gRPC client reads a date.
+        .auto_date_header(false)
         .max_concurrent_streams(max_concurrent_streams)
         .max_header_list_size(16 * 1024)
         // Requests are small and many: the connection's window must not be what they wait for.
@@ -101,8 +103,8 @@ async fn answer(calls: Rc<Calls>, request: Request<Incoming>) -> Result<Response
     if request.uri().path() == unary::PATH {
         return Ok(calls.hot.call(request).await);
     }
-    let mut others = calls.others.clone();
-    match others.call(request).await {
+    // On the heap, because the future of every call has room for the largest of both.
+    match Box::pin(calls.others.clone().call(request)).await {
         Ok(response) => Ok(response.map(AnswerBody::Tonic)),
         Err(never) => match never {},
     }
