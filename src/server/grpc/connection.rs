@@ -6,7 +6,7 @@
 
 use std::{
     future::{self, Future},
-    pin::pin,
+    pin::{Pin, pin},
     rc::Rc,
     time::Duration,
 };
@@ -23,7 +23,7 @@ use tower_service::Service;
 
 use super::{
     body::AnswerBody,
-    unary::{self, ShouldRateLimit},
+    unary::{self, Opening, ShouldRateLimit},
 };
 
 /// What a connection needs; one of it for each core.
@@ -99,15 +99,33 @@ pub(super) async fn serve(
     }
 }
 
-async fn answer(calls: Rc<Calls>, request: Request<Incoming>) -> Result<Response<AnswerBody>, tonic::Status> {
-    if request.uri().path() == unary::PATH {
-        return Ok(calls.hot.call(request).await);
+/// Begins to answer a call.
+fn answer(
+    calls: Rc<Calls>,
+    request: Request<Incoming>,
+) -> impl Future<Output = Result<Response<AnswerBody>, tonic::Status>> {
+    // The head of the hot call ends here, and the other calls' future is on the heap: what is moved
+    // about for every call is small.
+    let way = if request.uri().path() == unary::PATH {
+        let (head, body) = request.into_parts();
+        Way::Hot(Opening::of(&head), body)
+    } else {
+        Way::Other(Box::pin(calls.others.clone().call(request)))
+    };
+    async move {
+        match way {
+            Way::Hot(opening, body) => Ok(calls.hot.call(opening, body).await),
+            Way::Other(answer) => match answer.await {
+                Ok(response) => Ok(response.map(AnswerBody::Tonic)),
+                Err(never) => match never {},
+            },
+        }
     }
-    // On the heap, because the future of every call has room for the largest of both.
-    match Box::pin(calls.others.clone().call(request)).await {
-        Ok(response) => Ok(response.map(AnswerBody::Tonic)),
-        Err(never) => match never {},
-    }
+}
+
+enum Way<F> {
+    Hot(Opening, Incoming),
+    Other(Pin<Box<F>>),
 }
 
 async fn wait_until(moment: Option<Instant>) {

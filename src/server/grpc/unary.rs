@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prost::Message;
 use tokio::time::{Instant, timeout_at};
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::body::AnswerBody;
 use crate::{
@@ -35,35 +35,51 @@ pub(super) struct ShouldRateLimit {
     pub(super) max_request_bytes: usize,
 }
 
+/// What is known of a call before its message has come.
+pub(super) struct Opening {
+    begun: Instant,
+    deadline: Option<Instant>,
+    fault: Option<Fault>,
+}
+
+/// A status on the heap: a call's future is moved several times, and errors are rare.
+type Fault = Box<Status>;
+
+impl Opening {
+    /// Reads the head of a call.
+    pub(super) fn of(head: &request::Parts) -> Self {
+        let begun = Instant::now();
+        let deadline = time_out(&head.headers).map(|time_out| begun + time_out);
+        Self { begun, deadline, fault: check_call(head).err() }
+    }
+}
+
 impl ShouldRateLimit {
     /// Answers within the caller's time-out, if it names one.
-    pub(super) async fn call(&self, request: http::Request<Incoming>) -> Response<AnswerBody> {
-        let begun = Instant::now();
-        // The head ends here, so that it is not carried along in what may be moved and must be kept.
-        let (head, body) = request.into_parts();
-        let (checked, time_out) = (check_call(&head), time_out(&head.headers));
-        drop(head);
-        let answer = match (checked, time_out) {
-            (Err(status), _) => Err(status),
-            (Ok(()), None) => self.answer(body).await,
-            // The work is polled before the timer: what is answered at once never arms it.
-            (Ok(()), Some(time_out)) => {
-                timeout_at(begun + time_out, self.answer(body)).await.unwrap_or_else(|_| {
-                    self.stats.service().refused(Reason::DeadlineExceeded).increment();
-                    Err(Status::deadline_exceeded("the caller's grpc-timeout has passed"))
-                })
-            }
+    pub(super) async fn call(&self, opening: Opening, body: Incoming) -> Response<AnswerBody> {
+        let answer = match opening.fault {
+            Some(fault) => Err(fault),
+            None => self.answer_by(opening.deadline, body).await,
         };
         let service = self.stats.service();
         service.requests(StatsMethod::ShouldRateLimit).increment();
-        service.response_time(StatsMethod::ShouldRateLimit).observe(begun.elapsed());
+        service.response_time(StatsMethod::ShouldRateLimit).observe(opening.begun.elapsed());
         match answer {
             Ok(message) => with_message(message),
             Err(status) => status.into_http(),
         }
     }
 
-    async fn answer(&self, body: Incoming) -> Result<Bytes, Status> {
+    async fn answer_by(&self, deadline: Option<Instant>, body: Incoming) -> Result<Bytes, Fault> {
+        let Some(deadline) = deadline else { return Box::pin(self.answer(body)).await };
+        // The work is polled before the timer: what is answered at once never arms it.
+        timeout_at(deadline, self.answer(body)).await.unwrap_or_else(|_| {
+            self.stats.service().refused(Reason::DeadlineExceeded).increment();
+            Err(Status::deadline_exceeded("the caller's grpc-timeout has passed").into())
+        })
+    }
+
+    async fn answer(&self, body: Incoming) -> Result<Bytes, Fault> {
         let message = self.read_message(body).await?;
         let request = RateLimitRequest::decode(message)
             .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")))?;
@@ -73,56 +89,59 @@ impl ShouldRateLimit {
     }
 
     /// Reads one message; in one piece, as it nearly always comes, it is not copied.
-    async fn read_message(&self, mut body: Incoming) -> Result<Bytes, Status> {
-        let mut data = next_piece(&mut body).await?;
+    async fn read_message(&self, mut body: Incoming) -> Result<Bytes, Fault> {
+        let mut data = Bytes::new();
         while data.len() < PREFIX {
             data = join(data, next_piece(&mut body).await?);
         }
+        let length = self.read_prefix(&mut data)?;
+        while data.len() < length {
+            data = join(data, next_piece(&mut body).await?);
+        }
+        if data.len() > length {
+            return Err(Status::internal("more than one message came in a call that takes one").into());
+        }
+        Ok(data)
+    }
+
+    /// Takes the prefix off, and says how long the message is.
+    fn read_prefix(&self, data: &mut Bytes) -> Result<usize, Fault> {
         let compressed = data.get_u8();
         let length = data.get_u32() as usize;
         if compressed != 0 {
-            return Err(Status::unimplemented(
-                "the message is compressed; send it with grpc-encoding identity",
-            ));
+            let help = "the message is compressed; send it with grpc-encoding identity";
+            return Err(Status::unimplemented(help).into());
         }
         let most = self.max_request_bytes;
         if length > most {
             self.stats.service().refused(Reason::MessageTooLarge).increment();
             return Err(Status::resource_exhausted(format!(
                 "the message has {length} bytes, at most {most} are taken (GRPC_MAX_REQUEST_BYTES)"
-            )));
+            ))
+            .into());
         }
-        while data.len() < length {
-            data = join(data, next_piece(&mut body).await?);
-        }
-        if data.len() > length {
-            return Err(Status::internal("more than one message came in a call that takes one"));
-        }
-        Ok(data)
+        Ok(length)
     }
 }
 
 /// The errors of the Go service are of the code UNKNOWN, and its callers may look for that.
 fn status(refusal: &Refusal) -> Status {
-    if refusal.is_out_of_bounds() {
-        Status::invalid_argument(refusal.to_string())
-    } else {
-        Status::unknown(refusal.to_string())
-    }
+    let code = if refusal.is_out_of_bounds() { Code::InvalidArgument } else { Code::Unknown };
+    Status::new(code, refusal.to_string())
 }
 
-fn check_call(head: &request::Parts) -> Result<(), Status> {
+fn check_call(head: &request::Parts) -> Result<(), Fault> {
     if head.method != Method::POST {
-        return Err(Status::internal(format!("the method is {}, gRPC calls are POST", head.method)));
+        return Err(Status::internal(format!("the method is {}, gRPC calls are POST", head.method)).into());
     }
     let content_type = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if !content_type.starts_with(b"application/grpc") {
-        return Err(Status::internal("the content-type is not application/grpc"));
+        return Err(Status::internal("the content-type is not application/grpc").into());
     }
     Ok(())
 }
 
-async fn next_piece(body: &mut Incoming) -> Result<Bytes, Status> {
+async fn next_piece(body: &mut Incoming) -> Result<Bytes, Fault> {
     loop {
         match body.frame().await {
             Some(Ok(frame)) => {
@@ -130,8 +149,10 @@ async fn next_piece(body: &mut Incoming) -> Result<Bytes, Status> {
                     return Ok(data);
                 }
             }
-            Some(Err(error)) => return Err(Status::cancelled(format!("the request broke off: {error}"))),
-            None => return Err(Status::internal("the request ended before its message did")),
+            Some(Err(error)) => {
+                return Err(Status::cancelled(format!("the request broke off: {error}")).into());
+            }
+            None => return Err(Status::internal("the request ended before its message did").into()),
         }
     }
 }
