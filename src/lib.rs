@@ -13,6 +13,7 @@ pub mod algorithm;
 pub mod app;
 pub mod cli;
 pub mod clock;
+pub mod huge_pages;
 pub mod limiter;
 pub mod proto;
 pub mod rules;

@@ -93,6 +93,12 @@ impl Limiter {
         Self { policy, source, store, over_limit, stats, clock }
     }
 
+    /// True when [`decide`](Self::decide) never waits.
+    #[must_use]
+    pub fn answers_at_once(&self) -> bool {
+        self.store.answers_at_once()
+    }
+
     /// May this request pass?
     ///
     /// # Errors

@@ -27,7 +27,7 @@ pub use listen::{Listener, bind_tcp};
 pub use worker::Workers;
 
 use super::health::Health;
-use crate::{limiter::Limiter, stats::Stats};
+use crate::{huge_pages, limiter::Limiter, stats::Stats};
 use listen::Connection;
 
 /// How the server is run; see the settings of the same names.
@@ -66,6 +66,7 @@ pub struct Parts {
 /// accepted at that moment are still taken, and asked to go.
 pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch::Receiver<bool>) {
     let mut refused = Refused::default();
+    let mut idle = true;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -74,6 +75,9 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
         };
         match accepted {
             Ok(connection) => {
+                if std::mem::take(&mut idle) {
+                    huge_pages::allow(true);
+                }
                 if !workers.deal(connection) {
                     refused.tell(&workers);
                 }

@@ -5,10 +5,11 @@
 //! of it. The framing is gRPC's: a byte that says whether the message is compressed, its length in four,
 //! the message.
 
-use std::{sync::Arc, time::Duration};
+use std::{future, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Response, header, request};
+use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prost::Message;
@@ -56,31 +57,61 @@ impl Opening {
 
 impl ShouldRateLimit {
     /// Answers within the caller's time-out, if it names one.
-    pub(super) async fn call(&self, opening: Opening, body: Incoming) -> Response<AnswerBody> {
+    ///
+    /// Nearly every message is there in one piece before its call is first looked at, and a store in this
+    /// process answers at once: then nothing is kept in this future and no timer is made. Whatever has to
+    /// wait does so on the heap.
+    pub(super) async fn call(&self, opening: Opening, mut body: Incoming) -> Response<AnswerBody> {
+        let begun = opening.begun;
         let answer = match opening.fault {
             Some(fault) => Err(fault),
-            None => self.answer_by(opening.deadline, body).await,
+            None => match self.at_once(&mut body).await {
+                Ok(answer) => answer,
+                Err(first) => Box::pin(self.in_time(opening.deadline, first, body)).await,
+            },
         };
         let service = self.stats.service();
         service.requests(StatsMethod::ShouldRateLimit).increment();
-        service.response_time(StatsMethod::ShouldRateLimit).observe(opening.begun.elapsed());
+        service.response_time(StatsMethod::ShouldRateLimit).observe(begun.elapsed());
         match answer {
             Ok(message) => with_message(message),
             Err(status) => status.into_http(),
         }
     }
 
-    async fn answer_by(&self, deadline: Option<Instant>, body: Incoming) -> Result<Bytes, Fault> {
-        let Some(deadline) = deadline else { return Box::pin(self.answer(body)).await };
-        // The work is polled before the timer: what is answered at once never arms it.
-        timeout_at(deadline, self.answer(body)).await.unwrap_or_else(|_| {
+    /// The answer if neither the message nor the counters have to be waited for; else what has come of
+    /// the message.
+    async fn at_once(&self, body: &mut Incoming) -> Result<Result<Bytes, Fault>, Bytes> {
+        let piece = future::poll_fn(|context| Poll::Ready(Pin::new(&mut *body).poll_frame(context))).await;
+        let Poll::Ready(Some(Ok(frame))) = piece else { return Err(Bytes::new()) };
+        let data = frame.into_data().map_err(|_| Bytes::new())?;
+        let whole = data.len() >= PREFIX && data.len() - PREFIX == (&data[1..PREFIX]).get_u32() as usize;
+        if !whole || !self.limiter.answers_at_once() {
+            return Err(data);
+        }
+        Ok(self.answer(data).await)
+    }
+
+    async fn in_time(
+        &self,
+        deadline: Option<Instant>,
+        first: Bytes,
+        mut body: Incoming,
+    ) -> Result<Bytes, Fault> {
+        let answer = async {
+            let message = self.read_message(first, &mut body).await?;
+            self.answer(message).await
+        };
+        let Some(deadline) = deadline else { return answer.await };
+        timeout_at(deadline, answer).await.unwrap_or_else(|_| {
             self.stats.service().refused(Reason::DeadlineExceeded).increment();
             Err(Status::deadline_exceeded("the caller's grpc-timeout has passed").into())
         })
     }
 
-    async fn answer(&self, body: Incoming) -> Result<Bytes, Fault> {
-        let message = self.read_message(body).await?;
+    /// Answers a message with its prefix.
+    async fn answer(&self, mut message: Bytes) -> Result<Bytes, Fault> {
+        self.read_prefix(&mut message)?;
         let request = RateLimitRequest::decode(message)
             .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")))?;
         let request = Request::from(request);
@@ -88,17 +119,17 @@ impl ShouldRateLimit {
         Ok(frame(&RateLimitResponse::from(answer)))
     }
 
-    /// Reads one message; in one piece, as it nearly always comes, it is not copied.
-    async fn read_message(&self, mut body: Incoming) -> Result<Bytes, Fault> {
-        let mut data = Bytes::new();
+    /// Reads one message with its prefix.
+    async fn read_message(&self, first: Bytes, body: &mut Incoming) -> Result<Bytes, Fault> {
+        let mut data = first;
         while data.len() < PREFIX {
-            data = join(data, next_piece(&mut body).await?);
+            data = join(data, next_piece(body).await?);
         }
-        let length = self.read_prefix(&mut data)?;
-        while data.len() < length {
-            data = join(data, next_piece(&mut body).await?);
+        let length = self.read_prefix(&mut data.clone())?;
+        while data.len() - PREFIX < length {
+            data = join(data, next_piece(body).await?);
         }
-        if data.len() > length {
+        if data.len() - PREFIX > length {
             return Err(Status::internal("more than one message came in a call that takes one").into());
         }
         Ok(data)
