@@ -27,7 +27,7 @@ impl Block {
 
     /// The file that the block is to be saved as.
     pub(super) fn path(&self) -> Option<&str> {
-        self.info.iter().map(String::as_str).find(|word| word.ends_with(".yaml"))
+        self.info.iter().map(String::as_str).find(|word| word.contains('/'))
     }
 
     /// The commands of a console, each with what it prints.
