@@ -17,6 +17,8 @@ mod bounds;
 mod cli;
 // Unix sockets, and connections that grow old.
 mod connections;
+// What the pages for people say.
+mod docs;
 // SIGTERM: nothing is lost.
 mod drain;
 // Random bytes, frames, messages and JSON on every port.

@@ -1,0 +1,225 @@
+//! The pages for people, held against the program: tables, rules, commands, names and links.
+//!
+//! Two tables are made from the code. `TOLLGATE_WRITE_DOCS=1` writes them anew where they differ.
+
+use std::{
+    collections::BTreeSet,
+    env,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use tollgate::rules::{CompileOptions, Compiled, SourceFile, compile};
+
+use crate::support::server::{BINARY, Server, Setup};
+
+mod markdown;
+
+use markdown::{Block, blocks, links, slugs};
+
+#[test]
+fn the_settings_table_is_that_of_the_program() {
+    holds_table("README.md", "settings", &tollgate::settings::markdown());
+}
+
+#[test]
+fn the_metrics_table_is_that_of_the_program() {
+    let mut table = "| Metric | Kind | Labels | What it tells |\n|---|---|---|---|\n".to_owned();
+    for metric in tollgate::stats::documentation() {
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        let cells = [format!("`{}`", metric.name), metric.kind.to_string(), labels.join(", ")];
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "| {} | {} |", cells.join(" | "), metric.help);
+    }
+    holds_table("docs/metrics.md", "metrics", &table);
+}
+
+/// Holds what stands between `<!-- name -->` and `<!-- /name -->` of a page against `table`.
+fn holds_table(page: &str, name: &str, table: &str) {
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->\n"));
+    let text = read(page);
+    let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("no {begin:?} in {page}"));
+    let (written, after) = rest.split_once(&end).unwrap_or_else(|| panic!("no {end:?} in {page}"));
+    let wanted = format!("\n{table}\n");
+    if written == wanted {
+        return;
+    }
+    if env::var_os("TOLLGATE_WRITE_DOCS").is_some() {
+        return fs::write(root().join(page), [before, &begin, &wanted, &end, after].concat()).unwrap();
+    }
+    let differing: BTreeSet<&str> = written
+        .lines()
+        .collect::<BTreeSet<_>>()
+        .symmetric_difference(&wanted.lines().collect())
+        .copied()
+        .collect();
+    panic!(
+        "the table `{name}` of {page} is not what the program says; TOLLGATE_WRITE_DOCS=1 cargo test --test all \
+         docs:: writes it anew. Differing lines:\n{}",
+        differing.into_iter().collect::<Vec<_>>().join("\n")
+    );
+}
+
+#[test]
+fn every_rules_file_shown_is_taken_or_refused_as_the_page_says() {
+    let mut seen = 0;
+    for page in pages() {
+        for block in rules_files(&page) {
+            let compiled = compiled(&block);
+            let told: Vec<_> = compiled.diagnostics.iter().map(ToString::to_string).collect();
+            let is_as_said = if block.is_refused() { compiled.rules.is_none() } else { told.is_empty() };
+            assert!(is_as_said, "{page}:{}:\n{}", block.line, told.join("\n"));
+            seen += 1;
+        }
+    }
+    assert!(seen > 10, "only {seen} blocks are marked as yaml");
+}
+
+fn compiled(block: &Block) -> Compiled {
+    let file = SourceFile { name: "shown.yaml".to_owned(), text: block.text.clone().into_bytes() };
+    compile(&[file], CompileOptions::default())
+}
+
+#[test]
+fn every_command_shown_answers_as_shown() {
+    let mut seen = 0;
+    for page in pages() {
+        let consoles: Vec<_> = blocks(&read(&page)).into_iter().filter(|block| block.is("console")).collect();
+        if consoles.is_empty() {
+            continue;
+        }
+        // The counters of a page begin anew when a minute ends, so it is played again then.
+        let differences = loop {
+            let begun = minute();
+            let differences = play(&page, &consoles);
+            if minute() == begun {
+                break differences;
+            }
+        };
+        assert!(differences.is_empty(), "{page}:\n{}", differences.join("\n"));
+        seen += consoles.len();
+    }
+    assert!(seen > 5, "only {seen} blocks are marked as console");
+}
+
+/// Types the commands of a page, in their order, before one server that has every rules file of the page
+/// and those that come with the project. Gives what differs from the page.
+fn play(page: &str, consoles: &[Block]) -> Vec<String> {
+    let lesson = fs::read_to_string(root().join("config/lesson.yaml")).unwrap();
+    let files = rules_files(page);
+    let good = files.iter().filter(|block| !block.is_refused());
+    let setup = good.fold(Setup::new().rules("lesson.yaml", &lesson), |setup, block| {
+        setup.rules(&format!("line-{}.yaml", block.line), &block.text)
+    });
+    let server = setup.start();
+    for block in &files {
+        if let Some(path) = block.path() {
+            let path = server.dir().join("shown").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, &block.text).unwrap();
+        }
+    }
+    let steps =
+        consoles.iter().flat_map(|block| block.steps().into_iter().map(move |step| (block.line, step)));
+    let mut differences = Vec::new();
+    for (line, (command, shown)) in steps {
+        let (said, code) = type_command(&server, &command);
+        let expected = i32::from(shown.starts_with("OVER_LIMIT") || shown.starts_with("error"));
+        if without_seconds(&said) != without_seconds(&shown) || code != Some(expected) {
+            differences.push(format!("block at line {line}: $ {command}\n{said}(exit code {code:?})"));
+        }
+    }
+    differences
+}
+
+/// What a command of a page prints, and its exit code. `request` asks the server, `check` looks at the
+/// files that the page names.
+fn type_command(server: &Server, command: &str) -> (String, Option<i32>) {
+    let (_, arguments) = command.split_once("tollgate ").expect("consoles show tollgate alone");
+    let mut words: Vec<String> =
+        arguments.split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect();
+    if words[0] == "request" {
+        words.splice(1..1, ["--addr".to_owned(), format!("127.0.0.1:{}", server.ports.grpc)]);
+    }
+    let shown = server.dir().join("shown");
+    fs::create_dir_all(&shown).unwrap();
+    let output = Command::new(BINARY).args(words).current_dir(shown).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (String::from_utf8(said).unwrap(), output.status.code())
+}
+
+/// The text with an `N` for the seconds until a window ends: they depend on when one asks.
+fn without_seconds(text: &str) -> String {
+    const BEFORE: &str = "whole again in ";
+    let mut parts = text.trim_end().split(BEFORE);
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        text + BEFORE + "N" + part.trim_start_matches(|character: char| character.is_ascii_digit())
+    })
+}
+
+fn minute() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 60
+}
+
+#[test]
+fn every_metric_named_exists() {
+    let known: BTreeSet<&str> = tollgate::stats::documentation().iter().map(|metric| metric.name).collect();
+    for page in pages() {
+        let text = read(&page);
+        let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
+        let names = text
+            .split(|character| !is_name(character))
+            .filter(|word| word.starts_with("ratelimit_") || word.starts_with("tollgate_"));
+        for name in names {
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+            let is_one = known.contains(name) || base.is_some_and(|base| known.contains(base));
+            let begins_some = name.ends_with('_') && known.iter().any(|known| known.starts_with(name));
+            assert!(is_one || begins_some, "{page}: {name}");
+        }
+    }
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    for page in pages() {
+        let directory = Path::new(&page).parent().unwrap().to_owned();
+        for link in links(&read(&page)) {
+            if link.starts_with("https://") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if path.is_empty() { PathBuf::from(&page) } else { directory.join(path) };
+            assert!(root().join(&target).exists(), "{page} links to {link}");
+            let has_anchor = || slugs(&read(target.to_str().unwrap())).contains(anchor);
+            assert!(anchor.is_empty() || has_anchor(), "{page} links to {link}, which has no such heading");
+        }
+    }
+}
+
+/// The pages for people, by their path from the root.
+fn pages() -> Vec<String> {
+    let of = |directory: &str| {
+        let entries = fs::read_dir(root().join(directory)).unwrap().map(|entry| entry.unwrap().path());
+        let pages = entries.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+        let name = |path: PathBuf| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        pages.map(name).collect::<BTreeSet<_>>()
+    };
+    of("").into_iter().chain(of("docs")).collect()
+}
+
+/// The rules files of a page. A block of YAML that is something else says so behind `yaml`.
+fn rules_files(page: &str) -> Vec<Block> {
+    blocks(&read(page)).into_iter().filter(Block::is_rules_file).collect()
+}
+
+fn read(page: &str) -> String {
+    fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}

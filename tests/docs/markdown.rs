@@ -1,0 +1,98 @@
+//! As much of Markdown as the project's pages use: fenced blocks, links, headings.
+
+use std::collections::BTreeSet;
+
+/// A fenced block.
+pub(super) struct Block {
+    /// The line of its fence, from 1.
+    pub(super) line: usize,
+    /// The words behind the fence: the language, and what the page says of the block.
+    info: Vec<String>,
+    pub(super) text: String,
+}
+
+impl Block {
+    pub(super) fn is(&self, language: &str) -> bool {
+        self.info.first().is_some_and(|first| first == language)
+    }
+
+    /// `yaml`, `yaml path/of/a.yaml` or `yaml refused path/of/a.yaml`.
+    pub(super) fn is_rules_file(&self) -> bool {
+        self.is("yaml") && (self.info.len() == 1 || self.is_refused() || self.path().is_some())
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.info.iter().any(|word| word == "refused")
+    }
+
+    /// The file that the block is to be saved as.
+    pub(super) fn path(&self) -> Option<&str> {
+        self.info.iter().map(String::as_str).find(|word| word.contains('/'))
+    }
+
+    /// The commands of a console, each with what it prints.
+    pub(super) fn steps(&self) -> Vec<(String, String)> {
+        let mut steps: Vec<(String, String)> = Vec::new();
+        for line in self.text.lines() {
+            if let Some(command) = line.strip_prefix("$ ") {
+                steps.push((command.to_owned(), String::new()));
+            } else {
+                let (_, printed) = steps.last_mut().expect("a console begins with a command");
+                *printed += line;
+                *printed += "\n";
+            }
+        }
+        steps
+    }
+}
+
+/// The fenced blocks of a page.
+pub(super) fn blocks(page: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut open: Option<Block> = None;
+    for (at, line) in page.lines().enumerate() {
+        match (line.strip_prefix("```"), &mut open) {
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some(info), None) => {
+                let info = info.split_whitespace().map(str::to_owned).collect();
+                open = Some(Block { line: at + 1, info, text: String::new() });
+            }
+            (None, Some(block)) => {
+                block.text += line;
+                block.text += "\n";
+            }
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "a block is not closed");
+    blocks
+}
+
+/// Where the links of a page lead.
+pub(super) fn links(page: &str) -> Vec<String> {
+    let prose = prose(page);
+    let targets = prose.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    targets.map(|(target, _)| target.to_owned()).collect()
+}
+
+/// The anchors of a page's headings, as forges make them.
+pub(super) fn slugs(page: &str) -> BTreeSet<String> {
+    let prose = prose(page);
+    let headings = prose.lines().filter(|line| line.starts_with('#'));
+    let kept = |character: &char| character.is_alphanumeric() || matches!(character, ' ' | '-' | '_');
+    headings
+        .map(|heading| heading.trim_start_matches('#').trim().to_lowercase())
+        .map(|heading| heading.chars().filter(kept).collect::<String>().replace(' ', "-"))
+        .collect()
+}
+
+/// The page without its fenced blocks.
+fn prose(page: &str) -> String {
+    let mut is_fenced = false;
+    let outside = page.lines().filter(|line| {
+        let is_fence = line.starts_with("```");
+        is_fenced ^= is_fence;
+        !is_fenced && !is_fence
+    });
+    outside.collect::<Vec<_>>().join("\n")
+}
