@@ -4,13 +4,15 @@
 
 use std::{
     collections::HashMap,
+    fs,
     io::{self, Write},
+    path::Path,
     process::ExitCode,
 };
 
 use super::{CheckArgs, serve::Environment};
 use crate::{
-    rules::{CompileOptions, Compiled, compile, render},
+    rules::{CompileOptions, Compiled, SourceFile, compile, render},
     source::{Reading, RulesDir, read_dir},
 };
 
@@ -23,7 +25,7 @@ pub fn run(args: &CheckArgs, environment: &Environment) -> ExitCode {
         Err(problems) => {
             let _ = writeln!(
                 io::stderr().lock(),
-                "error: the settings make no sense:\n  {}",
+                "error: nothing could be checked:\n  {}",
                 problems.join("\n  ")
             );
             return ExitCode::from(2);
@@ -38,8 +40,10 @@ pub fn run(args: &CheckArgs, environment: &Environment) -> ExitCode {
 
 fn read(args: &CheckArgs, environment: &Environment) -> Result<(Reading, CompileOptions), Vec<String>> {
     let mut options = CompileOptions { merge_domains: args.merge_domains };
-    if let Some(directory) = &args.dir {
-        return Ok((read_dir(directory, args.ignore_dot_files), options));
+    match &args.dir {
+        Some(file) if file.is_file() => return Ok((read_file(file)?, options)),
+        Some(directory) => return Ok((read_dir(directory, args.ignore_dot_files), options)),
+        None => {}
     }
     let rules = environment.settings()?.0.rules;
     options.merge_domains |= rules.merge_domains;
@@ -50,6 +54,12 @@ fn read(args: &CheckArgs, environment: &Environment) -> Result<(Reading, Compile
         ignore_dot_files: rules.ignore_dot_files || args.ignore_dot_files,
     };
     Ok((directory.read(), options))
+}
+
+fn read_file(file: &Path) -> Result<Reading, Vec<String>> {
+    let name = file.display().to_string();
+    let text = fs::read(file).map_err(|error| vec![format!("{name}: the file cannot be read: {error}")])?;
+    Ok(Reading { files: vec![SourceFile { name, text }], findings: Vec::new() })
 }
 
 /// Compiles what was read, writes every finding with its line of the source and a summary, and says
@@ -95,7 +105,6 @@ fn count(number: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::SourceFile;
 
     fn checked(files: &[(&str, &str)]) -> (bool, String) {
         let files: Vec<SourceFile> = files

@@ -40,6 +40,17 @@ pub(super) fn check(reader: &mut Reader<'_>) {
     }
 }
 
+/// Variables of the Go service that ask for counters shared by replicas, though they name no server.
+const SHARED_COUNTERS: [&str; 7] = [
+    "REDIS_SOCKET_TYPE",
+    "REDIS_TYPE",
+    "REDIS_AUTH",
+    "REDIS_TLS",
+    "REDIS_PERSECOND",
+    "MEMCACHE_HOST_PORT",
+    "MEMCACHE_SRV",
+];
+
 /// What counts, and whether nobody chose it.
 pub(super) fn backend(reader: &mut Reader<'_>) -> (Backend, bool) {
     let instead = "this version counts in memory only, each replica by itself: \
@@ -53,5 +64,13 @@ pub(super) fn backend(reader: &mut Reader<'_>) -> (Backend, bool) {
         // The value is not told: it may hold a password.
         reader.refuse(vars::REDIS_URL, None, Refusal::new("nothing").with_hint(instead));
     }
-    (Backend::Memory, !has_backend && !has_redis)
+    let by_default = !has_backend && !has_redis;
+    if by_default {
+        for name in SHARED_COUNTERS {
+            if reader.names(name) {
+                reader.warn_of(name, "does nothing in this version, which counts in memory only");
+            }
+        }
+    }
+    (Backend::Memory, by_default)
 }

@@ -73,6 +73,11 @@ impl<'a> Reader<'a> {
         self.raw(var).is_some_and(|value| !value.is_empty())
     }
 
+    /// True when a variable of this name, which need not be one of the table, has a value.
+    pub(super) fn names(&self, name: &str) -> bool {
+        (self.env)(name).is_some_and(|value| !value.is_empty())
+    }
+
     /// Any text; an empty one stays empty.
     pub(super) fn text(&self, var: Var) -> String {
         self.raw(var).unwrap_or_else(|| var.default.to_owned())
@@ -146,6 +151,11 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn warn(&mut self, var: Var, message: impl Into<String>) {
-        self.warnings.push(Warning { variable: var.name.to_owned(), message: message.into() });
+        self.warn_of(var.name, message);
+    }
+
+    /// Notes what is suspicious about a variable of this name.
+    pub(super) fn warn_of(&mut self, name: &str, message: impl Into<String>) {
+        self.warnings.push(Warning { variable: name.to_owned(), message: message.into() });
     }
 }

@@ -74,8 +74,8 @@ variables! {
         RUNTIME_WATCH_ROOT = "true", "As in the Go service, where it chose what to watch. Here every way of \
             changing rules is noticed with either value.";
         MERGE_DOMAIN_CONFIG = "false", "Lets several files share a domain; their descriptors join.";
-        FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Serves before the rules were read for the first time; \
-            until then every request is answered with an error.";
+        FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Changes nothing: the service always starts, and answers \
+            with an error until rules are loaded.";
         HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED = "false", "Is unhealthy while no rules are loaded.";
     }
     "Counters" {
@@ -89,9 +89,8 @@ variables! {
         CACHE_KEY_PREFIX = "", "Stands before every key.";
         STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT = "false", "A request that is over one of its limits adds no \
             hits to its others.";
-        EXPIRATION_JITTER_MAX_SECONDS = "300", "A counter is forgotten up to so many seconds after its \
-            window, \
-            at random.";
+        EXPIRATION_JITTER_MAX_SECONDS = "300", "Changes nothing for counters in memory, which end with their \
+            window.";
     }
     "Answers" {
         SHADOW_MODE = "false", "Every request is allowed; what would have been refused is counted.";
@@ -109,8 +108,8 @@ variables! {
         PROMETHEUS_ADDR = ":9090", "Address of the metrics' port, as `host:port`; without a host, all \
             addresses.";
         PROMETHEUS_PATH = "/metrics", "Path of the metrics.";
-        METRICS_MAX_SERIES = "10000", "Series of rules' metrics; what comes after is counted in one \
-            series a domain.";
+        METRICS_MAX_SERIES = "10000", "Names that requests make for metrics (`detailed_metric`, \
+            `value_to_metric`, limits brought along), of six series each; what comes after is counted under one name a domain.";
         DISABLE_STATS = "false", "Turns metrics off, whatever the others say.";
     }
     "Logs" {

@@ -20,7 +20,7 @@ use super::{
 use crate::rules::{Diagnostic, Severity, SourceFile};
 
 /// The largest file that is read: some 400,000 rules.
-const MAX_FILE_BYTES: u64 = 32 << 20;
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// The most that is read together.
 const MAX_BYTES: u64 = 256 << 20;

@@ -71,7 +71,7 @@ metrics! {
     SHADOW_MODE: Counter "ratelimit_service_rate_limit_shadow_mode" ["domain", "key1", "key2"]
         "Hits beyond the rule's limit that passed because the rule is in shadow mode.";
     DOMAIN_NOT_FOUND: Counter "ratelimit_service_rate_limit_domain_not_found" ["domain"]
-        "Requests for a domain that has no rules.";
+        "Descriptors of requests for a domain that has no rules.";
     SHOULD_RATE_LIMIT_ERROR: Counter "ratelimit_service_should_rate_limit_error" ["err_type"]
         "Requests answered with an error: service_error when they or the rules are at fault, redis_error when the store failed.";
     TOTAL_REQUESTS: Counter "ratelimit_service_total_requests" ["grpc_method"]

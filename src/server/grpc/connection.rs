@@ -21,6 +21,8 @@ use tokio::{
 };
 use tower_service::Service;
 
+use crate::stats::Method;
+
 use super::{
     body::AnswerBody,
     unary::{self, Opening, ShouldRateLimit},
@@ -110,23 +112,36 @@ fn answer(
         let (head, body) = request.into_parts();
         Way::Hot(Opening::of(&head), body)
     } else {
-        Way::Other(Box::pin(calls.others.clone().call(request)))
+        let check = (request.uri().path() == HEALTH_CHECK).then(Instant::now);
+        Way::Other(Box::pin(calls.others.clone().call(request)), check)
     };
     async move {
         match way {
             Way::Hot(opening, body) => Ok(calls.hot.call(opening, body).await),
-            Way::Other(answer) => match answer.await {
-                Ok(response) => Ok(response.map(AnswerBody::Tonic)),
-                Err(never) => match never {},
-            },
+            Way::Other(answer, check) => {
+                let answer = answer.await;
+                if let Some(begun) = check {
+                    let service = calls.hot.stats.service();
+                    service.requests(Method::Check).increment();
+                    service.response_time(Method::Check).observe(begun.elapsed());
+                }
+                match answer {
+                    Ok(response) => Ok(response.map(AnswerBody::Tonic)),
+                    Err(never) => match never {},
+                }
+            }
         }
     }
 }
 
 enum Way<F> {
     Hot(Opening, Incoming),
-    Other(Pin<Box<F>>),
+    /// With the moment at which it began, where it is a health check.
+    Other(Pin<Box<F>>, Option<Instant>),
 }
+
+/// The other call that is counted, as the Go service counts it.
+const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 
 async fn wait_until(moment: Option<Instant>) {
     match moment {
