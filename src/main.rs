@@ -8,7 +8,7 @@ use tollgate::cli::{self, Command, serve::Environment};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    tollgate::huge_pages::allow(false);
+    tollgate::memory::allow_huge_pages(false);
     match cli::parse(env::args_os()) {
         Command::Serve { ignored } => cli::serve::run(&environment(), &ignored),
         Command::Check(args) => cli::check::run(&args, &environment()),

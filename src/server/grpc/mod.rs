@@ -27,7 +27,7 @@ pub use listen::{Listener, bind_tcp};
 pub use worker::Workers;
 
 use super::health::Health;
-use crate::{huge_pages, limiter::Limiter, stats::Stats};
+use crate::{limiter::Limiter, memory, stats::Stats};
 use listen::Connection;
 
 /// How the server is run; see the settings of the same names.
@@ -76,7 +76,7 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
         match accepted {
             Ok(connection) => {
                 if std::mem::take(&mut idle) {
-                    huge_pages::allow(true);
+                    memory::allow_huge_pages(true);
                 }
                 if !workers.deal(connection) {
                     refused.tell(&workers);

@@ -111,7 +111,7 @@ impl Workers {
 async fn work(
     calls: Calls,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
-    mut drain: watch::Receiver<bool>,
+    drain: watch::Receiver<bool>,
     drain_timeout: Duration,
 ) {
     let calls = Rc::new(calls);
@@ -151,7 +151,6 @@ async fn work(
     }
     let end = Instant::now() + drain_timeout;
     while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
-    drain.mark_unchanged();
 }
 
 fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {

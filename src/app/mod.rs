@@ -3,7 +3,9 @@
 //! The thread that calls [`serve`] keeps house: probes, pages, metrics, accepting connections, signals.
 //! Decisions are made on the workers' threads, rules are read on the watcher's.
 
-use std::{error::Error, fmt, io, net::TcpListener as StdTcpListener, sync::Arc, time::Duration};
+mod ports;
+
+use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
 use tokio::{
     net::TcpListener,
@@ -12,24 +14,26 @@ use tokio::{
     task::LocalSet,
     time::{MissedTickBehavior, interval},
 };
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::{
     clock::{Clock, SystemClock},
     limiter::{self, Bounds, HeaderNames, Limiter, OverLimitCache, Policy},
+    memory,
     rules::RuleSet,
     server::{
         admin::Admin,
-        grpc::{self, Listener, Workers, bind_tcp},
+        grpc::{self, Workers},
         health::{Health, Part},
         http, json,
     },
-    settings::{Backend, GrpcListen, HostPort, Settings},
+    settings::{Backend, Settings},
     shutdown,
     source::{self, RulesDir, Source},
     stats::{RuleStats, ShardCount, Stats, StatsOptions},
     store::{Store, memory::MemoryStore},
 };
+use ports::Ports;
 
 /// Serves until a signal says to end; then drains and returns.
 ///
@@ -57,7 +61,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let workers = Workers::start(grpc_options(settings), &parts.grpc(), &draining, timeout)
         .map(Arc::new)
         .map_err(StartError::runtime)?;
-    announce(settings, &ports);
+    ports.announce(settings);
     let accepting = tokio::task::spawn_local(grpc::accept(ports.grpc, workers.clone(), draining));
     serve_pages(settings, &parts, ports.http, ports.debug, ports.metrics, &stopping);
     tokio::task::spawn_local(keep_house(parts.clone(), settings.clone(), stopping));
@@ -208,84 +212,10 @@ async fn keep_house(parts: Parts, settings: Settings, mut stop: watch::Receiver<
                 if let Some(cache) = &parts.over_limit {
                     cache.maintain(now);
                 }
+                memory::give_back();
             }
             _ = stop.wait_for(|stop| *stop) => return,
         }
-    }
-}
-
-/// Every port, bound.
-struct Ports {
-    grpc: Listener,
-    http: TcpListener,
-    debug: TcpListener,
-    metrics: Option<TcpListener>,
-}
-
-impl Ports {
-    fn bind(settings: &Settings) -> Result<Self, StartError> {
-        let mut failed = Vec::new();
-        let grpc = match &settings.server.listen {
-            GrpcListen::Tcp(address) => {
-                told(&mut failed, "gRPC", address, bind(address).and_then(Listener::tcp))
-            }
-            GrpcListen::Unix(path) => told(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
-        };
-        let mut page = |name, address: &HostPort| {
-            told(&mut failed, name, address, bind(address).and_then(TcpListener::from_std))
-        };
-        let http = page("HTTP", &settings.http.listen);
-        let debug = page("debug", &settings.http.debug);
-        let metrics =
-            settings.stats.prometheus.as_ref().map(|prometheus| page("Prometheus", &prometheus.listen));
-        match (grpc, http, debug) {
-            (Some(grpc), Some(http), Some(debug)) if failed.is_empty() => {
-                Ok(Self { grpc, http, debug, metrics: metrics.flatten() })
-            }
-            _ => Err(StartError(failed)),
-        }
-    }
-}
-
-/// Binds the first of the addresses that a host name stands for and that can be bound.
-fn bind(address: &HostPort) -> io::Result<StdTcpListener> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in address.resolve()? {
-        match bind_tcp(address) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn told<T>(
-    failed: &mut Vec<String>,
-    name: &str,
-    address: &dyn fmt::Display,
-    bound: io::Result<T>,
-) -> Option<T> {
-    bound.map_err(|error| failed.push(format!("cannot listen for {name} on {address}: {error}"))).ok()
-}
-
-/// Says where the service is to be found, in the words and at the level that the Go service uses.
-fn announce(settings: &Settings, ports: &Ports) {
-    let port =
-        |listener: &TcpListener| listener.local_addr().map(|address| address.to_string()).unwrap_or_default();
-    match &ports.grpc {
-        Listener::Tcp(listener) => warn!("listening for gRPC on {}", port(listener)),
-        Listener::Unix(_, path) => warn!("listening for gRPC on {}", path.display()),
-    }
-    warn!("listening for HTTP on {}", port(&ports.http));
-    warn!("listening for debug on {}", port(&ports.debug));
-    if let (Some(listener), Some(prometheus)) = (&ports.metrics, &settings.stats.prometheus) {
-        warn!("metrics are at http://{}{}", port(listener), prometheus.path);
-    }
-    if settings.store.by_default {
-        warn!(
-            "counting in memory, because neither BACKEND_TYPE nor REDIS_URL is set: \
-             each replica counts by itself"
-        );
     }
 }
 

@@ -1,0 +1,89 @@
+//! The ports: all are bound before anything is served, and all that cannot be bound are told.
+
+use std::{fmt, io, net::TcpListener as StdTcpListener};
+
+use tokio::net::TcpListener;
+use tracing::warn;
+
+use super::StartError;
+use crate::{
+    server::grpc::{Listener, bind_tcp},
+    settings::{GrpcListen, HostPort, Settings},
+};
+
+/// Every port, bound.
+pub(super) struct Ports {
+    pub(super) grpc: Listener,
+    pub(super) http: TcpListener,
+    pub(super) debug: TcpListener,
+    pub(super) metrics: Option<TcpListener>,
+}
+
+impl Ports {
+    /// Binds every port, or tells all that cannot be bound.
+    pub(super) fn bind(settings: &Settings) -> Result<Self, StartError> {
+        let mut failed = Vec::new();
+        let grpc = match &settings.server.listen {
+            GrpcListen::Tcp(address) => {
+                told(&mut failed, "gRPC", address, bind(address).and_then(Listener::tcp))
+            }
+            GrpcListen::Unix(path) => told(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
+        };
+        let mut page = |name, address: &HostPort| {
+            told(&mut failed, name, address, bind(address).and_then(TcpListener::from_std))
+        };
+        let http = page("HTTP", &settings.http.listen);
+        let debug = page("debug", &settings.http.debug);
+        let metrics =
+            settings.stats.prometheus.as_ref().map(|prometheus| page("Prometheus", &prometheus.listen));
+        match (grpc, http, debug) {
+            (Some(grpc), Some(http), Some(debug)) if failed.is_empty() => {
+                Ok(Self { grpc, http, debug, metrics: metrics.flatten() })
+            }
+            _ => Err(StartError(failed)),
+        }
+    }
+
+    /// Says where the service is to be found, in the words and at the level that the Go service uses.
+    pub(super) fn announce(&self, settings: &Settings) {
+        let port = |listener: &TcpListener| {
+            listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
+        };
+        match &self.grpc {
+            Listener::Tcp(listener) => warn!("listening for gRPC on {}", port(listener)),
+            Listener::Unix(_, path) => warn!("listening for gRPC on {}", path.display()),
+        }
+        warn!("listening for HTTP on {}", port(&self.http));
+        warn!("listening for debug on {}", port(&self.debug));
+        if let (Some(listener), Some(prometheus)) = (&self.metrics, &settings.stats.prometheus) {
+            warn!("metrics are at http://{}{}", port(listener), prometheus.path);
+        }
+        if settings.store.by_default {
+            warn!(
+                "counting in memory, because neither BACKEND_TYPE nor REDIS_URL is set: \
+                 each replica counts by itself"
+            );
+        }
+    }
+}
+
+/// Binds the first of the addresses that a host name stands for and that can be bound.
+fn bind(address: &HostPort) -> io::Result<StdTcpListener> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in address.resolve()? {
+        match bind_tcp(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn told<T>(
+    failed: &mut Vec<String>,
+    name: &str,
+    address: &dyn fmt::Display,
+    bound: io::Result<T>,
+) -> Option<T> {
+    bound.map_err(|error| failed.push(format!("cannot listen for {name} on {address}: {error}"))).ok()
+}
