@@ -1,7 +1,7 @@
 //! The decision: a [`Request`] comes in, the rules say which counters it asks, the store counts, and an
 //! [`Answer`] goes out.
 //!
-//! [`plan`] and [`conclude`] are plain functions; the one await of a decision stands between them, at
+//! `plan` and `conclude` are plain functions; the one await of a decision stands between them, at
 //! the store. Nothing here knows gRPC, HTTP or where rules come from.
 
 mod answer;

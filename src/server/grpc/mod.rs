@@ -1,7 +1,7 @@
 //! The gRPC server: one thread and one runtime for each core, no work shared between them.
 //!
 //! A connection is dealt to the core that has fewest and stays there: Envoy opens one for each of its
-//! workers and keeps it. [`connection`] serves it, [`unary`] answers the one hot call below tonic; health
+//! workers and keeps it. `connection` serves it, `unary` answers the one hot call below tonic; health
 //! checks and reflection go through tonic's router.
 
 mod body;
