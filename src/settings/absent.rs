@@ -41,7 +41,7 @@ pub(super) fn check(reader: &mut Reader<'_>) {
 }
 
 /// Variables of the Go service that ask for counters shared by replicas, though they name no server.
-const SHARED_COUNTERS: [&str; 7] = [
+pub(super) const SHARED_COUNTERS: [&str; 7] = [
     "REDIS_SOCKET_TYPE",
     "REDIS_TYPE",
     "REDIS_AUTH",

@@ -37,8 +37,17 @@ fn the_variables_of_the_table_are_those_that_are_read() {
         None
     };
     assert!(Settings::read(&env, &|_| false, 1).is_ok());
-    let table: BTreeSet<_> = vars::ALL.iter().map(|var| var.name.to_owned()).collect();
-    assert_eq!(asked.into_inner(), table);
+    let table = vars::ALL.iter().map(|var| var.name);
+    let known: BTreeSet<_> = table.chain(absent::SHARED_COUNTERS).map(ToOwned::to_owned).collect();
+    assert_eq!(asked.into_inner(), known);
+}
+
+#[test]
+fn what_asks_for_shared_counters_without_naming_a_server_is_warned_of() {
+    let warned = warnings(&[("REDIS_TYPE", "cluster"), ("REDIS_AUTH", "secret")]).join("\n");
+    assert!(warned.contains("REDIS_TYPE") && warned.contains("REDIS_AUTH"), "{warned}");
+    assert!(!warned.contains("secret"), "{warned}");
+    assert_eq!(warnings(&[("REDIS_TYPE", "cluster"), ("BACKEND_TYPE", "memory")]).len(), 0);
 }
 
 #[test]

@@ -203,7 +203,7 @@ fn all_that_cannot_be_read_is_told_at_once_with_what_can() {
     assert_eq!(names(&place, &reading), ["a.yaml"]);
     assert!(reading.findings.iter().all(|finding| finding.severity == Severity::Error));
     let [large, unreadable] = &*reading.findings else { panic!("two findings, not {reading:#?}") };
-    assert!(large.message.contains("longer than 33554432 bytes"), "{large:#?}");
+    assert!(large.message.contains("longer than 16777216 bytes"), "{large:#?}");
     assert!(unreadable.message.contains("cannot be read"), "{unreadable:#?}");
 }
 
