@@ -1,5 +1,7 @@
 //! What counters cost: a million live keys.
 
+use std::time::{Duration, Instant};
+
 use http::HeaderMap;
 use tokio::runtime::Builder;
 
@@ -32,7 +34,13 @@ fn a_million_live_keys_take_48_mb_at_most() {
         for first in (0..KEYS).step_by(AT_ONCE as usize) {
             ask(&mut client, first..first + AT_ONCE, "user").await;
         }
-        let grown = server.process.resident_kib().saturating_sub(before);
+        // What the tables grew out of is given back within seconds.
+        let grown = || server.process.resident_kib().saturating_sub(before);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while grown() > MOST_KIB && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let grown = grown();
         println!("{KEYS} keys take {grown} KiB");
         assert!(grown <= MOST_KIB, "{grown} KiB, {MOST_KIB} at most");
     });

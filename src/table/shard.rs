@@ -1,4 +1,4 @@
-//! One shard of a [`Table`](super::Table): open addressing with linear probing, grown by a quarter.
+//! One shard of a [`Table`](super::Table): open addressing with linear probing, grown by 15 %.
 //!
 //! A slot is empty (its end is 0), live, or over (its end has come). What is over still carries the
 //! probe on to what lies behind it, and is taken by the next new key that passes.
@@ -184,9 +184,9 @@ impl<S: Copy + Default> Shard<S> {
         self.slots.iter().filter(|slot| slot.end > now).count()
     }
 
-    /// Moves what is live into slots for `entries`, with room for a quarter more.
+    /// Moves what is live into slots for `entries`, with room for 15 % more than its bound on load asks.
     fn rebuild(&mut self, entries: usize, now: u32) {
-        let slots = if entries == 0 { 0 } else { (entries * 25 / 17 + 1).max(MIN_SLOTS) };
+        let slots = if entries == 0 { 0 } else { (entries * 23 / 17 + 1).max(MIN_SLOTS) };
         let empty = Slot { tag: Tag { home: 0, more: 0 }, state: S::default(), end: 0 };
         let old = std::mem::replace(&mut self.slots, vec![empty; slots].into_boxed_slice());
         let before = std::mem::take(&mut self.used);
