@@ -15,12 +15,12 @@ pub fn allow_huge_pages(allowed: bool) {
     let _ = allowed;
 }
 
-/// Gives what has been free for a while back to the system.
+/// Gives what is free back to the system; for quiet moments, because it breaks huge pages up.
 ///
 /// The allocator does so only while it is asked for memory: when a million counters have found their
 /// place and it is quiet, the smaller tables they grew out of would stay resident for good.
 #[expect(unsafe_code, reason = "a call into the allocator, which takes it from any thread at any time")]
 pub fn give_back() {
     // SAFETY: the function has no precondition, also where another allocator serves this process.
-    unsafe { libmimalloc_sys::mi_collect(false) }
+    unsafe { libmimalloc_sys::mi_collect(true) }
 }

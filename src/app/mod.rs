@@ -30,7 +30,7 @@ use crate::{
     settings::{Backend, Settings},
     shutdown,
     source::{self, RulesDir, Source},
-    stats::{RuleStats, ShardCount, Stats, StatsOptions},
+    stats::{Method, RuleStats, ShardCount, Stats, StatsOptions},
     store::{Store, memory::MemoryStore},
 };
 use ports::Ports;
@@ -199,6 +199,7 @@ fn serve_pages(
 
 /// What is to be done from time to time.
 async fn keep_house(parts: Parts, settings: Settings, mut stop: watch::Receiver<bool>) {
+    let mut last_answered = 0;
     let mut sweep = interval(Duration::from_secs(1));
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut look = interval(Duration::from_millis(100));
@@ -212,7 +213,10 @@ async fn keep_house(parts: Parts, settings: Settings, mut stop: watch::Receiver<
                 if let Some(cache) = &parts.over_limit {
                     cache.maintain(now);
                 }
-                memory::give_back();
+                let answered = parts.stats.service().requests(Method::ShouldRateLimit).get();
+                if std::mem::replace(&mut last_answered, answered) == answered {
+                    memory::give_back();
+                }
             }
             _ = stop.wait_for(|stop| *stop) => return,
         }
