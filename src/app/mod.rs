@@ -107,8 +107,9 @@ impl Parts {
         let counters = stats.clone();
         let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
         let source = Arc::new(Source::new(directory, rules.merge_domains, attach));
-        let store: Arc<dyn Store> = match settings.store.chosen {
+        let store: Arc<dyn Store> = match &settings.store.chosen {
             Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
+            Backend::Redis(_) => Arc::new(MemoryStore::new(settings.store.max_keys)),
         };
         let cache = settings.store.local_cache_bytes;
         let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));

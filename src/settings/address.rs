@@ -8,7 +8,7 @@ use std::{
 use super::parse::{self, Refusal};
 
 /// A host, by name or by address, and a port; port 0 takes any free one.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
 pub struct HostPort {
     /// A name, an IPv4 address, an IPv6 address without brackets, or nothing for all addresses.
     pub host: String,

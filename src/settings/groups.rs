@@ -7,6 +7,7 @@ use std::{path::PathBuf, time::Duration};
 use tracing::level_filters::LevelFilter;
 
 use super::HostPort;
+pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Secret};
 
 /// All settings.
 #[derive(Clone, PartialEq, Debug)]
@@ -116,13 +117,31 @@ pub struct Store {
     pub stop_when_over: bool,
     /// A counter is forgotten up to so long after its window.
     pub expiration_jitter_max: Duration,
+    /// What becomes of a request whose counters cannot be reached, where its domain says nothing else.
+    pub on_failure: OnFailure,
+}
+
+/// What becomes of a request whose counters cannot be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnFailure {
+    /// It is answered with an error, as by the Go service; Envoy's `failure_mode_deny` decides.
+    #[default]
+    Error,
+    /// It passes.
+    Allow,
+    /// It is refused.
+    Deny,
+    /// This process counts by itself until the counters are back.
+    Local,
 }
 
 /// What counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Backend {
     /// This process, in its own memory.
     Memory,
+    /// Redis, shared by all replicas.
+    Redis(Box<Redis>),
 }
 
 /// What answers say.

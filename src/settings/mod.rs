@@ -14,6 +14,7 @@ pub mod vars;
 mod absent;
 mod misspelt;
 mod reader;
+pub mod redis;
 #[cfg(test)]
 mod tests;
 
@@ -26,8 +27,8 @@ pub use self::{
     address::HostPort,
     duration::duration,
     groups::{
-        Answers, Backend, GrpcListen, HeaderNames, Http, Log, LogFormat, Prometheus, Rules, Server, Settings,
-        StatsSettings, Store,
+        Answers, Backend, GrpcListen, HeaderNames, Http, Log, LogFormat, OnFailure, Prometheus, Rules,
+        Server, Settings, StatsSettings, Store,
     },
     misspelt::misspelt,
     reader::{Problem, Warning},
@@ -154,6 +155,7 @@ fn store(reader: &mut Reader<'_>) -> Store {
         key_prefix: reader.text(vars::CACHE_KEY_PREFIX),
         stop_when_over: reader.flag(vars::STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT),
         expiration_jitter_max: Duration::from_secs(jitter),
+        on_failure: groups::OnFailure::Error,
     }
 }
 

@@ -5,8 +5,9 @@
 //! that it can send many requests' checks together.
 
 pub mod memory;
+pub mod redis;
 
-use std::{fmt, future::Future, ops::Range, pin::Pin};
+use std::{fmt, future::Future, ops::Range, pin::Pin, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
@@ -25,6 +26,10 @@ pub trait Store: Send + Sync {
     /// When the counters cannot be reached; then no outcome may be relied on.
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
 
+    /// Called once on each thread that asks, within its runtime: a store across a network opens its
+    /// connections there.
+    fn attend(&self) {}
+
     /// True when [`apply`](Self::apply) always answers [`Applied::Now`].
     fn answers_at_once(&self) -> bool {
         false
@@ -37,6 +42,54 @@ pub trait Store: Send + Sync {
     fn usage(&self) -> Option<StoreUsage> {
         None
     }
+
+    /// True while it can be asked.
+    fn is_reachable(&self) -> bool {
+        true
+    }
+
+    /// How its connections fare, where the counters are across a network.
+    fn pools(&self) -> Vec<PoolUsage> {
+        Vec::new()
+    }
+}
+
+/// How the connections to one Redis fare.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct PoolUsage {
+    /// It holds the counters of limits per second alone.
+    pub per_second: bool,
+    /// Connections that are open.
+    pub connections: u64,
+    /// Connections that were opened.
+    pub opened: u64,
+    /// Connections that this side closed.
+    pub closed: u64,
+    /// Connections that took the place of a lost one.
+    pub reconnects: u64,
+    /// Connections that are given up for now: nothing is asked of them until a probe is answered in time.
+    pub breakers_open: u64,
+    /// Checks that wait.
+    pub queued: u64,
+    /// Checks that may wait.
+    pub max_queued: u64,
+    /// Failures by kind, every kind.
+    pub errors: Vec<(&'static str, u64)>,
+    /// Seconds from sending a pipeline to its last answer.
+    pub operation_time: Distribution,
+    /// Checks that one pipeline carried.
+    pub batch_size: Distribution,
+}
+
+/// How many values were at most so large.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Distribution {
+    /// A bound, and how many values lie within it.
+    pub buckets: Vec<(f64, u64)>,
+    /// How many values there were.
+    pub count: u64,
+    /// Their sum.
+    pub sum: f64,
 }
 
 /// How full a store in this process is.
@@ -69,13 +122,39 @@ impl Applied<'_> {
     }
 }
 
-/// Why counters could not be reached, in words for the operator.
+/// Why counters could not be reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StoreError(pub String);
+pub struct StoreError {
+    /// The kind of failure, by which decisions that are made without counters are told apart.
+    pub reason: FailureReason,
+    /// What failed and where, in words for the operator; it holds no secret.
+    pub message: Arc<str>,
+}
+
+/// The kinds of failure.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FailureReason {
+    /// No answer came in time.
+    Timeout,
+    /// As much as may be was waiting already.
+    QueueFull,
+    /// The counters were found lost before, and are not asked until they are back.
+    Unavailable,
+    /// The connection broke while the answer was awaited.
+    ConnectionLost,
+    /// The answer was an error, or made no sense.
+    BadAnswer,
+}
+
+impl FailureReason {
+    /// Every reason, each at its own number.
+    pub const ALL: [Self; 5] =
+        [Self::Timeout, Self::QueueFull, Self::Unavailable, Self::ConnectionLost, Self::BadAnswer];
+}
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.message)
     }
 }
 
@@ -89,6 +168,8 @@ pub struct Batch<'r> {
     checks: SmallVec<[Check<'r>; 4]>,
     /// What is added when a check is or would be over its limit.
     pub counting: Counting,
+    /// When an answer is of no use to the caller any more, where that is known.
+    pub until: Option<Instant>,
 }
 
 /// Whether a refused request counts.
