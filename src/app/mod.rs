@@ -31,7 +31,7 @@ use crate::{
     shutdown,
     source::{self, RulesDir, Source},
     stats::{Method, RuleStats, ShardCount, Stats, StatsOptions},
-    store::{Store, memory::MemoryStore},
+    store::{Store, memory::MemoryStore, redis::RedisStore},
 };
 use ports::Ports;
 
@@ -48,7 +48,7 @@ pub fn serve(settings: &Settings) -> Result<(), StartError> {
 
 async fn run(settings: &Settings) -> Result<(), StartError> {
     let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
-    let parts = Parts::new(settings);
+    let parts = Parts::new(settings)?;
     let ports = Ports::bind(settings)?;
     parts.source.reload(SystemClock.now());
     parts.judge_rules(settings);
@@ -92,7 +92,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings) -> Result<Self, StartError> {
         let stats = Arc::new(Stats::new(StatsOptions {
             max_series: settings.stats.max_series,
             shards: ShardCount::for_workers(settings.server.workers),
@@ -109,7 +109,12 @@ impl Parts {
         let source = Arc::new(Source::new(directory, rules.merge_domains, attach));
         let store: Arc<dyn Store> = match &settings.store.chosen {
             Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
-            Backend::Redis(_) => Arc::new(MemoryStore::new(settings.store.max_keys)),
+            Backend::Redis(redis) => {
+                let jitter = settings.store.expiration_jitter_max.as_secs();
+                let store = RedisStore::new(redis, jitter, settings.server.workers).map_err(StartError)?;
+                store.watch();
+                Arc::new(store)
+            }
         };
         let cache = settings.store.local_cache_bytes;
         let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
@@ -121,7 +126,7 @@ impl Parts {
             stats.clone(),
             Arc::new(SystemClock),
         ));
-        Self { stats, source, store, over_limit, limiter, health: Arc::default() }
+        Ok(Self { stats, source, store, over_limit, limiter, health: Arc::default() })
     }
 
     fn grpc(&self) -> grpc::Parts {

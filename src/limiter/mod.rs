@@ -99,6 +99,11 @@ impl Limiter {
         self.store.answers_at_once()
     }
 
+    /// Called once on each thread that decides, within its runtime.
+    pub fn attend(&self) {
+        self.store.attend();
+    }
+
     /// May this request pass?
     ///
     /// # Errors
