@@ -5,3 +5,6 @@
 
 mod failure;
 mod resp;
+mod tls;
+mod topology;
+mod wire;
