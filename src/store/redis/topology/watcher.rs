@@ -115,7 +115,7 @@ async fn pause_unless_doubted(known: &Known, pause: Duration) -> bool {
 }
 
 /// ±10 %, so that processes which began together do not ask together for ever.
-fn jittered(pause: Duration) -> Duration {
+pub(super) fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(pause) % 201;
     #[expect(clippy::cast_precision_loss, reason = "the number is at most 200")]
     pause.mul_f64(0.9 + random as f64 / 1000.0)
