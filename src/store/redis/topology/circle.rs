@@ -14,7 +14,10 @@ use deadpool_redis::{
 };
 use tracing::warn;
 
-use super::super::{tls::Tls, wire};
+use super::super::{
+    tls::{self, Tls},
+    wire,
+};
 use crate::settings::{HostPort, redis::Credentials};
 
 /// All that is needed to ask a server but its address.
@@ -70,22 +73,30 @@ impl Connector {
     /// What went wrong, and what to do about it. No answer of a server repeats the password: what it says
     /// to AUTH is not passed on by the `redis` crate.
     fn explain(&self, error: &RedisError) -> String {
-        let text = error.to_string();
-        let variable = self.variable;
-        if error.is_timeout() {
-            format!("no answer within {:?}", self.bound)
-        } else if error.is_connection_refusal() {
-            "nobody listens there (connection refused)".to_owned()
-        } else if error.kind() == ErrorKind::AuthenticationFailed {
-            format!("the log-in was refused; see {variable}")
-        } else if matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM")) {
-            format!("{text}; see {variable}")
-        } else if text.contains("cluster support disabled") {
-            format!("{text}; is REDIS_TYPE=SINGLE meant?")
-        } else if text.contains("unknown command") && !self.role.is_empty() {
-            "it is no sentinel; REDIS_URL takes a master's name, and then sentinels".to_owned()
-        } else {
-            text
+        let text = match (error.code(), error.detail()) {
+            (Some(code), Some(detail)) => format!("{code} {detail}"),
+            _ => error.to_string(),
+        };
+        let (bound, variable, has_tls) = (self.bound, self.variable, self.tls.is_some());
+        match error.code() {
+            _ if error.is_timeout() && has_tls => format!("no answer within {bound:?}; {}", tls::WITHOUT),
+            _ if error.is_timeout() => {
+                format!("no answer within {bound:?}; is it frozen, or the way barred?")
+            }
+            _ if error.is_connection_refusal() => "nobody listens there (connection refused)".to_owned(),
+            _ if error.is_io_error() && has_tls => format!("{text}; see REDIS_TLS_CACERT and its like"),
+            _ if error.is_connection_dropped() => format!("{text}; {}", tls::WITH),
+            _ if error.kind() == ErrorKind::AuthenticationFailed => {
+                format!("the log-in was refused; see {variable}")
+            }
+            Some("NOAUTH" | "WRONGPASS" | "NOPERM") => format!("{text}; see {variable}"),
+            Some(_) if text.contains("cluster support disabled") => {
+                format!("{text}; is REDIS_TYPE=SINGLE meant?")
+            }
+            Some(_) if text.contains("unknown command") && !self.role.is_empty() => {
+                "it is no sentinel; REDIS_URL takes a master's name, and then sentinels".to_owned()
+            }
+            _ => text,
         }
     }
 }
@@ -211,5 +222,56 @@ impl Peer {
             (false, None) | (true, Some(_)) => {}
         }
         self.fails = failure.is_some();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use deadpool_redis::redis::{ServerErrorKind, make_extension_error};
+
+    use super::*;
+
+    fn connector(role: &'static str) -> Connector {
+        Connector::new(role, None, "REDIS_AUTH", None, Duration::from_secs(1)).unwrap()
+    }
+
+    #[test]
+    fn failures_say_what_to_do() {
+        let refused =
+            |text: &str| RedisError::from((ServerErrorKind::ResponseError.into(), "x", text.to_owned()));
+        let io = |kind: io::ErrorKind| RedisError::from(io::Error::from(kind));
+        for (role, error, word) in [
+            ("", io(io::ErrorKind::TimedOut), "no answer within 1s"),
+            ("", io(io::ErrorKind::ConnectionRefused), "nobody listens there"),
+            ("", io(io::ErrorKind::ConnectionReset), "REDIS_TLS=true"),
+            ("", (ErrorKind::AuthenticationFailed, "x").into(), "see REDIS_AUTH"),
+            (
+                "",
+                make_extension_error("NOAUTH".to_owned(), Some("Log in.".to_owned())),
+                "NOAUTH Log in.; see REDIS_AUTH",
+            ),
+            ("", refused("This instance has cluster support disabled"), "REDIS_TYPE=SINGLE"),
+            ("sentinel ", refused("unknown command 'SENTINEL'"), "it is no sentinel"),
+            ("", refused("odd"), "ERR odd"),
+        ] {
+            let told = connector(role).explain(&error);
+            assert!(told.contains(word), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_circle_remembers_whom_it_keeps() {
+        let [one, two, three] = ["a", "b", "c"].map(|host| HostPort { host: host.to_owned(), port: 1 });
+        let mut circle = Circle::new(connector(""), &[one.clone(), two.clone(), two.clone()]);
+        assert_eq!(circle.peers.len(), 2, "each once");
+        circle.last = 1;
+        circle.peers[1].fails = true;
+        circle.meet([&three, &two].into_iter());
+        let now: Vec<_> = circle.peers.iter().map(|peer| (&*peer.address.host, peer.fails)).collect();
+        assert_eq!((now, circle.last), (vec![("c", false), ("b", true)], 1));
+        circle.meet([&one].into_iter());
+        assert_eq!(circle.last, 0);
     }
 }

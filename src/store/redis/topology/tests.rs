@@ -86,8 +86,8 @@ impl Oracle {
         }
     }
 
-    fn says(&self, answer: Option<String>) {
-        *self.answer.lock().unwrap() = answer;
+    fn says(&self, answer: impl Into<Option<String>>) {
+        *self.answer.lock().unwrap() = answer.into();
     }
 
     fn asked(&self) -> usize {
@@ -102,15 +102,15 @@ fn word(reply: Reply) -> String {
     }
 }
 
-fn master(port: u16) -> Option<String> {
-    Some(format!("*2\r\n$8\r\n10.0.0.1\r\n${}\r\n{port}\r\n", port.to_string().len()))
+fn master(port: u16) -> String {
+    format!("*2\r\n$8\r\n10.0.0.1\r\n${}\r\n{port}\r\n", port.to_string().len())
 }
 
 /// All slots below `border` belong to one, the rest to another.
-fn halves(border: u16, one: &HostPort, other: &HostPort) -> Option<String> {
+fn halves(border: u16, one: &HostPort, other: &HostPort) -> String {
     let node = |node: &HostPort| format!("*2\r\n${}\r\n{}\r\n:{}\r\n", node.host.len(), node.host, node.port);
     let (one, other, last) = (node(one), node(other), border - 1);
-    Some(format!("*2\r\n*3\r\n:0\r\n:{last}\r\n{one}*3\r\n:{border}\r\n:16383\r\n{other}"))
+    format!("*2\r\n*3\r\n:0\r\n:{last}\r\n{one}*3\r\n:{border}\r\n:16383\r\n{other}")
 }
 
 fn pool(servers: RedisServers) -> RedisPool {
@@ -172,7 +172,7 @@ async fn a_single_server_is_known_at_once_and_owns_every_key() {
 #[tokio::test]
 async fn the_first_sentinel_that_knows_the_master_is_believed() {
     let (ignorant, knowing) = (Oracle::new(None, None).await, Oracle::new(None, None).await);
-    ignorant.says(Some("*-1\r\n".to_owned()));
+    ignorant.says("*-1\r\n".to_owned());
     knowing.says(master(6379));
     let down = closed_port().await;
     let topology = watched(&sentinels(&[&down, &ignorant.address, &knowing.address], None));
