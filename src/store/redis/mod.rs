@@ -72,7 +72,7 @@ impl RedisStore {
     /// Begins to watch for changes of the servers; once, within a runtime that lives as long as the
     /// service.
     pub fn watch(&self) {
-        self.pools().for_each(|pool| pool.watch());
+        self.pools().for_each(Pool::watch);
     }
 
     fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {

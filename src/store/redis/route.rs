@@ -13,7 +13,7 @@ use super::{
     bundle::{Answered, Bundle, Guarded, Outcome},
     lane::Lane,
     pool::Pool,
-    topology::{self, Redirect},
+    topology::slots,
 };
 use crate::{
     algorithm::Hits,
@@ -107,7 +107,7 @@ impl RedisStore {
         let together = |check: &Check<'_>| {
             Arc::ptr_eq(self.pool(check), pool)
                 && (!pool.is_cluster()
-                    || topology::slot(batch.key(check).as_bytes()) == topology::slot(key.as_bytes()))
+                    || slots::slot(batch.key(check).as_bytes()) == slots::slot(key.as_bytes()))
         };
         if batch.checks().iter().all(together) {
             Ok(Some(OneStep { pool, lane: pool.lane(key, SEAT.get())? }))
@@ -195,8 +195,9 @@ impl RedisStore {
     ) -> Result<Asked, StoreError> {
         let check = &batch.checks()[moved.place];
         let pool = self.pool(check);
-        let redirect = Redirect::read(&moved.words, &moved.from);
-        let known = redirect.as_ref().and_then(|redirect| pool.lane_to(&redirect.address, SEAT.get()));
+        let redirection = slots::redirection(&moved.words, &moved.from);
+        let (to, ask) = redirection.map_or((None, false), |to| (Some(RedisAddress::Tcp(to.to)), to.ask));
+        let known = to.as_ref().and_then(|to| pool.lane_to(to, SEAT.get()));
         let lane = if let Some(lane) = known {
             lane
         } else {
@@ -206,7 +207,7 @@ impl RedisStore {
             let _ = timeout_at(deadline, changes.changed()).await;
             pool.lane(batch.key(check), SEAT.get())?
         };
-        let asking = redirect.is_some_and(|redirect| redirect.ask && lane.address() == &redirect.address);
+        let asking = ask && to.as_ref() == Some(lane.address());
         let answered = lane.ask(1, |bundle| {
             let (key, id) = (batch.key(check), pool.shared.seen.id(batch.key(check)));
             match hits(moved.place, check) {
