@@ -1,8 +1,9 @@
 //! Settings: from environment variables to checked values, grouped by who needs them.
 //!
 //! Reading order: [`vars`] is the table of variables, [`groups`] what the program relies on; [`parse`],
-//! [`mod@duration`], [`address`] and [`names`] read one value each. `main` hands in the environment and
-//! prints what [`Settings::read`] complains of; nothing here looks at the process, the clock or a file.
+//! [`mod@duration`], [`address`] and [`names`] read one value each, [`redis`] those that mean something
+//! together. `main` hands in the environment and prints what [`Settings::read`] complains of; nothing here
+//! looks at the process, the clock or a file.
 
 pub mod address;
 pub mod duration;

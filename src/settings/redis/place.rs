@@ -110,7 +110,7 @@ fn sentinel(text: &str) -> Result<Named<RedisServers>, Refusal> {
     let refusal = |hint: &str| Refusal::new(accepted(Kind::Sentinel)).with_hint(hint);
     let (master, sentinels) = text.split_once(',').unwrap_or((text, ""));
     // Redis lets no master be called so.
-    if master.trim().is_empty() || master.contains([':', '/']) {
+    if master.trim().is_empty() || master.contains([':', '/', '@']) {
         return Err(refusal("the name by which the sentinels know the master comes first"));
     }
     let Named { at: sentinels, login, database, tls } = url::servers(sentinels.split(','), SENTINEL_PORT)?;

@@ -19,6 +19,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "m, ,")], "REDIS_URL", "at least one sentinel"),
         (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "a:1,b:2")], "REDIS_URL", "the name by which"),
         (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", ",b:2")], "REDIS_URL", "the name by which"),
+        (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "p@a,b:2")], "REDIS_URL", "the name by which"),
         (&[("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", "m,redis://a/1")], "REDIS_URL", "database 0"),
         (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "/r.sock")], "REDIS_URL", "over TCP"),
         (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", ",")], "REDIS_URL", "at least one server"),
