@@ -111,7 +111,7 @@ pub struct Secret(pub String);
 /// TLS to a server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RedisTls {
-    /// Certificates to trust in place of the system's.
+    /// Certificates to trust beside those of the system.
     pub ca: Option<PathBuf>,
     /// Our own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,

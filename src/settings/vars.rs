@@ -104,7 +104,7 @@ variables! {
         REDIS_AUTH = "", "`password` or `user:password`; goes before what `REDIS_URL` says.";
         REDIS_SENTINEL_AUTH = "", "The same for the sentinels.";
         REDIS_TLS = "false", "Speaks TLS.";
-        REDIS_TLS_CACERT = "", "PEM file of certificates to trust in place of the system's. This and the next \
+        REDIS_TLS_CACERT = "", "PEM file of certificates to trust beside those of the system. This and the next \
             three are for the second Redis too.";
         REDIS_TLS_CLIENT_CERT = "", "PEM file of a certificate to show to Redis.";
         REDIS_TLS_CLIENT_KEY = "", "PEM file of its key.";
