@@ -30,4 +30,4 @@ mod told;
 pub use compile::{CompileOptions, Compiled, SourceFile, compile};
 pub use diagnostic::{Diagnostic, Place, Severity, render};
 pub use matcher::{Entry, Matched};
-pub use model::{Allowance, Limit, Metadata, Rule, RuleId, RuleSet, Unit, Value};
+pub use model::{Allowance, Limit, Metadata, OnStoreFailure, Rule, RuleId, RuleSet, Unit, Value};

@@ -27,6 +27,21 @@ pub struct Domain {
     pub root: Level,
     /// Some rule replaces a limit, so that a request's descriptors may bear upon each other.
     pub has_replaces: bool,
+    /// What becomes of its requests when their counters are lost, if the file says so.
+    pub on_store_failure: Option<OnStoreFailure>,
+}
+
+/// What becomes of a request whose counters are lost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum OnStoreFailure {
+    /// It is answered with an error.
+    Error,
+    /// It passes.
+    Allow,
+    /// It is refused.
+    Deny,
+    /// This process counts by itself until the counters are back.
+    Local,
 }
 
 /// The rules that one entry of a request's descriptor is held against.
@@ -118,6 +133,22 @@ pub enum Unit {
     Year = 6,
     /// 7 days.
     Week = 7,
+}
+
+impl OnStoreFailure {
+    /// Every policy, each at its own number.
+    pub const ALL: [Self; 4] = [Self::Error, Self::Allow, Self::Deny, Self::Local];
+
+    /// As files and metrics write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Local => "local",
+        }
+    }
 }
 
 impl Unit {
@@ -234,7 +265,7 @@ impl Domain {
         let mut rules = Vec::new();
         root.collect(&mut rules);
         let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
-        Self { name, root, has_replaces }
+        Self { name, root, has_replaces, on_store_failure: None }
     }
 }
 

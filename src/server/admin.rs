@@ -10,8 +10,11 @@ use crate::{
     clock::Time,
     limiter::OverLimitCache,
     source::{ReloadState, Source},
-    stats::{CONTENT_TYPE, Gauges, LocalCacheGauges, RuleStats, RulesGauges, Stats, StoreGauges},
-    store::Store,
+    stats::{
+        CONTENT_TYPE, Distribution, Gauges, LocalCacheGauges, PoolGauges, RuleStats, RulesGauges, Stats,
+        StoreGauges,
+    },
+    store::{self, PoolUsage, Store},
 };
 
 /// What the pages show.
@@ -92,6 +95,7 @@ impl Admin {
                     evacuated: usage.keys.evicted,
                 }
             }),
+            pools: self.store.pools().into_iter().map(pool_gauges).collect(),
         }
     }
 }
@@ -108,6 +112,27 @@ fn rules_gauges(state: &ReloadState) -> RulesGauges {
         files: state.files as u64,
         domains: state.domains as u64,
         rules: state.rules as u64,
+    }
+}
+
+fn pool_gauges(pool: PoolUsage) -> PoolGauges {
+    let distribution = |values: store::Distribution| Distribution {
+        within: values.buckets,
+        count: values.count,
+        sum: values.sum,
+    };
+    PoolGauges {
+        per_second: pool.per_second,
+        connections: pool.connections,
+        opened: pool.opened,
+        closed: pool.closed,
+        reconnects: pool.reconnects,
+        breakers_open: pool.breakers_open,
+        queued: pool.queued,
+        max_queued: pool.max_queued,
+        errors: pool.errors,
+        operation_time: distribution(pool.operation_time),
+        batch_size: distribution(pool.batch_size),
     }
 }
 
