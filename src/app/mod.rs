@@ -20,14 +20,14 @@ use crate::{
     clock::{Clock, SystemClock},
     limiter::{self, Bounds, HeaderNames, Limiter, OverLimitCache, Policy},
     memory,
-    rules::RuleSet,
+    rules::{OnStoreFailure, RuleSet},
     server::{
         admin::Admin,
         grpc::{self, Workers},
         health::{Health, Part},
         http, json,
     },
-    settings::{Backend, Settings},
+    settings::{Backend, OnFailure, Settings},
     shutdown,
     source::{self, RulesDir, Source},
     stats::{Method, RuleStats, ShardCount, Stats, StatsOptions},
@@ -134,6 +134,7 @@ impl Parts {
             stats: self.stats.clone(),
             store: self.store.clone(),
             over_limit: self.over_limit.clone(),
+            limiter: self.limiter.clone(),
         }
     }
 
@@ -160,6 +161,13 @@ fn policy(settings: &Settings) -> Policy {
             reset: names.reset.as_str().into(),
         }),
         dynamic_metadata: settings.answers.dynamic_metadata,
+        on_store_failure: match settings.store.on_failure {
+            OnFailure::Error => OnStoreFailure::Error,
+            OnFailure::Allow => OnStoreFailure::Allow,
+            OnFailure::Deny => OnStoreFailure::Deny,
+            OnFailure::Local => OnStoreFailure::Local,
+        },
+        max_local_keys: settings.store.max_keys,
     }
 }
 
@@ -211,6 +219,7 @@ async fn keep_house(parts: Parts, settings: Settings, mut stop: watch::Receiver<
             _ = sweep.tick() => {
                 let now = SystemClock.now();
                 parts.store.maintain(now);
+                parts.limiter.maintain(now);
                 if let Some(cache) = &parts.over_limit {
                     cache.maintain(now);
                 }

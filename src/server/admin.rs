@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use super::http::{Answer, text, typed};
 use crate::{
     clock::Time,
-    limiter::OverLimitCache,
+    limiter::{Limiter, OverLimitCache},
     source::{ReloadState, Source},
     stats::{
         CONTENT_TYPE, Distribution, Gauges, LocalCacheGauges, PoolGauges, RuleStats, RulesGauges, Stats,
@@ -28,6 +28,8 @@ pub struct Admin {
     pub store: Arc<dyn Store>,
     /// The keys known to be over their limit, if they are remembered.
     pub over_limit: Option<Arc<OverLimitCache>>,
+    /// The counters of this process, where they stand in for a lost store.
+    pub limiter: Arc<Limiter>,
 }
 
 const PAGES: &str = "/: this list\n\
@@ -77,7 +79,7 @@ impl Admin {
     fn gauges(&self) -> Gauges {
         Gauges {
             rules: Some(rules_gauges(&self.source.state())),
-            store: self.store.usage().map(|usage| StoreGauges {
+            store: self.store.usage().or_else(|| self.limiter.local_usage()).map(|usage| StoreGauges {
                 keys: usage.held.entries as u64,
                 keys_max: usage.max_keys as u64,
                 bytes: usage.held.bytes as u64,

@@ -53,7 +53,7 @@ async fn decide(body: &[u8], limiter: &Limiter) -> Answer {
         Ok(request) => limiter::Request::from(request),
         Err(error) => return bad_request(&error),
     };
-    match limiter.decide(&request).await {
+    match limiter.decide(&request, None).await {
         Ok(answer) => {
             let status = match answer.code {
                 Code::Ok => StatusCode::OK,
