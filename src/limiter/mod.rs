@@ -104,6 +104,11 @@ impl Limiter {
         Self { policy, source, store, over_limit, stats, clock, local: OnceLock::new() }
     }
 
+    /// Called once on each thread that asks, within its runtime, before the first request.
+    pub fn attend(&self) {
+        self.store.attend();
+    }
+
     /// May this request pass? Nothing where the store does not answer at once: then
     /// [`decide`](Self::decide) is to be asked.
     ///
