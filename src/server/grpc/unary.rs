@@ -24,7 +24,8 @@ use tonic::{Code, Status};
 use super::{body::AnswerBody, opening::Opening};
 use crate::{
     limiter::{Answer, Limiter, Refusal, Request},
-    proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
+    proto::envoy::service::ratelimit::v3::RateLimitRequest,
+    server::wire,
     stats::{Method as StatsMethod, Refusal as Reason, Stats},
 };
 
@@ -153,7 +154,7 @@ fn whole_message(body: &mut Incoming, context: &mut Context<'_>) -> Result<Bytes
 
 fn encoded(decided: Result<Answer, Refusal>) -> Result<Bytes, Fault> {
     match decided {
-        Ok(answer) => Ok(frame(&RateLimitResponse::from(answer))),
+        Ok(answer) => Ok(frame(&answer)),
         Err(refusal) => Err(status(&refusal).into()),
     }
 }
@@ -191,13 +192,13 @@ fn join(first: Bytes, second: Bytes) -> Bytes {
     joined.freeze()
 }
 
-fn frame(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
+/// An answer with its prefix.
+fn frame(answer: &Answer) -> Bytes {
+    let length = wire::encoded_len(answer);
     let mut framed = BytesMut::with_capacity(PREFIX + length);
     framed.put_u8(0);
     framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // The buffer has the room that encoding asks for.
-    let _ = message.encode(&mut framed);
+    wire::encode(answer, &mut framed);
     framed.freeze()
 }
 
