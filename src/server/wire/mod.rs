@@ -1,6 +1,6 @@
 //! Between Envoy's messages and the limiter's: the only room that knows both.
 //!
-//! Requests are read by prost. Answers to the hot call are written by [`encode`] straight into bytes; those
+//! Requests are read by prost. Answers to the hot call are written by `encode` straight into bytes; those
 //! to `/json` become prost's messages here first.
 
 mod encode;
