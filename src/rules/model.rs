@@ -32,7 +32,7 @@ pub struct Domain {
 }
 
 /// What becomes of a request whose counters cannot be reached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OnStoreFailure {
     /// It is answered with an error.
     Error,
