@@ -112,7 +112,7 @@ impl Meters {
             closed: self.closed.load(Relaxed),
             reconnects: self.reconnects.load(Relaxed),
             errors: errors.collect(),
-            operation_time: self.times.distribution(&MICROS, 1e-6),
+            operation_time: self.times.distribution(&MICROS, 1e6),
             batch_size: self.batches.distribution(&CHECKS, 1.0),
             ..PoolUsage::default()
         }
@@ -126,16 +126,17 @@ impl Buckets {
         self.sum.fetch_add(value, Relaxed);
     }
 
+    /// The values in a unit that is so many of ours.
     #[expect(clippy::cast_precision_loss, reason = "Prometheus has nothing but doubles")]
-    fn distribution(&self, bounds: &[u64], scale: f64) -> Distribution {
+    fn distribution(&self, bounds: &[u64], unit: f64) -> Distribution {
         let mut count = 0;
         let mut within = self.within.iter().map(|bucket| {
             count += bucket.load(Relaxed);
             count
         });
-        let buckets = bounds.iter().map(|bound| *bound as f64 * scale).zip(within.by_ref()).collect();
+        let buckets = bounds.iter().map(|bound| *bound as f64 / unit).zip(within.by_ref()).collect();
         let count = within.last().unwrap_or_default();
-        Distribution { buckets, count, sum: self.sum.load(Relaxed) as f64 * scale }
+        Distribution { buckets, count, sum: self.sum.load(Relaxed) as f64 / unit }
     }
 }
 
