@@ -26,6 +26,7 @@ use crate::{
         grpc::{self, Workers},
         health::{Health, Part},
         http, json,
+        tls::{self, Tls},
     },
     settings::{Backend, Settings},
     shutdown,
@@ -48,7 +49,7 @@ pub fn serve(settings: &Settings) -> Result<(), StartError> {
 
 async fn run(settings: &Settings) -> Result<(), StartError> {
     let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
-    let parts = Parts::new(settings);
+    let parts = Parts::new(settings, tls(settings)?);
     let ports = Ports::bind(settings)?;
     parts.source.reload(SystemClock.now());
     parts.judge_rules(settings);
@@ -64,6 +65,9 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     ports.announce(settings);
     let accepting = tokio::task::spawn_local(grpc::accept(ports.grpc, workers.clone(), draining));
     serve_pages(settings, &parts, ports.http, ports.debug, ports.metrics, &stopping);
+    if let Some(tls) = parts.tls.clone() {
+        tokio::task::spawn_local(tls::watch(tls, SystemClock, stopping.clone()));
+    }
     tokio::task::spawn_local(keep_house(parts.clone(), settings.clone(), stopping));
 
     let signal = signals.wait().await;
@@ -89,10 +93,11 @@ struct Parts {
     over_limit: Option<Arc<OverLimitCache>>,
     limiter: Arc<Limiter>,
     health: Arc<Health>,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Parts {
-    fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings, tls: Option<Arc<Tls>>) -> Self {
         let stats = Arc::new(Stats::new(StatsOptions {
             max_series: settings.stats.max_series,
             shards: ShardCount::for_workers(settings.server.workers),
@@ -121,11 +126,16 @@ impl Parts {
             stats.clone(),
             Arc::new(SystemClock),
         ));
-        Self { stats, source, store, over_limit, limiter, health: Arc::default() }
+        Self { stats, source, store, over_limit, limiter, health: Arc::default(), tls }
     }
 
     fn grpc(&self) -> grpc::Parts {
-        grpc::Parts { limiter: self.limiter.clone(), stats: self.stats.clone(), health: self.health.clone() }
+        grpc::Parts {
+            limiter: self.limiter.clone(),
+            stats: self.stats.clone(),
+            health: self.health.clone(),
+            tls: self.tls.clone(),
+        }
     }
 
     fn admin(&self) -> Admin {
@@ -134,6 +144,7 @@ impl Parts {
             stats: self.stats.clone(),
             store: self.store.clone(),
             over_limit: self.over_limit.clone(),
+            tls: self.tls.clone(),
         }
     }
 
@@ -144,6 +155,15 @@ impl Parts {
             self.health.set(Part::Rules, loaded);
         }
     }
+}
+
+/// TLS on the gRPC port, if it is to be spoken there.
+fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, StartError> {
+    let Some(set) = settings.server.tls.clone() else { return Ok(None) };
+    let clients =
+        set.clients.map(|clients| tls::Clients { authorities: clients.authorities, name: clients.name });
+    let options = tls::Options { certificate: set.certificate, key: set.key, clients };
+    Tls::load(options, SystemClock.now()).map(Arc::new).map(Some).map_err(StartError)
 }
 
 fn policy(settings: &Settings) -> Policy {

@@ -12,6 +12,8 @@ pub struct Gauges {
     pub store: Option<StoreGauges>,
     /// The local cache of keys over their limit, when it is on.
     pub local_cache: Option<LocalCacheGauges>,
+    /// TLS on the gRPC port, when it is spoken there.
+    pub tls: Option<TlsGauges>,
 }
 
 /// The rules that serve, and how the last attempts to load some went.
@@ -67,4 +69,15 @@ pub struct LocalCacheGauges {
     pub expired: u64,
     /// Keys dropped to make room.
     pub evacuated: u64,
+}
+
+/// TLS on the gRPC port.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TlsGauges {
+    /// When the certificate that is served expires, since the start of 1970.
+    pub certificate_expiry: Duration,
+    /// Changes of the files that were refused.
+    pub reload_errors: u64,
+    /// Handshakes that failed, by the name of the reason.
+    pub handshake_failures: Vec<(&'static str, u64)>,
 }
