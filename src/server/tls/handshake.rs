@@ -161,6 +161,16 @@ fn refused(error: &CertificateError) -> String {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("the client's certificate is not made out to GRPC_CLIENT_TLS_SAN: {error}")
         }
+        // The reasons of a library below rustls, which are told by their names alone.
+        CertificateError::Other(other) => match other.to_string().as_str() {
+            "UnsupportedCertVersion" => "the client's certificate is not taken: it is of X.509's version 1; \
+                sign one with an extension, such as a subjectAltName"
+                .to_owned(),
+            "CaUsedAsEndEntity" => "the client's certificate is not taken: it is that of an authority; \
+                sign one for the client with it"
+                .to_owned(),
+            name => format!("the client's certificate is not taken: {name}"),
+        },
         other => format!("the client's certificate is not taken: {other}"),
     }
 }
@@ -178,5 +188,56 @@ fn complaint(alert: AlertDescription) -> String {
             format!("it does not take the certificate in GRPC_SERVER_TLS_CERT ({alert:?})")
         }
         other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cause_of(error: rustls::Error) -> (Cause, String) {
+        cause(&io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    #[test]
+    fn causes_are_told_by_what_people_can_change() {
+        let certificate = rustls::Error::InvalidCertificate;
+        for (error, cause, told) in [
+            (rustls::Error::NoCertificatesPresented, Cause::ClientCertificate, "GRPC_CLIENT_TLS_CACERT"),
+            (
+                certificate(CertificateError::UnknownIssuer),
+                Cause::ClientCertificate,
+                "GRPC_CLIENT_TLS_CACERT",
+            ),
+            (certificate(CertificateError::NotValidForName), Cause::ClientCertificate, "GRPC_CLIENT_TLS_SAN"),
+            (certificate(CertificateError::Expired), Cause::ClientCertificate, "not taken"),
+            (
+                rustls::Error::AlertReceived(AlertDescription::UnknownCA),
+                Cause::RefusedByClient,
+                "GRPC_SERVER_TLS_CERT",
+            ),
+            (
+                rustls::Error::AlertReceived(AlertDescription::CertificateExpired),
+                Cause::RefusedByClient,
+                "has expired",
+            ),
+            (rustls::Error::NoApplicationProtocol, Cause::Protocol, "HTTP/2"),
+            (rustls::Error::DecryptError, Cause::Protocol, "decrypt"),
+        ] {
+            let (found, text) = cause_of(error.clone());
+            assert!(found == cause && text.contains(told), "{error:?}: {found:?}, {text}");
+        }
+        assert_eq!(cause(&io::ErrorKind::UnexpectedEof.into()).0, Cause::Closed);
+    }
+
+    #[test]
+    fn every_cause_counts_for_itself_and_few_are_told() {
+        let failures = Failures::default();
+        for (times, cause) in (1..).zip(Cause::ALL) {
+            (0..times).for_each(|_| failures.note(cause, "", &""));
+        }
+        let counts: Vec<_> = failures.counted().into_iter().map(|(_, count)| count).collect();
+        assert_eq!(counts, [1, 2, 3, 4, 5]);
+        assert!(!failures.is_time_to_tell());
     }
 }
