@@ -9,7 +9,9 @@ use crate::support::{
     bootstrap::{Wanted, by_header},
     client::request,
     envoy::Envoy,
+    eventually,
     grpc_tls::{Authority, Files, TlsClient, alone, ask, s_client},
+    holds,
     http::get,
     load::Load,
     raw::RawClient,
@@ -157,6 +159,10 @@ fn handshakes_count_as_connections() {
     let setup = files.setup().rules("d.yaml", RULES);
     let server = setup.env("GRPC_MAX_CONNECTIONS", "3").start();
     let client = TlsClient::new(&[&authority], None);
+    eventually("those who looked whether it listens have gone", || {
+        let open = server.metrics().get("tollgate_connections_open").copied();
+        holds(open == Some(0.0), || format!("{open:?} are open"))
+    });
     alone(async {
         let silent = || TcpStream::connect(("127.0.0.1", server.ports.grpc));
         let _silent = [silent().await.unwrap(), silent().await.unwrap(), silent().await.unwrap()];

@@ -66,7 +66,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let accepting = tokio::task::spawn_local(grpc::accept(ports.grpc, workers.clone(), draining));
     serve_pages(settings, &parts, ports.http, ports.debug, ports.metrics, &stopping);
     if let Some(tls) = parts.tls.clone() {
-        tokio::task::spawn_local(tls::watch(tls, SystemClock, stopping.clone()));
+        tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
     }
     tokio::task::spawn_local(keep_house(parts.clone(), settings.clone(), stopping));
 

@@ -2,7 +2,7 @@
 //!
 //! [`Tls`] is made once, by `app`, from checked files; [`Tls::look`] looks at them from then on and serves
 //! what they say now, if it can be served. `files` reads them, `material` makes of them what rustls
-//! needs, `clients` compares names, and [`handshake`] brings a connection to where HTTP/2 begins. A
+//! needs, `clients` compares names, and `handshake` brings a connection to where HTTP/2 begins. A
 //! connection keeps what it began with; those that come later meet what is new.
 
 mod clients;
@@ -183,7 +183,7 @@ impl State {
 }
 
 /// Looks at the files from time to time, until `stop` turns true.
-pub async fn watch(tls: Arc<Tls>, clock: impl Clock + Clone + 'static, mut stop: watch::Receiver<bool>) {
+pub async fn look_after(tls: Arc<Tls>, clock: impl Clock + Clone + 'static, mut stop: watch::Receiver<bool>) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}
