@@ -63,6 +63,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
         limiter: Arc::new(limiter(policy, store, stats.clone())),
         stats: stats.clone(),
         health: Arc::default(),
+        tls: None,
     };
     let listener = grpc::bind_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let port = listener.local_addr().unwrap().port();

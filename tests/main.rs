@@ -38,5 +38,8 @@ mod reload;
 // The first answer, and starts that fail.
 mod start;
 
+// TLS on the gRPC port: certificates that change, clients that are refused.
+mod tls;
+
 // What starts the services and talks to them.
 mod support;

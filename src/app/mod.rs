@@ -17,7 +17,7 @@ use crate::{
     server::{
         grpc::{self, Workers},
         health::Part,
-        http, json,
+        http, json, tls,
     },
     settings::Settings,
     shutdown, source,
@@ -38,7 +38,7 @@ pub fn serve(settings: &Settings) -> Result<(), StartError> {
 
 async fn run(settings: &Settings) -> Result<(), StartError> {
     let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
-    let parts = Parts::new(settings)?;
+    let parts = Parts::new(settings, parts::tls(settings)?)?;
     let ports = Ports::bind(settings)?;
     parts.source.reload(SystemClock.now());
     parts.judge_rules(settings);
@@ -55,6 +55,9 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     ports.announce(settings);
     let accepting = tokio::task::spawn_local(grpc::accept(ports.grpc, workers.clone(), draining));
     serve_pages(settings, &parts, ports.http, ports.debug, ports.metrics, &stopping);
+    if let Some(tls) = parts.tls.clone() {
+        tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
+    }
     tokio::task::spawn_local(house::keep_house(parts.clone(), settings.clone(), stopping));
 
     let signal = tokio::select! {

@@ -4,10 +4,15 @@ use std::sync::Arc;
 
 use super::StartError;
 use crate::{
-    clock::SystemClock,
+    clock::{Clock, SystemClock},
     limiter::{self, Bounds, HeaderNames, Limiter, OverLimitCache, Policy},
     rules::{OnStoreFailure, RuleSet},
-    server::{admin::Admin, grpc, health::Health},
+    server::{
+        admin::Admin,
+        grpc,
+        health::Health,
+        tls::{self, Tls},
+    },
     settings::{Backend, OnFailure, Settings},
     source::{RulesDir, Source},
     stats::{RuleStats, ShardCount, Stats, StatsOptions},
@@ -23,10 +28,11 @@ pub(super) struct Parts {
     pub(super) over_limit: Option<Arc<OverLimitCache>>,
     pub(super) limiter: Arc<Limiter>,
     pub(super) health: Arc<Health>,
+    pub(super) tls: Option<Arc<Tls>>,
 }
 
 impl Parts {
-    pub(super) fn new(settings: &Settings) -> Result<Self, StartError> {
+    pub(super) fn new(settings: &Settings, tls: Option<Arc<Tls>>) -> Result<Self, StartError> {
         let stats = Arc::new(Stats::new(StatsOptions {
             max_series: settings.stats.max_series,
             shards: ShardCount::for_workers(settings.server.workers),
@@ -60,11 +66,16 @@ impl Parts {
             stats.clone(),
             Arc::new(SystemClock),
         ));
-        Ok(Self { stats, source, store, over_limit, limiter, health: Arc::default() })
+        Ok(Self { stats, source, store, over_limit, limiter, health: Arc::default(), tls })
     }
 
     pub(super) fn grpc(&self) -> grpc::Parts {
-        grpc::Parts { limiter: self.limiter.clone(), stats: self.stats.clone(), health: self.health.clone() }
+        grpc::Parts {
+            limiter: self.limiter.clone(),
+            stats: self.stats.clone(),
+            health: self.health.clone(),
+            tls: self.tls.clone(),
+        }
     }
 
     pub(super) fn admin(&self) -> Admin {
@@ -74,8 +85,18 @@ impl Parts {
             store: self.store.clone(),
             over_limit: self.over_limit.clone(),
             limiter: self.limiter.clone(),
+            tls: self.tls.clone(),
         }
     }
+}
+
+/// TLS on the gRPC port, if it is to be spoken there.
+pub(super) fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, StartError> {
+    let Some(set) = settings.server.tls.clone() else { return Ok(None) };
+    let clients =
+        set.clients.map(|clients| tls::Clients { authorities: clients.authorities, name: clients.name });
+    let options = tls::Options { certificate: set.certificate, key: set.key, clients };
+    Tls::load(options, SystemClock.now()).map(Arc::new).map(Some).map_err(StartError)
 }
 
 fn policy(settings: &Settings) -> Policy {

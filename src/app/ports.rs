@@ -49,9 +49,10 @@ impl Ports {
         let port = |listener: &TcpListener| {
             listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
         };
+        let tls = if settings.server.tls.is_some() { ", with TLS" } else { "" };
         match &self.grpc {
-            Listener::Tcp(listener) => warn!("listening for gRPC on {}", port(listener)),
-            Listener::Unix(_, path) => warn!("listening for gRPC on {}", path.display()),
+            Listener::Tcp(listener) => warn!("listening for gRPC on {}{tls}", port(listener)),
+            Listener::Unix(_, path) => warn!("listening for gRPC on {}{tls}", path.display()),
         }
         warn!("listening for HTTP on {}", port(&self.http));
         warn!("listening for debug on {}", port(&self.debug));

@@ -5,7 +5,10 @@ use std::{fmt::Write, sync::Arc, time::Duration};
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
 
-use super::http::{Answer, text, typed};
+use super::{
+    http::{Answer, text, typed},
+    tls::Tls,
+};
 use crate::{
     clock::Time,
     limiter::{Limiter, OverLimitCache},
@@ -30,6 +33,8 @@ pub struct Admin {
     pub over_limit: Option<Arc<OverLimitCache>>,
     /// The counters of this process, where they stand in for a lost store.
     pub limiter: Arc<Limiter>,
+    /// TLS on the gRPC port, if it is spoken there.
+    pub tls: Option<Arc<Tls>>,
 }
 
 const PAGES: &str = "/: this list\n\
@@ -86,6 +91,7 @@ impl Admin {
                 evictions: usage.held.evicted,
                 expired: usage.held.expired,
             }),
+            tls: self.tls.as_ref().map(|tls| tls.gauges()),
             local_cache: self.over_limit.as_ref().map(|cache| {
                 let usage = cache.usage();
                 LocalCacheGauges {

@@ -1,11 +1,13 @@
 //! The edges: gRPC for Envoy, HTTP for probes, people and Prometheus.
 //!
 //! [`grpc`] is the hot path, [`wire`] turns its messages into the limiter's and back, [`json`] is the same
-//! question over HTTP, [`admin`] shows what is loaded and counted, [`health`] is asked by probes.
+//! question over HTTP, [`admin`] shows what is loaded and counted, [`health`] is asked by probes, [`tls`]
+//! holds the gRPC port's certificate.
 
 pub mod admin;
 pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod json;
+pub mod tls;
 pub mod wire;

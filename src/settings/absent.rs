@@ -14,15 +14,6 @@ pub(super) fn check(reader: &mut Reader<'_>) {
             _ => "write it in capitals, or unset it",
         })),
     });
-    if reader.flag(vars::GRPC_SERVER_USE_TLS) {
-        let hint = "this version has no TLS, and what asked for it is not served without: \
-            let a sidecar end TLS, or set it to false";
-        reader.refuse(
-            vars::GRPC_SERVER_USE_TLS,
-            Some("true".to_owned()),
-            Refusal::new("false").with_hint(hint),
-        );
-    }
     for var in [
         vars::USE_STATSD,
         vars::USE_DOG_STATSD,

@@ -6,8 +6,8 @@ use std::{path::PathBuf, time::Duration};
 
 use tracing::level_filters::LevelFilter;
 
-use super::HostPort;
 pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Secret};
+use super::{GrpcTls, HostPort};
 
 /// All settings.
 #[derive(Clone, PartialEq, Debug)]
@@ -33,6 +33,8 @@ pub struct Settings {
 pub struct Server {
     /// Where it listens.
     pub listen: GrpcListen,
+    /// TLS, if it is spoken there.
+    pub tls: Option<GrpcTls>,
     /// Threads that answer; one at least.
     pub workers: usize,
     /// The age at which a connection is asked to go away; zero is never.

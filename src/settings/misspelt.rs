@@ -5,9 +5,9 @@
 
 use super::{reader::Warning, vars};
 
-/// Names of the Go service's variables that this version does not read, and that are spelt right.
-const KNOWN_ELSEWHERE: [&str; 4] =
-    ["GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN"];
+/// Names that are set for the Go service and that nobody reads: Envoy Gateway sets this one, and were it
+/// heeded, clients without a certificate would be refused.
+const KNOWN_ELSEWHERE: [&str; 1] = ["GRPC_SERVER_TLS_CA_CERT"];
 
 /// A warning for each of these names that is hardly anything but one of ours misspelt.
 pub fn misspelt<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Warning> {

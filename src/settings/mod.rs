@@ -14,6 +14,7 @@ pub mod vars;
 
 mod absent;
 mod backend;
+pub mod grpc_tls;
 mod misspelt;
 mod reader;
 pub mod redis;
@@ -32,6 +33,7 @@ pub use self::{
         Answers, Backend, GrpcListen, HeaderNames, Http, Log, LogFormat, OnFailure, Prometheus, Rules,
         Server, Settings, StatsSettings, Store,
     },
+    grpc_tls::{GrpcTls, GrpcTlsClients},
     misspelt::misspelt,
     reader::{Problem, Warning},
     vars::markdown,
@@ -78,6 +80,7 @@ fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
     // The length that stands before a message of gRPC has 32 bits.
     let max_request_bytes = reader.bits_32(vars::GRPC_MAX_REQUEST_BYTES, 1);
     Server {
+        tls: grpc_tls::read(reader),
         listen: if socket.is_empty() { GrpcListen::Tcp(tcp) } else { GrpcListen::Unix(socket.into()) },
         workers: usize::try_from(workers).ok().filter(|workers| *workers > 0).unwrap_or(cores.max(1)),
         max_connection_age: reader.duration(vars::GRPC_MAX_CONNECTION_AGE),

@@ -182,7 +182,6 @@ fn what_would_weaken_a_deployment_is_refused() {
         ("BACKEND_TYPE", "Memory", "accepted is redis or memory; write it in small letters"),
         ("CONFIG_TYPE", "GRPC_XDS_SOTW", "files only"),
         ("CONFIG_TYPE", "file", "capitals"),
-        ("GRPC_SERVER_USE_TLS", "true", "no TLS"),
         ("GRPC_SERVER_USE_TLS", "yes", "write true"),
     ] {
         let problems = problems(&[(name, value)]);
@@ -289,7 +288,9 @@ fn any_value_in_any_variable_is_read_or_refused() {
         [("REDIS_URL", "redis:6379"), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "redis:6380")];
     for var in vars::ALL {
         for value in values {
-            let around = if var.name.starts_with("REDIS_") { &around[..] } else { &[] };
+            // What TLS asks for beside itself.
+            let files = [("GRPC_SERVER_TLS_CERT", "c"), ("GRPC_SERVER_TLS_KEY", "k")];
+            let around = if var.name.starts_with("REDIS_") { &around[..] } else { &files };
             if let Err(problems) = read(&[&[(var.name, value)], around].concat()) {
                 assert_eq!(problems[0].variable, var.name, "{value:?}");
             }

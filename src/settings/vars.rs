@@ -57,6 +57,17 @@ variables! {
         SHUTDOWN_DELAY = "0s", "Time between turning unhealthy at SIGTERM and refusing new connections.";
         SHUTDOWN_TIMEOUT = "30s", "Time that requests in flight then have to finish.";
     }
+    "TLS on the gRPC port" {
+        GRPC_SERVER_USE_TLS = "false", "Serves gRPC with TLS 1.2 and 1.3, and without TLS no more.";
+        GRPC_SERVER_TLS_CERT = "", "Path of the certificate and the chain behind it, in PEM; with TLS it must \
+            be set. All files of this group are read again when they change.";
+        GRPC_SERVER_TLS_KEY = "", "Path of the certificate's private key, in PEM; with TLS it must be set.";
+        GRPC_CLIENT_TLS_CACERT = "", "Path of the authorities, in PEM, one of which must have signed the \
+            certificate of a client; without it no client is asked for one. `GRPC_SERVER_TLS_CA_CERT` is \
+            another name and changes nothing, as in the Go service.";
+        GRPC_CLIENT_TLS_SAN = "", "The DNS name or IP address that the certificate of a client must be made \
+            out to.";
+    }
     "HTTP" {
         HOST = "0.0.0.0", "Address of the HTTP port.";
         PORT = "8080", "HTTP port, for `/healthcheck` and `/json`; `0` takes any free one.";
@@ -173,7 +184,6 @@ variables! {
         LOG_FORMAT = "text", "`text`, or `json` with `@timestamp`, `@message` and `level`.";
     }
     "Of the Go service, not in this version" {
-        GRPC_SERVER_USE_TLS = "false", "`true` is refused: what asked for TLS is not served without.";
         USE_STATSD = "false", "Does nothing but warn. The Go service has it on by default.";
         USE_DOG_STATSD = "false", "Does nothing but warn.";
         EXTRA_TAGS = "", "Does nothing but warn.";

@@ -14,6 +14,8 @@ pub struct Gauges {
     pub local_cache: Option<LocalCacheGauges>,
     /// The connections to each Redis, when the counters are there.
     pub pools: Vec<PoolGauges>,
+    /// TLS on the gRPC port, when it is spoken there.
+    pub tls: Option<TlsGauges>,
 }
 
 /// The rules that serve, and how the last attempts to load some went.
@@ -107,4 +109,15 @@ pub struct Distribution {
     pub count: u64,
     /// All of them together.
     pub sum: f64,
+}
+
+/// TLS on the gRPC port.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TlsGauges {
+    /// When the certificate that is served expires, since the start of 1970.
+    pub certificate_expiry: Duration,
+    /// Changes of the files that were refused.
+    pub reload_errors: u64,
+    /// Handshakes that failed, by the name of the reason.
+    pub handshake_failures: Vec<(&'static str, u64)>,
 }

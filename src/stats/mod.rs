@@ -44,7 +44,7 @@ use std::{fmt, sync::Arc};
 use self::{registry::Registry, unknown_domains::UnknownDomains};
 
 pub use self::{
-    gauges::{Distribution, Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges},
+    gauges::{Distribution, Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges, TlsGauges},
     histogram::Histogram,
     names::{Kind, Metric, documentation},
     prometheus::CONTENT_TYPE,

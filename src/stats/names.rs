@@ -130,6 +130,12 @@ metrics! {
         "gRPC connections taken.";
     CONNECTIONS_REFUSED: Counter "tollgate_connections_refused_total" []
         "gRPC connections turned away because there were as many as may be.";
+    TLS_CERTIFICATE_EXPIRY: Gauge "tollgate_tls_certificate_expiry_timestamp_seconds" []
+        "When the certificate that the gRPC port serves expires; absent without TLS.";
+    TLS_RELOAD_ERRORS: Counter "tollgate_tls_reload_errors_total" []
+        "Changes of the files of TLS that were refused; the last good ones went on serving.";
+    TLS_HANDSHAKE_FAILURES: Counter "tollgate_tls_handshake_failures_total" ["reason"]
+        "gRPC connections that ended before TLS was agreed on.";
     CONFIG_LOAD_SUCCESS: Counter "ratelimit_service_config_load_success" []
         "Sets of rules that were taken.";
     CONFIG_LOAD_ERROR: Counter "ratelimit_service_config_load_error" []

@@ -7,7 +7,7 @@ use ::prometheus::proto::Metric as Sample;
 
 use super::{
     Stats,
-    gauges::{Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges},
+    gauges::{Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges, TlsGauges},
     labels::Labels,
     names::{self, Metric},
     page::{Page, count, describe, family, labelled},
@@ -34,6 +34,7 @@ impl Stats {
         store_failures(&mut page, &self.service);
         program(&mut page);
         bounds(&mut page, self);
+        gauges.tls.iter().for_each(|gauges| tls(&mut page, gauges));
         gauges.rules.iter().for_each(|rules| rules_state(&mut page, rules));
         gauges.store.iter().for_each(|counters| store(&mut page, counters));
         series(&mut page, self);
@@ -174,6 +175,12 @@ fn bounds(page: &mut Page, stats: &Stats) {
     page.value(&names::CONNECTIONS_OPEN, service.connections_open());
     page.value(&names::CONNECTIONS_ACCEPTED, service.connections_accepted.get());
     page.value(&names::CONNECTIONS_REFUSED, service.connections_refused.get());
+}
+
+fn tls(page: &mut Page, tls: &TlsGauges) {
+    page.value(&names::TLS_CERTIFICATE_EXPIRY, tls.certificate_expiry.as_secs());
+    page.value(&names::TLS_RELOAD_ERRORS, tls.reload_errors);
+    page.values(&names::TLS_HANDSHAKE_FAILURES, tls.handshake_failures.iter().map(|(name, n)| ([*name], *n)));
 }
 
 fn rules_state(page: &mut Page, rules: &RulesGauges) {

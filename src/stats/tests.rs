@@ -60,6 +60,11 @@ fn all_gauges() -> Gauges {
             domains: 3,
             rules: 4,
         }),
+        tls: Some(TlsGauges {
+            certificate_expiry: Duration::from_secs(16),
+            reload_errors: 17,
+            handshake_failures: vec![("timeout", 18)],
+        }),
         store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
         local_cache: Some(LocalCacheGauges::default()),
         pools: [false, true].map(pool).into(),

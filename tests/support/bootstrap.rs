@@ -23,13 +23,16 @@ pub(crate) struct Wanted<'a> {
     pub(crate) filter: Value,
     /// HTTP filters that come before it.
     pub(crate) filters_before: Vec<Value>,
+    /// The `transport_socket` of the service's cluster; null is none.
+    pub(crate) transport_socket: Value,
 }
 
 impl Wanted<'_> {
     /// A rate limit filter as it is when nothing is said about it.
     pub(crate) fn of(server: &Server, rate_limits: Value) -> Self {
         let service = Service::Port(server.ports.grpc);
-        Self { service, rate_limits, filter: json!({}), filters_before: Vec::new() }
+        let transport_socket = Value::Null;
+        Self { service, rate_limits, filter: json!({}), filters_before: Vec::new(), transport_socket }
     }
 }
 
@@ -84,6 +87,10 @@ pub(crate) fn bootstrap(
         Service::Port(port) => tcp(port),
         Service::Socket(path) => json!({"pipe": {"path": path}}),
     };
+    let mut service = cluster("rate_limit", &service, "http2_protocol_options");
+    if !wanted.transport_socket.is_null() {
+        service["transport_socket"] = wanted.transport_socket.clone();
+    }
     json!({
         "admin": {"address": tcp(admin)},
         "static_resources": {
@@ -94,7 +101,7 @@ pub(crate) fn bootstrap(
             }],
             "clusters": [
                 cluster("upstream", &tcp(upstream.port), "http_protocol_options"),
-                cluster("rate_limit", &service, "http2_protocol_options"),
+                service,
             ],
         },
     })

@@ -17,7 +17,9 @@ use tokio::{runtime::Builder, task::JoinSet};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use super::{
-    eventually, holds,
+    eventually,
+    grpc_tls::TlsClient,
+    holds,
     raw::{Exchange, RawClient, framed},
 };
 
@@ -48,8 +50,19 @@ pub(crate) struct Outcome {
 impl Load {
     /// Lets `clients` connections ask the first of `ports`, and the next ones when it is gone.
     pub(crate) fn start(ports: &[u16], clients: usize, request: &RateLimitRequest) -> Self {
+        Self::start_with(None, ports, clients, request)
+    }
+
+    /// The same, with TLS if it is given.
+    pub(crate) fn start_with(
+        tls: Option<TlsClient>,
+        ports: &[u16],
+        clients: usize,
+        request: &RateLimitRequest,
+    ) -> Self {
         let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let one = Worker {
+            tls,
             ports: ports.to_vec(),
             body: framed(request),
             stop: Arc::clone(&stop),
@@ -121,6 +134,7 @@ fn all(one: &Worker, clients: usize) -> Outcome {
 
 #[derive(Clone)]
 struct Worker {
+    tls: Option<TlsClient>,
     ports: Vec<u16>,
     body: Bytes,
     stop: Arc<AtomicBool>,
@@ -133,7 +147,11 @@ impl Worker {
         let mut ports = self.ports.iter();
         let mut port = ports.next();
         while let (Some(at), false) = (port, self.stop.load(Ordering::Relaxed)) {
-            let taken = match RawClient::connect(*at).await {
+            let connected = match &self.tls {
+                None => RawClient::connect(*at).await,
+                Some(tls) => tls.connect(*at).await,
+            };
+            let taken = match connected {
                 Ok(client) => self.use_up(client, &mut outcome).await,
                 Err(_) => false,
             };

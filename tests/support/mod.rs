@@ -2,7 +2,7 @@
 //!
 //! [`server`] starts the real binary and [`envoy`] the real Envoy, both on ports of their own; [`client`],
 //! [`http`] and [`load`] ask them; [`upstream`] is what Envoy forwards to; [`noise`] makes repeatable
-//! garbage. Nothing here asserts anything about the service: that is the tests' part.
+//! garbage, and [`grpc_tls`] certificates and clients that have them. Nothing here asserts anything about the service: that is the tests' part.
 
 use std::{
     thread,
@@ -12,6 +12,7 @@ use std::{
 pub(crate) mod bootstrap;
 pub(crate) mod client;
 pub(crate) mod envoy;
+pub(crate) mod grpc_tls;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod noise;

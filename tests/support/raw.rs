@@ -15,7 +15,11 @@ use http_body_util::BodyExt;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use tokio::{net::TcpStream, sync::oneshot};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    sync::oneshot,
+};
 use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -49,6 +53,13 @@ impl RawClient {
     pub(crate) async fn connect(port: u16) -> Result<Self, String> {
         let stream = TcpStream::connect(("127.0.0.1", port)).await.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        Self::over(stream).await
+    }
+
+    /// Speaks HTTP/2 on a connection that is there already.
+    pub(crate) async fn over(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    ) -> Result<Self, String> {
         let (sender, connection) =
             handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
         tokio::spawn(connection);

@@ -37,6 +37,7 @@ pub(crate) struct Ports {
 }
 
 /// What a service is to be started with.
+#[derive(Clone)]
 pub(crate) struct Setup {
     program: PathBuf,
     args: Vec<String>,

@@ -27,6 +27,19 @@ pub(super) enum Connection {
     Unix(StdUnixStream),
 }
 
+impl Connection {
+    /// Who is at its other end, for people.
+    pub(super) fn peer(&self) -> String {
+        match self {
+            Self::Tcp(stream) => match stream.peer_addr() {
+                Ok(address) => address.to_string(),
+                Err(_) => "gone".to_owned(),
+            },
+            Self::Unix(_) => "the unix socket".to_owned(),
+        }
+    }
+}
+
 impl Listener {
     /// Takes over a bound TCP socket.
     ///

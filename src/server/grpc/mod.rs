@@ -27,7 +27,7 @@ use tracing::warn;
 pub use listen::{Listener, bind_tcp};
 pub use worker::Workers;
 
-use super::health::Health;
+use super::{health::Health, tls::Tls};
 use crate::{limiter::Limiter, memory, stats::Stats};
 use listen::Connection;
 
@@ -61,6 +61,8 @@ pub struct Parts {
     pub stats: Arc<Stats>,
     /// Tells whether the service is fit to be asked.
     pub health: Arc<Health>,
+    /// What connections speak before HTTP/2; none is nothing.
+    pub tls: Option<Arc<Tls>>,
 }
 
 /// Accepts connections and deals them to the workers, until `drain` turns true. Those that wait to be

@@ -12,6 +12,7 @@ use std::{
 };
 
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
     runtime,
     sync::{mpsc, watch},
@@ -26,7 +27,10 @@ use super::{
     others,
     unary::ShouldRateLimit,
 };
-use crate::stats::{self, Stats};
+use crate::{
+    server::tls::Tls,
+    stats::{self, Stats},
+};
 
 /// All workers.
 pub struct Workers {
@@ -63,7 +67,8 @@ impl Workers {
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
                 let calls = calls(options, &parts, others);
-                LocalSet::new().block_on(&runtime, work(calls, receiver, drain, drain_timeout));
+                let work = work(calls, parts.tls, receiver, drain, drain_timeout);
+                LocalSet::new().block_on(&runtime, work);
                 // Whatever is still under way has had its time.
                 runtime.shutdown_background();
             })?;
@@ -110,6 +115,7 @@ impl Workers {
 
 async fn work(
     calls: Calls,
+    tls: Option<Arc<Tls>>,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
     drain: watch::Receiver<bool>,
     drain_timeout: Duration,
@@ -118,18 +124,19 @@ async fn work(
     let calls = Rc::new(calls);
     let mut connections = JoinSet::new();
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
-        let (calls, drain) = (calls.clone(), drain.clone());
+        let (calls, tls, drain) = (calls.clone(), tls.clone(), drain.clone());
         connections.spawn_local(async move {
             let _open = open;
+            let tls = tls.map(|tls| (tls, connection.peer()));
             match connection {
                 Connection::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
-                        connection::serve(stream, calls, drain).await;
+                        serve_as_agreed(stream, tls, calls, drain).await;
                     }
                 }
                 Connection::Unix(stream) => {
                     if let Ok(stream) = UnixStream::from_std(stream) {
-                        connection::serve(stream, calls, drain).await;
+                        serve_as_agreed(stream, tls, calls, drain).await;
                     }
                 }
             }
@@ -152,6 +159,25 @@ async fn work(
     }
     let end = Instant::now() + drain_timeout;
     while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
+}
+
+/// Serves a connection as it is, or after a handshake with this peer.
+async fn serve_as_agreed(
+    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    tls: Option<(Arc<Tls>, String)>,
+    calls: Rc<Calls>,
+    mut drain: watch::Receiver<bool>,
+) {
+    let Some((tls, peer)) = tls else {
+        return connection::serve(stream, calls, drain).await;
+    };
+    // On the heap: a connection without TLS is not to carry the size of one with it.
+    let with_tls = Box::pin(async move {
+        if let Some(stream) = tls.handshake(stream, peer, &mut drain).await {
+            connection::serve(stream, calls, drain).await;
+        }
+    });
+    with_tls.await;
 }
 
 fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {

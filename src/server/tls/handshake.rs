@@ -1,0 +1,243 @@
+//! From an accepted connection to one that speaks TLS: on the worker that will serve it, within a time.
+//!
+//! What fails is counted by its cause and told now and then: to who looks after the service a client that
+//! cannot come in is news, but whoever can reach the port can make as many failures as they like.
+
+use std::{
+    fmt, io,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{self, AlertDescription, CertificateError, InvalidMessage},
+    server::TlsStream,
+};
+use tracing::{debug, warn};
+
+use super::Tls;
+
+/// What a client may take: three round trips and a signature, on a bad day.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is left of that when the service ends. Who got so far may have sent a request along.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Between two failures that are told.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// Why a handshake failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// The client showed no certificate, or one that is not taken.
+    ClientCertificate,
+    /// The client did not take ours.
+    RefusedByClient,
+    /// The client speaks no TLS, or none that is taken.
+    Protocol,
+    /// The client went away. Probes do so as well.
+    Closed,
+    /// The client took too long.
+    Timeout,
+}
+
+impl Cause {
+    const ALL: [Self; 5] =
+        [Self::ClientCertificate, Self::RefusedByClient, Self::Protocol, Self::Closed, Self::Timeout];
+
+    /// The value of the label `reason`.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::ClientCertificate => "client_certificate",
+            Self::RefusedByClient => "refused_by_client",
+            Self::Protocol => "protocol",
+            Self::Closed => "closed",
+            Self::Timeout => "timeout",
+        }
+    }
+}
+
+/// How many handshakes failed, and when one was told last.
+#[derive(Default)]
+pub(super) struct Failures {
+    counted: [AtomicU64; Cause::ALL.len()],
+    told: Mutex<Option<Instant>>,
+}
+
+impl Tls {
+    /// Brings a connection to where HTTP/2 begins. None when that failed, which is counted and told, or
+    /// when the service ends first.
+    pub(in crate::server) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        peer: impl fmt::Display,
+        drain: &mut watch::Receiver<bool>,
+    ) -> Option<TlsStream<S>> {
+        let acceptor = TlsAcceptor::from(self.serving.load_full());
+        let ending = async {
+            // The sender outlives the workers; were it gone, that would be an end as well.
+            let _ = drain.wait_for(|drain| *drain).await;
+            sleep(LAST_PATIENCE).await;
+        };
+        let shaken = tokio::select! {
+            shaken = timeout(PATIENCE, acceptor.accept(stream)) => shaken,
+            () = ending => return None,
+        };
+        let (cause, why) = match shaken {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => cause(&error),
+            Err(_) => (Cause::Timeout, format!("the client took more than {PATIENCE:?}")),
+        };
+        self.failures.note(cause, &why, &peer);
+        None
+    }
+}
+
+impl Failures {
+    fn note(&self, cause: Cause, why: &str, peer: &dyn fmt::Display) {
+        self.counted[cause as usize].fetch_add(1, Ordering::Relaxed);
+        if cause != Cause::Closed && self.is_time_to_tell() {
+            warn!(%peer, reason = cause.name(), "a TLS handshake failed: {why}");
+        } else {
+            debug!(%peer, reason = cause.name(), "a TLS handshake failed: {why}");
+        }
+    }
+
+    fn is_time_to_tell(&self) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_time = told.is_none_or(|told| told.elapsed() >= TELL_EVERY);
+        if is_time {
+            *told = Some(Instant::now());
+        }
+        is_time
+    }
+
+    /// The failures by the name of their cause.
+    pub(super) fn counted(&self) -> Vec<(&'static str, u64)> {
+        let count = |cause: Cause| self.counted[cause as usize].load(Ordering::Relaxed);
+        Cause::ALL.into_iter().map(|cause| (cause.name(), count(cause))).collect()
+    }
+}
+
+/// What a failure means, and how it is put to people.
+fn cause(error: &io::Error) -> (Cause, String) {
+    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
+        return (Cause::Closed, error.to_string());
+    };
+    match error {
+        rustls::Error::NoCertificatesPresented => {
+            let why = "the client showed no certificate, which GRPC_CLIENT_TLS_CACERT asks for";
+            (Cause::ClientCertificate, why.to_owned())
+        }
+        rustls::Error::InvalidCertificate(error) => (Cause::ClientCertificate, refused(error)),
+        rustls::Error::AlertReceived(alert) => {
+            (Cause::RefusedByClient, format!("the client refused: {}", complaint(*alert)))
+        }
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            (Cause::Protocol, "the client speaks no TLS".to_owned())
+        }
+        rustls::Error::NoApplicationProtocol => {
+            (Cause::Protocol, "the client speaks other protocols than HTTP/2".to_owned())
+        }
+        other => (Cause::Protocol, other.to_string()),
+    }
+}
+
+/// Why a client's certificate is not taken.
+fn refused(error: &CertificateError) -> String {
+    match error {
+        CertificateError::UnknownIssuer => {
+            "the client's certificate is signed by no authority of GRPC_CLIENT_TLS_CACERT".to_owned()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("the client's certificate is not made out to GRPC_CLIENT_TLS_SAN: {error}")
+        }
+        // The reasons of a library below rustls, which are told by their names alone.
+        CertificateError::Other(other) => match other.to_string().as_str() {
+            "UnsupportedCertVersion" => "the client's certificate is not taken: it is of X.509's version 1; \
+                sign one with an extension, such as a subjectAltName"
+                .to_owned(),
+            "CaUsedAsEndEntity" => "the client's certificate is not taken: it is that of an authority; \
+                sign one for the client with it"
+                .to_owned(),
+            name => format!("the client's certificate is not taken: {name}"),
+        },
+        other => format!("the client's certificate is not taken: {other}"),
+    }
+}
+
+/// What a client has against us.
+fn complaint(alert: AlertDescription) -> String {
+    match alert {
+        AlertDescription::UnknownCA => {
+            "it does not know the authority that signed the certificate in GRPC_SERVER_TLS_CERT".to_owned()
+        }
+        AlertDescription::CertificateExpired => {
+            "the certificate in GRPC_SERVER_TLS_CERT has expired".to_owned()
+        }
+        AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => {
+            format!("it does not take the certificate in GRPC_SERVER_TLS_CERT ({alert:?})")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cause_of(error: rustls::Error) -> (Cause, String) {
+        cause(&io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    #[test]
+    fn causes_are_told_by_what_people_can_change() {
+        let certificate = rustls::Error::InvalidCertificate;
+        for (error, cause, told) in [
+            (rustls::Error::NoCertificatesPresented, Cause::ClientCertificate, "GRPC_CLIENT_TLS_CACERT"),
+            (
+                certificate(CertificateError::UnknownIssuer),
+                Cause::ClientCertificate,
+                "GRPC_CLIENT_TLS_CACERT",
+            ),
+            (certificate(CertificateError::NotValidForName), Cause::ClientCertificate, "GRPC_CLIENT_TLS_SAN"),
+            (certificate(CertificateError::Expired), Cause::ClientCertificate, "not taken"),
+            (
+                rustls::Error::AlertReceived(AlertDescription::UnknownCA),
+                Cause::RefusedByClient,
+                "GRPC_SERVER_TLS_CERT",
+            ),
+            (
+                rustls::Error::AlertReceived(AlertDescription::CertificateExpired),
+                Cause::RefusedByClient,
+                "has expired",
+            ),
+            (rustls::Error::NoApplicationProtocol, Cause::Protocol, "HTTP/2"),
+            (rustls::Error::DecryptError, Cause::Protocol, "decrypt"),
+        ] {
+            let (found, text) = cause_of(error.clone());
+            assert!(found == cause && text.contains(told), "{error:?}: {found:?}, {text}");
+        }
+        assert_eq!(cause(&io::ErrorKind::UnexpectedEof.into()).0, Cause::Closed);
+    }
+
+    #[test]
+    fn every_cause_counts_for_itself_and_few_are_told() {
+        let failures = Failures::default();
+        for (times, cause) in (1..).zip(Cause::ALL) {
+            (0..times).for_each(|_| failures.note(cause, "", &""));
+        }
+        let counts: Vec<_> = failures.counted().into_iter().map(|(_, count)| count).collect();
+        assert_eq!(counts, [1, 2, 3, 4, 5]);
+        assert!(!failures.is_time_to_tell());
+    }
+}

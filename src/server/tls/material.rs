@@ -1,0 +1,165 @@
+//! From the bytes of the files to what rustls serves, or to everything that is wrong with them.
+//!
+//! A plain function of its arguments. It takes what the Go service takes: several certificates in a
+//! file, other things between them, a key in any of three forms.
+
+use std::{path::Path, sync::Arc};
+
+use tokio_rustls::rustls::{
+    RootCertStore, ServerConfig,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+    server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
+    sign::{CertifiedKey, SigningKey, SingleCertAndKey},
+};
+use x509_cert::{
+    Certificate,
+    der::{Decode as _, Encode as _},
+};
+
+use super::{
+    Options,
+    clients::Named,
+    files::{Contents, Files},
+};
+use crate::clock::Time;
+
+/// What is served to those who connect.
+pub(super) struct Material {
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) lifetime: Lifetime,
+}
+
+/// When the certificate may be used, for the clock and for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Lifetime {
+    pub(super) from: Time,
+    pub(super) until: Time,
+    pub(super) shown_from: String,
+    pub(super) shown_until: String,
+}
+
+/// A certificate as it is sent, and what is to be known of it.
+struct Chain {
+    sent: Vec<CertificateDer<'static>>,
+    public_key: Vec<u8>,
+    lifetime: Lifetime,
+}
+
+impl Material {
+    /// What these files come to.
+    pub(super) fn new(options: &Options, files: &Files) -> Result<Self, Vec<String>> {
+        let provider = Arc::new(ring::default_provider());
+        let mut problems = Vec::new();
+        let mut told = |variable: &str, path: &Path, problem: String| {
+            problems.push(format!("{variable}={}: {problem}", path.display()));
+        };
+        let chain = chain(&files.certificate)
+            .map_err(|problem| told("GRPC_SERVER_TLS_CERT", &options.certificate, problem));
+        let key = key(&files.key, &provider)
+            .and_then(|key| match &chain {
+                Ok(chain) if !belong_together(chain, &*key) => Err(format!(
+                    "is not the key of the certificate in GRPC_SERVER_TLS_CERT={}",
+                    options.certificate.display()
+                )),
+                _ => Ok(key),
+            })
+            .map_err(|problem| told("GRPC_SERVER_TLS_KEY", &options.key, problem));
+        let clients = match (&options.clients, &files.authorities) {
+            (Some(clients), Some(authorities)) => verifier(authorities, clients.name.as_ref(), &provider)
+                .map(Some)
+                .map_err(|problem| told("GRPC_CLIENT_TLS_CACERT", &clients.authorities, problem)),
+            _ => Ok(None),
+        };
+        let (Ok(chain), Ok(key), Ok(clients)) = (chain, key, clients) else { return Err(problems) };
+        let config = config(chain.sent, key, clients, provider).map_err(|problem| vec![problem])?;
+        Ok(Self { config: Arc::new(config), lifetime: chain.lifetime })
+    }
+}
+
+fn config(
+    chain: Vec<CertificateDer<'static>>,
+    key: Arc<dyn SigningKey>,
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+    provider: Arc<CryptoProvider>,
+) -> Result<ServerConfig, String> {
+    let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = versions.map_err(|error| format!("TLS cannot be served: {error}"))?;
+    let builder = match clients {
+        Some(clients) => builder.with_client_cert_verifier(clients),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config =
+        builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key))));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    // Envoy's connections last, so that resuming a session saves nothing; and a session that is resumed
+    // is one whose certificate nobody looks at again.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+fn chain(contents: &Contents) -> Result<Chain, String> {
+    let sent = certificates(contents)?;
+    let first = sent.first().ok_or("holds no certificate: a block BEGIN CERTIFICATE is wanted")?;
+    let unreadable = |error| format!("holds a certificate that cannot be read: {error}");
+    let certificate = Certificate::from_der(first).map_err(unreadable)?.tbs_certificate;
+    let public_key = certificate.subject_public_key_info.to_der().map_err(unreadable)?;
+    let (from, until) = (certificate.validity.not_before, certificate.validity.not_after);
+    let moment = |time: &x509_cert::time::Time| Time::from_seconds(time.to_unix_duration().as_secs());
+    let lifetime = Lifetime {
+        from: moment(&from),
+        until: moment(&until),
+        shown_from: from.to_string(),
+        shown_until: until.to_string(),
+    };
+    Ok(Chain { sent, public_key, lifetime })
+}
+
+/// Compared here and not by rustls, which cannot read certificates of X.509's first version.
+fn belong_together(chain: &Chain, key: &dyn SigningKey) -> bool {
+    key.public_key().is_none_or(|public_key| public_key.as_ref() == chain.public_key)
+}
+
+fn key(contents: &Contents, provider: &CryptoProvider) -> Result<Arc<dyn SigningKey>, String> {
+    let bytes = contents.as_ref().map_err(Clone::clone)?;
+    // What the reader has to say is not told: it would quote the file.
+    let key = PrivateKeyDer::from_pem_slice(bytes).map_err(|_| {
+        let encrypted = b"BEGIN ENCRYPTED PRIVATE KEY";
+        if bytes.windows(encrypted.len()).any(|window| window == encrypted) {
+            "holds a key under a password; write it without: openssl pkey -in KEY -out NEW"
+        } else {
+            "holds no private key: a block BEGIN PRIVATE KEY is wanted (or RSA or EC before PRIVATE)"
+        }
+    })?;
+    provider.key_provider.load_private_key(key).map_err(|_| {
+        "holds a key that cannot be used: RSA with 2048 to 8192 bits, ECDSA with P-256 or P-384, and \
+         Ed25519 are taken"
+            .to_owned()
+    })
+}
+
+fn verifier(
+    contents: &Contents,
+    name: Option<&ServerName<'static>>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    // As in the Go service, one that can be read is enough.
+    let (taken, _) = roots.add_parsable_certificates(certificates(contents)?);
+    if taken == 0 {
+        return Err("holds no certificate of an authority: a block BEGIN CERTIFICATE is wanted".to_owned());
+    }
+    let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    let signed = signed.map_err(|error| format!("cannot be used: {error}"))?;
+    Ok(match name {
+        Some(name) => Arc::new(Named { signed, name: name.clone() }),
+        None => signed,
+    })
+}
+
+fn certificates(contents: &Contents) -> Result<Vec<CertificateDer<'static>>, String> {
+    let bytes = contents.as_ref().map_err(Clone::clone)?;
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
+    read.map_err(|_| "is no PEM: a block is not closed, or holds what is not base64".to_owned())
+}

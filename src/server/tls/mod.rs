@@ -1,0 +1,203 @@
+//! TLS on the gRPC port: a certificate that is read again when it changes, and what is asked of clients.
+//!
+//! [`Tls`] is made once, by `app`, from checked files; [`Tls::look`] looks at them from then on and serves
+//! what they say now, if it can be served. `files` reads them, `material` makes of them what rustls
+//! needs, `clients` compares names, and `handshake` brings a connection to where HTTP/2 begins. A
+//! connection keeps what it began with; those that come later meet what is new.
+
+mod clients;
+mod files;
+pub(super) mod handshake;
+mod material;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt,
+    hash::{BuildHasher, RandomState},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+use tokio_rustls::rustls::{ServerConfig, pki_types::ServerName};
+use tracing::{error, info, warn};
+
+use self::{
+    files::Files,
+    handshake::Failures,
+    material::{Lifetime, Material},
+};
+use crate::{
+    clock::{Clock, Time},
+    stats::TlsGauges,
+};
+
+/// So often the files are looked at. By what they hold, not by what a file system tells of them: it tells
+/// little of symlinks, and nothing on some networks. Three small files cost microseconds.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// What TLS is made of; see the settings of the same names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// `GRPC_SERVER_TLS_CERT`.
+    pub certificate: PathBuf,
+    /// `GRPC_SERVER_TLS_KEY`.
+    pub key: PathBuf,
+    /// What is asked of clients, if anything.
+    pub clients: Option<Clients>,
+}
+
+/// Clients must show a certificate.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Clients {
+    /// `GRPC_CLIENT_TLS_CACERT`.
+    pub authorities: PathBuf,
+    /// `GRPC_CLIENT_TLS_SAN`.
+    pub name: Option<ServerName<'static>>,
+}
+
+/// TLS as it is served now.
+pub struct Tls {
+    options: Options,
+    hasher: RandomState,
+    serving: ArcSwap<ServerConfig>,
+    state: Mutex<State>,
+    failures: Failures,
+}
+
+/// What one look leaves to the next.
+struct State {
+    /// What was served or refused last.
+    settled: Digest,
+    /// Could not be served at the last look. A file that is being written, or a key that has yet to
+    /// follow its certificate, is another one at the next.
+    doubted: Option<Digest>,
+    lifetime: Lifetime,
+    /// It was said that the certificate has expired.
+    expiry_told: bool,
+    reload_errors: u64,
+}
+
+/// Tells what was read from what is read later.
+type Digest = u64;
+
+impl Tls {
+    /// Reads the files for the first time.
+    ///
+    /// # Errors
+    /// Everything that keeps them from being served, a line each.
+    pub fn load(options: Options, now: Time) -> Result<Self, Vec<String>> {
+        let files = Files::read(&options);
+        let material = Material::new(&options, &files)?;
+        let hasher = RandomState::new();
+        let state = State {
+            settled: hasher.hash_one(&files),
+            doubted: None,
+            lifetime: material.lifetime,
+            expiry_told: false,
+            reload_errors: 0,
+        };
+        let tls = Self {
+            serving: ArcSwap::from(material.config),
+            hasher,
+            state: Mutex::new(state),
+            failures: Failures::default(),
+            options,
+        };
+        let mut state = tls.state();
+        tls.tell_loaded(&state.lifetime, now);
+        tls.tell_expiry(&mut state, now);
+        drop(state);
+        Ok(tls)
+    }
+
+    /// Reads the files again, and serves what they hold if that is new and good.
+    ///
+    /// What is new and bad is told once, when two looks have seen the same; until it is good, what was
+    /// served before is served on.
+    pub fn look(&self, now: Time) {
+        let files = Files::read(&self.options);
+        let digest = self.hasher.hash_one(&files);
+        let mut state = self.state();
+        if digest != state.settled {
+            match Material::new(&self.options, &files) {
+                Ok(material) => {
+                    self.tell_loaded(&material.lifetime, now);
+                    self.serving.store(material.config);
+                    state.settle(digest);
+                    state.lifetime = material.lifetime;
+                    state.expiry_told = false;
+                }
+                Err(problems) if state.doubted == Some(digest) => {
+                    state.settle(digest);
+                    state.reload_errors += 1;
+                    let problems = problems.join("; ");
+                    error!("the changed files of TLS are refused, the old ones are served on: {problems}");
+                }
+                Err(_) => state.doubted = Some(digest),
+            }
+        }
+        self.tell_expiry(&mut state, now);
+    }
+
+    /// How it fares, for the metrics.
+    #[must_use]
+    pub fn gauges(&self) -> TlsGauges {
+        let state = self.state();
+        TlsGauges {
+            certificate_expiry: Duration::from_secs(state.lifetime.until.seconds()),
+            reload_errors: state.reload_errors,
+            handshake_failures: self.failures.counted(),
+        }
+    }
+
+    fn tell_loaded(&self, lifetime: &Lifetime, now: Time) {
+        let path = self.options.certificate.display();
+        info!(valid_until = %lifetime.shown_until, "serving TLS with the certificate {path}");
+        if now < lifetime.from {
+            let from = &lifetime.shown_from;
+            warn!("the certificate {path} is not valid before {from}: clients will refuse it until then");
+        }
+    }
+
+    fn tell_expiry(&self, state: &mut State, now: Time) {
+        if now >= state.lifetime.until && !std::mem::replace(&mut state.expiry_told, true) {
+            let (path, until) = (self.options.certificate.display(), &state.lifetime.shown_until);
+            warn!("the certificate {path} has expired, at {until}: clients will refuse it");
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn settle(&mut self, digest: Digest) {
+        self.settled = digest;
+        self.doubted = None;
+    }
+}
+
+/// Looks at the files from time to time, until `stop` turns true.
+pub async fn look_after(tls: Arc<Tls>, clock: impl Clock + Clone + 'static, mut stop: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+        let (tls, clock) = (tls.clone(), clock.clone());
+        // Elsewhere, because a file system may take its time, and this thread answers probes. A look that
+        // panicked has said so.
+        let _ = tokio::task::spawn_blocking(move || tls.look(clock.now())).await;
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("options", &self.options).finish_non_exhaustive()
+    }
+}

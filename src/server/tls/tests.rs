@@ -1,0 +1,203 @@
+//! What files come to, and what becomes of what is served when they change.
+
+use std::{fs, path::Path};
+
+use proptest::prelude::*;
+use rcgen::{CertificateParams, CertifiedKey, KeyPair, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, date_time_ymd};
+use tempfile::TempDir;
+
+use super::*;
+
+/// 2026-01-01.
+const NOW: Time = Time::from_seconds(1_767_225_600);
+
+/// A certificate of its own authority, valid through 2026 or until the end of the year before.
+fn certificate(valid: bool) -> CertifiedKey<KeyPair> {
+    signed_with(KeyPair::generate().unwrap(), valid)
+}
+
+fn signed_with(signing_key: KeyPair, valid: bool) -> CertifiedKey<KeyPair> {
+    let mut params = CertificateParams::new(["tollgate.test".to_owned()]).unwrap();
+    params.not_before = date_time_ymd(2025, 1, 1);
+    params.not_after = date_time_ymd(if valid { 2027 } else { 2026 }, 1, 1);
+    CertifiedKey { cert: params.self_signed(&signing_key).unwrap(), signing_key }
+}
+
+/// A directory with these files and TLS made of them.
+fn written(certificate: &str, key: &str, authorities: Option<&str>) -> (TempDir, Options) {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        fs::write(dir.path().join(name), text).unwrap();
+        dir.path().join(name)
+    };
+    let (certificate, key) = (put("tls.crt", certificate), put("tls.key", key));
+    let clients = authorities.map(|text| Clients { authorities: put("ca.crt", text), name: None });
+    (dir, Options { certificate, key, clients })
+}
+
+fn of(pair: &CertifiedKey<KeyPair>) -> (TempDir, Options) {
+    written(&pair.cert.pem(), &pair.signing_key.serialize_pem(), None)
+}
+
+fn put(dir: &Path, pair: &CertifiedKey<KeyPair>) {
+    fs::write(dir.join("tls.crt"), pair.cert.pem()).unwrap();
+    fs::write(dir.join("tls.key"), pair.signing_key.serialize_pem()).unwrap();
+}
+
+fn problems(options: Options) -> Vec<String> {
+    Tls::load(options, NOW).err().unwrap_or_default()
+}
+
+#[test]
+fn what_go_takes_is_taken() {
+    let one = certificate(true);
+    let (pem, key) = (one.cert.pem(), one.signing_key.serialize_pem());
+    let both = format!("Bag Attributes: none\n{key}\n{pem}{}", certificate(true).cert.pem());
+    for (certificate, key, authorities) in [
+        (&pem, &key, None),
+        (&pem, &key, Some(&both)),
+        (&both, &both, None),
+        (&pem.replace('\n', "\r\n"), &key.replace('\n', "\r\n"), None),
+    ] {
+        let (_dir, options) = written(certificate, key, authorities.map(String::as_str));
+        assert_eq!(problems(options), [""; 0]);
+    }
+    for algorithm in [&PKCS_ECDSA_P384_SHA384, &PKCS_ED25519] {
+        let pair = signed_with(KeyPair::generate_for(algorithm).unwrap(), true);
+        assert_eq!(problems(of(&pair).1), [""; 0]);
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let one = certificate(true);
+    let (pem, key) = (one.cert.pem(), one.signing_key.serialize_pem());
+    let other_key = certificate(true).signing_key.serialize_pem();
+    let torn = &pem[..pem.len() / 2];
+    let locked = key.replace("PRIVATE", "ENCRYPTED PRIVATE");
+    let damaged = pem.replacen(&pem[28..36], "AAAAAAAA", 1);
+    for (certificate, key, authorities, told) in [
+        (&*pem, &*other_key, None, &["KEY=", "is not the key of"][..]),
+        (torn, &key, None, &["CERT=", "is no PEM"]),
+        ("", &key, None, &["CERT=", "holds no certificate"]),
+        (&damaged, &key, None, &["CERT=", "cannot be read"]),
+        (&pem, &pem, None, &["KEY=", "holds no private key"]),
+        (&pem, &locked, None, &["KEY=", "under a password"]),
+        (&pem, &key, Some(&*key), &["CACERT=", "no certificate of an authority"]),
+        ("", "", Some(""), &["CERT=", "no certificate", "KEY=", "no private key", "CACERT=", "authority"]),
+    ] {
+        let (_dir, options) = written(certificate, key, authorities);
+        let problems = problems(options);
+        assert_eq!(problems.len(), told.len() / 2, "{problems:?}");
+        for (problem, told) in problems.iter().zip(told.chunks(2)) {
+            assert!(told.iter().all(|part| problem.contains(part)), "{told:?} in {problem}");
+        }
+    }
+}
+
+#[test]
+fn new_files_are_served_to_those_who_come_later() {
+    let (dir, options) = of(&certificate(true));
+    let tls = Tls::load(options, NOW).unwrap();
+    let first = tls.serving.load_full();
+    tls.look(NOW);
+    assert!(Arc::ptr_eq(&first, &tls.serving.load_full()), "nothing has changed");
+
+    put(dir.path(), &certificate(false));
+    tls.look(NOW);
+    assert!(!Arc::ptr_eq(&first, &tls.serving.load_full()));
+    assert_eq!(tls.gauges().certificate_expiry, Duration::from_secs(NOW.seconds()));
+    assert!(tls.state().expiry_told, "it has expired at this moment");
+    assert_eq!(tls.gauges().reload_errors, 0);
+}
+
+#[test]
+fn bad_files_are_refused_once_and_when_they_have_settled() {
+    let (dir, options) = of(&certificate(true));
+    let tls = Tls::load(options.clone(), NOW).unwrap();
+    let first = tls.serving.load_full();
+    let errors_after = |looks: usize| {
+        (0..looks).for_each(|_| tls.look(NOW));
+        tls.gauges().reload_errors
+    };
+
+    fs::write(&options.certificate, "half of").unwrap();
+    assert_eq!(errors_after(1), 0, "it may be half written");
+    assert_eq!(errors_after(3), 1);
+    fs::remove_file(&options.key).unwrap();
+    assert_eq!(errors_after(3), 2, "another trouble is told as well");
+    assert!(Arc::ptr_eq(&first, &tls.serving.load_full()), "the old one is served on");
+
+    put(dir.path(), &certificate(true));
+    assert_eq!(errors_after(3), 2);
+    assert!(!Arc::ptr_eq(&first, &tls.serving.load_full()));
+}
+
+#[test]
+fn a_certificate_that_comes_before_its_key_is_no_error() {
+    let (dir, options) = of(&certificate(true));
+    let tls = Tls::load(options, NOW).unwrap();
+    let next = certificate(true);
+    fs::write(dir.path().join("tls.crt"), next.cert.pem()).unwrap();
+    tls.look(NOW);
+    put(dir.path(), &next);
+    tls.look(NOW);
+    tls.look(NOW);
+    assert_eq!(tls.gauges().reload_errors, 0);
+}
+
+#[test]
+fn a_certificate_that_runs_out_is_told_once() {
+    let (_dir, options) = of(&certificate(true));
+    let tls = Tls::load(options, NOW).unwrap();
+    assert!(!tls.state().expiry_told);
+    tls.look(Time::from_seconds(NOW.seconds() + 365 * 86_400));
+    assert!(tls.state().expiry_told);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_whatsoever_do_more_than_be_refused(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        at in any::<prop::sample::Index>(),
+        in_the_armour in any::<bool>(),
+    ) {
+        let pair = certificate(true);
+        let der = pair.cert.der().to_vec();
+        let at = at.index(der.len());
+        let end = der.len().min(at + bytes.len());
+        let text = if in_the_armour {
+            let changed = [&der[..at], &bytes[..], &der[end..]].concat();
+            let body = base64(&changed);
+            format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n").into_bytes()
+        } else {
+            bytes
+        };
+        let options = Options {
+            certificate: "c".into(),
+            key: "k".into(),
+            clients: Some(Clients { authorities: "a".into(), name: None }),
+        };
+        let key = pair.signing_key.serialize_pem().into_bytes();
+        for key in [key, text.clone()] {
+            let files = Files { certificate: Ok(text.clone()), key: Ok(key), authorities: Some(Ok(text.clone())) };
+            // Whatever it says, it says it.
+            let _ = Material::new(&options, &files);
+        }
+    }
+}
+
+/// Base64, which no dependency of ours offers.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let number =
+            (0..3).fold(0, |number, at| number << 8 | u32::from(three.get(at).copied().unwrap_or(0)));
+        for place in 0..4 {
+            let digit = (number >> (18 - 6 * place)) as usize % 64;
+            text.push(if place <= three.len() { DIGITS[digit].into() } else { '=' });
+        }
+    }
+    text
+}

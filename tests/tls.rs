@@ -1,0 +1,190 @@
+//! TLS on the gRPC port: who is served, and with which certificate.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::support::{
+    bootstrap::{Wanted, by_header},
+    client::request,
+    envoy::Envoy,
+    eventually,
+    grpc_tls::{Authority, Files, TlsClient, alone, ask, s_client},
+    holds,
+    http::get,
+    load::Load,
+    raw::RawClient,
+    server::Setup,
+};
+
+mod refusals;
+mod rotation;
+mod starts;
+
+const RULES: &str =
+    "domain: d\ndescriptors: [{key: a, rate_limit: {unit: hour, requests_per_unit: 100000000}}]\n";
+
+#[test]
+fn who_asks_with_tls_is_answered() {
+    let authority = Authority::new("ours");
+    let files = Files::new(&authority.server());
+    let server = files.setup().rules("d.yaml", RULES).start();
+    let client = TlsClient::new(&[&authority], None);
+    client.ask(server.ports.grpc).unwrap();
+    client.without_alpn().ask(server.ports.grpc).unwrap();
+    assert_eq!(server.process.log().matches("TLS").count(), 1, "it is said once: {}", server.process.log());
+    assert_eq!(get(server.ports.http, "/healthcheck").status, 200, "the other ports are as they were");
+}
+
+#[test]
+fn http2_is_agreed_on_in_either_version_of_tls() {
+    let authority = Authority::new("ours");
+    let files = Files::new(&authority.server());
+    let setup = files.setup().rules("d.yaml", RULES);
+    // So that s_client, which waits for the service to end the connection, ends as well.
+    let server =
+        setup.env("GRPC_MAX_CONNECTION_AGE", "1s").env("GRPC_MAX_CONNECTION_AGE_GRACE", "1s").start();
+    let trusted = files.put("trusted.pem", &authority.pem());
+    for (version, name) in [("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")] {
+        let said = s_client(server.ports.grpc, &[version, "-CAfile", trusted.to_str().unwrap()]);
+        for part in [name, "ALPN protocol: h2", "Verify return code: 0 (ok)"] {
+            assert!(said.contains(part), "{part:?} in {said}");
+        }
+    }
+}
+
+#[test]
+fn a_client_of_the_authority_is_answered() {
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let files = Files::new(&ours.server());
+    let setup = files.mutual(&theirs).rules("d.yaml", RULES);
+    for (san, names) in [
+        (None, &["anybody.test"][..]),
+        (Some("envoy.test"), &["other.test", "Envoy.test"]),
+        (Some("a.envoy.test"), &["*.envoy.test"]),
+        (Some("10.0.0.1"), &["10.0.0.1"]),
+        (Some("[::1]"), &["::1"]),
+    ] {
+        let setup = san.into_iter().fold(setup.clone(), |setup, san| setup.env("GRPC_CLIENT_TLS_SAN", san));
+        let server = setup.start();
+        let client = TlsClient::new(&[&ours], Some(&theirs.sign(names)));
+        client.ask(server.ports.grpc).unwrap_or_else(|error| panic!("{san:?} {names:?}: {error}"));
+    }
+}
+
+#[test]
+fn the_variable_that_envoy_gateway_sets_refuses_nobody() {
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let files = Files::new(&ours.server());
+    let path = files.put("ca.crt", &theirs.pem());
+    let setup = files.setup().env("GRPC_SERVER_TLS_CA_CERT", path.to_str().unwrap()).rules("d.yaml", RULES);
+    let server = setup.start();
+    TlsClient::new(&[&ours], None).ask(server.ports.grpc).unwrap();
+    assert!(!server.process.log().contains("CA_CERT"), "it is known: {}", server.process.log());
+}
+
+#[test]
+fn a_unix_socket_speaks_tls_too() {
+    let authority = Authority::new("ours");
+    let files = Files::new(&authority.server());
+    let socket = files.path("tollgate.sock");
+    let _server = files.setup().rules("d.yaml", RULES).env("GRPC_UDS", socket.to_str().unwrap()).start();
+    let client = TlsClient::new(&[&authority], None);
+    alone(async {
+        let stream = client.shake(UnixStream::connect(&socket).await.unwrap()).await.unwrap();
+        ask(&mut RawClient::over(stream).await.unwrap()).await.unwrap();
+    });
+}
+
+#[test]
+fn envoy_asks_over_mutual_tls() {
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let files = Files::new(&ours.server());
+    let trusted = files.put("trusted.pem", &ours.pem());
+    files.put_pair("envoy", &theirs.sign(&["envoy.test"]));
+    let rules = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2}}]\n";
+    let setup = files.mutual(&theirs).env("GRPC_CLIENT_TLS_SAN", "envoy.test").rules("edge.yaml", rules);
+    let server = setup.start();
+    let transport_socket = json!({
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            "common_tls_context": {
+                "tls_certificates": [{
+                    "certificate_chain": {"filename": files.path("envoy.crt")},
+                    "private_key": {"filename": files.path("envoy.key")},
+                }],
+                "validation_context": {
+                    "trusted_ca": {"filename": trusted},
+                    "match_typed_subject_alt_names": [{"san_type": "DNS", "matcher": {"exact": "localhost"}}],
+                },
+            },
+        },
+    });
+    let wanted = Wanted { transport_socket, ..Wanted::of(&server, json!([by_header("user", "x-user")])) };
+    let envoy = Envoy::start(&wanted);
+    assert_eq!(envoy.statuses(3, &[("x-user", "ann")]), [200, 200, 429], "{}", server.process.log());
+    assert_eq!(envoy.stat("cluster.rate_limit.ssl.handshake"), 1);
+    assert_eq!(envoy.stat("cluster.upstream.ratelimit.error"), 0);
+}
+
+#[test]
+fn who_never_shakes_hands_holds_nobody_up_and_goes_in_time() {
+    let authority = Authority::new("ours");
+    let files = Files::new(&authority.server());
+    let server = files.setup().rules("d.yaml", RULES).env("GRPC_WORKERS", "1").start();
+    let client = TlsClient::new(&[&authority], None);
+    alone(async {
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(TcpStream::connect(("127.0.0.1", server.ports.grpc)).await.unwrap());
+        }
+        let mut asking = client.connect(server.ports.grpc).await.unwrap();
+        ask(&mut asking).await.unwrap();
+        for stream in &silent {
+            let read = tokio::time::timeout(Duration::from_secs(20), stream.readable()).await;
+            assert!(read.is_ok(), "it is closed after ten seconds");
+        }
+        ask(&mut asking).await.unwrap();
+    });
+    let timeouts = "tollgate_tls_handshake_failures_total{reason=\"timeout\"}";
+    assert_eq!(server.metrics().get(timeouts), Some(&100.0));
+}
+
+#[test]
+fn handshakes_count_as_connections() {
+    let authority = Authority::new("ours");
+    let files = Files::new(&authority.server());
+    let setup = files.setup().rules("d.yaml", RULES);
+    let server = setup.env("GRPC_MAX_CONNECTIONS", "3").start();
+    let client = TlsClient::new(&[&authority], None);
+    eventually("those who looked whether it listens have gone", || {
+        let open = server.metrics().get("tollgate_connections_open").copied();
+        holds(open == Some(0.0), || format!("{open:?} are open"))
+    });
+    alone(async {
+        let silent = || TcpStream::connect(("127.0.0.1", server.ports.grpc));
+        let _silent = [silent().await.unwrap(), silent().await.unwrap(), silent().await.unwrap()];
+        assert!(client.connect(server.ports.grpc).await.is_err(), "a fourth is one too many");
+    });
+}
+
+#[test]
+fn sigterm_waits_for_requests_and_not_for_handshakes() {
+    let authority = Authority::new("ours");
+    let files = Files::new(&authority.server());
+    let setup = || -> Setup { files.setup().rules("d.yaml", RULES) };
+    let (mut ending, staying) = (setup().start(), setup().start());
+    let ports = [ending.ports.grpc, staying.ports.grpc];
+    let question = request("d", &[&[("a", "v")]]);
+    let load = Load::start_with(Some(TlsClient::new(&[&authority], None)), &ports, 8, &question);
+    let _silent = std::net::TcpStream::connect(("127.0.0.1", ending.ports.grpc)).unwrap();
+    load.wait_for(500);
+
+    ending.process.signal("TERM");
+    let status = ending.process.wait(Duration::from_secs(8)).expect("a silent client does not hold it");
+    assert!(status.success(), "{status}");
+    load.wait_for(500);
+    load.stop().assert_nothing_lost();
+}

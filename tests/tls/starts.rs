@@ -1,0 +1,83 @@
+//! Starts that fail, and certificates as other tools make them.
+
+use std::process::Command;
+
+use super::RULES;
+use crate::support::{
+    PATIENCE,
+    grpc_tls::{Authority, Files, s_client},
+    server::Setup,
+};
+
+/// What a service says that does not start.
+fn refusal(setup: Setup) -> String {
+    let mut server = setup.launch();
+    let status = server.process.wait(PATIENCE).expect("it ends by itself");
+    assert!(!status.success());
+    server.process.log()
+}
+
+#[test]
+fn every_bad_file_is_named_at_once() {
+    let files = Files::empty();
+    files.put("tls.crt", "no certificate\n");
+    files.put("ca.crt", "");
+    let ca = files.path("ca.crt").display().to_string();
+    let log = refusal(files.setup().env("GRPC_CLIENT_TLS_CACERT", &ca));
+    for (variable, name, why) in [
+        ("GRPC_SERVER_TLS_CERT", "tls.crt", "holds no certificate"),
+        ("GRPC_SERVER_TLS_KEY", "tls.key", "No such file"),
+        ("GRPC_CLIENT_TLS_CACERT", "ca.crt", "holds no certificate of an authority"),
+    ] {
+        let line = format!("{variable}={}", files.path(name).display());
+        let told = log.lines().find(|told| told.contains(&line));
+        assert!(told.is_some_and(|told| told.contains(why)), "{line} and {why:?} in {log}");
+    }
+}
+
+#[test]
+fn tls_without_its_files_is_refused_before_anything_is_bound() {
+    let log = refusal(Setup::new().env("GRPC_SERVER_USE_TLS", "true").env("GRPC_CLIENT_TLS_SAN", "x.test"));
+    assert!(log.contains("GRPC_SERVER_TLS_CERT") && log.contains("GRPC_SERVER_TLS_KEY"), "{log}");
+}
+
+#[test]
+fn what_openssl_makes_is_served() {
+    let files = Files::empty();
+    let run = |args: &[&str]| {
+        let output = Command::new("openssl").args(args).current_dir(files.dir()).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let subject = ["-subj", "/CN=localhost"];
+    let request = |key: &[&str]| {
+        run(&[&["req", "-new", "-nodes", "-keyout", "tls.key", "-out", "tls.csr"], key, &subject].concat());
+    };
+    let keys: [&[&str]; 3] = [
+        &["-newkey", "rsa:2048"],
+        &["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"],
+        &["-newkey", "ed25519"],
+    ];
+    for key in keys {
+        request(key);
+        // Without extensions this is a certificate of X.509's first version.
+        run(&["x509", "-req", "-in", "tls.csr", "-signkey", "tls.key", "-out", "tls.crt", "-days", "2"]);
+        let setup = files.setup().rules("d.yaml", RULES);
+        let server =
+            setup.env("GRPC_MAX_CONNECTION_AGE", "1s").env("GRPC_MAX_CONNECTION_AGE_GRACE", "1s").start();
+        let said = s_client(server.ports.grpc, &[]);
+        assert!(said.contains("ALPN protocol: h2"), "{key:?}: {said}");
+    }
+    request(keys[0]);
+    run(&["rsa", "-in", "tls.key", "-traditional", "-out", "traditional.key"]);
+    std::fs::rename(files.path("traditional.key"), files.path("tls.key")).unwrap();
+    run(&["x509", "-req", "-in", "tls.csr", "-signkey", "tls.key", "-out", "tls.crt", "-days", "2"]);
+    files.setup().start();
+}
+
+#[test]
+fn a_missing_name_is_warned_of_where_nobody_is_asked() {
+    let files = Files::new(&Authority::new("ours").server());
+    let server = files.setup().env("GRPC_CLIENT_TLS_SAN", "envoy.test").start();
+    let log = server.process.log();
+    assert!(log.contains("GRPC_CLIENT_TLS_SAN: does nothing without GRPC_CLIENT_TLS_CACERT"), "{log}");
+}
