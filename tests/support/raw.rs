@@ -16,7 +16,7 @@ use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::{net::TcpStream, sync::oneshot};
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -37,11 +37,20 @@ pub(crate) enum Exchange {
     Failed(String),
 }
 
-/// A gRPC status.
+/// A gRPC status, and what came before it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GrpcStatus {
     pub(crate) code: i32,
     pub(crate) message: String,
+    /// The answer, framed; empty with an error.
+    pub(crate) body: Bytes,
+}
+
+impl GrpcStatus {
+    /// The answer that came with the status.
+    pub(crate) fn answer(&self) -> Option<RateLimitResponse> {
+        RateLimitResponse::decode(self.body.get(5..)?).ok()
+    }
 }
 
 impl RawClient {
@@ -77,7 +86,7 @@ impl RawClient {
         match body.collect().await {
             Err(error) => Exchange::Failed(format!("{error:?}")),
             Ok(body) => match status(body.trailers()).or_else(|| status(Some(&head.headers))) {
-                Some(status) => Exchange::Answered(status),
+                Some(status) => Exchange::Answered(GrpcStatus { body: body.to_bytes(), ..status }),
                 None => Exchange::Failed(format!("HTTP status {} and no gRPC status", head.status)),
             },
         }
@@ -152,5 +161,5 @@ fn status(headers: Option<&HeaderMap>) -> Option<GrpcStatus> {
     let code = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
     let message =
         headers.get("grpc-message").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-    Some(GrpcStatus { code, message: message.unwrap_or_default() })
+    Some(GrpcStatus { code, message: message.unwrap_or_default(), body: Bytes::new() })
 }
