@@ -125,6 +125,11 @@ impl Redis {
         ask(self.port, words)
     }
 
+    /// A connection of a test's own.
+    pub(crate) fn connect(&self) -> Connection {
+        open(self.port).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
+    }
+
     /// The counter of this key; none is zero.
     pub(crate) fn counter(&self, key: &str) -> i64 {
         self.ask(&["GET", key]).word().map_or(0, |word| word.parse().expect("a counter is a number"))
@@ -185,11 +190,14 @@ pub(crate) fn tcp(url: &str) -> Env {
 
 /// Asks a command of the server on a port.
 fn ask(port: u16, words: &[&str]) -> Result<Reply, String> {
+    open(port)?.ask(words).map_err(|error| format!("port {port}: {error}"))
+}
+
+fn open(port: u16) -> Result<Connection, String> {
     let told = |error: std::io::Error| format!("port {port}: {error}");
     let mut connection = Connection::open(port).map_err(told)?;
-    // A server that is being started may not know its users yet; the command tells.
     connection.ask(&["AUTH", TESTER, TESTER]).map_err(told)?;
-    connection.ask(words).map_err(told)
+    Ok(connection)
 }
 
 fn directory(name: &str) -> TempDir {

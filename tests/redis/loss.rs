@@ -1,0 +1,301 @@
+//! Redis killed, frozen, cut off and slow, under a steady load, with each policy.
+//!
+//! A short form runs with all tests, all policies side by side. The long one takes them one after another
+//! and prints a table; it needs a machine that does nothing else:
+//!
+//! ```sh
+//! TOLLGATE_TEST_LOSS_SECONDS=30 TOLLGATE_TEST_LOSS_RATE=5000 \
+//!     cargo test --release --test all redis::loss -- --nocapture --test-threads=1
+//! ```
+
+use std::{
+    env, fmt, thread,
+    time::{Duration, Instant},
+};
+
+use crate::support::{
+    eventually, holds,
+    proxy::{Proxy, Way},
+    redis::{Redis, tcp},
+    server::{Server, Setup},
+    steady::{Asked, Steady, Verdict, quantile},
+};
+
+use super::{ENVOYS_PATIENCE, RULES, assert_in_time, by_policy, of_kind, one};
+
+/// Places in the list of requests that the load asks in turn.
+const MANY: usize = 0;
+const FIVE: usize = 1;
+const CONTROL: usize = 2;
+
+/// Before the fault and after it.
+const CALM: Duration = Duration::from_millis(700);
+/// Redis is back, and within this counters decide every request again.
+const RECOVERY: Duration = Duration::from_secs(1);
+/// What a service may need more while it is without Redis: room for what waits, which is bounded.
+const MORE_MEMORY_KIB: u64 = 32 * 1024;
+
+#[test]
+fn redis_is_killed_and_restarted() {
+    play(&Fault::Killed);
+}
+
+#[test]
+fn redis_is_frozen() {
+    play(&Fault::Frozen);
+}
+
+#[test]
+fn the_way_to_redis_is_a_black_hole() {
+    play(&Fault::BlackHole);
+}
+
+#[test]
+fn the_way_to_redis_is_long() {
+    play(&Fault::Slow);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    Killed,
+    Frozen,
+    BlackHole,
+    Slow,
+}
+
+/// What is done without counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Policy {
+    Error,
+    Allow,
+    Deny,
+    Local,
+}
+
+/// How long the fault lasts, how many requests a second there are, and whether one policy is played at a
+/// time.
+struct Form {
+    lasts: Duration,
+    per_second: u32,
+    alone: bool,
+}
+
+impl Form {
+    fn asked_for() -> Self {
+        let number = |name: &str| env::var(name).ok().map(|text| text.parse().expect("it is a whole number"));
+        let seconds = number("TOLLGATE_TEST_LOSS_SECONDS");
+        let per_second: Option<u64> = number("TOLLGATE_TEST_LOSS_RATE");
+        let per_second = per_second.map(|rate| u32::try_from(rate).expect("it is small"));
+        Self {
+            lasts: Duration::from_secs(seconds.unwrap_or(2)),
+            // Two thirds of them need counters.
+            per_second: per_second.map_or(90, |rate| rate + rate / 2),
+            alone: seconds.is_some(),
+        }
+    }
+}
+
+fn play(fault: &Fault) {
+    let form = Form::asked_for();
+    let policies = [Policy::Error, Policy::Allow, Policy::Deny, Policy::Local];
+    println!("{}", Row::HEAD);
+    if form.alone {
+        for policy in policies {
+            under(*fault, &[policy], &form);
+        }
+    } else {
+        under(*fault, &policies, &form);
+    }
+}
+
+/// Has services with these policies suffer the fault together.
+fn under(fault: Fault, policies: &[Policy], form: &Form) {
+    let mut redis = Redis::single();
+    let proxy = Proxy::to(redis.port);
+    let services: Vec<_> = policies.iter().map(|policy| Service::start(*policy, &proxy, form)).collect();
+    thread::sleep(CALM);
+    for service in &services {
+        service.assert_counting();
+    }
+
+    let began = Instant::now();
+    fault.begin(&mut redis, &proxy);
+    thread::sleep(form.lasts);
+    for service in &services {
+        service.assert_seen(fault);
+    }
+    fault.end(&mut redis, &proxy);
+    let ended = Instant::now();
+    let recovered: Vec<_> = services.iter().map(|service| service.recovery(ended)).collect();
+    thread::sleep(CALM);
+
+    let rows = services
+        .into_iter()
+        .zip(recovered)
+        .map(|(service, recovery)| service.stop(fault, began..ended, recovery));
+    let rows: Vec<_> = rows.collect();
+    for row in &rows {
+        println!("{row}");
+    }
+    for row in &rows {
+        row.check();
+    }
+}
+
+impl Fault {
+    fn begin(self, redis: &mut Redis, proxy: &Proxy) {
+        match self {
+            Self::Killed => redis.kill(),
+            Self::Frozen => redis.freeze(),
+            Self::BlackHole => proxy.set(Way::BlackHole),
+            Self::Slow => proxy.set(Way::Open(Duration::from_millis(50))),
+        }
+    }
+
+    fn end(self, redis: &mut Redis, proxy: &Proxy) {
+        match self {
+            Self::Killed => redis.start(),
+            Self::Frozen => redis.thaw(),
+            Self::BlackHole | Self::Slow => proxy.set(Way::CLEAR),
+        }
+    }
+}
+
+/// A service under load.
+struct Service {
+    policy: Policy,
+    server: Server,
+    load: Steady,
+    memory_before: u64,
+}
+
+impl Service {
+    fn start(policy: Policy, proxy: &Proxy, form: &Form) -> Self {
+        let name = format!("{policy:?}").to_lowercase();
+        let setup = Setup::new().redis(&tcp(&proxy.address())).rules("d.yaml", RULES);
+        // Time limits as they are when nothing is set; counters apart from those of the other services.
+        let setup = setup.unset("REDIS_TIMEOUT").unset("REDIS_CONNECT_TIMEOUT");
+        let setup = setup.env("CACHE_KEY_PREFIX", &name).env("STORE_FAILURE_POLICY", &name);
+        let server = setup.start_healthy();
+        let requests = [one("many", "v"), one("five", "v"), one("control", "v")];
+        let load = Steady::start(server.ports.grpc, form.per_second, ENVOYS_PATIENCE, &requests);
+        let memory_before = server.process.resident_kib();
+        Self { policy, server, load, memory_before }
+    }
+
+    fn assert_counting(&self) {
+        let before = by_policy(&self.server);
+        eventually("it counts", || {
+            let metrics = self.server.metrics();
+            let over = metrics.iter().find(|(name, _)| {
+                name.starts_with("ratelimit_service_rate_limit_over_limit") && name.contains("five")
+            });
+            holds(over.is_some_and(|(_, count)| *count > 0.0), || format!("{metrics:?}"))
+        });
+        assert!(before < 10.0, "{before} decisions were made without counters, which nothing was wrong with");
+    }
+
+    /// The loss is told: on the metrics page, and to those who ask whether it is ready.
+    fn assert_seen(&self, fault: Fault) {
+        let metrics = self.server.metrics();
+        let name = format!("{:?}", self.policy).to_lowercase();
+        let of = |sample: &&String| {
+            sample.starts_with("tollgate_store_failure_decisions_total{")
+                && sample.contains(&format!("policy=\"{name}\""))
+        };
+        let counted: f64 = metrics.iter().filter(|(sample, _)| of(sample)).map(|(_, count)| count).sum();
+        assert!(counted > 0.0 && (counted - by_policy(&self.server)).abs() <= counted, "{name}: {metrics:?}");
+        if fault != Fault::Slow {
+            assert!(!self.server.is_healthy(), "{name}: {fault:?} leaves it ready");
+        }
+    }
+
+    /// How long after the return of Redis the last decision was made without it; none when they never end.
+    fn recovery(&self, ended: Instant) -> Option<Duration> {
+        let (mut last, mut seen) = (Instant::now(), by_policy(&self.server));
+        while ended.elapsed() < 5 * RECOVERY {
+            thread::sleep(Duration::from_millis(20));
+            let now = by_policy(&self.server);
+            if now > seen {
+                (last, seen) = (Instant::now(), now);
+            } else if last.elapsed() > RECOVERY {
+                return Some(last.saturating_duration_since(ended));
+            }
+        }
+        None
+    }
+
+    fn stop(self, fault: Fault, fault_time: std::ops::Range<Instant>, recovery: Option<Duration>) -> Row {
+        self.server.wait_until_healthy();
+        let by_policy = by_policy(&self.server);
+        let memory = (self.memory_before, self.server.process.peak_kib());
+        Row { fault, policy: self.policy, asked: self.load.stop(), fault_time, recovery, by_policy, memory }
+    }
+}
+
+/// What became of one service's requests: a row of the table.
+struct Row {
+    fault: Fault,
+    policy: Policy,
+    asked: Vec<Asked>,
+    fault_time: std::ops::Range<Instant>,
+    recovery: Option<Duration>,
+    by_policy: f64,
+    /// Before the fault, and at most, in KiB.
+    memory: (u64, u64),
+}
+
+impl Row {
+    const HEAD: &str = "fault     | policy | asked  | p50 ms | p99 ms | p99.9 ms | errors | by policy | back after ms | peak MiB";
+
+    fn check(&self) {
+        assert_in_time(&self.asked, CONTROL, ENVOYS_PATIENCE);
+        let name = format!("{:?}, {:?}", self.fault, self.policy);
+        let back = self.recovery.unwrap_or_else(|| panic!("{name}: decisions without counters never ended"));
+        assert!(back <= RECOVERY, "{name}: counters decided again after {back:?}");
+        let (before, peak) = self.memory;
+        assert!(peak < before + MORE_MEMORY_KIB, "{name}: {before} KiB before, {peak} KiB at the peak");
+        self.check_verdicts(&name);
+    }
+
+    /// While Redis is lost the policy decides.
+    fn check_verdicts(&self, name: &str) {
+        // The first decisions may still come from Redis, or wait for it.
+        let lost = self.fault_time.start + Duration::from_millis(300)..self.fault_time.end;
+        let during = |kind| of_kind(&self.asked, kind).filter(|one| lost.contains(&one.sent));
+        let is_usual = |one: &&Asked| match self.policy {
+            Policy::Error => matches!(one.verdict, Verdict::Error(2, _)),
+            Policy::Allow | Policy::Local => one.verdict == Verdict::Ok,
+            Policy::Deny => one.verdict == Verdict::OverLimit,
+        };
+        let (usual, all) = (during(MANY).filter(is_usual).count(), during(MANY).count());
+        assert!(usual * 100 >= all * 98, "{name}: {usual} of {all} decisions are those of the policy");
+
+        let passed = during(FIVE).filter(|one| one.verdict == Verdict::Ok).count();
+        let may_pass = match self.policy {
+            Policy::Error | Policy::Deny => 0..1,
+            Policy::Allow => during(FIVE).count() * 98 / 100..usize::MAX,
+            Policy::Local => 0..6,
+        };
+        assert!(may_pass.contains(&passed), "{name}: {passed} of {} passed", during(FIVE).count());
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counted = || self.asked.iter().filter(|one| one.kind != CONTROL);
+        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| quantile(counted(), share).as_secs_f64() * 1e3);
+        let is_error = |one: &&Asked| matches!(one.verdict, Verdict::Error(..) | Verdict::Lost(_));
+        let errors = counted().filter(is_error).count();
+        let back = self.recovery.map_or_else(|| "never".to_owned(), |time| time.as_millis().to_string());
+        let (fault, policy) = (format!("{:?}", self.fault), format!("{:?}", self.policy));
+        write!(
+            f,
+            "{fault:<9} | {policy:<6} | {:>6} | {p50:>6.2} | {p99:>6.2} | {p999:>8.2} | {errors:>6} | {:>9} | \
+             {back:>13} | {:>8}",
+            counted().count(),
+            self.by_policy,
+            self.memory.1 / 1024,
+        )
+    }
+}
