@@ -54,11 +54,11 @@ fn exactly_the_limit_is_admitted_by_a_cluster() {
 
 /// Every way of counting, on the counters of one set-up.
 fn exactly_the_limit(env: &Env, counter: &dyn Fn(&str) -> i64) {
-    let servers = Servers::start(env, &[]);
+    let servers = Servers::start(env, &Env::new());
     servers.each_hit_is_one(counter);
     servers.hits_are_many(counter);
     servers.hits_are_given_back(counter);
-    let servers = Servers::start(env, &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true".to_owned())]);
+    let servers = Servers::start(env, &vec![("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true".to_owned())]);
     servers.refused_requests_count_where_they_are_over(counter);
 }
 
@@ -66,7 +66,7 @@ fn exactly_the_limit(env: &Env, counter: &dyn Fn(&str) -> i64) {
 struct Servers(Vec<Server>);
 
 impl Servers {
-    fn start(env: &Env, further: &[(&'static str, String)]) -> Self {
+    fn start(env: &Env, further: &Env) -> Self {
         let rule = |(limit, _)| {
             format!("  - key: l{limit}\n    rate_limit: {{unit: year, requests_per_unit: {limit}}}\n")
         };

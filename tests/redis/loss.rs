@@ -9,7 +9,9 @@
 //! ```
 
 use std::{
-    env, fmt, thread,
+    env,
+    ops::Range,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -18,10 +20,14 @@ use crate::support::{
     proxy::{Proxy, Way},
     redis::{Redis, tcp},
     server::{Server, Setup},
-    steady::{Asked, Steady, Verdict, quantile},
+    steady::Steady,
 };
 
-use super::{ENVOYS_PATIENCE, RULES, assert_in_time, by_policy, of_kind, one};
+use super::{ENVOYS_PATIENCE, RULES, by_policy, one};
+
+mod row;
+
+use row::Row;
 
 /// Places in the list of requests that the load asks in turn.
 const MANY: usize = 0;
@@ -32,27 +38,25 @@ const CONTROL: usize = 2;
 const CALM: Duration = Duration::from_millis(700);
 /// Redis is back, and within this counters decide every request again.
 const RECOVERY: Duration = Duration::from_secs(1);
-/// What a service may need more while it is without Redis: room for what waits, which is bounded.
-const MORE_MEMORY_KIB: u64 = 32 * 1024;
 
 #[test]
 fn redis_is_killed_and_restarted() {
-    play(&Fault::Killed);
+    play(Fault::Killed);
 }
 
 #[test]
 fn redis_is_frozen() {
-    play(&Fault::Frozen);
+    play(Fault::Frozen);
 }
 
 #[test]
 fn the_way_to_redis_is_a_black_hole() {
-    play(&Fault::BlackHole);
+    play(Fault::BlackHole);
 }
 
 #[test]
 fn the_way_to_redis_is_long() {
-    play(&Fault::Slow);
+    play(Fault::Slow);
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,16 +99,16 @@ impl Form {
     }
 }
 
-fn play(fault: &Fault) {
+fn play(fault: Fault) {
     let form = Form::asked_for();
     let policies = [Policy::Error, Policy::Allow, Policy::Deny, Policy::Local];
     println!("{}", Row::HEAD);
     if form.alone {
         for policy in policies {
-            under(*fault, &[policy], &form);
+            under(fault, &[policy], &form);
         }
     } else {
-        under(*fault, &policies, &form);
+        under(fault, &policies, &form);
     }
 }
 
@@ -225,77 +229,10 @@ impl Service {
         None
     }
 
-    fn stop(self, fault: Fault, fault_time: std::ops::Range<Instant>, recovery: Option<Duration>) -> Row {
+    fn stop(self, fault: Fault, fault_time: Range<Instant>, recovery: Option<Duration>) -> Row {
         self.server.wait_until_healthy();
         let by_policy = by_policy(&self.server);
         let memory = (self.memory_before, self.server.process.peak_kib());
         Row { fault, policy: self.policy, asked: self.load.stop(), fault_time, recovery, by_policy, memory }
-    }
-}
-
-/// What became of one service's requests: a row of the table.
-struct Row {
-    fault: Fault,
-    policy: Policy,
-    asked: Vec<Asked>,
-    fault_time: std::ops::Range<Instant>,
-    recovery: Option<Duration>,
-    by_policy: f64,
-    /// Before the fault, and at most, in KiB.
-    memory: (u64, u64),
-}
-
-impl Row {
-    const HEAD: &str = "fault     | policy | asked  | p50 ms | p99 ms | p99.9 ms | errors | by policy | back after ms | peak MiB";
-
-    fn check(&self) {
-        assert_in_time(&self.asked, CONTROL, ENVOYS_PATIENCE);
-        let name = format!("{:?}, {:?}", self.fault, self.policy);
-        let back = self.recovery.unwrap_or_else(|| panic!("{name}: decisions without counters never ended"));
-        assert!(back <= RECOVERY, "{name}: counters decided again after {back:?}");
-        let (before, peak) = self.memory;
-        assert!(peak < before + MORE_MEMORY_KIB, "{name}: {before} KiB before, {peak} KiB at the peak");
-        self.check_verdicts(&name);
-    }
-
-    /// While Redis is lost the policy decides.
-    fn check_verdicts(&self, name: &str) {
-        // The first decisions may still come from Redis, or wait for it.
-        let lost = self.fault_time.start + Duration::from_millis(300)..self.fault_time.end;
-        let during = |kind| of_kind(&self.asked, kind).filter(|one| lost.contains(&one.sent));
-        let is_usual = |one: &&Asked| match self.policy {
-            Policy::Error => matches!(one.verdict, Verdict::Error(2, _)),
-            Policy::Allow | Policy::Local => one.verdict == Verdict::Ok,
-            Policy::Deny => one.verdict == Verdict::OverLimit,
-        };
-        let (usual, all) = (during(MANY).filter(is_usual).count(), during(MANY).count());
-        assert!(usual * 100 >= all * 98, "{name}: {usual} of {all} decisions are those of the policy");
-
-        let passed = during(FIVE).filter(|one| one.verdict == Verdict::Ok).count();
-        let may_pass = match self.policy {
-            Policy::Error | Policy::Deny => 0..1,
-            Policy::Allow => during(FIVE).count() * 98 / 100..usize::MAX,
-            Policy::Local => 0..6,
-        };
-        assert!(may_pass.contains(&passed), "{name}: {passed} of {} passed", during(FIVE).count());
-    }
-}
-
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counted = || self.asked.iter().filter(|one| one.kind != CONTROL);
-        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| quantile(counted(), share).as_secs_f64() * 1e3);
-        let is_error = |one: &&Asked| matches!(one.verdict, Verdict::Error(..) | Verdict::Lost(_));
-        let errors = counted().filter(is_error).count();
-        let back = self.recovery.map_or_else(|| "never".to_owned(), |time| time.as_millis().to_string());
-        let (fault, policy) = (format!("{:?}", self.fault), format!("{:?}", self.policy));
-        write!(
-            f,
-            "{fault:<9} | {policy:<6} | {:>6} | {p50:>6.2} | {p99:>6.2} | {p999:>8.2} | {errors:>6} | {:>9} | \
-             {back:>13} | {:>8}",
-            counted().count(),
-            self.by_policy,
-            self.memory.1 / 1024,
-        )
     }
 }

@@ -14,7 +14,9 @@ use tempfile::TempDir;
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tonic::Status;
 
-use super::{PATIENCE, client::Client, eventually, holds, http, ports::free_port, process::Process, within};
+use super::{
+    PATIENCE, client::Client, eventually, holds, http, ports::free_port, process::Process, redis::Env, within,
+};
 
 /// The program that is tested.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tollgate");
@@ -100,10 +102,7 @@ impl Server {
 
     /// Waits until it may be asked.
     pub(crate) fn wait_until_healthy(&self) {
-        eventually("the service is healthy", || {
-            let answer = http::get(self.ports.http, "/healthcheck");
-            holds(answer.status == 200, || format!("{}\n{}", answer.text(), self.process.log()))
-        });
+        eventually("the service is healthy", || holds(self.is_healthy(), || self.process.log()));
     }
 
     /// Waits until its log holds all of these.
@@ -180,7 +179,7 @@ impl Setup {
     }
 
     /// Sets variables.
-    pub(crate) fn envs(self, env: &[(&'static str, String)]) -> Self {
+    pub(crate) fn envs(self, env: &Env) -> Self {
         env.iter().fold(self, |setup, (name, value)| setup.env(name, value))
     }
 
@@ -188,7 +187,7 @@ impl Setup {
     ///
     /// An operation may take so long that a busy machine changes nothing; a test that is about time sets
     /// `REDIS_TIMEOUT` itself, or takes it out.
-    pub(crate) fn redis(self, env: &[(&'static str, String)]) -> Self {
+    pub(crate) fn redis(self, env: &Env) -> Self {
         let fixed = [
             ("BACKEND_TYPE", "redis"),
             ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true"),

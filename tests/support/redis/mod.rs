@@ -13,7 +13,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{eventually, holds, ports::free_port, process::Process, within};
+use super::{eventually, holds, ports::free_port, process::Process};
 
 mod cluster;
 mod resp;
@@ -21,7 +21,7 @@ mod sentinels;
 
 pub(crate) use cluster::{Cluster, slot};
 pub(crate) use resp::{Connection, Reply, read};
-pub(crate) use sentinels::{MASTER, Sentinels};
+pub(crate) use sentinels::Sentinels;
 
 /// The user by whom tests ask, and the password.
 const TESTER: &str = "tester";

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Write},
     net::TcpStream,
     time::Duration,
 };
@@ -36,11 +36,11 @@ impl Connection {
 
     /// Sends a command and reads its answer.
     pub(crate) fn ask(&mut self, words: &[&str]) -> io::Result<Reply> {
-        let mut command = format!("*{}\r\n", words.len());
+        let mut command = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
-            command.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+            write!(command, "${}\r\n{word}\r\n", word.len())?;
         }
-        self.stream.get_mut().write_all(command.as_bytes())?;
+        self.stream.get_mut().write_all(&command)?;
         read(&mut self.stream)
     }
 }

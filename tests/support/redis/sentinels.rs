@@ -11,13 +11,14 @@ use super::{Env, Redis, TESTER, ask, directory, eventually, free_port, holds, wr
 use crate::support::process::Process;
 
 /// What the sentinels call the master.
-pub(crate) const MASTER: &str = "counters";
+const MASTER: &str = "counters";
 
 /// A running set-up. All of it is killed when this is dropped.
 pub(crate) struct Sentinels {
     /// The master and the replica, in the order of the start.
     pub(crate) servers: [Redis; 2],
-    sentinels: Vec<(u16, Process)>,
+    /// The sentinels with their ports.
+    watchers: Vec<(u16, Process)>,
     _dir: TempDir,
 }
 
@@ -36,21 +37,21 @@ impl Sentinels {
         let replica = Redis::with(&[&args[..], &["--replicaof", "127.0.0.1", &port]].concat());
         let dir = directory("sentinels");
         let ports: Vec<_> = (0..3).map(|_| free_port()).collect();
-        let sentinels = (0..3).map(|index| {
+        let watchers = (0..3).map(|index| {
             let path = dir.path().join(format!("{index}.conf"));
             write(&path, &config(index, &ports, [&master, &replica], password));
             let mut command = Command::new("redis-server");
             command.arg(path).arg("--sentinel").current_dir(dir.path());
             (ports[index], Process::start(command, &dir.path().join(format!("{index}.log"))))
         });
-        let started = Self { sentinels: sentinels.collect(), servers: [master, replica], _dir: dir };
+        let started = Self { watchers: watchers.collect(), servers: [master, replica], _dir: dir };
         started.wait_until_ready();
         started
     }
 
     /// How the service is told to use it.
     pub(crate) fn env(&self) -> Env {
-        let sentinels = self.sentinels.iter().map(|(port, _)| format!(",127.0.0.1:{port}"));
+        let sentinels = self.watchers.iter().map(|(port, _)| format!(",127.0.0.1:{port}"));
         vec![
             ("REDIS_SOCKET_TYPE", "tcp".to_owned()),
             ("REDIS_TYPE", "SENTINEL".to_owned()),
@@ -80,7 +81,7 @@ impl Sentinels {
     }
 
     fn master_port(&self) -> Result<u16, String> {
-        let (port, _) = self.sentinels.first().expect("there are three");
+        let (port, _) = self.watchers.first().expect("there are three");
         let address = ask(*port, &["SENTINEL", "get-master-addr-by-name", MASTER])?.words();
         address.get(1).and_then(|port| port.parse().ok()).ok_or_else(|| format!("{address:?}"))
     }
@@ -91,7 +92,7 @@ impl Sentinels {
             let role = role(&self.servers[1]);
             holds(role.get(3).is_some_and(|state| state == "connected"), || format!("{role:?}"))
         });
-        for (port, process) in &self.sentinels {
+        for (port, process) in &self.watchers {
             eventually("the sentinels agree", || {
                 let quorum = ask(*port, &["SENTINEL", "CKQUORUM", MASTER])?.to_string();
                 holds(quorum.starts_with("OK 3"), || format!("{quorum}\n{}", process.log()))
