@@ -93,8 +93,9 @@ fn of_kind(asked: &[Asked], kind: usize) -> impl Iterator<Item = &Asked> {
     asked.iter().filter(move |one| one.kind == kind)
 }
 
-/// Fails when answers were lost, or came when nobody waited for them any more, the control apart: the one
-/// of this place. One in a thousand may be late.
+/// Fails when answers were lost, or came when nobody waited for them any more. One in a thousand may be
+/// late, and what the control suffered, the request of this place, is taken off: twice, since who waits for
+/// an answer or a deadline depends on the machine twice, where the control does once.
 fn assert_in_time(asked: &[Asked], control: usize, patience: Duration) {
     let is_late = |one: &&Asked| matches!(one.verdict, Verdict::Error(4, _));
     let lost: Vec<_> = asked.iter().filter(|one| matches!(one.verdict, Verdict::Lost(_))).collect();
@@ -103,7 +104,7 @@ fn assert_in_time(asked: &[Asked], control: usize, patience: Duration) {
     let counted = || asked.iter().filter(|one| one.kind != control);
     let p999 = quantile(counted(), 0.999);
     assert!(
-        p999 <= patience + machine,
+        p999 <= patience + 2 * machine,
         "p99.9 is {p999:?}, though no answer without a counter took longer than {machine:?}"
     );
     let (late, all) = (counted().filter(is_late).count(), counted().count());

@@ -30,23 +30,31 @@ impl Lost {
         Self { server, client }
     }
 
+    /// It is unready, and [`tells_when_asked`](Self::tells_when_asked).
+    fn tells(self, texts: &[&str]) {
+        assert!(!self.server.is_healthy());
+        self.tells_when_asked(texts);
+    }
+
     /// It answers, the answer is an error that holds no secret, and the log holds all of `texts`.
-    fn tells(mut self, texts: &[&str]) {
+    fn tells_when_asked(self, texts: &[&str]) {
+        let Self { mut server, client } = self;
         for _ in 0..3 {
-            let error = self.client.ask(one("two", "v")).expect_err("nothing can be counted");
+            let error = client.ask(one("two", "v")).expect_err("nothing can be counted");
             assert_eq!(error.code(), tonic::Code::Unknown, "{error:?}");
             assert!(!error.message().contains("hush"), "{error:?}");
         }
-        self.server.wait_for_log(texts);
-        let unlimited = self.client.ask(one("control", "v")).unwrap();
+        server.wait_for_log(texts);
+        let unlimited = client.ask(one("control", "v")).unwrap();
         assert_eq!(unlimited.overall_code(), Code::Ok, "what needs no counter is answered");
-        assert!(!self.server.is_healthy());
-        let log = self.server.process.log();
+        let log = server.process.log();
         assert!(!log.contains("hush"), "a secret is in the log:\n{log}");
         assert!(!log.contains("panicked"), "{log}");
         assert!(log.lines().count() < 100, "the log is flooded:\n{log}");
-        assert!(self.server.process.exited().is_none(), "{log}");
-        assert!(self.server.process.stop().success(), "it ends as usual");
+        assert!(server.process.exited().is_none(), "{log}");
+        // A connection that is open would be waited for.
+        drop(client);
+        assert!(server.process.stop().success(), "it ends as usual");
     }
 }
 
@@ -111,13 +119,14 @@ fn a_wrong_password_and_none_where_one_is_needed() {
 fn a_user_who_may_not_count() {
     let ann = ["--user", "ann", "on", ">hush", "~*", "&*", "+@connection"];
     let redis = Redis::with(&ann);
-    Lost::start(&[redis.env(), set("REDIS_AUTH", "ann:hush")]).tells(&[&redis.address(), "NOPERM"]);
+    Lost::start(&[redis.env(), set("REDIS_AUTH", "ann:hush")])
+        .tells_when_asked(&[&redis.address(), "NOPERM"]);
 }
 
 #[test]
 fn a_database_that_is_not_there() {
     let redis = Redis::single();
-    Lost::start(&[tcp(&format!("redis://{}/9999", redis.address()))]).tells(&[&redis.address(), "9999"]);
+    Lost::start(&[tcp(&format!("redis://{}/9999", redis.address()))]).tells(&[&redis.address(), "SELECT"]);
 }
 
 #[test]

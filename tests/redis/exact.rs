@@ -15,7 +15,7 @@ use tokio::{runtime::Builder, task::JoinSet};
 use crate::support::{
     client::descriptor,
     noise::Noise,
-    raw::{Exchange, RawClient, framed},
+    raw::{RawClient, framed},
     redis::{Cluster, Env, Redis, Sentinels},
     server::{Server, Setup},
 };
@@ -205,14 +205,12 @@ fn ask_one(port: u16, bodies: &[Bytes], next: &AtomicUsize) -> Vec<(usize, RateL
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(body) = bodies.get(index).cloned() else { break };
                 let mut client = client.clone();
-                open.spawn(async move { (index, client.exchange(body, &HeaderMap::new()).await) });
+                open.spawn(async move { (index, client.ask(body, &HeaderMap::new()).await) });
             }
             let Some(done) = open.join_next().await else { return answers };
             match done.expect("asking does not panic") {
-                (index, Exchange::Answered(status)) if status.code == 0 => {
-                    answers.push((index, status.answer().expect("an answer can be read")));
-                }
-                (_, other) => panic!("{other:?}"),
+                (index, Ok(answer)) => answers.push((index, answer)),
+                (_, Err(other)) => panic!("{other:?}"),
             }
         }
     })

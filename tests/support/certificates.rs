@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
 use super::{ports::free_port, redis::Env};
@@ -19,12 +19,16 @@ impl Certificates {
             tempfile::Builder::new().prefix("tollgate-tls-").tempdir().expect("a directory can be made");
         let made = Self { dir };
         let mut authority = CertificateParams::default();
+        authority.distinguished_name.push(DnType::CommonName, "authority");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority = CertifiedIssuer::self_signed(authority, key()).expect("an authority can be made");
         fs::write(made.path("ca.pem"), authority.pem()).expect("a certificate can be written");
         for (name, host) in [("server", host), ("client", "tollgate.test")] {
             let key = key();
-            let params = CertificateParams::new([host.to_owned()]).expect("the host is a name or an address");
+            let mut params =
+                CertificateParams::new([host.to_owned()]).expect("the host is a name or an address");
+            // One with its issuer's name would be taken for signed by itself.
+            params.distinguished_name.push(DnType::CommonName, name);
             let signed = params.signed_by(&key, &authority).expect("the authority signs");
             fs::write(made.path(&format!("{name}.pem")), signed.pem()).expect("a certificate can be written");
             fs::write(made.path(&format!("{name}.key")), key.serialize_pem()).expect("a key can be written");

@@ -37,20 +37,11 @@ pub(crate) enum Exchange {
     Failed(String),
 }
 
-/// A gRPC status, and what came before it.
+/// A gRPC status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct GrpcStatus {
     pub(crate) code: i32,
     pub(crate) message: String,
-    /// The answer, framed; empty with an error.
-    pub(crate) body: Bytes,
-}
-
-impl GrpcStatus {
-    /// The answer that came with the status.
-    pub(crate) fn answer(&self) -> Option<RateLimitResponse> {
-        RateLimitResponse::decode(self.body.get(5..)?).ok()
-    }
 }
 
 impl RawClient {
@@ -66,8 +57,34 @@ impl RawClient {
 
     /// Sends a message, framed already, to `ShouldRateLimit`.
     pub(crate) async fn exchange(&mut self, body: impl Into<Question>, headers: &HeaderMap) -> Exchange {
+        match self.call(body, headers).await {
+            Ok((status, _)) => Exchange::Answered(status),
+            Err(unanswered) => unanswered,
+        }
+    }
+
+    /// Sends a message, framed already, to `ShouldRateLimit`, and reads the answer; else what became of it.
+    pub(crate) async fn ask(
+        &mut self,
+        body: Bytes,
+        headers: &HeaderMap,
+    ) -> Result<RateLimitResponse, Exchange> {
+        let (status, message) = self.call(body, headers).await?;
+        if status.code != 0 {
+            return Err(Exchange::Answered(status));
+        }
+        let answer = message.get(5..).and_then(|message| RateLimitResponse::decode(message).ok());
+        answer.ok_or_else(|| Exchange::Failed(format!("no answer but {message:?}")))
+    }
+
+    /// The status and the framed message that came before it; else what became of the request.
+    async fn call(
+        &mut self,
+        body: impl Into<Question>,
+        headers: &HeaderMap,
+    ) -> Result<(GrpcStatus, Bytes), Exchange> {
         if self.sender.ready().await.is_err() {
-            return Exchange::NotTaken;
+            return Err(Exchange::NotTaken);
         }
         let mut request = Request::post(format!("http://localhost{METHOD}"))
             .header("content-type", "application/grpc")
@@ -78,16 +95,16 @@ impl RawClient {
         let response = match self.sender.try_send_request(request).await {
             Ok(response) => response,
             Err(error) if error.message().is_some() || is_farewell(error.error()) => {
-                return Exchange::NotTaken;
+                return Err(Exchange::NotTaken);
             }
-            Err(error) => return Exchange::Failed(format!("{:?}", error.error())),
+            Err(error) => return Err(Exchange::Failed(format!("{:?}", error.error()))),
         };
         let (head, body) = response.into_parts();
         match body.collect().await {
-            Err(error) => Exchange::Failed(format!("{error:?}")),
+            Err(error) => Err(Exchange::Failed(format!("{error:?}"))),
             Ok(body) => match status(body.trailers()).or_else(|| status(Some(&head.headers))) {
-                Some(status) => Exchange::Answered(GrpcStatus { body: body.to_bytes(), ..status }),
-                None => Exchange::Failed(format!("HTTP status {} and no gRPC status", head.status)),
+                Some(status) => Ok((status, body.to_bytes())),
+                None => Err(Exchange::Failed(format!("HTTP status {} and no gRPC status", head.status))),
             },
         }
     }
@@ -161,5 +178,5 @@ fn status(headers: Option<&HeaderMap>) -> Option<GrpcStatus> {
     let code = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
     let message =
         headers.get("grpc-message").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-    Some(GrpcStatus { code, message: message.unwrap_or_default(), body: Bytes::new() })
+    Some(GrpcStatus { code, message: message.unwrap_or_default() })
 }

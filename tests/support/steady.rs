@@ -128,16 +128,13 @@ impl Load {
 
 async fn ask(mut client: RawClient, kind: usize, body: Bytes, headers: HeaderMap) -> Asked {
     let sent = Instant::now();
-    let verdict = match tokio::time::timeout(HANGS, client.exchange(body, &headers)).await {
+    let verdict = match tokio::time::timeout(HANGS, client.ask(body, &headers)).await {
         Err(_) => Verdict::Lost(format!("no answer within {HANGS:?}")),
-        Ok(Exchange::NotTaken) => Verdict::Lost("the service closed the connection".to_owned()),
-        Ok(Exchange::Failed(reason)) => Verdict::Lost(reason),
-        Ok(Exchange::Answered(status)) => match status.answer() {
-            _ if status.code != 0 => Verdict::Error(status.code, status.message),
-            Some(answer) if answer.overall_code() == Code::OverLimit => Verdict::OverLimit,
-            Some(_) => Verdict::Ok,
-            None => Verdict::Lost("an answer that cannot be read".to_owned()),
-        },
+        Ok(Ok(answer)) if answer.overall_code() == Code::OverLimit => Verdict::OverLimit,
+        Ok(Ok(_)) => Verdict::Ok,
+        Ok(Err(Exchange::Answered(status))) => Verdict::Error(status.code, status.message),
+        Ok(Err(Exchange::NotTaken)) => Verdict::Lost("the service closed the connection".to_owned()),
+        Ok(Err(Exchange::Failed(reason))) => Verdict::Lost(reason),
     };
     Asked { kind, sent, took: sent.elapsed(), verdict }
 }

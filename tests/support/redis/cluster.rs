@@ -169,9 +169,10 @@ fn config(myself: usize, nodes: &[(u16, u16)]) -> String {
     format!("{lines}vars currentEpoch {MASTERS} lastVoteEpoch 0\n")
 }
 
-/// The slot of a key that has no hash tag: CRC-16 (XMODEM) of all of it.
+/// The slot of a key: CRC-16 (XMODEM) of what stands between its first braces, else of all of it.
 pub(crate) fn slot(key: &str) -> u16 {
-    let crc = key.bytes().fold(0_u16, |crc, byte| {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    let crc = tag.filter(|tag| !tag.is_empty()).unwrap_or(key).bytes().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
             if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
         })
@@ -183,4 +184,6 @@ pub(crate) fn slot(key: &str) -> u16 {
 fn slots_are_those_of_redis() {
     // The specification of Redis Cluster gives 0x31C3 for this text.
     assert_eq!(slot("123456789"), 0x31C3);
+    assert_eq!(slot("a{123456789}b{c}"), 0x31C3);
+    assert_ne!(slot("a{}b"), slot(""));
 }
