@@ -4,22 +4,12 @@
 //! one rule in the same run, and the bytes of a million counters. Ratios are the figures to compare:
 //! they hold on a busy machine, where nanoseconds drift.
 
-use std::{
-    error::Error,
-    fmt::Write,
-    fs,
-    future::Future,
-    hint::black_box,
-    pin::pin,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-    time::Instant,
-};
+use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instant};
 
 use tollgate::{
     clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request},
-    rules::RuleSet,
+    rules::{OnStoreFailure, RuleSet},
     source::{RulesDir, Source},
     stats::{Stats, StatsOptions},
     store::{Store, memory::MemoryStore},
@@ -97,7 +87,7 @@ impl Case {
     fn round(&mut self) {
         let begun = Instant::now();
         for request in self.requests.iter().cycle().take(DECISIONS as usize) {
-            black_box(at_once(self.limiter.decide(request)).is_some_and(|answer| answer.is_ok()));
+            black_box(self.limiter.decide_at_once(request).is_some_and(|answer| answer.is_ok()));
         }
         self.nanos.push(begun.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS));
     }
@@ -132,17 +122,11 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
         quota_mode: false,
         headers: None,
         dynamic_metadata: false,
+        on_store_failure: OnStoreFailure::Error,
+        max_local_keys: 1,
     };
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(10_000_000));
     Ok(Limiter::new(policy, source, store, None, stats, Arc::new(SystemClock)))
-}
-
-/// What a future gives at its first poll.
-fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
-    }
 }
 
 /// Fills a table with a million counters and reads what the process then has more in memory.

@@ -67,6 +67,33 @@ fn check_warns_without_failing() {
 }
 
 #[test]
+fn check_warns_of_what_the_go_service_would_refuse_when_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("d.yaml"), format!("on_store_failure: local\n{RULES}")).unwrap();
+    let output = check(dir.path());
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(!said(&output).contains("warning"), "{}", said(&output));
+    let output = tollgate(&["check", "--portable", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    for told in ["warning: the Go service refuses `on_store_failure`", "d.yaml:1:1"] {
+        assert!(said(&output).contains(told), "{told:?} in\n{}", said(&output));
+    }
+}
+
+#[test]
+fn check_names_both_files_that_do_not_agree() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = "domain: d\non_store_failure: deny\ndescriptors: [{key: m, rate_limit: {unlimited: true}}]\n";
+    fs::write(dir.path().join("a.yaml"), format!("on_store_failure: local\n{RULES}")).unwrap();
+    fs::write(dir.path().join("b.yaml"), other).unwrap();
+    let output = tollgate(&["check", "--merge-domains", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    for told in ["b.yaml:2:19", "`deny`", "a.yaml for `local` at line 1, column 19"] {
+        assert!(said(&output).contains(told), "{told:?} in\n{}", said(&output));
+    }
+}
+
+#[test]
 fn check_of_a_directory_that_is_not_there_fails() {
     let output = check(Path::new("/nowhere/at/all"));
     assert_ne!(output.status.code(), Some(0));

@@ -41,8 +41,10 @@ fn sigterm_turns_health_bad_while_requests_are_still_answered() {
     server.process.signal("TERM");
 
     eventually("health turns bad", || {
-        let status = http::get(server.ports.http, "/healthcheck").status;
-        holds(status == 500, || format!("status {status}"))
+        let answer = http::get(server.ports.http, "/healthcheck");
+        let told = (answer.status, answer.text());
+        let expected = (500, "running: the service was told to end\n".to_owned());
+        holds(told == expected, || format!("{told:?}"))
     });
     let client = server.client();
     assert_eq!(over_grpc(&client, "ratelimit").unwrap(), ServingStatus::NotServing);
@@ -62,7 +64,10 @@ fn without_rules_it_is_healthy_unless_told_otherwise() {
     assert_eq!(http::get(server.ports.http, "/healthcheck").status, 200);
 
     let server = Setup::new().env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true").start();
-    assert_eq!(http::get(server.ports.http, "/healthcheck").status, 500);
+    let answer = http::get(server.ports.http, "/healthcheck");
+    assert_eq!(answer.status, 500);
+    let why = answer.text();
+    assert!(why.contains("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED") && why.lines().count() == 1, "{why}");
     assert_eq!(over_grpc(&server.client(), "ratelimit").unwrap(), ServingStatus::NotServing);
 
     server.write("d.yaml", RULES);

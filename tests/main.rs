@@ -25,6 +25,8 @@ mod drain;
 mod garbage;
 // Whether the service says that it is fit to be asked.
 mod health;
+// Counters that are answered for late, or never.
+mod late;
 // Who may know whom below `src/`, as ARCHITECTURE.md has it.
 mod layers;
 // The rules that come with the project answer as their comments say.

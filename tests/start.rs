@@ -68,6 +68,35 @@ fn settings_that_make_no_sense_are_told_all_at_once() {
 }
 
 #[test]
+fn what_is_wrong_with_redis_is_told_all_at_once_without_its_passwords() {
+    let bad = [
+        ("BACKEND_TYPE", "redis"),
+        ("REDIS_TYPE", "CLUSTER"),
+        ("REDIS_URL", "redis://user:hunter2@redis:6379/1"),
+        ("REDIS_AUTH", "hunter2"),
+        ("REDIS_TLS", "true"),
+        ("REDIS_TLS_CLIENT_CERT", "/nowhere/at/all.pem"),
+        ("REDIS_PERSECOND", "true"),
+        ("STORE_FAILURE_POLICY", "hope"),
+    ];
+    let mut server = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).launch();
+    let status = server.process.wait(PATIENCE).expect("it ends by itself");
+    assert!(!status.success());
+    let log = server.process.log();
+    for told in [
+        "REDIS_URL=\"redis://***@redis:6379/1\"",
+        "database 0 alone",
+        "REDIS_TLS_CLIENT_CERT=\"/nowhere/at/all.pem\"",
+        "REDIS_TLS_CLIENT_KEY",
+        "REDIS_PERSECOND_URL",
+        "STORE_FAILURE_POLICY=\"hope\"",
+    ] {
+        assert!(log.contains(told), "{told} in {log}");
+    }
+    assert!(!log.contains("hunter2"), "{log}");
+}
+
+#[test]
 fn nothing_is_bound_when_a_setting_makes_no_sense() {
     let mut server = Setup::new().env("SHUTDOWN_DELAY", "soon").launch();
     let begun = Instant::now();

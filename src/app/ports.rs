@@ -60,7 +60,7 @@ impl Ports {
         }
         if settings.store.by_default {
             warn!(
-                "counting in memory, because neither BACKEND_TYPE nor REDIS_URL is set: \
+                "counting in memory, because neither BACKEND_TYPE nor anything of Redis is set: \
                  each replica counts by itself"
             );
         }

@@ -39,7 +39,7 @@ pub fn run(args: &CheckArgs, environment: &Environment) -> ExitCode {
 }
 
 fn read(args: &CheckArgs, environment: &Environment) -> Result<(Reading, CompileOptions), Vec<String>> {
-    let mut options = CompileOptions { merge_domains: args.merge_domains };
+    let mut options = CompileOptions { merge_domains: args.merge_domains, portable: args.portable };
     match &args.dir {
         Some(file) if file.is_file() => return Ok((read_file(file)?, options)),
         Some(directory) => return Ok((read_dir(directory, args.ignore_dot_files), options)),
@@ -107,13 +107,17 @@ mod tests {
     use super::*;
 
     fn checked(files: &[(&str, &str)]) -> (bool, String) {
+        checked_by(files, CompileOptions::default())
+    }
+
+    fn checked_by(files: &[(&str, &str)], options: CompileOptions) -> (bool, String) {
         let files: Vec<SourceFile> = files
             .iter()
             .map(|(name, text)| SourceFile { name: (*name).to_owned(), text: text.as_bytes().to_vec() })
             .collect();
         let mut out = Vec::new();
         let reading = Reading { files, ..Reading::default() };
-        let good = check(&reading, CompileOptions::default(), &mut out).unwrap();
+        let good = check(&reading, options, &mut out).unwrap();
         (good, String::from_utf8(out).unwrap())
     }
 
@@ -131,6 +135,19 @@ mod tests {
         assert!(good);
         assert!(told.starts_with("warning: the domain `e` has no descriptors"), "{told}");
         assert!(told.ends_with("\n2 files, 2 domains, 1 rule: 1 warning\n"), "{told}");
+    }
+
+    #[test]
+    fn what_the_go_service_would_refuse_is_shown_to_those_who_ask() {
+        let files = [("a.yaml", "on_store_failure: deny\n".to_owned() + GOOD)];
+        let files = files.each_ref().map(|(name, text)| (*name, &**text));
+        assert_eq!(checked(&files), (true, "1 file, 1 domain, 1 rule: good\n".to_owned()));
+        let (good, told) = checked_by(&files, CompileOptions { portable: true, ..CompileOptions::default() });
+        assert!(good);
+        let shown = "warning: the Go service refuses `on_store_failure`\n   --> a.yaml:1:1\n   |\n \
+            1 | on_store_failure: deny\n   | ^\n";
+        assert!(told.starts_with(shown), "{told}");
+        assert!(told.ends_with("\n1 file, 1 domain, 1 rule: 1 warning\n"), "{told}");
     }
 
     #[test]

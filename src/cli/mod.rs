@@ -47,6 +47,9 @@ pub struct CheckArgs {
     /// Leave out files whose name begins with a dot, as `RUNTIME_IGNOREDOTFILES` does.
     #[arg(long)]
     pub ignore_dot_files: bool,
+    /// Warn also of what the Go service would refuse.
+    #[arg(long)]
+    pub portable: bool,
 }
 
 /// Answers Envoy's question whether a request may pass.
@@ -172,12 +175,17 @@ mod tests {
     }
 
     #[test]
-    fn check_takes_a_directory_and_two_flags() {
-        let bare = CheckArgs { dir: None, merge_domains: false, ignore_dot_files: false };
+    fn check_takes_a_directory_and_three_flags() {
+        let bare = CheckArgs { dir: None, merge_domains: false, ignore_dot_files: false, portable: false };
         assert_eq!(typed("tollgate check").unwrap(), Command::Check(bare));
-        let full = CheckArgs { dir: Some("rules".into()), merge_domains: true, ignore_dot_files: true };
+        let full = CheckArgs {
+            dir: Some("rules".into()),
+            merge_domains: true,
+            ignore_dot_files: true,
+            portable: true,
+        };
         assert_eq!(
-            typed("tollgate check rules --merge-domains --ignore-dot-files").unwrap(),
+            typed("tollgate check rules --merge-domains --ignore-dot-files --portable").unwrap(),
             Command::Check(full)
         );
     }

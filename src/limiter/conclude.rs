@@ -95,6 +95,11 @@ fn status_of(limited: &Limited<'_>, batch: &Batch<'_>, policy: &Policy, now: Tim
             decision::decide(thresholds, limited.hits, after)
         }
         Asked::KnownOver => Decision { over: true, over_hits: limited.hits.taken(), ..Decision::default() },
+        // Which of the hits are near or beyond the limit nobody knows, so none is counted.
+        Asked::Nobody { over: true } => Decision { over: true, ..Decision::default() },
+        Asked::Nobody { over: false } => {
+            Decision { remaining: limited.limit.requests_per_unit, ..Decision::default() }
+        }
     };
     count(limited, decision);
     let reset = fixed_window::seconds_until_reset(now, limited.limit.unit);

@@ -7,17 +7,21 @@
 mod answer;
 mod conclude;
 mod decision;
+mod failure;
 mod metadata;
 mod over_limit_cache;
 mod plan;
 mod refusal;
 mod request;
+#[cfg(test)]
+mod tests;
 
 use std::{
     future::Future,
     pin::pin,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, Waker},
+    time::Instant,
 };
 
 pub use answer::{Answer, Code, CurrentLimit, Header, Status};
@@ -30,10 +34,10 @@ pub use request::{Descriptor, Entry, LimitOverride, Request};
 use crate::{
     algorithm::{Hits, fixed_window},
     clock::{Clock, Time},
-    rules::RuleSet,
+    rules::{OnStoreFailure, RuleSet},
     source::{Published, Source},
     stats::{RuleStats, Stats},
-    store::{Batch, Counting, Store},
+    store::{Batch, Counting, Store, memory::MemoryStore},
 };
 use plan::{Asked, Plan, Planned};
 
@@ -67,6 +71,11 @@ pub struct Policy {
     pub headers: Option<HeaderNames>,
     /// `RESPONSE_DYNAMIC_METADATA`.
     pub dynamic_metadata: bool,
+    /// `STORE_FAILURE_POLICY`: what becomes of a request whose counters are lost, where its domain says
+    /// nothing else.
+    pub on_store_failure: OnStoreFailure,
+    /// How many keys this process holds at once where it counts in place of a lost store.
+    pub max_local_keys: usize,
 }
 
 /// Decides requests.
@@ -77,6 +86,8 @@ pub struct Limiter {
     over_limit: Option<Arc<OverLimitCache>>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
+    /// Counts while the store is lost, where policy says so; made when that happens first.
+    local: OnceLock<MemoryStore>,
 }
 
 impl Limiter {
@@ -90,57 +101,80 @@ impl Limiter {
         stats: Arc<Stats>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { policy, source, store, over_limit, stats, clock }
+        Self { policy, source, store, over_limit, stats, clock, local: OnceLock::new() }
     }
 
-    /// True when [`decide`](Self::decide) never waits.
+    /// Called once on each thread that asks, within its runtime, before the first request.
+    pub fn attend(&self) {
+        self.store.attend();
+    }
+
+    /// May this request pass? Nothing where the store does not answer at once: then
+    /// [`decide`](Self::decide) is to be asked.
+    ///
+    /// # Errors
+    /// As [`decide`](Self::decide).
     #[must_use]
-    pub fn answers_at_once(&self) -> bool {
-        self.store.answers_at_once()
+    pub fn decide_at_once(&self, request: &Request) -> Option<Result<Answer, Refusal>> {
+        if !self.store.answers_at_once() {
+            return None;
+        }
+        let served = self.source.load();
+        at_once(self.try_decide(request, served.as_deref(), None)).map(|decided| self.counted(decided))
     }
 
-    /// May this request pass?
+    /// May this request pass? After `until` nobody waits for the answer any more.
+    ///
+    /// The plan makes the future large: put it on the heap before it is moved about.
     ///
     /// # Errors
     /// When the request makes no sense, no rules are loaded, or the counters cannot be reached. Each is
     /// counted.
-    pub async fn decide(&self, request: &Request) -> Result<Answer, Refusal> {
-        // The plan of a request is large beside everything else in its future. Where nothing is waited
-        // for it stays on the stack; else it is put on the heap once, and not moved with the future.
-        let decided = if self.store.answers_at_once() {
-            at_once(self.try_decide(request)).unwrap_or(Err(Refusal::NoRules))
-        } else {
-            Box::pin(self.try_decide(request)).await
-        };
-        if let Err(refusal) = &decided {
-            refusal.count(&self.stats);
-        }
-        decided
+    pub async fn decide(&self, request: &Request, until: Option<Instant>) -> Result<Answer, Refusal> {
+        let served = self.source.current();
+        self.counted(self.try_decide(request, served.as_deref(), until).await)
     }
 
-    async fn try_decide(&self, request: &Request) -> Result<Answer, Refusal> {
+    fn counted(&self, decided: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
+        decided.inspect_err(|refusal| refusal.count(&self.stats))
+    }
+
+    async fn try_decide(
+        &self,
+        request: &Request,
+        served: Option<&Served>,
+        until: Option<Instant>,
+    ) -> Result<Answer, Refusal> {
         self.policy.bounds.check(request)?;
         let now = self.clock.now();
-        let served = self.source.load();
-        let served: &Served = served.as_deref().ok_or(Refusal::NoRules)?;
+        let served = served.ok_or(Refusal::NoRules)?;
         let Some(domain) = served.rules.domain(&request.domain) else {
             return Ok(self.unknown_domain(request, now));
         };
         let brought = plan::brought(request)?;
         let mut batch = Batch::with_space(String::with_capacity(128));
+        batch.until = until;
+        batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
         let context = plan::Context { policy: &self.policy, stats: &self.stats, now };
         let mut plan = plan::plan(request, domain, &brought, served, &mut batch, &context);
-        batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
         if let Some(cache) = &self.over_limit {
             self.leave_out_known(cache, &mut plan, &mut batch, now);
         }
-        if !batch.is_empty() {
-            self.store.apply(&mut batch, now).done().await.map_err(Refusal::Store)?;
+        let asked = if batch.is_empty() { Ok(()) } else { self.store.apply(&mut batch, now).done().await };
+        let lost = match asked {
+            Ok(()) => {
+                if let Some(cache) = &self.over_limit {
+                    remember(cache, &batch, now);
+                }
+                None
+            }
+            Err(error) => Some(self.without_store(error, domain, &mut plan, &mut batch, now)?),
+        };
+        let mut answer = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
+        if let (Some(lost), Some(metadata)) = (lost, &mut answer.dynamic_metadata) {
+            lost.tell(metadata);
         }
-        if let Some(cache) = &self.over_limit {
-            remember(cache, &batch, now);
-        }
-        Ok(conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now))
+        Ok(answer)
     }
 
     fn unknown_domain(&self, request: &Request, now: Time) -> Answer {

@@ -44,6 +44,8 @@ pub(super) enum Asked {
     Store(usize),
     /// The counter is known to be over its limit until its window ends.
     KnownOver,
+    /// The counters are lost: by policy this one is supposed to be over its limit, or untouched.
+    Nobody { over: bool },
 }
 
 /// A rule's statistics: ready made, or looked up by a name that this request makes.

@@ -12,7 +12,7 @@ use super::{
     lower::{Lowering, Sibling},
     model::{Domain, RuleSet},
     shapes::{self, Field, RawFile},
-    suspicion,
+    store_failure, suspicion,
     yaml::{self, Fault},
 };
 
@@ -30,6 +30,8 @@ pub struct SourceFile {
 pub struct CompileOptions {
     /// Several files may share a domain, and their descriptors join (`MERGE_DOMAIN_CONFIG`).
     pub merge_domains: bool,
+    /// Warn of what the Go service would refuse.
+    pub portable: bool,
 }
 
 /// What came of a set of files.
@@ -44,18 +46,22 @@ pub struct Compiled {
 /// Compiles rules files, given in the order in which they are to be read.
 #[must_use]
 pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
-    let mut findings: Vec<Findings> = files.iter().map(|file| Findings::of(&file.name)).collect();
+    let mut findings: Vec<Findings> =
+        files.iter().map(|file| Findings::of(&file.name, options.portable)).collect();
     let raw: Vec<Option<RawFile>> =
         files.iter().zip(&mut findings).map(|(file, findings)| read(file, findings)).collect();
     let drafts = domains(&raw, options, &mut findings);
 
+    let on_store_failure: Vec<_> =
+        drafts.iter().map(|draft| store_failure::of_domain(&draft.files, &mut findings)).collect();
     let mut lowering = Lowering::new(&mut findings);
     let mut domains = hashbrown::HashMap::with_capacity(drafts.len());
-    for draft in &drafts {
+    for (at, draft) in drafts.iter().enumerate() {
         let siblings = draft.siblings();
         let list = Path::File.key("descriptors");
         let root = lowering.level(&siblings, &list, &format!("{}.", draft.name));
-        let domain = Domain::new(draft.name.into(), root);
+        let on_store_failure = on_store_failure[at];
+        let domain = Domain { on_store_failure, ..Domain::new(draft.name.into(), root) };
         domains.insert(domain.name.clone(), domain);
     }
     let rule_count = lowering.rule_count();

@@ -21,6 +21,8 @@ pub(super) struct Findings {
     known: HashSet<(Option<Place>, String)>,
     left_out: usize,
     has_errors: bool,
+    /// What the Go service would refuse is told too.
+    portable: bool,
 }
 
 /// The way from the top of a file to a value.
@@ -58,14 +60,15 @@ impl fmt::Display for Path<'_> {
 }
 
 impl Findings {
-    /// No findings yet in this file.
-    pub(super) fn of(file: &str) -> Self {
+    /// No findings yet in this file. `portable` says whether what the Go service would refuse is to be one.
+    pub(super) fn of(file: &str, portable: bool) -> Self {
         Self {
             file: file.to_owned(),
             found: Vec::new(),
             known: HashSet::new(),
             left_out: 0,
             has_errors: false,
+            portable,
         }
     }
 
@@ -87,6 +90,15 @@ impl Findings {
     /// Something that hardly means what it says.
     pub(super) fn warning(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
         self.add(Severity::Warning, Some(place), path, message, help);
+    }
+
+    /// Something that the Go service would refuse, and that is none of its own: each such key and each such
+    /// construct is handed in here, wherever it is met.
+    pub(super) fn unportable(&mut self, place: Place, path: &Path<'_>, what: &str) {
+        if self.portable {
+            let help = "leave it out of files that the Go service is to read as well";
+            self.warning(place, path, format!("the Go service refuses {what}"), Some(help.to_owned()));
+        }
     }
 
     /// Why the file could not be read at all.
@@ -145,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_finding_at_one_place_is_told_once() {
-        let mut findings = Findings::of("a.yaml");
+        let mut findings = Findings::of("a.yaml", false);
         for _ in 0..3 {
             findings.warning(HERE, &Path::File, "odd".to_owned(), None);
         }
@@ -157,8 +169,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_portable_is_told_to_those_who_ask() {
+        for portable in [false, true] {
+            let mut findings = Findings::of("a.yaml", portable);
+            findings.unportable(HERE, &Path::File, "`burst`");
+            assert!(!findings.has_errors());
+            let told: Vec<String> = findings.into_sorted().iter().map(ToString::to_string).collect();
+            assert_eq!(told.len(), usize::from(portable), "{told:?}");
+            assert!(told.concat().contains("`burst`") == portable, "{told:?}");
+        }
+    }
+
+    #[test]
     fn findings_beyond_the_bound_are_counted() {
-        let mut findings = Findings::of("a.yaml");
+        let mut findings = Findings::of("a.yaml", false);
         for n in 0..MAX_FINDINGS + 7 {
             findings.error(HERE, &Path::File, format!("bad {n}"), None);
         }

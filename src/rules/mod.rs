@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`model`] is what the service relies on, [`matcher`] finds a rule in it,
 //! [`compile()`] makes it from files and says all that is wrong with them in one run. On the way lie
-//! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower` (that to the
-//! model) and `suspicion` (what loads but hardly means what it says).
+//! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower` and
+//! `store_failure` (that to the model) and `suspicion` (what loads but hardly means what it says).
 //! Nothing here reads a file or the clock: texts come in, rules and [`Diagnostic`]s go out.
 
 pub mod compile;
@@ -16,6 +16,7 @@ mod findings;
 mod lower;
 mod shapes;
 mod spelling;
+mod store_failure;
 mod suspicion;
 mod unused;
 mod yaml;
@@ -30,4 +31,4 @@ mod told;
 pub use compile::{CompileOptions, Compiled, SourceFile, compile};
 pub use diagnostic::{Diagnostic, Place, Severity, render};
 pub use matcher::{Entry, Matched};
-pub use model::{Allowance, Limit, Metadata, Rule, RuleId, RuleSet, Unit, Value};
+pub use model::{Allowance, Limit, Metadata, OnStoreFailure, Rule, RuleId, RuleSet, Unit, Value};

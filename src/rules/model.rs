@@ -27,6 +27,21 @@ pub struct Domain {
     pub root: Level,
     /// Some rule replaces a limit, so that a request's descriptors may bear upon each other.
     pub has_replaces: bool,
+    /// What becomes of its requests while their counters cannot be reached, if its files say so.
+    pub on_store_failure: Option<OnStoreFailure>,
+}
+
+/// What becomes of a request whose counters cannot be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum OnStoreFailure {
+    /// It is answered with an error.
+    Error,
+    /// It passes.
+    Allow,
+    /// It is refused.
+    Deny,
+    /// This process counts it by itself.
+    Local,
 }
 
 /// The rules that one entry of a request's descriptor is held against.
@@ -234,7 +249,29 @@ impl Domain {
         let mut rules = Vec::new();
         root.collect(&mut rules);
         let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
-        Self { name, root, has_replaces }
+        Self { name, root, has_replaces, on_store_failure: None }
+    }
+}
+
+impl OnStoreFailure {
+    /// Everything that a file may ask for.
+    pub const ALL: [Self; 4] = [Self::Error, Self::Allow, Self::Deny, Self::Local];
+
+    /// As files write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Local => "local",
+        }
+    }
+
+    /// What goes by this name, in any case.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.name().eq_ignore_ascii_case(name))
     }
 }
 

@@ -62,7 +62,7 @@ descriptors:
 ...
 ",
     "# a comment\r\ndomain: d\r\ndescriptors:\r\n- key: k # another\r\n  rate_limit: {unlimited: on}\r\n---\r\n",
-    r#"{"domain": "d", "descriptors": [{"key": "k", "rate_limit": {"unit": "HOUR", "requests_per_unit": 3}}]}"#,
+    r#"{"domain": "d", "on_store_failure": "deny", "descriptors": [{"key": "k", "rate_limit": {"unit": "HOUR", "requests_per_unit": 3}}]}"#,
 ];
 
 /// What YAML is made of, and what it forbids.

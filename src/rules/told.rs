@@ -2,7 +2,7 @@
 
 use super::{CompileOptions, Compiled, Diagnostic, RuleSet, SourceFile, compile};
 
-const MERGING: CompileOptions = CompileOptions { merge_domains: true };
+const MERGING: CompileOptions = CompileOptions { merge_domains: true, portable: false };
 
 fn compile_files(files: &[(&str, &str)], options: CompileOptions) -> Compiled {
     let source =

@@ -8,10 +8,13 @@ use hyper::body::Incoming;
 use super::http::{Answer, text, typed};
 use crate::{
     clock::Time,
-    limiter::OverLimitCache,
+    limiter::{Limiter, OverLimitCache},
     source::{ReloadState, Source},
-    stats::{CONTENT_TYPE, Gauges, LocalCacheGauges, RuleStats, RulesGauges, Stats, StoreGauges},
-    store::Store,
+    stats::{
+        CONTENT_TYPE, Distribution, Gauges, LocalCacheGauges, PoolGauges, RuleStats, RulesGauges, Stats,
+        StoreGauges,
+    },
+    store::{self, PoolUsage, Store},
 };
 
 /// What the pages show.
@@ -25,6 +28,8 @@ pub struct Admin {
     pub store: Arc<dyn Store>,
     /// The keys known to be over their limit, if they are remembered.
     pub over_limit: Option<Arc<OverLimitCache>>,
+    /// The counters of this process, where they stand in for a lost store.
+    pub limiter: Arc<Limiter>,
 }
 
 const PAGES: &str = "/: this list\n\
@@ -74,7 +79,7 @@ impl Admin {
     fn gauges(&self) -> Gauges {
         Gauges {
             rules: Some(rules_gauges(&self.source.state())),
-            store: self.store.usage().map(|usage| StoreGauges {
+            store: self.store.usage().or_else(|| self.limiter.local_usage()).map(|usage| StoreGauges {
                 keys: usage.held.entries as u64,
                 keys_max: usage.max_keys as u64,
                 bytes: usage.held.bytes as u64,
@@ -92,6 +97,7 @@ impl Admin {
                     evacuated: usage.keys.evicted,
                 }
             }),
+            pools: self.store.pools().into_iter().map(pool_gauges).collect(),
         }
     }
 }
@@ -108,6 +114,27 @@ fn rules_gauges(state: &ReloadState) -> RulesGauges {
         files: state.files as u64,
         domains: state.domains as u64,
         rules: state.rules as u64,
+    }
+}
+
+fn pool_gauges(pool: PoolUsage) -> PoolGauges {
+    let distribution = |values: store::Distribution| Distribution {
+        within: values.buckets,
+        count: values.count,
+        sum: values.sum,
+    };
+    PoolGauges {
+        per_second: pool.per_second,
+        connections: pool.connections,
+        opened: pool.opened,
+        closed: pool.closed,
+        reconnects: pool.reconnects,
+        breakers_open: pool.breakers_open,
+        queued: pool.queued,
+        max_queued: pool.max_queued,
+        errors: pool.errors,
+        operation_time: distribution(pool.operation_time),
+        batch_size: distribution(pool.batch_size),
     }
 }
 

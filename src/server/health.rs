@@ -2,9 +2,9 @@
 //!
 //! Each part that can fail has a say; the service is healthy while all agree.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::watch;
@@ -19,13 +19,34 @@ pub enum Part {
     Rules,
     /// The service is not about to end.
     Running,
+    /// The counters can be asked; has a say with `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`.
+    Store,
+}
+
+impl Part {
+    /// Every part, each at its own number.
+    pub const ALL: [Self; 3] = [Self::Rules, Self::Running, Self::Store];
+}
+
+/// What is wrong while this part is not well, in a line for whoever looks into a failed probe.
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rules => {
+                "rules: none are loaded (HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED); the log tells why"
+            }
+            Self::Running => "running: the service was told to end",
+            Self::Store => {
+                "store: Redis has no connection (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION); the log tells why"
+            }
+        })
+    }
 }
 
 /// The service's health.
 #[derive(Debug)]
 pub struct Health {
-    parts: Mutex<[bool; 2]>,
-    healthy: AtomicBool,
+    parts: Mutex<[bool; Part::ALL.len()]>,
     changed: watch::Sender<bool>,
 }
 
@@ -33,32 +54,32 @@ impl Health {
     /// Healthy in every part.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            parts: Mutex::new([true; 2]),
-            healthy: AtomicBool::new(true),
-            changed: watch::Sender::new(true),
-        }
+        Self { parts: Mutex::new([true; Part::ALL.len()]), changed: watch::Sender::new(true) }
     }
 
     /// Says whether a part is well.
     pub fn set(&self, part: Part, well: bool) {
-        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.parts();
         parts[part as usize] = well;
         let healthy = parts.iter().all(|well| *well);
-        self.healthy.store(healthy, Ordering::Relaxed);
         self.changed.send_if_modified(|was| std::mem::replace(was, healthy) != healthy);
     }
 
-    /// True while every part is well.
+    /// The parts that are not well; none while the service is healthy.
     #[must_use]
-    pub fn is_healthy(&self) -> bool {
-        self.healthy.load(Ordering::Relaxed)
+    pub fn unwell(&self) -> Vec<Part> {
+        let parts = *self.parts();
+        Part::ALL.into_iter().filter(|part| !parts[*part as usize]).collect()
     }
 
     /// Tells of every change.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<bool> {
         self.changed.subscribe()
+    }
+
+    fn parts(&self) -> MutexGuard<'_, [bool; Part::ALL.len()]> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -75,11 +96,16 @@ mod tests {
     #[test]
     fn one_unwell_part_is_enough() {
         let health = Health::new();
-        health.set(Part::Rules, false);
-        health.set(Part::Running, false);
-        health.set(Part::Rules, true);
-        assert!(!health.is_healthy());
+        for part in Part::ALL {
+            health.set(part, false);
+        }
+        assert_eq!(health.unwell(), Part::ALL);
+        for part in [Part::Rules, Part::Store] {
+            health.set(part, true);
+        }
+        assert_eq!(health.unwell(), [Part::Running]);
+        assert!(!*health.changes().borrow());
         health.set(Part::Running, true);
-        assert!(health.is_healthy() && *health.changes().borrow());
+        assert!(health.unwell().is_empty() && *health.changes().borrow());
     }
 }

@@ -29,8 +29,7 @@ pub async fn answer(
     max_request_bytes: usize,
 ) -> Answer {
     match request.uri().path() {
-        "/healthcheck" if health.is_healthy() => text(StatusCode::OK, "OK"),
-        "/healthcheck" => text(StatusCode::INTERNAL_SERVER_ERROR, ""),
+        "/healthcheck" => healthcheck(&health),
         "/json" => match read_body(request.into_body(), max_request_bytes).await {
             Ok(body) => decide(&body, &limiter).await,
             Err(error) => bad_request(&error),
@@ -39,12 +38,22 @@ pub async fn answer(
     }
 }
 
+/// 200 `OK`; else why not, a line for each part that is not well.
+fn healthcheck(health: &Health) -> Answer {
+    let unwell = health.unwell();
+    if unwell.is_empty() {
+        return text(StatusCode::OK, "OK");
+    }
+    let why: Vec<String> = unwell.iter().map(ToString::to_string).collect();
+    text(StatusCode::INTERNAL_SERVER_ERROR, why.join("\n") + "\n")
+}
+
 async fn decide(body: &[u8], limiter: &Limiter) -> Answer {
     let request = match read(body) {
         Ok(request) => limiter::Request::from(request),
         Err(error) => return bad_request(&error),
     };
-    match limiter.decide(&request).await {
+    match limiter.decide(&request, None).await {
         Ok(answer) => {
             let status = match answer.code {
                 Code::Ok => StatusCode::OK,

@@ -3,7 +3,7 @@
 //! What would weaken a deployment if it were passed over is refused; the rest is warned of. Each of
 //! these lines goes when its feature comes.
 
-use super::{groups::Backend, parse::Refusal, reader::Reader, vars};
+use super::{parse::Refusal, reader::Reader, vars};
 
 /// Looks for what this version lacks.
 pub(super) fn check(reader: &mut Reader<'_>) {
@@ -40,37 +40,28 @@ pub(super) fn check(reader: &mut Reader<'_>) {
     }
 }
 
-/// Variables of the Go service that ask for counters shared by replicas, though they name no server.
-pub(super) const SHARED_COUNTERS: [&str; 7] = [
-    "REDIS_SOCKET_TYPE",
-    "REDIS_TYPE",
-    "REDIS_AUTH",
-    "REDIS_TLS",
-    "REDIS_PERSECOND",
-    "MEMCACHE_HOST_PORT",
-    "MEMCACHE_SRV",
-];
+/// Variables of the Go service that ask for memcached.
+pub(super) const MEMCACHED: [&str; 2] = ["MEMCACHE_HOST_PORT", "MEMCACHE_SRV"];
 
-/// What counts, and whether nobody chose it.
-pub(super) fn backend(reader: &mut Reader<'_>) -> (Backend, bool) {
-    let instead = "this version counts in memory only, each replica by itself: \
-        set BACKEND_TYPE=memory to accept that";
-    let (has_backend, has_redis) = (reader.is_set(vars::BACKEND_TYPE), reader.is_set(vars::REDIS_URL));
-    reader.parsed(vars::BACKEND_TYPE, |text| match text {
-        "memory" => Ok(()),
-        _ => Err(Refusal::new("memory").with_hint(instead)),
-    });
-    if has_redis && !has_backend {
-        // The value is not told: it may hold a password.
-        reader.refuse(vars::REDIS_URL, None, Refusal::new("nothing").with_hint(instead));
-    }
-    let by_default = !has_backend && !has_redis;
-    if by_default {
-        for name in SHARED_COUNTERS {
-            if reader.names(name) {
-                reader.warn_of(name, "does nothing in this version, which counts in memory only");
-            }
+/// Looks for what asks for memcached where nobody says what is to count.
+pub(super) fn check_memcached(reader: &mut Reader<'_>) {
+    for name in MEMCACHED {
+        if reader.names(name) {
+            reader.warn_of(
+                name,
+                "does nothing in this version, which has no memcached: set REDIS_URL to share counters",
+            );
         }
     }
-    (Backend::Memory, by_default)
+}
+
+/// What to do about a `BACKEND_TYPE` that is not there.
+pub(super) fn help_for_backend(text: &str) -> &'static str {
+    match text {
+        "memcache" => {
+            "this version has no memcached: set it to redis, with REDIS_URL, or to memory, where each replica \
+             counts by itself"
+        }
+        _ => "write it in small letters",
+    }
 }

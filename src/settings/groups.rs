@@ -103,7 +103,7 @@ pub struct Rules {
 pub struct Store {
     /// What counts.
     pub chosen: Backend,
-    /// Nobody chose it: neither `BACKEND_TYPE` nor `REDIS_URL` was set.
+    /// Nobody chose it: neither `BACKEND_TYPE` nor a variable of Redis was set.
     pub by_default: bool,
     /// Counters held at one time; one at least.
     pub max_keys: usize,

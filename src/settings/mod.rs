@@ -1,8 +1,9 @@
 //! Settings: from environment variables to checked values, grouped by who needs them.
 //!
 //! Reading order: [`vars`] is the table of variables, [`groups`] what the program relies on; [`parse`],
-//! [`mod@duration`], [`address`] and [`names`] read one value each. `main` hands in the environment and
-//! prints what [`Settings::read`] complains of; nothing here looks at the process, the clock or a file.
+//! [`mod@duration`], [`address`] and [`names`] read one value each, [`redis`] those that mean something
+//! together. `main` hands in the environment and prints what [`Settings::read`] complains of; nothing here
+//! looks at the process, the clock or a file.
 
 pub mod address;
 pub mod duration;
@@ -12,6 +13,7 @@ pub mod parse;
 pub mod vars;
 
 mod absent;
+mod backend;
 mod misspelt;
 mod reader;
 pub mod redis;
@@ -43,7 +45,7 @@ impl Settings {
     /// The settings of this environment, with what is suspicious about them.
     ///
     /// `exists` says whether a path exists, and `cores` is how many cores the process may use: both
-    /// decide defaults. An empty value means the default, but where any text will do it is that text.
+    /// decide defaults, and a file that is named must exist. An empty value means the default, but where any text will do it is that text.
     ///
     /// # Errors
     /// Everything that cannot be served, all at once.
@@ -57,7 +59,7 @@ impl Settings {
             server: server(&mut reader, cores),
             http: http(&mut reader),
             rules: rules(&mut reader, exists),
-            store: store(&mut reader),
+            store: store(&mut reader, exists),
             answers: answers(&mut reader),
             stats: stats(&mut reader),
             log: log(&mut reader),
@@ -135,8 +137,8 @@ fn rules_root(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool, below: &P
     }
 }
 
-fn store(reader: &mut Reader<'_>) -> Store {
-    let (chosen, by_default) = absent::backend(reader);
+fn store(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Store {
+    let (chosen, by_default) = backend::read(reader, exists);
     let near_limit_ratio = reader.parsed(vars::NEAR_LIMIT_RATIO, parse::ratio);
     if !(0.0..=1.0).contains(&near_limit_ratio) {
         reader.warn(
@@ -155,7 +157,7 @@ fn store(reader: &mut Reader<'_>) -> Store {
         key_prefix: reader.text(vars::CACHE_KEY_PREFIX),
         stop_when_over: reader.flag(vars::STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT),
         expiration_jitter_max: Duration::from_secs(jitter),
-        on_failure: groups::OnFailure::Error,
+        on_failure: reader.parsed(vars::STORE_FAILURE_POLICY, backend::on_failure),
     }
 }
 

@@ -1,6 +1,20 @@
 //! The settings of Redis, as the program relies on them.
+//!
+//! `read` makes them of variables: `names` says which, `place` and `url` what `REDIS_URL` means, `mask` how it
+//! is shown, `login` who logs in.
+
+mod login;
+mod mask;
+mod names;
+mod place;
+mod read;
+#[cfg(test)]
+mod tests;
+mod url;
 
 use std::{fmt, path::PathBuf, time::Duration};
+
+pub(super) use self::read::read;
 
 use super::HostPort;
 
@@ -91,13 +105,13 @@ pub struct Credentials {
 }
 
 /// What must never be printed.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct Secret(pub String);
 
 /// TLS to a server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RedisTls {
-    /// Certificates to trust in place of the system's.
+    /// Certificates to trust beside those of the system.
     pub ca: Option<PathBuf>,
     /// Our own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,

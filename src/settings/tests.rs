@@ -38,16 +38,15 @@ fn the_variables_of_the_table_are_those_that_are_read() {
     };
     assert!(Settings::read(&env, &|_| false, 1).is_ok());
     let table = vars::ALL.iter().map(|var| var.name);
-    let known: BTreeSet<_> = table.chain(absent::SHARED_COUNTERS).map(ToOwned::to_owned).collect();
+    let known: BTreeSet<_> = table.chain(absent::MEMCACHED).map(ToOwned::to_owned).collect();
     assert_eq!(asked.into_inner(), known);
 }
 
 #[test]
-fn what_asks_for_shared_counters_without_naming_a_server_is_warned_of() {
-    let warned = warnings(&[("REDIS_TYPE", "cluster"), ("REDIS_AUTH", "secret")]).join("\n");
-    assert!(warned.contains("REDIS_TYPE") && warned.contains("REDIS_AUTH"), "{warned}");
-    assert!(!warned.contains("secret"), "{warned}");
-    assert_eq!(warnings(&[("REDIS_TYPE", "cluster"), ("BACKEND_TYPE", "memory")]).len(), 0);
+fn what_asks_for_memcached_is_warned_of() {
+    let warned = warnings(&[("MEMCACHE_HOST_PORT", "memcached:11211")]);
+    assert!(warned.len() == 1 && warned[0].starts_with("MEMCACHE_HOST_PORT: "), "{warned:?}");
+    assert_eq!(warnings(&[("MEMCACHE_HOST_PORT", "h:1"), ("BACKEND_TYPE", "memory")]), [""; 0]);
 }
 
 #[test]
@@ -94,7 +93,7 @@ fn an_empty_value_is_the_default_but_of_texts() {
 }
 
 #[test]
-fn istios_sample_is_served_once_memory_is_chosen() {
+fn istios_sample_is_served() {
     let sample = [
         ("LOG_LEVEL", "debug"),
         ("REDIS_SOCKET_TYPE", "tcp"),
@@ -107,16 +106,50 @@ fn istios_sample_is_served_once_memory_is_chosen() {
         ("HOST", "::"),
         ("GRPC_HOST", "::"),
     ];
-    assert_eq!(problems(&sample).len(), 1);
-    let mut with_memory = sample.to_vec();
-    with_memory.push(("BACKEND_TYPE", "memory"));
-    let read = settings(&with_memory);
+    let read = settings(&sample);
     assert_eq!(read.http.listen.to_string(), "[::]:8080");
     assert_eq!((&*read.rules.root, &*read.rules.subdirectory), (Path::new("/data"), "ratelimit"));
     assert!(read.rules.ignore_dot_files && !read.rules.watch_root);
-    assert!(!read.store.by_default);
+    assert!(matches!(read.store.chosen, Backend::Redis(_)) && !read.store.by_default);
     assert_eq!(read.log.level, LevelFilter::DEBUG);
-    assert_eq!(warnings(&with_memory), [""; 0]);
+    assert_eq!(warnings(&sample), [""; 0]);
+    let in_memory = [&sample[..], &[("BACKEND_TYPE", "memory")]].concat();
+    assert_eq!(settings(&in_memory).store.chosen, Backend::Memory);
+    assert_eq!(warnings(&in_memory), [""; 0]);
+}
+
+#[test]
+fn anything_said_of_redis_asks_for_it() {
+    for var in vars::ALL.iter().filter(|var| var.name.starts_with("REDIS_")) {
+        let value = match var.default {
+            "" => "redis:6379",
+            default => default,
+        };
+        let alone = read(&[(var.name, value)]);
+        let told =
+            alone.map_err(|problems| problems.iter().map(|problem| problem.variable).collect::<Vec<_>>());
+        match told {
+            Ok((settings, _)) => assert!(matches!(settings.store.chosen, Backend::Redis(_)), "{}", var.name),
+            Err(told) => assert!(told.contains(&"REDIS_URL"), "{}: {told:?}", var.name),
+        }
+        assert_eq!(settings(&[(var.name, value), ("BACKEND_TYPE", "memory")]).store.chosen, Backend::Memory);
+    }
+    assert!(settings(&[("REDIS_PORT", "tcp://10.0.0.7:6379")]).store.by_default, "Kubernetes sets such");
+}
+
+#[test]
+fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
+    for (text, expected) in [
+        ("error", OnFailure::Error),
+        ("Allow", OnFailure::Allow),
+        ("DENY", OnFailure::Deny),
+        ("local", OnFailure::Local),
+    ] {
+        assert_eq!(settings(&[("STORE_FAILURE_POLICY", text)]).store.on_failure, expected);
+    }
+    let told = problems(&[("STORE_FAILURE_POLICY", "open")]);
+    let expected = "STORE_FAILURE_POLICY=\"open\": accepted is error, allow, deny or local, in any case";
+    assert_eq!(told, [expected]);
 }
 
 #[test]
@@ -145,10 +178,8 @@ fn all_mistakes_are_told_at_once() {
 #[test]
 fn what_would_weaken_a_deployment_is_refused() {
     for (name, value, told) in [
-        ("BACKEND_TYPE", "redis", "BACKEND_TYPE=memory"),
-        ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memory"),
-        ("BACKEND_TYPE", "Memory", "accepted is memory"),
-        ("REDIS_URL", "redis:6379", "BACKEND_TYPE=memory"),
+        ("BACKEND_TYPE", "memcache", "set it to redis, with REDIS_URL, or to memory"),
+        ("BACKEND_TYPE", "Memory", "accepted is redis or memory; write it in small letters"),
         ("CONFIG_TYPE", "GRPC_XDS_SOTW", "files only"),
         ("CONFIG_TYPE", "file", "capitals"),
         ("GRPC_SERVER_USE_TLS", "true", "no TLS"),
@@ -157,16 +188,6 @@ fn what_would_weaken_a_deployment_is_refused() {
         let problems = problems(&[(name, value)]);
         assert_eq!(problems.len(), 1, "{name}={value}: {problems:?}");
         assert!(problems[0].starts_with(name) && problems[0].contains(told), "{}", problems[0]);
-    }
-}
-
-#[test]
-fn no_credential_is_told() {
-    for set in
-        [&[("REDIS_URL", "redis://u:hunter2@h")][..], &[("REDIS_URL", "hunter2"), ("BACKEND_TYPE", "redis")]]
-    {
-        let told = format!("{:?}{}", read(set), problems(set).concat());
-        assert!(!told.contains("hunter2"), "{told}");
     }
 }
 
@@ -264,9 +285,12 @@ fn any_value_in_any_variable_is_read_or_refused() {
         "[",
         "tcp://1.2.3.4:5",
     ];
+    let around =
+        [("REDIS_URL", "redis:6379"), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "redis:6380")];
     for var in vars::ALL {
         for value in values {
-            if let Err(problems) = read(&[(var.name, value)]) {
+            let around = if var.name.starts_with("REDIS_") { &around[..] } else { &[] };
+            if let Err(problems) = read(&[&[(var.name, value)], around].concat()) {
                 assert_eq!(problems[0].variable, var.name, "{value:?}");
             }
         }

@@ -79,18 +79,74 @@ variables! {
         HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED = "false", "Is unhealthy while no rules are loaded.";
     }
     "Counters" {
-        BACKEND_TYPE = "memory", "What counts; this version knows `memory` alone: each replica counts \
-            by itself.";
-        REDIS_URL = "", "Not in this version: refused unless `BACKEND_TYPE=memory` is set too.";
-        MEMORY_MAX_KEYS = "10000000", "Counters held at one time.";
+        BACKEND_TYPE = "memory", "What counts: `redis`, shared by all replicas, or `memory`, where each replica \
+            counts by itself. When it is not set and any variable of Redis is, it is `redis`.";
+        STORE_FAILURE_POLICY = "error", "What becomes of a request whose counters cannot be reached, where its \
+            domain's rules do not say (`on_store_failure`): `error`, answered with an error, on which Envoy's \
+            `failure_mode_deny` decides; `allow`; `deny`; or `local`, counted by this replica alone.";
+        MEMORY_MAX_KEYS = "10000000", "Counters held in memory at one time.";
         LOCAL_CACHE_SIZE_IN_BYTES = "0", "Size of the cache of keys that are over their limit; `0` is \
             no cache.";
         NEAR_LIMIT_RATIO = "0.8", "The share of a limit from which hits count as `near_limit`.";
         CACHE_KEY_PREFIX = "", "Stands before every key.";
         STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT = "false", "A request that is over one of its limits adds no \
             hits to its others.";
-        EXPIRATION_JITTER_MAX_SECONDS = "300", "Changes nothing for counters in memory, which end with their \
-            window.";
+        EXPIRATION_JITTER_MAX_SECONDS = "300", "Counters in Redis are forgotten up to so long after their window, \
+            not all at once. Those in memory end with their window.";
+    }
+    "Redis" {
+        REDIS_URL = "", "Where Redis is: `host:port`, the path of a unix socket, or a URL \
+            `redis://user:password@host:port/database`, `rediss://` for TLS. With `REDIS_TYPE=SENTINEL` the \
+            master's name and the sentinels, `name,host:port,…`; with `CLUSTER` some of the servers, `host:port,…`.";
+        REDIS_SOCKET_TYPE = "", "`tcp` or `unix`; when it is not set, what `REDIS_URL` looks like. Sentinels and \
+            clusters are reached over TCP whatever it says.";
+        REDIS_TYPE = "SINGLE", "`SINGLE`, `SENTINEL` or `CLUSTER`, in any case.";
+        REDIS_AUTH = "", "`password` or `user:password`; goes before what `REDIS_URL` says.";
+        REDIS_SENTINEL_AUTH = "", "The same for the sentinels.";
+        REDIS_TLS = "false", "Speaks TLS.";
+        REDIS_TLS_CACERT = "", "PEM file of certificates to trust beside those of the system. This and the next \
+            three are for the second Redis too.";
+        REDIS_TLS_CLIENT_CERT = "", "PEM file of a certificate to show to Redis.";
+        REDIS_TLS_CLIENT_KEY = "", "PEM file of its key.";
+        REDIS_TLS_SKIP_HOSTNAME_VERIFICATION = "false", "Takes a certificate that was made out to another host. \
+            Who signed it is looked at all the same.";
+        REDIS_TIMEOUT = "10ms", "How long an operation may take, from the question to the answer; what becomes \
+            of the request then, `STORE_FAILURE_POLICY` says.";
+        REDIS_CONNECT_TIMEOUT = "300ms", "How long connecting may take, TLS and log-in included; for the second \
+            Redis too.";
+        REDIS_POOL_SIZE = "10", "Connections to each server, at most; `0` is 4, as in the Go service.";
+        REDIS_MAX_QUEUED = "8192", "Checks that may wait for one connection; those beyond fail at once. For the \
+            second Redis too.";
+        REDIS_PIPELINE_WINDOW = "0", "How long what is to be asked is gathered before it is sent. With `0` nothing \
+            waits, and what comes while an answer is awaited is gathered.";
+        REDIS_HEALTH_CHECK_ACTIVE_CONNECTION = "false", "Is unhealthy while there is no connection to Redis.";
+        REDIS_STARTUP_INITIAL_INTERVAL = "50ms", "Pause after the first attempt to reach a Redis that was not \
+            reached since the start. It doubles with each attempt.";
+        REDIS_STARTUP_MAX_INTERVAL = "300ms", "The longest such pause.";
+        REDIS_STARTUP_MAX_ELAPSED_TIME = "0", "Ends the service if Redis was not reached for so long since the \
+            start; `0` tries for ever.";
+        REDIS_PIPELINE_LIMIT = "0", "Changes nothing, as in the Go service.";
+        REDIS_CLUSTER_PIPELINE_PARALLELISM = "1", "Changes nothing: the servers of a cluster are always asked at \
+            the same time.";
+        REDIS_POOL_ON_EMPTY_BEHAVIOR = "WAIT", "Changes nothing: `REDIS_MAX_QUEUED` bounds what waits.";
+        REDIS_POOL_ON_EMPTY_WAIT_DURATION = "", "Changes nothing: `REDIS_TIMEOUT` bounds how long.";
+    }
+    "A second Redis, for limits per second" {
+        REDIS_PERSECOND = "false", "Counts the limits whose unit is `second` in a Redis of their own, which the \
+            variables below describe as those above do the first.";
+        REDIS_PERSECOND_URL = "", "Its `REDIS_URL`.";
+        REDIS_PERSECOND_SOCKET_TYPE = "", "Its `REDIS_SOCKET_TYPE`.";
+        REDIS_PERSECOND_TYPE = "SINGLE", "Its `REDIS_TYPE`.";
+        REDIS_PERSECOND_AUTH = "", "Its `REDIS_AUTH`.";
+        REDIS_PERSECOND_SENTINEL_AUTH = "", "Its `REDIS_SENTINEL_AUTH`.";
+        REDIS_PERSECOND_TLS = "false", "Its `REDIS_TLS`.";
+        REDIS_PERSECOND_TIMEOUT = "10ms", "Its `REDIS_TIMEOUT`.";
+        REDIS_PERSECOND_POOL_SIZE = "10", "Its `REDIS_POOL_SIZE`.";
+        REDIS_PERSECOND_PIPELINE_WINDOW = "0", "Its `REDIS_PIPELINE_WINDOW`.";
+        REDIS_PERSECOND_PIPELINE_LIMIT = "0", "Changes nothing, as its namesake.";
+        REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM = "1", "Changes nothing, as its namesake.";
+        REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR = "WAIT", "Changes nothing, as its namesake.";
+        REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION = "", "Changes nothing, as its namesake.";
     }
     "Answers" {
         SHADOW_MODE = "false", "Every request is allowed; what would have been refused is counted.";

@@ -161,7 +161,8 @@ impl<T> Source<T> {
 
     fn take(&self, reading: Reading, now: Time, reloading: &mut Reloading<T>) -> Outcome {
         let digest = self.digest(&reading);
-        let compiled = compile(&reading.files, CompileOptions { merge_domains: self.merge_domains });
+        let compiled =
+            compile(&reading.files, CompileOptions { merge_domains: self.merge_domains, portable: false });
         let is_complete = !reading.has_errors();
         let mut findings = reading.findings;
         findings.extend(compiled.diagnostics);

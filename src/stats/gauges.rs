@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// The present state of the other rooms. What is absent is not shown.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Gauges {
     /// The rules and their reloads.
     pub rules: Option<RulesGauges>,
@@ -12,6 +12,8 @@ pub struct Gauges {
     pub store: Option<StoreGauges>,
     /// The local cache of keys over their limit, when it is on.
     pub local_cache: Option<LocalCacheGauges>,
+    /// The connections to each Redis, when the counters are there.
+    pub pools: Vec<PoolGauges>,
 }
 
 /// The rules that serve, and how the last attempts to load some went.
@@ -67,4 +69,42 @@ pub struct LocalCacheGauges {
     pub expired: u64,
     /// Keys dropped to make room.
     pub evacuated: u64,
+}
+
+/// The connections to one Redis.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct PoolGauges {
+    /// It holds the counters of limits per second alone.
+    pub per_second: bool,
+    /// Connections that are open.
+    pub connections: u64,
+    /// Connections that were opened.
+    pub opened: u64,
+    /// Connections that this side closed.
+    pub closed: u64,
+    /// Connections that took the place of a lost one.
+    pub reconnects: u64,
+    /// Connections that are given up for now.
+    pub breakers_open: u64,
+    /// Checks that wait.
+    pub queued: u64,
+    /// Checks that may wait.
+    pub max_queued: u64,
+    /// Failures by kind.
+    pub errors: Vec<(&'static str, u64)>,
+    /// Seconds from sending a pipeline to its last answer.
+    pub operation_time: Distribution,
+    /// Checks that one pipeline carried.
+    pub batch_size: Distribution,
+}
+
+/// How values are spread, as Prometheus's histograms tell it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Distribution {
+    /// How many values lay within each bound, from the lowest bound on.
+    pub within: Vec<(f64, u64)>,
+    /// How many values there were at all.
+    pub count: u64,
+    /// All of them together.
+    pub sum: f64,
 }

@@ -4,11 +4,14 @@
 
 use std::time::Duration;
 
-use super::shard::{Cells, ShardCount};
+use super::{
+    gauges::Distribution,
+    shard::{Cells, ShardCount},
+};
 
 /// The upper bounds of the buckets, in microseconds. 20 ms is among them because that is how long Envoy
 /// waits unless told otherwise: an answer in a later bucket came too late to count.
-pub(super) const BOUNDS_MICROS: [u32; 16] = [
+const BOUNDS_MICROS: [u32; 16] = [
     10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000,
 ];
@@ -55,6 +58,18 @@ impl Histogram {
             count
         });
         Snapshot { within, count: count + cells[BEYOND], sum: Duration::from_nanos(cells[SUM]) }
+    }
+}
+
+impl Snapshot {
+    /// In seconds, as the page tells it.
+    pub(super) fn in_seconds(&self) -> Distribution {
+        let seconds = BOUNDS_MICROS.map(|bound| f64::from(bound) / 1e6);
+        Distribution {
+            within: seconds.into_iter().zip(self.within).collect(),
+            count: self.count,
+            sum: self.sum.as_secs_f64(),
+        }
     }
 }
 

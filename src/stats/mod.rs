@@ -44,12 +44,12 @@ use std::{fmt, sync::Arc};
 use self::{registry::Registry, unknown_domains::UnknownDomains};
 
 pub use self::{
-    gauges::{Gauges, LocalCacheGauges, RulesGauges, StoreGauges},
+    gauges::{Distribution, Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges},
     histogram::Histogram,
     names::{Kind, Metric, documentation},
     prometheus::CONTENT_TYPE,
     rule::{RuleCounter, RuleStats},
-    service::{Method, Refusal, ServiceStats},
+    service::{Method, Refusal, ServiceStats, StoreFailure},
     shard::{Counter, ShardCount},
 };
 

@@ -92,6 +92,34 @@ metrics! {
         "Keys dropped from the local cache because their window was over, since the start.";
     LOCAL_CACHE_EVACUATED: Gauge "ratelimit_localcache_evacuateCount" []
         "Keys dropped from the local cache to make room, since the start.";
+    POOL_ACTIVE: Gauge "ratelimit_redis_pool_cx_active" []
+        "Connections to Redis that are open.";
+    POOL_TOTAL: Counter "ratelimit_redis_pool_cx_total" []
+        "Connections to Redis that were opened.";
+    POOL_LOCAL_CLOSE: Counter "ratelimit_redis_pool_cx_local_close" []
+        "Connections to Redis that this side closed.";
+    PER_SECOND_POOL_ACTIVE: Gauge "ratelimit_redis_per_second_pool_cx_active" []
+        "Connections to the Redis of limits per second that are open.";
+    PER_SECOND_POOL_TOTAL: Counter "ratelimit_redis_per_second_pool_cx_total" []
+        "Connections to the Redis of limits per second that were opened.";
+    PER_SECOND_POOL_LOCAL_CLOSE: Counter "ratelimit_redis_per_second_pool_cx_local_close" []
+        "Connections to the Redis of limits per second that this side closed.";
+    REDIS_RECONNECTS: Counter "tollgate_redis_reconnects_total" ["pool"]
+        "Connections that took the place of a lost one.";
+    REDIS_BREAKERS_OPEN: Gauge "tollgate_redis_breakers_open" ["pool"]
+        "Connections that are given up for now: nothing is asked of them until a probe is answered in time.";
+    REDIS_QUEUED: Gauge "tollgate_redis_queued_checks" ["pool"]
+        "Checks that wait to be sent or answered.";
+    REDIS_QUEUED_MAX: Gauge "tollgate_redis_queued_checks_max" ["pool"]
+        "How many checks may wait; one more is decided by STORE_FAILURE_POLICY.";
+    REDIS_ERRORS: Counter "tollgate_redis_errors_total" ["pool", "kind"]
+        "Failures by kind.";
+    REDIS_OPERATION_TIME: Histogram "tollgate_redis_operation_seconds" ["pool"]
+        "How long pipelines took, from sending to the last answer.";
+    REDIS_BATCH_CHECKS: Histogram "tollgate_redis_batch_checks" ["pool"]
+        "How many checks one pipeline carried.";
+    STORE_FAILURE_DECISIONS: Counter "tollgate_store_failure_decisions_total" ["policy", "reason"]
+        "Requests decided by policy because their counters could not be asked in time.";
     BUILD_INFO: Gauge "tollgate_build_info" ["version", "os", "arch"]
         "Always 1; the labels tell which program this is.";
     REQUESTS_REFUSED: Counter "tollgate_requests_refused_total" ["reason"]

@@ -9,7 +9,7 @@ use ::prometheus::{
 };
 
 use super::{
-    histogram::{BOUNDS_MICROS, Snapshot},
+    gauges::Distribution,
     names::{Kind, Metric},
 };
 
@@ -43,11 +43,11 @@ impl Page {
     pub(super) fn histograms<'a>(
         &mut self,
         metric: &Metric,
-        series: impl IntoIterator<Item = ([&'a str; 1], Snapshot)>,
+        series: impl IntoIterator<Item = ([&'a str; 1], Distribution)>,
     ) {
-        let sample = |(labels, snapshot): ([&str; 1], Snapshot)| {
+        let sample = |(labels, values): ([&str; 1], Distribution)| {
             let mut sample = labelled(metric, &labels);
-            sample.set_histogram(histogram(&snapshot));
+            sample.set_histogram(histogram(&values));
             sample
         };
         let mut family = family(metric);
@@ -114,17 +114,17 @@ fn set(sample: &mut Sample, kind: Kind, value: f64) {
     }
 }
 
-fn histogram(snapshot: &Snapshot) -> Histogram {
-    let bucket = |(bound, within): (&u32, u64)| {
+fn histogram(values: &Distribution) -> Histogram {
+    let bucket = |(bound, within): &(f64, u64)| {
         let mut bucket = Bucket::default();
-        bucket.set_upper_bound(f64::from(*bound) / 1e6);
-        bucket.set_cumulative_count(within);
+        bucket.set_upper_bound(*bound);
+        bucket.set_cumulative_count(*within);
         bucket
     };
     let mut histogram = Histogram::default();
-    histogram.set_bucket(BOUNDS_MICROS.iter().zip(snapshot.within).map(bucket).collect());
-    histogram.set_sample_count(snapshot.count);
-    histogram.set_sample_sum(snapshot.sum.as_secs_f64());
+    histogram.set_bucket(values.within.iter().map(bucket).collect());
+    histogram.set_sample_count(values.count);
+    histogram.set_sample_sum(values.sum);
     histogram
 }
 

@@ -7,13 +7,14 @@ use ::prometheus::proto::Metric as Sample;
 
 use super::{
     Stats,
-    gauges::{Gauges, LocalCacheGauges, RulesGauges, StoreGauges},
+    gauges::{Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges},
     labels::Labels,
     names::{self, Metric},
     page::{Page, count, describe, family, labelled},
     rule::RuleCounter,
-    service::{Method, Refusal, ServiceStats},
+    service::{Method, Refusal, ServiceStats, StoreFailure},
 };
+use crate::rules::OnStoreFailure;
 
 /// What the page is called in HTTP's `Content-Type`.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -29,6 +30,8 @@ impl Stats {
         domains(&mut page, self);
         service(&mut page, &self.service);
         gauges.local_cache.iter().for_each(|cache| local_cache(&mut page, cache));
+        pools(&mut page, &gauges.pools);
+        store_failures(&mut page, &self.service);
         program(&mut page);
         bounds(&mut page, self);
         gauges.rules.iter().for_each(|rules| rules_state(&mut page, rules));
@@ -107,7 +110,8 @@ fn service(page: &mut Page, service: &ServiceStats) {
     page.values(&names::SHOULD_RATE_LIMIT_ERROR, errors);
     let requests = Method::ALL.map(|method| ([method.name()], service.requests(method).get()));
     page.values(&names::TOTAL_REQUESTS, requests);
-    let times = Method::ALL.map(|method| ([method.name()], service.response_time(method).snapshot()));
+    let times =
+        Method::ALL.map(|method| ([method.name()], service.response_time(method).snapshot().in_seconds()));
     page.histograms(&names::RESPONSE_TIME, times);
     page.value(&names::GLOBAL_SHADOW_MODE, service.global_shadow_mode.get());
 }
@@ -119,6 +123,43 @@ fn local_cache(page: &mut Page, cache: &LocalCacheGauges) {
     page.value(&names::LOCAL_CACHE_LOOKUPS, cache.lookups);
     page.value(&names::LOCAL_CACHE_EXPIRED, cache.expired);
     page.value(&names::LOCAL_CACHE_EVACUATED, cache.evacuated);
+}
+
+/// What the Go service tells of each Redis by a name of its own, then what is told by the label `pool`.
+fn pools(page: &mut Page, pools: &[PoolGauges]) {
+    for pool in pools {
+        let [active, total, local_close] = if pool.per_second {
+            [names::PER_SECOND_POOL_ACTIVE, names::PER_SECOND_POOL_TOTAL, names::PER_SECOND_POOL_LOCAL_CLOSE]
+        } else {
+            [names::POOL_ACTIVE, names::POOL_TOTAL, names::POOL_LOCAL_CLOSE]
+        };
+        page.value(&active, pool.connections);
+        page.value(&total, pool.opened);
+        page.value(&local_close, pool.closed);
+    }
+    let name = |pool: &PoolGauges| if pool.per_second { "per_second" } else { "main" };
+    for (metric, value) in [
+        (names::REDIS_RECONNECTS, (|pool| pool.reconnects) as fn(&PoolGauges) -> u64),
+        (names::REDIS_BREAKERS_OPEN, |pool| pool.breakers_open),
+        (names::REDIS_QUEUED, |pool| pool.queued),
+        (names::REDIS_QUEUED_MAX, |pool| pool.max_queued),
+    ] {
+        page.values(&metric, pools.iter().map(|pool| ([name(pool)], value(pool))));
+    }
+    let errors = pools.iter().flat_map(|pool| pool.errors.iter().map(|(kind, n)| ([name(pool), *kind], *n)));
+    page.values(&names::REDIS_ERRORS, errors);
+    let times = pools.iter().map(|pool| ([name(pool)], pool.operation_time.clone()));
+    page.histograms(&names::REDIS_OPERATION_TIME, times);
+    let sizes = pools.iter().map(|pool| ([name(pool)], pool.batch_size.clone()));
+    page.histograms(&names::REDIS_BATCH_CHECKS, sizes);
+}
+
+fn store_failures(page: &mut Page, service: &ServiceStats) {
+    let decided = OnStoreFailure::ALL.into_iter().flat_map(|policy| {
+        StoreFailure::ALL
+            .map(|reason| ([policy.name(), reason.name()], service.store_failures(policy, reason).get()))
+    });
+    page.values(&names::STORE_FAILURE_DECISIONS, decided);
 }
 
 fn program(page: &mut Page) {

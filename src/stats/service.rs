@@ -4,6 +4,7 @@ use super::{
     histogram::Histogram,
     shard::{Counter, ShardCount},
 };
+use crate::rules::OnStoreFailure;
 
 /// The calls that are counted, by the names that gRPC gives them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -58,6 +59,39 @@ impl Refusal {
     }
 }
 
+/// Why the counters of a request could not be asked.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StoreFailure {
+    /// No answer came in time.
+    Timeout,
+    /// As much as may be was waiting already.
+    QueueFull,
+    /// They were found lost before, and are not asked until they are back.
+    Unavailable,
+    /// The connection broke while the answer was awaited.
+    ConnectionLost,
+    /// The answer was an error, or made no sense.
+    BadAnswer,
+}
+
+impl StoreFailure {
+    /// Every reason, each at its own number.
+    pub const ALL: [Self; 5] =
+        [Self::Timeout, Self::QueueFull, Self::Unavailable, Self::ConnectionLost, Self::BadAnswer];
+
+    /// The value of the label `reason`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::QueueFull => "queue_full",
+            Self::Unavailable => "unavailable",
+            Self::ConnectionLost => "connection_lost",
+            Self::BadAnswer => "bad_answer",
+        }
+    }
+}
+
 /// The counters of the service, there from the start.
 #[derive(Debug)]
 pub struct ServiceStats {
@@ -77,6 +111,7 @@ pub struct ServiceStats {
     requests: [Counter; Method::ALL.len()],
     response_time: [Histogram; Method::ALL.len()],
     refused: [Counter; Refusal::ALL.len()],
+    store_failures: [[Counter; StoreFailure::ALL.len()]; OnStoreFailure::ALL.len()],
 }
 
 impl ServiceStats {
@@ -92,6 +127,7 @@ impl ServiceStats {
             requests: Method::ALL.map(|_| counter()),
             response_time: Method::ALL.map(|_| Histogram::new(shards)),
             refused: Refusal::ALL.map(|_| counter()),
+            store_failures: OnStoreFailure::ALL.map(|_| StoreFailure::ALL.map(|_| counter())),
         }
     }
 
@@ -111,6 +147,12 @@ impl ServiceStats {
     #[must_use]
     pub fn refused(&self, reason: Refusal) -> &Counter {
         &self.refused[reason as usize]
+    }
+
+    /// Requests decided by this policy because their counters could not be asked for this reason.
+    #[must_use]
+    pub fn store_failures(&self, policy: OnStoreFailure, reason: StoreFailure) -> &Counter {
+        &self.store_failures[policy as usize][reason as usize]
     }
 
     /// Connections open now. The ended ones are read first: one that ends meanwhile is still told as
@@ -138,6 +180,14 @@ mod tests {
         for (n, reason) in (1..).zip(Refusal::ALL) {
             service.refused(reason).add(n);
         }
+        let pairs =
+            || OnStoreFailure::ALL.into_iter().flat_map(|policy| StoreFailure::ALL.map(|why| (policy, why)));
+        for (n, (policy, reason)) in (1..).zip(pairs()) {
+            service.store_failures(policy, reason).add(n);
+        }
+        let by_policy: Vec<_> =
+            pairs().map(|(policy, why)| service.store_failures(policy, why).get()).collect();
+        assert_eq!(by_policy, (1..=20).collect::<Vec<_>>());
         assert_eq!(Method::ALL.map(|method| service.requests(method).get()), [1, 2]);
         assert_eq!(Refusal::ALL.map(|reason| service.refused(reason).get()), [1, 2, 3, 4]);
         let sum = |method| service.response_time(method).snapshot().sum;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 use proptest::prelude::*;
 
 use super::*;
+use crate::rules::OnStoreFailure;
 
 /// The samples of a page by name and labels, read by the rules of the text format.
 fn parse(page: &str) -> BTreeMap<(String, Vec<(String, String)>), f64> {
@@ -61,6 +62,23 @@ fn all_gauges() -> Gauges {
         }),
         store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
         local_cache: Some(LocalCacheGauges::default()),
+        pools: [false, true].map(pool).into(),
+    }
+}
+
+fn pool(per_second: bool) -> PoolGauges {
+    PoolGauges {
+        per_second,
+        connections: 10,
+        opened: 11,
+        closed: 12,
+        reconnects: 13,
+        breakers_open: 14,
+        queued: 15,
+        max_queued: 16,
+        errors: vec![("timeout", 17), ("connect", 18)],
+        operation_time: Distribution { within: vec![(0.001, 19)], count: 20, sum: 0.5 },
+        batch_size: Distribution::default(),
     }
 }
 
@@ -82,9 +100,56 @@ fn a_full_page_shows_every_documented_metric_and_no_other() {
     assert_eq!(head("# HELP "), documented(|metric| metric.help.to_owned()));
     let by_name: BTreeMap<_, _> = documentation().iter().map(|metric| (metric.name, metric.labels)).collect();
     for (name, labels) in parse(&page).into_keys() {
-        let declared = by_name.get(name.as_str()).copied().unwrap_or(&["grpc_method", "le"]);
+        let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+        let declared = [&name, of_histogram.unwrap_or(&name)].into_iter().find_map(|name| by_name.get(name));
+        let declared = [declared.unwrap(), &["le"][..]].concat();
         assert!(labels.iter().map(|(label, _)| label).eq(&declared[..labels.len()]), "{name} {labels:?}");
     }
+}
+
+#[test]
+fn each_redis_has_its_own_names_of_the_go_service_and_its_own_label() {
+    let page = parse(&Stats::new(StatsOptions::default()).render(&all_gauges()));
+    let value = |name: &str, labels: &[(&str, &str)]| {
+        let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        page.get(&(name.to_owned(), labels)).copied()
+    };
+    for (name, pool) in [("redis_pool", "main"), ("redis_per_second_pool", "per_second")] {
+        let of_go = ["cx_active", "cx_total", "cx_local_close"];
+        let of_go = of_go.map(|what| value(&format!("ratelimit_{name}_{what}"), &[]));
+        assert_eq!(of_go, [10.0, 11.0, 12.0].map(Some), "{pool}");
+        let ours = ["reconnects_total", "breakers_open", "queued_checks", "queued_checks_max"];
+        let ours = ours.map(|what| value(&format!("tollgate_redis_{what}"), &[("pool", pool)]));
+        assert_eq!(ours, [13.0, 14.0, 15.0, 16.0].map(Some), "{pool}");
+        let errors = value("tollgate_redis_errors_total", &[("pool", pool), ("kind", "connect")]);
+        assert_eq!(errors, Some(18.0), "{pool}");
+        let bucket = |bound| {
+            let labels = [("pool", pool), ("le", bound)];
+            value("tollgate_redis_operation_seconds_bucket", &labels)
+        };
+        let sum = value("tollgate_redis_operation_seconds_sum", &[("pool", pool)]);
+        let [within, all] = ["0.001", "+Inf"].map(bucket);
+        assert_eq!([within, all, sum], [19.0, 20.0, 0.5].map(Some), "{pool}");
+    }
+}
+
+#[test]
+fn without_redis_nothing_is_told_of_it() {
+    let page = parse(&Stats::new(StatsOptions::default()).render(&Gauges::default()));
+    let told: Vec<_> = page.into_keys().filter(|(name, _)| name.contains("redis")).collect();
+    assert_eq!(told.len(), 0, "{told:?}");
+}
+
+#[test]
+fn decisions_without_counters_are_told_by_policy_and_reason() {
+    let stats = Stats::new(StatsOptions::default());
+    stats.service().store_failures(OnStoreFailure::Allow, StoreFailure::QueueFull).add(3);
+    let value = |policy, reason| {
+        let labels = [("policy", policy), ("reason", reason)];
+        sample(&stats, "tollgate_store_failure_decisions_total", &labels)
+    };
+    assert_eq!(value("allow", "queue_full"), Some(3.0));
+    assert_eq!(value("local", "timeout"), Some(0.0), "there from the start, so that a rate sees the first");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Applied, Batch, Check, Counting, Store, StoreUsage};
+use super::{Applied, Batch, Check, Counting, Store, StoreUsage, looking};
 use crate::{
     algorithm::{Hits, fixed_window},
     clock::Time,
@@ -67,14 +67,6 @@ impl MemoryStore {
             });
             counted.unwrap_or_default()
         });
-    }
-}
-
-/// Hits that are not to be counted; what is given back is given back all the same.
-fn looking(hits: Hits) -> Hits {
-    match hits {
-        Hits::Take(_) => Hits::Take(0),
-        Hits::GiveBack(_) => hits,
     }
 }
 

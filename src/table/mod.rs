@@ -37,7 +37,7 @@ pub struct Table<S> {
 struct Padded<S>(Mutex<Shard<S>>);
 
 /// What stands for a key: a hash that only this table can make.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
     shard: u16,
     tag: Tag,

@@ -31,7 +31,7 @@ pub(super) struct Shard<S> {
 }
 
 /// What stands for a key within its shard: 64 bits that also tell the slot where it belongs, and 32 more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(C, packed(4))]
 pub(super) struct Tag {
     pub(super) home: u64,

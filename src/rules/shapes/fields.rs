@@ -8,7 +8,7 @@ use super::{
         findings::quoted,
         yaml::{Content, Meaning, Pair},
     },
-    keys::{Level, Standing, help_for_stray, is_known},
+    keys::{Level, Standing, help_for_stray, is_of_go},
     reader::{Reader, Spot, kind},
 };
 
@@ -29,6 +29,10 @@ impl Reader<'_> {
             let value = spot.value(pair, &path, live);
             match key.map(|key| (key, level.standing(key))) {
                 Some((key, Standing::Counts)) => take(self, key, value),
+                Some((key, Standing::CountsHereAlone)) => {
+                    self.findings.unportable(value.key, &path, &quoted(key));
+                    take(self, key, value);
+                }
                 Some((key, Standing::Idle)) if live => {
                     let message = format!("`{key}` does nothing here");
                     let help = level.help_for_idle(key);
@@ -124,7 +128,7 @@ impl Reader<'_> {
                 continue;
             }
             let path = spot.path.key(key);
-            if is_known(key) {
+            if is_of_go(key) {
                 self.loose(spot.value(pair, &path, true));
             } else {
                 self.key_error(&spot, pair, format!("unknown key {}", quoted(key)), help_for_stray(key));

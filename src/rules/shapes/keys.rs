@@ -15,7 +15,7 @@ pub(super) enum Level {
     Replaces,
 }
 
-/// Every known key and the maps in which it counts. Elsewhere it loads and does nothing.
+/// The Go service's keys and the maps in which each counts. Elsewhere it loads and does nothing.
 const KEYS: [(&str, &[Level]); 16] = [
     ("domain", &[Level::File]),
     ("descriptors", &[Level::File, Level::Descriptor]),
@@ -35,11 +35,17 @@ const KEYS: [(&str, &[Level]); 16] = [
     ("replaces", &[Level::Limit]),
 ];
 
+/// The keys that the Go service does not know and refuses. Where they do not count they are refused here
+/// as well: no file in use has them there.
+const OWN_KEYS: [(&str, &[Level]); 1] = [("on_store_failure", &[Level::File])];
+
 /// What a key means where it stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Standing {
     /// It counts here.
     Counts,
+    /// It counts here, and the Go service would refuse the file.
+    CountsHereAlone,
     /// It is known and does nothing here.
     Idle,
     /// Nobody knows it.
@@ -49,10 +55,12 @@ pub(super) enum Standing {
 impl Level {
     /// What a key means on this level.
     pub(super) fn standing(self, key: &str) -> Standing {
-        match places_of(key) {
-            Some(levels) if levels.contains(&self) => Standing::Counts,
-            Some(_) => Standing::Idle,
-            None => Standing::Unknown,
+        let counts = places_of(key).is_some_and(|levels| levels.contains(&self));
+        match (is_of_go(key), counts) {
+            (true, true) => Standing::Counts,
+            (true, false) => Standing::Idle,
+            (false, true) => Standing::CountsHereAlone,
+            (false, false) => Standing::Unknown,
         }
     }
 
@@ -67,8 +75,8 @@ impl Level {
     }
 
     fn keys(self) -> String {
-        let own = KEYS.iter().filter(|(_, levels)| levels.contains(&self));
-        own.map(|(key, _)| format!("`{key}`")).collect::<Vec<_>>().join(", ")
+        let accepted = all().filter(|(_, levels)| levels.contains(&self));
+        accepted.map(|(key, _)| format!("`{key}`")).collect::<Vec<_>>().join(", ")
     }
 
     /// What to do about a known key that does nothing on this level.
@@ -84,17 +92,20 @@ impl Level {
 
     /// What to do about an unknown key on this level.
     pub(super) fn help_for(self, unknown: &str) -> String {
-        match nearest(unknown, KEYS.iter().map(|(key, _)| *key)) {
-            Some(meant) if self.standing(meant) == Standing::Counts => format!("did you mean `{meant}`?"),
+        match nearest(unknown, all().map(|(key, _)| key)) {
+            Some(known) if known == unknown => format!("it belongs {}", home_of(known)),
+            Some(meant) if places_of(meant).is_some_and(|levels| levels.contains(&self)) => {
+                format!("did you mean `{meant}`?")
+            }
             Some(meant) => format!("did you mean `{meant}`? It belongs {}", home_of(meant)),
             None => format!("accepted {}: {}; below `metadata` any key is", self.place(), self.keys()),
         }
     }
 }
 
-/// True when a key is known on any level.
-pub(super) fn is_known(key: &str) -> bool {
-    places_of(key).is_some()
+/// True when the Go service knows a key, on any level.
+pub(super) fn is_of_go(key: &str) -> bool {
+    KEYS.iter().any(|(known, _)| *known == key)
 }
 
 /// Where a known key counts, in words.
@@ -104,12 +115,17 @@ fn home_of(key: &str) -> String {
 }
 
 fn places_of(key: &str) -> Option<&'static [Level]> {
-    KEYS.iter().find(|(known, _)| *known == key).map(|(_, levels)| *levels)
+    all().find(|(known, _)| *known == key).map(|(_, levels)| levels)
+}
+
+fn all() -> impl Iterator<Item = (&'static str, &'static [Level])> {
+    KEYS.into_iter().chain(OWN_KEYS)
 }
 
 /// What to do about an unknown key where no level is expected.
 pub(super) fn help_for_stray(unknown: &str) -> String {
-    match nearest(unknown, KEYS.iter().map(|(key, _)| *key)) {
+    match nearest(unknown, all().map(|(key, _)| key)) {
+        Some(known) if known == unknown => format!("it belongs {}", home_of(known)),
         Some(meant) => format!("did you mean `{meant}`? It belongs {}", home_of(meant)),
         None => "only below `metadata` any key is accepted".to_owned(),
     }
@@ -125,6 +141,8 @@ mod tests {
             (Level::Descriptor, "ratelimit", "did you mean `rate_limit`?"),
             (Level::Limit, "shadowMode", "did you mean `shadow_mode`? It belongs in a descriptor"),
             (Level::Replaces, "nmae", "did you mean `name`?"),
+            (Level::File, "onStoreFailures", "did you mean `on_store_failure`?"),
+            (Level::Limit, "on_store_failure", "it belongs at the top of the file"),
             (
                 Level::Descriptor,
                 "names",
@@ -133,7 +151,8 @@ mod tests {
             (
                 Level::File,
                 "rules",
-                "accepted at the top of the file: `domain`, `descriptors`; below `metadata` any key is",
+                "accepted at the top of the file: `domain`, `descriptors`, `on_store_failure`; below \
+                 `metadata` any key is",
             ),
         ] {
             assert_eq!(level.help_for(unknown), help);

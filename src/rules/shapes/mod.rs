@@ -43,6 +43,7 @@ pub(super) struct RawFile {
     /// Where the file's map begins; none when the file is empty.
     pub(super) place: Option<Place>,
     pub(super) domain: Field<String>,
+    pub(super) on_store_failure: Field<String>,
     pub(super) descriptors: Field<Vec<RawDescriptor>>,
 }
 

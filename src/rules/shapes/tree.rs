@@ -16,7 +16,12 @@ use super::{
 
 /// What a file says.
 pub(crate) fn read(document: &Document, findings: &mut Findings) -> RawFile {
-    let mut file = RawFile { place: None, domain: Field::Absent, descriptors: Field::Absent };
+    let mut file = RawFile {
+        place: None,
+        domain: Field::Absent,
+        on_store_failure: Field::Absent,
+        descriptors: Field::Absent,
+    };
     let mut reader = Reader { findings };
     if let Some(place) = document.remainder {
         let message = "the first document of the file ends above this line, and only that is read".to_owned();
@@ -30,6 +35,7 @@ pub(crate) fn read(document: &Document, findings: &mut Findings) -> RawFile {
             file.place = Some(spot.node.place);
             reader.fields(spot, pairs, Level::File, &mut |reader, key, value| match key {
                 "domain" => file.domain = reader.text(value),
+                "on_store_failure" => file.on_store_failure = reader.text(value),
                 _ => file.descriptors = descriptors(reader, value),
             });
         }

@@ -25,7 +25,8 @@ use crate::stats::Method;
 
 use super::{
     body::AnswerBody,
-    unary::{self, Opening, ShouldRateLimit},
+    opening::Opening,
+    unary::{self, ShouldRateLimit},
 };
 
 /// What a connection needs; one of it for each core.

@@ -7,6 +7,7 @@
 mod body;
 mod connection;
 mod listen;
+mod opening;
 mod others;
 mod unary;
 mod worker;

@@ -5,21 +5,27 @@
 //! of it. The framing is gRPC's: a byte that says whether the message is compressed, its length in four,
 //! the message.
 
-use std::{future, pin::Pin, sync::Arc, task::Poll, time::Duration};
+use std::{
+    future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Method, Response, header, request};
+use http::{HeaderValue, Response, header};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prost::Message;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 use tonic::{Code, Status};
 
-use super::body::AnswerBody;
+use super::{body::AnswerBody, opening::Opening};
 use crate::{
-    limiter::{Limiter, Refusal, Request},
-    proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
+    limiter::{Answer, Limiter, Refusal, Request},
+    proto::envoy::service::ratelimit::v3::RateLimitRequest,
+    server::wire,
     stats::{Method as StatsMethod, Refusal as Reason, Stats},
 };
 
@@ -36,38 +42,25 @@ pub(super) struct ShouldRateLimit {
     pub(super) max_request_bytes: usize,
 }
 
-/// What is known of a call before its message has come.
-pub(super) struct Opening {
-    begun: Instant,
-    deadline: Option<Instant>,
-    fault: Option<Fault>,
-}
-
 /// A status on the heap: a call's future is moved several times, and errors are rare.
-type Fault = Box<Status>;
-
-impl Opening {
-    /// Reads the head of a call.
-    pub(super) fn of(head: &request::Parts) -> Self {
-        let begun = Instant::now();
-        let deadline = time_out(&head.headers).map(|time_out| begun + time_out);
-        Self { begun, deadline, fault: check_call(head).err() }
-    }
-}
+pub(super) type Fault = Box<Status>;
 
 impl ShouldRateLimit {
     /// Answers within the caller's time-out, if it names one.
     ///
     /// Nearly every message is there in one piece before its call is first looked at, and a store in this
-    /// process answers at once: then nothing is kept in this future and no timer is made. Whatever has to
-    /// wait does so on the heap.
-    pub(super) async fn call(&self, opening: Opening, mut body: Incoming) -> Response<AnswerBody> {
+    /// process answers at once: then nothing is kept in this future. Whatever has to wait does so on the
+    /// heap, in one piece. A timer is made for a message alone; a store keeps to the time it is given.
+    pub(super) async fn call(&self, mut opening: Opening, mut body: Incoming) -> Response<AnswerBody> {
         let begun = opening.begun;
-        let answer = match opening.fault {
+        let answer = match opening.fault.take() {
             Some(fault) => Err(fault),
-            None => match self.at_once(&mut body).await {
-                Ok(answer) => answer,
-                Err(first) => Box::pin(self.in_time(opening.deadline, first, body)).await,
+            None => match future::poll_fn(|context| Poll::Ready(whole_message(&mut body, context))).await {
+                Ok(message) => match self.at_once(message) {
+                    Ok(answer) => answer,
+                    Err(request) => Box::pin(self.later(request, opening.until())).await,
+                },
+                Err(first) => Box::pin(self.in_time(opening, first, body)).await,
             },
         };
         let service = self.stats.service();
@@ -79,44 +72,40 @@ impl ShouldRateLimit {
         }
     }
 
-    /// The answer if neither the message nor the counters have to be waited for; else what has come of
-    /// the message.
-    async fn at_once(&self, body: &mut Incoming) -> Result<Result<Bytes, Fault>, Bytes> {
-        let piece = future::poll_fn(|context| Poll::Ready(Pin::new(&mut *body).poll_frame(context))).await;
-        let Poll::Ready(Some(Ok(frame))) = piece else { return Err(Bytes::new()) };
-        let data = frame.into_data().map_err(|_| Bytes::new())?;
-        let whole = data.len() >= PREFIX && data.len() - PREFIX == (&data[1..PREFIX]).get_u32() as usize;
-        if !whole || !self.limiter.answers_at_once() {
-            return Err(data);
-        }
-        Ok(self.answer(data).await)
-    }
-
-    async fn in_time(
-        &self,
-        deadline: Option<Instant>,
-        first: Bytes,
-        mut body: Incoming,
-    ) -> Result<Bytes, Fault> {
-        let answer = async {
-            let message = self.read_message(first, &mut body).await?;
-            self.answer(message).await
+    /// The answer to a message with its prefix; the request, if its counters have to be waited for.
+    fn at_once(&self, message: Bytes) -> Result<Result<Bytes, Fault>, Request> {
+        let request = match self.read_request(message) {
+            Ok(request) => request,
+            Err(fault) => return Ok(Err(fault)),
         };
-        let Some(deadline) = deadline else { return answer.await };
-        timeout_at(deadline, answer).await.unwrap_or_else(|_| {
-            self.stats.service().refused(Reason::DeadlineExceeded).increment();
-            Err(Status::deadline_exceeded("the caller's grpc-timeout has passed").into())
-        })
+        self.limiter.decide_at_once(&request).map(encoded).ok_or(request)
     }
 
-    /// Answers a message with its prefix.
-    async fn answer(&self, mut message: Bytes) -> Result<Bytes, Fault> {
+    async fn later(&self, request: Request, until: Option<std::time::Instant>) -> Result<Bytes, Fault> {
+        encoded(self.limiter.decide(&request, until).await)
+    }
+
+    /// Waits for the rest of a message, but no longer than its caller, and answers it.
+    async fn in_time(&self, opening: Opening, first: Bytes, mut body: Incoming) -> Result<Bytes, Fault> {
+        let reading = self.read_message(first, &mut body);
+        let message = match opening.deadline() {
+            None => reading.await?,
+            Some(deadline) => timeout_at(deadline, reading).await.unwrap_or_else(|_| {
+                self.stats.service().refused(Reason::DeadlineExceeded).increment();
+                Err(Status::deadline_exceeded("the caller's grpc-timeout has passed").into())
+            })?,
+        };
+        match self.at_once(message) {
+            Ok(answer) => answer,
+            Err(request) => self.later(request, opening.until()).await,
+        }
+    }
+
+    fn read_request(&self, mut message: Bytes) -> Result<Request, Fault> {
         self.read_prefix(&mut message)?;
         let request = RateLimitRequest::decode(message)
             .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")))?;
-        let request = Request::from(request);
-        let answer = self.limiter.decide(&request).await.map_err(|refusal| status(&refusal))?;
-        Ok(frame(&RateLimitResponse::from(answer)))
+        Ok(Request::from(request))
     }
 
     /// Reads one message with its prefix.
@@ -155,21 +144,25 @@ impl ShouldRateLimit {
     }
 }
 
+/// The message with its prefix, if all of it is there already; else what is there.
+fn whole_message(body: &mut Incoming, context: &mut Context<'_>) -> Result<Bytes, Bytes> {
+    let Poll::Ready(Some(Ok(frame))) = Pin::new(body).poll_frame(context) else { return Err(Bytes::new()) };
+    let data = frame.into_data().map_err(|_| Bytes::new())?;
+    let whole = data.len() >= PREFIX && data.len() - PREFIX == (&data[1..PREFIX]).get_u32() as usize;
+    if whole { Ok(data) } else { Err(data) }
+}
+
+fn encoded(decided: Result<Answer, Refusal>) -> Result<Bytes, Fault> {
+    match decided {
+        Ok(answer) => Ok(frame(&answer)),
+        Err(refusal) => Err(status(&refusal).into()),
+    }
+}
+
 /// The errors of the Go service are of the code UNKNOWN, and its callers may look for that.
 fn status(refusal: &Refusal) -> Status {
     let code = if refusal.is_out_of_bounds() { Code::InvalidArgument } else { Code::Unknown };
     Status::new(code, refusal.to_string())
-}
-
-fn check_call(head: &request::Parts) -> Result<(), Fault> {
-    if head.method != Method::POST {
-        return Err(Status::internal(format!("the method is {}, gRPC calls are POST", head.method)).into());
-    }
-    let content_type = head.headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    if !content_type.starts_with(b"application/grpc") {
-        return Err(Status::internal("the content-type is not application/grpc").into());
-    }
-    Ok(())
 }
 
 async fn next_piece(body: &mut Incoming) -> Result<Bytes, Fault> {
@@ -199,13 +192,13 @@ fn join(first: Bytes, second: Bytes) -> Bytes {
     joined.freeze()
 }
 
-fn frame(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
+/// An answer with its prefix.
+fn frame(answer: &Answer) -> Bytes {
+    let length = wire::encoded_len(answer);
     let mut framed = BytesMut::with_capacity(PREFIX + length);
     framed.put_u8(0);
     framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // The buffer has the room that encoding asks for.
-    let _ = message.encode(&mut framed);
+    wire::encode(answer, &mut framed);
     framed.freeze()
 }
 
@@ -215,47 +208,17 @@ fn with_message(message: Bytes) -> Response<AnswerBody> {
     response
 }
 
-/// The caller's `grpc-timeout`: at most eight digits and a unit. What cannot be read is as if not sent.
-fn time_out(headers: &HeaderMap) -> Option<Duration> {
-    let (unit, digits) = headers.get("grpc-timeout")?.as_bytes().split_last()?;
-    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let number = digits.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
-    Some(match unit {
-        b'H' => Duration::from_secs(number * 3600),
-        b'M' => Duration::from_secs(number * 60),
-        b'S' => Duration::from_secs(number),
-        b'm' => Duration::from_millis(number),
-        b'u' => Duration::from_micros(number),
-        b'n' => Duration::from_nanos(number),
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn reads_time_outs_as_grpc_writes_them() {
-        for (text, expected) in [
-            ("20m", Some(Duration::from_millis(20))),
-            ("1H", Some(Duration::from_secs(3600))),
-            ("99999999n", Some(Duration::from_nanos(99_999_999))),
-            ("0u", Some(Duration::ZERO)),
-            ("", None),
-            ("m", None),
-            ("-1m", None),
-            ("1x", None),
-            ("100000000S", None),
-        ] {
-            let headers = HeaderMap::from_iter([(
-                header::HeaderName::from_static("grpc-timeout"),
-                HeaderValue::from_static(text),
-            )]);
-            assert_eq!(time_out(&headers), expected, "{text}");
+    fn what_is_moved_about_for_every_call_is_small() {
+        fn size<'a, F>(_: impl FnOnce(&'a ShouldRateLimit, Opening, Incoming) -> F) -> usize {
+            size_of::<F>()
         }
+        let bytes = size(ShouldRateLimit::call);
+        assert!(bytes <= 400, "{bytes} bytes: is a plan or a decoded request kept in the call's own future?");
     }
 
     #[test]

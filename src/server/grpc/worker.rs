@@ -114,6 +114,7 @@ async fn work(
     drain: watch::Receiver<bool>,
     drain_timeout: Duration,
 ) {
+    calls.hot.limiter.attend();
     let calls = Rc::new(calls);
     let mut connections = JoinSet::new();
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {

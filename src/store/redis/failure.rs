@@ -83,6 +83,21 @@ impl Kind {
         }
     }
 
+    /// What to do about an error of this kind, where that helps.
+    pub(super) const fn hint(self) -> &'static str {
+        match self {
+            Self::Auth => "; look at REDIS_AUTH",
+            Self::Loading => "; it reads its data and is asked again when it has",
+            Self::ReadOnly => "; a replica took its place, or it is one: name the master, or its sentinels",
+            Self::OutOfMemory => "; give it more memory (maxmemory), or a policy that evicts",
+            Self::NotANumber => {
+                "; something else writes under these keys: use CACHE_KEY_PREFIX or another database"
+            }
+            Self::ClusterDown => "; a part of the cluster has no master",
+            _ => "",
+        }
+    }
+
     /// The kind of an error that Redis answered.
     pub(super) fn of_answer(error: &str) -> Self {
         match error.split(' ').next().unwrap_or_default() {
@@ -102,6 +117,11 @@ impl Kind {
 impl Failure {
     pub(super) fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
+    }
+
+    /// Which server failed: every message begins with `redis ADDRESS: `.
+    pub(super) fn server(&self) -> &str {
+        self.message.split(": ").next().unwrap_or_default()
     }
 }
 

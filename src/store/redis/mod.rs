@@ -1,7 +1,109 @@
 //! Counters in Redis, shared by all replicas, and by replicas of the Go service.
 //!
-//! Reading order: `lane` is one connection and what waits for it; `bundle` makes one pipeline of what
-//! waits; `resp` is the wire's language and `wire` its socket; `topology` knows which server to ask.
+//! Reading order: a request's checks are `route`d, each to a `lane` of the `pool` that owns its key; a
+//! lane is one connection and what waits for it, and makes a `bundle` of it: one pipeline. `script` holds
+//! what runs on the server, `seen` knows which keys expire, `topology` knows whom to ask. `line`, `wire`
+//! and `resp` are the socket and its language; `failure`, `meters` and `pace` are for when it goes wrong.
 
+mod bundle;
 mod failure;
+mod lane;
+mod line;
+mod meters;
+mod pace;
+mod pool;
+mod random;
 mod resp;
+mod route;
+mod script;
+mod seen;
+mod tls;
+mod topology;
+mod wire;
+
+use std::{
+    cell::Cell,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use super::{Applied, Batch, Counting, PoolUsage, Store};
+use crate::{
+    clock::Time,
+    settings::redis::{Redis, RedisPool},
+};
+use pool::Pool;
+
+/// Redis as a store.
+pub struct RedisStore {
+    main: Arc<Pool>,
+    /// Where the counters of limits per second are, when they are kept apart.
+    per_second: Option<Arc<Pool>>,
+    seats: AtomicUsize,
+}
+
+thread_local! {
+    /// Which lanes the thread runs, and asks; one that runs none asks the first.
+    static SEAT: Cell<usize> = const { Cell::new(0) };
+}
+
+impl RedisStore {
+    /// A store that so many threads will attend. Keys live up to `jitter` seconds longer than needed.
+    ///
+    /// # Errors
+    /// All that is wrong with the files that the settings name.
+    pub fn new(settings: &Redis, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
+        let pool = |pool: &RedisPool| Pool::new(pool, settings.startup, jitter, threads).map(Arc::new);
+        let main = pool(&settings.main);
+        let per_second = settings.per_second.as_ref().map(pool).transpose();
+        match (main, per_second) {
+            (Ok(main), Ok(per_second)) => Ok(Self { main, per_second, seats: AtomicUsize::new(0) }),
+            (main, per_second) => {
+                let mut problems: Vec<String> =
+                    main.err().into_iter().chain(per_second.err()).flatten().collect();
+                problems.dedup();
+                Err(problems)
+            }
+        }
+    }
+
+    /// Begins to watch for changes of the servers; once, within a runtime that lives as long as the
+    /// service.
+    pub fn watch(&self) {
+        self.pools().for_each(Pool::watch);
+    }
+
+    fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        [Some(&self.main), self.per_second.as_ref()].into_iter().flatten()
+    }
+}
+
+impl Store for RedisStore {
+    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        match batch.counting {
+            Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),
+            Counting::Always | Counting::Look => self.count(batch, now),
+        }
+    }
+
+    fn attend(&self) {
+        let seat = self.seats.fetch_add(1, Relaxed);
+        SEAT.set(seat);
+        self.pools().for_each(|pool| pool.attend(seat));
+    }
+
+    fn maintain(&self, now: Time) {
+        self.pools().for_each(|pool| pool.shared.seen.sweep(now));
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.pools().all(|pool| pool.is_reachable())
+    }
+
+    fn pools(&self) -> Vec<PoolUsage> {
+        let main = self.main.usage(false);
+        std::iter::once(main).chain(self.per_second.iter().map(|pool| pool.usage(true))).collect()
+    }
+}

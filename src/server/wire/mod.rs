@@ -1,5 +1,11 @@
-//! Between Envoy's messages and the limiter's: the only file that knows both.
+//! Between Envoy's messages and the limiter's: the only room that knows both.
+//!
+//! Requests are read by prost. Answers to the hot call are written by `encode` straight into bytes; those
+//! to `/json` become prost's messages here first.
 
+mod encode;
+
+pub(super) use encode::{encode, encoded_len};
 use prost_types::{ListValue, Struct, Value as ProtoValue, value::Kind};
 
 use crate::{

@@ -1,0 +1,117 @@
+//! The parts of the service, made from the settings and put together.
+
+use std::sync::Arc;
+
+use super::StartError;
+use crate::{
+    clock::SystemClock,
+    limiter::{self, Bounds, HeaderNames, Limiter, OverLimitCache, Policy},
+    rules::{OnStoreFailure, RuleSet},
+    server::{admin::Admin, grpc, health::Health},
+    settings::{Backend, OnFailure, Settings},
+    source::{RulesDir, Source},
+    stats::{RuleStats, ShardCount, Stats, StatsOptions},
+    store::{Store, memory::MemoryStore, redis::RedisStore},
+};
+
+/// The parts that live as long as the service.
+#[derive(Clone)]
+pub(super) struct Parts {
+    pub(super) stats: Arc<Stats>,
+    pub(super) source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) over_limit: Option<Arc<OverLimitCache>>,
+    pub(super) limiter: Arc<Limiter>,
+    pub(super) health: Arc<Health>,
+}
+
+impl Parts {
+    pub(super) fn new(settings: &Settings) -> Result<Self, StartError> {
+        let stats = Arc::new(Stats::new(StatsOptions {
+            max_series: settings.stats.max_series,
+            shards: ShardCount::for_workers(settings.server.workers),
+        }));
+        let rules = &settings.rules;
+        let directory = RulesDir {
+            root: rules.root.clone(),
+            subdirectory: rules.subdirectory.clone(),
+            app_directory: rules.app_directory.clone(),
+            ignore_dot_files: rules.ignore_dot_files,
+        };
+        let counters = stats.clone();
+        let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
+        let source = Arc::new(Source::new(directory, rules.merge_domains, attach));
+        let store: Arc<dyn Store> = match &settings.store.chosen {
+            Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
+            Backend::Redis(redis) => {
+                let jitter = settings.store.expiration_jitter_max.as_secs();
+                let store = RedisStore::new(redis, jitter, settings.server.workers).map_err(StartError)?;
+                store.watch();
+                Arc::new(store)
+            }
+        };
+        let cache = settings.store.local_cache_bytes;
+        let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
+        let limiter = Arc::new(Limiter::new(
+            policy(settings),
+            source.clone(),
+            store.clone(),
+            over_limit.clone(),
+            stats.clone(),
+            Arc::new(SystemClock),
+        ));
+        Ok(Self { stats, source, store, over_limit, limiter, health: Arc::default() })
+    }
+
+    pub(super) fn grpc(&self) -> grpc::Parts {
+        grpc::Parts { limiter: self.limiter.clone(), stats: self.stats.clone(), health: self.health.clone() }
+    }
+
+    pub(super) fn admin(&self) -> Admin {
+        Admin {
+            source: self.source.clone(),
+            stats: self.stats.clone(),
+            store: self.store.clone(),
+            over_limit: self.over_limit.clone(),
+            limiter: self.limiter.clone(),
+        }
+    }
+}
+
+fn policy(settings: &Settings) -> Policy {
+    Policy {
+        bounds: Bounds { descriptors: settings.server.max_descriptors, entries: settings.server.max_entries },
+        near_limit_ratio: settings.store.near_limit_ratio,
+        key_prefix: settings.store.key_prefix.clone(),
+        stop_when_over: settings.store.stop_when_over,
+        shadow_mode: settings.answers.shadow_mode,
+        quota_mode: settings.answers.quota_mode,
+        headers: settings.answers.headers.as_ref().map(|names| HeaderNames {
+            limit: names.limit.as_str().into(),
+            remaining: names.remaining.as_str().into(),
+            reset: names.reset.as_str().into(),
+        }),
+        dynamic_metadata: settings.answers.dynamic_metadata,
+        on_store_failure: match settings.store.on_failure {
+            OnFailure::Error => OnStoreFailure::Error,
+            OnFailure::Allow => OnStoreFailure::Allow,
+            OnFailure::Deny => OnStoreFailure::Deny,
+            OnFailure::Local => OnStoreFailure::Local,
+        },
+        max_local_keys: settings.store.max_keys,
+    }
+}
+
+pub(super) fn grpc_options(settings: &Settings) -> grpc::Options {
+    let server = &settings.server;
+    grpc::Options {
+        workers: server.workers,
+        max_connection_age: server.max_connection_age,
+        max_connection_age_grace: server.max_connection_age_grace,
+        keepalive_interval: server.keepalive_interval,
+        keepalive_timeout: server.keepalive_timeout,
+        max_connections: server.max_connections,
+        max_concurrent_streams: server.max_concurrent_streams,
+        max_request_bytes: server.max_request_bytes,
+    }
+}

@@ -1,0 +1,98 @@
+//! What becomes of a request whose counters are lost: an error, or a decision by policy.
+//!
+//! Called by [`Limiter`] when its store has failed. Whatever the policy decides is counted by policy and
+//! reason, and told in the answer's dynamic metadata where there is any.
+
+use super::{
+    Limiter, Refusal,
+    plan::{Asked, Plan, Planned},
+};
+use crate::{
+    clock::Time,
+    rules::{Metadata, OnStoreFailure, Value, model::Domain},
+    stats::StoreFailure,
+    store::{Batch, FailureReason, Store, StoreError, StoreUsage, memory::MemoryStore},
+};
+
+/// By which policy a request was decided whose counters are lost, and why they are.
+#[derive(Clone, Copy)]
+pub(super) struct Lost {
+    policy: OnStoreFailure,
+    reason: StoreFailure,
+}
+
+impl Limiter {
+    /// Prepares plan and batch to be concluded without the store, as the domain's policy has it.
+    ///
+    /// # Errors
+    /// When the policy is to answer with an error.
+    pub(super) fn without_store(
+        &self,
+        error: StoreError,
+        domain: &Domain,
+        plan: &mut Plan<'_>,
+        batch: &mut Batch<'_>,
+        now: Time,
+    ) -> Result<Lost, Refusal> {
+        let policy = domain.on_store_failure.unwrap_or(self.policy.on_store_failure);
+        let reason = reason(error.reason);
+        self.stats.service().store_failures(policy, reason).increment();
+        match policy {
+            OnStoreFailure::Error => return Err(Refusal::Store(error)),
+            OnStoreFailure::Allow => suppose(plan, false),
+            OnStoreFailure::Deny => suppose(plan, true),
+            OnStoreFailure::Local => {
+                let local = self.local.get_or_init(|| MemoryStore::new(self.policy.max_local_keys));
+                // It answers at once and never fails.
+                drop(local.apply(batch, now));
+            }
+        }
+        Ok(Lost { policy, reason })
+    }
+
+    /// Gives back what has ended of the counters of this process; called about once a second.
+    pub fn maintain(&self, now: Time) {
+        if let Some(local) = self.local.get() {
+            local.maintain(now);
+        }
+    }
+
+    /// How full the counters of this process are, once the store was lost and policy had them count.
+    #[must_use]
+    pub fn local_usage(&self) -> Option<StoreUsage> {
+        self.local.get()?.usage()
+    }
+}
+
+impl Lost {
+    /// Adds to an answer's dynamic metadata that it was decided by policy.
+    pub(super) fn tell(self, metadata: &mut Metadata) {
+        let text = |text: &str| Value::Text(text.to_owned());
+        let told = [("policy", text(self.policy.name())), ("reason", text(self.reason.name()))];
+        let told = told.map(|(key, value)| (key.to_owned(), value));
+        metadata.insert("storeFailure".to_owned(), Value::Map(told.into()));
+    }
+}
+
+/// Supposes every counter that was to be asked to be over its limit, or far from it. One that is known
+/// to be over stays so: that was never the store's to say.
+fn suppose(plan: &mut Plan<'_>, over: bool) {
+    for planned in plan {
+        if let Planned::Limited(limited) = planned
+            && let Asked::Store(_) = limited.asked
+        {
+            limited.asked = Asked::Nobody { over };
+        }
+    }
+}
+
+/// The statistics know nothing of stores.
+fn reason(reason: FailureReason) -> StoreFailure {
+    match reason {
+        FailureReason::Timeout => StoreFailure::Timeout,
+        FailureReason::QueueFull => StoreFailure::QueueFull,
+        FailureReason::Unavailable => StoreFailure::Unavailable,
+        FailureReason::ConnectionLost => StoreFailure::ConnectionLost,
+        FailureReason::BadAnswer => StoreFailure::BadAnswer,
+    }
+}

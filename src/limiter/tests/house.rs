@@ -1,0 +1,159 @@
+//! A limiter whose store is far away, and what is around it.
+
+use std::{
+    fs,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+    time::Instant,
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    clock::{Clock, ManualClock, Time},
+    limiter::{
+        Answer, Bounds, Descriptor, Entry, Limiter, OverLimitCache, Policy, Refusal, Request, handles,
+    },
+    rules::OnStoreFailure,
+    source::{RulesDir, Source},
+    stats::{RuleCounter, RuleStats, Stats, StatsOptions, StoreFailure},
+    store::{Applied, Batch, FailureReason, Store, StoreError, memory::MemoryStore},
+};
+
+pub(super) const RULES: &str = "\
+domain: d
+descriptors:
+  - {key: k, rate_limit: {unit: hour, requests_per_unit: 3}, metadata: {tier: gold}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 3}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 3}}
+  - {key: free, rate_limit: {unlimited: true}}
+";
+
+/// Counts in memory, but answers at the second poll at the earliest, and with an error while it is lost.
+pub(super) struct Distant {
+    pub(super) counters: MemoryStore,
+    pub(super) lost: Mutex<Option<FailureReason>>,
+    pub(super) last_until: Mutex<Option<Instant>>,
+}
+
+impl Distant {
+    pub(super) fn set_lost(&self, lost: Option<FailureReason>) {
+        *self.lost.lock().unwrap() = lost;
+    }
+}
+
+impl Store for Distant {
+    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        *self.last_until.lock().unwrap() = batch.until;
+        Applied::Later(Box::pin(async move {
+            let mut polled = false;
+            poll_fn(|_| if std::mem::replace(&mut polled, true) { Poll::Ready(()) } else { Poll::Pending })
+                .await;
+            let lost = *self.lost.lock().unwrap();
+            match lost {
+                None => self.counters.apply(batch, now).done().await,
+                // What a store wrote before it failed may not be relied on.
+                Some(reason) => {
+                    batch.answer(|_, _| 1_000_000);
+                    Err(StoreError { reason, message: "redis 192.0.2.1:6379: no answer".into() })
+                }
+            }
+        }))
+    }
+}
+
+/// A limiter with a distant store, and what is around it.
+pub(super) struct House {
+    pub(super) limiter: Limiter,
+    pub(super) store: Arc<Distant>,
+    pub(super) stats: Arc<Stats>,
+    pub(super) source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    pub(super) clock: Arc<ManualClock>,
+    pub(super) root: TempDir,
+}
+
+impl House {
+    pub(super) fn new(on_store_failure: OnStoreFailure, change: impl FnOnce(&mut Policy)) -> Self {
+        let mut policy = Policy {
+            bounds: Bounds { descriptors: 10, entries: 10 },
+            near_limit_ratio: 0.8,
+            key_prefix: String::new(),
+            stop_when_over: false,
+            shadow_mode: false,
+            quota_mode: false,
+            headers: None,
+            dynamic_metadata: false,
+            on_store_failure,
+            max_local_keys: 10_000,
+        };
+        change(&mut policy);
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("config")).unwrap();
+        let stats = Arc::new(Stats::new(StatsOptions::default()));
+        let counters = stats.clone();
+        let directory = RulesDir {
+            root: root.path().into(),
+            subdirectory: String::new(),
+            app_directory: "config".into(),
+            ignore_dot_files: false,
+        };
+        let source = Arc::new(Source::new(directory, false, move |rules| handles(rules, &counters)));
+        let store = Arc::new(Distant {
+            counters: MemoryStore::new(10_000),
+            lost: Mutex::default(),
+            last_until: Mutex::default(),
+        });
+        let clock = Arc::new(ManualClock::at(Time::from_seconds(7200)));
+        let cache = Arc::new(OverLimitCache::new(100_000));
+        let limiter =
+            Limiter::new(policy, source.clone(), store.clone(), Some(cache), stats.clone(), clock.clone());
+        let house = Self { limiter, store, stats, source, clock, root };
+        house.load(RULES);
+        house
+    }
+
+    /// A house whose store has been lost from the start.
+    pub(super) fn lost(on_store_failure: OnStoreFailure) -> Self {
+        let house = Self::new(on_store_failure, |_| ());
+        house.store.set_lost(Some(FailureReason::Timeout));
+        house
+    }
+
+    pub(super) fn load(&self, rules: &str) {
+        fs::write(self.root.path().join("config/rules.yaml"), rules).unwrap();
+        self.source.reload(self.clock.now());
+    }
+
+    pub(super) fn ask(&self, keys: &[&str]) -> Result<Answer, Refusal> {
+        let request = request(keys);
+        finish(pin!(self.limiter.decide(&request, None)))
+    }
+
+    pub(super) fn decided(&self, policy: OnStoreFailure, reason: StoreFailure) -> u64 {
+        self.stats.service().store_failures(policy, reason).get()
+    }
+
+    pub(super) fn counts(&self, key: &str) -> [u64; 6] {
+        let rule = self.stats.rule(&format!("d.{key}"));
+        RuleCounter::ALL.map(|counter| rule.get(counter))
+    }
+}
+
+pub(super) fn request(keys: &[&str]) -> Request {
+    let entry = |key: &str| Entry { key: key.to_owned(), value: "v".to_owned() };
+    let descriptor = |key: &&str| Descriptor { entries: vec![entry(key)], ..Descriptor::default() };
+    Request { domain: "d".into(), descriptors: keys.iter().map(descriptor).collect(), hits_addend: 0 }
+}
+
+pub(super) fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    match future.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
+pub(super) fn finish<T>(mut future: Pin<&mut impl Future<Output = T>>) -> T {
+    (0..10).find_map(|_| poll(future.as_mut())).expect("the store answers at its second poll")
+}

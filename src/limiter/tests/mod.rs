@@ -1,0 +1,186 @@
+//! Decisions by a store that answers later, or not at all.
+
+mod house;
+
+use std::{pin::pin, time::Duration};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{rules::Value, stats::StoreFailure, store::FailureReason};
+use house::{House, RULES, finish, poll, request};
+
+/// What is told of each descriptor: whether it may pass, the limit, and what is left of it.
+fn told(answer: &Answer) -> Vec<(Code, Option<u32>, u32)> {
+    let told = |status: &Status| {
+        let limit = status.current_limit.as_ref().map(|limit| limit.requests_per_unit);
+        (status.code, limit, status.limit_remaining)
+    };
+    answer.statuses.iter().map(told).collect()
+}
+
+#[test]
+fn an_error_is_told_and_counted() {
+    let house = House::lost(OnStoreFailure::Error);
+    let refusal = house.ask(&["k"]).unwrap_err();
+    assert_eq!(refusal.to_string(), "redis 192.0.2.1:6379: no answer");
+    assert_eq!(house.stats.service().redis_error.get(), 1);
+    assert_eq!(house.decided(OnStoreFailure::Error, StoreFailure::Timeout), 1);
+    assert_eq!(house.counts("k"), [1, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn allowed_requests_are_told_their_whole_limit() {
+    let house = House::lost(OnStoreFailure::Allow);
+    for _ in 0..5 {
+        let answer = house.ask(&["k", "free", "unknown"]).unwrap();
+        let expected = [(Code::Ok, Some(3), 3), (Code::Ok, None, u32::MAX), (Code::Ok, None, 0)];
+        assert_eq!((answer.code, told(&answer)), (Code::Ok, expected.into()));
+    }
+    assert_eq!(house.decided(OnStoreFailure::Allow, StoreFailure::Timeout), 5);
+    assert_eq!(house.counts("k"), [5, 0, 0, 0, 0, 0], "hits, and nothing that nobody knows");
+    assert_eq!(house.stats.service().redis_error.get(), 0, "no error was answered");
+}
+
+#[test]
+fn denied_requests_are_over_their_limit() {
+    let house = House::lost(OnStoreFailure::Deny);
+    let answer = house.ask(&["k", "free"]).unwrap();
+    let expected = [(Code::OverLimit, Some(3), 0), (Code::Ok, None, u32::MAX)];
+    assert_eq!((answer.code, told(&answer)), (Code::OverLimit, expected.into()));
+    assert_eq!(house.ask(&["free", "unknown"]).unwrap().code, Code::Ok, "no counter was to be asked");
+    assert_eq!(house.decided(OnStoreFailure::Deny, StoreFailure::Timeout), 1);
+    assert_eq!(house.counts("k"), [1, 0, 0, 0, 0, 0]);
+}
+
+#[test]
+fn shadow_and_quota_mode_apply_to_what_is_denied() {
+    let house = House::lost(OnStoreFailure::Deny);
+    let shadow = house.ask(&["shadow"]).unwrap();
+    assert_eq!((shadow.code, told(&shadow)), (Code::Ok, vec![(Code::Ok, Some(3), 0)]));
+    assert_eq!(house.counts("shadow"), [1, 0, 0, 0, 0, 0]);
+    let quota = house.ask(&["quota", "shadow"]).unwrap();
+    assert_eq!(quota.code, Code::OverLimit, "every quota is taken to be spent");
+
+    let house = House::new(OnStoreFailure::Deny, |policy| policy.shadow_mode = true);
+    house.store.set_lost(Some(FailureReason::Unavailable));
+    assert_eq!(house.ask(&["k"]).unwrap().code, Code::Ok);
+    assert_eq!(house.stats.service().global_shadow_mode.get(), 1);
+    assert_eq!(house.decided(OnStoreFailure::Deny, StoreFailure::Unavailable), 1);
+}
+
+#[test]
+fn what_is_known_to_be_over_stays_so() {
+    let house = House::new(OnStoreFailure::Allow, |_| ());
+    for _ in 0..4 {
+        house.ask(&["k"]).unwrap();
+    }
+    house.store.set_lost(Some(FailureReason::ConnectionLost));
+    let answer = house.ask(&["k", "quota"]).unwrap();
+    assert_eq!(told(&answer), [(Code::OverLimit, Some(3), 0), (Code::Ok, Some(3), 3)]);
+}
+
+#[test]
+fn nothing_is_remembered_of_counters_that_were_not_asked() {
+    for policy in [OnStoreFailure::Allow, OnStoreFailure::Deny, OnStoreFailure::Local] {
+        let house = House::lost(policy);
+        for _ in 0..5 {
+            house.ask(&["k"]).unwrap();
+        }
+        house.store.set_lost(None);
+        let answer = house.ask(&["k"]).unwrap();
+        assert_eq!(told(&answer), [(Code::Ok, Some(3), 2)], "{policy:?}: the store has seen one hit");
+    }
+}
+
+#[test]
+fn counters_of_this_process_are_given_back_when_their_window_has_ended() {
+    let house = House::lost(OnStoreFailure::Local);
+    assert_eq!(house.limiter.local_usage(), None, "nothing is held before it is needed");
+    house.ask(&["k", "quota"]).unwrap();
+    assert_eq!(house.limiter.local_usage().unwrap().held.entries, 2);
+    for second in 0..100 {
+        house.limiter.maintain(Time::from_seconds(10_800 + second));
+    }
+    assert_eq!(house.limiter.local_usage().unwrap().held.entries, 0);
+}
+
+#[test]
+fn dynamic_metadata_says_who_decided() {
+    let house = House::new(OnStoreFailure::Allow, |policy| policy.dynamic_metadata = true);
+    let metadata = || house.ask(&["k"]).unwrap().dynamic_metadata.unwrap();
+    assert_eq!(metadata().get("storeFailure"), None);
+    house.store.set_lost(Some(FailureReason::QueueFull));
+    let metadata = metadata();
+    let text = |text: &str| Value::Text(text.to_owned());
+    let told = [("policy".to_owned(), text("allow")), ("reason".to_owned(), text("queue_full"))];
+    assert_eq!(metadata.get("storeFailure"), Some(&Value::Map(told.into())));
+    assert!(metadata.contains_key("metadata"), "what passes by policy passes: {metadata:?}");
+}
+
+#[test]
+fn the_store_is_told_until_when_an_answer_is_of_use() {
+    let house = House::new(OnStoreFailure::Error, |_| ());
+    let until = Instant::now() + Duration::from_millis(18);
+    finish(pin!(house.limiter.decide(&request(&["k"]), Some(until)))).unwrap();
+    assert_eq!(*house.store.last_until.lock().unwrap(), Some(until));
+    house.ask(&["k"]).unwrap();
+    assert_eq!(*house.store.last_until.lock().unwrap(), None);
+}
+
+#[test]
+fn a_request_is_answered_by_the_rules_that_it_began_with() {
+    let house = House::new(OnStoreFailure::Error, |_| ());
+    let request = request(&["k"]);
+    let mut waiting = pin!(house.limiter.decide(&request, None));
+    assert!(poll(waiting.as_mut()).is_none(), "the store has not answered yet");
+    for limit in [7, 8] {
+        house.load(&RULES.replace("requests_per_unit: 3", &format!("requests_per_unit: {limit}")));
+    }
+    assert_eq!(told(&finish(waiting).unwrap()), [(Code::Ok, Some(3), 2)]);
+    assert_eq!(told(&house.ask(&["k"]).unwrap()), [(Code::Ok, Some(8), 6)]);
+}
+
+#[test]
+fn a_store_that_answers_later_is_not_asked_at_once() {
+    let house = House::new(OnStoreFailure::Error, |_| ());
+    assert_eq!(house.limiter.decide_at_once(&request(&["k"])), None);
+    assert_eq!(house.counts("k")[0], 0, "nothing is counted of a request that is asked again");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn this_process_counts_as_a_store_would(
+        requests in prop::collection::vec(
+            (prop::collection::vec(0..4_usize, 1..4), prop::option::of(0..4_u64), any::<bool>(), 0..3000_u64),
+            1..30,
+        ),
+        stop_when_over: bool,
+    ) {
+        let house = |lost| {
+            let house = House::new(OnStoreFailure::Local, |policy| policy.stop_when_over = stop_when_over);
+            house.store.set_lost(lost);
+            // Without a memory of keys that are over, which is not made from counters of this process.
+            House { limiter: Limiter { over_limit: None, ..house.limiter }, ..house }
+        };
+        let (sound, lost) = (house(None), house(Some(FailureReason::BadAnswer)));
+        let mut now = 7200;
+        for (keys, hits, back, seconds) in requests {
+            let keys: Vec<_> = keys.into_iter().map(|at| ["k", "shadow", "quota", "free"][at]).collect();
+            let mut request = request(&keys);
+            request.descriptors[0].hits_addend = hits;
+            request.descriptors[0].is_negative_hits = back;
+            now += seconds;
+            let answers = [&sound, &lost].map(|house| {
+                house.clock.set(Time::from_seconds(now));
+                finish(pin!(house.limiter.decide(&request, None))).unwrap()
+            });
+            prop_assert_eq!(&answers[0], &answers[1]);
+        }
+        for key in ["k", "shadow", "quota"] {
+            prop_assert_eq!(sound.counts(key), lost.counts(key));
+        }
+    }
+}

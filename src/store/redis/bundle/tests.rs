@@ -1,0 +1,216 @@
+//! Bundles against a server that is a map, and against callers that ask one by one.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::table::Table;
+
+/// Reads commands as Redis does and carries them out, as far as counting goes.
+#[derive(Default)]
+struct Server {
+    counters: BTreeMap<String, i64>,
+    expiries: BTreeMap<String, u64>,
+    /// Scripts that it has been sent.
+    scripts: bool,
+}
+
+impl Server {
+    fn serve(&mut self, bytes: &[u8]) -> Vec<Reply> {
+        let mut replies = Vec::new();
+        let mut at = 0;
+        while let Some((Reply::List(words), length)) = resp::read(&bytes[at..]).unwrap() {
+            let words = words.into_iter().map(|word| match word {
+                Reply::Text(word) => String::from_utf8(word).unwrap(),
+                other => panic!("{other:?}"),
+            });
+            replies.push(self.command(&words.collect::<Vec<_>>()));
+            at += length;
+            if at == bytes.len() {
+                break;
+            }
+        }
+        replies
+    }
+
+    fn command(&mut self, words: &[String]) -> Reply {
+        match words[0].as_str() {
+            "GET" => match self.counters.get(&words[1]) {
+                Some(count) => Reply::Text(count.to_string().into_bytes()),
+                None => Reply::Nil,
+            },
+            "INCRBY" => {
+                let count = self.counters.entry(words[1].clone()).or_default();
+                *count += words[2].parse::<i64>().unwrap();
+                Reply::Integer(*count)
+            }
+            "EXPIRE" => {
+                self.expiries.insert(words[1].clone(), words[2].parse().unwrap());
+                Reply::Integer(1)
+            }
+            "ASKING" => Reply::Text(b"OK".to_vec()),
+            "EVALSHA" if !self.scripts => Reply::Error("NOSCRIPT No matching script.".into()),
+            "EVAL" | "EVALSHA" => {
+                self.scripts = true;
+                let count = self.counters.get_mut(&words[3]);
+                let taken = words[4].parse::<i64>().unwrap();
+                Reply::Integer(count.map_or(0, |count| {
+                    *count = (*count - taken).max(0);
+                    *count
+                }))
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    /// What a lane does with a bundle.
+    fn exchange(&mut self, bundle: &mut Bundle) -> Shown {
+        let mut bytes = Vec::new();
+        bundle.write(&mut bytes);
+        let mut replies = self.serve(&bytes);
+        assert_eq!(replies.len(), bundle.answers());
+        let unknown = bundle.unknown_scripts(&replies);
+        let places: Vec<_> = unknown.iter().map(|(place, _)| *place).collect();
+        bytes.clear();
+        bundle.write_with_scripts(&places, &mut bytes);
+        for ((_, at), reply) in unknown.into_iter().zip(self.serve(&bytes)) {
+            replies[at] = reply;
+        }
+        bundle.deal(replies, |kind, error| Failure::new(kind, format!("redis a:1: {error}")))
+    }
+}
+
+const HOUR: Expiry = Expiry { seconds: 3600, end: Time::from_seconds(7200), told: true };
+
+fn counts(answered: Answered) -> Vec<u64> {
+    let outcomes = answered.unwrap();
+    let count = |outcome: &Outcome| match outcome {
+        Outcome::Count(count) => *count,
+        other => panic!("{other:?}"),
+    };
+    outcomes.iter().map(count).collect()
+}
+
+fn any_hits() -> impl Strategy<Value = Hits> {
+    prop_oneof![
+        6 => (0..5_u64).prop_map(Hits::Take),
+        1 => any::<u64>().prop_map(|hits| Hits::Take(hits % (1 << 40))),
+        2 => (0..9_u64).prop_map(Hits::GiveBack),
+    ]
+}
+
+proptest! {
+    /// Callers of one bundle see what they would have seen, had each been alone with the server.
+    #[test]
+    fn every_caller_sees_what_it_would_have_seen_alone(
+        bundles in proptest::collection::vec(
+            proptest::collection::vec(
+                proptest::collection::vec((0..4_usize, any_hits()), 1..4), 1..12),
+            1..5),
+    ) {
+        let table = Table::<()>::new(10);
+        let mut server = Server { scripts: true, ..Server::default() };
+        let mut alone = BTreeMap::<usize, u64>::new();
+        let mut bundle = Bundle::default();
+        for callers in bundles {
+            let mut heard = Vec::new();
+            for checks in &callers {
+                heard.push(bundle.ask(|bundle| {
+                    for (key, hits) in checks {
+                        let key = format!("key {key}");
+                        match hits {
+                            Hits::Take(hits) => bundle.count(&key, table.key(&key), *hits, HOUR),
+                            Hits::GiveBack(hits) => bundle.give_back(&key, table.key(&key), *hits),
+                        }
+                    }
+                }));
+            }
+            prop_assert_eq!(bundle.checks(), callers.iter().map(Vec::len).sum::<usize>());
+            let shown = server.exchange(&mut bundle);
+            prop_assert!(shown.failures.is_empty() && shown.immortal.is_empty());
+            for (checks, mut heard) in callers.into_iter().zip(heard) {
+                let expected: Vec<u64> = checks.into_iter().map(|(key, hits)| {
+                    let count = alone.entry(key).or_default();
+                    *count = fixed_window::count(*count, hits);
+                    *count
+                }).collect();
+                prop_assert_eq!(counts(heard.try_recv().unwrap()), expected);
+            }
+            bundle.clear();
+        }
+        for (key, count) in &server.counters {
+            prop_assert_eq!(server.expiries.get(key), Some(&3600), "{} is {}", key, count);
+        }
+    }
+}
+
+#[test]
+fn hits_on_one_key_are_one_command_and_look_costs_a_read() {
+    let table = Table::<()>::new(10);
+    let mut bundle = Bundle::default();
+    for _ in 0..50 {
+        drop(bundle.ask(|bundle| bundle.count("a", table.key("a"), 2, HOUR)));
+    }
+    drop(bundle.ask(|bundle| bundle.count("b", table.key("b"), 0, HOUR)));
+    let mut bytes = Vec::new();
+    bundle.write(&mut bytes);
+    let words = "*3 $6 INCRBY $1 a $3 100 *3 $6 EXPIRE $1 a $4 3600 *2 $3 GET $1 b ";
+    assert_eq!(String::from_utf8(bytes).unwrap().replace("\r\n", " "), words);
+    assert_eq!((bundle.answers(), bundle.checks()), (3, 51));
+}
+
+#[test]
+fn a_script_that_the_server_does_not_know_is_sent_to_it() {
+    let table = Table::<()>::new(10);
+    let (mut server, mut bundle) = (Server::default(), Bundle::default());
+    server.counters.insert("a".into(), 5);
+    for left in [3, 1, 0] {
+        let mut heard = bundle.ask(|bundle| bundle.give_back("a", table.key("a"), 2));
+        server.exchange(&mut bundle);
+        assert_eq!(counts(heard.try_recv().unwrap()), [left]);
+        bundle.clear();
+    }
+}
+
+#[test]
+fn a_key_that_was_lost_with_its_expiry_is_found() {
+    let table = Table::<()>::new(10);
+    let (mut server, mut bundle) = (Server::default(), Bundle::default());
+    let told = Expiry { told: false, ..HOUR };
+    drop(bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, told)));
+    let shown = server.exchange(&mut bundle);
+    assert_eq!(shown.immortal, [("a".into(), 3600)]);
+    bundle.clear();
+    bundle.expire("a", 3600);
+    server.exchange(&mut bundle);
+    assert_eq!(server.expiries.get("a"), Some(&3600));
+}
+
+#[test]
+fn one_key_that_fails_fails_its_callers_alone() {
+    let table = Table::<()>::new(10);
+    let mut bundle = Bundle::default();
+    let mut good = bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, HOUR));
+    let mut bad = bundle.ask(|bundle| bundle.count("b", table.key("b"), 1, HOUR));
+    let mut moved = bundle.ask(|bundle| bundle.count_asking("c", table.key("c"), 1, HOUR));
+    let error = |text: &str| Reply::Error(text.to_owned());
+    let replies = vec![
+        Reply::Integer(5),
+        Reply::Integer(1),
+        error("ERR value is not an integer or out of range"),
+        Reply::Integer(1),
+        Reply::Text(b"OK".to_vec()),
+        error("MOVED 7 127.0.0.1:7001"),
+        Reply::Integer(1),
+    ];
+    let shown = bundle.deal(replies, |kind, error| Failure::new(kind, error));
+    assert_eq!(
+        shown.failures.iter().map(|failure| failure.kind).collect::<Vec<_>>(),
+        [Kind::NotANumber, Kind::Moved]
+    );
+    assert_eq!(counts(good.try_recv().unwrap()), [5]);
+    assert!(matches!(bad.try_recv().unwrap().unwrap()[..], [Outcome::Failed(_)]));
+    let [Outcome::Elsewhere(words)] = &moved.try_recv().unwrap().unwrap()[..] else { panic!("not moved") };
+    assert_eq!(&**words, "MOVED 7 127.0.0.1:7001");
+}

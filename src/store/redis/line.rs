@@ -1,0 +1,116 @@
+//! One connection's bytes: commands go out, answers come in, and what is still owed is known even when
+//! waiting for it was given up.
+
+use std::io;
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{
+    failure::{Failure, Kind},
+    resp::{self, Reply},
+    wire::Wire,
+};
+
+/// A connection in use. Every step can be given up and taken up again.
+pub(super) struct Line {
+    wire: Wire,
+    /// As failures name the server.
+    server: String,
+    /// What is to be written, and how much of it has been.
+    out: Vec<u8>,
+    written: usize,
+    incoming: BytesMut,
+    /// Answers that are still to come.
+    owed: usize,
+}
+
+impl Line {
+    pub(super) fn new(wire: Wire, server: String) -> Self {
+        let incoming = BytesMut::with_capacity(16 * 1024);
+        Self { wire, server, out: Vec::with_capacity(16 * 1024), written: 0, incoming, owed: 0 }
+    }
+
+    /// Answers that are still to come.
+    pub(super) fn owed(&self) -> usize {
+        self.owed
+    }
+
+    /// Sends what `write` writes, which so many answers are to follow.
+    pub(super) async fn send(
+        &mut self,
+        answers: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), Failure> {
+        write(&mut self.out);
+        self.owed += answers;
+        self.flush().await
+    }
+
+    async fn flush(&mut self) -> Result<(), Failure> {
+        while self.written < self.out.len() {
+            match self.wire.write(&self.out[self.written..]).await {
+                Ok(0) => return Err(self.lost(&io::ErrorKind::WriteZero.into())),
+                Ok(written) => self.written += written,
+                Err(error) => return Err(self.lost(&error)),
+            }
+        }
+        self.wire.flush().await.map_err(|error| self.lost(&error))?;
+        self.out.clear();
+        self.written = 0;
+        Ok(())
+    }
+
+    /// The next answer that is owed.
+    pub(super) async fn receive(&mut self) -> Result<Reply, Failure> {
+        loop {
+            match resp::read(&self.incoming) {
+                Ok(Some((reply, length))) => {
+                    self.incoming.advance(length);
+                    self.owed = self.owed.saturating_sub(1);
+                    return Ok(reply);
+                }
+                Ok(None) => self.read().await?,
+                Err(garbage) => return Err(self.garbage(&garbage.0)),
+            }
+        }
+    }
+
+    /// Sends what is unsent, and drops the answers that are owed.
+    pub(super) async fn settle(&mut self) -> Result<(), Failure> {
+        self.flush().await?;
+        while self.owed > 0 {
+            self.receive().await?;
+        }
+        Ok(())
+    }
+
+    /// Ends when the server ends the connection, or says what it was not asked.
+    pub(super) async fn idle(&mut self) -> Failure {
+        match self.read().await {
+            Ok(()) => self.garbage(&self.incoming.escape_ascii().to_string()),
+            Err(failure) => failure,
+        }
+    }
+
+    async fn read(&mut self) -> Result<(), Failure> {
+        match self.wire.read_buf(&mut self.incoming).await {
+            Ok(0) => Err(self.lost(&io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.lost(&error)),
+        }
+    }
+
+    fn lost(&self, error: &io::Error) -> Failure {
+        let why = match error.kind() {
+            io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
+            _ => format!("the connection broke ({error})"),
+        };
+        Failure::new(Kind::Lost, format!("redis {}: {why}", self.server))
+    }
+
+    fn garbage(&self, seen: &str) -> Failure {
+        let seen: String = seen.chars().take(80).collect();
+        Failure::new(Kind::Garbage, format!("redis {}: it speaks no RESP but \"{seen}\"", self.server))
+    }
+}

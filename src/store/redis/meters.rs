@@ -1,0 +1,167 @@
+//! What is counted of one Redis, and what is logged of it: every failure is counted, and the first of
+//! each kind is logged, then again only after a while.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use tracing::warn;
+
+use super::failure::{Failure, Kind};
+use crate::store::{Distribution, PoolUsage};
+
+/// A failure that was logged is not logged again for so long.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Different failures that are remembered as logged; a server that invents new ones is logged each time.
+const MAX_REMEMBERED: usize = 256;
+
+/// Bounds of the time that a pipeline takes, in microseconds.
+const MICROS: [u64; 13] =
+    [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 1_000_000];
+
+/// Bounds of the number of checks in a pipeline.
+const CHECKS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096];
+
+/// The figures of one Redis.
+#[derive(Default)]
+pub(super) struct Meters {
+    opened: AtomicU64,
+    ended: AtomicU64,
+    closed: AtomicU64,
+    reconnects: AtomicU64,
+    errors: [AtomicU64; Kind::ALL.len()],
+    times: Buckets,
+    batches: Buckets,
+    logged: Mutex<HashMap<(Kind, String), Logged>>,
+}
+
+#[derive(Default)]
+struct Buckets {
+    within: [AtomicU64; 14],
+    sum: AtomicU64,
+}
+
+struct Logged {
+    at: Instant,
+    since: u64,
+}
+
+impl Meters {
+    /// A connection was opened; again, when one was lost before.
+    pub(super) fn connected(&self, again: bool) {
+        self.opened.fetch_add(1, Relaxed);
+        self.reconnects.fetch_add(u64::from(again), Relaxed);
+    }
+
+    /// A connection has ended; by us, when the server did not end it.
+    pub(super) fn disconnected(&self, by_us: bool) {
+        self.ended.fetch_add(1, Relaxed);
+        self.closed.fetch_add(u64::from(by_us), Relaxed);
+    }
+
+    /// A pipeline was answered.
+    pub(super) fn answered(&self, checks: usize, took: Duration) {
+        self.times.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), &MICROS);
+        self.batches.add(checks as u64, &CHECKS);
+    }
+
+    /// Counts a failure, and logs it unless the like was logged just now.
+    pub(super) fn failed(&self, failure: &Failure) {
+        self.errors[failure.kind as usize].fetch_add(1, Relaxed);
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() >= MAX_REMEMBERED {
+            logged.clear();
+        }
+        let now = Instant::now();
+        let known = logged.entry((failure.kind, failure.server().to_owned()));
+        let entry = known.or_insert(Logged { at: now, since: 0 });
+        let again = entry.since > 0;
+        if again && now - entry.at < QUIET {
+            entry.since += 1;
+            return;
+        }
+        let unlogged = entry.since.saturating_sub(1);
+        *entry = Logged { at: now, since: 1 };
+        drop(logged);
+        if unlogged > 0 {
+            warn!(kind = failure.kind.name(), and_the_like = unlogged, "{failure}");
+        } else {
+            warn!(kind = failure.kind.name(), "{failure}");
+        }
+    }
+
+    /// Something failed of which nobody has to be told.
+    pub(super) fn count(&self, kind: Kind) {
+        self.errors[kind as usize].fetch_add(1, Relaxed);
+    }
+
+    /// All figures; those that only the lanes know are left at nothing.
+    pub(super) fn usage(&self) -> PoolUsage {
+        let ended = self.ended.load(Relaxed);
+        let opened = self.opened.load(Relaxed);
+        let errors = Kind::ALL.iter().map(|kind| (kind.name(), self.errors[*kind as usize].load(Relaxed)));
+        PoolUsage {
+            connections: opened.saturating_sub(ended),
+            opened,
+            closed: self.closed.load(Relaxed),
+            reconnects: self.reconnects.load(Relaxed),
+            errors: errors.collect(),
+            operation_time: self.times.distribution(&MICROS, 1e-6),
+            batch_size: self.batches.distribution(&CHECKS, 1.0),
+            ..PoolUsage::default()
+        }
+    }
+}
+
+impl Buckets {
+    fn add(&self, value: u64, bounds: &[u64]) {
+        let bucket = bounds.partition_point(|bound| *bound < value);
+        self.within[bucket].fetch_add(1, Relaxed);
+        self.sum.fetch_add(value, Relaxed);
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "Prometheus has nothing but doubles")]
+    fn distribution(&self, bounds: &[u64], scale: f64) -> Distribution {
+        let mut count = 0;
+        let mut within = self.within.iter().map(|bucket| {
+            count += bucket.load(Relaxed);
+            count
+        });
+        let buckets = bounds.iter().map(|bound| *bound as f64 * scale).zip(within.by_ref()).collect();
+        let count = within.last().unwrap_or_default();
+        Distribution { buckets, count, sum: self.sum.load(Relaxed) as f64 * scale }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_told_by_their_bounds() {
+        let meters = Meters::default();
+        for (checks, micros) in [(1, 40), (3, 60), (9_999, 5_000_000)] {
+            meters.answered(checks, Duration::from_micros(micros));
+        }
+        let usage = meters.usage();
+        assert_eq!((usage.batch_size.count, usage.batch_size.buckets[2]), (3, (4.0, 2)));
+        assert_eq!(usage.batch_size.buckets.last(), Some(&(4_096.0, 2)));
+        assert_eq!(usage.operation_time.buckets[0].1, 1);
+        assert!((usage.operation_time.sum - 5.0001).abs() < 1e-9, "{usage:?}");
+    }
+
+    #[test]
+    fn failures_are_counted_by_kind() {
+        let meters = Meters::default();
+        for _ in 0..3 {
+            meters.failed(&Failure::new(Kind::Timeout, "redis a:1: no answer"));
+        }
+        assert!(meters.usage().errors.contains(&("timeout", 3)));
+    }
+}

@@ -1,0 +1,290 @@
+//! From a request's checks to the lanes that own their keys, and back to its outcomes.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    RedisStore, SEAT,
+    bundle::{Answered, Bundle, Guarded, Outcome},
+    lane::Lane,
+    pool::Pool,
+    topology::slots,
+};
+use crate::{
+    algorithm::Hits,
+    clock::Time,
+    rules::model::Unit,
+    settings::redis::RedisAddress,
+    store::{Applied, Batch, Check, Counting, FailureReason, StoreError, looking},
+};
+
+/// A check is sent on so many times before the servers are found to point at each other.
+const MAX_REDIRECTS: usize = 5;
+
+/// What was asked of one lane: which checks, and where their outcomes come from.
+struct Asked {
+    checks: Places,
+    answered: oneshot::Receiver<Answered>,
+    lane: Arc<Lane>,
+}
+
+/// The checks of a request that one server counts.
+struct Group<'a> {
+    pool: &'a Pool,
+    lane: Arc<Lane>,
+    checks: Places,
+}
+
+/// A server that can count all checks of a request in one step.
+struct OneStep<'a> {
+    pool: &'a Arc<Pool>,
+    lane: Arc<Lane>,
+}
+
+/// The places of checks within their batch.
+type Places = SmallVec<[usize; 4]>;
+
+/// A check that another server is to count.
+struct Moved {
+    place: usize,
+    words: Arc<str>,
+    from: RedisAddress,
+}
+
+impl RedisStore {
+    /// Counts every check for itself.
+    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        let look = batch.counting == Counting::Look;
+        let hits = move |_: usize, check: &Check<'_>| if look { looking(check.hits) } else { check.hits };
+        match self.ask(batch, now, hits) {
+            Ok(asked) => Applied::Later(Box::pin(async move { self.hear(batch, now, asked, hits).await })),
+            Err(error) => Applied::Now(Err(error)),
+        }
+    }
+
+    /// Counts every check unless one would be over its limit; then only those that would be.
+    ///
+    /// Where one server can do so it is one step. Keys that are spread over slots or over two Redis are
+    /// read first and counted then: a request that comes between finds the room that this one found.
+    pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
+        if let Some(OneStep { pool, lane }) = self.one_step(batch)? {
+            let guarded = batch.checks().iter().map(|check| Guarded {
+                key: batch.key(check),
+                limit: check.limit.requests_per_unit,
+                hits: check.hits,
+                seconds: pool.shared.seen.seconds(check.limit),
+            });
+            let answered = lane.ask(batch.checks().len(), |bundle| bundle.count_guarded(guarded))?;
+            let asked = Asked { checks: (0..batch.checks().len()).collect(), answered, lane };
+            // A slot that is on its way elsewhere is asked in two steps.
+            if self.take(batch, asked).await?.is_empty() {
+                return Ok(());
+            }
+        }
+        let look = |_, _: &Check<'_>| Hits::Take(0);
+        let asked = self.ask(batch, now, look)?;
+        self.hear(batch, now, asked, look).await?;
+        let over: SmallVec<[bool; 8]> =
+            batch.checks().iter().map(|check| check.would_be_over(check.after)).collect();
+        let any_over = over.contains(&true);
+        let hits = |place: usize, check: &Check<'_>| match over.get(place) {
+            Some(false) if any_over => looking(check.hits),
+            _ => check.hits,
+        };
+        let asked = self.ask(batch, now, hits)?;
+        self.hear(batch, now, asked, hits).await
+    }
+
+    /// The lane that can count all checks in one step.
+    fn one_step(&self, batch: &Batch<'_>) -> Result<Option<OneStep<'_>>, StoreError> {
+        let Some(first) = batch.checks().first() else { return Ok(None) };
+        let (pool, key) = (self.pool(first), batch.key(first));
+        let together = |check: &Check<'_>| {
+            Arc::ptr_eq(self.pool(check), pool)
+                && (!pool.is_cluster()
+                    || slots::slot(batch.key(check).as_bytes()) == slots::slot(key.as_bytes()))
+        };
+        if batch.checks().iter().all(together) {
+            Ok(Some(OneStep { pool, lane: pool.lane(key, SEAT.get())? }))
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// The Redis that holds a check's counter.
+    fn pool(&self, check: &Check<'_>) -> &Arc<Pool> {
+        self.per_second.as_ref().filter(|_| check.limit.unit == Unit::Second).unwrap_or(&self.main)
+    }
+
+    /// Asks each lane for the checks whose keys it owns, all at once.
+    fn ask(
+        &self,
+        batch: &Batch<'_>,
+        now: Time,
+        hits: impl Fn(usize, &Check<'_>) -> Hits,
+    ) -> Result<SmallVec<[Asked; 1]>, StoreError> {
+        let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
+        for (place, check) in batch.checks().iter().enumerate() {
+            let pool = self.pool(check);
+            let lane = pool.lane(batch.key(check), SEAT.get())?;
+            match groups.iter_mut().find(|group| Arc::ptr_eq(&group.lane, &lane)) {
+                Some(group) => group.checks.push(place),
+                None => groups.push(Group { pool, lane, checks: SmallVec::from_slice(&[place]) }),
+            }
+        }
+        let asked = groups.into_iter().map(|Group { pool, lane, checks }| {
+            let answered = lane.ask(checks.len(), |bundle| {
+                for place in &checks {
+                    add(bundle, pool, batch, *place, &hits, now);
+                }
+            })?;
+            Ok(Asked { checks, answered, lane })
+        });
+        asked.collect()
+    }
+
+    /// Waits for the outcomes, and asks again elsewhere what has moved.
+    async fn hear(
+        &self,
+        batch: &mut Batch<'_>,
+        now: Time,
+        asked: SmallVec<[Asked; 1]>,
+        hits: impl Fn(usize, &Check<'_>) -> Hits,
+    ) -> Result<(), StoreError> {
+        let mut moved = Vec::new();
+        for asked in asked {
+            moved.append(&mut self.take(batch, asked).await?);
+        }
+        for _ in 0..MAX_REDIRECTS {
+            let Some(last) = moved.last() else { return Ok(()) };
+            let deadline = self.deadline(batch, last.place);
+            let mut again = SmallVec::<[Asked; 1]>::new();
+            for moved in moved.drain(..) {
+                again.push(self.ask_elsewhere(batch, now, &moved, &hits, deadline).await?);
+            }
+            for asked in again {
+                moved.append(&mut self.take(batch, asked).await?);
+            }
+        }
+        match moved.first() {
+            None => Ok(()),
+            Some(last) => Err(StoreError {
+                reason: FailureReason::BadAnswer,
+                message: format!(
+                    "redis {}: it answered \"{}\" after {MAX_REDIRECTS} moves, so the servers point at each other",
+                    last.from, last.words
+                )
+                .into(),
+            }),
+        }
+    }
+
+    /// Asks the server that was named instead.
+    async fn ask_elsewhere(
+        &self,
+        batch: &Batch<'_>,
+        now: Time,
+        moved: &Moved,
+        hits: &impl Fn(usize, &Check<'_>) -> Hits,
+        deadline: Instant,
+    ) -> Result<Asked, StoreError> {
+        let check = &batch.checks()[moved.place];
+        let pool = self.pool(check);
+        let redirection = slots::redirection(&moved.words, &moved.from);
+        let (to, ask) = redirection.map_or((None, false), |to| (Some(RedisAddress::Tcp(to.to)), to.ask));
+        let known = to.as_ref().and_then(|to| pool.lane_to(to, SEAT.get()));
+        let lane = if let Some(lane) = known {
+            lane
+        } else {
+            // The server is not known yet: the servers are being asked about each other.
+            let mut changes = pool.shared.topology.changes();
+            pool.shared.topology.doubt();
+            let _ = timeout_at(deadline, changes.changed()).await;
+            pool.lane(batch.key(check), SEAT.get())?
+        };
+        let asking = ask && to.as_ref() == Some(lane.address());
+        let answered = lane.ask(1, |bundle| {
+            let (key, id) = (batch.key(check), pool.shared.seen.id(batch.key(check)));
+            match hits(moved.place, check) {
+                Hits::Take(hits) if asking => {
+                    bundle.count_asking(key, id, hits, pool.shared.seen.expiry(id, check.limit, now));
+                }
+                _ => add(bundle, pool, batch, moved.place, hits, now),
+            }
+        })?;
+        Ok(Asked { checks: SmallVec::from_slice(&[moved.place]), answered, lane })
+    }
+
+    /// Waits for a lane's answer and sets the outcomes; what another server is to count is left.
+    async fn take(&self, batch: &mut Batch<'_>, asked: Asked) -> Result<Vec<Moved>, StoreError> {
+        let outcomes = self.answer(batch, asked.answered).await?;
+        let mut moved = Vec::new();
+        for (place, outcome) in asked.checks.into_iter().zip(outcomes) {
+            match outcome {
+                Outcome::Count(after) => batch.set(place, after),
+                Outcome::Elsewhere(words) => {
+                    moved.push(Moved { place, words, from: asked.lane.address().clone() });
+                }
+                Outcome::Failed(failure) => {
+                    let message = failure.message.as_str().into();
+                    return Err(StoreError { reason: FailureReason::BadAnswer, message });
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// A lane answers in its own time; the caller's may be shorter.
+    async fn answer(&self, batch: &Batch<'_>, answered: oneshot::Receiver<Answered>) -> Answered {
+        let heard = match batch.until {
+            Some(until) if self.is_sooner(until) => {
+                let Ok(heard) = timeout_at(until.into(), answered).await else {
+                    return Err(StoreError {
+                        reason: FailureReason::Timeout,
+                        message: "redis: no answer within the caller's own time".into(),
+                    });
+                };
+                heard
+            }
+            _ => answered.await,
+        };
+        heard.unwrap_or_else(|_| {
+            let message = "redis: the service ends, and nothing is asked any more".into();
+            Err(StoreError { reason: FailureReason::Unavailable, message })
+        })
+    }
+
+    /// True when a moment comes before an operation that begins now must have ended.
+    fn is_sooner(&self, until: std::time::Instant) -> bool {
+        let longest = self.pools().map(|pool| pool.shared.bounds.timeout).max().unwrap_or_default();
+        until < std::time::Instant::now() + longest
+    }
+
+    fn deadline(&self, batch: &Batch<'_>, place: usize) -> Instant {
+        let own = Instant::now() + self.pool(&batch.checks()[place]).shared.bounds.timeout;
+        batch.until.map_or(own, |until| own.min(until.into()))
+    }
+}
+
+/// Adds a check to what a lane sends next.
+fn add(
+    bundle: &mut Bundle,
+    pool: &Pool,
+    batch: &Batch<'_>,
+    place: usize,
+    hits: impl Fn(usize, &Check<'_>) -> Hits,
+    now: Time,
+) {
+    let check = &batch.checks()[place];
+    let key = batch.key(check);
+    let id = pool.shared.seen.id(key);
+    match hits(place, check) {
+        Hits::Take(hits) => bundle.count(key, id, hits, pool.shared.seen.expiry(id, check.limit, now)),
+        Hits::GiveBack(hits) => bundle.give_back(key, id, hits),
+    }
+}

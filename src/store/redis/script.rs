@@ -1,0 +1,58 @@
+//! The scripts that run on the server, where a count must be read and changed in one step.
+//!
+//! They are called by their hash; a server that does not know one is sent its text, and knows it then.
+
+use std::sync::LazyLock;
+
+use deadpool_redis::redis;
+
+use super::resp;
+
+/// A script and its hash.
+pub(super) struct Script {
+    text: &'static str,
+    hash: LazyLock<String>,
+}
+
+/// How a script is named in a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// By its hash.
+    Hash,
+    /// By its text.
+    Text,
+}
+
+impl Script {
+    /// Begins a command that runs the script: so many keys and so many arguments are to follow.
+    pub(super) fn begin(&self, into: &mut Vec<u8>, form: Form, keys: usize, arguments: usize) {
+        resp::begin_command(into, 3 + keys + arguments);
+        match form {
+            Form::Hash => {
+                resp::write_word(into, b"EVALSHA");
+                resp::write_word(into, self.hash.as_bytes());
+            }
+            Form::Text => {
+                resp::write_word(into, b"EVAL");
+                resp::write_word(into, self.text.as_bytes());
+            }
+        }
+        resp::write_number(into, keys as u64);
+    }
+}
+
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident = $file:literal;)*) => {
+        $($(#[$doc])* pub(super) static $name: Script = Script {
+            text: include_str!($file),
+            hash: LazyLock::new(|| redis::Script::new(include_str!($file)).get_hash().to_owned()),
+        };)*
+    };
+}
+
+scripts! {
+    /// One key, and the hits that are taken off it.
+    GIVE_BACK = "scripts/give_back.lua";
+    /// Keys, and for each the hits (negative when given back), the limit and the seconds to live.
+    COUNT_GUARDED = "scripts/count_guarded.lua";
+}

@@ -1,0 +1,99 @@
+//! The keys that exist with an expiry, as far as this process knows: they need not be told it again.
+//!
+//! Knowing too little costs a command; knowing what is not so would leave a key for ever. So a key is
+//! known from the answer on, until its window ends, and all are forgotten when a connection was lost:
+//! the server may have come back empty.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::{bundle::Expiry, random};
+use crate::{
+    algorithm::fixed_window,
+    clock::Time,
+    rules::Limit,
+    table::{Key, Table},
+};
+
+/// Keys that are known at one time, at most: 25 MB of them.
+const MAX_KEYS: usize = 1 << 20;
+
+/// A sweep visits this part of the keys at a time.
+const SWEEP_PARTS: usize = 16;
+
+/// Known keys.
+pub(super) struct Seen {
+    /// With each key, the era in which it was seen.
+    keys: Table<u64>,
+    /// Forgetting begins a new one.
+    era: AtomicU64,
+    /// `EXPIRATION_JITTER_MAX_SECONDS`.
+    jitter: u64,
+    swept: AtomicU64,
+}
+
+impl Seen {
+    pub(super) fn new(jitter: u64) -> Self {
+        Self { keys: Table::new(MAX_KEYS), era: AtomicU64::new(1), jitter, swept: AtomicU64::new(0) }
+    }
+
+    /// What stands for a key.
+    pub(super) fn id(&self, key: &str) -> Key {
+        self.keys.key(key)
+    }
+
+    /// How long a counter lives, and whether the server is to be told.
+    pub(super) fn expiry(&self, id: Key, limit: &Limit, now: Time) -> Expiry {
+        let known = self.keys.get(id, now) == Some(self.era.load(Relaxed));
+        Expiry { seconds: self.seconds(limit), end: fixed_window::window_end(now, limit.unit), told: !known }
+    }
+
+    /// The window's length, and a part of the jitter.
+    pub(super) fn seconds(&self, limit: &Limit) -> u32 {
+        u32::try_from(limit.unit.seconds() + random::below(self.jitter)).unwrap_or(u32::MAX)
+    }
+
+    /// The server has answered that the key exists and expires.
+    pub(super) fn learn(&self, id: Key, now: Time, end: Time) {
+        let era = self.era.load(Relaxed);
+        self.keys.update(id, now, end, |seen| *seen = era);
+    }
+
+    /// Nothing is known any more.
+    pub(super) fn forget_all(&self) {
+        self.era.fetch_add(1, Relaxed);
+    }
+
+    /// Gives back what has ended.
+    pub(super) fn sweep(&self, now: Time) {
+        let part = usize::try_from(self.swept.fetch_add(1, Relaxed)).unwrap_or_default() % SWEEP_PARTS;
+        self.keys.sweep(part, SWEEP_PARTS, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::model::Unit;
+
+    #[test]
+    fn a_key_is_known_until_its_window_ends_or_all_are_forgotten() {
+        let seen = Seen::new(0);
+        let limit = Limit { requests_per_unit: 1, unit: Unit::Minute, name: None };
+        let (id, now) = (seen.id("a"), Time::from_seconds(130));
+        let expiry = seen.expiry(id, &limit, now);
+        assert_eq!(expiry, Expiry { seconds: 60, end: Time::from_seconds(180), told: true });
+        seen.learn(id, now, expiry.end);
+        assert!(!seen.expiry(id, &limit, now).told);
+        assert!(seen.expiry(id, &limit, expiry.end).told);
+        seen.forget_all();
+        assert!(seen.expiry(id, &limit, now).told);
+    }
+
+    #[test]
+    fn expiries_differ_within_the_jitter() {
+        let seen = Seen::new(10);
+        let limit = Limit { requests_per_unit: 1, unit: Unit::Hour, name: None };
+        let seconds: std::collections::BTreeSet<_> = (0..500).map(|_| seen.seconds(&limit)).collect();
+        assert_eq!(seconds, (3600..3610).collect());
+    }
+}

@@ -1,0 +1,143 @@
+//! Files good and bad. Handshakes are tried in `wire/tests.rs`, with the certificates made here.
+
+use std::path::PathBuf;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
+use tempfile::TempDir;
+use tokio_rustls::rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer, server::WebPkiClientVerifier};
+
+use super::*;
+
+/// Signs certificates, and has a directory for them.
+pub(in crate::store::redis) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    directory: TempDir,
+}
+
+impl Authority {
+    pub(in crate::store::redis) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        Self { issuer, directory: tempfile::tempdir().unwrap() }
+    }
+
+    pub(in crate::store::redis) fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// The file of certificates to trust.
+    pub(in crate::store::redis) fn ca(&self) -> PathBuf {
+        self.file("ca.pem", &self.issuer.pem())
+    }
+
+    fn sign(&self, host: &str) -> (rcgen::Certificate, KeyPair) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        (params.signed_by(&key, &self.issuer).unwrap(), key)
+    }
+
+    /// The files of a certificate and its key.
+    pub(in crate::store::redis) fn identity(&self, name: &str) -> (PathBuf, PathBuf) {
+        let (certificate, key) = self.sign(name);
+        (
+            self.file(&format!("{name}.crt"), &certificate.pem()),
+            self.file(&format!("{name}.key"), &key.serialize_pem()),
+        )
+    }
+
+    /// What a server of this name speaks TLS with; it may want a certificate of us.
+    pub(in crate::store::redis) fn server(&self, host: &str, wants_ours: bool) -> Arc<ServerConfig> {
+        let (certificate, key) = self.sign(host);
+        let provider = Arc::new(ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let builder = if wants_ours {
+            let mut roots = RootCertStore::empty();
+            roots.add(self.issuer.der().clone()).unwrap();
+            let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(clients.build().unwrap())
+        } else {
+            builder.with_no_client_auth()
+        };
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+        Arc::new(builder.with_single_cert(vec![certificate.der().clone()], key).unwrap())
+    }
+}
+
+fn refused(ca: Option<PathBuf>, identity: Option<(PathBuf, PathBuf)>) -> Vec<String> {
+    load(&RedisTls { ca, identity, skip_hostname: false }).err().unwrap_or_default()
+}
+
+#[test]
+fn good_files_are_taken() {
+    let authority = Authority::new("ours");
+    let tls = RedisTls {
+        ca: Some(authority.ca()),
+        identity: Some(authority.identity("client")),
+        skip_hostname: true,
+    };
+    let loaded = load(&tls).map_err(|errors| errors.join("\n")).unwrap();
+    assert!(loaded.ca.is_some() && loaded.identity.is_some());
+}
+
+#[test]
+fn several_certificates_may_be_trusted() {
+    let (one, other) = (Authority::new("one"), Authority::new("other"));
+    let both = one.file("both.pem", &(one.issuer.pem() + &other.issuer.pem()));
+    assert_eq!(refused(Some(both), None), Vec::<String>::new());
+}
+
+#[test]
+fn every_bad_file_is_told_at_once_with_its_path() {
+    let authority = Authority::new("ours");
+    let missing = |name: &str| authority.directory.path().join(name);
+    let told = refused(Some(missing("a.pem")), Some((missing("b.crt"), missing("b.key"))));
+    assert_eq!(told.len(), 3, "{told:?}");
+    for (told, (variable, path)) in told.iter().zip([(CA, "a.pem"), (CERTIFICATE, "b.crt"), (KEY, "b.key")]) {
+        assert!(told.starts_with(variable) && told.contains(path) && told.contains("accepted is"), "{told}");
+    }
+}
+
+#[test]
+fn what_is_no_certificate_is_refused() {
+    let authority = Authority::new("ours");
+    let (certificate, key) = authority.identity("client");
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let half = "-----BEGIN CERTIFICATE-----\nAAAA\n";
+    for (text, why) in [
+        ("", "it holds none"),
+        ("not PEM at all\n\u{0}", "it holds none"),
+        (broken, "certificate 1"),
+        (half, "certificate 1"),
+        (&(authority.issuer.pem() + broken), "certificate 2"),
+    ] {
+        let path = authority.file("bad.pem", text);
+        let told = refused(Some(path.clone()), None).join("\n");
+        assert!(told.contains(why) && told.contains("bad.pem"), "{text:?}: {told}");
+        if !text.contains(&authority.issuer.pem()) {
+            assert_ne!(refused(Some(authority.ca()), Some((path, key.clone()))), Vec::<String>::new());
+        }
+    }
+    // A certificate is no key.
+    let told = refused(Some(authority.ca()), Some((certificate.clone(), certificate.clone()))).join("\n");
+    assert!(told.contains(KEY) && told.contains("holds none"), "{told}");
+    let ca_of_a_key = refused(Some(key), None).join("\n");
+    assert!(ca_of_a_key.contains("it holds none"), "{ca_of_a_key}");
+}
+
+#[test]
+fn a_key_must_fit_its_certificate() {
+    let authority = Authority::new("ours");
+    let ((certificate, _), (_, other)) = (authority.identity("one"), authority.identity("other"));
+    let told = refused(Some(authority.ca()), Some((certificate, other))).join("\n");
+    assert!(told.contains(KEY) && told.contains("other.key") && told.contains(CERTIFICATE), "{told}");
+}

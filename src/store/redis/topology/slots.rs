@@ -1,0 +1,156 @@
+//! Which slot of a cluster a key lies in, and what a server says when the slot is not its own.
+//!
+//! Called for every key that is sent to a cluster, so that a slot is found through a table.
+
+use crate::settings::{HostPort, redis::RedisAddress};
+
+/// Slots of a cluster; Redis fixed their number.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// What each byte does to the checksum: CRC16 in the variant XMODEM, polynomial 0x1021, which Redis chose.
+const CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte: u16 = 0;
+    while byte < 256 {
+        let mut crc = byte << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte as usize] = crc;
+        byte += 1;
+    }
+    table
+};
+
+/// The slot of a key.
+pub(in crate::store::redis) fn slot(key: &[u8]) -> u16 {
+    let step = |crc: u16, byte: &u8| (crc << 8) ^ CRC16[usize::from((crc >> 8) ^ u16::from(*byte))];
+    hashed(key).iter().fold(0, step) % SLOTS
+}
+
+/// The part of a key that decides its slot: what stands in its first braces, unless nothing does.
+fn hashed(key: &[u8]) -> &[u8] {
+    let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
+    let inner = &key[open + 1..];
+    match inner.iter().position(|byte| *byte == b'}') {
+        None | Some(0) => key,
+        Some(close) => &inner[..close],
+    }
+}
+
+/// `-MOVED` or `-ASK`: who is to be asked instead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::store::redis) struct Redirection {
+    /// For this once, after `ASKING`; else from now on.
+    pub(in crate::store::redis) ask: bool,
+    /// The slot of the key.
+    pub(in crate::store::redis) slot: u16,
+    /// Whom to ask.
+    pub(in crate::store::redis) to: HostPort,
+}
+
+/// Reads an error such as `MOVED 3999 10.0.0.2:6379` that `asked` answered; none when it is another, or
+/// when it does not tell an address.
+pub(in crate::store::redis) fn redirection(error: &str, asked: &RedisAddress) -> Option<Redirection> {
+    let mut words = error.split_ascii_whitespace();
+    let ask = match words.next()? {
+        "MOVED" => false,
+        "ASK" => true,
+        _ => return None,
+    };
+    let slot = words.next()?.parse().ok().filter(|slot| *slot < SLOTS)?;
+    // An IPv6 address stands there without brackets, so that the last colon is the one that counts.
+    let (host, port) = words.next()?.rsplit_once(':')?;
+    let host = match (host, asked) {
+        ("", RedisAddress::Tcp(asked)) => asked.host.clone(),
+        ("" | "?", _) => return None,
+        (host, _) => host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+    };
+    Some(Redirection { ask, slot, to: HostPort { host, port: port.parse().ok()? } })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn asked() -> RedisAddress {
+        RedisAddress::Tcp(HostPort { host: "10.0.0.1".to_owned(), port: 6379 })
+    }
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        // The checksum's own test vector, and slots as CLUSTER KEYSLOT tells them.
+        for (key, expected) in [
+            ("123456789", 0x31c3),
+            ("", 0),
+            ("foo", 12182),
+            ("bar", 5061),
+            ("hello", 866),
+            ("somekey", 11058),
+            ("foo{hash_tag}", 2515),
+            ("bar{hash_tag}", 2515),
+        ] {
+            assert_eq!(slot(key.as_bytes()), expected % SLOTS, "{key}");
+        }
+    }
+
+    #[test]
+    fn braces_choose_what_is_hashed() {
+        for (key, part) in [
+            ("{user1000}.following", "user1000"),
+            ("foo{}{bar}", "foo{}{bar}"),
+            ("foo{{bar}}zap", "{bar"),
+            ("foo{bar}{zap}", "bar"),
+            ("foo{bar", "foo{bar"),
+            ("foo}bar{", "foo}bar{"),
+            ("{", "{"),
+        ] {
+            assert_eq!(hashed(key.as_bytes()), part.as_bytes(), "{key}");
+        }
+    }
+
+    #[test]
+    fn redirections_are_read() {
+        for (error, ask, slot, to) in [
+            ("MOVED 3999 127.0.0.1:6381", false, 3999, "127.0.0.1:6381"),
+            ("ASK 16383 redis-2.redis:6379", true, 16383, "redis-2.redis:6379"),
+            ("MOVED 0 :7001", false, 0, "10.0.0.1:7001"),
+            ("MOVED 1 fd00::2:6379", false, 1, "[fd00::2]:6379"),
+            ("MOVED 1 [fd00::2]:6379", false, 1, "[fd00::2]:6379"),
+        ] {
+            let read = redirection(error, &asked()).unwrap();
+            assert_eq!((read.ask, read.slot, read.to.to_string().as_str()), (ask, slot, to), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_errors_are_no_redirections() {
+        for error in [
+            "",
+            "MOVED",
+            "MOVED 3999",
+            "MOVED 16384 127.0.0.1:6381",
+            "MOVED -1 127.0.0.1:6381",
+            "MOVED 3999 127.0.0.1",
+            "MOVED 3999 127.0.0.1:99999",
+            "MOVED 3999 ?:6379",
+            "CLUSTERDOWN The cluster is down",
+        ] {
+            assert_eq!(redirection(error, &asked()), None, "{error}");
+        }
+        let socket = RedisAddress::Unix("/run/redis".into());
+        assert_eq!(redirection("MOVED 3999 :6381", &socket), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_have_a_slot_and_any_text_is_taken(key: Vec<u8>, text in "(MOVED|ASK)? ?[0-9]{0,6} ?.*") {
+            prop_assert!(slot(&key) < SLOTS);
+            let _ = redirection(&text, &asked());
+        }
+    }
+}

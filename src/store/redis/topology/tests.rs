@@ -1,0 +1,327 @@
+//! Sentinels and clusters that say what a test wants, and change their minds.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpListener,
+    time::{sleep, timeout},
+};
+use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+
+use super::*;
+use crate::{
+    settings::{
+        HostPort,
+        redis::{RedisTls, Secret},
+    },
+    store::redis::{
+        resp::{self, Reply},
+        tls::tests::Authority,
+    },
+};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// Tells of masters. While it has no answer it closes what it is asked on.
+#[derive(Clone)]
+struct Oracle {
+    address: HostPort,
+    answer: Arc<Mutex<Option<String>>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Oracle {
+    async fn new(password: Option<&'static str>, tls: Option<Arc<ServerConfig>>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = HostPort { host: "127.0.0.1".to_owned(), port: listener.local_addr().unwrap().port() };
+        let oracle = Self { address, answer: Arc::default(), asked: Arc::default() };
+        let speaker = oracle.clone();
+        tokio::spawn(async move {
+            loop {
+                let (socket, _) = listener.accept().await.unwrap();
+                let (speaker, tls) = (speaker.clone(), tls.clone());
+                tokio::spawn(async move {
+                    match tls {
+                        None => speaker.speak(socket, password).await,
+                        Some(config) => {
+                            let socket = TlsAcceptor::from(config).accept(socket).await.unwrap();
+                            speaker.speak(socket, password).await;
+                        }
+                    }
+                });
+            }
+        });
+        oracle
+    }
+
+    async fn speak(&self, mut socket: impl AsyncRead + AsyncWrite + Unpin, password: Option<&str>) {
+        let (mut unread, mut trusted) = (Vec::new(), password.is_none());
+        while let Ok(1..) = socket.read_buf(&mut unread).await {
+            while let Ok(Some((Reply::List(words), length))) = resp::read(&unread) {
+                unread.drain(..length);
+                let words: Vec<_> = words.into_iter().map(word).collect();
+                let answer = match &*words[0] {
+                    "AUTH" if words.last().map(String::as_str) == password => {
+                        trusted = true;
+                        "+OK\r\n".to_owned()
+                    }
+                    "AUTH" => "-WRONGPASS invalid username-password pair\r\n".to_owned(),
+                    _ if !trusted => "-NOAUTH Authentication required.\r\n".to_owned(),
+                    "SENTINEL" | "CLUSTER" => {
+                        self.asked.fetch_add(1, Ordering::Relaxed);
+                        let Some(answer) = self.answer.lock().unwrap().clone() else { return };
+                        answer
+                    }
+                    // As sentinels say it to UNWATCH.
+                    other => format!("-ERR unknown command '{other}'\r\n"),
+                };
+                if socket.write_all(answer.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn says(&self, answer: impl Into<Option<String>>) {
+        *self.answer.lock().unwrap() = answer.into();
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+fn word(reply: Reply) -> String {
+    match reply {
+        Reply::Text(text) => String::from_utf8(text).unwrap(),
+        other => panic!("a command of {other:?}"),
+    }
+}
+
+fn master(port: u16) -> String {
+    format!("*2\r\n$8\r\n10.0.0.1\r\n${}\r\n{port}\r\n", port.to_string().len())
+}
+
+/// All slots below `border` belong to one, the rest to another.
+fn halves(border: u16, one: &HostPort, other: &HostPort) -> String {
+    let node = |node: &HostPort| format!("*2\r\n${}\r\n{}\r\n:{}\r\n", node.host.len(), node.host, node.port);
+    let (one, other, last) = (node(one), node(other), border - 1);
+    format!("*2\r\n*3\r\n:0\r\n:{last}\r\n{one}*3\r\n:{border}\r\n:16383\r\n{other}")
+}
+
+fn pool(servers: RedisServers) -> RedisPool {
+    RedisPool {
+        servers,
+        credentials: None,
+        database: 0,
+        tls: None,
+        connections: 1,
+        timeout: Duration::from_secs(1),
+        connect_timeout: Duration::from_secs(1),
+        pipeline_window: Duration::ZERO,
+        max_queued: 1,
+    }
+}
+
+fn sentinels(of: &[&HostPort], password: Option<&str>) -> RedisPool {
+    let credentials =
+        password.map(|password| Credentials { user: None, password: Secret(password.to_owned()) });
+    let sentinels = of.iter().map(|address| (*address).clone()).collect();
+    pool(RedisServers::Sentinel { master: "mymaster".to_owned(), sentinels, credentials })
+}
+
+fn watched(pool: &RedisPool) -> Topology {
+    let topology = Topology::new(pool).map_err(|errors| errors.join("\n")).unwrap();
+    topology.watch();
+    topology
+}
+
+/// Waits until the servers are these.
+async fn becomes(topology: &Topology, servers: &str) {
+    let mut changes = topology.changes();
+    let wait = async {
+        while topology.servers().to_string() != servers {
+            changes.changed().await.unwrap();
+        }
+    };
+    let seen = timeout(SOON, wait).await;
+    assert!(seen.is_ok(), "they are {} and not {servers}", topology.servers());
+}
+
+async fn closed_port() -> HostPort {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    HostPort { host: "127.0.0.1".to_owned(), port: listener.local_addr().unwrap().port() }
+}
+
+#[tokio::test]
+async fn a_single_server_is_known_at_once_and_owns_every_key() {
+    let address = RedisAddress::Unix("/run/redis.sock".into());
+    let topology = watched(&pool(RedisServers::Single(address.clone())));
+    topology.watch();
+    topology.doubt();
+    let servers = topology.servers();
+    assert_eq!(servers.masters, [address]);
+    assert_eq!(servers.owner(b"any"), Some(0));
+    assert!(!topology.changes().has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn the_first_sentinel_that_knows_the_master_is_believed() {
+    let (ignorant, knowing) = (Oracle::new(None, None).await, Oracle::new(None, None).await);
+    ignorant.says("*-1\r\n".to_owned());
+    knowing.says(master(6379));
+    let down = closed_port().await;
+    let topology = watched(&sentinels(&[&down, &ignorant.address, &knowing.address], None));
+    assert_eq!(topology.servers().owner(b"any"), None, "nobody was asked yet");
+    becomes(&topology, "10.0.0.1:6379").await;
+    assert_eq!(topology.servers().owner(b"any"), Some(0));
+    assert_eq!(ignorant.asked(), 1);
+
+    // It is asked again in its own pace.
+    let changes = topology.changes();
+    knowing.says(master(6380));
+    becomes(&topology, "10.0.0.1:6380").await;
+    assert!(changes.has_changed().unwrap());
+    assert_eq!(ignorant.asked(), 1, "who answered is asked first");
+}
+
+#[tokio::test]
+async fn a_doubt_is_looked_into_soon_and_by_asking_another() {
+    let (stale, fresh) = (Oracle::new(None, None).await, Oracle::new(None, None).await);
+    stale.says(master(6379));
+    fresh.says(master(6380));
+    let topology = watched(&sentinels(&[&stale.address, &fresh.address], None));
+    becomes(&topology, "10.0.0.1:6379").await;
+    topology.doubt();
+    becomes(&topology, "10.0.0.1:6380").await;
+}
+
+#[tokio::test]
+async fn many_doubts_are_few_questions() {
+    let oracle = Oracle::new(None, None).await;
+    oracle.says(master(6379));
+    let topology = watched(&sentinels(&[&oracle.address], None));
+    becomes(&topology, "10.0.0.1:6379").await;
+    let (begun, before) = (Instant::now(), oracle.asked());
+    while begun.elapsed() < Duration::from_millis(350) {
+        for _ in 0..1000 {
+            topology.doubt();
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    let asked = oracle.asked() - before;
+    let most = usize::try_from(begun.elapsed().as_millis() / 100).unwrap() + 1;
+    assert!((1..=most).contains(&asked), "{asked} questions in {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn the_last_master_stays_while_nobody_tells() {
+    let oracle = Oracle::new(None, None).await;
+    oracle.says(master(6379));
+    let topology = watched(&sentinels(&[&oracle.address], None));
+    becomes(&topology, "10.0.0.1:6379").await;
+    oracle.says(None);
+    let before = oracle.asked();
+    topology.doubt();
+    while oracle.asked() < before + 2 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(topology.servers().to_string(), "10.0.0.1:6379");
+    oracle.says(master(6380));
+    becomes(&topology, "10.0.0.1:6380").await;
+}
+
+#[tokio::test]
+async fn nobody_is_asked_when_nobody_wants_to_know() {
+    let oracle = Oracle::new(None, None).await;
+    oracle.says(master(6379));
+    let topology = watched(&sentinels(&[&oracle.address], None));
+    let other = topology.clone();
+    becomes(&topology, "10.0.0.1:6379").await;
+    drop(topology);
+    oracle.says(master(6380));
+    becomes(&other, "10.0.0.1:6380").await;
+    drop(other);
+    sleep(Duration::from_millis(20)).await;
+    let before = oracle.asked();
+    sleep(Duration::from_millis(1300)).await;
+    assert_eq!(oracle.asked(), before);
+}
+
+#[tokio::test]
+async fn sentinels_have_a_password_of_their_own() {
+    let oracle = Oracle::new(Some("sesame"), None).await;
+    oracle.says(master(6379));
+    let locked_out = watched(&sentinels(&[&oracle.address], Some("wrong")));
+    let unknown = watched(&sentinels(&[&oracle.address], None));
+    becomes(&watched(&sentinels(&[&oracle.address], Some("sesame"))), "10.0.0.1:6379").await;
+    for topology in [locked_out, unknown] {
+        assert_eq!(topology.servers().to_string(), "unknown");
+    }
+}
+
+#[tokio::test]
+async fn sentinels_are_asked_over_tls() {
+    let authority = Authority::new("ours");
+    let ca = Some(authority.ca());
+    let (ip, elsewhere) = (authority.server("127.0.0.1", true), authority.server("redis.example", false));
+    let identity = Some(authority.identity("client"));
+    for (config, tls) in [
+        (ip, RedisTls { ca: ca.clone(), identity, skip_hostname: false }),
+        (elsewhere, RedisTls { ca, identity: None, skip_hostname: true }),
+    ] {
+        let oracle = Oracle::new(None, Some(config)).await;
+        oracle.says(master(6379));
+        let pool = RedisPool { tls: Some(tls), ..sentinels(&[&oracle.address], None) };
+        becomes(&watched(&pool), "10.0.0.1:6379").await;
+    }
+}
+
+#[test]
+fn bad_certificates_are_told() {
+    let tls = RedisTls { ca: Some("/nowhere/ca.pem".into()), ..RedisTls::default() };
+    let seeds = vec![HostPort { host: "a".to_owned(), port: 1 }];
+    let told = Topology::new(&RedisPool { tls: Some(tls), ..pool(RedisServers::Cluster { seeds }) });
+    assert!(told.err().unwrap()[0].contains("/nowhere/ca.pem"));
+}
+
+#[tokio::test]
+async fn a_cluster_tells_of_itself_when_its_seeds_are_gone() {
+    let (seed, one, other) =
+        (Oracle::new(None, None).await, Oracle::new(None, None).await, Oracle::new(None, None).await);
+    seed.says(halves(8192, &one.address, &other.address));
+    let down = closed_port().await;
+    let topology = watched(&pool(RedisServers::Cluster { seeds: vec![down, seed.address.clone()] }));
+    assert_eq!(topology.servers().owner(b"foo"), None);
+    let mut both = [one.address.to_string(), other.address.to_string()];
+    both.sort();
+    becomes(&topology, &both.join(", ")).await;
+    let owner = |key: &str| {
+        let servers = topology.servers();
+        servers.masters[servers.owner(key.as_bytes()).unwrap()].to_string()
+    };
+    // Their slots are 866 and 12182.
+    assert_eq!([owner("hello"), owner("foo")], [one.address.to_string(), other.address.to_string()]);
+
+    seed.says(None);
+    for member in [&one, &other] {
+        member.says(halves(100, &one.address, &other.address));
+    }
+    let mut changes = topology.changes();
+    topology.doubt();
+    timeout(SOON, changes.changed()).await.unwrap().unwrap();
+    assert_eq!(owner("hello"), other.address.to_string());
+}
+
+#[test]
+fn pauses_differ_a_little() {
+    let pause = Duration::from_secs(1);
+    for _ in 0..100 {
+        let jittered = watcher::jittered(pause);
+        assert!((pause.mul_f64(0.899)..=pause.mul_f64(1.101)).contains(&jittered), "{jittered:?}");
+    }
+}

@@ -1,0 +1,180 @@
+//! A store that answers later than the message comes, or never: the policy answers for it while the caller
+//! still waits.
+
+use std::{
+    fs,
+    net::Ipv4Addr,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio::{
+    runtime,
+    sync::{oneshot, watch},
+    task::LocalSet,
+    time::{sleep, timeout_at},
+};
+use tollgate::{
+    clock::{Clock, SystemClock, Time},
+    limiter::{self, Bounds, Limiter, Policy},
+    rules::OnStoreFailure,
+    server::grpc::{self, Listener, Options, Parts, Workers},
+    source::{RulesDir, Source},
+    stats::{Stats, StatsOptions, StoreFailure},
+    store::{Applied, Batch, FailureReason, Store, StoreError, memory::MemoryStore},
+};
+
+use crate::support::{
+    client::request,
+    raw::{Exchange, GrpcStatus, RawClient, framed},
+};
+
+const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 9}}]\n";
+
+/// Answers after a while, or with an error when nobody waits for the answer any more.
+struct Late {
+    counters: MemoryStore,
+    after: Duration,
+}
+
+impl Store for Late {
+    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        Applied::Later(Box::pin(async move {
+            let until = batch.until.unwrap_or_else(|| Instant::now() + Duration::from_secs(60));
+            match timeout_at(until.into(), sleep(self.after)).await {
+                Ok(()) => self.counters.apply(batch, now).done().await,
+                Err(_) => Err(StoreError {
+                    reason: FailureReason::Timeout,
+                    message: "no answer came in time".into(),
+                }),
+            }
+        }))
+    }
+}
+
+/// What became of a request with this time-out, how long that took, and the statistics.
+fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange, Duration, Arc<Stats>) {
+    let stats = Arc::new(Stats::new(StatsOptions::default()));
+    let store = Late { counters: MemoryStore::new(1000), after };
+    let parts = Parts {
+        limiter: Arc::new(limiter(policy, store, stats.clone())),
+        stats: stats.clone(),
+        health: Arc::default(),
+    };
+    let listener = grpc::bind_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (drain, draining) = watch::channel(false);
+    let serving = thread::spawn(move || {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let workers = Workers::start(OPTIONS, &parts, &draining, Duration::from_secs(1)).unwrap();
+            let workers = Arc::new(workers);
+            grpc::accept(Listener::tcp(listener).unwrap(), workers.clone(), draining).await;
+            workers.join();
+        });
+    });
+
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (exchange, took) = runtime.block_on(async {
+        let mut client = RawClient::connect(port).await.unwrap();
+        let headers = HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), "400m".parse().unwrap())]);
+        let message = framed(&request("d", &[&[("k", "v")]]));
+        let begun = Instant::now();
+        let exchange = if slow_message {
+            let (send, body) = oneshot::channel::<Bytes>();
+            tokio::spawn(async move {
+                sleep(Duration::from_millis(50)).await;
+                let _ = send.send(message);
+            });
+            client.exchange(body, &headers).await
+        } else {
+            client.exchange(message, &headers).await
+        };
+        (exchange, begun.elapsed())
+    });
+    drain.send(true).unwrap();
+    serving.join().unwrap();
+    (exchange, took, stats)
+}
+
+const OPTIONS: Options = Options {
+    workers: 1,
+    max_connection_age: Duration::ZERO,
+    max_connection_age_grace: Duration::ZERO,
+    keepalive_interval: Duration::ZERO,
+    keepalive_timeout: Duration::from_secs(10),
+    max_connections: 10,
+    max_concurrent_streams: 10,
+    max_request_bytes: 10_000,
+};
+
+fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> Limiter {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("config")).unwrap();
+    fs::write(root.path().join("config/rules.yaml"), RULES).unwrap();
+    let directory = RulesDir {
+        root: root.path().into(),
+        subdirectory: String::new(),
+        app_directory: "config".into(),
+        ignore_dot_files: false,
+    };
+    let counters = stats.clone();
+    let source = Arc::new(Source::new(directory, false, move |rules| limiter::handles(rules, &counters)));
+    source.reload(SystemClock.now());
+    let policy = Policy {
+        bounds: Bounds { descriptors: 10, entries: 10 },
+        near_limit_ratio: 0.8,
+        key_prefix: String::new(),
+        stop_when_over: false,
+        shadow_mode: false,
+        quota_mode: false,
+        headers: None,
+        dynamic_metadata: false,
+        on_store_failure,
+        max_local_keys: 1000,
+    };
+    Limiter::new(policy, source, Arc::new(store), None, stats, Arc::new(SystemClock))
+}
+
+fn status(exchange: Exchange) -> GrpcStatus {
+    match exchange {
+        Exchange::Answered(status) => status,
+        lost => panic!("{lost:?}"),
+    }
+}
+
+const SOON: Duration = Duration::from_millis(5);
+const NEVER: Duration = Duration::from_secs(3600);
+/// What the caller waits.
+const TIME_OUT: Duration = Duration::from_millis(400);
+
+#[test]
+fn an_answer_that_comes_later_is_waited_for() {
+    for slow_message in [false, true] {
+        let (exchange, took, stats) = ask(SOON, OnStoreFailure::Error, slow_message);
+        assert_eq!(status(exchange), GrpcStatus { code: 0, message: String::new() });
+        assert!(took >= SOON, "{took:?}");
+        assert_eq!(stats.service().redis_error.get(), 0);
+    }
+}
+
+#[test]
+fn the_policy_answers_for_a_store_that_never_does() {
+    for slow_message in [false, true] {
+        let (exchange, took, stats) = ask(NEVER, OnStoreFailure::Allow, slow_message);
+        assert_eq!(status(exchange), GrpcStatus { code: 0, message: String::new() });
+        assert!(took + Duration::from_millis(10) >= TIME_OUT, "the store has had its time: {took:?}");
+        let decided = stats.service().store_failures(OnStoreFailure::Allow, StoreFailure::Timeout);
+        assert_eq!(decided.get(), 1);
+    }
+}
+
+#[test]
+fn an_error_of_the_store_is_told_as_the_go_service_tells_it() {
+    let (exchange, _, stats) = ask(NEVER, OnStoreFailure::Error, false);
+    assert_eq!(status(exchange), GrpcStatus { code: 2, message: "no%20answer%20came%20in%20time".into() });
+    assert_eq!(stats.service().redis_error.get(), 1);
+}
