@@ -9,7 +9,7 @@ use crate::support::{
     steady::{Steady, Verdict},
 };
 
-use super::{Code, RULES, assert_in_time, code, counter, one};
+use super::{Code, RULES, assert_in_time, code, counter, one, turn};
 
 fn setup(redis: &Redis, policy: &str) -> Setup {
     let setup = Setup::new().redis(&redis.env()).unset("REDIS_TIMEOUT").unset("REDIS_CONNECT_TIMEOUT");
@@ -33,6 +33,7 @@ fn without_redis_it_starts_and_is_not_ready_where_that_is_asked_for() {
 
 #[test]
 fn a_redis_that_comes_late_is_used_within_a_second() {
+    let _turn = turn();
     let mut redis = Redis::prepared(&[]);
     let server = setup(&redis, "allow").start();
     let client = server.client();
@@ -71,16 +72,18 @@ fn a_lost_redis_makes_it_unready_until_it_is_back() {
 
 #[test]
 fn the_policy_keeps_the_deadline_of_a_caller_in_a_hurry() {
+    let _turn = turn();
     let hurry = Duration::from_millis(5);
     let redis = Redis::single();
     let server = setup(&redis, "allow").env("REDIS_TIMEOUT", "1s").start_healthy();
     redis.freeze();
-    let load = Steady::start(server.ports.grpc, 100, hurry, &[one("many", "v"), one("control", "v")]);
+    let load = Steady::start(server.ports.grpc, 100, hurry, &[one("many", "v")], &one("control", "v"));
     std::thread::sleep(Duration::from_secs(1));
-    let asked = load.stop();
+    let outcome = load.stop();
     redis.thaw();
-    assert_in_time(&asked, 1, hurry);
-    assert!(asked.iter().filter(|one| one.verdict == Verdict::Ok).count() > asked.len() / 2);
+    assert_in_time(&outcome, hurry);
+    let passed = outcome.asked.iter().filter(|one| one.verdict == Verdict::Ok).count();
+    assert!(passed * 10 > outcome.asked.len() * 9, "{passed} of {} passed", outcome.asked.len());
 }
 
 #[test]

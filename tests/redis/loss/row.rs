@@ -7,11 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::steady::{Asked, Verdict, quantile};
+use crate::support::steady::{Asked, Outcome, Verdict, quantile};
 
 use super::{
     super::{ENVOYS_PATIENCE, assert_in_time, of_kind},
-    CONTROL, FIVE, Fault, MANY, Policy, RECOVERY,
+    FIVE, Fault, MANY, Policy, RECOVERY,
 };
 
 /// What a service may need more while it is without Redis: room for what waits, which is bounded.
@@ -21,7 +21,7 @@ const MORE_MEMORY_KIB: u64 = 32 * 1024;
 pub(super) struct Row {
     pub(super) fault: Fault,
     pub(super) policy: Policy,
-    pub(super) asked: Vec<Asked>,
+    pub(super) outcome: Outcome,
     pub(super) fault_time: Range<Instant>,
     pub(super) recovery: Option<Duration>,
     pub(super) by_policy: f64,
@@ -33,7 +33,7 @@ impl Row {
     pub(super) const HEAD: &str = "fault     | policy | asked  | p50 ms | p99 ms | p99.9 ms | errors | by policy | back after ms | peak MiB";
 
     pub(super) fn check(&self) {
-        assert_in_time(&self.asked, CONTROL, ENVOYS_PATIENCE);
+        assert_in_time(&self.outcome, ENVOYS_PATIENCE);
         let name = format!("{:?}, {:?}", self.fault, self.policy);
         let back = self.recovery.unwrap_or_else(|| panic!("{name}: decisions without counters never ended"));
         assert!(back <= RECOVERY, "{name}: counters decided again after {back:?}");
@@ -46,7 +46,7 @@ impl Row {
     fn check_verdicts(&self, name: &str) {
         // The first decisions may still come from Redis, or wait for it.
         let lost = self.fault_time.start + Duration::from_millis(300)..self.fault_time.end;
-        let during = |kind| of_kind(&self.asked, kind).filter(|one| lost.contains(&one.sent));
+        let during = |kind| of_kind(&self.outcome, kind).filter(|one| lost.contains(&one.due));
         let is_usual = |one: &&Asked| match self.policy {
             Policy::Error => matches!(one.verdict, Verdict::Error(2, _)),
             Policy::Allow | Policy::Local => one.verdict == Verdict::Ok,
@@ -67,17 +67,17 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counted = || self.asked.iter().filter(|one| one.kind != CONTROL);
-        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| quantile(counted(), share).as_secs_f64() * 1e3);
+        let asked = &self.outcome.asked;
+        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| quantile(asked, share).as_secs_f64() * 1e3);
         let is_error = |one: &&Asked| matches!(one.verdict, Verdict::Error(..) | Verdict::Lost(_));
-        let errors = counted().filter(is_error).count();
+        let errors = asked.iter().filter(is_error).count();
         let back = self.recovery.map_or_else(|| "never".to_owned(), |time| time.as_millis().to_string());
         let (fault, policy) = (format!("{:?}", self.fault), format!("{:?}", self.policy));
         write!(
             f,
             "{fault:<9} | {policy:<6} | {:>6} | {p50:>6.2} | {p99:>6.2} | {p999:>8.2} | {errors:>6} | {:>9} | \
              {back:>13} | {:>8}",
-            counted().count(),
+            asked.len(),
             self.by_policy,
             self.memory.1 / 1024,
         )
