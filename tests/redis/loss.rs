@@ -174,6 +174,8 @@ struct Service {
     server: Server,
     load: Steady,
     per_second: u32,
+    /// The share of decisions that may be made without counters though Redis is there.
+    may_be_late: f64,
     memory_before: u64,
 }
 
@@ -189,7 +191,9 @@ impl Service {
         let load = Steady::start(server.ports.grpc, form.per_second, ENVOYS_PATIENCE, &requests, &control);
         let memory_before = server.process.resident_kib();
         let per_second = form.per_second;
-        Self { policy, server, load, per_second, memory_before }
+        // Among other tests, many a question is not answered within the 10 ms that it has.
+        let may_be_late = if form.alone { 0.01 } else { 0.5 };
+        Self { policy, server, load, per_second, may_be_late, memory_before }
     }
 
     fn assert_counting(&self) {
@@ -220,16 +224,18 @@ impl Service {
     /// How long after the return of Redis the counters decided again; none when it took too long to wait for.
     fn recovery(&self, ended: Instant) -> Option<Duration> {
         let mut seen = Vec::new();
-        while ended.elapsed() < 3 * RECOVERY {
-            seen.push((ended.elapsed(), by_policy(&self.server)));
+        let all = f64::from(self.per_second) * WINDOW.as_secs_f64();
+        while ended.elapsed() < 8 * RECOVERY {
+            let now = (ended.elapsed(), by_policy(&self.server));
+            seen.push(now);
+            // Of what was seen a window ago, the latest.
+            let before = seen.iter().rev().find(|(time, _)| *time + WINDOW <= now.0);
+            if let Some((begin, _)) = before.filter(|(_, before)| now.1 - before <= all * self.may_be_late) {
+                return Some(*begin);
+            }
             thread::sleep(Duration::from_millis(50));
         }
-        // So many decisions are made in the time that is looked at; one in ten is a busy machine's doing.
-        let all = f64::from(self.per_second) * WINDOW.as_secs_f64();
-        seen.iter().enumerate().find_map(|(from, (begin, before))| {
-            let (_, after) = seen[from..].iter().find(|(end, _)| *end >= *begin + WINDOW)?;
-            (after - before <= all / 10.0).then_some(*begin)
-        })
+        None
     }
 
     fn stop(self, fault: Fault, fault_time: Range<Instant>, recovery: Option<Duration>) -> Row {

@@ -184,10 +184,8 @@ impl Setup {
         env.iter().fold(self, |setup, (name, value)| setup.env(name, value))
     }
 
-    /// Counts in this Redis, and is unhealthy without it.
-    ///
-    /// An operation may take so long that a busy machine changes nothing; a test that is about time sets
-    /// `REDIS_TIMEOUT` itself, or takes it out.
+    /// Counts in this Redis, and is unhealthy without it. An operation may take so long that a busy machine
+    /// changes nothing; a test that is about time sets `REDIS_TIMEOUT` itself, or takes it out.
     pub(crate) fn redis(self, env: &Env) -> Self {
         let fixed = [
             ("BACKEND_TYPE", "redis"),
