@@ -6,13 +6,17 @@
 
 use std::{
     convert::Infallible,
+    future::poll_fn,
     mem,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
 use tokio::{
     sync::{Notify, oneshot},
+    task::yield_now,
     time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 use tracing::info;
@@ -205,17 +209,17 @@ impl Lane {
             let since = self.next(&mut line, &mut bundle).await?;
             let deadline = since + self.shared.bounds.timeout;
             let begun = Instant::now();
-            match timeout_at(deadline, exchange(&mut line, &bundle)).await {
-                Ok(Ok(replies)) => {
+            match in_time(deadline, exchange(&mut line, &bundle)).await {
+                Some(Ok(replies)) => {
                     self.shared.meters.answered(bundle.checks(), begun.elapsed());
                     let shown = bundle.deal(replies, |kind, error| self.answered_with(kind, error));
                     self.learn(shown)?;
                 }
-                Ok(Err(failure)) => {
+                Some(Err(failure)) => {
                     bundle.fail(&store_error(FailureReason::ConnectionLost, &failure));
                     return Err(failure.into());
                 }
-                Err(_) => {
+                None => {
                     let failure = self.overdue();
                     bundle.fail(&store_error(FailureReason::Timeout, &failure));
                     self.shut(FailureReason::Timeout, &failure);
@@ -435,6 +439,24 @@ async fn exchange(line: &mut Line, bundle: &Bundle) -> Result<Vec<Reply>, Failur
         }
     }
     Ok(replies)
+}
+
+/// What a future gives by its deadline. It may be this process that was late, because it was not given a
+/// core: what has come meanwhile still counts.
+async fn in_time<T>(deadline: Instant, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    if let Ok(value) = timeout_at(deadline, future.as_mut()).await {
+        return Some(value);
+    }
+    // Whoever yields is called again after the sockets were looked at.
+    yield_now().await;
+    poll_fn(|context| {
+        Poll::Ready(match future.as_mut().poll(context) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        })
+    })
+    .await
 }
 
 fn store_error(reason: FailureReason, failure: &Failure) -> StoreError {
