@@ -36,5 +36,8 @@ mod reload;
 // The first answer, and starts that fail.
 mod start;
 
+// Rules from a control plane.
+mod xds;
+
 // What starts the services and talks to them.
 mod support;

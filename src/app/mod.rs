@@ -4,8 +4,9 @@
 //! Decisions are made on the workers' threads, rules are read on the watcher's.
 
 mod ports;
+mod rules;
 
-use std::{error::Error, fmt, io, sync::Arc, time::Duration};
+use std::{error::Error, fmt, io, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
     net::TcpListener,
@@ -29,11 +30,12 @@ use crate::{
     },
     settings::{Backend, Settings},
     shutdown,
-    source::{self, RulesDir, Source},
+    source::{Source, xds},
     stats::{Method, RuleStats, ShardCount, Stats, StatsOptions},
     store::{Store, memory::MemoryStore},
 };
 use ports::Ports;
+use rules::Feed;
 
 /// Serves until a signal says to end; then drains and returns.
 ///
@@ -48,12 +50,18 @@ pub fn serve(settings: &Settings) -> Result<(), StartError> {
 
 async fn run(settings: &Settings) -> Result<(), StartError> {
     let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
+    let mut signal = pin!(signals.wait());
     let parts = Parts::new(settings);
+    let mut feed = Feed::start(settings, &parts.source, parts.xds.as_ref()).map_err(StartError::runtime)?;
+    tokio::select! {
+        () = feed.ready(settings) => {}
+        signal = &mut signal => {
+            info!(signal, "told to end before any rules came");
+            return Ok(());
+        }
+    }
     let ports = Ports::bind(settings)?;
-    parts.source.reload(SystemClock.now());
     parts.judge_rules(settings);
-    let watcher = source::watch::spawn(parts.source.clone(), SystemClock, source::watch::Pace::default())
-        .map_err(StartError::runtime)?;
 
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
@@ -66,7 +74,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     serve_pages(settings, &parts, ports.http, ports.debug, ports.metrics, &stopping);
     tokio::task::spawn_local(keep_house(parts.clone(), settings.clone(), stopping));
 
-    let signal = signals.wait().await;
+    let signal = signal.await;
     info!(signal, delay = ?settings.server.shutdown_delay, "told to end: not healthy any more");
     parts.health.set(Part::Running, false);
     tokio::time::sleep(settings.server.shutdown_delay).await;
@@ -75,7 +83,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     // The pages are still served while the workers finish: a probe may want to know.
     let _ = tokio::task::spawn_blocking(move || workers.join()).await;
     let _ = stop.send(true);
-    drop(watcher);
+    drop(feed);
     info!("ended");
     Ok(())
 }
@@ -85,6 +93,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
 struct Parts {
     stats: Arc<Stats>,
     source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    xds: Option<Arc<xds::Status>>,
     store: Arc<dyn Store>,
     over_limit: Option<Arc<OverLimitCache>>,
     limiter: Arc<Limiter>,
@@ -97,16 +106,9 @@ impl Parts {
             max_series: settings.stats.max_series,
             shards: ShardCount::for_workers(settings.server.workers),
         }));
-        let rules = &settings.rules;
-        let directory = RulesDir {
-            root: rules.root.clone(),
-            subdirectory: rules.subdirectory.clone(),
-            app_directory: rules.app_directory.clone(),
-            ignore_dot_files: rules.ignore_dot_files,
-        };
         let counters = stats.clone();
         let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
-        let source = Arc::new(Source::new(directory, rules.merge_domains, attach));
+        let source = Arc::new(Source::new(settings.rules.merge_domains, attach));
         let store: Arc<dyn Store> = match &settings.store.chosen {
             Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
             Backend::Redis(_) => Arc::new(MemoryStore::new(settings.store.max_keys)),
@@ -121,7 +123,8 @@ impl Parts {
             stats.clone(),
             Arc::new(SystemClock),
         ));
-        Self { stats, source, store, over_limit, limiter, health: Arc::default() }
+        let xds = settings.rules.control_plane.as_ref().map(|_| Arc::default());
+        Self { stats, source, xds, store, over_limit, limiter, health: Arc::default() }
     }
 
     fn grpc(&self) -> grpc::Parts {
@@ -131,6 +134,7 @@ impl Parts {
     fn admin(&self) -> Admin {
         Admin {
             source: self.source.clone(),
+            xds: self.xds.clone(),
             stats: self.stats.clone(),
             store: self.store.clone(),
             over_limit: self.over_limit.clone(),

@@ -3,8 +3,9 @@
 //! Reading order: [`model`] is what the service relies on, [`matcher`] finds a rule in it,
 //! [`compile()`] makes it from files and says all that is wrong with them in one run. On the way lie
 //! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower` (that to the
-//! model) and `suspicion` (what loads but hardly means what it says).
-//! Nothing here reads a file or the clock: texts come in, rules and [`Diagnostic`]s go out.
+//! model) and `suspicion` (what loads but hardly means what it says). `messages` is the other way in: what
+//! the messages of a control plane say, in the same shapes.
+//! Nothing here reads a file or the clock: texts and messages come in, rules and [`Diagnostic`]s go out.
 
 pub mod compile;
 pub mod diagnostic;
@@ -14,6 +15,7 @@ pub mod wildcard;
 
 mod findings;
 mod lower;
+mod messages;
 mod shapes;
 mod spelling;
 mod suspicion;
@@ -27,7 +29,7 @@ mod mutation;
 #[cfg(test)]
 mod told;
 
-pub use compile::{CompileOptions, Compiled, SourceFile, compile};
+pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use diagnostic::{Diagnostic, Place, Severity, render};
 pub use matcher::{Entry, Matched};
 pub use model::{Allowance, Limit, Metadata, Rule, RuleId, RuleSet, Unit, Value};

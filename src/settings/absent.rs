@@ -7,13 +7,6 @@ use super::{groups::Backend, parse::Refusal, reader::Reader, vars};
 
 /// Looks for what this version lacks.
 pub(super) fn check(reader: &mut Reader<'_>) {
-    reader.parsed(vars::CONFIG_TYPE, |text| match text {
-        "FILE" => Ok(()),
-        _ => Err(Refusal::new("FILE").with_hint(match text {
-            "GRPC_XDS_SOTW" => "this version reads rules from files only: unset it and mount the rules",
-            _ => "write it in capitals, or unset it",
-        })),
-    });
     if reader.flag(vars::GRPC_SERVER_USE_TLS) {
         let hint = "this version has no TLS, and what asked for it is not served without: \
             let a sidecar end TLS, or set it to false";

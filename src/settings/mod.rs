@@ -17,6 +17,7 @@ mod reader;
 pub mod redis;
 #[cfg(test)]
 mod tests;
+pub mod xds;
 
 use std::{
     path::{Path, PathBuf},
@@ -111,6 +112,7 @@ fn rules(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Rules {
         merge_domains: reader.flag(vars::MERGE_DOMAIN_CONFIG),
         healthy_with_at_least_one: reader.flag(vars::HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED),
         force_start: reader.flag(vars::FORCE_START_WITHOUT_INITIAL_CONFIG),
+        control_plane: xds::read(reader, exists),
     }
 }
 

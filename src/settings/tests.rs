@@ -149,7 +149,6 @@ fn what_would_weaken_a_deployment_is_refused() {
         ("BACKEND_TYPE", "memcache", "BACKEND_TYPE=memory"),
         ("BACKEND_TYPE", "Memory", "accepted is memory"),
         ("REDIS_URL", "redis:6379", "BACKEND_TYPE=memory"),
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "files only"),
         ("CONFIG_TYPE", "file", "capitals"),
         ("GRPC_SERVER_USE_TLS", "true", "no TLS"),
         ("GRPC_SERVER_USE_TLS", "yes", "write true"),

@@ -44,7 +44,7 @@ use std::{fmt, sync::Arc};
 use self::{registry::Registry, unknown_domains::UnknownDomains};
 
 pub use self::{
-    gauges::{Gauges, LocalCacheGauges, RulesGauges, StoreGauges},
+    gauges::{Gauges, LocalCacheGauges, RulesGauges, StoreGauges, XdsGauges},
     histogram::Histogram,
     names::{Kind, Metric, documentation},
     prometheus::CONTENT_TYPE,

@@ -59,6 +59,7 @@ fn all_gauges() -> Gauges {
             domains: 3,
             rules: 4,
         }),
+        xds: Some(XdsGauges { version: Some("1".to_owned()), ..XdsGauges::default() }),
         store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
         local_cache: Some(LocalCacheGauges::default()),
     }

@@ -1,0 +1,145 @@
+//! The loop: connect, talk until the stream ends, wait, and again.
+//!
+//! Trouble is logged once, not at each attempt that meets it.
+
+use std::{error::Error as _, time::Duration};
+
+use prost_types::{Struct, Value, value::Kind};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+use tonic::{
+    Code, Status,
+    metadata::{AsciiMetadataKey, BinaryMetadataKey, MetadataMap, MetadataValue},
+    transport::Channel,
+};
+
+use super::{
+    connect::connect,
+    delta,
+    pauses::{Pauses, chance, spread},
+    session::Session,
+    sotw,
+};
+use crate::{
+    proto::envoy::{
+        config::core::v3::Node,
+        service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
+    },
+    settings::groups::Xds,
+};
+
+/// How often replaced rules that requests still used are looked at, to free them.
+const FREE_EVERY: Duration = Duration::from_secs(10);
+
+/// Who we are to a control plane.
+pub(super) struct Subscriber {
+    pub(super) node: Node,
+    pub(super) headers: MetadataMap,
+    pub(super) max_message_bytes: usize,
+}
+
+/// Keeps the subscription up for ever.
+pub(super) async fn run<T>(settings: &Xds, session: &Session<'_, T>) {
+    let mut free = interval_at(Instant::now() + FREE_EVERY, FREE_EVERY);
+    free.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let freeing = async {
+        loop {
+            free.tick().await;
+            session.source().free_retired();
+        }
+    };
+    tokio::select! {
+        () = subscribe(settings, session) => {}
+        () = freeing => {}
+    }
+}
+
+async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
+    let subscriber = Subscriber {
+        node: node(settings),
+        headers: headers(settings),
+        max_message_bytes: settings.max_message_bytes,
+    };
+    let mut held = delta::Held::new();
+    let mut pauses = Pauses::new(settings.backoff);
+    let mut told = String::new();
+    loop {
+        let (trouble, pause) = match connect(settings).await {
+            Err(trouble) => (trouble, spread(settings.connect_retry_interval, chance())),
+            Ok(channel) => {
+                tracing::info!("connected to {}", session.origin());
+                let before = session.status().state().updates;
+                session.status().change(|status| status.connected = true);
+                let ended = if settings.incremental {
+                    delta::talk(channel, &subscriber, session, &mut held).await
+                } else {
+                    sotw::talk(channel, &subscriber, session).await
+                };
+                session.status().change(|status| status.connected = false);
+                if session.status().state().updates > before {
+                    pauses.reset();
+                    told.clear();
+                }
+                (
+                    ended.map_or_else(|status| in_words(&status), |()| "it ended the stream".to_owned()),
+                    pauses.next(chance()),
+                )
+            }
+        };
+        if told == trouble {
+            tracing::debug!("{}: {trouble}; trying again in {pause:?}", session.origin());
+        } else {
+            tracing::warn!("{}: {trouble}; trying again in {pause:?}", session.origin());
+            told = trouble;
+        }
+        sleep(pause).await;
+        session.status().change(|status| status.reconnects += 1);
+    }
+}
+
+/// A client of the aggregated service on this channel.
+pub(super) fn client(channel: Channel, subscriber: &Subscriber) -> AggregatedDiscoveryServiceClient<Channel> {
+    AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(subscriber.max_message_bytes)
+}
+
+fn node(settings: &Xds) -> Node {
+    let text = |text: &String| Value { kind: Some(Kind::StringValue(text.clone())) };
+    let fields = settings.node_metadata.iter().map(|(name, value)| (name.clone(), text(value))).collect();
+    Node {
+        id: settings.node_id.clone(),
+        metadata: Some(Struct { fields }),
+        user_agent_name: env!("CARGO_PKG_NAME").to_owned(),
+        user_agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+/// Settings let none through that cannot be sent.
+fn headers(settings: &Xds) -> MetadataMap {
+    let mut headers = MetadataMap::new();
+    for (name, value) in &settings.headers {
+        // gRPC encodes the values of such names.
+        if let Ok(name) = BinaryMetadataKey::from_bytes(name.as_bytes()) {
+            headers.append_bin(name, MetadataValue::from_bytes(value.0.as_bytes()));
+        } else if let (Ok(name), Ok(value)) = (AsciiMetadataKey::from_bytes(name.as_bytes()), value.0.parse())
+        {
+            headers.append(name, value);
+        }
+    }
+    headers
+}
+
+/// Why a stream ended, with all that is known of the cause.
+fn in_words(status: &Status) -> String {
+    let mut words = format!("the stream broke: {} ({:?})", status.message(), status.code());
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        cause = error.source();
+    }
+    if status.code() == Code::OutOfRange {
+        words.push_str("; XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES sets the limit");
+    }
+    words
+}
