@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 /// Who signs.
 pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -13,6 +13,7 @@ pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
 impl Authority {
     pub(super) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, "the authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
@@ -25,7 +26,8 @@ impl Authority {
     /// Writes a certificate for a name, and its key.
     pub(super) fn sign(&self, name: &str, [certificate, key]: &[PathBuf; 2]) {
         let own_key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
         fs::write(certificate, params.signed_by(&own_key, &self.0).unwrap().pem()).unwrap();
         fs::write(key, own_key.serialize_pem()).unwrap();
     }

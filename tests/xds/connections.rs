@@ -159,7 +159,7 @@ fn plain_text_and_tls_do_not_meet_and_the_log_says_so() {
     wait_for_log(&server, "unset CONFIG_GRPC_XDS_SERVER_USE_TLS");
     let control_plane = secured.control_plane(false);
     let server = setup(&control_plane.address).env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
-    wait_for_log(&server, "the stream broke");
+    wait_for_log(&server, "if its port speaks TLS, set CONFIG_GRPC_XDS_SERVER_USE_TLS=true");
 }
 
 /// The variables that Envoy Gateway sets for xDS, with its certificates elsewhere; then a rotation of them.
@@ -168,7 +168,7 @@ fn the_environment_of_envoy_gateway_is_served_and_its_certificates_rotate() {
     let secured = Secured::new("localhost");
     let control_plane = secured.control_plane(true);
     let server = secured.setup(&control_plane).start();
-    wait_for_log(&server, "the stream broke");
+    wait_for_log(&server, "if it wants a certificate, CONFIG_GRPC_XDS_CLIENT_TLS_CERT");
     assert_eq!(server.rules_shown(), [""; 0], "it shows no certificate");
 
     let setup = secured.setup(&control_plane).env("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit");

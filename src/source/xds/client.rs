@@ -1,8 +1,8 @@
 //! The loop: connect, talk until the stream ends, wait, and again.
 //!
-//! Trouble is logged once, not at each attempt that meets it.
+//! Trouble is logged once, not at each attempt that meets it, until something came again.
 
-use std::{error::Error as _, time::Duration};
+use std::{collections::HashSet, error::Error as _, time::Duration};
 
 use prost_types::{Struct, Value, value::Kind};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
@@ -29,6 +29,9 @@ use crate::{
 
 /// How often replaced rules that requests still used are looked at, to free them.
 const FREE_EVERY: Duration = Duration::from_secs(10);
+
+/// The kinds of trouble that are logged before something came again. What breaks is not always broken alike.
+const MAX_TOLD: usize = 8;
 
 /// Who we are to a control plane.
 pub(super) struct Subscriber {
@@ -61,12 +64,12 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
     };
     let mut held = delta::Held::new();
     let mut pauses = Pauses::new(settings.backoff);
-    let mut told = String::new();
+    let mut told = HashSet::new();
     loop {
         let (trouble, pause) = match connect(settings).await {
             Err(trouble) => (trouble, spread(settings.connect_retry_interval, chance())),
             Ok(channel) => {
-                tracing::info!("connected to {}", session.origin());
+                tracing::debug!("connected to {}", session.origin());
                 let before = session.status().state().updates;
                 session.status().change(|status| status.connected = true);
                 let ended = if settings.incremental {
@@ -75,24 +78,38 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
                     sotw::talk(channel, &subscriber, session).await
                 };
                 session.status().change(|status| status.connected = false);
-                if session.status().state().updates > before {
+                let was_of_use = session.status().state().updates > before;
+                if was_of_use {
                     pauses.reset();
                     told.clear();
                 }
-                (
-                    ended.map_or_else(|status| in_words(&status), |()| "it ended the stream".to_owned()),
-                    pauses.next(chance()),
-                )
+                let help = if was_of_use { "" } else { help(settings) };
+                let trouble = match ended {
+                    Err(status) => format!("the stream broke: {}{help}", in_words(&status)),
+                    Ok(()) => "it ended the stream".to_owned(),
+                };
+                (trouble, pauses.next(chance()))
             }
         };
-        if told == trouble {
-            tracing::debug!("{}: {trouble}; trying again in {pause:?}", session.origin());
-        } else {
+        session.lost();
+        if told.len() < MAX_TOLD && told.insert(trouble.clone()) {
             tracing::warn!("{}: {trouble}; trying again in {pause:?}", session.origin());
-            told = trouble;
+        } else {
+            tracing::debug!("{}: {trouble}; trying again in {pause:?}", session.origin());
         }
         sleep(pause).await;
         session.status().change(|status| status.reconnects += 1);
+    }
+}
+
+/// What to do about a connection on which nothing came: one side hangs up on what the other speaks.
+fn help(settings: &Xds) -> &'static str {
+    match &settings.tls {
+        None => "; if its port speaks TLS, set CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
+        Some(tls) if tls.identity.is_none() => {
+            "; if it wants a certificate, CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY name it"
+        }
+        Some(_) => "; it may not trust our certificate",
     }
 }
 
@@ -129,7 +146,7 @@ fn headers(settings: &Xds) -> MetadataMap {
 
 /// Why a stream ended, with all that is known of the cause.
 fn in_words(status: &Status) -> String {
-    let mut words = format!("the stream broke: {} ({:?})", status.message(), status.code());
+    let mut words = format!("{} ({:?})", status.message(), status.code());
     let mut cause = status.source();
     while let Some(error) = cause {
         let more = error.to_string();

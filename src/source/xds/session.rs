@@ -3,7 +3,7 @@
 //! The dialects bring the resources that are to be served from now on, with what could not be read of them,
 //! and send the verdict back. A session outlives streams and connections.
 
-use std::{hash::Hasher as _, time::Duration};
+use std::{cell::Cell, hash::Hasher as _, time::Duration};
 
 use prost::Message as _;
 use siphasher::sip::SipHasher13;
@@ -37,6 +37,7 @@ pub(super) struct Session<'a, T> {
     clock: &'a dyn Clock,
     status: &'a Status,
     judged: watch::Sender<bool>,
+    is_lost: Cell<bool>,
 }
 
 /// What is to be served from now on.
@@ -57,7 +58,14 @@ impl<'a, T> Session<'a, T> {
         status: &'a Status,
         judged: watch::Sender<bool>,
     ) -> Self {
-        Self { source, origin: format!("the control plane {server}"), clock, status, judged }
+        Self {
+            source,
+            origin: format!("the control plane {server}"),
+            clock,
+            status,
+            judged,
+            is_lost: Cell::new(false),
+        }
     }
 
     /// The control plane, as logs call it.
@@ -73,8 +81,16 @@ impl<'a, T> Session<'a, T> {
         self.source
     }
 
+    /// There is no stream any more, or none came about.
+    pub(super) fn lost(&self) {
+        self.is_lost.set(true);
+    }
+
     /// Serves an update, or says why not, in the words that the control plane is to be told.
     pub(super) async fn judge(&self, update: Update<'_>) -> Result<(), google::rpc::Status> {
+        if self.is_lost.take() {
+            tracing::info!("{} is there again", self.origin);
+        }
         let version = update.version.to_owned();
         let outcome = self.source.offer(&self.origin, update, self.clock.now());
         let state = self.source.state();

@@ -91,7 +91,8 @@ fn refusal(variable: &str, path: &Path, accepted: &str, why: &str) -> String {
 pub(super) fn in_words(error: &io::Error) -> String {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<Error>());
     let help = match cause {
-        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+        // The signature is bad when the authority was made anew under its old name.
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature)) => {
             "; who signed its certificate must be in the file of CONFIG_GRPC_XDS_SERVER_TLS_CACERT"
         }
         Some(Error::InvalidCertificate(
