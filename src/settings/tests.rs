@@ -271,3 +271,10 @@ fn any_value_in_any_variable_is_read_or_refused() {
         }
     }
 }
+
+#[test]
+fn the_working_directory_is_of_no_interest_when_a_control_plane_tells_the_rules() {
+    let here = ["./config"];
+    assert!(!read_on(&[], &here).unwrap().1.is_empty());
+    assert_eq!(read_on(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], &here).unwrap().1, []);
+}

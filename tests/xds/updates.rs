@@ -208,11 +208,11 @@ fn the_incremental_dialect_tells_what_changes() {
     wait_for(&server, &[shown("a", "k", 7), shown("b", "k", 6)]);
     control_plane.answer();
     let bad = json!({"config": {"name": "a", "domain": "a", "descriptors": [{"value": "v"}]}});
-    control_plane.tell("3", &[bad, limit("b", "b", "k", 6)]);
+    control_plane.tell("3", &[bad, limit("b", "b", "k", 6), limit("c", "c", "k", 1)]);
     let detail = control_plane.answer()["error_detail"]["message"].take();
     assert!(detail.as_str().unwrap().contains("resource a: error: this descriptor has no key"), "{detail}");
-    control_plane.tell("4", &[limit("a", "a", "k", 8)]);
-    wait_for(&server, &[shown("a", "k", 8)]);
+    control_plane.tell("4", &[limit("a", "a", "k", 8), limit("c", "c", "k", 1)]);
+    wait_for(&server, &[shown("a", "k", 8), shown("c", "k", 1)]);
     control_plane.answer();
 
     // The next stream begins with what is there, and is told of what went away meanwhile.

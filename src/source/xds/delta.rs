@@ -1,11 +1,13 @@
 //! The dialect in which a control plane tells what changes ("incremental").
 //!
 //! Called by `client` with a channel. What was told is held beyond the end of a stream, so that the next one
-//! can begin with the names and versions that are there, and learns of what was removed meanwhile. A
-//! response that is refused changes nothing of what is held.
+//! can begin with the names and versions that are there, and learns of what was removed meanwhile. A response
+//! that is refused is held as well: a control plane that repairs one bad resource does not send the good ones
+//! again that came with it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
+use prost_types::Any;
 use tonic::{Request, Status, codegen::tokio_stream::wrappers::ReceiverStream, transport::Channel};
 
 use super::{
@@ -13,20 +15,22 @@ use super::{
     resource::{self, TYPE_URL},
     session::{Session, Update},
 };
-use crate::proto::{
-    envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse},
-    google,
-    ratelimit::config::ratelimit::v3::RateLimitConfig,
+use crate::{
+    proto::{
+        envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse},
+        google,
+        ratelimit::config::ratelimit::v3::RateLimitConfig,
+    },
+    rules::Diagnostic,
 };
 
-/// The resources that were told and accepted, by name.
+/// The resources that there are by what was told, by name.
 pub(super) type Held = BTreeMap<String, Resource>;
 
 /// A resource and its version.
-#[derive(Clone, PartialEq, Debug)]
 pub(super) struct Resource {
     version: String,
-    config: Arc<RateLimitConfig>,
+    config: Result<RateLimitConfig, Diagnostic>,
 }
 
 /// Takes responses and answers them until the stream ends.
@@ -61,31 +65,77 @@ pub(super) async fn talk<T>(
     Ok(())
 }
 
-/// Has what a response makes of the held resources served, and holds it if it is.
+/// Takes a response into what is held, and has all of that served.
 async fn judge<T>(
     session: &Session<'_, T>,
     response: &DeltaDiscoveryResponse,
     held: &mut Held,
 ) -> Result<(), google::rpc::Status> {
     let mut findings: Vec<_> = resource::check_response(&response.type_url).into_iter().collect();
-    let mut changed = held.clone();
+    if findings.is_empty() {
+        change(held, response);
+    }
+    let (mut resources, version) = (Vec::with_capacity(held.len()), &response.system_version_info);
+    for Resource { config, .. } in held.values() {
+        match config {
+            Ok(config) => resources.push(config),
+            Err(finding) => findings.push(finding.clone()),
+        }
+    }
+    session.judge(Update { version, resources, findings }).await
+}
+
+fn change(held: &mut Held, response: &DeltaDiscoveryResponse) {
     for removed in &response.removed_resources {
-        changed.remove(removed);
+        held.remove(removed);
     }
     for told in &response.resources {
         let name = || format!("resource {}", told.name.escape_debug());
-        let any = told.resource.clone().unwrap_or_default();
-        match resource::read(name, &any) {
-            Ok(config) => {
-                let resource = Resource { version: told.version.clone(), config: Arc::new(config) };
-                changed.insert(told.name.clone(), resource);
-            }
-            Err(finding) => findings.push(finding),
-        }
+        let config = match &told.resource {
+            Some(any) => resource::read(name, any),
+            None => resource::read(name, &Any::default()),
+        };
+        held.insert(told.name.clone(), Resource { version: told.version.clone(), config });
     }
-    let resources = changed.values().map(|resource| &*resource.config).collect();
-    let version = &response.system_version_info;
-    session.judge(Update { version, resources, findings }).await?;
-    *held = changed;
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::proto::envoy::service::discovery::v3;
+
+    fn told(name: &str, value: Vec<u8>) -> v3::Resource {
+        let resource = Some(Any { type_url: TYPE_URL.to_owned(), value });
+        v3::Resource { name: name.to_owned(), version: "1".to_owned(), resource }
+    }
+
+    fn response(resources: Vec<v3::Resource>, removed: &[&str]) -> DeltaDiscoveryResponse {
+        let removed_resources = removed.iter().map(ToString::to_string).collect();
+        DeltaDiscoveryResponse { resources, removed_resources, ..DeltaDiscoveryResponse::default() }
+    }
+
+    /// What is held: names, and whether each could be read.
+    fn shown(held: &Held) -> Vec<(&str, bool)> {
+        held.iter().map(|(name, resource)| (name.as_str(), resource.config.is_ok())).collect()
+    }
+
+    #[test]
+    fn what_came_beside_a_bad_resource_is_there_when_that_is_repaired() {
+        let config = |domain: &str| {
+            RateLimitConfig { domain: domain.to_owned(), ..RateLimitConfig::default() }.encode_to_vec()
+        };
+        let mut held = Held::new();
+        change(&mut held, &response(vec![told("a", config("a")), told("b", config("b"))], &[]));
+        change(&mut held, &response(vec![told("a", vec![0xff]), told("c", config("c"))], &["b", "unknown"]));
+        assert_eq!(shown(&held), [("a", false), ("c", true)]);
+        change(&mut held, &response(vec![told("a", config("a"))], &[]));
+        assert_eq!(shown(&held), [("a", true), ("c", true)]);
+        change(
+            &mut held,
+            &response(vec![v3::Resource { name: "a".to_owned(), ..v3::Resource::default() }], &[]),
+        );
+        assert_eq!(shown(&held), [("a", false), ("c", true)]);
+    }
 }

@@ -11,7 +11,10 @@ use super::{
     resource::{self, TYPE_URL},
     session::{Session, Update},
 };
-use crate::proto::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use crate::proto::{
+    envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},
+    google,
+};
 
 /// Takes responses and answers them until the stream ends.
 pub(super) async fn talk<T>(
@@ -52,10 +55,7 @@ pub(super) async fn talk<T>(
     Ok(())
 }
 
-async fn judge<T>(
-    session: &Session<'_, T>,
-    response: &DiscoveryResponse,
-) -> Result<(), crate::proto::google::rpc::Status> {
+async fn judge<T>(session: &Session<'_, T>, response: &DiscoveryResponse) -> Result<(), google::rpc::Status> {
     let mut findings: Vec<_> = resource::check_response(&response.type_url).into_iter().collect();
     let mut resources = Vec::with_capacity(response.resources.len());
     for (at, any) in response.resources.iter().enumerate() {
