@@ -1,6 +1,6 @@
 //! A control plane that is gone, that is elsewhere, and that wants to know who asks.
 
-use std::path::PathBuf;
+use std::{io::Write as _, net::TcpListener, path::PathBuf, thread};
 
 use super::{certificates::Authority, *};
 
@@ -37,6 +37,24 @@ fn a_stream_that_ends_is_begun_again() {
     control_plane.tell("2", &[limit("a", "d", "k", 6)]);
     wait_for(&server, &[shown("d", "k", 6)]);
     assert_eq!(sample(&server, "ratelimit_service_config_load_success"), Some(2.0));
+}
+
+#[test]
+fn a_server_that_is_no_control_plane_does_no_harm() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            // Whoever connected may have left.
+            let _ = stream.and_then(|mut stream| stream.write_all(b"220 mail.example ESMTP\r\n"));
+        }
+    });
+    let server = setup(&address).env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
+    wait_for_log(&server, &format!("the control plane {address}: the stream broke"));
+    wait_for_sample(&server, "tollgate_xds_reconnects_total", |reconnects| reconnects > 3.0);
+    let lines = server.process.log().lines().filter(|line| line.contains("the stream broke")).count();
+    assert!(lines <= 8, "{}", server.process.log());
+    assert_eq!(http::get(server.ports.http, "/healthcheck").status, 200);
 }
 
 #[test]

@@ -62,7 +62,8 @@ fn a_bad_update_is_refused_told_and_repaired() {
     assert_eq!(refused["error_detail"]["code"], 3);
     let detail = refused["error_detail"]["message"].as_str().unwrap().to_owned();
     for told in [
-        "resource eg/default: error: unknown unit `9` (at descriptors[2].rate_limit.unit); accepted, in any case: second",
+        "resource eg/default: error: unknown unit `9` (at descriptors[2].rate_limit.unit); accepted, in any case: \
+         second",
         "resource z: error: the resource names no domain",
     ] {
         assert!(detail.contains(told), "{told:?} in {detail:?}");

@@ -69,26 +69,12 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
         let (trouble, pause) = match connect(settings).await {
             Err(trouble) => (trouble, spread(settings.connect_retry_interval, chance())),
             Ok(channel) => {
-                tracing::debug!("connected to {}", session.origin());
-                let before = session.status().state().updates;
-                session.status().change(|status| status.connected = true);
-                let ended = if settings.incremental {
-                    delta::talk(channel, &subscriber, session, &mut held).await
-                } else {
-                    sotw::talk(channel, &subscriber, session).await
-                };
-                session.status().change(|status| status.connected = false);
-                let was_of_use = session.status().state().updates > before;
-                if was_of_use {
+                let end = talk(channel, settings, &subscriber, session, &mut held).await;
+                if end.was_of_use {
                     pauses.reset();
                     told.clear();
                 }
-                let help = if was_of_use { "" } else { help(settings) };
-                let trouble = match ended {
-                    Err(status) => format!("the stream broke: {}{help}", in_words(&status)),
-                    Ok(()) => "it ended the stream".to_owned(),
-                };
-                (trouble, pauses.next(chance()))
+                (end.trouble, pauses.next(chance()))
             }
         };
         session.lost();
@@ -102,12 +88,48 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
     }
 }
 
-/// What to do about a connection on which nothing came: one side hangs up on what the other speaks.
+/// How a connection ended.
+struct End {
+    /// Why.
+    trouble: String,
+    /// Something came on it, or it held so long that something might have.
+    was_of_use: bool,
+}
+
+/// Talks on one connection until it ends.
+async fn talk<T>(
+    channel: Channel,
+    settings: &Xds,
+    subscriber: &Subscriber,
+    session: &Session<'_, T>,
+    held: &mut delta::Held,
+) -> End {
+    tracing::debug!("connected to {}", session.origin());
+    let (before, begun) = (session.status().state().updates, Instant::now());
+    session.status().change(|status| status.connected = true);
+    let ended = if settings.incremental {
+        delta::talk(channel, subscriber, session, held).await
+    } else {
+        sotw::talk(channel, subscriber, session).await
+    };
+    session.status().change(|status| status.connected = false);
+    // Where only changes are told, a good stream may have had none to tell.
+    let was_of_use = session.status().state().updates > before || begun.elapsed() > settings.backoff.max;
+    let trouble = match ended {
+        Ok(()) => "it ended the stream".to_owned(),
+        Err(status) if was_of_use || status.source().is_none() => in_words(&status),
+        Err(status) => format!("{}{}", in_words(&status), help(settings)),
+    };
+    End { trouble, was_of_use }
+}
+
+/// What to do about a connection that broke before anything came: one side may not speak as the other does.
 fn help(settings: &Xds) -> &'static str {
     match &settings.tls {
         None => "; if its port speaks TLS, set CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
         Some(tls) if tls.identity.is_none() => {
-            "; if it wants a certificate, CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY name it"
+            "; if it wants a certificate, CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY \
+             name it"
         }
         Some(_) => "; it may not trust our certificate",
     }
@@ -146,7 +168,7 @@ fn headers(settings: &Xds) -> MetadataMap {
 
 /// Why a stream ended, with all that is known of the cause.
 fn in_words(status: &Status) -> String {
-    let mut words = format!("{} ({:?})", status.message(), status.code());
+    let mut words = format!("the stream broke: {} ({:?})", status.message(), status.code());
     let mut cause = status.source();
     while let Some(error) = cause {
         let more = error.to_string();
