@@ -1,18 +1,24 @@
-//! Compiles the .proto files in Rust, so that no protoc is needed, and keeps their descriptors for
-//! gRPC reflection and for the JSON mapping.
+//! Compiles the .proto files in Rust, so that no protoc is needed, and keeps the descriptors of what the
+//! service answers for gRPC reflection and for the JSON mapping.
 
 use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message;
 
+/// What the service answers.
+const SERVED: &str = "envoy/service/ratelimit/v3/rls.proto";
+
+/// What it asks a control plane, and the rules that it is told.
+const ASKED: [&str; 2] =
+    ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let files = protox::compile(["envoy/service/ratelimit/v3/rls.proto"], ["proto"])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
+    fs::write(out.join("descriptors.bin"), protox::compile([SERVED], ["proto"])?.encode_to_vec())?;
     tonic_prost_build::configure()
         // The server answers ShouldRateLimit below tonic; see src/server/grpc.
         .build_server(false)
-        .compile_fds(files)?;
+        .compile_fds(protox::compile([SERVED].into_iter().chain(ASKED), ["proto"])?)?;
     Ok(())
 }

@@ -111,8 +111,8 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
     let stats = Arc::new(Stats::new(StatsOptions::default()));
     let counters = stats.clone();
     let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
-    let source = Arc::new(Source::new(directory, false, attach));
-    source.reload(SystemClock.now());
+    let source = Arc::new(Source::new(false, attach));
+    source.reload(&directory, SystemClock.now());
     let policy = Policy {
         bounds: Bounds { descriptors: 10, entries: 10 },
         near_limit_ratio: 0.8,

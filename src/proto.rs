@@ -1,4 +1,4 @@
-//! The messages of Envoy's rate limit API and its client, as generated from `proto/`.
+//! The messages of Envoy's rate limit API and of xDS, and a client of each, as generated from `proto/`.
 //!
 //! The modules are nested as the packages are, which the generated code counts on.
 
@@ -10,7 +10,7 @@
     reason = "the code is generated, and documented where the API is published"
 )]
 
-/// The descriptors of all messages and services, encoded: what reflection tells and JSON is made by.
+/// The descriptors of the rate limit API's messages and service, encoded: what reflection tells and JSON is made by.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 pub mod envoy {
@@ -33,6 +33,12 @@ pub mod envoy {
     }
 
     pub mod service {
+        pub mod discovery {
+            pub mod v3 {
+                tonic::include_proto!("envoy.service.discovery.v3");
+            }
+        }
+
         pub mod ratelimit {
             pub mod v3 {
                 tonic::include_proto!("envoy.service.ratelimit.v3");
@@ -43,6 +49,22 @@ pub mod envoy {
     pub mod r#type {
         pub mod v3 {
             tonic::include_proto!("envoy.r#type.v3");
+        }
+    }
+}
+
+pub mod google {
+    pub mod rpc {
+        tonic::include_proto!("google.rpc");
+    }
+}
+
+pub mod ratelimit {
+    pub mod config {
+        pub mod ratelimit {
+            pub mod v3 {
+                tonic::include_proto!("ratelimit.config.ratelimit.v3");
+            }
         }
     }
 }

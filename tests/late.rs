@@ -123,8 +123,8 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
         ignore_dot_files: false,
     };
     let counters = stats.clone();
-    let source = Arc::new(Source::new(directory, false, move |rules| limiter::handles(rules, &counters)));
-    source.reload(SystemClock.now());
+    let source = Arc::new(Source::new(false, move |rules| limiter::handles(rules, &counters)));
+    source.reload(&directory, SystemClock.now());
     let policy = Policy {
         bounds: Bounds { descriptors: 10, entries: 10 },
         near_limit_ratio: 0.8,

@@ -42,6 +42,8 @@ mod start;
 
 // TLS on the gRPC port: certificates that change, clients that are refused.
 mod tls;
+// Rules from a control plane.
+mod xds;
 
 // What starts the services and talks to them.
 mod support;

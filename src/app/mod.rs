@@ -6,24 +6,26 @@
 mod house;
 mod parts;
 mod ports;
+mod rules;
 
-use std::{error::Error, fmt, io, sync::Arc, time::Duration};
+use std::{error::Error, fmt, io, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{net::TcpListener, runtime, sync::watch, task::LocalSet};
 use tracing::info;
 
 use crate::{
-    clock::{Clock, SystemClock},
+    clock::SystemClock,
     server::{
         grpc::{self, Workers},
         health::Part,
         http, json, tls,
     },
     settings::Settings,
-    shutdown, source,
+    shutdown,
 };
 use parts::Parts;
 use ports::Ports;
+use rules::Feed;
 
 /// Serves until a signal says to end; then drains and returns.
 ///
@@ -38,13 +40,19 @@ pub fn serve(settings: &Settings) -> Result<(), StartError> {
 
 async fn run(settings: &Settings) -> Result<(), StartError> {
     let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
+    let mut signal = pin!(signals.wait());
     let parts = Parts::new(settings, parts::tls(settings)?)?;
+    let mut feed = Feed::start(settings, &parts.source, parts.xds.as_ref()).map_err(StartError::runtime)?;
+    tokio::select! {
+        () = feed.ready(settings) => {}
+        signal = &mut signal => {
+            info!(signal, "told to end before any rules came");
+            return Ok(());
+        }
+    }
     let ports = Ports::bind(settings)?;
-    parts.source.reload(SystemClock.now());
     parts.judge_rules(settings);
     parts.judge_store(settings);
-    let watcher = source::watch::spawn(parts.source.clone(), SystemClock, source::watch::Pace::default())
-        .map_err(StartError::runtime)?;
 
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
@@ -61,7 +69,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     tokio::task::spawn_local(house::keep_house(parts.clone(), settings.clone(), stopping));
 
     let signal = tokio::select! {
-        signal = signals.wait() => signal,
+        signal = signal => signal,
         error = house::never_reached(&parts, settings) => return Err(error),
     };
     info!(signal, delay = ?settings.server.shutdown_delay, "told to end: not healthy any more");
@@ -72,7 +80,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     // The pages are still served while the workers finish: a probe may want to know.
     let _ = tokio::task::spawn_blocking(move || workers.join()).await;
     let _ = stop.send(true);
-    drop(watcher);
+    drop(feed);
     info!("ended");
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::{
         tls::{self, Tls},
     },
     settings::{Backend, OnFailure, Settings},
-    source::{RulesDir, Source},
+    source::{Source, xds},
     stats::{RuleStats, ShardCount, Stats, StatsOptions},
     store::{Store, memory::MemoryStore, redis::RedisStore},
 };
@@ -24,6 +24,7 @@ use crate::{
 pub(super) struct Parts {
     pub(super) stats: Arc<Stats>,
     pub(super) source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    pub(super) xds: Option<Arc<xds::Status>>,
     pub(super) store: Arc<dyn Store>,
     pub(super) over_limit: Option<Arc<OverLimitCache>>,
     pub(super) limiter: Arc<Limiter>,
@@ -37,16 +38,9 @@ impl Parts {
             max_series: settings.stats.max_series,
             shards: ShardCount::for_workers(settings.server.workers),
         }));
-        let rules = &settings.rules;
-        let directory = RulesDir {
-            root: rules.root.clone(),
-            subdirectory: rules.subdirectory.clone(),
-            app_directory: rules.app_directory.clone(),
-            ignore_dot_files: rules.ignore_dot_files,
-        };
         let counters = stats.clone();
         let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
-        let source = Arc::new(Source::new(directory, rules.merge_domains, attach));
+        let source = Arc::new(Source::new(settings.rules.merge_domains, attach));
         let store: Arc<dyn Store> = match &settings.store.chosen {
             Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
             Backend::Redis(redis) => {
@@ -66,7 +60,8 @@ impl Parts {
             stats.clone(),
             Arc::new(SystemClock),
         ));
-        Ok(Self { stats, source, store, over_limit, limiter, health: Arc::default(), tls })
+        let xds = settings.rules.control_plane.as_ref().map(|_| Arc::default());
+        Ok(Self { stats, source, xds, store, over_limit, limiter, health: Arc::default(), tls })
     }
 
     pub(super) fn grpc(&self) -> grpc::Parts {
@@ -81,6 +76,7 @@ impl Parts {
     pub(super) fn admin(&self) -> Admin {
         Admin {
             source: self.source.clone(),
+            xds: self.xds.clone(),
             stats: self.stats.clone(),
             store: self.store.clone(),
             over_limit: self.over_limit.clone(),

@@ -1,6 +1,7 @@
-//! From the texts of rules files to one [`RuleSet`], or to everything that is wrong with them.
+//! From the texts of rules files, or the messages of a control plane, to one [`RuleSet`], or to everything
+//! that is wrong with them.
 //!
-//! Called by whoever has files: the source that publishes rules, and `tollgate check`. A file that
+//! Called by whoever has rules: the source that publishes them, and `tollgate check`. A file that
 //! cannot be read does not keep the others from being checked, so that one run tells of every mistake;
 //! a set is only made when there is none.
 
@@ -8,13 +9,15 @@ use std::collections::HashMap;
 
 use super::{
     diagnostic::{Diagnostic, is_break},
-    findings::{Findings, Path, quoted},
+    findings::{Findings, Kind, Path, quoted},
     lower::{Lowering, Sibling},
+    messages,
     model::{Domain, RuleSet},
     shapes::{self, Field, RawFile},
     store_failure, suspicion,
     yaml::{self, Fault},
 };
+use crate::proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
 
 /// A rules file as it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,7 +53,20 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
         files.iter().map(|file| Findings::of(&file.name, options.portable)).collect();
     let raw: Vec<Option<RawFile>> =
         files.iter().zip(&mut findings).map(|(file, findings)| read(file, findings)).collect();
-    let drafts = domains(&raw, options, &mut findings);
+    compile_shapes(&raw, options, findings)
+}
+
+/// Compiles the resources of a control plane, given in the order in which they are to be read. Their
+/// [diagnostics](Compiled::diagnostics) name the resource in place of a file, and have no lines.
+#[must_use]
+pub fn compile_resources(resources: &[&RateLimitConfig], options: CompileOptions) -> Compiled {
+    let findings = resources.iter().map(|resource| Findings::of_resource(&resource.name)).collect();
+    let raw: Vec<Option<RawFile>> = resources.iter().map(|resource| Some(messages::read(resource))).collect();
+    compile_shapes(&raw, options, findings)
+}
+
+fn compile_shapes(raw: &[Option<RawFile>], options: CompileOptions, mut findings: Vec<Findings>) -> Compiled {
+    let drafts = domains(raw, options, &mut findings);
 
     let on_store_failure: Vec<_> =
         drafts.iter().map(|draft| store_failure::of_domain(&draft.files, &mut findings)).collect();
@@ -148,13 +164,17 @@ fn domain_name<'r>(raw: &'r RawFile, findings: &mut Findings) -> &'r str {
     let name = raw.domain.value().map_or("", String::as_str);
     if name.is_empty() && !raw.domain.is_wrong() {
         let place = raw.domain.given().map(|given| given.place).or(raw.place);
+        let kind = findings.kind();
         let message = match place {
-            Some(_) => "the file names no domain",
-            None => "the file is empty, and a rules file must name a domain",
+            Some(_) => format!("the {kind} names no domain"),
+            None => format!("the {kind} is empty, and a rules {kind} must name a domain"),
         };
-        let help =
-            Some("begin the file with `domain: NAME`, the name by which Envoy's filter asks".to_owned());
-        findings.fault(Fault { place, message: message.to_owned(), help });
+        let what = match kind {
+            Kind::File => "begin the file with `domain: NAME`",
+            Kind::Resource => "give it a `domain`",
+        };
+        let help = Some(format!("{what}, the name by which Envoy's filter asks"));
+        findings.fault(Fault { place, message, help });
     }
     name
 }
@@ -162,6 +182,9 @@ fn domain_name<'r>(raw: &'r RawFile, findings: &mut Findings) -> &'r str {
 fn domain_again(raw: &RawFile, name: &str, first: &str, findings: &mut Findings) {
     let Field::Given(domain) = &raw.domain else { return };
     let message = format!("the domain {} is already defined in {first}", quoted(name));
-    let help = "put its descriptors into one file, or set MERGE_DOMAIN_CONFIG=true to join those of several";
-    findings.error(domain.place, &Path::File.key("domain"), message, Some(help.to_owned()));
+    let help = format!(
+        "put its descriptors into one {}, or set MERGE_DOMAIN_CONFIG=true to join those of several",
+        findings.kind()
+    );
+    findings.error(domain.place, &Path::File.key("domain"), message, Some(help));
 }

@@ -1,4 +1,4 @@
-//! Where findings of one file gather while it is read and compiled.
+//! Where findings of one file, or of one resource of a control plane, gather while it is read and compiled.
 //!
 //! A value that many aliases share is found faulty once, not once a use, and a file that is wrong
 //! throughout does not fill the log: beyond a bound the rest is only counted.
@@ -16,6 +16,7 @@ const MAX_FINDINGS: usize = 500;
 /// The findings of one file.
 #[derive(Debug)]
 pub(super) struct Findings {
+    kind: Kind,
     file: String,
     found: Vec<Diagnostic>,
     known: HashSet<(Option<Place>, String)>,
@@ -23,6 +24,15 @@ pub(super) struct Findings {
     has_errors: bool,
     /// What the Go service would refuse is told too.
     portable: bool,
+}
+
+/// What rules are written in, as findings speak of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Text, in which people find their way by lines.
+    File,
+    /// A message of a control plane, in which there is only the path.
+    Resource,
 }
 
 /// The way from the top of a file to a value.
@@ -34,6 +44,15 @@ pub(super) enum Path<'a> {
     Key(&'a Path<'a>, &'a str),
     /// An item of a list, counted from 0.
     Item(&'a Path<'a>, usize),
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::File => "file",
+            Self::Resource => "resource",
+        })
+    }
 }
 
 impl<'a> Path<'a> {
@@ -63,12 +82,36 @@ impl Findings {
     /// No findings yet in this file. `portable` says whether what the Go service would refuse is to be one.
     pub(super) fn of(file: &str, portable: bool) -> Self {
         Self {
+            kind: Kind::File,
             file: file.to_owned(),
             found: Vec::new(),
             known: HashSet::new(),
             left_out: 0,
             has_errors: false,
             portable,
+        }
+    }
+
+    /// No findings yet in the resource of this name.
+    pub(super) fn of_resource(name: &str) -> Self {
+        let name = if name.is_empty() {
+            "a resource without a name".to_owned()
+        } else {
+            format!("resource {}", name.escape_debug())
+        };
+        Self { kind: Kind::Resource, ..Self::of(&name, false) }
+    }
+
+    /// Whether it is a file that they are of.
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Where something stands, in words.
+    pub(super) fn whereabouts(&self, place: Place, path: &Path<'_>) -> String {
+        match self.kind {
+            Kind::File => place.to_string(),
+            Kind::Resource => path.to_string(),
         }
     }
 
@@ -127,13 +170,16 @@ impl Findings {
     /// All findings, in the order of their places.
     pub(super) fn into_sorted(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|finding| finding.place);
+        if self.kind == Kind::Resource {
+            self.found.iter_mut().for_each(|finding| finding.place = None);
+        }
         if self.left_out > 0 {
             self.found.push(Diagnostic {
                 severity: if self.has_errors { Severity::Error } else { Severity::Warning },
                 file: self.file,
                 place: None,
                 path: String::new(),
-                message: format!("{} more findings in this file are left out", self.left_out),
+                message: format!("{} more findings in this {} are left out", self.left_out, self.kind),
                 help: None,
             });
         }

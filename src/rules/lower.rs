@@ -21,6 +21,15 @@ pub(super) struct Sibling<'r> {
     pub(super) raw: &'r RawDescriptor,
 }
 
+impl Sibling<'_> {
+    /// Where this descriptor of `list` stands, in words for the readers of the file `seen_from`.
+    pub(super) fn whereabouts(&self, findings: &[Findings], list: &Path<'_>, seen_from: usize) -> String {
+        let own = &findings[self.file];
+        let at = own.whereabouts(self.raw.place, &list.item(self.raw.index));
+        if self.file == seen_from { at } else { format!("{at} of {}", own.file()) }
+    }
+}
+
 /// Makes levels, numbering their rules.
 pub(super) struct Lowering<'f> {
     findings: &'f mut [Findings],
@@ -47,7 +56,7 @@ impl<'f> Lowering<'f> {
 
     /// The level that these descriptors make. `above` is what the full keys on it begin with.
     pub(super) fn level(&mut self, siblings: &[Sibling<'_>], list: &Path<'_>, above: &str) -> Level {
-        let mut first: HashMap<String, (usize, Place)> = HashMap::with_capacity(siblings.len());
+        let mut first: HashMap<String, &Sibling<'_>> = HashMap::with_capacity(siblings.len());
         let mut nodes = hashbrown::HashMap::with_capacity(siblings.len());
         let mut wildcards = Vec::new();
         for sibling in siblings {
@@ -57,12 +66,11 @@ impl<'f> Lowering<'f> {
             let context = Context { file: sibling.file, path: &path, full_key: &full_key };
             let node = Arc::new(self.node(sibling.raw, text.as_deref().unwrap_or_default(), context));
             let Some(text) = text else { continue };
-            if let Some((file, place)) = first.get(&text) {
-                let first = (self.findings[*file].file().to_owned(), *place);
-                self.twice(*sibling, &text, &first, &path);
+            if let Some(first) = first.get(&text) {
+                self.twice(*sibling, &text, first, list);
                 continue;
             }
-            first.insert(text, (sibling.file, sibling.raw.place));
+            first.insert(text, sibling);
             if node.text.contains('*') {
                 wildcards.push((Pattern::new(&node.text), Arc::clone(&node)));
             }
@@ -97,13 +105,11 @@ impl<'f> Lowering<'f> {
         raw.text()
     }
 
-    fn twice(&mut self, sibling: Sibling<'_>, text: &str, first: &(String, Place), path: &Path<'_>) {
-        let (file, place) = first;
-        let elsewhere =
-            if self.findings[sibling.file].file() == file { String::new() } else { format!(" of {file}") };
-        let message = format!("{} stands on this level already, at {place}{elsewhere}", quoted(text));
+    fn twice(&mut self, sibling: Sibling<'_>, text: &str, first: &Sibling<'_>, list: &Path<'_>) {
+        let at = first.whereabouts(self.findings, list, sibling.file);
+        let message = format!("{} stands on this level already, at {at}", quoted(text));
         let help = "descriptors are told apart by `key`, or `key_value` where they have a value";
-        self.error(sibling.file, sibling.raw.place, path, message, help);
+        self.error(sibling.file, sibling.raw.place, &list.item(sibling.raw.index), message, help);
     }
 
     fn check_share_threshold(&mut self, raw: &RawDescriptor, text: &str, context: Context<'_>) {

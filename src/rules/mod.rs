@@ -4,7 +4,8 @@
 //! [`compile()`] makes it from files and says all that is wrong with them in one run. On the way lie
 //! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower` and
 //! `store_failure` (that to the model) and `suspicion` (what loads but hardly means what it says).
-//! Nothing here reads a file or the clock: texts come in, rules and [`Diagnostic`]s go out.
+//! `messages` is the other way in: what the messages of a control plane say, in the same shapes.
+//! Nothing here reads a file or the clock: texts and messages come in, rules and [`Diagnostic`]s go out.
 
 pub mod compile;
 pub mod diagnostic;
@@ -14,6 +15,7 @@ pub mod wildcard;
 
 mod findings;
 mod lower;
+mod messages;
 mod shapes;
 mod spelling;
 mod store_failure;
@@ -28,7 +30,7 @@ mod mutation;
 #[cfg(test)]
 mod told;
 
-pub use compile::{CompileOptions, Compiled, SourceFile, compile};
+pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use diagnostic::{Diagnostic, Place, Severity, render};
 pub use matcher::{Entry, Matched};
 pub use model::{Allowance, Limit, Metadata, OnStoreFailure, Rule, RuleId, RuleSet, Unit, Value};

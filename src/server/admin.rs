@@ -12,10 +12,10 @@ use super::{
 use crate::{
     clock::Time,
     limiter::{Limiter, OverLimitCache},
-    source::{ReloadState, Source},
+    source::{ReloadState, Source, xds},
     stats::{
         CONTENT_TYPE, Distribution, Gauges, LocalCacheGauges, PoolGauges, RuleStats, RulesGauges, Stats,
-        StoreGauges,
+        StoreGauges, XdsGauges,
     },
     store::{self, PoolUsage, Store},
 };
@@ -25,6 +25,8 @@ use crate::{
 pub struct Admin {
     /// The rules.
     pub source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    /// How the control plane fares, if rules come from one.
+    pub xds: Option<Arc<xds::Status>>,
     /// The counters of rules and of the service.
     pub stats: Arc<Stats>,
     /// The counters of requests.
@@ -61,12 +63,12 @@ impl Admin {
         typed(StatusCode::OK, CONTENT_TYPE, page)
     }
 
-    /// The loaded rules, one a line; and above them, when the files hold others, why those are not loaded.
+    /// The loaded rules, one a line; and above them, when newer ones were refused, why.
     fn rules(&self) -> String {
         let mut page = String::new();
         let state = self.source.state();
         if let (false, Some((_, errors))) = (state.is_current, &state.last_error) {
-            page.push_str("# What the files say now is not loaded. These rules are still served.\n");
+            page.push_str("# Newer rules were refused for these errors. Those below are still served.\n");
             for error in errors {
                 let _ = writeln!(page, "# {error}");
             }
@@ -84,6 +86,10 @@ impl Admin {
     fn gauges(&self) -> Gauges {
         Gauges {
             rules: Some(rules_gauges(&self.source.state())),
+            xds: self.xds.as_ref().map(|status| {
+                let xds::State { connected, reconnects, updates, refused, version } = status.state();
+                XdsGauges { connected, reconnects, updates, refused, version }
+            }),
             store: self.store.usage().or_else(|| self.limiter.local_usage()).map(|usage| StoreGauges {
                 keys: usage.held.entries as u64,
                 keys_max: usage.max_keys as u64,

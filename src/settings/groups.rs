@@ -7,6 +7,7 @@ use std::{path::PathBuf, time::Duration};
 use tracing::level_filters::LevelFilter;
 
 pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Secret};
+pub use super::xds::{Xds, XdsBackoff, XdsServer, XdsTls};
 use super::{GrpcTls, HostPort};
 
 /// All settings.
@@ -80,7 +81,7 @@ pub struct Http {
 }
 
 /// Where rules come from and how they are read.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Rules {
     /// Where the way to the files begins.
     pub root: PathBuf,
@@ -96,8 +97,10 @@ pub struct Rules {
     pub merge_domains: bool,
     /// Unhealthy while no rules are loaded.
     pub healthy_with_at_least_one: bool,
-    /// Answer before rules are loaded.
+    /// Answer before the control plane has told any.
     pub force_start: bool,
+    /// Who tells them in place of the files.
+    pub control_plane: Option<Box<Xds>>,
 }
 
 /// How hits are counted.

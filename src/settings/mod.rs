@@ -20,6 +20,7 @@ mod reader;
 pub mod redis;
 #[cfg(test)]
 mod tests;
+pub mod xds;
 
 use std::{
     path::{Path, PathBuf},
@@ -107,8 +108,11 @@ fn http(reader: &mut Reader<'_>) -> Http {
 fn rules(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Rules {
     let subdirectory = reader.text(vars::RUNTIME_SUBDIRECTORY);
     let app_directory = reader.text(vars::RUNTIME_APPDIRECTORY);
+    let control_plane = xds::read(reader, exists);
+    // Where nobody looks for files, it makes no difference which there are.
+    let exists = |path: &Path| control_plane.is_none() && exists(path);
     Rules {
-        root: rules_root(reader, exists, &Path::new(&subdirectory).join(&app_directory)),
+        root: rules_root(reader, &exists, &Path::new(&subdirectory).join(&app_directory)),
         subdirectory,
         app_directory,
         ignore_dot_files: reader.flag(vars::RUNTIME_IGNOREDOTFILES),
@@ -116,6 +120,7 @@ fn rules(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Rules {
         merge_domains: reader.flag(vars::MERGE_DOMAIN_CONFIG),
         healthy_with_at_least_one: reader.flag(vars::HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED),
         force_start: reader.flag(vars::FORCE_START_WITHOUT_INITIAL_CONFIG),
+        control_plane,
     }
 }
 

@@ -180,7 +180,6 @@ fn what_would_weaken_a_deployment_is_refused() {
     for (name, value, told) in [
         ("BACKEND_TYPE", "memcache", "set it to redis, with REDIS_URL, or to memory"),
         ("BACKEND_TYPE", "Memory", "accepted is redis or memory; write it in small letters"),
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "files only"),
         ("CONFIG_TYPE", "file", "capitals"),
         ("GRPC_SERVER_USE_TLS", "yes", "write true"),
     ] {
@@ -296,4 +295,11 @@ fn any_value_in_any_variable_is_read_or_refused() {
             }
         }
     }
+}
+
+#[test]
+fn the_working_directory_is_of_no_interest_when_a_control_plane_tells_the_rules() {
+    let here = ["./config"];
+    assert!(!read_on(&[], &here).unwrap().1.is_empty());
+    assert_eq!(read_on(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], &here).unwrap().1, []);
 }

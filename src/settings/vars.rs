@@ -75,7 +75,8 @@ variables! {
         DEBUG_PORT = "6070", "Debug port, for `/rlconfig` and `/stats`; `0` takes any free one.";
     }
     "Rules" {
-        CONFIG_TYPE = "FILE", "Where rules come from; this version knows `FILE` alone.";
+        CONFIG_TYPE = "FILE", "Where rules come from: `FILE`; `GRPC_XDS_SOTW`, a control plane that tells all \
+            rules each time; or `GRPC_XDS_DELTA`, one that tells what changes, which the Go service cannot do.";
         RUNTIME_ROOT = "/srv/runtime_data/current", "Where the rules' directory begins. When it is not set, \
             the default does not exist, and the working directory holds rules, it is the working directory.";
         RUNTIME_SUBDIRECTORY = "", "A directory below the root.";
@@ -85,9 +86,37 @@ variables! {
         RUNTIME_WATCH_ROOT = "true", "As in the Go service, where it chose what to watch. Here every way of \
             changing rules is noticed with either value.";
         MERGE_DOMAIN_CONFIG = "false", "Lets several files share a domain; their descriptors join.";
-        FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Changes nothing: the service always starts, and answers \
-            with an error until rules are loaded.";
+        FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Opens the ports before a control plane has told rules, and \
+            answers with an error until then. With files the service always starts.";
         HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED = "false", "Is unhealthy while no rules are loaded.";
+    }
+    "Rules from a control plane (xDS)" {
+        CONFIG_GRPC_XDS_SERVER_URL = "localhost:18000", "Where the control plane is: `host:port`, or `unix:` and \
+            the path of a socket.";
+        CONFIG_GRPC_XDS_NODE_ID = "default", "The name by which it knows us.";
+        CONFIG_GRPC_XDS_NODE_METADATA = "", "What else it is told of us, as `name=text,name=text`.";
+        CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS = "", "Headers that are sent along, as `name:value,name:value`. \
+            Values are never shown.";
+        CONFIG_GRPC_XDS_SERVER_USE_TLS = "false", "Speaks TLS to it. The files below are read anew for each \
+            connection.";
+        CONFIG_GRPC_XDS_SERVER_TLS_CACERT = "", "PEM file of certificates to trust beside those of the system.";
+        CONFIG_GRPC_XDS_SERVER_TLS_SAN = "", "The name that its certificate must hold; without it, the host \
+            that is asked.";
+        CONFIG_GRPC_XDS_CLIENT_TLS_CERT = "", "PEM file of a certificate to show to it.";
+        CONFIG_GRPC_XDS_CLIENT_TLS_KEY = "", "PEM file of its key.";
+        CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL = "3s", "Pause before it is tried again to connect, from \
+            half to one and a half of this.";
+        XDS_CLIENT_BACKOFF_INITIAL_INTERVAL = "10s", "First pause after a stream that broke.";
+        XDS_CLIENT_BACKOFF_MAX_INTERVAL = "60s", "Longest such pause.";
+        XDS_CLIENT_BACKOFF_RANDOM_FACTOR = "0.5", "By this each pause is longer than the one before, as in the Go \
+            service; none is shorter than the first, so that they grow with a factor above 1 only.";
+        XDS_CLIENT_BACKOFF_JITTER = "true", "Takes from half to all of each pause by chance, so that replicas do \
+            not come back together.";
+        XDS_CLIENT_KEEPALIVE_INTERVAL = "6m", "A silent control plane is pinged so often. Servers of gRPC's own \
+            libraries hang up on those who ping within five minutes. `0` is never; TCP's own keepalive finds a \
+            dead peer within a minute anyway.";
+        XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES = "67108864", "Bytes of one response; `0` is this default. The default of \
+            the Go service is 4 MiB.";
     }
     "Counters" {
         BACKEND_TYPE = "memory", "What counts: `redis`, shared by all replicas, or `memory`, where each replica \

@@ -14,7 +14,7 @@ use std::{
 use siphasher::sip::SipHasher13;
 
 use super::{
-    findings,
+    Digest, findings,
     listing::{Listing, special},
 };
 use crate::rules::{Diagnostic, Severity, SourceFile};
@@ -153,6 +153,11 @@ impl Reading {
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.findings.iter().any(|finding| finding.severity == Severity::Error)
+    }
+
+    /// What tells this reading of `directory` from another.
+    pub(super) fn digest(&self, directory: &RulesDir) -> Digest {
+        (self.hash(&directory.path()), self.findings.clone())
     }
 
     /// A hash of the files' names below `directory` and of their texts, the same on every machine, by

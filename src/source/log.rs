@@ -1,6 +1,6 @@
 //! What a reload says in the log: each finding on a line of its own, then what came of it.
 
-use std::{fmt, path::Path};
+use std::fmt;
 
 use super::ReloadState;
 use crate::rules::{Diagnostic, Severity};
@@ -18,30 +18,31 @@ pub(super) fn findings(findings: &[Diagnostic]) {
         }
     }
     if let Some(more) = findings.len().checked_sub(MAX_FINDINGS).filter(|more| *more > 0) {
-        tracing::warn!("{more} more errors and warnings of the rules; `tollgate check` prints them all");
+        tracing::warn!(
+            "{more} more errors and warnings of the rules; of files, `tollgate check` prints them all"
+        );
     }
 }
 
 /// Logs that a set is served.
-pub(super) fn loaded(directory: &Path, state: &ReloadState) {
+pub(super) fn loaded(origin: &dyn fmt::Display, state: &ReloadState) {
     tracing::info!(
         files = state.files,
         domains = state.domains,
         rules = state.rules,
         hash = format_args!("{:016x}", state.hash),
-        "loaded the rules of {}",
-        directory.display()
+        "loaded the rules of {origin}"
     );
 }
 
 /// Logs that a set is not served, and what is instead.
-pub(super) fn refused(directory: &Path, others_are_served: bool) {
+pub(super) fn refused(origin: &dyn fmt::Display, others_are_served: bool) {
     let served = if others_are_served {
         "the rules loaded before are served on"
     } else {
         "no rules are loaded, so every request is answered with an error"
     };
-    tracing::error!("the rules of {} are not loaded: {served}", directory.display());
+    tracing::error!("the rules of {origin} are not loaded: {served}");
 }
 
 /// A finding as `file:line:column: path: message; help`.

@@ -1,12 +1,13 @@
 //! Where the rules come from: reads them, has them compiled, and publishes them whole or not at all.
 //!
-//! [`Source`] holds what is served and how it came to be; [`files`] reads a directory; [`watch`] reloads
-//! when something changes there. A set with an error in it never takes the place of a good one. What is
+//! [`Source`] holds what is served and how it came to be; [`files`] reads a directory and [`watch`] reloads
+//! when something changes there; [`xds`] is told by a control plane instead. A set with an error in it never takes the place of a good one. What is
 //! made for a set's rules, such as the handles of their statistics, is published with them in one step,
 //! so that a request never sees the rules of one set with the handles of another.
 
 pub mod files;
 pub mod watch;
+pub mod xds;
 
 mod findings;
 mod interest;
@@ -19,7 +20,6 @@ mod tests;
 
 use std::{
     fmt,
-    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -28,12 +28,11 @@ use arc_swap::{ArcSwapOption, Guard};
 pub use self::files::{Reading, RulesDir, read_dir};
 use crate::{
     clock::Time,
-    rules::{CompileOptions, Diagnostic, RuleSet, Severity, compile},
+    rules::{CompileOptions, Compiled, Diagnostic, RuleSet, Severity, compile},
 };
 
-/// The rules of a directory, as they are served.
+/// The rules as they are served, wherever they come from.
 pub struct Source<T> {
-    directory: RulesDir,
     merge_domains: bool,
     attach: Box<dyn Fn(&RuleSet) -> T + Send + Sync>,
     published: ArcSwapOption<Published<T>>,
@@ -76,7 +75,7 @@ pub struct ReloadState {
     pub errors: u64,
     /// A hash of the served files' names and texts, the same on every machine.
     pub hash: u64,
-    /// How many files are served.
+    /// How many files, or resources of a control plane, are served.
     pub files: usize,
     /// How many domains are served.
     pub domains: usize,
@@ -89,6 +88,20 @@ pub struct ReloadState {
 /// The hash of the files that were read, and what else was found.
 type Digest = (u64, Vec<Diagnostic>);
 
+/// A set of rules as it was read, good or bad.
+struct Draft<'a> {
+    /// Where it comes from, as the log says it.
+    origin: &'a dyn fmt::Display,
+    /// What tells it from another.
+    digest: Digest,
+    /// How many files or resources it was read from.
+    files: usize,
+    /// Nothing is missing from it that could not be read.
+    is_complete: bool,
+    /// What came of it, with what was found while it was read.
+    compiled: Compiled,
+}
+
 /// What one reload leaves to the next. Its lock lets one reload run at a time.
 struct Reloading<T> {
     /// What was read last, good or bad.
@@ -99,15 +112,10 @@ struct Reloading<T> {
 }
 
 impl<T> Source<T> {
-    /// The rules of `directory`. Nothing is read and nothing served before the first reload. `attach`
-    /// makes what is published with the rules, before they are.
-    pub fn new(
-        directory: RulesDir,
-        merge_domains: bool,
-        attach: impl Fn(&RuleSet) -> T + Send + Sync + 'static,
-    ) -> Self {
+    /// Nothing is read and nothing served before the first reload. `attach` makes what is published with
+    /// the rules, before they are.
+    pub fn new(merge_domains: bool, attach: impl Fn(&RuleSet) -> T + Send + Sync + 'static) -> Self {
         Self {
-            directory,
             merge_domains,
             attach: Box::new(attach),
             published: ArcSwapOption::empty(),
@@ -135,50 +143,62 @@ impl<T> Source<T> {
         lock(&self.state).clone()
     }
 
-    /// The directory of the rules files.
-    #[must_use]
-    pub fn path(&self) -> PathBuf {
-        self.directory.path()
-    }
-
-    /// Reads the files and serves what they say, unless they hold an error.
-    pub fn reload(&self, now: Time) -> Outcome {
+    /// Reads the files of `directory` and serves what they say, unless they hold an error.
+    pub fn reload(&self, directory: &RulesDir, now: Time) -> Outcome {
         let mut reloading = lock(&self.reloading);
-        let reading = self.directory.read();
-        self.take(reading, now, &mut reloading)
+        self.take_files(directory, directory.read(), now, &mut reloading)
     }
 
     /// Reads the files, and reloads if they are not what was read last. Files that were refused and are
     /// still the same are not refused a second time.
-    pub fn reload_if_changed(&self, now: Time) -> Outcome {
+    pub fn reload_if_changed(&self, directory: &RulesDir, now: Time) -> Outcome {
         let mut reloading = lock(&self.reloading);
-        let reading = self.directory.read();
-        if reloading.last_read == Some(self.digest(&reading)) {
+        let reading = directory.read();
+        if reloading.last_read == Some(reading.digest(directory)) {
             return Outcome::Unchanged;
         }
-        self.take(reading, now, &mut reloading)
+        self.take_files(directory, reading, now, &mut reloading)
     }
 
-    fn take(&self, reading: Reading, now: Time, reloading: &mut Reloading<T>) -> Outcome {
-        let digest = self.digest(&reading);
-        let compiled =
-            compile(&reading.files, CompileOptions { merge_domains: self.merge_domains, portable: false });
+    fn take_files(
+        &self,
+        directory: &RulesDir,
+        reading: Reading,
+        now: Time,
+        reloading: &mut Reloading<T>,
+    ) -> Outcome {
+        let digest = reading.digest(directory);
         let is_complete = !reading.has_errors();
-        let mut findings = reading.findings;
-        findings.extend(compiled.diagnostics);
+        let mut compiled = compile(&reading.files, self.options());
+        compiled.diagnostics.splice(0..0, reading.findings);
+        let path = directory.path();
+        let files = reading.files.len();
+        let draft = Draft { origin: &path.display(), digest, files, is_complete, compiled };
+        self.take(draft, now, reloading)
+    }
+
+    fn options(&self) -> CompileOptions {
+        CompileOptions { merge_domains: self.merge_domains, portable: false }
+    }
+
+    fn take(&self, draft: Draft<'_>, now: Time, reloading: &mut Reloading<T>) -> Outcome {
+        let Draft { origin, digest, files, is_complete, compiled } = draft;
+        let findings = compiled.diagnostics;
         log::findings(&findings);
         let outcome = if let Some(rules) = compiled.rules.filter(|_| is_complete) {
             let served = ReloadState {
                 hash: digest.0,
-                files: reading.files.len(),
+                files,
                 domains: rules.domains().count(),
                 rules: rules.rule_count() as usize,
                 warnings: findings.len(),
                 ..ReloadState::default()
             };
+            log::loaded(origin, &served);
             reloading.retired.extend(self.publish(now, rules, served));
             Outcome::Loaded
         } else {
+            log::refused(origin, self.published.load().is_some());
             self.refuse(now, findings);
             Outcome::Refused
         };
@@ -187,15 +207,9 @@ impl<T> Source<T> {
         outcome
     }
 
-    /// What tells this reading from another.
-    fn digest(&self, reading: &Reading) -> Digest {
-        (reading.hash(&self.directory.path()), reading.findings.clone())
-    }
-
     /// Puts `rules` into service and gives back those that they replace.
     fn publish(&self, now: Time, rules: RuleSet, mut served: ReloadState) -> Option<Arc<Published<T>>> {
         let attached = (self.attach)(&rules);
-        log::loaded(&self.directory.path(), &served);
         // Whoever sees the new rules waits here for their state, and is not told that of the old ones.
         let mut state = lock(&self.state);
         let before = self.published.swap(Some(Arc::new(Published { rules, attached })));
@@ -209,7 +223,6 @@ impl<T> Source<T> {
     }
 
     fn refuse(&self, now: Time, findings: Vec<Diagnostic>) {
-        log::refused(&self.directory.path(), self.published.load().is_some());
         let errors = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
         let errors = errors.take(log::MAX_FINDINGS).collect();
         let mut state = lock(&self.state);
@@ -238,9 +251,6 @@ fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
 
 impl<T> fmt::Debug for Source<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source")
-            .field("directory", &self.directory)
-            .field("state", &self.state())
-            .finish_non_exhaustive()
+        f.debug_struct("Source").field("state", &self.state()).finish_non_exhaustive()
     }
 }

@@ -19,7 +19,7 @@ use std::{
 
 use notify::{Config, ErrorKind, RecommendedWatcher, RecursiveMode};
 
-use super::{Source, interest::Interest, listing::Listing};
+use super::{RulesDir, Source, interest::Interest, listing::Listing};
 use crate::clock::Clock;
 
 /// How long the thread waits for what.
@@ -50,22 +50,24 @@ pub struct Watcher {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Starts to watch, and reloads once if the files are not what `source` read last.
+/// Starts to watch `directory`, and reloads once if the files are not what `source` read last.
 ///
 /// # Errors
 ///
 /// When the system grants no thread.
 pub fn spawn<T: Send + Sync + 'static>(
     source: Arc<Source<T>>,
+    directory: RulesDir,
     clock: impl Clock + 'static,
     pace: Pace,
 ) -> io::Result<Watcher> {
-    spawn_with::<RecommendedWatcher, T>(source, clock, pace)
+    spawn_with::<RecommendedWatcher, T>(source, directory, clock, pace)
 }
 
 /// As [`spawn`], with events from `W`.
 pub(super) fn spawn_with<W: notify::Watcher + 'static, T: Send + Sync + 'static>(
     source: Arc<Source<T>>,
+    directory: RulesDir,
     clock: impl Clock + 'static,
     pace: Pace,
 ) -> io::Result<Watcher> {
@@ -74,7 +76,7 @@ pub(super) fn spawn_with<W: notify::Watcher + 'static, T: Send + Sync + 'static>
     let ears = Ears { bell: bell.clone(), receiver, pace };
     let thread = thread::Builder::new()
         .name("rules-watcher".to_owned())
-        .spawn(move || run::<W, T>(&source, &clock, &ears))?;
+        .spawn(move || run::<W, T>(&source, &directory, &clock, &ears))?;
     Ok(Watcher { bell, thread: Some(thread) })
 }
 
@@ -95,12 +97,12 @@ impl Drop for Watcher {
     }
 }
 
-fn run<W: notify::Watcher, T>(source: &Source<T>, clock: &dyn Clock, ears: &Ears) {
+fn run<W: notify::Watcher, T>(source: &Source<T>, directory: &RulesDir, clock: &dyn Clock, ears: &Ears) {
     let mut trouble = None;
     loop {
-        let (watch, listing) = Watch::<W>::set(source, &ears.bell);
+        let (watch, listing) = Watch::<W>::set(directory, &ears.bell);
         watch.tell_new_trouble(&mut trouble, ears.pace.look_every);
-        source.reload_if_changed(clock.now());
+        source.reload_if_changed(directory, clock.now());
         loop {
             match ears.wait() {
                 Heard::Stop => return,
@@ -108,7 +110,7 @@ fn run<W: notify::Watcher, T>(source: &Source<T>, clock: &dyn Clock, ears: &Ears
                 Heard::Nothing => {}
             }
             source.free_retired();
-            if watch.trouble.is_some() || source.directory.list() != listing {
+            if watch.trouble.is_some() || directory.list() != listing {
                 break;
             }
         }
@@ -179,15 +181,15 @@ struct Watch<W> {
 }
 
 impl<W: notify::Watcher> Watch<W> {
-    /// Watches what there is to watch for `source`, and tells what stands there.
-    fn set<T>(source: &Source<T>, bell: &Bell) -> (Self, Listing) {
-        let directory = source.path();
-        let listing = source.directory.list();
-        let interest = Interest::of(&directory, &listing);
+    /// Watches what there is to watch for `directory`, and tells what stands there.
+    fn set(directory: &RulesDir, bell: &Bell) -> (Self, Listing) {
+        let path = directory.path();
+        let listing = directory.list();
+        let interest = Interest::of(&path, &listing);
         let watch = Self::on(&interest, bell);
         // What changed before its directory was watched told nobody.
-        let after = source.directory.list();
-        if after != listing || Interest::of(&directory, &after) != interest {
+        let after = directory.list();
+        if after != listing || Interest::of(&path, &after) != interest {
             bell.ring();
         }
         (watch, after)

@@ -8,6 +8,8 @@ use std::time::Duration;
 pub struct Gauges {
     /// The rules and their reloads.
     pub rules: Option<RulesGauges>,
+    /// The control plane that tells the rules, when one does.
+    pub xds: Option<XdsGauges>,
     /// The store of counters, when it is in this process.
     pub store: Option<StoreGauges>,
     /// The local cache of keys over their limit, when it is on.
@@ -29,16 +31,31 @@ pub struct RulesGauges {
     pub loads: u64,
     /// Sets that were refused.
     pub errors: u64,
-    /// The last attempt failed: what serves is not what the files say.
+    /// The last attempt failed: newer rules are not served.
     pub load_failed: bool,
     /// A hash of the rules that serve, by which replicas are compared.
     pub hash: Option<String>,
-    /// Files they were read from.
+    /// Files, or resources of a control plane, they were read from.
     pub files: u64,
     /// Their domains.
     pub domains: u64,
     /// Their limits.
     pub rules: u64,
+}
+
+/// The control plane that tells the rules.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct XdsGauges {
+    /// There is a connection.
+    pub connected: bool,
+    /// Attempts to connect after the first.
+    pub reconnects: u64,
+    /// Responses that came.
+    pub updates: u64,
+    /// Responses that were refused.
+    pub refused: u64,
+    /// The version that was accepted last.
+    pub version: Option<String>,
 }
 
 /// The store of counters in memory.

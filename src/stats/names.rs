@@ -145,15 +145,25 @@ metrics! {
     RULES_LAST_ERROR: Gauge "tollgate_rules_last_load_error_timestamp_seconds" []
         "When rules were last refused; absent if never.";
     RULES_LOAD_FAILED: Gauge "tollgate_rules_load_failed" []
-        "1 when the last set of rules was refused, so that what serves is not what the files say.";
+        "1 when the last set of rules was refused, so that older ones serve.";
     RULES_HASH: Gauge "tollgate_rules_hash" ["hash"]
         "Always 1; the label is the same on every replica that serves the same rules.";
     RULES_FILES: Gauge "tollgate_rules_files" []
-        "Files that the rules were read from.";
+        "Files, or resources of a control plane, that the rules were read from.";
     RULES_DOMAINS: Gauge "tollgate_rules_domains" []
         "Domains that have rules.";
     RULES: Gauge "tollgate_rules" []
         "Rules that carry a limit.";
+    XDS_CONNECTED: Gauge "tollgate_xds_connected" []
+        "1 while there is a connection to the control plane; without one the rules stay as they are.";
+    XDS_RECONNECTS: Counter "tollgate_xds_reconnects_total" []
+        "How often it was tried to connect to the control plane after the first time.";
+    XDS_UPDATES: Counter "tollgate_xds_updates_total" []
+        "Responses of the control plane.";
+    XDS_NACKS: Counter "tollgate_xds_nacks_total" []
+        "Responses of the control plane that were refused.";
+    XDS_VERSION: Gauge "tollgate_xds_version" ["version"]
+        "Always 1; the label is the version that was accepted last.";
     STORE_KEYS: Gauge "tollgate_store_keys" []
         "Counters in memory.";
     STORE_KEYS_MAX: Gauge "tollgate_store_keys_max" []

@@ -7,7 +7,7 @@ use ::prometheus::proto::Metric as Sample;
 
 use super::{
     Stats,
-    gauges::{Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges, TlsGauges},
+    gauges::{Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges, TlsGauges, XdsGauges},
     labels::Labels,
     names::{self, Metric},
     page::{Page, count, describe, family, labelled},
@@ -36,6 +36,7 @@ impl Stats {
         bounds(&mut page, self);
         gauges.tls.iter().for_each(|gauges| tls(&mut page, gauges));
         gauges.rules.iter().for_each(|rules| rules_state(&mut page, rules));
+        gauges.xds.iter().for_each(|control_plane| xds(&mut page, control_plane));
         gauges.store.iter().for_each(|counters| store(&mut page, counters));
         series(&mut page, self);
         self.process(&mut page);
@@ -197,6 +198,14 @@ fn rules_state(page: &mut Page, rules: &RulesGauges) {
     page.value(&names::RULES_FILES, rules.files);
     page.value(&names::RULES_DOMAINS, rules.domains);
     page.value(&names::RULES, rules.rules);
+}
+
+fn xds(page: &mut Page, xds: &XdsGauges) {
+    page.value(&names::XDS_CONNECTED, u64::from(xds.connected));
+    page.value(&names::XDS_RECONNECTS, xds.reconnects);
+    page.value(&names::XDS_UPDATES, xds.updates);
+    page.value(&names::XDS_NACKS, xds.refused);
+    page.values(&names::XDS_VERSION, xds.version.iter().map(|version| ([version.as_str()], 1.0)));
 }
 
 fn store(page: &mut Page, store: &StoreGauges) {

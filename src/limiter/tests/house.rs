@@ -93,13 +93,7 @@ impl House {
         fs::create_dir(root.path().join("config")).unwrap();
         let stats = Arc::new(Stats::new(StatsOptions::default()));
         let counters = stats.clone();
-        let directory = RulesDir {
-            root: root.path().into(),
-            subdirectory: String::new(),
-            app_directory: "config".into(),
-            ignore_dot_files: false,
-        };
-        let source = Arc::new(Source::new(directory, false, move |rules| handles(rules, &counters)));
+        let source = Arc::new(Source::new(false, move |rules| handles(rules, &counters)));
         let store = Arc::new(Distant {
             counters: MemoryStore::new(10_000),
             lost: Mutex::default(),
@@ -123,7 +117,13 @@ impl House {
 
     pub(super) fn load(&self, rules: &str) {
         fs::write(self.root.path().join("config/rules.yaml"), rules).unwrap();
-        self.source.reload(self.clock.now());
+        let directory = RulesDir {
+            root: self.root.path().into(),
+            subdirectory: String::new(),
+            app_directory: "config".into(),
+            ignore_dot_files: false,
+        };
+        self.source.reload(&directory, self.clock.now());
     }
 
     pub(super) fn ask(&self, keys: &[&str]) -> Result<Answer, Refusal> {

@@ -24,8 +24,9 @@ pub(super) fn of_domain(files: &[(usize, &RawFile)], siblings: &[Sibling<'_>], f
             && raw.descriptors.items().is_empty()
         {
             let message = format!(
-                "the domain {} has no descriptors here, so the file limits nothing",
-                quoted(&domain.value)
+                "the domain {} has no descriptors here, so the {} limits nothing",
+                quoted(&domain.value),
+                findings[*file].kind(),
             );
             findings[*file].warning(domain.place, &Path::File.key("domain"), message, None);
         }
@@ -68,7 +69,7 @@ impl Walk<'_> {
         let mut below = Below::default();
         for (at, sibling) in siblings.iter().enumerate() {
             let path = list.item(sibling.raw.index);
-            self.unreachable(siblings, at, &reach, &path);
+            self.unreachable(siblings, at, &reach, list);
             self.idle(*sibling, at, &reach, &path);
             let own = self.descriptor(*sibling, &path);
             below.counted |= own.counted;
@@ -95,7 +96,7 @@ impl Walk<'_> {
         below
     }
 
-    fn unreachable(&mut self, siblings: &[Sibling<'_>], at: usize, reach: &Reach<'_>, path: &Path<'_>) {
+    fn unreachable(&mut self, siblings: &[Sibling<'_>], at: usize, reach: &Reach<'_>, list: &Path<'_>) {
         let Sibling { file, raw } = siblings[at];
         let is_wildcard = raw.text().is_some_and(|text| text.contains('*'));
         let taken_by = match (is_wildcard, raw.has_value()) {
@@ -105,25 +106,18 @@ impl Walk<'_> {
         };
         let Some(taker) = taken_by.map(|taker| siblings[taker]) else { return };
         let by = quoted(&taker.raw.text().unwrap_or_default());
-        let place = taker.raw.place;
-        let elsewhere = if taker.file == file {
-            String::new()
-        } else {
-            format!(" of {}", self.findings[taker.file].file())
-        };
+        let place = taker.whereabouts(self.findings, list, file);
         let key = quoted(raw.key.value().map_or("", String::as_str));
         let (message, help) = if is_wildcard {
             let own = quoted(&raw.text().unwrap_or_default());
-            let message =
-                format!("no request gets to {own}: {by} at {place}{elsewhere} takes all that it matches");
-            (message, "wildcards are tried in the order of the file: put the narrower one first")
+            let message = format!("no request gets to {own}: {by} at {place} takes all that it matches");
+            (message, "wildcards are tried in the order in which they stand: put the narrower one first")
         } else {
-            let message = format!(
-                "no request with the key {key} gets here: {by} at {place}{elsewhere} takes every value"
-            );
+            let message =
+                format!("no request with the key {key} gets here: {by} at {place} takes every value");
             (message, "wildcards go before a key without value: leave one of the two out")
         };
-        self.warning(file, raw.place, path, message, help);
+        self.warning(file, raw.place, &list.item(raw.index), message, help);
     }
 
     /// A descriptor that limits nothing, leads nowhere and keeps no value from another.

@@ -7,6 +7,7 @@ mod watching_little;
 
 use std::{
     fs,
+    ops::Deref,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::Arc,
@@ -16,7 +17,7 @@ use std::{
 use tempfile::TempDir;
 
 use super::{
-    RulesDir, Source,
+    Outcome, RulesDir, Source,
     watch::{Pace, Watcher, spawn},
 };
 use crate::clock::{ManualClock, Time};
@@ -66,15 +67,44 @@ impl Place {
         symlink(target, path).unwrap();
     }
 
-    /// A source that reads `config` below `root`, which is below this place.
-    fn source(&self, root: &str) -> Arc<Source<usize>> {
-        let directory = RulesDir {
+    /// `config` below `root`, which is below this place.
+    fn directory(&self, root: &str) -> RulesDir {
+        RulesDir {
             root: self.path(root),
             subdirectory: String::new(),
             app_directory: "config".to_owned(),
             ignore_dot_files: false,
-        };
-        Arc::new(Source::new(directory, false, |rules| rules.domains().count()))
+        }
+    }
+
+    /// A source that reads that directory.
+    fn source(&self, root: &str) -> Files {
+        let source = Source::new(false, |rules| rules.domains().count());
+        Files { source: Arc::new(source), directory: self.directory(root) }
+    }
+}
+
+/// A source and the directory that it reads.
+struct Files {
+    source: Arc<Source<usize>>,
+    directory: RulesDir,
+}
+
+impl Files {
+    fn reload(&self, now: Time) -> Outcome {
+        self.source.reload(&self.directory, now)
+    }
+
+    fn reload_if_changed(&self, now: Time) -> Outcome {
+        self.source.reload_if_changed(&self.directory, now)
+    }
+}
+
+impl Deref for Files {
+    type Target = Source<usize>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.source
     }
 }
 
@@ -93,8 +123,10 @@ const BY_EVENTS: Pace = Pace {
 
 impl Watched {
     /// Starts to watch, and waits until it does: the first reload comes after the first watch.
-    fn start(source: Arc<Source<usize>>, pace: Pace) -> Self {
-        let watcher = spawn(Arc::clone(&source), ManualClock::at(Time::from_seconds(1)), pace).unwrap();
+    fn start(files: Files, pace: Pace) -> Self {
+        let Files { source, directory } = files;
+        let clock = ManualClock::at(Time::from_seconds(1));
+        let watcher = spawn(Arc::clone(&source), directory, clock, pace).unwrap();
         let started = Self { source, _watcher: watcher };
         started.wait_until("the first reload", |source| source.state().loads + source.state().errors == 1);
         started

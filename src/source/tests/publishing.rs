@@ -3,7 +3,6 @@
 use std::sync::Weak;
 
 use super::*;
-use crate::source::Outcome;
 
 fn at(seconds: u64) -> Time {
     Time::from_seconds(seconds)

@@ -226,30 +226,25 @@ fn a_burst_without_end_is_reloaded_before_its_end() {
 }
 
 /// A source whose reloads wait, once rules are compiled, until they are let go.
-fn slow_source(place: &Place) -> (Arc<Source<usize>>, Receiver<()>, SyncSender<()>) {
+fn slow_source(place: &Place) -> (Files, Receiver<()>, SyncSender<()>) {
     let (compiled, is_compiled) = sync_channel(0);
     let (go, wait) = sync_channel(0);
     let wait = std::sync::Mutex::new(wait);
-    let directory = RulesDir {
-        root: place.path(""),
-        subdirectory: String::new(),
-        app_directory: "config".to_owned(),
-        ignore_dot_files: false,
-    };
-    let source = Source::new(directory, false, move |_| {
+    let source = Source::new(false, move |_| {
         compiled.send(()).unwrap();
         wait.lock().unwrap().recv().unwrap();
         0
     });
-    (Arc::new(source), is_compiled, go)
+    (Files { source: Arc::new(source), directory: place.directory("") }, is_compiled, go)
 }
 
 #[test]
 fn a_change_during_a_reload_leads_to_another() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
-    let (source, is_compiled, go) = slow_source(&place);
-    let watcher = spawn(Arc::clone(&source), ManualClock::default(), BY_EVENTS).unwrap();
+    let (files, is_compiled, go) = slow_source(&place);
+    let Files { source, directory } = files;
+    let watcher = spawn(Arc::clone(&source), directory, ManualClock::default(), BY_EVENTS).unwrap();
     is_compiled.recv().unwrap();
     // The files were read, and what was read is not served yet.
     place.write("config/a.yaml", rules_of("b"));

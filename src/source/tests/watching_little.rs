@@ -52,8 +52,9 @@ impl notify::Watcher for Refused {
 fn is_noticed_by_looks<W: notify::Watcher + 'static>() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
-    let source = place.source("");
-    let watcher = spawn_with::<W, _>(Arc::clone(&source), ManualClock::default(), BY_LOOKS).unwrap();
+    let Files { source, directory } = place.source("");
+    let clock = ManualClock::default();
+    let watcher = spawn_with::<W, _>(Arc::clone(&source), directory, clock, BY_LOOKS).unwrap();
     wait_until(&source, "the first reload", |source| domains(source) == ["a"]);
     place.write("config/a.yaml", rules_of("b"));
     wait_until(&source, "what was written", |source| domains(source) == ["b"]);
@@ -83,8 +84,9 @@ fn a_kernel_that_grants_no_more_watchers() {
 fn a_look_that_finds_nothing_new_reloads_nothing() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
-    let source = place.source("");
-    let watcher = spawn_with::<Limited, _>(Arc::clone(&source), ManualClock::default(), BY_LOOKS).unwrap();
+    let Files { source, directory } = place.source("");
+    let clock = ManualClock::default();
+    let watcher = spawn_with::<Limited, _>(Arc::clone(&source), directory, clock, BY_LOOKS).unwrap();
     wait_until(&source, "the first reload", |source| domains(source) == ["a"]);
     place.write("config/b.yaml", rules_of("b"));
     wait_until(&source, "what was written", |source| domains(source) == ["a", "b"]);

@@ -1,0 +1,52 @@
+//! Where the rules come from: the files, watched, or a control plane, subscribed to.
+
+use std::{io, sync::Arc};
+
+use crate::{
+    clock::{Clock, SystemClock},
+    settings::Settings,
+    source::{
+        RulesDir, Source,
+        watch::{self, Watcher},
+        xds::{self, Subscription},
+    },
+};
+
+/// What brings the rules. It ends when this is dropped.
+pub(super) enum Feed {
+    /// The rules were read, and are read again when they change.
+    Files(#[expect(dead_code, reason = "kept for what it does")] Watcher),
+    /// The control plane tells them.
+    ControlPlane(Subscription),
+}
+
+impl Feed {
+    /// Reads the rules and watches them, or subscribes to them.
+    pub(super) fn start<T: Send + Sync + 'static>(
+        settings: &Settings,
+        source: &Arc<Source<T>>,
+        status: Option<&Arc<xds::Status>>,
+    ) -> io::Result<Self> {
+        let rules = &settings.rules;
+        if let (Some(control_plane), Some(status)) = (&rules.control_plane, status) {
+            let settings = (**control_plane).clone();
+            return xds::spawn(source.clone(), settings, SystemClock, status.clone()).map(Self::ControlPlane);
+        }
+        let directory = RulesDir {
+            root: rules.root.clone(),
+            subdirectory: rules.subdirectory.clone(),
+            app_directory: rules.app_directory.clone(),
+            ignore_dot_files: rules.ignore_dot_files,
+        };
+        source.reload(&directory, SystemClock.now());
+        watch::spawn(source.clone(), directory, SystemClock, watch::Pace::default()).map(Self::Files)
+    }
+
+    /// Waits until the service may answer: with a control plane, until it told rules, good or bad, unless
+    /// the service is to start without (`FORCE_START_WITHOUT_INITIAL_CONFIG`).
+    pub(super) async fn ready(&mut self, settings: &Settings) {
+        if let (Self::ControlPlane(subscription), false) = (self, settings.rules.force_start) {
+            subscription.judged().await;
+        }
+    }
+}

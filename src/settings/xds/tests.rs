@@ -1,0 +1,131 @@
+//! What the variables of a control plane come to.
+
+use super::*;
+
+type Read = (Option<Box<Xds>>, Vec<String>, Vec<String>);
+
+/// What these settings come to where only `/there` exists, the problems and the warnings.
+fn read_all(set: &[(&str, &str)]) -> Read {
+    let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
+    let mut reader = Reader::new(&env);
+    let xds = read(&mut reader, &|path| path == Path::new("/there"));
+    let problems = reader.problems.iter().map(ToString::to_string).collect();
+    (xds, problems, reader.warnings.iter().map(ToString::to_string).collect())
+}
+
+fn good(set: &[(&str, &str)]) -> Xds {
+    let (xds, problems, warnings) = read_all(&[set, &[("CONFIG_TYPE", "GRPC_XDS_SOTW")]].concat());
+    assert_eq!((problems, warnings), (vec![], vec![]));
+    *xds.unwrap()
+}
+
+#[test]
+fn files_are_where_rules_come_from_unless_said_otherwise() {
+    assert!(read_all(&[]).0.is_none());
+    assert!(read_all(&[("CONFIG_TYPE", "FILE")]).0.is_none());
+    assert!(!good(&[]).incremental);
+    assert!(read_all(&[("CONFIG_TYPE", "GRPC_XDS_DELTA")]).0.unwrap().incremental);
+    let problems = read_all(&[("CONFIG_TYPE", "grpc_xds_sotw")]).1;
+    assert_eq!(
+        problems,
+        [
+            "CONFIG_TYPE=\"grpc_xds_sotw\": accepted is FILE, GRPC_XDS_SOTW or GRPC_XDS_DELTA; write it in capitals"
+        ]
+    );
+}
+
+#[test]
+fn targets_are_those_of_grpc_for_go() {
+    for (text, shown) in [
+        ("localhost:18000", "localhost:18000"),
+        ("envoy-gateway:18001", "envoy-gateway:18001"),
+        ("dns:///a.b:1", "a.b:1"),
+        ("dns:a.b:1", "a.b:1"),
+        ("passthrough:///[::1]:2", "[::1]:2"),
+        (":18000", "localhost:18000"),
+        ("unix:///run/xds.sock", "/run/xds.sock"),
+        ("unix:xds.sock", "xds.sock"),
+    ] {
+        assert_eq!(server(text).unwrap().to_string(), shown, "{text}");
+    }
+    for text in ["", "unix:", "host", "host:0", "http://host:1", "xds:///a:1", "host:http", "a b:1"] {
+        assert!(server(text).is_err(), "{text}");
+    }
+    assert_eq!(server("https://a:1").unwrap_err().hint.as_deref(), Some("leave out the scheme"));
+}
+
+#[test]
+fn metadata_and_headers_are_lists_of_pairs() {
+    let xds = good(&[
+        ("CONFIG_GRPC_XDS_NODE_METADATA", "a=1,b=x=y"),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "X-Team:red, authorization: Bearer a:b"),
+    ]);
+    let pair = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    assert_eq!(xds.node_metadata, [pair("a", "1"), pair("b", "x=y")]);
+    let header = |name: &str, value: &str| (name.to_owned(), Secret(value.to_owned()));
+    assert_eq!(xds.headers, [header("x-team", "red"), header("authorization", "Bearer a:b")]);
+    assert!(!format!("{xds:?}").contains("Bearer"));
+
+    let (_, problems, warnings) = read_all(&[
+        ("CONFIG_GRPC_XDS_NODE_METADATA", "a=1,b"),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "a:b,secret,x y:secret,c:secret\u{1}"),
+    ]);
+    assert_eq!(problems.len(), 3, "{problems:?}");
+    assert!(problems.iter().all(|problem| !problem.contains("secret")), "{problems:?}");
+    assert!(problems[0].contains("(see entry 2)"), "{problems:?}");
+    assert!(warnings[0].contains("\"b\" has no `=`"), "{warnings:?}");
+}
+
+const TLS: [(&str, &str); 2] = [("CONFIG_TYPE", "GRPC_XDS_SOTW"), ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true")];
+
+#[test]
+fn files_of_tls_exist() {
+    let (_, problems, _) = read_all(
+        &[
+            &TLS[..],
+            &[("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/there"), ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "/gone")],
+        ]
+        .concat(),
+    );
+    assert_eq!(
+        problems,
+        ["CONFIG_GRPC_XDS_CLIENT_TLS_CERT=\"/gone\": accepted is the path of a PEM file that exists"]
+    );
+    let files = [("CONFIG_TYPE", "FILE"), TLS[1], ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/gone")];
+    assert!(read_all(&files).1.is_empty(), "rules come from files");
+}
+
+#[test]
+fn half_of_tls_is_warned_of() {
+    let set = |name| [("CONFIG_TYPE", "GRPC_XDS_SOTW"), (name, "/there")];
+    let (xds, _, warnings) = read_all(&set("CONFIG_GRPC_XDS_CLIENT_TLS_KEY"));
+    assert_eq!(xds.unwrap().tls, None);
+    assert!(warnings[0].contains("CONFIG_GRPC_XDS_SERVER_USE_TLS=true"), "{warnings:?}");
+    let (xds, _, warnings) = read_all(&[&TLS[1..], &set("CONFIG_GRPC_XDS_CLIENT_TLS_KEY")].concat());
+    assert_eq!(xds.unwrap().tls, Some(XdsTls::default()));
+    assert!(warnings[0].contains("without CONFIG_GRPC_XDS_CLIENT_TLS_CERT"), "{warnings:?}");
+}
+
+#[test]
+fn numbers_are_as_in_the_go_service() {
+    let defaults = good(&[]);
+    assert_eq!(defaults.max_message_bytes, 64 << 20);
+    assert_eq!(defaults.backoff.initial, Duration::from_secs(10));
+    for (text, read) in [("0.5", 0.5), ("3", 3.0), ("0", 2.0), ("-1", 2.0)] {
+        assert!((factor(text).unwrap() - read).abs() < f64::EPSILON, "{text}");
+    }
+    assert!(factor("NaN").is_err() && factor("x").is_err());
+    assert_eq!(good(&[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "0")]).max_message_bytes, 64 << 20);
+    assert_eq!(good(&[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "100")]).max_message_bytes, 100);
+}
+
+#[test]
+fn there_is_always_a_pause() {
+    let xds = good(&[
+        ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "0"),
+        ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "0"),
+        ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "0s"),
+    ]);
+    let pauses = [xds.connect_retry_interval, xds.backoff.initial, xds.backoff.max];
+    assert_eq!(pauses, [SHORTEST_PAUSE; 3]);
+}

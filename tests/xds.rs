@@ -1,0 +1,78 @@
+//! Rules from a control plane that is none of ours: `xds-protos` on grpcio, in `xds/control_plane.py`.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    client::request,
+    eventually, holds, http,
+    ports::free_port,
+    server::{Server, Setup},
+};
+
+mod certificates;
+mod control_plane;
+// What has to do with connections: certificates, headers, a control plane that is gone.
+mod connections;
+// Starts with and without a control plane.
+mod start;
+// What is taken and what is refused.
+mod updates;
+
+use control_plane::ControlPlane;
+
+/// Asked in the dialect that the Go service speaks, with pauses for impatient people.
+fn setup(server_url: &str) -> Setup {
+    [
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", server_url),
+        ("CONFIG_GRPC_XDS_NODE_ID", "tests"),
+        ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "50ms"),
+        ("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "50ms"),
+        ("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "100ms"),
+        ("LOG_LEVEL", "info"),
+    ]
+    .iter()
+    .fold(Setup::new(), |setup, (name, value)| setup.env(name, value))
+}
+
+/// A service and its control plane, which has told it `version` of `resources`.
+fn subscribed(version: &str, resources: &[Value]) -> (ControlPlane, Server) {
+    let control_plane = ControlPlane::start();
+    control_plane.tell(version, resources);
+    let server = setup(&control_plane.address).start();
+    (control_plane, server)
+}
+
+/// A resource with a limit of so many an hour for the key.
+fn limit(name: &str, domain: &str, key: &str, requests: u32) -> Value {
+    let rate_limit = json!({"unit": "HOUR", "requests_per_unit": requests});
+    json!({"config": {"name": name, "domain": domain, "descriptors": [{"key": key, "rate_limit": rate_limit}]}})
+}
+
+/// As `/rlconfig` shows that limit.
+fn shown(domain: &str, key: &str, requests: u32) -> String {
+    format!("{domain}.{key}: unit=HOUR requests_per_unit={requests}, shadow_mode: false, quota_mode: false")
+}
+
+/// Waits until `/rlconfig` shows exactly this.
+fn wait_for(server: &Server, lines: &[String]) {
+    eventually("these rules are served", || {
+        let seen = server.rules_shown();
+        holds(seen == lines, || format!("{seen:?} instead of {lines:?}\n{}", server.process.log()))
+    });
+}
+
+/// A sample of the metrics.
+fn sample(server: &Server, name: &str) -> Option<f64> {
+    server.metrics().get(name).copied()
+}
+
+/// Waits until a metric is as expected.
+fn wait_for_sample(server: &Server, name: &str, expected: impl Fn(f64) -> bool) {
+    eventually(name, || {
+        let seen = sample(server, name);
+        holds(seen.is_some_and(&expected), || format!("{seen:?}\n{}", server.process.log()))
+    });
+}

@@ -1,0 +1,211 @@
+//! A control plane that is gone, that is elsewhere, and that wants to know who asks.
+
+use std::{io::Write as _, net::TcpListener, path::PathBuf, thread};
+
+use super::{certificates::Authority, *};
+
+#[test]
+fn a_control_plane_that_is_gone_changes_nothing_and_may_be_back_with_an_older_version() {
+    let (control_plane, server) = subscribed("7", &[limit("a", "d", "k", 5)]);
+    control_plane.acknowledged("7");
+    let address = control_plane.address.clone();
+    drop(control_plane);
+    wait_for_sample(&server, "tollgate_xds_connected", |connected| connected < 0.5);
+    assert!(server.ask(request("d", &[&[("k", "v")]])).is_ok());
+    assert_eq!(server.rules_shown(), [shown("d", "k", 5)]);
+
+    let back = ControlPlane::start_at(&address, &[]);
+    let begin = back.event("request")["request"].take();
+    assert_eq!((&begin["version_info"], &begin["response_nonce"]), (&Value::Null, &Value::Null));
+    back.tell("3", &[limit("a", "d", "k", 6)]);
+    wait_for(&server, &[shown("d", "k", 6)]);
+    assert_eq!(back.acknowledged("3")["response_nonce"], "n1");
+    wait_for_sample(&server, "tollgate_xds_connected", |connected| connected > 0.5);
+    assert!(sample(&server, "tollgate_xds_reconnects_total") >= Some(1.0));
+    // What is worth a line is told once, however often it was tried.
+    let log = server.process.log();
+    assert!(log.lines().filter(|line| line.contains("it cannot be reached")).count() <= 1, "{log}");
+}
+
+#[test]
+fn a_stream_that_ends_is_begun_again() {
+    let (control_plane, server) = subscribed("1", &[limit("a", "d", "k", 5)]);
+    control_plane.acknowledged("1");
+    control_plane.hang_up();
+    control_plane.event("ended");
+    control_plane.acknowledged("1");
+    control_plane.tell("2", &[limit("a", "d", "k", 6)]);
+    wait_for(&server, &[shown("d", "k", 6)]);
+    assert_eq!(sample(&server, "ratelimit_service_config_load_success"), Some(2.0));
+}
+
+#[test]
+fn a_server_that_is_no_control_plane_does_no_harm() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            // Whoever connected may have left.
+            let _ = stream.and_then(|mut stream| stream.write_all(b"220 mail.example ESMTP\r\n"));
+        }
+    });
+    let server = setup(&address).env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
+    wait_for_log(&server, &format!("the control plane {address}: the stream broke"));
+    wait_for_sample(&server, "tollgate_xds_reconnects_total", |reconnects| reconnects > 3.0);
+    let lines = server.process.log().lines().filter(|line| line.contains("the stream broke")).count();
+    assert!(lines <= 8, "{}", server.process.log());
+    assert_eq!(http::get(server.ports.http, "/healthcheck").status, 200);
+}
+
+#[test]
+fn headers_and_metadata_are_sent_along_and_no_secret_is_logged() {
+    let control_plane = ControlPlane::start();
+    control_plane.tell("1", &[limit("a", "d", "k", 5)]);
+    let server = setup(&control_plane.address)
+        .env(
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+            "X-Team:red,authorization:Bearer s3cret,raw-bin:xyz",
+        )
+        .env("CONFIG_GRPC_XDS_NODE_METADATA", "zone=z1,rack=r=7")
+        .env("LOG_LEVEL", "debug")
+        .start();
+    let headers = control_plane.event("stream")["headers"].take();
+    assert_eq!(headers["x-team"], "red");
+    assert_eq!(headers["authorization"], "Bearer s3cret");
+    assert_eq!(headers["raw-bin"], "78797a");
+    let node = control_plane.event("request")["request"]["node"].take();
+    assert_eq!(node["metadata"], json!({"zone": "z1", "rack": "r=7"}));
+    assert_eq!(node["user_agent_name"], "tollgate");
+    assert!(!server.process.log().contains("s3cret"));
+}
+
+#[test]
+fn a_unix_socket_is_asked_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", dir.path().join("xds.sock").display());
+    let control_plane = ControlPlane::start_at(&address, &[]);
+    control_plane.tell("1", &[limit("a", "d", "k", 5)]);
+    assert_eq!(setup(&address).start().rules_shown(), [shown("d", "k", 5)]);
+}
+
+/// A directory with what both sides need for TLS.
+struct Secured {
+    dir: tempfile::TempDir,
+    authority: Authority,
+}
+
+impl Secured {
+    fn new(server_name: &str) -> Self {
+        let secured = Self { dir: tempfile::tempdir().unwrap(), authority: Authority::new() };
+        secured.authority.write(&secured.path("ca.pem"));
+        secured.authority.sign(server_name, &secured.pair("server"));
+        secured.authority.sign("tollgate", &secured.pair("client"));
+        secured
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn pair(&self, name: &str) -> [PathBuf; 2] {
+        [self.path(&format!("{name}.pem")), self.path(&format!("{name}.key"))]
+    }
+
+    /// A control plane that shows its certificate, and wants one if it is to.
+    fn control_plane(&self, wants_one: bool) -> ControlPlane {
+        let [certificate, key] = self.pair("server");
+        let ca = self.path("ca.pem");
+        let files: &[&std::path::Path] =
+            if wants_one { &[&certificate, &key, &ca] } else { &[&certificate, &key] };
+        let address = format!("localhost:{}", free_port());
+        let control_plane = ControlPlane::start_at(&address, files);
+        control_plane.tell("1", &[limit("a", "d", "k", 5)]);
+        control_plane
+    }
+
+    fn setup(&self, control_plane: &ControlPlane) -> Setup {
+        setup(&control_plane.address)
+            .env("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true")
+            .env("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", self.path("ca.pem").to_str().unwrap())
+            .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
+    }
+
+    fn with_identity(&self, setup: Setup) -> Setup {
+        let [certificate, key] = self.pair("client");
+        setup
+            .env("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", certificate.to_str().unwrap())
+            .env("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", key.to_str().unwrap())
+    }
+}
+
+/// Waits until the log tells of something.
+fn wait_for_log(server: &Server, told: &str) {
+    eventually(told, || {
+        let log = server.process.log();
+        holds(log.contains(told), || log)
+    });
+}
+
+#[test]
+fn tls_is_spoken_with_whom_the_authority_vouches_for() {
+    let secured = Secured::new("localhost");
+    let control_plane = secured.control_plane(false);
+    let server = secured.setup(&control_plane).start();
+    wait_for(&server, &[shown("d", "k", 5)]);
+
+    let others = Secured::new("localhost");
+    let server = others.setup(&control_plane).start();
+    wait_for_log(&server, "must be in the file of CONFIG_GRPC_XDS_SERVER_TLS_CACERT");
+    assert_eq!(server.rules_shown(), [""; 0]);
+}
+
+#[test]
+fn another_name_than_the_hosts_is_expected_when_it_is_set() {
+    let secured = Secured::new("control.plane");
+    let control_plane = secured.control_plane(false);
+    let server = secured.setup(&control_plane).start();
+    wait_for_log(&server, "CONFIG_GRPC_XDS_SERVER_TLS_SAN sets the name");
+    let named = secured.setup(&control_plane).env("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "control.plane").start();
+    wait_for(&named, &[shown("d", "k", 5)]);
+}
+
+#[test]
+fn plain_text_and_tls_do_not_meet_and_the_log_says_so() {
+    let secured = Secured::new("localhost");
+    let plain = ControlPlane::start_at(&format!("localhost:{}", free_port()), &[]);
+    let server = secured.setup(&plain).start();
+    wait_for_log(&server, "unset CONFIG_GRPC_XDS_SERVER_USE_TLS");
+    let control_plane = secured.control_plane(false);
+    let server = setup(&control_plane.address).env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
+    wait_for_log(&server, "if its port speaks TLS, set CONFIG_GRPC_XDS_SERVER_USE_TLS=true");
+}
+
+/// The variables that Envoy Gateway sets for xDS, with its certificates elsewhere; then a rotation of them.
+#[test]
+fn the_environment_of_envoy_gateway_is_served_and_its_certificates_rotate() {
+    let secured = Secured::new("localhost");
+    let control_plane = secured.control_plane(true);
+    let server = secured.setup(&control_plane).start();
+    wait_for_log(&server, "if it wants a certificate, CONFIG_GRPC_XDS_CLIENT_TLS_CERT");
+    assert_eq!(server.rules_shown(), [""; 0], "it shows no certificate");
+
+    let setup = secured.setup(&control_plane).env("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit");
+    let setup =
+        setup.env("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml").env("LOG_LEVEL", "info");
+    let server = secured.with_identity(setup).start();
+    wait_for(&server, &[shown("d", "k", 5)]);
+    assert_eq!(control_plane.event("stream")["stream"], "sotw");
+    assert_eq!(control_plane.event("request")["request"]["node"]["id"], "envoy-ratelimit");
+
+    // All is signed anew by another authority, and the control plane comes back with it.
+    let address = control_plane.address.clone();
+    drop(control_plane);
+    let renewed = Secured::new("localhost");
+    for name in ["ca.pem", "client.pem", "client.key"] {
+        std::fs::copy(renewed.path(name), secured.path(name)).unwrap();
+    }
+    let [certificate, key] = renewed.pair("server");
+    let back = ControlPlane::start_at(&address, &[&certificate, &key, &renewed.path("ca.pem")]);
+    back.tell("1", &[limit("a", "d", "k", 6)]);
+    wait_for(&server, &[shown("d", "k", 6)]);
+}

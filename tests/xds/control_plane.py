@@ -1,0 +1,212 @@
+"""A control plane for the tests: what xds-protos and grpcio make of xDS, with none of our own code.
+
+    control_plane.py ADDRESS [CERTIFICATE KEY [CLIENT_CA]]
+
+Commands come as lines of JSON on standard input, and what happens goes out as lines of JSON:
+
+    {"set": {"version": "1", "resources": [...]}}  from now on this is what there is to tell, on every stream
+    {"hang_up": true}                              ends every stream
+
+A resource is {"config": {...}} in protobuf's JSON, {"name": ..., "config": ...} for the name that the stream
+has for it, {"type_url": ..., "hex": ...} for bytes as they are, or {"many": N} for N descriptors.
+"""
+
+import hashlib
+import json
+import queue
+import sys
+import threading
+from concurrent import futures
+
+import grpc
+from envoy.config.core.v3 import base_pb2  # noqa: F401: the discovery messages hold its types
+from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
+from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, json_format, message_factory, struct_pb2
+
+PACKAGE = "ratelimit.config.ratelimit.v3"
+TYPE_URL = f"type.googleapis.com/{PACKAGE}.RateLimitConfig"
+
+
+def config_class():
+    """The message of one domain's rules, which xds-protos does not have."""
+    field = descriptor_pb2.FieldDescriptorProto
+    scalar = {"string": field.TYPE_STRING, "bool": field.TYPE_BOOL, "uint32": field.TYPE_UINT32}
+    messages = {
+        "RateLimitConfig": ["name string", "domain string", "descriptors *RateLimitDescriptor"],
+        "RateLimitDescriptor": [
+            "key string", "value string", "rate_limit RateLimitPolicy", "descriptors *RateLimitDescriptor",
+            "shadow_mode bool", "detailed_metric bool", "quota_mode bool", "metadata google.protobuf.Struct",
+        ],
+        "RateLimitPolicy": [
+            "unit RateLimitUnit", "requests_per_unit uint32", "unlimited bool", "name string",
+            "replaces *RateLimitReplace",
+        ],
+        "RateLimitReplace": ["name string"],
+    }
+    units = {"UNKNOWN": 0, "SECOND": 1, "MINUTE": 2, "HOUR": 3, "DAY": 4, "MONTH": 5, "YEAR": 6, "WEEK": 7}
+    file = descriptor_pb2.FileDescriptorProto(name="rls_conf.proto", package=PACKAGE, syntax="proto3")
+    file.dependency.append(struct_pb2.DESCRIPTOR.name)
+    enum = file.enum_type.add(name="RateLimitUnit")
+    for unit, number in units.items():
+        enum.value.add(name=unit, number=number)
+    for name, fields in messages.items():
+        message = file.message_type.add(name=name)
+        for number, (key, kind) in enumerate((text.split() for text in fields), 1):
+            repeated = kind.startswith("*")
+            kind = kind.lstrip("*")
+            added = message.field.add(name=key, number=number)
+            added.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+            if kind in scalar:
+                added.type = scalar[kind]
+            else:
+                added.type = field.TYPE_ENUM if kind == "RateLimitUnit" else field.TYPE_MESSAGE
+                added.type_name = f".{kind}" if "." in kind else f".{PACKAGE}.{kind}"
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.RateLimitConfig"))
+
+
+RateLimitConfig = config_class()
+
+
+def packed(resource):
+    if "hex" in resource:
+        return any_pb2.Any(type_url=resource.get("type_url", TYPE_URL), value=bytes.fromhex(resource["hex"]))
+    config = json_format.ParseDict(resource["config"], RateLimitConfig())
+    for number in range(resource.get("many", 0)):
+        # A long value makes many rules of 500 bytes each.
+        descriptor = config.descriptors.add(key="k", value=f"{number:0500}")
+        descriptor.rate_limit.unit = 4
+        descriptor.rate_limit.requests_per_unit = number
+    return any_pb2.Any(type_url=TYPE_URL, value=config.SerializeToString(deterministic=True))
+
+
+def named(resource):
+    return resource.get("name") or resource.get("config", {}).get("name", "")
+
+
+def tell(**event):
+    print(json.dumps(event), flush=True)
+
+
+class Streams:
+    """What there is to tell, and who is listening."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.told = None
+        self.listeners = set()
+        self.nonces = 0
+
+    def listen(self):
+        listener = queue.Queue()
+        with self.lock:
+            self.listeners.add(listener)
+        return listener
+
+    def leave(self, listener):
+        with self.lock:
+            self.listeners.discard(listener)
+
+    def send(self, what):
+        with self.lock:
+            for listener in self.listeners:
+                listener.put(what)
+
+    def nonce(self):
+        with self.lock:
+            self.nonces += 1
+            return f"n{self.nonces}"
+
+
+class ControlPlane(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
+    def __init__(self, streams):
+        self.streams = streams
+
+    def StreamAggregatedResources(self, requests, context):
+        yield from self.talk("sotw", requests, context, self.everything)
+
+    def DeltaAggregatedResources(self, requests, context):
+        yield from self.talk("delta", requests, context, self.changes)
+
+    def talk(self, dialect, requests, context, respond):
+        metadata = {key: value if isinstance(value, str) else value.hex() for key, value in context.invocation_metadata()}
+        tell(stream=dialect, headers=metadata, authenticated=sorted(context.auth_context()))
+        listener = self.streams.listen()
+
+        def read():
+            try:
+                for request in requests:
+                    tell(request=json_format.MessageToDict(request, preserving_proto_field_name=True))
+                    if not request.response_nonce:
+                        listener.put(("begin", request))
+            except grpc.RpcError:
+                pass
+            listener.put(("end", None))
+
+        threading.Thread(target=read, daemon=True).start()
+        state = {}
+        begun = False
+        try:
+            while True:
+                what, request = listener.get()
+                if what == "end":
+                    return
+                if what == "begin":
+                    begun = True
+                    state = dict(getattr(request, "initial_resource_versions", {}))
+                if begun and self.streams.told is not None:
+                    yield respond(state)
+        finally:
+            self.streams.leave(listener)
+            tell(ended=dialect)
+
+    def everything(self, _):
+        told = self.streams.told
+        return discovery_pb2.DiscoveryResponse(
+            version_info=told["version"], type_url=told.get("type_url", TYPE_URL), nonce=self.streams.nonce(),
+            resources=[packed(resource) for resource in told["resources"]],
+        )
+
+    def changes(self, state):
+        told = self.streams.told
+        response = discovery_pb2.DeltaDiscoveryResponse(
+            system_version_info=told["version"], type_url=TYPE_URL, nonce=self.streams.nonce()
+        )
+        now = {named(resource): packed(resource) for resource in told["resources"]}
+        versions = {name: hashlib.sha256(any.value).hexdigest()[:12] for name, any in now.items()}
+        for name, version in versions.items():
+            if state.get(name) != version:
+                response.resources.add(name=name, version=version, resource=now[name])
+        response.removed_resources.extend(sorted(set(state) - set(versions)))
+        state.clear()
+        state.update(versions)
+        return response
+
+
+def main():
+    address, *files = sys.argv[1:]
+    streams = Streams()
+    # A stream keeps a thread.
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=32))
+    ads_pb2_grpc.add_AggregatedDiscoveryServiceServicer_to_server(ControlPlane(streams), server)
+    if files:
+        certificate, key, *client_ca = (open(path, "rb").read() for path in files)
+        roots = client_ca[0] if client_ca else None
+        credentials = grpc.ssl_server_credentials([(key, certificate)], roots, require_client_auth=bool(roots))
+        server.add_secure_port(address, credentials)
+    else:
+        server.add_insecure_port(address)
+    server.start()
+    tell(listening=address)
+    for line in sys.stdin:
+        command = json.loads(line)
+        if "set" in command:
+            streams.told = command["set"]
+            streams.send(("told", None))
+        if "hang_up" in command:
+            streams.send(("end", None))
+    server.stop(0)
+
+
+main()

@@ -1,0 +1,81 @@
+//! Starts with a control plane and without one.
+
+use super::*;
+use crate::support::PATIENCE;
+
+#[test]
+fn without_a_control_plane_no_port_is_opened() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut server = setup(&address).launch();
+    eventually("the log says what is missing", || {
+        let log = server.process.log();
+        holds(log.contains(&address) && log.contains("it cannot be reached"), || log)
+    });
+    for port in [server.ports.grpc, server.ports.http] {
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+    }
+    let control_plane = ControlPlane::start_at(&address, &[]);
+    control_plane.tell("1", &[limit("a", "d", "k", 5)]);
+    eventually("it listens", || {
+        let connected = std::net::TcpStream::connect(("127.0.0.1", server.ports.debug));
+        connected.map(drop).map_err(|error| error.to_string())
+    });
+    assert_eq!(server.rules_shown(), [shown("d", "k", 5)]);
+    server.process.signal("TERM");
+    assert!(server.process.wait(PATIENCE).unwrap().success());
+}
+
+#[test]
+fn a_service_that_waits_for_rules_ends_when_it_is_told_to() {
+    let mut server = setup(&format!("127.0.0.1:{}", free_port())).launch();
+    eventually("it has begun", || {
+        let log = server.process.log();
+        holds(!log.is_empty(), || log)
+    });
+    server.process.signal("TERM");
+    assert!(server.process.wait(PATIENCE).unwrap().success());
+}
+
+#[test]
+fn a_forced_start_answers_with_an_error_until_rules_come() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let setup = setup(&address).env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true");
+    let server = setup.env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true").start();
+    let status = server.ask(request("d", &[&[("k", "v")]])).unwrap_err();
+    assert_eq!(status.message(), "no rate limit configuration loaded");
+    assert_eq!(http::get(server.ports.http, "/healthcheck").status, 500);
+    assert_eq!(sample(&server, "tollgate_xds_connected"), Some(0.0));
+    wait_for_sample(&server, "tollgate_xds_reconnects_total", |reconnects| reconnects > 1.0);
+
+    let control_plane = ControlPlane::start_at(&address, &[]);
+    control_plane.tell("1", &[limit("a", "d", "k", 5)]);
+    wait_for(&server, &[shown("d", "k", 5)]);
+    eventually("it is healthy", || {
+        let status = http::get(server.ports.http, "/healthcheck").status;
+        holds(status == 200, || status.to_string())
+    });
+}
+
+#[test]
+fn a_first_update_that_is_bad_is_enough_to_start() {
+    let (_control_plane, server) = subscribed("1", &[json!({"hex": "ff"})]);
+    let status = server.ask(request("d", &[&[("k", "v")]])).unwrap_err();
+    assert_eq!(status.message(), "no rate limit configuration loaded");
+}
+
+#[test]
+fn the_environment_of_envoy_ai_gateway_is_served() {
+    let control_plane = ControlPlane::start();
+    let quota =
+        json!({"key": "k", "quota_mode": true, "rate_limit": {"unit": "HOUR", "requests_per_unit": 5}});
+    control_plane.tell("1", &[json!({"config": {"name": "d", "domain": "d", "descriptors": [quota]}})]);
+    let server = Setup::new()
+        .env("CONFIG_TYPE", "GRPC_XDS_SOTW")
+        .env("CONFIG_GRPC_XDS_SERVER_URL", &control_plane.address)
+        .env("CONFIG_GRPC_XDS_NODE_ID", "envoy-ai-gateway-ratelimit")
+        .start();
+    assert_eq!(control_plane.event("request")["request"]["node"]["id"], "envoy-ai-gateway-ratelimit");
+    let ask = || server.ask(request("d", &[&[("k", "v")]])).unwrap();
+    let codes: Vec<i32> = (0..6).map(|_| ask().overall_code).collect();
+    assert_eq!(codes, [1, 1, 1, 1, 1, 2]);
+}

@@ -1,0 +1,226 @@
+//! What is taken, what is refused, and what either is told.
+
+use super::*;
+
+#[test]
+fn rules_are_loaded_changed_and_removed() {
+    let (control_plane, server) = subscribed("1", &[limit("a", "a", "k", 5), limit("b", "b", "k", 6)]);
+    assert_eq!(server.rules_shown(), [shown("a", "k", 5), shown("b", "k", 6)], "before the first request");
+    let begin = control_plane.event("request");
+    let begin = &begin["request"];
+    assert_eq!(begin["type_url"], "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig");
+    assert_eq!((&begin["node"]["id"], &begin["version_info"]), (&json!("tests"), &Value::Null));
+    let accepted = control_plane.answer();
+    assert_eq!((&accepted["version_info"], &accepted["response_nonce"]), (&json!("1"), &json!("n1")));
+    let remaining =
+        |domain| server.ask(request(domain, &[&[("k", "v")]])).unwrap().statuses[0].limit_remaining;
+    assert_eq!((remaining("a"), remaining("b")), (4, 5));
+
+    control_plane.tell("2", &[limit("a", "a", "k", 7), limit("b", "b", "k", 6)]);
+    wait_for(&server, &[shown("a", "k", 7), shown("b", "k", 6)]);
+    assert_eq!(control_plane.acknowledged("2")["response_nonce"], "n2");
+    assert_eq!((remaining("a"), remaining("b")), (5, 4), "counters are kept");
+
+    control_plane.tell("3", &[limit("b", "b", "k", 6)]);
+    wait_for(&server, &[shown("b", "k", 6)]);
+    control_plane.tell("4", &[limit("c", "c", "k", 8)]);
+    wait_for(&server, &[shown("c", "k", 8)]);
+    control_plane.tell("5", &[]);
+    wait_for(&server, &[]);
+    control_plane.acknowledged("5");
+    let metrics = server.metrics();
+    for (name, expected) in [
+        ("ratelimit_service_config_load_success", 5.0),
+        ("ratelimit_service_config_load_error", 0.0),
+        ("tollgate_xds_connected", 1.0),
+        ("tollgate_xds_updates_total", 5.0),
+        ("tollgate_xds_nacks_total", 0.0),
+        ("tollgate_xds_reconnects_total", 0.0),
+        ("tollgate_xds_version{version=\"5\"}", 1.0),
+    ] {
+        assert_eq!(metrics.get(name), Some(&expected), "{name}");
+    }
+}
+
+#[test]
+fn the_same_again_is_accepted_and_not_loaded() {
+    let (control_plane, server) = subscribed("1", &[limit("a", "a", "k", 5), limit("b", "b", "k", 6)]);
+    control_plane.tell("2", &[limit("b", "b", "k", 6), limit("a", "a", "k", 5)]);
+    control_plane.acknowledged("2");
+    assert_eq!(sample(&server, "ratelimit_service_config_load_success"), Some(1.0));
+}
+
+#[test]
+fn a_bad_update_is_refused_told_and_repaired() {
+    let (control_plane, server) = subscribed("1", &[limit("a", "d", "k", 5)]);
+    control_plane.acknowledged("1");
+    let bad = json!({"config": {"name": "eg/default", "domain": "d", "descriptors": [
+        {"key": "a"}, {"key": "b"}, {"key": "c", "rate_limit": {"unit": 9, "requests_per_unit": 1}}]}});
+    control_plane.tell("2", &[bad, limit("z", "", "k", 1)]);
+    let refused = control_plane.answer();
+    assert_eq!((&refused["version_info"], &refused["response_nonce"]), (&json!("1"), &json!("n2")));
+    assert_eq!(refused["error_detail"]["code"], 3);
+    let detail = refused["error_detail"]["message"].as_str().unwrap().to_owned();
+    for told in [
+        "resource eg/default: error: unknown unit `9` (at descriptors[2].rate_limit.unit); accepted, in any case: \
+         second",
+        "resource z: error: the resource names no domain",
+    ] {
+        assert!(detail.contains(told), "{told:?} in {detail:?}");
+    }
+    let log = server.process.log();
+    assert!(log.contains("resource eg/default: descriptors[2].rate_limit.unit: unknown unit `9`"), "{log}");
+    assert!(log.contains("the rules loaded before are served on"), "{log}");
+    let page = server.rules_shown().join("\n");
+    assert!(page.contains(&shown("d", "k", 5)) && page.contains("unknown unit"), "{page}");
+    assert_eq!(sample(&server, "tollgate_xds_nacks_total"), Some(1.0));
+    assert_eq!(sample(&server, "ratelimit_service_config_load_error"), Some(1.0));
+    assert_eq!(sample(&server, "tollgate_xds_version{version=\"1\"}"), Some(1.0));
+
+    control_plane.tell("3", &[limit("a", "d", "k", 6)]);
+    wait_for(&server, &[shown("d", "k", 6)]);
+    control_plane.acknowledged("3");
+}
+
+#[test]
+fn rubbish_is_refused_and_does_no_harm() {
+    let (control_plane, server) = subscribed("1", &[limit("a", "d", "k", 5)]);
+    control_plane.acknowledged("1");
+    let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+    for (resource, told) in [
+        (
+            json!({"type_url": cluster, "hex": ""}),
+            "resource 1 of the response: error: is of the type `type.googleapis.com/envoy",
+        ),
+        (json!({"hex": "ffffffff"}), "resource 1 of the response: error: its 4 bytes are not such a message"),
+        (json!({"hex": "0a02c328"}), "invalid string value"),
+        (json!({"hex": "12"}), "its 1 bytes are not such a message"),
+    ] {
+        control_plane.tell("2", &[resource, limit("a", "d", "k", 6)]);
+        let detail = control_plane.answer()["error_detail"]["message"].take();
+        assert!(detail.as_str().unwrap().contains(told), "{told:?} in {detail}");
+    }
+    control_plane.tell_whole(&json!({"version": "3", "type_url": cluster, "resources": []}));
+    let detail = control_plane.answer()["error_detail"]["message"].take();
+    assert!(detail.as_str().unwrap().contains("the response: error: is of the type"), "{detail}");
+    assert_eq!(sample(&server, "tollgate_xds_connected"), Some(1.0));
+    assert_eq!(sample(&server, "tollgate_xds_reconnects_total"), Some(0.0));
+    let page = server.rules_shown().join("\n");
+    assert!(page.contains(&shown("d", "k", 5)), "{page}");
+
+    control_plane.tell("4", &[limit("a", "d", "k", 7)]);
+    wait_for(&server, &[shown("d", "k", 7)]);
+}
+
+#[test]
+fn what_was_refused_and_comes_again_is_not_answered_at_once() {
+    let (control_plane, server) = subscribed("1", &[json!({"hex": "ff"})]);
+    control_plane.answer();
+    let begun = std::time::Instant::now();
+    for _ in 0..2 {
+        control_plane.tell("1", &[json!({"hex": "ff"})]);
+        assert!(!control_plane.answer()["error_detail"].is_null());
+    }
+    assert!(begun.elapsed() > Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(sample(&server, "ratelimit_service_config_load_error"), Some(1.0), "it was read once");
+    assert_eq!(sample(&server, "tollgate_xds_nacks_total"), Some(3.0));
+}
+
+#[test]
+fn a_domain_in_two_resources_is_refused_unless_they_are_to_be_merged() {
+    let two = [limit("a", "d", "k", 5), limit("b", "d", "m", 6)];
+    let (control_plane, server) = subscribed("1", &two);
+    let detail = control_plane.answer()["error_detail"]["message"].take();
+    assert!(
+        detail
+            .as_str()
+            .unwrap()
+            .contains("resource b: error: the domain `d` is already defined in resource a"),
+        "{detail}"
+    );
+    let status = server.ask(request("d", &[&[("k", "v")]])).unwrap_err();
+    assert_eq!(status.message(), "no rate limit configuration loaded");
+
+    let merging = setup(&control_plane.address).env("MERGE_DOMAIN_CONFIG", "true").start();
+    assert_eq!(merging.rules_shown(), [shown("d", "k", 5), shown("d", "m", 6)]);
+}
+
+#[test]
+fn ten_thousand_descriptors_of_five_megabytes_are_taken() {
+    let many = json!({"config": {"name": "a", "domain": "d"}, "many": 10_000});
+    let (control_plane, server) = subscribed("1", &[many]);
+    control_plane.acknowledged("1");
+    assert_eq!(sample(&server, "tollgate_rules"), Some(10_000.0));
+    let value = format!("{:0500}", 77);
+    let answer = server.ask(request("d", &[&[("k", &value)]])).unwrap();
+    assert_eq!(answer.statuses[0].limit_remaining, 76);
+}
+
+#[test]
+fn a_response_beyond_the_bound_is_told_with_the_variable() {
+    let control_plane = ControlPlane::start();
+    control_plane.tell("1", &[json!({"config": {"name": "a", "domain": "d"}, "many": 100})]);
+    let setup = setup(&control_plane.address).env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "1000");
+    let server = setup.env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
+    eventually("the log tells of it", || {
+        let log = server.process.log();
+        holds(log.contains("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES sets the limit"), || log)
+    });
+    control_plane.tell("2", &[limit("a", "d", "k", 5)]);
+    wait_for(&server, &[shown("d", "k", 5)]);
+}
+
+#[test]
+fn metadata_modes_and_nested_levels_arrive() {
+    let rate_limit =
+        json!({"unit": "DAY", "requests_per_unit": 2, "name": "n", "replaces": [{"name": "other"}]});
+    let inner = json!({"key": "path", "value": "/a*", "rate_limit": rate_limit, "quota_mode": true,
+        "metadata": {"team": "red", "weights": [1, {"deep": null}]}});
+    let unlimited = json!({"key": "free", "rate_limit": {"unlimited": true}});
+    let tree = json!({"config": {"name": "r", "domain": "d", "descriptors": [
+        {"key": "tenant", "descriptors": [inner]}, unlimited]}});
+    let control_plane = ControlPlane::start();
+    control_plane.tell("1", &[tree]);
+    let server = setup(&control_plane.address).env("RESPONSE_DYNAMIC_METADATA", "true").start();
+    assert_eq!(
+        server.rules_shown(),
+        [
+            "d.free: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false",
+            "d.tenant.path_/a*: unit=DAY requests_per_unit=2, shadow_mode: false, quota_mode: true",
+        ]
+    );
+    let answer = server.ask(request("d", &[&[("tenant", "x"), ("path", "/abc")]])).unwrap();
+    let limit = answer.statuses[0].current_limit.as_ref().unwrap();
+    assert_eq!((limit.name.as_str(), limit.requests_per_unit), ("n", 2));
+    let metadata = format!("{:?}", answer.dynamic_metadata);
+    assert!(metadata.contains("team") && metadata.contains("deep"), "{metadata}");
+}
+
+#[test]
+fn the_incremental_dialect_tells_what_changes() {
+    let control_plane = ControlPlane::start();
+    control_plane.tell("1", &[limit("a", "a", "k", 5), limit("b", "b", "k", 6)]);
+    let server = setup(&control_plane.address).env("CONFIG_TYPE", "GRPC_XDS_DELTA").start();
+    assert_eq!(control_plane.event("stream")["stream"], "delta");
+    assert_eq!(server.rules_shown(), [shown("a", "k", 5), shown("b", "k", 6)]);
+    assert!(control_plane.answer()["error_detail"].is_null());
+
+    control_plane.tell("2", &[limit("a", "a", "k", 7), limit("b", "b", "k", 6)]);
+    wait_for(&server, &[shown("a", "k", 7), shown("b", "k", 6)]);
+    control_plane.answer();
+    let bad = json!({"config": {"name": "a", "domain": "a", "descriptors": [{"value": "v"}]}});
+    control_plane.tell("3", &[bad, limit("b", "b", "k", 6), limit("c", "c", "k", 1)]);
+    let detail = control_plane.answer()["error_detail"]["message"].take();
+    assert!(detail.as_str().unwrap().contains("resource a: error: this descriptor has no key"), "{detail}");
+    control_plane.tell("4", &[limit("a", "a", "k", 8), limit("c", "c", "k", 1)]);
+    wait_for(&server, &[shown("a", "k", 8), shown("c", "k", 1)]);
+    control_plane.answer();
+
+    // The next stream begins with what is there, and is told of what went away meanwhile.
+    control_plane.hang_up();
+    let begin = control_plane.event("request")["request"].take();
+    assert!(begin["initial_resource_versions"]["a"].is_string(), "{begin}");
+    control_plane.answer();
+    control_plane.tell("5", &[limit("c", "c", "k", 9)]);
+    wait_for(&server, &[shown("c", "k", 9)]);
+}
