@@ -12,13 +12,13 @@ pub mod matcher;
 pub mod model;
 pub mod wildcard;
 
-mod findings;
+pub(crate) mod findings;
 mod lower;
 mod shapes;
-mod spelling;
+pub(crate) mod spelling;
 mod suspicion;
 mod unused;
-mod yaml;
+pub(crate) mod yaml;
 
 #[cfg(test)]
 mod golden;

@@ -58,6 +58,17 @@ impl Histogram {
     }
 }
 
+impl Snapshot {
+    /// This and another one together.
+    pub(super) fn with(&self, other: &Self) -> Self {
+        Self {
+            within: std::array::from_fn(|bucket| self.within[bucket] + other.within[bucket]),
+            count: self.count + other.count,
+            sum: self.sum.saturating_add(other.sum),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -6,7 +6,7 @@
 use ::prometheus::proto::Metric as Sample;
 
 use super::{
-    Stats,
+    Exposition, Stats,
     gauges::{Gauges, LocalCacheGauges, RulesGauges, StoreGauges},
     labels::Labels,
     names::{self, Metric},
@@ -24,18 +24,13 @@ impl Stats {
     /// The work grows with the series, so it is not for a thread that answers requests as well.
     #[must_use]
     pub fn render(&self, gauges: &Gauges) -> String {
-        let mut page = Page::default();
+        let mut page = match &self.exposition {
+            Exposition::Mapped(mapped) => return mapped.render(self, gauges),
+            Exposition::Own { in_milliseconds } => Page::in_milliseconds(*in_milliseconds),
+        };
         rules(&mut page, self);
-        domains(&mut page, self);
-        service(&mut page, &self.service);
-        gauges.local_cache.iter().for_each(|cache| local_cache(&mut page, cache));
-        program(&mut page);
-        bounds(&mut page, self);
-        gauges.rules.iter().for_each(|rules| rules_state(&mut page, rules));
-        gauges.store.iter().for_each(|counters| store(&mut page, counters));
-        series(&mut page, self);
-        self.process(&mut page);
-        page.finish()
+        others(&mut page, self, gauges);
+        page.finish().0
     }
 
     #[cfg(target_os = "linux")]
@@ -48,8 +43,21 @@ impl Stats {
     fn process(&self, _: &mut Page) {}
 }
 
+/// Everything that is not of a rule.
+pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
+    domains(page, stats);
+    service(page, &stats.service);
+    gauges.local_cache.iter().for_each(|cache| local_cache(page, cache));
+    program(page);
+    bounds(page, stats);
+    gauges.rules.iter().for_each(|rules| rules_state(page, rules));
+    gauges.store.iter().for_each(|counters| store(page, counters));
+    series(page, stats);
+    stats.process(page);
+}
+
 /// The metric of each counter of a rule.
-const fn metric(counter: RuleCounter) -> Metric {
+pub(super) const fn metric(counter: RuleCounter) -> Metric {
     match counter {
         RuleCounter::TotalHits => names::TOTAL_HITS,
         RuleCounter::OverLimit => names::OVER_LIMIT,
