@@ -35,6 +35,8 @@ mod memory;
 mod reload;
 // The first answer, and starts that fail.
 mod start;
+// Who is sent statistics, and by which names they are shown.
+mod statsd;
 
 // What starts the services and talks to them.
 mod support;

@@ -4,6 +4,7 @@
 //! Decisions are made on the workers' threads, rules are read on the watcher's.
 
 mod ports;
+mod sinks;
 
 use std::{error::Error, fmt, io, sync::Arc, time::Duration};
 
@@ -48,7 +49,7 @@ pub fn serve(settings: &Settings) -> Result<(), StartError> {
 
 async fn run(settings: &Settings) -> Result<(), StartError> {
     let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
-    let parts = Parts::new(settings);
+    let parts = Parts::new(settings)?;
     let ports = Ports::bind(settings)?;
     parts.source.reload(SystemClock.now());
     parts.judge_rules(settings);
@@ -65,6 +66,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let accepting = tokio::task::spawn_local(grpc::accept(ports.grpc, workers.clone(), draining));
     serve_pages(settings, &parts, ports.http, ports.debug, ports.metrics, &stopping);
     tokio::task::spawn_local(keep_house(parts.clone(), settings.clone(), stopping));
+    let flushing = sinks::start(settings, &parts.stats, parts.admin()).map_err(StartError::runtime)?;
 
     let signal = signals.wait().await;
     info!(signal, delay = ?settings.server.shutdown_delay, "told to end: not healthy any more");
@@ -74,11 +76,16 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let _ = accepting.await;
     // The pages are still served while the workers finish: a probe may want to know.
     let _ = tokio::task::spawn_blocking(move || workers.join()).await;
+    let _ = tokio::task::spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
     let _ = stop.send(true);
     drop(watcher);
     info!("ended");
     Ok(())
 }
+
+/// How long the end waits for sinks that are told the rest. Connecting and writing to one that does not
+/// answer take no longer, so that more would be waited in vain.
+const LAST_FLUSH: Duration = Duration::from_secs(3);
 
 /// The parts that live as long as the service.
 #[derive(Clone)]
@@ -92,11 +99,12 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(settings: &Settings) -> Self {
-        let stats = Arc::new(Stats::new(StatsOptions {
+    fn new(settings: &Settings) -> Result<Self, StartError> {
+        let stats = Stats::new(StatsOptions {
             max_series: settings.stats.max_series,
             shards: ShardCount::for_workers(settings.server.workers),
-        }));
+        });
+        let stats = Arc::new(stats.shown(sinks::exposition(settings)?));
         let rules = &settings.rules;
         let directory = RulesDir {
             root: rules.root.clone(),
@@ -121,7 +129,7 @@ impl Parts {
             stats.clone(),
             Arc::new(SystemClock),
         ));
-        Self { stats, source, store, over_limit, limiter, health: Arc::default() }
+        Ok(Self { stats, source, store, over_limit, limiter, health: Arc::default() })
     }
 
     fn grpc(&self) -> grpc::Parts {

@@ -71,7 +71,9 @@ impl Admin {
         page
     }
 
-    fn gauges(&self) -> Gauges {
+    /// The present state of the rooms that statistics do not know.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
         Gauges {
             rules: Some(rules_gauges(&self.source.state())),
             store: self.store.usage().map(|usage| StoreGauges {

@@ -83,6 +83,12 @@ fn names_become_what_the_exporter_makes_of_them() {
 }
 
 #[test]
+fn the_file_that_the_manual_shows_is_taken_without_a_warning() {
+    let (_, rest) = include_str!("../../../docs/statsd.md").split_once("```yaml mapper\n").unwrap();
+    assert_eq!(told(rest.split_once("```").unwrap().0), [""; 0]);
+}
+
+#[test]
 fn every_mistake_is_told_with_its_place() {
     let yaml = "mappings:\n- match: 'a..b'\n  name: 9x\n- match: '('\n  match_type: regex\n  name: ok\n  \
                 labels: {a-b: x, le: y, __name__: z}\n- {name: x}\n- {match: a.b, action: destroy}\n- 7\n";
@@ -204,6 +210,28 @@ fn names_that_are_gone_are_not_remembered_for_ever() {
     let page = mapped.render(&Stats::new(StatsOptions::default()), &Gauges::default());
     assert!(!page.contains("key1"), "{page}");
     assert!(format!("{mapped:?}").len() < 100_000);
+}
+
+#[test]
+fn a_known_page_of_many_rules_takes_at_most_twice_the_time_of_our_own() {
+    let yaml = "mappings:\n- match: 'ratelimit\\.service\\.rate_limit\\.([^.]*)\\.(.*)\\.([^.]*)'\n  \
+                match_type: regex\n  name: rl_$3\n  labels: {domain: $1, rule: $2}\n";
+    let stats = Stats::new(StatsOptions::default());
+    for n in 0..3_000 {
+        stats.rule(&format!("domain.key_{n}.deeper_{n}")).add(RuleCounter::TotalHits, 1);
+    }
+    let mapped = Mapped::new(mapper(yaml));
+    let fastest = |render: &dyn Fn() -> String| {
+        let took = || {
+            let begun = std::time::Instant::now();
+            assert!(render().len() > 300_000);
+            begun.elapsed()
+        };
+        (0..4).map(|_| took()).min().unwrap()
+    };
+    let own = fastest(&|| stats.render(&Gauges::default()));
+    let by_mapper = fastest(&|| mapped.render(&stats, &Gauges::default()));
+    assert!(by_mapper < 2 * own, "{by_mapper:?} by the mapper, {own:?} by our own names");
 }
 
 proptest! {

@@ -74,6 +74,7 @@ impl Template {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::Value as Json;
 
     use super::*;
 
@@ -87,6 +88,50 @@ mod tests {
         assert_eq!(filled("$1-$0$2."), "a-a.");
         assert_eq!(filled("$3 $12 ${1} $ $x $"), "$3 $12 ${1} $ $x $");
         assert_eq!(filled("$99999999999999999999$1"), "$99999999999999999999a");
+    }
+
+    #[test]
+    fn names_become_what_the_go_service_makes_of_them() {
+        let recorded = include_str!("../../../tests/statsd/mogrifiers.jsonl");
+        // Blanks around a key or a value are taken off here.
+        let bare = |tag: &str| tag.split(':').map(str::trim).collect::<Vec<_>>().join(":");
+        let mut seen = 0;
+        for line in recorded.lines() {
+            let case: Json = serde_json::from_str(line).unwrap();
+            let keys = case["keys"].as_array().unwrap().iter().map(|key| key.as_str().unwrap());
+            let env = |name: &str| case["env"][name].as_str().map(ToOwned::to_owned);
+            let list = keys.collect::<Vec<_>>().join(",");
+            let variable = |name: &str| match name {
+                "USE_DOG_STATSD" => Some("true".to_owned()),
+                "USE_DOG_STATSD_MOGRIFIERS" => Some(list.clone()),
+                _ => env(name),
+            };
+            let read = crate::settings::Settings::read(&variable, &|_| false, 1);
+            if case["refused"].as_bool() == Some(true) {
+                assert!(read.is_err(), "{case}");
+                continue;
+            }
+            let dog = read.unwrap().0.stats.sinks.dog.unwrap();
+            let mogrifiers =
+                dog.mogrifiers.iter().map(|m| Mogrifier::new(m.pattern.regex().clone(), &m.name, &m.tags));
+            let mogrifiers: Vec<_> = mogrifiers.collect();
+            for said in case["said"].as_array().unwrap() {
+                let asked = said["asked"].as_str().unwrap();
+                let (name, tags) = mogrifiers
+                    .iter()
+                    .find_map(|mogrifier| mogrifier.apply(asked))
+                    .unwrap_or((asked.to_owned(), Vec::new()));
+                assert_eq!(name, said["name"].as_str().unwrap(), "{case}");
+                let mut tags: Vec<_> =
+                    tags.into_iter().map(|(key, value)| format!("{key}:{value}")).collect();
+                tags.sort();
+                let expected: Vec<_> =
+                    said["tags"].as_array().unwrap().iter().map(|tag| bare(tag.as_str().unwrap())).collect();
+                assert_eq!(tags, expected, "{case}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 20, "only {seen} names were asked for");
     }
 
     proptest! {

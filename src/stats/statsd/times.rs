@@ -85,7 +85,9 @@ mod tests {
             let histogram = Histogram::new(ShardCount::for_workers(1));
             let mut times = Times::default();
             for round in rounds {
-                round.iter().for_each(|nanos| histogram.observe(Duration::from_nanos(*nanos)));
+                for nanos in &round {
+                    histogram.observe(Duration::from_nanos(*nanos));
+                }
                 times.enter(&histogram.snapshot());
                 let (mut number, mut sum) = (0, 0.0);
                 for (amount, told, counted) in times.owed() {
