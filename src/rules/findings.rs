@@ -15,7 +15,7 @@ const MAX_FINDINGS: usize = 500;
 
 /// The findings of one file.
 #[derive(Debug)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     file: String,
     found: Vec<Diagnostic>,
     known: HashSet<(Option<Place>, String)>,
@@ -27,7 +27,7 @@ pub(super) struct Findings {
 
 /// The way from the top of a file to a value.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Path<'a> {
+pub(crate) enum Path<'a> {
     /// The file as a whole.
     File,
     /// The value of a key.
@@ -38,12 +38,12 @@ pub(super) enum Path<'a> {
 
 impl<'a> Path<'a> {
     /// The way to the value of a key here.
-    pub(super) fn key(&'a self, key: &'a str) -> Self {
+    pub(crate) fn key(&'a self, key: &'a str) -> Self {
         Path::Key(self, key)
     }
 
     /// The way to an item here.
-    pub(super) fn item(&'a self, at: usize) -> Self {
+    pub(crate) fn item(&'a self, at: usize) -> Self {
         Path::Item(self, at)
     }
 }
@@ -61,7 +61,7 @@ impl fmt::Display for Path<'_> {
 
 impl Findings {
     /// No findings yet in this file. `portable` says whether what the Go service would refuse is to be one.
-    pub(super) fn of(file: &str, portable: bool) -> Self {
+    pub(crate) fn of(file: &str, portable: bool) -> Self {
         Self {
             file: file.to_owned(),
             found: Vec::new(),
@@ -73,28 +73,28 @@ impl Findings {
     }
 
     /// The file's name.
-    pub(super) fn file(&self) -> &str {
+    pub(crate) fn file(&self) -> &str {
         &self.file
     }
 
     /// True when the file cannot be served.
-    pub(super) fn has_errors(&self) -> bool {
+    pub(crate) fn has_errors(&self) -> bool {
         self.has_errors
     }
 
     /// Something that keeps the file from being served.
-    pub(super) fn error(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
+    pub(crate) fn error(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
         self.add(Severity::Error, Some(place), path, message, help);
     }
 
     /// Something that hardly means what it says.
-    pub(super) fn warning(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
+    pub(crate) fn warning(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
         self.add(Severity::Warning, Some(place), path, message, help);
     }
 
     /// Something that the Go service would refuse, and that is none of its own: each such key and each such
     /// construct is handed in here, wherever it is met.
-    pub(super) fn unportable(&mut self, place: Place, path: &Path<'_>, what: &str) {
+    pub(crate) fn unportable(&mut self, place: Place, path: &Path<'_>, what: &str) {
         if self.portable {
             let help = "leave it out of files that the Go service is to read as well";
             self.warning(place, path, format!("the Go service refuses {what}"), Some(help.to_owned()));
@@ -102,7 +102,7 @@ impl Findings {
     }
 
     /// Why the file could not be read at all.
-    pub(super) fn fault(&mut self, fault: Fault) {
+    pub(crate) fn fault(&mut self, fault: Fault) {
         self.add(Severity::Error, fault.place, &Path::File, fault.message, fault.help);
     }
 
@@ -125,7 +125,7 @@ impl Findings {
     }
 
     /// All findings, in the order of their places.
-    pub(super) fn into_sorted(mut self) -> Vec<Diagnostic> {
+    pub(crate) fn into_sorted(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|finding| finding.place);
         if self.left_out > 0 {
             self.found.push(Diagnostic {
@@ -142,7 +142,7 @@ impl Findings {
 }
 
 /// A text of the file as a message shows it: between backticks, on one line, cut where it is long.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 60;
     let shown: String = text.chars().take(SHOWN).collect();
     let cut = if shown.len() < text.len() { "…" } else { "" };

@@ -81,7 +81,9 @@ impl Admin {
         page
     }
 
-    fn gauges(&self) -> Gauges {
+    /// The present state of the rooms that statistics do not know.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
         Gauges {
             rules: Some(rules_gauges(&self.source.state())),
             store: self.store.usage().or_else(|| self.limiter.local_usage()).map(|usage| StoreGauges {
