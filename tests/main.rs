@@ -39,6 +39,8 @@ mod redis;
 mod reload;
 // The first answer, and starts that fail.
 mod start;
+// Who is sent statistics, and by which names they are shown.
+mod statsd;
 
 // TLS on the gRPC port: certificates that change, clients that are refused.
 mod tls;

@@ -7,6 +7,7 @@ mod house;
 mod parts;
 mod ports;
 mod rules;
+mod sinks;
 
 use std::{error::Error, fmt, io, pin::pin, sync::Arc, time::Duration};
 
@@ -67,6 +68,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
         tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
     }
     tokio::task::spawn_local(house::keep_house(parts.clone(), settings.clone(), stopping));
+    let flushing = sinks::start(settings, &parts.stats, parts.admin()).map_err(StartError::runtime)?;
 
     let signal = tokio::select! {
         signal = signal => signal,
@@ -79,11 +81,16 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let _ = accepting.await;
     // The pages are still served while the workers finish: a probe may want to know.
     let _ = tokio::task::spawn_blocking(move || workers.join()).await;
+    let _ = tokio::task::spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
     let _ = stop.send(true);
     drop(feed);
     info!("ended");
     Ok(())
 }
+
+/// How long the end waits for sinks that are told the rest. Connecting and writing to one that does not
+/// answer take no longer, so that more would be waited in vain.
+const LAST_FLUSH: Duration = Duration::from_secs(3);
 
 fn serve_pages(
     settings: &Settings,

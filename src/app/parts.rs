@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::StartError;
+use super::{StartError, sinks};
 use crate::{
     clock::{Clock, SystemClock},
     limiter::{self, Bounds, HeaderNames, Limiter, OverLimitCache, Policy},
@@ -34,10 +34,11 @@ pub(super) struct Parts {
 
 impl Parts {
     pub(super) fn new(settings: &Settings, tls: Option<Arc<Tls>>) -> Result<Self, StartError> {
-        let stats = Arc::new(Stats::new(StatsOptions {
+        let stats = Stats::new(StatsOptions {
             max_series: settings.stats.max_series,
             shards: ShardCount::for_workers(settings.server.workers),
-        }));
+        });
+        let stats = Arc::new(stats.shown(sinks::exposition(settings)?));
         let counters = stats.clone();
         let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
         let source = Arc::new(Source::new(settings.rules.merge_domains, attach));

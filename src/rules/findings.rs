@@ -15,7 +15,7 @@ const MAX_FINDINGS: usize = 500;
 
 /// The findings of one file.
 #[derive(Debug)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     kind: Kind,
     file: String,
     found: Vec<Diagnostic>,
@@ -37,7 +37,7 @@ pub(super) enum Kind {
 
 /// The way from the top of a file to a value.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Path<'a> {
+pub(crate) enum Path<'a> {
     /// The file as a whole.
     File,
     /// The value of a key.
@@ -57,12 +57,12 @@ impl fmt::Display for Kind {
 
 impl<'a> Path<'a> {
     /// The way to the value of a key here.
-    pub(super) fn key(&'a self, key: &'a str) -> Self {
+    pub(crate) fn key(&'a self, key: &'a str) -> Self {
         Path::Key(self, key)
     }
 
     /// The way to an item here.
-    pub(super) fn item(&'a self, at: usize) -> Self {
+    pub(crate) fn item(&'a self, at: usize) -> Self {
         Path::Item(self, at)
     }
 }
@@ -80,7 +80,7 @@ impl fmt::Display for Path<'_> {
 
 impl Findings {
     /// No findings yet in this file. `portable` says whether what the Go service would refuse is to be one.
-    pub(super) fn of(file: &str, portable: bool) -> Self {
+    pub(crate) fn of(file: &str, portable: bool) -> Self {
         Self {
             kind: Kind::File,
             file: file.to_owned(),
@@ -116,28 +116,28 @@ impl Findings {
     }
 
     /// The file's name.
-    pub(super) fn file(&self) -> &str {
+    pub(crate) fn file(&self) -> &str {
         &self.file
     }
 
     /// True when the file cannot be served.
-    pub(super) fn has_errors(&self) -> bool {
+    pub(crate) fn has_errors(&self) -> bool {
         self.has_errors
     }
 
     /// Something that keeps the file from being served.
-    pub(super) fn error(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
+    pub(crate) fn error(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
         self.add(Severity::Error, Some(place), path, message, help);
     }
 
     /// Something that hardly means what it says.
-    pub(super) fn warning(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
+    pub(crate) fn warning(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
         self.add(Severity::Warning, Some(place), path, message, help);
     }
 
     /// Something that the Go service would refuse, and that is none of its own: each such key and each such
     /// construct is handed in here, wherever it is met.
-    pub(super) fn unportable(&mut self, place: Place, path: &Path<'_>, what: &str) {
+    pub(crate) fn unportable(&mut self, place: Place, path: &Path<'_>, what: &str) {
         if self.portable {
             let help = "leave it out of files that the Go service is to read as well";
             self.warning(place, path, format!("the Go service refuses {what}"), Some(help.to_owned()));
@@ -145,7 +145,7 @@ impl Findings {
     }
 
     /// Why the file could not be read at all.
-    pub(super) fn fault(&mut self, fault: Fault) {
+    pub(crate) fn fault(&mut self, fault: Fault) {
         self.add(Severity::Error, fault.place, &Path::File, fault.message, fault.help);
     }
 
@@ -168,7 +168,7 @@ impl Findings {
     }
 
     /// All findings, in the order of their places.
-    pub(super) fn into_sorted(mut self) -> Vec<Diagnostic> {
+    pub(crate) fn into_sorted(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|finding| finding.place);
         if self.kind == Kind::Resource {
             self.found.iter_mut().for_each(|finding| finding.place = None);
@@ -188,7 +188,7 @@ impl Findings {
 }
 
 /// A text of the file as a message shows it: between backticks, on one line, cut where it is long.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     const SHOWN: usize = 60;
     let shown: String = text.chars().take(SHOWN).collect();
     let cut = if shown.len() < text.len() { "…" } else { "" };

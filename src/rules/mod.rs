@@ -13,15 +13,15 @@ pub mod matcher;
 pub mod model;
 pub mod wildcard;
 
-mod findings;
+pub(crate) mod findings;
 mod lower;
 mod messages;
 mod shapes;
-mod spelling;
+pub(crate) mod spelling;
 mod store_failure;
 mod suspicion;
 mod unused;
-mod yaml;
+pub(crate) mod yaml;
 
 #[cfg(test)]
 mod golden;

@@ -83,7 +83,9 @@ impl Admin {
         page
     }
 
-    fn gauges(&self) -> Gauges {
+    /// The present state of the rooms that statistics do not know.
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
         Gauges {
             rules: Some(rules_gauges(&self.source.state())),
             xds: self.xds.as_ref().map(|status| {

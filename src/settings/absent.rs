@@ -7,20 +7,8 @@ use super::{reader::Reader, vars};
 
 /// Looks for what this version lacks.
 pub(super) fn check(reader: &mut Reader<'_>) {
-    for var in [
-        vars::USE_STATSD,
-        vars::USE_DOG_STATSD,
-        vars::PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS,
-        vars::TRACING_ENABLED,
-    ] {
-        if reader.flag(var) {
-            reader.warn(var, "does nothing in this version");
-        }
-    }
-    for var in [vars::EXTRA_TAGS, vars::PROMETHEUS_MAPPER_YAML] {
-        if reader.is_set(var) {
-            reader.warn(var, "does nothing in this version; metrics have their default names and labels");
-        }
+    if reader.flag(vars::TRACING_ENABLED) {
+        reader.warn(vars::TRACING_ENABLED, "does nothing in this version");
     }
 }
 

@@ -7,6 +7,7 @@ use std::{path::PathBuf, time::Duration};
 use tracing::level_filters::LevelFilter;
 
 pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Secret};
+pub use super::sinks::Sinks;
 pub use super::xds::{Xds, XdsBackoff, XdsServer, XdsTls};
 use super::{GrpcTls, HostPort};
 
@@ -174,10 +175,16 @@ pub struct HeaderNames {
 }
 
 /// Who is told the statistics.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct StatsSettings {
     /// Where Prometheus finds them, if it may.
     pub prometheus: Option<Prometheus>,
+    /// A file that gives names and labels to what Prometheus finds; it may be missing.
+    pub mapper: Option<PathBuf>,
+    /// Without such a file, response times are in milliseconds, whatever their name says.
+    pub response_time_in_milliseconds: bool,
+    /// Who is sent them.
+    pub sinks: Sinks,
     /// Series of rules' metrics before they share one a domain.
     pub max_series: usize,
 }

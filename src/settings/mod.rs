@@ -18,6 +18,7 @@ pub mod grpc_tls;
 mod misspelt;
 mod reader;
 pub mod redis;
+pub mod sinks;
 #[cfg(test)]
 mod tests;
 pub mod xds;
@@ -194,8 +195,12 @@ fn stats(reader: &mut Reader<'_>) -> StatsSettings {
         path: reader.parsed(vars::PROMETHEUS_PATH, names::url_path),
     };
     let (wanted, disabled) = (reader.flag(vars::USE_PROMETHEUS), reader.flag(vars::DISABLE_STATS));
+    let mapper = reader.text(vars::PROMETHEUS_MAPPER_YAML);
     StatsSettings {
         prometheus: (wanted && !disabled).then_some(prometheus),
+        mapper: (!mapper.is_empty()).then(|| mapper.into()),
+        response_time_in_milliseconds: reader.flag(vars::PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS),
+        sinks: sinks::read(reader),
         max_series: reader.count(vars::METRICS_MAX_SERIES, 1),
     }
 }

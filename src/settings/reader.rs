@@ -78,6 +78,11 @@ impl<'a> Reader<'a> {
         (self.env)(name).is_some_and(|value| !value.is_empty())
     }
 
+    /// The value of a variable whose name is made of another's value.
+    pub(super) fn value_of(&self, name: &str) -> Option<String> {
+        (self.env)(name)
+    }
+
     /// Any text; an empty one stays empty.
     pub(super) fn text(&self, var: Var) -> String {
         self.raw(var).unwrap_or_else(|| var.default.to_owned())

@@ -204,20 +204,36 @@ variables! {
         PROMETHEUS_ADDR = ":9090", "Address of the metrics' port, as `host:port`; without a host, all \
             addresses.";
         PROMETHEUS_PATH = "/metrics", "Path of the metrics.";
+        PROMETHEUS_MAPPER_YAML = "", "Path of a file in the format of `statsd_exporter` that gives metrics names and \
+            labels; a missing one changes nothing.";
+        PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS = "false", "Response times are in milliseconds, though the name \
+            says seconds; not with a file of one's own.";
         METRICS_MAX_SERIES = "10000", "Names that requests make for metrics (`detailed_metric`, \
             `value_to_metric`, limits brought along), of six series each; what comes after is counted under one name a domain.";
-        DISABLE_STATS = "false", "Turns metrics off, whatever the others say.";
+        DISABLE_STATS = "false", "Turns metrics and sinks off, whatever the others say.";
+        USE_STATSD = "true", "Sends statistics to statsd. When it is not set, not if `USE_PROMETHEUS` or \
+            `USE_DOG_STATSD` is set to true, and it is no trouble if nobody listens.";
+        STATSD_HOST = "localhost", "Host of statsd.";
+        STATSD_PORT = "8125", "Its port.";
+        STATSD_PROTOCOL = "tcp", "`tcp` as in the Go service, `udp`, or the path of a unix socket in place of host \
+            and port.";
+        USE_DOG_STATSD = "false", "Sends statistics with tags, as Datadog's agent reads them.";
+        DOG_STATSD_ADDR = "", "Where the agent listens: `host:port` (UDP), or the path of its unix socket; not set, \
+            at `STATSD_HOST` and `STATSD_PORT`.";
+        USE_DOG_STATSD_MOGRIFIERS = "", "Names, with commas between, of rules that make tags of parts of a metric's \
+            name: `DOG_STATSD_MOGRIFIER_<NAME>_PATTERN`, `…_NAME` and `…_TAGS`.";
+        DD_ENTITY_ID = "", "Tag `dd.internal.entity_id` of what the agent is sent.";
+        DD_ENV = "", "Tag `env` of it.";
+        DD_SERVICE = "", "Tag `service` of it.";
+        DD_VERSION = "", "Tag `version` of it.";
+        EXTRA_TAGS = "", "Tags of everything that is sent, to statsd too: `key:value,key:value`.";
+        STATS_FLUSH_INTERVAL = "10s", "How often it is sent.";
     }
     "Logs" {
         LOG_LEVEL = "WARN", "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and `panic` for silence.";
         LOG_FORMAT = "text", "`text`, or `json` with `@timestamp`, `@message` and `level`.";
     }
     "Of the Go service, not in this version" {
-        USE_STATSD = "false", "Does nothing but warn. The Go service has it on by default.";
-        USE_DOG_STATSD = "false", "Does nothing but warn.";
-        EXTRA_TAGS = "", "Does nothing but warn.";
-        PROMETHEUS_MAPPER_YAML = "", "Does nothing but warn: metrics have their default names.";
-        PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS = "false", "Does nothing but warn.";
         TRACING_ENABLED = "false", "Does nothing but warn.";
     }
 }

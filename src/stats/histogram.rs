@@ -11,7 +11,7 @@ use super::{
 
 /// The upper bounds of the buckets, in microseconds. 20 ms is among them because that is how long Envoy
 /// waits unless told otherwise: an answer in a later bucket came too late to count.
-const BOUNDS_MICROS: [u32; 16] = [
+pub(super) const BOUNDS_MICROS: [u32; 16] = [
     10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000,
 ];
@@ -62,13 +62,23 @@ impl Histogram {
 }
 
 impl Snapshot {
-    /// In seconds, as the page tells it.
-    pub(super) fn in_seconds(&self) -> Distribution {
-        let seconds = BOUNDS_MICROS.map(|bound| f64::from(bound) / 1e6);
+    /// In so many units to a second, as the page tells it.
+    pub(super) fn in_units(&self, units: f64) -> Distribution {
+        // A thousandth is no binary fraction: multiplied by it, a bound would end in odd digits.
+        let bounds = BOUNDS_MICROS.map(|bound| f64::from(bound) / (1e6 / units));
         Distribution {
-            within: seconds.into_iter().zip(self.within).collect(),
+            within: bounds.into_iter().zip(self.within).collect(),
             count: self.count,
-            sum: self.sum.as_secs_f64(),
+            sum: self.sum.as_secs_f64() * units,
+        }
+    }
+
+    /// This and another one together.
+    pub(super) fn with(&self, other: &Self) -> Self {
+        Self {
+            within: std::array::from_fn(|bucket| self.within[bucket] + other.within[bucket]),
+            count: self.count + other.count,
+            sum: self.sum.saturating_add(other.sum),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Statistics: what is counted of rules and of the service, and the page that Prometheus scrapes.
 //!
 //! Reading order: `rule` and `service` hold the counters, [`shard`] is what they are made of, `registry`
-//! keeps a rule's counters by name, `prometheus` writes the page, `names` declares every metric. The
-//! limiter, the source of rules and the server add; the server alone reads.
+//! keeps a rule's counters by name, `prometheus` writes the page, `names` declares every metric; [`mapper`]
+//! writes the page by names of the operator's, and [`statsd`] sends what was counted to those who wait for
+//! it. The limiter, the source of rules and the server add; the server and the sinks read.
 //!
 //! Counters are kept by the rule's full key, the name that statsd knows it by; the labels of Prometheus
 //! are made from it when the page is written. A rule's series appear, all of them, with its first hit.
@@ -25,9 +26,11 @@
 
 mod bounded;
 mod directory;
+mod flat;
 mod gauges;
 mod histogram;
 mod labels;
+pub mod mapper;
 mod names;
 mod page;
 mod prometheus;
@@ -35,13 +38,14 @@ mod registry;
 mod rule;
 mod service;
 pub mod shard;
+pub mod statsd;
 #[cfg(test)]
 mod tests;
 mod unknown_domains;
 
 use std::{fmt, sync::Arc};
 
-use self::{registry::Registry, unknown_domains::UnknownDomains};
+use self::{mapper::Mapped, registry::Registry, unknown_domains::UnknownDomains};
 
 pub use self::{
     gauges::{
@@ -78,11 +82,31 @@ impl Default for StatsOptions {
     }
 }
 
+/// By which names the page shows what was counted.
+#[derive(Debug)]
+pub enum Exposition {
+    /// By our own.
+    Own {
+        /// Response times in milliseconds, though their name says seconds
+        /// (`PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS`).
+        in_milliseconds: bool,
+    },
+    /// By those that a file gives (`PROMETHEUS_MAPPER_YAML`).
+    Mapped(Box<Mapped>),
+}
+
+impl Default for Exposition {
+    fn default() -> Self {
+        Self::Own { in_milliseconds: false }
+    }
+}
+
 /// All statistics of one service. Shared by all its rooms.
 pub struct Stats {
     registry: Registry,
     unknown_domains: UnknownDomains,
     service: ServiceStats,
+    exposition: Exposition,
     #[cfg(target_os = "linux")]
     process: ::prometheus::process_collector::ProcessCollector,
 }
@@ -95,9 +119,16 @@ impl Stats {
             registry: Registry::new(options),
             unknown_domains: UnknownDomains::new(options),
             service: ServiceStats::new(options.shards),
+            exposition: Exposition::default(),
             #[cfg(target_os = "linux")]
             process: ::prometheus::process_collector::ProcessCollector::for_self(),
         }
+    }
+
+    /// The same, shown by other names.
+    #[must_use]
+    pub fn shown(self, exposition: Exposition) -> Self {
+        Self { exposition, ..self }
     }
 
     /// The counters of a rule, by its full key: `domain.key_value.key2…`. They are made on first use and

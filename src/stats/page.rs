@@ -1,7 +1,8 @@
 //! The Prometheus page while it is written: one metric after another, each with its samples.
 //!
 //! Each metric becomes text before the next one is made, so that a page of many series is never in
-//! memory twice.
+//! memory twice. Whoever names metrics otherwise than the page does takes them from it instead of the
+//! text: see [`Page::apart`].
 
 use ::prometheus::{
     TextEncoder,
@@ -9,15 +10,33 @@ use ::prometheus::{
 };
 
 use super::{
+    flat::{self, Single, Value},
     gauges::Distribution,
+    histogram::Snapshot,
     names::{Kind, Metric},
 };
 
 /// The page so far.
 #[derive(Default)]
-pub(super) struct Page(String);
+pub(super) struct Page {
+    text: String,
+    /// Response times are told in milliseconds, as old versions of the Go service did.
+    in_milliseconds: bool,
+    /// What has a name in statsd's language, where that is put aside instead of being written.
+    apart: Option<Vec<Single>>,
+}
 
 impl Page {
+    /// A page that puts aside what has a name in statsd's language.
+    pub(super) fn apart() -> Self {
+        Self { apart: Some(Vec::new()), ..Self::default() }
+    }
+
+    /// A page whose response times may be in milliseconds.
+    pub(super) fn in_milliseconds(in_milliseconds: bool) -> Self {
+        Self { in_milliseconds, ..Self::default() }
+    }
+
     /// Writes a metric that has a single series without labels.
     pub(super) fn value(&mut self, metric: &Metric, value: impl Number) {
         self.values(metric, [([], value)]);
@@ -29,14 +48,28 @@ impl Page {
         metric: &Metric,
         series: impl IntoIterator<Item = ([&'a str; LABELS], N)>,
     ) {
+        let series = series.into_iter();
+        let series = series.filter(|(labels, n)| !self.puts_aside(metric, labels, Value::Number(n.whole())));
         let sample = |(labels, value): ([&str; LABELS], N)| {
             let mut sample = labelled(metric, &labels);
             set(&mut sample, metric.kind, value.float());
             sample
         };
-        let mut family = family(metric);
-        family.set_metric(series.into_iter().map(sample).collect());
-        self.family(&family);
+        let samples = series.map(sample).collect();
+        self.samples(metric, samples);
+    }
+
+    /// Writes how long answers took.
+    pub(super) fn times<'a>(
+        &mut self,
+        metric: &Metric,
+        series: impl IntoIterator<Item = ([&'a str; 1], Snapshot)>,
+    ) {
+        let units = if self.in_milliseconds { 1e3 } else { 1.0 };
+        let series = series.into_iter();
+        let series = series.filter(|(labels, times)| !self.puts_aside(metric, labels, Value::Times(*times)));
+        let series: Vec<_> = series.map(|(labels, times)| (labels, times.in_units(units))).collect();
+        self.histograms(metric, series);
     }
 
     /// Writes a histogram with its series.
@@ -50,8 +83,21 @@ impl Page {
             sample.set_histogram(histogram(&values));
             sample
         };
+        self.samples(metric, series.into_iter().map(sample).collect());
+    }
+
+    /// True when this series has a name in statsd's language and is put aside.
+    fn puts_aside(&mut self, metric: &Metric, labels: &[&str], value: Value) -> bool {
+        let Some(apart) = &mut self.apart else { return false };
+        let Some(name) = flat::of_single(metric, labels) else { return false };
+        let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+        apart.push(Single { name, metric: *metric, labels, value });
+        true
+    }
+
+    fn samples(&mut self, metric: &Metric, samples: Vec<Sample>) {
         let mut family = family(metric);
-        family.set_metric(series.into_iter().map(sample).collect());
+        family.set_metric(samples);
         self.family(&family);
     }
 
@@ -59,12 +105,13 @@ impl Page {
     pub(super) fn family(&mut self, family: &MetricFamily) {
         if !family.get_metric().is_empty() {
             // The encoder refuses only families without a name or without series.
-            let _ = TextEncoder::new().encode_utf8(std::slice::from_ref(family), &mut self.0);
+            let _ = TextEncoder::new().encode_utf8(std::slice::from_ref(family), &mut self.text);
         }
     }
 
-    pub(super) fn finish(self) -> String {
-        self.0
+    /// The text, and what was put aside.
+    pub(super) fn finish(self) -> (String, Vec<Single>) {
+        (self.text, self.apart.unwrap_or_default())
     }
 }
 
@@ -132,6 +179,8 @@ fn histogram(values: &Distribution) -> Histogram {
 pub(super) trait Number {
     /// The nearest float.
     fn float(self) -> f64;
+    /// The nearest whole number, none below zero.
+    fn whole(&self) -> u64;
 }
 
 impl Number for u64 {
@@ -139,10 +188,19 @@ impl Number for u64 {
     fn float(self) -> f64 {
         self as f64
     }
+
+    fn whole(&self) -> u64 {
+        *self
+    }
 }
 
 impl Number for f64 {
     fn float(self) -> f64 {
         self
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast rounds into range")]
+    fn whole(&self) -> u64 {
+        self.round() as u64
     }
 }

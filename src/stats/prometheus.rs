@@ -6,7 +6,7 @@
 use ::prometheus::proto::Metric as Sample;
 
 use super::{
-    Stats,
+    Exposition, Stats,
     gauges::{Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges, TlsGauges, XdsGauges},
     labels::Labels,
     names::{self, Metric},
@@ -25,22 +25,13 @@ impl Stats {
     /// The work grows with the series, so it is not for a thread that answers requests as well.
     #[must_use]
     pub fn render(&self, gauges: &Gauges) -> String {
-        let mut page = Page::default();
+        let mut page = match &self.exposition {
+            Exposition::Mapped(mapped) => return mapped.render(self, gauges),
+            Exposition::Own { in_milliseconds } => Page::in_milliseconds(*in_milliseconds),
+        };
         rules(&mut page, self);
-        domains(&mut page, self);
-        service(&mut page, &self.service);
-        gauges.local_cache.iter().for_each(|cache| local_cache(&mut page, cache));
-        pools(&mut page, &gauges.pools);
-        store_failures(&mut page, &self.service);
-        program(&mut page);
-        bounds(&mut page, self);
-        gauges.tls.iter().for_each(|gauges| tls(&mut page, gauges));
-        gauges.rules.iter().for_each(|rules| rules_state(&mut page, rules));
-        gauges.xds.iter().for_each(|control_plane| xds(&mut page, control_plane));
-        gauges.store.iter().for_each(|counters| store(&mut page, counters));
-        series(&mut page, self);
-        self.process(&mut page);
-        page.finish()
+        others(&mut page, self, gauges);
+        page.finish().0
     }
 
     #[cfg(target_os = "linux")]
@@ -53,8 +44,25 @@ impl Stats {
     fn process(&self, _: &mut Page) {}
 }
 
+/// Everything that is not of a rule.
+pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
+    domains(page, stats);
+    service(page, &stats.service);
+    gauges.local_cache.iter().for_each(|cache| local_cache(page, cache));
+    pools(page, &gauges.pools);
+    store_failures(page, &stats.service);
+    program(page);
+    bounds(page, stats);
+    gauges.tls.iter().for_each(|gauges| tls(page, gauges));
+    gauges.rules.iter().for_each(|rules| rules_state(page, rules));
+    gauges.xds.iter().for_each(|control_plane| xds(page, control_plane));
+    gauges.store.iter().for_each(|counters| store(page, counters));
+    series(page, stats);
+    stats.process(page);
+}
+
 /// The metric of each counter of a rule.
-const fn metric(counter: RuleCounter) -> Metric {
+pub(super) const fn metric(counter: RuleCounter) -> Metric {
     match counter {
         RuleCounter::TotalHits => names::TOTAL_HITS,
         RuleCounter::OverLimit => names::OVER_LIMIT,
@@ -112,9 +120,8 @@ fn service(page: &mut Page, service: &ServiceStats) {
     page.values(&names::SHOULD_RATE_LIMIT_ERROR, errors);
     let requests = Method::ALL.map(|method| ([method.name()], service.requests(method).get()));
     page.values(&names::TOTAL_REQUESTS, requests);
-    let times =
-        Method::ALL.map(|method| ([method.name()], service.response_time(method).snapshot().in_seconds()));
-    page.histograms(&names::RESPONSE_TIME, times);
+    let times = Method::ALL.map(|method| ([method.name()], service.response_time(method).snapshot()));
+    page.times(&names::RESPONSE_TIME, times);
     page.value(&names::GLOBAL_SHADOW_MODE, service.global_shadow_mode.get());
 }
 

@@ -98,15 +98,23 @@ impl Registry {
     /// The counts of each series that has any, in the order of its labels.
     pub(super) fn totals(&self) -> BTreeMap<Labels, [u64; RuleCounter::ALL.len()]> {
         let mut totals = BTreeMap::<_, [u64; RuleCounter::ALL.len()]>::new();
-        self.stats.names().for_each(|stats| {
-            if let Some(counts) = stats.counts() {
-                let sums = totals.entry(Labels::of(stats.full_key())).or_default();
-                for (sum, count) in sums.iter_mut().zip(counts) {
-                    *sum = sum.wrapping_add(count);
-                }
+        self.for_each(|full_key, counts| {
+            let sums = totals.entry(Labels::of(full_key)).or_default();
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum = sum.wrapping_add(count);
             }
         });
         totals
+    }
+
+    /// Shows the full key and the counts of every rule that has any. Rules are not forgotten meanwhile, so
+    /// `show` is not to wait for anybody.
+    pub(super) fn for_each(&self, mut show: impl FnMut(&str, [u64; RuleCounter::ALL.len()])) {
+        self.stats.names().for_each(|stats| {
+            if let Some(counts) = stats.counts() {
+                show(stats.full_key(), counts);
+            }
+        });
     }
 
     /// How often names of each domain found no room.

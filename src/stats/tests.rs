@@ -140,6 +140,22 @@ fn each_redis_has_its_own_names_of_the_go_service_and_its_own_label() {
 }
 
 #[test]
+fn milliseconds_are_for_the_response_times_of_the_go_service_alone() {
+    let stats = Stats::new(StatsOptions::default()).shown(Exposition::Own { in_milliseconds: true });
+    stats.service().response_time(Method::ShouldRateLimit).observe(Duration::from_millis(3));
+    let page = stats.render(&all_gauges());
+    let name = "ratelimit_service_response_time_seconds";
+    for line in [
+        &format!(r#"{name}_bucket{{grpc_method="ShouldRateLimit",le="0.01"}} 0"#),
+        &format!(r#"{name}_bucket{{grpc_method="ShouldRateLimit",le="5"}} 1"#),
+        &format!(r#"{name}_sum{{grpc_method="ShouldRateLimit"}} 3"#),
+        r#"tollgate_redis_operation_seconds_bucket{pool="main",le="0.001"} 19"#,
+    ] {
+        assert!(page.lines().any(|seen| seen == line), "{line}\n{page}");
+    }
+}
+
+#[test]
 fn without_redis_nothing_is_told_of_it() {
     let page = parse(&Stats::new(StatsOptions::default()).render(&Gauges::default()));
     let told: Vec<_> = page.into_keys().filter(|(name, _)| name.contains("redis")).collect();

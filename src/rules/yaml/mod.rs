@@ -17,26 +17,26 @@ mod oracle;
 
 use std::rc::Rc;
 
-pub(super) use document::{Document, read};
-pub(super) use scalar::{Meaning, float_as_key};
-pub(super) use text::decode;
+pub(crate) use document::{Document, read};
+pub(crate) use scalar::{Meaning, float_as_key};
+pub(crate) use text::decode;
 
 use super::diagnostic::Place;
 use weight::Weight;
 
 /// One value of a document.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(crate) struct Node {
     /// Where it begins.
-    pub(super) place: Place,
+    pub(crate) place: Place,
     /// What it is.
-    pub(super) content: Content,
+    pub(crate) content: Content,
     weight: Weight,
 }
 
 /// What a value is.
 #[derive(Debug)]
-pub(super) enum Content {
+pub(crate) enum Content {
     /// A piece of text, and what YAML takes it for.
     Scalar(Scalar),
     /// A list.
@@ -47,42 +47,42 @@ pub(super) enum Content {
 
 /// A piece of text, and what YAML takes it for.
 #[derive(Debug)]
-pub(super) struct Scalar {
+pub(crate) struct Scalar {
     /// The text as written, without quotes and with escapes replaced.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// What it stands for.
-    pub(super) meaning: Meaning,
+    pub(crate) meaning: Meaning,
 }
 
 /// A use of a value. An alias shares the value with its anchor.
 #[derive(Clone, Debug)]
-pub(super) struct Link {
+pub(crate) struct Link {
     /// The value.
-    pub(super) node: Rc<Node>,
+    pub(crate) node: Rc<Node>,
     /// Where the alias stands, if the value stands elsewhere.
-    pub(super) alias: Option<Place>,
+    pub(crate) alias: Option<Place>,
 }
 
 /// One `key: value`.
 #[derive(Clone, Debug)]
-pub(super) struct Pair {
+pub(crate) struct Pair {
     /// The key, always a scalar.
-    pub(super) key: Link,
+    pub(crate) key: Link,
     /// The value.
-    pub(super) value: Link,
+    pub(crate) value: Link,
     /// Where the `<<` stands that brought this pair in, if one did.
-    pub(super) merged: Option<Place>,
+    pub(crate) merged: Option<Place>,
 }
 
 /// Why no tree could be made of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Fault {
+pub(crate) struct Fault {
     /// Where reading ended; none when it never began.
-    pub(super) place: Option<Place>,
+    pub(crate) place: Option<Place>,
     /// What is wrong.
-    pub(super) message: String,
+    pub(crate) message: String,
     /// What to do.
-    pub(super) help: Option<String>,
+    pub(crate) help: Option<String>,
 }
 
 impl Fault {

@@ -1,0 +1,78 @@
+//! Who is shown and sent the statistics, from their settings: the page's names and the sinks.
+
+use std::{fs, io, sync::Arc};
+
+use tracing::warn;
+
+use super::StartError;
+use crate::{
+    server::admin::Admin,
+    settings::{
+        Settings,
+        sinks::{DogStatsd, SinkAddress},
+    },
+    stats::{
+        Exposition, Stats,
+        mapper::{self, Mapped},
+        statsd::{self, Dialect, Flushing, Mogrifier, Sink, Target},
+    },
+};
+
+/// The names by which the page shows metrics. A file that is missing changes nothing: deployments name one
+/// that they mount only sometimes.
+pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> {
+    let stats = &settings.stats;
+    let own = Exposition::Own { in_milliseconds: stats.response_time_in_milliseconds };
+    let (Some(_), Some(path)) = (&stats.prometheus, &stats.mapper) else { return Ok(own) };
+    let name = path.display().to_string();
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            warn!("PROMETHEUS_MAPPER_YAML: {name} does not exist: metrics have their default names");
+            return Ok(own);
+        }
+        Err(error) => {
+            let why = format!("PROMETHEUS_MAPPER_YAML: {name} cannot be read: {error}");
+            return Err(StartError(vec![why]));
+        }
+    };
+    let told =
+        |findings: Vec<crate::rules::Diagnostic>| findings.into_iter().map(|finding| finding.to_string());
+    let (mapper, warnings) = mapper::read(&name, &bytes).map_err(|errors| {
+        StartError(told(errors).map(|error| format!("PROMETHEUS_MAPPER_YAML: {error}")).collect())
+    })?;
+    told(warnings).for_each(|warning| warn!("PROMETHEUS_MAPPER_YAML: {warning}"));
+    Ok(Exposition::Mapped(Box::new(Mapped::new(mapper))))
+}
+
+/// Begins to tell the sinks.
+pub(super) fn start(settings: &Settings, stats: &Arc<Stats>, admin: Admin) -> io::Result<Flushing> {
+    let sinks = &settings.stats.sinks;
+    let statsd = sinks.statsd.as_ref().map(|statsd| Sink {
+        target: target(&statsd.address),
+        dialect: Dialect::statsd(&sinks.tags),
+        is_asked_for: statsd.is_asked_for,
+    });
+    let dog = sinks.dog.as_ref().map(|dog| Sink {
+        target: target(&dog.address),
+        dialect: Dialect::dog(&dog.tags, &sinks.tags, mogrifiers(dog)),
+        is_asked_for: true,
+    });
+    let state: statsd::State = Arc::new(move || admin.gauges());
+    statsd::start(stats, &state, sinks.interval, statsd.into_iter().chain(dog).collect())
+}
+
+fn target(address: &SinkAddress) -> Target {
+    match address {
+        SinkAddress::Tcp(address) => Target::Tcp(address.host.clone(), address.port),
+        SinkAddress::Udp(address) => Target::Udp(address.host.clone(), address.port),
+        SinkAddress::Unix(path) => Target::Unix(path.clone()),
+    }
+}
+
+fn mogrifiers(dog: &DogStatsd) -> Vec<Mogrifier> {
+    let mogrifier = |mogrifier: &crate::settings::sinks::Mogrifier| {
+        Mogrifier::new(mogrifier.pattern.regex().clone(), &mogrifier.name, &mogrifier.tags)
+    };
+    dog.mogrifiers.iter().map(mogrifier).collect()
+}
