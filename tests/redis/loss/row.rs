@@ -11,7 +11,7 @@ use crate::support::steady::{Asked, Outcome, Verdict, quantile};
 
 use super::{
     super::{ENVOYS_PATIENCE, assert_in_time, of_kind},
-    FIVE, Fault, MANY, Policy, RECOVERY,
+    FIVE, Fault, MANY, Policy,
 };
 
 /// What a service may need more while it is without Redis: room for what waits, which is bounded.
@@ -24,6 +24,7 @@ pub(super) struct Row {
     pub(super) outcome: Outcome,
     pub(super) fault_time: Range<Instant>,
     pub(super) recovery: Option<Duration>,
+    pub(super) back_within: Duration,
     pub(super) by_policy: f64,
     /// Before the fault, and at most, in KiB.
     pub(super) memory: (u64, u64),
@@ -38,7 +39,7 @@ impl Row {
         let back = self.recovery.unwrap_or_else(|| panic!("{name}: decisions without counters never ended"));
         // Being back takes several steps, each of which waits for a busy machine.
         let machine = self.outcome.control.iter().map(|one| one.took).max().unwrap_or_default();
-        assert!(back <= RECOVERY + 10 * machine, "{name}: counters decided again after {back:?}");
+        assert!(back <= self.back_within + 10 * machine, "{name}: counters decided again after {back:?}");
         let (before, peak) = self.memory;
         assert!(peak < before + MORE_MEMORY_KIB, "{name}: {before} KiB before, {peak} KiB at the peak");
         self.check_verdicts(&name);
