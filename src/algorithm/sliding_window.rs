@@ -2,14 +2,15 @@
 //! now still overlaps. Close to the exact log, at the price of two counts.
 //!
 //! Both counts are below 2³² because what is refused is not counted, so they share one number; when the
-//! present window began follows from the state's end, two windows later. The overlap is told in
-//! millionths of the window, rounded up, so that all products stay below 2⁵³: a script that has only
-//! doubles comes to the same answers.
+//! present window began follows from the state's end, two windows later. The overlap is told in whole
+//! millionths of the window, so that all products stay below 2⁵³: a script that has only doubles comes to
+//! the same answers. A hit that overlaps in part does not count: else a client that sends exactly what it
+//! may, evenly, would be refused now and then.
 
 use super::{Hits, LEEWAY, State, Verdict, Window, micros_until};
 use crate::clock::Time;
 
-/// A whole window in the parts that the overlap is told in. One part is as many microseconds as the window
+/// The parts of a window that the overlap is told in. One is as many microseconds as the window
 /// has seconds.
 const WHOLE: u64 = 1_000_000;
 
@@ -52,22 +53,14 @@ impl SlidingWindow {
     /// What counts say after these hits were admitted or not.
     #[must_use]
     pub fn verdict(self, counts: Counts, admitted: bool, hits: Hits, now: Time) -> Verdict {
-        let overlapping = (u64::from(counts.last) * self.overlap(counts, now)).div_ceil(WHOLE);
-        let left = u64::from(self.limit).saturating_sub(u64::from(counts.this) + overlapping);
-        let whole_at = match counts {
-            Counts { this: 0, last: 0, .. } => 0,
-            Counts { this: 0, .. } => counts.start.micros().saturating_add(self.window.micros()),
-            Counts { .. } => counts.start.micros().saturating_add(2 * self.window.micros()),
-        };
+        let counted = u64::from(counts.this) + self.overlapping(counts, now);
+        let admitted_after = |hits| self.admits_at(counts, hits).map(|then| micros_until(now, then));
         Verdict {
             admitted,
             consumed: admitted && hits.taken() > 0,
-            remaining: u32::try_from(left).unwrap_or(self.limit),
-            reset: micros_until(now, whole_at),
-            retry_after: match self.admits_at(counts, hits.taken()) {
-                _ if admitted => Some(0),
-                then => then.map(|then| micros_until(now, then)),
-            },
+            remaining: u32::try_from(u64::from(self.limit).saturating_sub(counted)).unwrap_or(self.limit),
+            reset: admitted_after(u64::from(self.limit)).filter(|_| counted > 0).unwrap_or_default(),
+            retry_after: if admitted { Some(0) } else { admitted_after(hits.taken()) },
         }
     }
 
@@ -84,22 +77,21 @@ impl SlidingWindow {
         }
     }
 
-    /// How much of the last window counts, in parts of the [`WHOLE`].
-    fn overlap(self, counts: Counts, now: Time) -> u64 {
+    /// How many hits of the last window count.
+    fn overlapping(self, counts: Counts, now: Time) -> u64 {
         let elapsed = micros_until(counts.start, now.micros()) / self.window.seconds();
-        WHOLE.saturating_sub(elapsed)
+        u64::from(counts.last) * WHOLE.saturating_sub(elapsed) / WHOLE
     }
 
     fn take(self, before: Counts, hits: Hits, now: Time) -> (Counts, bool) {
         match hits {
             Hits::Take(0) => (before, true),
             Hits::Take(hits) => {
-                let room = u64::from(self.limit).checked_sub(hits);
-                let room = room.and_then(|room| room.checked_sub(u64::from(before.this)));
-                let overlapping = u64::from(before.last) * self.overlap(before, now);
-                match (room, u32::try_from(hits)) {
-                    (Some(room), Ok(hits)) if overlapping <= room * WHOLE => {
-                        (Counts { this: before.this + hits, ..before }, true)
+                let counted = u64::from(before.this) + self.overlapping(before, now);
+                match u32::try_from(counted.saturating_add(hits)) {
+                    Ok(after) if after <= self.limit => {
+                        let this = before.this.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
+                        (Counts { this, ..before }, true)
                     }
                     _ => (before, false),
                 }
@@ -113,7 +105,7 @@ impl SlidingWindow {
         }
     }
 
-    /// The microsecond at which hits that are refused now would be admitted, if they ever fit.
+    /// The first microsecond at which so many hits would be admitted, if they ever fit.
     fn admits_at(self, counts: Counts, hits: u64) -> Option<u64> {
         let room = u64::from(self.limit).checked_sub(hits)?;
         let start = counts.start.micros();
@@ -125,7 +117,7 @@ impl SlidingWindow {
 
     /// How long after a window's start the count of the window before it counts for no more than `room`.
     fn faded_after(self, count: u32, room: u64) -> u64 {
-        let overlap = (room * WHOLE).checked_div(u64::from(count)).unwrap_or(WHOLE);
+        let overlap = (room * WHOLE + WHOLE - 1).checked_div(u64::from(count)).unwrap_or(WHOLE);
         WHOLE.saturating_sub(overlap) * self.window.seconds()
     }
 

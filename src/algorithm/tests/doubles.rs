@@ -120,7 +120,7 @@ fn script_of_windows(
         Hits::Take(hits) if hits > u64::from(limit.limit) => false,
         Hits::Take(hits) => {
             let room = most - Double::of(hits) - this;
-            let admitted = room >= zero && last * overlap <= room * million;
+            let admitted = room >= zero && (last * overlap).divided_by(million) <= room;
             this = if admitted { this + Double::of(hits) } else { this };
             admitted
         }
