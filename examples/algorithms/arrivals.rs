@@ -30,18 +30,18 @@ impl Random {
 }
 
 /// Independent requests, on average so many a second.
-pub(crate) fn steady(a_second: f64, requests: usize) -> Vec<u64> {
+pub(crate) fn steady(a_second: f64, requests: u32) -> Vec<u64> {
     let mut random = Random(1);
     let mut now = 0;
     let next = || {
         now += random.wait(a_second);
         now
     };
-    std::iter::repeat_with(next).take(requests).collect()
+    std::iter::repeat_with(next).take(requests as usize).collect()
 }
 
 /// Bursts of 1 to 79 requests, 10 ms apart within a burst; on average so many requests a second.
-pub(crate) fn bursty(a_second: f64, requests: usize) -> Vec<u64> {
+pub(crate) fn bursty(a_second: f64, requests: u32) -> Vec<u64> {
     let mut random = Random(2);
     let (mut now, mut left) = (0, 0);
     let next = || {
@@ -53,21 +53,21 @@ pub(crate) fn bursty(a_second: f64, requests: usize) -> Vec<u64> {
         now += 10_000;
         now
     };
-    std::iter::repeat_with(next).take(requests).collect()
+    std::iter::repeat_with(next).take(requests as usize).collect()
 }
 
 /// Evenly spaced requests, of which there are at noon so many a second and hardly any at midnight.
-pub(crate) fn smooth(at_noon: f64, requests: usize) -> Vec<u64> {
+pub(crate) fn smooth(at_noon: f64, requests: u32) -> Vec<u64> {
     let mut now = 0;
     let next = || {
         now += micros(1.0 / (at_noon * light(now).max(0.01)));
         now
     };
-    std::iter::repeat_with(next).take(requests).collect()
+    std::iter::repeat_with(next).take(requests as usize).collect()
 }
 
 /// Independent requests, of which there are at noon so many a second on average and none at midnight.
-pub(crate) fn day_and_night(at_noon: f64, requests: usize) -> Vec<u64> {
+pub(crate) fn day_and_night(at_noon: f64, requests: u32) -> Vec<u64> {
     let mut random = Random(3);
     let mut now = 0;
     let next = || {
@@ -78,7 +78,7 @@ pub(crate) fn day_and_night(at_noon: f64, requests: usize) -> Vec<u64> {
             }
         }
     };
-    std::iter::repeat_with(next).take(requests).collect()
+    std::iter::repeat_with(next).take(requests as usize).collect()
 }
 
 /// 0 at midnight, 1 at noon.

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, fmt::Write as _};
 
-use tollgate::algorithm::Window;
+use tollgate::{algorithm::Window, rules::Unit};
 
 use crate::{
     arrivals,
@@ -11,8 +11,7 @@ use crate::{
 
 /// A hundred a minute, and a million requests of each kind.
 const LIMIT: u32 = 100;
-const SECONDS: u64 = 60;
-const REQUESTS: usize = 1_000_000;
+const REQUESTS: u32 = 1_000_000;
 
 /// Midnight of a day in 2026.
 const BEGIN: u64 = 1_795_219_200_000_000;
@@ -30,7 +29,8 @@ struct Outcome {
 }
 
 /// The tables of `docs/algorithms.md`.
-pub(crate) fn tables(window: Window) -> String {
+pub(crate) fn tables() -> String {
+    let window = Window::from(Unit::Minute);
     let outcomes: Vec<(&str, Vec<Outcome>)> = kinds()
         .into_iter()
         .map(|(kind, times)| {
@@ -97,6 +97,6 @@ fn table(title: &str, outcomes: &[(&str, Vec<Outcome>)], tell: fn(&Outcome) -> S
 fn percent(requests: u32) -> String {
     match requests {
         0 => "0".to_owned(),
-        _ => format!("{:.3} %", f64::from(requests) * 100.0 / REQUESTS as f64),
+        _ => format!("{:.3} %", f64::from(requests) * 100.0 / f64::from(REQUESTS)),
     }
 }

@@ -9,13 +9,12 @@ mod arrivals;
 mod five;
 mod judged;
 mod picture;
-use tollgate::algorithm::Window;
 
 use std::{fs, io, path::Path};
 
 fn main() -> io::Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/algorithms.svg");
     fs::write(path, picture::draw())?;
-    print!("{}", judged::tables(Window::of_seconds(60).unwrap()));
+    print!("{}", judged::tables());
     Ok(())
 }
