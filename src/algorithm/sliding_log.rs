@@ -1,5 +1,5 @@
 //! Sliding logs: when each hit was admitted, so that no window, wherever it is laid, ever holds more than
-//! the limit. Exact, at the price of up to eight bytes a hit.
+//! the limit. Exact, at the price of eight bytes a hit, and of as many again to grow into.
 //!
 //! The log stands beside the table, which has room for one number a key. Hits of one microsecond are one
 //! entry, so a log has at most as many entries as its limit has requests; those that have left the window

@@ -87,12 +87,9 @@ impl SlidingWindow {
         match hits {
             Hits::Take(0) => (before, true),
             Hits::Take(hits) => {
-                let counted = u64::from(before.this) + self.overlapping(before, now);
-                match u32::try_from(counted.saturating_add(hits)) {
-                    Ok(after) if after <= self.limit => {
-                        let this = before.this.saturating_add(u32::try_from(hits).unwrap_or(u32::MAX));
-                        (Counts { this, ..before }, true)
-                    }
+                let room = u64::from(self.limit).saturating_sub(self.overlapping(before, now));
+                match u32::try_from(u64::from(before.this).saturating_add(hits)) {
+                    Ok(this) if u64::from(this) <= room => (Counts { this, ..before }, true),
                     _ => (before, false),
                 }
             }
