@@ -3,9 +3,10 @@
 //!
 //! A store keeps the state and lends atomicity; the limiter reads the verdict. [`FixedWindow`],
 //! [`SlidingWindow`] and [`Bucket`] keep a [`State`], which fits a slot of the memory store's table;
-//! [`SlidingLog`] keeps a [`Log`](sliding_log::Log) beside it. Outside a fixed window, hits that are refused
-//! are not counted, 0 hits are never refused, and what leaves a state unread or unchanged is as good as
-//! what writes it anew: a store may drop a state at its end, and need not store one that is as it was.
+//! [`SlidingLog`] keeps a [`Log`](sliding_log::Log) beside it. A store may forget a state at its end, and
+//! need not write one that is as it was. Outside a fixed window, hits that are refused are not counted and 0
+//! hits are never refused; what was taken can be given back at once as if it had not been, so that
+//! several limits can be asked as one.
 
 pub mod fixed_window;
 pub mod gcra;

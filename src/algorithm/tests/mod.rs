@@ -66,16 +66,16 @@ impl Limit for SlidingLog {
     }
 }
 
-/// One step of a history, made of plain numbers so that it shrinks.
+/// One step of a history: a kind and a number, which mean something once a limit is known.
 #[derive(Clone, Copy, Debug)]
 struct Step {
-    pause: (u8, u64),
-    hits: (u8, u64),
+    pause: (u64, u64),
+    hits: (u64, u64),
 }
 
 fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
-    let step = (0..12_u8, any::<u64>(), 0..10_u8, any::<u64>())
-        .prop_map(|(pause, long, hits, many)| Step { pause: (pause, long), hits: (hits, many) });
+    let step = any::<(u64, u64)>()
+        .prop_map(|(pause, hits)| Step { pause: (pause % 12, pause / 12), hits: (hits % 10, hits / 10) });
     prop::collection::vec(step, 1..most)
 }
 

@@ -1,6 +1,6 @@
 -- Counts a batch of checks by the algorithms of src/algorithm, whose numbers and names these are.
 --
--- KEYS     one for each check, at most 4096; a key may come several times, and is then written once.
+-- KEYS     one for each check, 1 to 4096; a key may come several times, and is then written once.
 -- ARGV[1]  the time in microseconds since 1970, or 0 for the server's own.
 -- ARGV[2]  for each check five little-endian doubles: what counts, hits, and three terms.
 --            1  hits  burst  ticks a second  ticks a hit      a bucket
