@@ -1,10 +1,45 @@
-//! Fixed windows: a counter for each whole unit of time since 1970, begun at 0 and never refused a hit.
+//! Fixed windows: a counter for each whole window of time since 1970, begun at 0 and never refused a hit.
 //!
 //! The state is the count. The window's start is part of the counter's key, as in the Go service, so
 //! that a new window is a new counter, and both services count in the same one.
 
-use super::Hits;
+use super::{Hits, State, Verdict, Window, micros_until};
 use crate::{clock::Time, rules::Unit};
+
+/// So many requests in each window. What is refused counts all the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FixedWindow {
+    /// How many are admitted.
+    pub limit: u32,
+    /// In what time.
+    pub window: Window,
+}
+
+impl FixedWindow {
+    /// Counts these hits.
+    #[must_use]
+    pub fn ask(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
+        let after = count(state.number, hits);
+        let end = self.window.end(now);
+        let state = if after == state.number { state } else { State { number: after, end } };
+        (state, self.verdict(after, hits, now))
+    }
+
+    /// What a counter says that stands at `after` with these hits.
+    #[must_use]
+    pub fn verdict(self, after: u64, hits: Hits, now: Time) -> Verdict {
+        let limit = u64::from(self.limit);
+        let admitted = after <= limit;
+        let reset = micros_until(now, self.window.end(now).micros());
+        Verdict {
+            admitted,
+            consumed: hits.taken() > 0,
+            remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(self.limit),
+            reset,
+            retry_after: if admitted { Some(0) } else { (hits.taken() <= limit).then_some(reset) },
+        }
+    }
+}
 
 /// The second at which the window that `now` lies in began.
 #[must_use]
@@ -54,12 +89,41 @@ mod tests {
         assert_eq!(count(3, Hits::GiveBack(5)), 0);
     }
 
+    #[test]
+    fn what_is_refused_counts_and_may_come_back_in_the_next_window() {
+        let limit = FixedWindow { limit: 10, window: Window::from(Unit::Minute) };
+        let now = Time::from_micros(125_900_000);
+        let (state, within) = limit.ask(State::default(), Hits::Take(8), now);
+        assert_eq!((within.admitted, within.remaining, within.retry_after), (true, 2, Some(0)));
+        let (state, over) = limit.ask(state, Hits::Take(3), now);
+        assert_eq!(state, State { number: 11, end: Time::from_seconds(180) });
+        let refused = Verdict {
+            admitted: false,
+            consumed: true,
+            remaining: 0,
+            reset: 54_100_000,
+            retry_after: Some(54_100_000),
+        };
+        assert_eq!(over, refused);
+        assert_eq!(limit.ask(state, Hits::Take(11), now).1.retry_after, None);
+    }
+
     proptest! {
         #[test]
         fn now_lies_in_its_window(seconds in 0..5_000_000_000_u64, unit in prop::sample::select(&Unit::ALL[..])) {
             let now = Time::from_seconds(seconds);
             prop_assert!(window_start(now, unit) <= seconds && now < window_end(now, unit));
             prop_assert_eq!(seconds + seconds_until_reset(now, unit), window_end(now, unit).seconds());
+        }
+
+        #[test]
+        fn windows_in_seconds_are_those_of_units(micros: u64, unit in prop::sample::select(&Unit::ALL[..])) {
+            let now = Time::from_micros(micros);
+            let limit = FixedWindow { limit: 1, window: Window::from(unit) };
+            prop_assert_eq!(limit.window.start(now).seconds(), window_start(now, unit));
+            prop_assert_eq!(limit.window.end(now), window_end(now, unit));
+            let reset = limit.ask(State::default(), Hits::Take(1), now).1.reset;
+            prop_assert_eq!(reset.div_ceil(1_000_000), seconds_until_reset(now, unit));
         }
     }
 }

@@ -1,0 +1,49 @@
+//! The five algorithms behind one face.
+
+use tollgate::{
+    algorithm::{Bucket, FixedWindow, Hits, SlidingLog, SlidingWindow, State, Window, sliding_log::Log},
+    clock::Time,
+};
+
+/// One algorithm at one limit, and what it keeps for one key.
+pub(crate) enum Counter {
+    Fixed(FixedWindow, State),
+    Sliding(SlidingWindow, State),
+    Exact(SlidingLog, Log),
+    Bucket(Bucket, State),
+}
+
+/// The names of the five, as rules have them.
+pub(crate) const NAMES: [&str; 5] =
+    ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"];
+
+/// A new counter of each, in the order of [`NAMES`].
+pub(crate) fn counters(limit: u32, window: Window) -> [Counter; 5] {
+    [
+        Counter::Fixed(FixedWindow { limit, window }, State::default()),
+        Counter::Sliding(SlidingWindow { limit, window }, State::default()),
+        Counter::Exact(SlidingLog { limit, window }, Log::default()),
+        Counter::Bucket(Bucket::token(limit, window, None), State::default()),
+        Counter::Bucket(Bucket::leaky(limit, window, None), State::default()),
+    ]
+}
+
+impl Counter {
+    /// Whether one hit is admitted at this microsecond.
+    pub(crate) fn admits(&mut self, micros: u64) -> bool {
+        let (hit, now) = (Hits::Take(1), Time::from_micros(micros));
+        let (state, verdict) = match self {
+            Self::Exact(limit, log) => return limit.ask(log, hit, now).admitted,
+            // A window's key holds its start, so that each has a state of its own.
+            Self::Fixed(limit, state) if state.end <= now => limit.ask(State::default(), hit, now),
+            Self::Fixed(limit, state) => limit.ask(*state, hit, now),
+            Self::Sliding(limit, state) => limit.ask(*state, hit, now),
+            Self::Bucket(bucket, state) => bucket.ask(*state, hit, now),
+        };
+        match self {
+            Self::Fixed(_, kept) | Self::Sliding(_, kept) | Self::Bucket(_, kept) => *kept = state,
+            Self::Exact(..) => {}
+        }
+        verdict.admitted
+    }
+}

@@ -1,0 +1,102 @@
+//! How often each algorithm decides otherwise than an exact log would have in its place.
+
+use std::{collections::VecDeque, fmt::Write as _};
+
+use tollgate::algorithm::Window;
+
+use crate::{
+    arrivals,
+    five::{self, Counter},
+};
+
+/// A hundred a minute, and a million requests of each kind.
+const LIMIT: u32 = 100;
+const SECONDS: u64 = 60;
+const REQUESTS: usize = 1_000_000;
+
+/// Midnight of a day in 2026.
+const BEGIN: u64 = 1_795_219_200_000_000;
+
+/// What became of the requests.
+#[derive(Default)]
+struct Outcome {
+    admitted: u32,
+    /// Admitted though the minute before held a hundred.
+    wrongly_admitted: u32,
+    /// Refused though the minute before held fewer.
+    wrongly_refused: u32,
+    /// The most that any minute held.
+    busiest: usize,
+}
+
+/// The tables of `docs/algorithms.md`.
+pub(crate) fn tables(window: Window) -> String {
+    let outcomes: Vec<(&str, Vec<Outcome>)> = kinds()
+        .into_iter()
+        .map(|(kind, times)| {
+            let counters = five::counters(LIMIT, window).into_iter();
+            (kind, counters.map(|counter| judge(counter, &times, window.micros())).collect())
+        })
+        .collect();
+    let titled = |title, tell| table(title, &outcomes, tell);
+    [
+        titled("wrongly admitted", |outcome| percent(outcome.wrongly_admitted)),
+        titled("wrongly refused", |outcome| percent(outcome.wrongly_refused)),
+        titled("admitted", |outcome| percent(outcome.admitted)),
+        titled("busiest minute", |outcome| outcome.busiest.to_string()),
+    ]
+    .join("\n")
+}
+
+fn kinds() -> [(&'static str, Vec<u64>); 7] {
+    let limit = f64::from(LIMIT) / 60.0;
+    [
+        ("smooth, at noon the limit", arrivals::smooth(limit, REQUESTS)),
+        ("smooth, at noon twice", arrivals::smooth(limit * 2.0, REQUESTS)),
+        ("steady, half of the limit", arrivals::steady(limit * 0.5, REQUESTS)),
+        ("steady, nine tenths", arrivals::steady(limit * 0.9, REQUESTS)),
+        ("steady, one and a half times", arrivals::steady(limit * 1.5, REQUESTS)),
+        ("bursty, half of the limit", arrivals::bursty(limit * 0.5, REQUESTS)),
+        ("day and night, at noon twice", arrivals::day_and_night(limit * 2.0, REQUESTS)),
+    ]
+}
+
+/// Holds every decision against those hits that the counter itself admitted in the window before.
+fn judge(mut counter: Counter, times: &[u64], window: u64) -> Outcome {
+    let mut outcome = Outcome::default();
+    let mut recent: VecDeque<u64> = VecDeque::new();
+    for now in times.iter().map(|time| BEGIN + time) {
+        while recent.front().is_some_and(|hit| hit + window <= now) {
+            recent.pop_front();
+        }
+        let has_room = recent.len() < LIMIT as usize;
+        if counter.admits(now) {
+            recent.push_back(now);
+            outcome.admitted += 1;
+            outcome.wrongly_admitted += u32::from(!has_room);
+            outcome.busiest = outcome.busiest.max(recent.len());
+        } else {
+            outcome.wrongly_refused += u32::from(has_room);
+        }
+    }
+    outcome
+}
+
+fn table(title: &str, outcomes: &[(&str, Vec<Outcome>)], tell: fn(&Outcome) -> String) -> String {
+    let names = five::NAMES.map(|name| format!(" `{name}` |")).concat();
+    let mut table = format!("| {title} |{names}\n|---|{}\n", "---:|".repeat(five::NAMES.len()));
+    for (kind, outcomes) in outcomes {
+        let cells: Vec<String> = outcomes.iter().map(tell).collect();
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "| {kind} | {} |", cells.join(" | "));
+    }
+    table
+}
+
+/// Of all requests.
+fn percent(requests: u32) -> String {
+    match requests {
+        0 => "0".to_owned(),
+        _ => format!("{:.3} %", f64::from(requests) * 100.0 / REQUESTS as f64),
+    }
+}

@@ -1,0 +1,169 @@
+//! Windows and logs against lists that nothing is ever left out of.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// Every hit that was admitted and not given back, one by one.
+#[derive(Default)]
+struct SlowLog(Vec<u64>);
+
+impl SlowLog {
+    fn ask(&mut self, limit: SlidingLog, hits: Hits, now: u64) -> (bool, u64) {
+        let hits_at = &mut self.0;
+        if hits_at.last().is_some_and(|last| *last > now + LEEWAY) {
+            for at in hits_at.iter_mut() {
+                *at = now.min(*at);
+            }
+        }
+        hits_at.retain(|at| at + limit.window.micros() > now);
+        let admitted = hits.taken() == 0 || hits_at.len() as u64 + hits.taken() <= u64::from(limit.limit);
+        match hits {
+            Hits::Take(hits) if admitted => {
+                let at = hits_at.last().copied().unwrap_or(0).max(now);
+                hits_at.extend((0..hits).map(|_| at));
+            }
+            Hits::Take(_) => {}
+            Hits::GiveBack(hits) => {
+                hits_at.truncate(hits_at.len() - hits_at.len().min(usize::try_from(hits).unwrap()))
+            }
+        }
+        (admitted, u64::from(limit.limit).saturating_sub(hits_at.len() as u64))
+    }
+}
+
+/// The count of every window.
+#[derive(Default)]
+struct SlowWindows {
+    counts: BTreeMap<u64, u64>,
+    newest: u64,
+}
+
+impl SlowWindows {
+    fn ask(&mut self, limit: SlidingWindow, hits: Hits, now: u64) -> bool {
+        let length = limit.window.micros();
+        if self.newest * length > now + LEEWAY {
+            let moved =
+                [self.newest, self.newest.wrapping_sub(1)].map(|at| self.counts.remove(&at).unwrap_or(0));
+            self.newest = now / length;
+            self.counts = BTreeMap::from([(self.newest, moved[0]), (self.newest.wrapping_sub(1), moved[1])]);
+        }
+        let at = self.newest.max(now / length);
+        let elapsed = u128::from(now.saturating_sub(at * length) / limit.window.seconds());
+        let [this, last] = [at, at.wrapping_sub(1)].map(|at| self.counts.get(&at).copied().unwrap_or(0));
+        let overlapping = u128::from(last) * (1_000_000 - elapsed) / 1_000_000;
+        let counted = u128::from(this) + u128::from(hits.taken()) + overlapping;
+        let admitted = hits.taken() == 0 || counted <= u128::from(limit.limit);
+        let (this, last) = match hits {
+            Hits::Take(hits) if admitted => (this + hits, last),
+            Hits::Take(_) => (this, last),
+            Hits::GiveBack(hits) => (this.saturating_sub(hits), last - last.min(hits.saturating_sub(this))),
+        };
+        if (this, last)
+            != [at, at.wrapping_sub(1)].map(|at| self.counts.get(&at).copied().unwrap_or(0)).into()
+        {
+            self.newest = at;
+            self.counts.extend([(at, this), (at.wrapping_sub(1), last)]);
+        }
+        admitted
+    }
+}
+
+proptest! {
+    // A million steps each: histories have five hundred on average.
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn a_log_is_as_a_list_of_all_hits(limit in 0..60_u32, window in windows(), steps in steps(1000)) {
+        let limit = SlidingLog { limit, window };
+        let (mut log, mut model, mut now) = (Log::default(), SlowLog::default(), BEGIN);
+        for step in steps {
+            now = step.moment(now, window, limit.most());
+            let hits = step.hits(limit.most());
+            let verdict = ask(limit, &mut log, step, hits, now)?;
+            let told = (verdict.admitted, u64::from(verdict.remaining));
+            prop_assert_eq!(told, model.ask(limit, hits, now), "{:?} at {}", hits, now);
+        }
+    }
+
+    #[test]
+    fn a_sliding_window_is_as_all_windows_weighed(limit in requests(), window in windows(), steps in steps(1000)) {
+        let limit = SlidingWindow { limit, window };
+        let (mut state, mut model, mut now) = (State::default(), SlowWindows::default(), BEGIN);
+        for step in steps {
+            now = step.moment(now, window, limit.most());
+            let hits = step.hits(limit.most());
+            let verdict = ask(limit, &mut state, step, hits, now)?;
+            prop_assert_eq!(verdict.admitted, model.ask(limit, hits, now), "{:?} at {}", hits, now);
+        }
+    }
+
+    #[test]
+    fn a_fixed_window_counts_what_falls_into_it(limit in requests(), window in windows(), steps in steps(1000)) {
+        let limit = FixedWindow { limit, window };
+        let (mut states, mut counts, mut now) = (BTreeMap::new(), BTreeMap::new(), BEGIN);
+        for step in steps {
+            now = step.moment(now, window, u64::from(limit.limit));
+            let hits = step.hits(u64::from(limit.limit));
+            let (state, count) = (states.entry(now / window.micros()), counts.entry(now / window.micros()));
+            let (state, count): (&mut State, &mut u128) = (state.or_default(), count.or_default());
+            *count = match hits {
+                Hits::Take(hits) => u128::from(u64::MAX).min(*count + u128::from(hits)),
+                Hits::GiveBack(hits) => count.saturating_sub(u128::from(hits)),
+            };
+            let (after, verdict) = limit.ask(*state, hits, Time::from_micros(now));
+            *state = after;
+            prop_assert_eq!(u128::from(after.number), *count);
+            prop_assert_eq!(verdict.admitted, *count <= u128::from(limit.limit));
+            prop_assert_eq!(u128::from(verdict.remaining), u128::from(limit.limit).saturating_sub(*count));
+            prop_assert_eq!((now + verdict.reset) % window.micros(), 0);
+            let waits = if verdict.admitted { Some(0) } else { Some(verdict.reset) };
+            let fits = verdict.admitted || hits.taken() <= u64::from(limit.limit);
+            prop_assert_eq!(verdict.retry_after, waits.filter(|_| fits));
+        }
+    }
+
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_too_large(limit: u32, window in windows(), kept: (u64, u64), hits: u64, back: bool, now: u64) {
+        let hits = if back { Hits::GiveBack(hits) } else { Hits::Take(hits) };
+        let (state, now) = (State { number: kept.0, end: Time::from_micros(kept.1) }, Time::from_micros(now));
+        let _ = FixedWindow { limit, window }.ask(state, hits, now);
+        let _ = SlidingWindow { limit, window }.ask(state, hits, now);
+        let mut log = Log::default();
+        let limit = SlidingLog { limit: limit % 100_000, window };
+        let _ = [hits, Hits::Take(1)].map(|hits| limit.ask(&mut log, hits, now));
+    }
+}
+
+#[test]
+fn a_log_costs_no_more_than_eight_bytes_a_hit_and_gives_them_back() {
+    let limit = SlidingLog { limit: 100_000, window: Window::of_seconds(60).unwrap() };
+    let mut log = Log::default();
+    for micros in 0..100_000 {
+        assert!(limit.ask(&mut log, Hits::Take(1), Time::from_micros(micros)).admitted);
+    }
+    assert!(log.bytes() <= 8 * (1 << 17) + 100, "{}", log.bytes());
+    limit.ask(&mut log, Hits::Take(1), Time::from_seconds(1000));
+    assert!(log.bytes() < 1000, "{}", log.bytes());
+    limit.ask(&mut log, Hits::Take(99_999), Time::from_seconds(1000));
+    assert!(log.bytes() < 1000, "{}", log.bytes());
+}
+
+#[test]
+fn the_edge_of_a_window_doubles_no_sliding_limit() {
+    let window = Window::of_seconds(60).unwrap();
+    let (before, after) = (Time::from_micros(119_999_999), Time::from_seconds(120));
+    let sliding = SlidingWindow { limit: 100, window };
+    let (state, first) = sliding.ask(State::default(), Hits::Take(100), before);
+    let (_, second) = sliding.ask(state, Hits::Take(100), after);
+    assert!(first.admitted && !second.admitted);
+    // All but a part of one hit has to fade.
+    assert_eq!((second.remaining, second.retry_after), (0, Some(59_400_060)));
+    let exact = SlidingLog { limit: 100, window };
+    let mut log = Log::default();
+    assert!(exact.ask(&mut log, Hits::Take(100), before).admitted);
+    assert_eq!(exact.ask(&mut log, Hits::Take(1), after).retry_after, Some(59_999_999));
+}

@@ -1,0 +1,77 @@
+//! The length of a window: what a limit's requests are counted over, a second to ten years.
+
+use crate::{clock::Time, rules::Unit};
+
+/// A length of time that limits are counted over, in whole seconds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Window(u32);
+
+impl Window {
+    /// Ten years of 365 days.
+    pub const LONGEST: Self = Self(315_360_000);
+
+    /// A window of so many seconds: 1 to [`LONGEST`](Self::LONGEST).
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "what is too long for 32 bits is refused before")]
+    pub const fn of_seconds(seconds: u64) -> Option<Self> {
+        match seconds {
+            1..=315_360_000 => Some(Self(seconds as u32)),
+            _ => None,
+        }
+    }
+
+    /// Its length in seconds.
+    #[must_use]
+    pub const fn seconds(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Its length in microseconds.
+    #[must_use]
+    pub const fn micros(self) -> u64 {
+        self.seconds() * 1_000_000
+    }
+
+    /// The moment at which the window that `now` lies in began. Windows are cut from 1970.
+    #[must_use]
+    pub const fn start(self, now: Time) -> Time {
+        Time::from_seconds(now.seconds() - now.seconds() % self.seconds())
+    }
+
+    /// The moment at which the window that `now` lies in ends.
+    #[must_use]
+    pub const fn end(self, now: Time) -> Time {
+        Time::from_seconds(self.start(now).seconds() + self.seconds())
+    }
+}
+
+impl From<Unit> for Window {
+    fn from(unit: Unit) -> Self {
+        // The longest unit is a tenth of the longest window.
+        Self::of_seconds(unit.seconds()).unwrap_or(Self::LONGEST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn has_a_second_to_ten_years() {
+        let seconds = |seconds| Window::of_seconds(seconds).map(Window::seconds);
+        assert_eq!([0, 1, 315_360_000, 315_360_001].map(seconds), [None, Some(1), Some(315_360_000), None]);
+        assert_eq!(Window::LONGEST.seconds(), 315_360_000);
+        assert_eq!(Unit::ALL.map(|unit| Window::from(unit).seconds()), Unit::ALL.map(Unit::seconds));
+    }
+
+    proptest! {
+        #[test]
+        fn now_lies_in_its_window(now in 0..u64::MAX / 2, seconds in 1..=315_360_000_u64) {
+            let (now, window) = (Time::from_micros(now), Window::of_seconds(seconds).unwrap());
+            prop_assert!(window.start(now) <= now && now < window.end(now));
+            prop_assert_eq!(window.end(now).micros() - window.start(now).micros(), window.micros());
+        }
+    }
+}
