@@ -9,6 +9,7 @@
 
 pub mod fixed_window;
 pub mod gcra;
+pub mod kind;
 pub mod sliding_log;
 pub mod sliding_window;
 pub mod window;
@@ -18,6 +19,7 @@ mod tests;
 
 pub use fixed_window::FixedWindow;
 pub use gcra::Bucket;
+pub use kind::{Algorithm, Kind};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use window::Window;

@@ -8,7 +8,8 @@ use std::{collections::HashMap, sync::Arc};
 use super::{
     diagnostic::Place,
     findings::{Findings, Path, quoted},
-    model::{Allowance, Level, Limit, Node, Rule, RuleId, Unit},
+    limit::{Limit, Unit},
+    model::{Allowance, Level, Node, Rule, RuleId},
     shapes::{Field, Given, RawDescriptor, RawLimit, RawReplaces},
     spelling::nearest,
     wildcard::{Pattern, Wildcards},
@@ -156,7 +157,7 @@ impl<'f> Lowering<'f> {
             (false, Some(unit)) => {
                 let name =
                     limit.name.value().filter(|name| !name.is_empty()).map(|name| name.as_str().into());
-                Some(Allowance::Limited(Limit { requests_per_unit, unit, name }))
+                Some(Allowance::Limited(Limit::plain(requests_per_unit, unit).named(name).into()))
             }
             (false, None) if written.is_empty() => {
                 let help = format!("give it `unit` ({}), or `unlimited: true`", units());

@@ -8,6 +8,7 @@
 
 pub mod compile;
 pub mod diagnostic;
+pub mod limit;
 pub mod matcher;
 pub mod model;
 pub mod wildcard;
@@ -30,5 +31,6 @@ mod told;
 
 pub use compile::{CompileOptions, Compiled, SourceFile, compile};
 pub use diagnostic::{Diagnostic, Place, Severity, render};
+pub use limit::{Limit, Limits, Unit};
 pub use matcher::{Entry, Matched};
-pub use model::{Allowance, Limit, Metadata, OnStoreFailure, Rule, RuleId, RuleSet, Unit, Value};
+pub use model::{Allowance, Metadata, OnStoreFailure, Rule, RuleId, RuleSet, Value};
