@@ -4,7 +4,7 @@
 //! that a new window is a new counter, and both services count in the same one.
 
 use super::{Hits, State, Verdict, Window, micros_until};
-use crate::{clock::Time, rules::Unit};
+use crate::clock::Time;
 
 /// So many requests in each window. What is refused counts all the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,24 +41,6 @@ impl FixedWindow {
     }
 }
 
-/// The second at which the window that `now` lies in began.
-#[must_use]
-pub const fn window_start(now: Time, unit: Unit) -> u64 {
-    now.seconds() - now.seconds() % unit.seconds()
-}
-
-/// The moment at which the window that `now` lies in ends.
-#[must_use]
-pub const fn window_end(now: Time, unit: Unit) -> Time {
-    Time::from_seconds(window_start(now, unit) + unit.seconds())
-}
-
-/// Whole seconds until the window ends; at least 1.
-#[must_use]
-pub const fn seconds_until_reset(now: Time, unit: Unit) -> u64 {
-    unit.seconds() - now.seconds() % unit.seconds()
-}
-
 /// The count after these hits.
 #[must_use]
 pub const fn count(before: u64, hits: Hits) -> u64 {
@@ -70,18 +52,7 @@ pub const fn count(before: u64, hits: Hits) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    #[test]
-    fn windows_are_cut_from_1970() {
-        let now = Time::from_micros(125_900_000);
-        assert_eq!(window_start(now, Unit::Minute), 120);
-        assert_eq!(window_end(now, Unit::Minute), Time::from_seconds(180));
-        assert_eq!(seconds_until_reset(now, Unit::Minute), 55);
-        assert_eq!(seconds_until_reset(Time::from_seconds(120), Unit::Minute), 60);
-    }
 
     #[test]
     fn a_counter_neither_overflows_nor_falls_below_nothing() {
@@ -91,7 +62,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_counts_and_may_come_back_in_the_next_window() {
-        let limit = FixedWindow { limit: 10, window: Window::from(Unit::Minute) };
+        let limit = FixedWindow { limit: 10, window: Window::of_seconds(60).unwrap() };
         let now = Time::from_micros(125_900_000);
         let (state, within) = limit.ask(State::default(), Hits::Take(8), now);
         assert_eq!((within.admitted, within.remaining, within.retry_after), (true, 2, Some(0)));
@@ -106,24 +77,5 @@ mod tests {
         };
         assert_eq!(over, refused);
         assert_eq!(limit.ask(state, Hits::Take(11), now).1.retry_after, None);
-    }
-
-    proptest! {
-        #[test]
-        fn now_lies_in_its_window(seconds in 0..5_000_000_000_u64, unit in prop::sample::select(&Unit::ALL[..])) {
-            let now = Time::from_seconds(seconds);
-            prop_assert!(window_start(now, unit) <= seconds && now < window_end(now, unit));
-            prop_assert_eq!(seconds + seconds_until_reset(now, unit), window_end(now, unit).seconds());
-        }
-
-        #[test]
-        fn windows_in_seconds_are_those_of_units(micros: u64, unit in prop::sample::select(&Unit::ALL[..])) {
-            let now = Time::from_micros(micros);
-            let limit = FixedWindow { limit: 1, window: Window::from(unit) };
-            prop_assert_eq!(limit.window.start(now).seconds(), window_start(now, unit));
-            prop_assert_eq!(limit.window.end(now), window_end(now, unit));
-            let reset = limit.ask(State::default(), Hits::Take(1), now).1.reset;
-            prop_assert_eq!(reset.div_ceil(1_000_000), seconds_until_reset(now, unit));
-        }
     }
 }

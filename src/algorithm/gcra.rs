@@ -25,24 +25,25 @@ pub struct Bucket {
     ticks_per_second: u64,
     ticks_per_hit: u64,
     burst: u64,
+    leaky: bool,
 }
 
 impl Bucket {
     /// Fills at the rate of the limit and holds a window's requests, or `burst`.
     #[must_use]
     pub fn token(requests: u32, window: Window, burst: Option<NonZeroU32>) -> Self {
-        Self::new(requests, window, burst.map_or(requests, NonZeroU32::get))
+        Self { leaky: false, ..Self::new(requests, window, burst.map_or(requests, NonZeroU32::get)) }
     }
 
     /// Lets one hit through at a time, evenly spaced, or `burst` at once.
     #[must_use]
     pub fn leaky(requests: u32, window: Window, burst: Option<NonZeroU32>) -> Self {
-        Self::new(requests, window, burst.map_or(1, NonZeroU32::get))
+        Self { leaky: true, ..Self::new(requests, window, burst.map_or(1, NonZeroU32::get)) }
     }
 
     fn new(requests: u32, window: Window, burst: u32) -> Self {
         if requests == 0 || burst == 0 {
-            return Self { ticks_per_second: 1, ticks_per_hit: 1, burst: 0 };
+            return Self { ticks_per_second: 1, ticks_per_hit: 1, burst: 0, leaky: false };
         }
         let (requests, burst) = (u64::from(requests), u64::from(burst));
         // The coarsest tick of which a hit and a second are whole numbers: the one takes `seconds` of
@@ -52,13 +53,18 @@ impl Bucket {
         let finest = DEEPEST / (burst * seconds);
         if finest >= 1 {
             let parts = MICROS_PER_SECOND.div_ceil(hits).min(finest);
-            return Self { ticks_per_second: hits * parts, ticks_per_hit: seconds * parts, burst };
+            return Self {
+                ticks_per_second: hits * parts,
+                ticks_per_hit: seconds * parts,
+                burst,
+                leaky: false,
+            };
         }
         // Too deep to be exact: a little slower than asked for, by less than one part in `ticks_per_second`.
         // A bucket that takes longer than the Earth is old to fill is also less deep.
         let ticks_per_hit = (DEEPEST / burst).max(seconds.div_ceil(hits));
         let ticks_per_second = ticks_per_hit * hits / seconds;
-        Self { ticks_per_second, ticks_per_hit, burst: burst.min(DEEPEST / ticks_per_hit) }
+        Self { ticks_per_second, ticks_per_hit, burst: burst.min(DEEPEST / ticks_per_hit), leaky: false }
     }
 
     /// Takes these hits from the bucket, or gives them back.
@@ -89,6 +95,12 @@ impl Bucket {
                 spare => spare.map(|spare| micros_until(now, self.moment(full_at.saturating_sub(spare)))),
             },
         }
+    }
+
+    /// It was made as a leaky bucket.
+    #[must_use]
+    pub const fn is_leaky(self) -> bool {
+        self.leaky
     }
 
     /// How many hits it holds.

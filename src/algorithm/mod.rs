@@ -10,6 +10,7 @@
 
 pub mod fixed_window;
 pub mod gcra;
+pub mod kind;
 pub mod sliding_log;
 pub mod sliding_window;
 pub mod window;
@@ -19,6 +20,7 @@ mod tests;
 
 pub use fixed_window::FixedWindow;
 pub use gcra::Bucket;
+pub use kind::{Algorithm, Kind};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use window::Window;

@@ -1,6 +1,6 @@
 //! The length of a window: what a limit's requests are counted over, a second to ten years.
 
-use crate::{clock::Time, rules::Unit};
+use crate::clock::Time;
 
 /// A length of time that limits are counted over, in whole seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -43,12 +43,11 @@ impl Window {
     pub const fn end(self, now: Time) -> Time {
         Time::from_seconds(self.start(now).seconds() + self.seconds())
     }
-}
 
-impl From<Unit> for Window {
-    fn from(unit: Unit) -> Self {
-        // The longest unit is a tenth of the longest window.
-        Self::of_seconds(unit.seconds()).unwrap_or(Self::LONGEST)
+    /// Whole seconds until the window that `now` lies in ends; at least 1.
+    #[must_use]
+    pub const fn seconds_left(self, now: Time) -> u64 {
+        self.seconds() - now.seconds() % self.seconds()
     }
 }
 
@@ -63,7 +62,13 @@ mod tests {
         let seconds = |seconds| Window::of_seconds(seconds).map(Window::seconds);
         assert_eq!([0, 1, 315_360_000, 315_360_001].map(seconds), [None, Some(1), Some(315_360_000), None]);
         assert_eq!(Window::LONGEST.seconds(), 315_360_000);
-        assert_eq!(Unit::ALL.map(|unit| Window::from(unit).seconds()), Unit::ALL.map(Unit::seconds));
+    }
+
+    #[test]
+    fn is_cut_from_1970() {
+        let (minute, now) = (Window::of_seconds(60).unwrap(), Time::from_micros(125_900_000));
+        assert_eq!((minute.start(now), minute.end(now)), (Time::from_seconds(120), Time::from_seconds(180)));
+        assert_eq!((minute.seconds_left(now), minute.seconds_left(Time::from_seconds(120))), (55, 60));
     }
 
     proptest! {
@@ -72,6 +77,7 @@ mod tests {
             let (now, window) = (Time::from_micros(now), Window::of_seconds(seconds).unwrap());
             prop_assert!(window.start(now) <= now && now < window.end(now));
             prop_assert_eq!(window.end(now).micros() - window.start(now).micros(), window.micros());
+            prop_assert_eq!(now.seconds() + window.seconds_left(now), window.end(now).seconds());
         }
     }
 }

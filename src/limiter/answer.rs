@@ -1,6 +1,6 @@
 //! What the limiter answers, free of any protocol's types.
 
-use std::sync::Arc;
+use std::{num::NonZeroU32, sync::Arc};
 
 use crate::rules::{Limit, Metadata, Unit};
 
@@ -31,7 +31,7 @@ pub enum Code {
 pub struct Status {
     /// Whether it may pass.
     pub code: Code,
-    /// The limit that applies, if any, and the seconds until its window ends.
+    /// The limit that applies, if any, and the seconds until it is whole again.
     pub current_limit: Option<CurrentLimit>,
     /// What is left of it.
     pub limit_remaining: u32,
@@ -44,9 +44,11 @@ pub struct CurrentLimit {
     pub requests_per_unit: u32,
     /// The window's unit.
     pub unit: Unit,
+    /// How many units the window has.
+    pub multiplier: NonZeroU32,
     /// What the rule calls it.
     pub name: Option<Arc<str>>,
-    /// Whole seconds until the window ends.
+    /// Whole seconds until it is whole again: of a fixed window, until it ends.
     pub seconds_until_reset: u64,
 }
 
@@ -73,6 +75,7 @@ impl CurrentLimit {
         Self {
             requests_per_unit: limit.requests_per_unit,
             unit: limit.unit,
+            multiplier: limit.multiplier,
             name: limit.name.clone(),
             seconds_until_reset,
         }

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use super::{
     Policy,
     answer::{Answer, Code, CurrentLimit, Header, Status},
-    decision::{self, Decision, Thresholds},
+    governing::{Ruling, governing},
     metadata,
     plan::{Asked, Limited, Planned},
     request::Request,
 };
 use crate::{
-    algorithm::fixed_window,
     clock::Time,
     stats::{RuleCounter, Stats},
     store::Batch,
@@ -88,30 +87,19 @@ impl Tally {
 }
 
 fn status_of(limited: &Limited<'_>, batch: &Batch<'_>, policy: &Policy, now: Time) -> Status {
-    let decision = match limited.asked {
-        Asked::Store(place) => {
-            let thresholds = Thresholds::new(limited.limit.requests_per_unit, policy.near_limit_ratio);
-            let after = batch.checks().get(place).map_or(0, |check| check.after);
-            decision::decide(thresholds, limited.hits, after)
-        }
-        Asked::KnownOver => Decision { over: true, over_hits: limited.hits.taken(), ..Decision::default() },
-        // Which of the hits are near or beyond the limit nobody knows, so none is counted.
-        Asked::Nobody { over: true } => Decision { over: true, ..Decision::default() },
-        Asked::Nobody { over: false } => {
-            Decision { remaining: limited.limit.requests_per_unit, ..Decision::default() }
-        }
+    let Some(ruling) = governing(limited, batch, policy.near_limit_ratio, now) else {
+        return Status::NO_LIMIT;
     };
-    count(limited, decision);
-    let reset = fixed_window::seconds_until_reset(now, limited.limit.unit);
+    count(limited, &ruling);
     Status {
-        code: if decision.over && !limited.shadow_mode { Code::OverLimit } else { Code::Ok },
-        current_limit: Some(CurrentLimit::new(limited.limit, reset)),
-        limit_remaining: decision.remaining,
+        code: if ruling.decision.over && !limited.shadow_mode { Code::OverLimit } else { Code::Ok },
+        current_limit: Some(CurrentLimit::new(ruling.limit, ruling.seconds_until_reset())),
+        limit_remaining: ruling.verdict.remaining,
     }
 }
 
-fn count(limited: &Limited<'_>, decision: Decision) {
-    let stats = &limited.stats;
+fn count(limited: &Limited<'_>, ruling: &Ruling<'_>) {
+    let (stats, decision) = (&limited.stats, ruling.decision);
     for (counter, hits) in [
         (RuleCounter::OverLimit, decision.over_hits),
         (RuleCounter::NearLimit, decision.near_hits),
@@ -121,7 +109,7 @@ fn count(limited: &Limited<'_>, decision: Decision) {
             stats.add(counter, hits);
         }
     }
-    if matches!(limited.asked, Asked::KnownOver) {
+    if matches!(ruling.asked, Asked::KnownOver(_)) {
         stats.add(RuleCounter::OverLimitWithLocalCache, decision.over_hits);
     }
     if decision.over && limited.shadow_mode {

@@ -78,10 +78,11 @@ impl Lost {
 /// to be over stays so: that was never the store's to say.
 fn suppose(plan: &mut Plan<'_>, over: bool) {
     for planned in plan {
-        if let Planned::Limited(limited) = planned
-            && let Asked::Store(_) = limited.asked
-        {
-            limited.asked = Asked::Nobody { over };
+        let Planned::Limited(limited) = planned else { continue };
+        for held in &mut limited.limits {
+            if let Asked::Store(_) = held.asked {
+                held.asked = Asked::Nobody { over };
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ mod answer;
 mod conclude;
 mod decision;
 mod failure;
+mod governing;
 mod metadata;
 mod over_limit_cache;
 mod plan;
@@ -31,8 +32,10 @@ pub use over_limit_cache::{CacheUsage, OverLimitCache};
 pub use refusal::{Bounds, Refusal};
 pub use request::{Descriptor, Entry, LimitOverride, Request};
 
+use smallvec::SmallVec;
+
 use crate::{
-    algorithm::{Hits, fixed_window},
+    algorithm::Verdict,
     clock::{Clock, Time},
     rules::{OnStoreFailure, RuleSet},
     source::{Published, Source},
@@ -187,28 +190,28 @@ impl Limiter {
 
     /// Takes the checks out of the batch whose counters are known to be over.
     fn leave_out_known(&self, cache: &OverLimitCache, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) {
-        let mut kept = 0;
-        let known = batch.retain(|key, check| match check.hits {
-            Hits::Take(_) => !cache.is_over(key, now),
-            Hits::GiveBack(_) => {
-                cache.forget(key, now);
-                true
-            }
+        let mut known: SmallVec<[Option<Verdict>; 4]> = SmallVec::new();
+        batch.retain(|key, check| {
+            let verdict = cache.recall(key, check.hits, now);
+            known.push(verdict);
+            verdict.is_none()
         });
-        if !known.contains(&false) {
+        if known.iter().all(Option::is_none) {
             return;
         }
-        for planned in plan.iter_mut() {
-            if let Planned::Limited(limited) = planned
-                && let Asked::Store(place) = limited.asked
-            {
-                limited.asked = if known.get(place) == Some(&true) {
-                    kept += 1;
-                    Asked::Store(kept - 1)
-                } else {
-                    Asked::KnownOver
-                };
-            }
+        let mut kept = 0;
+        let limits = plan.iter_mut().flat_map(|planned| match planned {
+            Planned::Limited(limited) => limited.limits.as_mut_slice(),
+            Planned::NoLimit | Planned::Unlimited => &mut [],
+        });
+        // Each limit has asked one check, in this order.
+        for (held, verdict) in limits.zip(known) {
+            held.asked = if let Some(verdict) = verdict {
+                Asked::KnownOver(verdict)
+            } else {
+                kept += 1;
+                Asked::Store(kept - 1)
+            };
         }
         if self.policy.stop_when_over {
             batch.counting = Counting::Look;
@@ -226,6 +229,6 @@ fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
 
 fn remember(cache: &OverLimitCache, batch: &Batch<'_>, now: Time) {
     for check in batch.checks().iter().filter(|check| check.is_over()) {
-        cache.remember(batch.key(check), now, fixed_window::window_end(now, check.limit.unit));
+        cache.remember(batch.key(check), check, now);
     }
 }

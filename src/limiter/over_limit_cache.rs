@@ -1,24 +1,42 @@
 //! Keys that are known to be over their limit: `LOCAL_CACHE_SIZE_IN_BYTES`.
 //!
-//! A counter that has gone over its limit stays over it until its window ends, so it need not be asked
-//! again. Keys are remembered by their hash, at most as many as the bytes allow, and not beyond the
-//! window's end; hits that are given back make their key forgotten.
+//! A counter that has gone over its limit stays over it until its window ends, and an algorithm that has
+//! refused hits refuses as many until the moment it named, so neither need be asked again. Keys are
+//! remembered by their hash, at most as many as the bytes allow, and not beyond that moment; hits that are
+//! given back make their key forgotten.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
+    algorithm::{Hits, Verdict},
     clock::Time,
+    store::{Check, Outcome},
     table::{Table, Usage},
 };
 
-/// What a remembered key costs: a slot without a state, in a table that is at most 85 % full.
-const BYTES_PER_KEY: usize = 24;
+/// What a remembered key costs: a slot in a table that has 35 % more slots than keys just after it grew.
+const BYTES_PER_KEY: usize = 60;
 
 /// Remembers the keys that are over their limit.
 pub struct OverLimitCache {
-    keys: Table<()>,
+    keys: Table<Refused>,
     hits: AtomicU64,
     lookups: AtomicU64,
+}
+
+/// What was refused, and until when it will be.
+#[derive(Clone, Copy, Default)]
+#[repr(C, packed(4))]
+struct Refused {
+    /// From this microsecond on the key is to be asked again.
+    until: u64,
+    /// The second in which it was refused.
+    since: u32,
+    /// The second at which the limit is whole again.
+    whole: u32,
+    /// So many hits are refused, and more.
+    hits: u32,
+    remaining: u32,
 }
 
 /// What the cache tells of itself.
@@ -40,23 +58,26 @@ impl OverLimitCache {
         Self { keys, hits: AtomicU64::new(0), lookups: AtomicU64::new(0) }
     }
 
-    /// True when the key is known to be over its limit.
+    /// What is known of a key that refuses these hits. Hits that are given back make it forgotten.
     #[must_use]
-    pub fn is_over(&self, key: &str, now: Time) -> bool {
-        let known = self.keys.get(self.keys.key(key), now).is_some();
+    pub fn recall(&self, key: &str, hits: Hits, now: Time) -> Option<Verdict> {
+        let key = self.keys.key(key);
+        let Hits::Take(hits) = hits else {
+            self.keys.remove(key, now);
+            return None;
+        };
+        let known = self.keys.get(key, now);
+        let refused = known.filter(|known| hits >= u64::from(known.hits) && known.holds_at(now));
         self.lookups.fetch_add(1, Ordering::Relaxed);
-        self.hits.fetch_add(u64::from(known), Ordering::Relaxed);
-        known
+        self.hits.fetch_add(u64::from(refused.is_some()), Ordering::Relaxed);
+        refused.map(|refused| refused.verdict(now))
     }
 
-    /// Remembers that the key is over its limit until `end`.
-    pub fn remember(&self, key: &str, now: Time, end: Time) {
-        self.keys.update(self.keys.key(key), now, end, |()| ());
-    }
-
-    /// Forgets the key: hits were given back.
-    pub fn forget(&self, key: &str, now: Time) {
-        self.keys.remove(self.keys.key(key), now);
+    /// Remembers what a check that is over its limit says, as long as it will say so.
+    pub fn remember(&self, key: &str, check: &Check<'_>, now: Time) {
+        let Some(refused) = Refused::by(check, now) else { return };
+        let end = Time::from_micros({ refused.until }.saturating_add(999_999));
+        self.keys.update(self.keys.key(key), now, end, |known| *known = refused);
     }
 
     /// Gives back what has ended.
@@ -75,28 +96,129 @@ impl OverLimitCache {
     }
 }
 
+impl Refused {
+    fn by(check: &Check<'_>, now: Time) -> Option<Self> {
+        let since = u32::try_from(now.seconds()).unwrap_or(u32::MAX);
+        match check.outcome {
+            // Whatever is asked of a window that is over, it is refused.
+            Outcome::Counted(_) => {
+                let end = check.limit.window().end(now);
+                Some(Self { until: end.micros(), since, whole: seconds(end.micros()), hits: 0, remaining: 0 })
+            }
+            Outcome::Judged(verdict) => {
+                let wait = verdict.retry_after.filter(|wait| *wait > 0)?;
+                Some(Self {
+                    until: now.micros().saturating_add(wait),
+                    since,
+                    whole: seconds(now.micros().saturating_add(verdict.reset)),
+                    // What fits some day has 32 bits.
+                    hits: u32::try_from(check.hits.taken()).ok()?,
+                    remaining: verdict.remaining,
+                })
+            }
+        }
+    }
+
+    /// Not before it was refused: then the clock has been set back, and nobody is to wait until it has
+    /// caught up. Threads that read it one after another may differ by a second.
+    fn holds_at(self, now: Time) -> bool {
+        now.micros() < self.until && u64::from(self.since) <= now.seconds() + 1
+    }
+
+    fn verdict(self, now: Time) -> Verdict {
+        let whole = Time::from_seconds(self.whole.into());
+        Verdict {
+            admitted: false,
+            consumed: false,
+            remaining: self.remaining,
+            reset: whole.micros().saturating_sub(now.micros()),
+            retry_after: Some(self.until.saturating_sub(now.micros())),
+        }
+    }
+}
+
+/// The first whole second from a microsecond on.
+fn seconds(micros: u64) -> u32 {
+    u32::try_from(micros.div_ceil(1_000_000)).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        algorithm::{Kind, Window},
+        rules::{Limit, Unit},
+        store::Batch,
+    };
+
+    /// A cache that remembers of some keys what such a check with these hits has said at this second.
+    fn remembering(keys: &[&str], limit: &Limit, hits: u64, outcome: Outcome) -> OverLimitCache {
+        let cache = OverLimitCache::new(100_000);
+        let mut batch = Batch::default();
+        batch.push(0, limit, Hits::Take(hits));
+        batch.set(0, outcome);
+        for key in keys {
+            cache.remember(key, &batch.checks()[0], Time::from_seconds(610));
+        }
+        cache
+    }
 
     #[test]
-    fn remembers_until_the_window_ends_or_hits_come_back() {
-        let cache = OverLimitCache::new(100_000);
-        let [now, end] = [10, 20].map(Time::from_seconds);
-        for key in ["a", "b"] {
-            cache.remember(key, now, end);
-        }
-        cache.forget("b", now);
-        assert!(cache.is_over("a", now) && !cache.is_over("b", now) && !cache.is_over("a", end));
+    fn a_window_is_over_until_it_ends_or_hits_come_back() {
+        let limit = Limit::plain(5, Unit::Minute);
+        let cache = remembering(&["a", "b"], &limit, 3, Outcome::Counted(7));
+        let wait = |key, hits, second| {
+            cache.recall(key, hits, Time::from_seconds(second)).map(|verdict| verdict.retry_after)
+        };
+        assert_eq!(wait("b", Hits::GiveBack(1), 610), None);
+        assert_eq!(wait("b", Hits::Take(1), 610), None);
+        assert_eq!(wait("a", Hits::Take(0), 615), Some(Some(45_000_000)));
+        assert_eq!(wait("a", Hits::Take(9), 660), None);
         let usage = cache.usage();
         assert_eq!((usage.lookups, usage.hits), (3, 1));
     }
 
     #[test]
+    fn as_many_hits_are_refused_until_the_moment_that_was_named() {
+        let limit = Limit::new(5, Unit::Minute, 1.try_into().unwrap(), Kind::SlidingLog, None).unwrap();
+        let refused = Verdict {
+            admitted: false,
+            consumed: false,
+            remaining: 2,
+            reset: 50_300_000,
+            retry_after: Some(1_500_000),
+        };
+        let cache = remembering(&["a"], &limit, 3, Outcome::Judged(refused));
+        let recall = |hits, micros| cache.recall("a", Hits::Take(hits), Time::from_micros(micros));
+        assert_eq!(recall(2, 610_000_000), None, "fewer may fit");
+        let later = Verdict { reset: 50_100_000, remaining: 2, retry_after: Some(600_000), ..refused };
+        assert_eq!(recall(4, 610_900_000), Some(later), "told in whole seconds");
+        assert_eq!(recall(3, 611_499_999).and_then(|verdict| verdict.retry_after), Some(1));
+        assert_eq!(recall(3, 611_500_000), None);
+        assert!(recall(3, 609_000_000).is_some());
+        assert_eq!(recall(3, 608_999_999), None, "the clock was set back");
+    }
+
+    #[test]
+    fn what_never_fits_is_not_remembered() {
+        let limit = Limit::plain(5, Unit::Minute);
+        let verdict = Kind::TokenBucket.at(5, Window::from(Unit::Minute), None).supposed(
+            true,
+            Hits::Take(6),
+            Time::from_seconds(610),
+        );
+        let cache = remembering(&["a"], &limit, 6, Outcome::Judged(verdict));
+        assert_eq!(cache.usage().keys.entries, 0);
+    }
+
+    #[test]
     fn keeps_within_its_bytes() {
         let cache = OverLimitCache::new(1_000_000);
+        let limit = Limit::plain(0, Unit::Minute);
+        let mut batch = Batch::default();
+        batch.push(0, &limit, Hits::Take(1));
         for n in 0..200_000 {
-            cache.remember(&n.to_string(), Time::from_seconds(1), Time::from_seconds(9));
+            cache.remember(&n.to_string(), &batch.checks()[0], Time::from_seconds(1));
         }
         assert!(cache.usage().keys.bytes <= 1_000_000, "{:?}", cache.usage());
     }

@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 
 use super::{Policy, Refusal, Served, request::Request};
 use crate::{
-    algorithm::{Hits, fixed_window},
+    algorithm::{Algorithm, Hits, Verdict},
     clock::Time,
-    rules::{Limit, Matched, Metadata, model::Domain},
+    rules::{Limit, Limits, Matched, Metadata, model::Domain},
     stats::{RuleCounter, RuleStats, Stats},
     store::Batch,
 };
@@ -22,18 +22,24 @@ pub(super) enum Planned<'r> {
     NoLimit,
     /// A rule lifts every limit.
     Unlimited,
-    /// A counter is asked.
+    /// Counters are asked.
     Limited(Limited<'r>),
 }
 
-/// One limit that is held against one counter.
+/// A descriptor's limits, each held against a counter of its own.
 pub(super) struct Limited<'r> {
-    pub(super) limit: &'r Limit,
+    /// One at least.
+    pub(super) limits: SmallVec<[Held<'r>; 1]>,
     pub(super) hits: Hits,
     pub(super) stats: Handle<'r>,
     pub(super) shadow_mode: bool,
     pub(super) quota_mode: bool,
     pub(super) metadata: Option<&'r Arc<Metadata>>,
+}
+
+/// One limit that is held against one counter.
+pub(super) struct Held<'r> {
+    pub(super) limit: &'r Limit,
     pub(super) asked: Asked,
 }
 
@@ -42,8 +48,8 @@ pub(super) struct Limited<'r> {
 pub(super) enum Asked {
     /// From the check at this place of the batch.
     Store(usize),
-    /// The counter is known to be over its limit until its window ends.
-    KnownOver,
+    /// The counter is known to refuse these hits for some time.
+    KnownOver(Verdict),
     /// The counters are lost: by policy this one is supposed to be over its limit, or untouched.
     Nobody { over: bool },
 }
@@ -55,7 +61,7 @@ pub(super) enum Handle<'r> {
 }
 
 /// Limits that the descriptors bring along, each at its descriptor's place.
-pub(super) type Brought = SmallVec<[Option<Limit>; 4]>;
+pub(super) type Brought = Vec<Option<Limits>>;
 
 /// The limits that a request brings along; nothing where it brings none.
 pub(super) fn brought(request: &Request) -> Result<Brought, Refusal> {
@@ -65,7 +71,7 @@ pub(super) fn brought(request: &Request) -> Result<Brought, Refusal> {
     let limits = request.descriptors.iter().enumerate().map(|(at, descriptor)| {
         let Some(limit) = descriptor.limit else { return Ok(None) };
         let unit = limit.unit().ok_or(Refusal::OverrideUnit { descriptor: at, unit: limit.unit })?;
-        Ok(Some(Limit { requests_per_unit: limit.requests_per_unit, unit, name: None }))
+        Ok(Some(Limit::plain(limit.requests_per_unit, unit).into()))
     });
     limits.collect()
 }
@@ -80,7 +86,7 @@ pub(super) fn plan<'r>(
     context: &Context<'_>,
 ) -> Plan<'r> {
     let met = |at: usize, scratch: &mut String| match brought.get(at) {
-        Some(Some(limit)) => Met::Brought(limit),
+        Some(Some(limits)) => Met::Brought(limits),
         _ => domain.find(&request.descriptors[at].entries, scratch).map_or(Met::Nothing, Met::Rule),
     };
     // Where rules replace others, all are met once before any is planned.
@@ -92,14 +98,15 @@ pub(super) fn plan<'r>(
     }
     let planned = |at: usize| {
         let met = met(at, batch.keys());
-        match met.limit() {
-            None if matches!(met, Met::Nothing) => Planned::NoLimit,
-            None => Planned::Unlimited,
-            Some(limit) if limit.name.as_deref().is_some_and(|name| replaced.contains(&name)) => {
-                Planned::NoLimit
-            }
-            Some(limit) => Planned::Limited(check(request, at, &met, limit, served, batch, context)),
+        let Some(limits) = met.limits() else {
+            return if matches!(met, Met::Nothing) { Planned::NoLimit } else { Planned::Unlimited };
+        };
+        let is_replaced = |limit: &&Limit| limit.name.as_deref().is_some_and(|name| replaced.contains(&name));
+        if limits.iter().all(|limit| is_replaced(&limit)) {
+            return Planned::NoLimit;
         }
+        let limits = limits.iter().filter(|limit| !is_replaced(limit));
+        Planned::Limited(checks(request, at, &met, limits, served, batch, context))
     };
     (0..request.descriptors.len()).map(planned).collect()
 }
@@ -115,15 +122,15 @@ pub(super) struct Context<'a> {
 enum Met<'r> {
     Nothing,
     Rule(Matched<'r>),
-    Brought(&'r Limit),
+    Brought(&'r Limits),
 }
 
 impl<'r> Met<'r> {
-    fn limit(&self) -> Option<&'r Limit> {
+    fn limits(&self) -> Option<&'r Limits> {
         match self {
             Self::Nothing => None,
-            Self::Rule(matched) => matched.rule.limit(),
-            Self::Brought(limit) => Some(limit),
+            Self::Rule(matched) => matched.rule.limits(),
+            Self::Brought(limits) => Some(limits),
         }
     }
 
@@ -135,11 +142,11 @@ impl<'r> Met<'r> {
     }
 }
 
-fn check<'r>(
+fn checks<'r>(
     request: &Request,
     at: usize,
     met: &Met<'r>,
-    limit: &'r Limit,
+    limits: impl Iterator<Item = &'r Limit>,
     served: &'r Served,
     batch: &mut Batch<'r>,
     context: &Context<'_>,
@@ -148,17 +155,21 @@ fn check<'r>(
     let hits = request.hits(descriptor);
     let stats = handle(request, at, met, served, batch.keys(), context.stats);
     stats.add(RuleCounter::TotalHits, hits.taken());
-    let start = batch.keys().len();
-    write_counter_key(request, at, met, limit, context, batch.keys());
-    let asked = Asked::Store(batch.push(start, limit, hits));
+    let held = limits.map(|limit| {
+        let start = batch.keys().len();
+        write_counter_key(request, at, met, limit, context, batch.keys());
+        Held { limit, asked: Asked::Store(batch.push(start, limit, hits)) }
+    });
+    let limits = held.collect();
     let (shadow_mode, quota_mode, metadata) = match met {
         Met::Rule(matched) => (matched.rule.shadow_mode, matched.rule.quota_mode, matched.metadata()),
         _ => (false, false, None),
     };
-    Limited { limit, hits, stats, shadow_mode, quota_mode, metadata, asked }
+    Limited { limits, hits, stats, shadow_mode, quota_mode, metadata }
 }
 
-/// `prefix domain _ (key _ value _)… window's start`: the key that the Go service counts under.
+/// `prefix domain _ (key _ value _)… window's start`: the key that the Go service counts under. What it
+/// does not know ends in a tag, and has no start where the state outlives a window.
 fn write_counter_key(
     request: &Request,
     at: usize,
@@ -179,7 +190,10 @@ fn write_counter_key(
         });
         into.push('_');
     }
-    into.push_str(itoa::Buffer::new().format(fixed_window::window_start(context.now, limit.unit)));
+    if let Algorithm::FixedWindow(fixed) = limit.algorithm {
+        into.push_str(itoa::Buffer::new().format(fixed.window.start(context.now).seconds()));
+    }
+    into.push_str(&limit.tag);
 }
 
 /// The statistics under which this request counts. `scratch` lends its space.

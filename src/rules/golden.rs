@@ -124,7 +124,7 @@ fn limits_and_metadata_are_those_that_answers_carried() {
             let found =
                 rules.domain(domain.as_str().unwrap()).and_then(|domain| domain.find(&entries, &mut scratch));
             let status = &probe[1]["statuses"][0];
-            let limit = found.as_ref().and_then(|found| found.rule.limit());
+            let limit = found.as_ref().and_then(|found| found.rule.limits()).map(super::Limits::first);
             assert_eq!(status["current_limit"].is_object(), limit.is_some(), "{}: {probe}", case["name"]);
             let Some(limit) = limit else { continue };
             // Proto3 leaves out a number that is 0.

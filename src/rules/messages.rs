@@ -9,8 +9,9 @@ use prost_types::{Struct, value::Kind};
 
 use super::{
     diagnostic::Place,
-    model::{Metadata, Unit, Value},
-    shapes::{Field, Given, RawDescriptor, RawFile, RawLimit, RawReplaces},
+    limit::Unit,
+    model::{Metadata, Value},
+    shapes::{Field, Given, RawDescriptor, RawFile, RawLimit, RawLimits, RawReplaces},
 };
 use crate::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
@@ -57,7 +58,7 @@ impl Reader {
             rate_limit: message
                 .rate_limit
                 .as_ref()
-                .map_or(Field::Absent, |policy| given(Box::new(limit(policy, line)), at(7))),
+                .map_or(Field::Absent, |policy| given(RawLimits::One(Box::new(limit(policy, line))), at(7))),
             descriptors: list(self.descriptors(&message.descriptors), at(8)),
         }
     }
@@ -75,6 +76,12 @@ fn limit(message: &RateLimitPolicy, line: u32) -> RawLimit {
         name: text(name, place),
     };
     RawLimit {
+        place: at(7),
+        index: 0,
+        // Messages have no such fields.
+        unit_multiplier: Field::Absent,
+        algorithm: Field::Absent,
+        burst: Field::Absent,
         unit: text(&unit, at(10)),
         requests_per_unit: match message.requests_per_unit {
             0 if message.unlimited => Field::Absent,

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use hashbrown::HashMap;
 
-use super::wildcard::Wildcards;
+use super::{limit::Limits, wildcard::Wildcards};
 
 /// All loaded rules. Replaced whole, never edited.
 #[derive(Debug, Default)]
@@ -101,90 +101,8 @@ pub enum Allowance {
         /// `requests_per_unit` as written; nothing is held against it.
         requests_per_unit: u32,
     },
-    /// So much per window.
-    Limited(Limit),
-}
-
-/// So many requests per window.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Limit {
-    /// Requests in one window.
-    pub requests_per_unit: u32,
-    /// The length of the window.
-    pub unit: Unit,
-    /// What answers call it, and what `replaces` refers to.
-    pub name: Option<Arc<str>>,
-}
-
-/// The length of a window. The numbers are those of Envoy's API.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Unit {
-    /// One second.
-    Second = 1,
-    /// 60 seconds.
-    Minute = 2,
-    /// 60 minutes.
-    Hour = 3,
-    /// 24 hours.
-    Day = 4,
-    /// 30 days.
-    Month = 5,
-    /// 365 days.
-    Year = 6,
-    /// 7 days.
-    Week = 7,
-}
-
-impl Unit {
-    /// Every unit, from short to long.
-    pub const ALL: [Self; 7] =
-        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
-
-    /// The window's length.
-    #[must_use]
-    pub const fn seconds(self) -> u64 {
-        match self {
-            Self::Second => 1,
-            Self::Minute => 60,
-            Self::Hour => 3600,
-            Self::Day => 86_400,
-            Self::Week => 7 * 86_400,
-            Self::Month => 30 * 86_400,
-            Self::Year => 365 * 86_400,
-        }
-    }
-
-    /// As `/rlconfig` and Envoy's API write it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Second => "SECOND",
-            Self::Minute => "MINUTE",
-            Self::Hour => "HOUR",
-            Self::Day => "DAY",
-            Self::Week => "WEEK",
-            Self::Month => "MONTH",
-            Self::Year => "YEAR",
-        }
-    }
-
-    /// The unit of this name, in any case.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
-    }
-
-    /// The unit of this number in Envoy's API.
-    #[must_use]
-    pub fn from_number(number: i32) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| *unit as i32 == number)
-    }
-}
-
-impl fmt::Display for Unit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
+    /// As much as every one of these allows.
+    Limited(Limits),
 }
 
 /// A map of anything, as a rule's `metadata` and an answer's dynamic metadata hold it.
@@ -291,27 +209,34 @@ impl Level {
 }
 
 impl Rule {
-    /// The limit, unless everything is allowed.
+    /// The limits, unless everything is allowed.
     #[must_use]
-    pub fn limit(&self) -> Option<&Limit> {
+    pub fn limits(&self) -> Option<&Limits> {
         match &self.allowance {
-            Allowance::Limited(limit) => Some(limit),
+            Allowance::Limited(limits) => Some(limits),
             Allowance::Unlimited { .. } => None,
         }
     }
 }
 
-/// As a line of `/rlconfig`.
+/// As a line of `/rlconfig`: what the Go service knows as it tells it, and behind that what it does not.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, requests) = match &self.allowance {
-            Allowance::Limited(limit) => (limit.unit.name(), limit.requests_per_unit),
+            Allowance::Limited(limits) => (limits.first().unit.name(), limits.first().requests_per_unit),
             Allowance::Unlimited { requests_per_unit } => ("UNKNOWN", *requests_per_unit),
         };
         write!(
             f,
             "{}: unit={unit} requests_per_unit={requests}, shadow_mode: {}, quota_mode: {}",
             self.full_key, self.shadow_mode, self.quota_mode
-        )
+        )?;
+        for (at, limit) in self.limits().into_iter().flat_map(Limits::iter).enumerate() {
+            if at > 0 {
+                write!(f, ", and unit={} requests_per_unit={}", limit.unit, limit.requests_per_unit)?;
+            }
+            limit.tell_what_is_not_plain(f)?;
+        }
+        Ok(())
     }
 }

@@ -12,7 +12,7 @@ use std::{fmt, future::Future, ops::Range, pin::Pin, sync::Arc, time::Instant};
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Hits, fixed_window},
+    algorithm::{Hits, Verdict, fixed_window},
     clock::Time,
     rules::Limit,
     table::Usage,
@@ -192,8 +192,17 @@ pub struct Check<'r> {
     pub limit: &'r Limit,
     /// What is added to it.
     pub hits: Hits,
-    /// The counter afterwards; set by the store.
-    pub after: u64,
+    /// What it says; set by the store.
+    pub outcome: Outcome,
+}
+
+/// What a counter says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// A fixed window's count afterwards.
+    Counted(u64),
+    /// The verdict of any other algorithm.
+    Judged(Verdict),
 }
 
 impl<'r> Batch<'r> {
@@ -210,7 +219,7 @@ impl<'r> Batch<'r> {
 
     /// Adds a check whose key was written from `start` on, and returns its place.
     pub fn push(&mut self, start: usize, limit: &'r Limit, hits: Hits) -> usize {
-        self.checks.push(Check { key: start..self.keys.len(), limit, hits, after: 0 });
+        self.checks.push(Check { key: start..self.keys.len(), limit, hits, outcome: Outcome::Counted(0) });
         self.checks.len() - 1
     }
 
@@ -226,14 +235,10 @@ impl<'r> Batch<'r> {
         &self.checks
     }
 
-    /// Keeps the checks for which `keep` holds, and tells of each that was there whether it was kept.
-    pub fn retain(&mut self, mut keep: impl FnMut(&str, &Check<'r>) -> bool) -> SmallVec<[bool; 4]> {
+    /// Keeps the checks for which `keep` holds; each is asked about once, in order.
+    pub fn retain(&mut self, mut keep: impl FnMut(&str, &Check<'r>) -> bool) {
         let Self { keys, checks, .. } = self;
-        let kept: SmallVec<[bool; 4]> =
-            checks.iter().map(|check| keep(keys.get(check.key.clone()).unwrap_or_default(), check)).collect();
-        let mut each = kept.iter();
-        checks.retain(|_| each.next().copied().unwrap_or(true));
-        kept
+        checks.retain(|check| keep(keys.get(check.key.clone()).unwrap_or_default(), check));
     }
 
     /// True when there is nothing to ask.
@@ -243,17 +248,17 @@ impl<'r> Batch<'r> {
     }
 
     /// Sets the outcome of the check at this place.
-    pub fn set(&mut self, place: usize, after: u64) {
+    pub fn set(&mut self, place: usize, outcome: Outcome) {
         if let Some(check) = self.checks.get_mut(place) {
-            check.after = after;
+            check.outcome = outcome;
         }
     }
 
     /// Sets each outcome to what `outcome` makes of the check and its key.
-    pub fn answer(&mut self, mut outcome: impl FnMut(&str, &Check<'r>) -> u64) {
+    pub fn answer(&mut self, mut outcome: impl FnMut(&str, &Check<'r>) -> Outcome) {
         for check in &mut self.checks {
             let key = self.keys.get(check.key.clone()).unwrap_or_default();
-            check.after = outcome(key, check);
+            check.outcome = outcome(key, check);
         }
     }
 }
@@ -267,15 +272,23 @@ fn looking(hits: Hits) -> Hits {
 }
 
 impl Check<'_> {
-    /// True when the counter is over the limit.
+    /// True when it was not within the limit.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.after > u64::from(self.limit.requests_per_unit)
+        match self.outcome {
+            Outcome::Counted(after) => after > u64::from(self.limit.requests_per_unit),
+            Outcome::Judged(verdict) => !verdict.admitted,
+        }
     }
 
-    /// True when the counter, standing at `current`, would be over the limit with these hits.
+    /// True when these hits would not be within the limit, given what was seen by a look without any.
     #[must_use]
-    pub fn would_be_over(&self, current: u64) -> bool {
-        fixed_window::count(current, self.hits) > u64::from(self.limit.requests_per_unit)
+    pub fn would_be_over(&self, seen: Outcome) -> bool {
+        match seen {
+            Outcome::Counted(now) => {
+                fixed_window::count(now, self.hits) > u64::from(self.limit.requests_per_unit)
+            }
+            Outcome::Judged(seen) => self.hits.taken() > u64::from(seen.remaining),
+        }
     }
 }

@@ -84,9 +84,23 @@ impl<S: Copy + Default> Table<S> {
         self.shard(key).get(key.tag, seconds(now))
     }
 
+    /// Hands the state of a key and its end to `change`, and keeps what that gives back, if anything. A key
+    /// without a state has the default, which has ended.
+    pub fn change<R>(
+        &self,
+        key: Key,
+        now: Time,
+        change: impl FnOnce(S, Time) -> (Option<(S, Time)>, R),
+    ) -> R {
+        self.shard(key).change(key.tag, seconds(now), in_seconds(change))
+    }
+
     /// Changes the state of a key, which then ends at `end`.
     pub fn update<R>(&self, key: Key, now: Time, end: Time, change: impl FnOnce(&mut S) -> R) -> R {
-        self.shard(key).update(key.tag, seconds(now), seconds(end), change)
+        self.change(key, now, |mut state, _| {
+            let result = change(&mut state);
+            (Some((state, end)), result)
+        })
     }
 
     /// Ends the state of a key now.
@@ -135,32 +149,40 @@ pub struct Locked<'t, S> {
 }
 
 impl<S: Copy + Default> Locked<'_, S> {
-    /// The state of a key, if its shard is held and it has one that has not ended.
-    #[must_use]
-    pub fn get(&self, key: Key, now: Time) -> Option<S> {
-        let at = self.place(key)?;
-        self.shards[at].1.get(key.tag, seconds(now))
-    }
-
-    /// Changes the state of a key; nothing where its shard is not held.
-    pub fn update<R>(
+    /// As [`Table::change`]. A key whose shard is not held has the default, and nothing is kept of it.
+    pub fn change<R>(
         &mut self,
         key: Key,
         now: Time,
-        end: Time,
-        change: impl FnOnce(&mut S) -> R,
-    ) -> Option<R> {
-        let at = self.place(key)?;
-        Some(self.shards[at].1.update(key.tag, seconds(now), seconds(end), change))
+        change: impl FnOnce(S, Time) -> (Option<(S, Time)>, R),
+    ) -> R {
+        match self.shards.iter_mut().find(|(shard, _)| *shard == shard_of(key)) {
+            Some((_, shard)) => shard.change(key.tag, seconds(now), in_seconds(change)),
+            None => change(S::default(), Time::default()).1,
+        }
     }
+}
 
-    fn place(&self, key: Key) -> Option<usize> {
-        self.shards.iter().position(|(shard, _)| *shard == shard_of(key))
+impl Key {
+    /// A number below 1024 that is as good as drawn at random.
+    #[must_use]
+    pub fn shard(self) -> usize {
+        self.shard.into()
+    }
+}
+
+/// The same with ends as slots keep them.
+fn in_seconds<S, R>(
+    change: impl FnOnce(S, Time) -> (Option<(S, Time)>, R),
+) -> impl FnOnce(S, u32) -> (Option<(S, u32)>, R) {
+    |state, end| {
+        let (kept, result) = change(state, Time::from_seconds(end.into()));
+        (kept.map(|(state, end)| (state, seconds(end))), result)
     }
 }
 
 fn shard_of(key: Key) -> usize {
-    usize::from(key.shard)
+    key.shard()
 }
 
 /// A panic while a shard was held leaves whole slots behind: counting on is better than never again.

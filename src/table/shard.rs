@@ -59,13 +59,25 @@ impl<S: Copy + Default> Shard<S> {
         }
     }
 
-    pub(super) fn update<R>(&mut self, tag: Tag, now: u32, end: u32, change: impl FnOnce(&mut S) -> R) -> R {
-        let (at, mut state) = match self.place(tag, now) {
-            Place::Found(at) => (at, self.slots[at].state),
-            place => (self.make_room(place, tag, now), S::default()),
+    pub(super) fn change<R>(
+        &mut self,
+        tag: Tag,
+        now: u32,
+        change: impl FnOnce(S, u32) -> (Option<(S, u32)>, R),
+    ) -> R {
+        let place = self.place(tag, now);
+        let (state, end) = match place {
+            Place::Found(at) => (self.slots[at].state, self.slots[at].end),
+            _ => (S::default(), 0),
         };
-        let result = change(&mut state);
-        self.slots[at] = Slot { tag, state, end: end.max(1) };
+        let (kept, result) = change(state, end);
+        if let Some((state, end)) = kept {
+            let at = match place {
+                Place::Found(at) => at,
+                place => self.make_room(place, tag, now),
+            };
+            self.slots[at] = Slot { tag, state, end: end.max(1) };
+        }
         result
     }
 

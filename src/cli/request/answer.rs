@@ -63,7 +63,9 @@ fn status_line(status: &DescriptorStatus) -> String {
     };
     let RateLimit { requests_per_unit, name, .. } = limit;
     let unit = limit.unit().as_str_name();
-    let mut line = format!("{code}, {} of {requests_per_unit} per {unit} remain", status.limit_remaining);
+    let units = limit.unit_multiplier.map(|units| format!("{units} ")).unwrap_or_default();
+    let mut line =
+        format!("{code}, {} of {requests_per_unit} per {units}{unit} remain", status.limit_remaining);
     // Writing to a String cannot fail.
     if let Some(reset) = &status.duration_until_reset {
         let _ = write!(line, ", whole again in {}s", reset.seconds);
@@ -93,7 +95,12 @@ mod tests {
     use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, rate_limit::Unit};
 
     fn limited(code: Code, remaining: u32, name: &str) -> DescriptorStatus {
-        let limit = RateLimit { requests_per_unit: 3, unit: Unit::Minute.into(), name: name.to_owned() };
+        let limit = RateLimit {
+            requests_per_unit: 3,
+            unit: Unit::Minute.into(),
+            name: name.to_owned(),
+            unit_multiplier: None,
+        };
         DescriptorStatus {
             code: code.into(),
             current_limit: Some(limit),

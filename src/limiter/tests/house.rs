@@ -19,7 +19,7 @@ use crate::{
     rules::OnStoreFailure,
     source::{RulesDir, Source},
     stats::{RuleCounter, RuleStats, Stats, StatsOptions, StoreFailure},
-    store::{Applied, Batch, FailureReason, Store, StoreError, memory::MemoryStore},
+    store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore},
 };
 
 pub(super) const RULES: &str = "\
@@ -56,7 +56,7 @@ impl Store for Distant {
                 None => self.counters.apply(batch, now).done().await,
                 // What a store wrote before it failed may not be relied on.
                 Some(reason) => {
-                    batch.answer(|_, _| 1_000_000);
+                    batch.answer(|_, _| Outcome::Counted(1_000_000));
                     Err(StoreError { reason, message: "redis 192.0.2.1:6379: no answer".into() })
                 }
             }

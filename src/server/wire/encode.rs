@@ -142,6 +142,18 @@ impl Fields for CurrentLimit {
         out.number(1, self.requests_per_unit.into());
         out.number(2, self.unit as u64);
         out.text(3, self.name.as_deref().unwrap_or_default());
+        if let Some(multiplier) = super::told_multiplier(self) {
+            out.message(4, &Wrapped(multiplier));
+        }
+    }
+}
+
+/// A `google.protobuf.UInt32Value`.
+struct Wrapped(u32);
+
+impl Fields for Wrapped {
+    fn write(&self, out: &mut impl Out) {
+        out.number(1, self.0.into());
     }
 }
 
@@ -203,6 +215,8 @@ impl Fields for Vec<Value> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use proptest::prelude::*;
     use prost::Message;
 
@@ -215,12 +229,11 @@ mod tests {
 
     fn status() -> impl Strategy<Value = Status> {
         let name = prop::option::of("\\PC{0,200}".prop_map(|name| name.as_str().into()));
-        let limit = (any::<u32>(), prop::sample::select(&Unit::ALL[..]), name, any::<u64>());
-        let limit = limit.prop_map(|(requests_per_unit, unit, name, seconds_until_reset)| CurrentLimit {
-            requests_per_unit,
-            unit,
-            name,
-            seconds_until_reset,
+        let multiplier = prop_oneof![Just(1), 1..=u32::MAX].prop_map(|units| NonZeroU32::new(units).unwrap());
+        let unit = prop::sample::select(&Unit::ALL[..]);
+        let limit = (any::<u32>(), unit, multiplier, name, any::<u64>());
+        let limit = limit.prop_map(|(requests_per_unit, unit, multiplier, name, seconds_until_reset)| {
+            CurrentLimit { requests_per_unit, unit, multiplier, name, seconds_until_reset }
         });
         (code(), prop::option::of(limit), any::<u32>()).prop_map(|(code, current_limit, limit_remaining)| {
             Status { code, current_limit, limit_remaining }

@@ -18,9 +18,9 @@ use super::{
 use crate::{
     algorithm::Hits,
     clock::Time,
-    rules::model::Unit,
+    rules::Unit,
     settings::redis::RedisAddress,
-    store::{Applied, Batch, Check, Counting, FailureReason, StoreError, looking},
+    store::{self, Applied, Batch, Check, Counting, FailureReason, StoreError, looking},
 };
 
 /// A check is sent on so many times before the servers are found to point at each other.
@@ -90,7 +90,7 @@ impl RedisStore {
         let asked = self.ask(batch, now, look)?;
         self.hear(batch, now, asked, look).await?;
         let over: SmallVec<[bool; 8]> =
-            batch.checks().iter().map(|check| check.would_be_over(check.after)).collect();
+            batch.checks().iter().map(|check| check.would_be_over(check.outcome)).collect();
         let any_over = over.contains(&true);
         let hits = |place: usize, check: &Check<'_>| match over.get(place) {
             Some(false) if any_over => looking(check.hits),
@@ -226,7 +226,7 @@ impl RedisStore {
         let mut moved = Vec::new();
         for (place, outcome) in asked.checks.into_iter().zip(outcomes) {
             match outcome {
-                Outcome::Count(after) => batch.set(place, after),
+                Outcome::Count(after) => batch.set(place, store::Outcome::Counted(after)),
                 Outcome::Elsewhere(words) => {
                     moved.push(Moved { place, words, from: asked.lane.address().clone() });
                 }

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{bundle::Expiry, random};
 use crate::{
-    algorithm::fixed_window,
     clock::Time,
     rules::Limit,
     table::{Key, Table},
@@ -44,12 +43,12 @@ impl Seen {
     /// How long a counter lives, and whether the server is to be told.
     pub(super) fn expiry(&self, id: Key, limit: &Limit, now: Time) -> Expiry {
         let known = self.keys.get(id, now) == Some(self.era.load(Relaxed));
-        Expiry { seconds: self.seconds(limit), end: fixed_window::window_end(now, limit.unit), told: !known }
+        Expiry { seconds: self.seconds(limit), end: limit.window().end(now), told: !known }
     }
 
     /// The window's length, and a part of the jitter.
     pub(super) fn seconds(&self, limit: &Limit) -> u32 {
-        u32::try_from(limit.unit.seconds() + random::below(self.jitter)).unwrap_or(u32::MAX)
+        u32::try_from(limit.window().seconds() + random::below(self.jitter)).unwrap_or(u32::MAX)
     }
 
     /// The server has answered that the key exists and expires.
@@ -73,12 +72,12 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::model::Unit;
+    use crate::rules::Unit;
 
     #[test]
     fn a_key_is_known_until_its_window_ends_or_all_are_forgotten() {
         let seen = Seen::new(0);
-        let limit = Limit { requests_per_unit: 1, unit: Unit::Minute, name: None };
+        let limit = Limit::plain(1, Unit::Minute);
         let (id, now) = (seen.id("a"), Time::from_seconds(130));
         let expiry = seen.expiry(id, &limit, now);
         assert_eq!(expiry, Expiry { seconds: 60, end: Time::from_seconds(180), told: true });
@@ -92,7 +91,7 @@ mod tests {
     #[test]
     fn expiries_differ_within_the_jitter() {
         let seen = Seen::new(10);
-        let limit = Limit { requests_per_unit: 1, unit: Unit::Hour, name: None };
+        let limit = Limit::plain(1, Unit::Hour);
         let seconds: std::collections::BTreeSet<_> = (0..500).map(|_| seen.seconds(&limit)).collect();
         assert_eq!(seconds, (3600..3610).collect());
     }

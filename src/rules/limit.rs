@@ -1,0 +1,206 @@
+//! A limit: how many, in what time, by which algorithm.
+//!
+//! The compiler makes them when rules are loaded, the limiter those that requests bring along; everybody
+//! else reads them.
+
+use std::{fmt, num::NonZeroU32, sync::Arc};
+
+use crate::algorithm::{Algorithm, Kind, Window};
+
+/// So many requests in a window, or at such a rate.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limit {
+    /// Requests in one window.
+    pub requests_per_unit: u32,
+    /// The unit of the window.
+    pub unit: Unit,
+    /// How many units the window has.
+    pub multiplier: NonZeroU32,
+    /// How hits are held against it.
+    pub algorithm: Algorithm,
+    /// What answers call it, and what `replaces` refers to.
+    pub name: Option<Arc<str>>,
+    /// What ends its counter's key; empty where the Go service would count under the same.
+    pub tag: Box<str>,
+}
+
+/// The limits of one rule: one or more, in the order of the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Limits {
+    first: Limit,
+    /// Most rules have none, and one limit then stands in the rule itself.
+    others: Box<[Limit]>,
+}
+
+impl Limit {
+    /// A fixed window of one unit without a name, as the Go service has them.
+    #[must_use]
+    pub fn plain(requests_per_unit: u32, unit: Unit) -> Self {
+        Self {
+            requests_per_unit,
+            unit,
+            multiplier: NonZeroU32::MIN,
+            algorithm: Kind::FixedWindow.at(requests_per_unit, unit.into(), None),
+            name: None,
+            tag: Box::default(),
+        }
+    }
+
+    /// A limit of any kind; nothing where the window is too long.
+    #[must_use]
+    pub fn new(
+        requests_per_unit: u32,
+        unit: Unit,
+        multiplier: NonZeroU32,
+        kind: Kind,
+        burst: Option<NonZeroU32>,
+    ) -> Option<Self> {
+        let window = Window::of_seconds(unit.seconds() * u64::from(multiplier.get()))?;
+        let plain = Self::plain(requests_per_unit, unit);
+        let limit = Self { multiplier, algorithm: kind.at(requests_per_unit, window, burst), ..plain };
+        let is_plain = kind == Kind::FixedWindow && multiplier == NonZeroU32::MIN;
+        Some(if is_plain { limit } else { limit.tagged() })
+    }
+
+    /// The same with this name.
+    #[must_use]
+    pub fn named(self, name: Option<Arc<str>>) -> Self {
+        Self { name, ..self }
+    }
+
+    /// The same with a key that no limit of another kind, window or rate has.
+    #[must_use]
+    pub fn tagged(self) -> Self {
+        Self { tag: self.algorithm.tag().into(), ..self }
+    }
+
+    /// The window that its requests are told for.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        match self.algorithm {
+            Algorithm::FixedWindow(fixed) => fixed.window,
+            // It was not too long when the limit was made.
+            _ => Window::of_seconds(self.unit.seconds() * u64::from(self.multiplier.get()))
+                .unwrap_or(Window::LONGEST),
+        }
+    }
+
+    /// Writes the parts of it that a plain limit does not have.
+    pub(super) fn tell_what_is_not_plain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.multiplier != NonZeroU32::MIN {
+            write!(f, ", unit_multiplier: {}", self.multiplier)?;
+        }
+        let kind = self.algorithm.kind();
+        if kind != Kind::FixedWindow {
+            write!(f, ", algorithm: {}", kind.name())?;
+        }
+        if kind.has_burst() {
+            write!(f, ", burst: {}", self.algorithm.whole())?;
+        }
+        Ok(())
+    }
+}
+
+impl Limits {
+    /// These limits; nothing where there is none.
+    #[must_use]
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Option<Self> {
+        let mut limits = limits.into_iter();
+        Some(Self { first: limits.next()?, others: limits.collect() })
+    }
+
+    /// The first.
+    #[must_use]
+    pub fn first(&self) -> &Limit {
+        &self.first
+    }
+
+    /// All, in the order of the file.
+    pub fn iter(&self) -> impl Iterator<Item = &Limit> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+}
+
+impl From<Limit> for Limits {
+    fn from(first: Limit) -> Self {
+        Self { first, others: Box::default() }
+    }
+}
+
+/// The length of a window. The numbers are those of Envoy's API.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Unit {
+    /// One second.
+    Second = 1,
+    /// 60 seconds.
+    Minute = 2,
+    /// 60 minutes.
+    Hour = 3,
+    /// 24 hours.
+    Day = 4,
+    /// 30 days.
+    Month = 5,
+    /// 365 days.
+    Year = 6,
+    /// 7 days.
+    Week = 7,
+}
+
+impl Unit {
+    /// Every unit, from short to long.
+    pub const ALL: [Self; 7] =
+        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// The window's length.
+    #[must_use]
+    pub const fn seconds(self) -> u64 {
+        match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
+        }
+    }
+
+    /// As `/rlconfig` and Envoy's API write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "SECOND",
+            Self::Minute => "MINUTE",
+            Self::Hour => "HOUR",
+            Self::Day => "DAY",
+            Self::Week => "WEEK",
+            Self::Month => "MONTH",
+            Self::Year => "YEAR",
+        }
+    }
+
+    /// The unit of this name, in any case.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The unit of this number in Envoy's API.
+    #[must_use]
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| *unit as i32 == number)
+    }
+}
+
+impl From<Unit> for Window {
+    fn from(unit: Unit) -> Self {
+        // The longest unit is a tenth of the longest window.
+        Self::of_seconds(unit.seconds()).unwrap_or(Self::LONGEST)
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
