@@ -17,6 +17,8 @@ mod bounds;
 mod cli;
 // Unix sockets, and connections that grow old.
 mod connections;
+// The image, Compose, Kubernetes, Istio, Prometheus and the dashboard, run or checked.
+mod deploy;
 // What the pages for people say.
 mod docs;
 // SIGTERM: nothing is lost.

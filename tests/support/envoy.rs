@@ -91,7 +91,7 @@ fn access_log(dir: &Path) -> PathBuf {
 }
 
 /// `$ENVOY_BIN`, or the Envoy that `tests/run` puts into the build's folder.
-fn binary() -> PathBuf {
+pub(crate) fn binary() -> PathBuf {
     let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("target").join("envoy").join("envoy");
     let path = env::var_os("ENVOY_BIN").map_or(fetched, PathBuf::from);
     assert!(

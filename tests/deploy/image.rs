@@ -1,0 +1,142 @@
+//! The image of `deploy/Dockerfile`, without an engine: what it copies, what it runs, and what is in it.
+//!
+//! Compiling anew would take minutes, so the one step that does takes the program under test instead, and the
+//! compiler's own list of its sources is held against what is copied. The workflow on the forge builds it all.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use tempfile::TempDir;
+
+use crate::support::server::BINARY;
+
+use super::{output, read};
+
+const DOCKERFILE: &str = "deploy/Dockerfile";
+/// The step that compiles.
+const COMPILES: &str = "cargo build --locked --release";
+
+#[test]
+fn everything_that_is_compiled_is_copied_and_let_through() {
+    let copied = copied();
+    let sources = sources();
+    assert!(
+        sources.contains("src/lib.rs") && sources.iter().any(|path| path.starts_with("proto")),
+        "{sources:?}"
+    );
+    for source in sources {
+        let is_copied = copied.iter().any(|copied| Path::new(&source).starts_with(copied));
+        assert!(is_copied, "{source} is not copied");
+    }
+    let let_through = read("deploy/Dockerfile.dockerignore");
+    for path in &copied {
+        assert!(let_through.lines().any(|line| line.strip_prefix('!') == Some(path)), "{path} is ignored");
+    }
+}
+
+/// What the compiler read to make the library, and what the build script says that it reads.
+fn sources() -> BTreeSet<String> {
+    let mut sources = BTreeSet::new();
+    let executable = env::current_exe().unwrap();
+    let compiled = executable.parent().unwrap();
+    for path in of_tollgate(compiled).filter(|path| path.extension().is_some_and(|own| own == "d")) {
+        let listed = fs::read_to_string(path).unwrap();
+        let of_library = listed.lines().filter(|line| line.contains(".rlib: "));
+        sources.extend(of_library.flat_map(|line| line.split(' ').skip(1)).map(str::to_owned));
+    }
+    for path in of_tollgate(&compiled.with_file_name("build")) {
+        let said = fs::read_to_string(path.join("output")).unwrap_or_default();
+        let read = said.lines().filter_map(|line| line.split_once("rerun-if-changed="));
+        sources.extend(read.map(|(_, path)| path.to_owned()));
+    }
+    // What the build script made itself is in the target directory.
+    sources.into_iter().filter(|path| !path.starts_with('/')).collect()
+}
+
+fn of_tollgate(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+    entries
+        .filter(|entry| entry.file_name().to_str().unwrap().starts_with("tollgate-"))
+        .map(|entry| entry.path())
+}
+
+#[test]
+fn cargo_takes_the_manifest_among_what_is_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    copy_into(dir.path());
+    // The command that reads all of a manifest as compiling would, and stops short of it.
+    let told = output(Command::new("rustc").arg("-vV"));
+    let host = told.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let mut fetch = Command::new("cargo");
+    fetch.args(["fetch", "--locked", "--offline", "--target", host, "--manifest-path"]);
+    output(fetch.arg(dir.path().join("Cargo.toml")));
+}
+
+/// What the image has as its root: the libraries that its base brings along, and what is copied onto it.
+pub(super) fn image() -> TempDir {
+    let dir = tempfile::Builder::new().prefix("tollgate-image-").tempdir().unwrap();
+    let (build, out, image) = (dir.path().join("build"), dir.path().join("out"), dir.path().join("root"));
+    fs::create_dir_all(build.join("target/release")).unwrap();
+    fs::copy(BINARY, build.join("target/release/tollgate")).unwrap();
+    for step in instructions("RUN") {
+        if step != COMPILES {
+            let step = step.replace("/image/", &format!("{}/", out.display()));
+            output(Command::new("sh").args([
+                "-ec",
+                "cd \"$0\"; eval \"$1\"",
+                build.to_str().unwrap(),
+                &step,
+            ]));
+        }
+    }
+    fs::create_dir_all(image.join("bin")).unwrap();
+    output(Command::new("cp").args(["-a", "-T"]).arg(&out).arg(image.join("bin")));
+    for library in output(Command::new("ldd").arg(BINARY)).split_whitespace() {
+        if let Some(below) = library.strip_prefix('/') {
+            let place = image.join(below);
+            fs::create_dir_all(place.parent().unwrap()).unwrap();
+            fs::copy(library, place).unwrap();
+        }
+    }
+    dir
+}
+
+/// The program and the arguments that a container starts with.
+pub(super) fn entry_point() -> Vec<String> {
+    serde_json::from_str(&instructions("ENTRYPOINT").concat()).unwrap()
+}
+
+/// The user and group that it runs as.
+pub(super) fn user() -> String {
+    instructions("USER").concat()
+}
+
+/// What stands behind each instruction of a name.
+fn instructions(name: &str) -> Vec<String> {
+    let file = read(DOCKERFILE);
+    let found = file.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    found.map(str::to_owned).collect()
+}
+
+/// The paths that are copied from the project.
+fn copied() -> Vec<String> {
+    let own = instructions("COPY").into_iter().filter(|line| !line.starts_with("--from"));
+    own.flat_map(|line| {
+        let mut words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+        words.pop();
+        words
+    })
+    .collect()
+}
+
+fn copy_into(directory: &Path) {
+    for path in copied() {
+        let place = directory.join(&path);
+        fs::create_dir_all(place.parent().unwrap()).unwrap();
+        output(Command::new("cp").arg("-rT").arg(&path).arg(place));
+    }
+}

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# A pod on this machine: a network of its own with Redis on its usual port, and a container in it whose root is
+# read-only and whose user is not root. Asks it until it refuses, ends it as the kubelet does, and prints what it saw.
+#
+#   pod.sh ROOT USER:GROUP 'PORT/PATH…' DOMAIN DESCRIPTOR 'COMMAND…' NAME=VALUE…
+set -euo pipefail
+
+if [ -z "${IN_POD:-}" ]; then
+    # Everything in it ends with its first process.
+    as=(); [ "$(id -u)" = 0 ] || as=(sudo -n --preserve-env=PATH)
+    exec "${as[@]}" env IN_POD=yes unshare --net --mount --pid --mount-proc --fork --kill-child "$0" "$@"
+fi
+
+root=$1 user=$2 probes=$3 domain=$4 descriptor=$5 command=$6
+shift 6
+chroot=$(command -v chroot)
+
+ip link set lo up
+redis-server --bind 127.0.0.1 --save '' --dir / >/dev/null &
+until redis-cli ping >/dev/null 2>&1; do sleep 0.05; done
+
+mount --bind "$root" "$root"
+mount -o remount,bind,ro "$root"
+mount -t proc proc "$root/proc"
+# shellcheck disable=SC2086
+env -i "$@" "$chroot" --userspec="$user" "$root" $command &
+service=$!
+
+# A probe that does not answer within a second has failed; the kubelet tries again.
+for probe in $probes; do
+    for attempt in {1..100}; do
+        curl --silent --fail --max-time 1 --output /dev/null "http://localhost:$probe" && continue 2
+        sleep 0.1
+    done
+    echo "no answer from $probe"
+    exit 1
+done
+grep -qE "^Uid:[[:space:]]+${user%:*}[[:space:]]" "/proc/$service/status"
+
+# Limits are small. An answer that comes late on a busy machine is an error, and is asked for again.
+for attempt in {1..50}; do
+    code=0
+    "$chroot" "$root" /bin/tollgate request "$domain" "$descriptor" || code=$?
+    [ "$code" = 1 ] && break
+    sleep 0.1
+done
+[ "$code" = 1 ] || { echo 'nothing was refused'; exit 1; }
+redis-cli keys '*'
+
+kill -TERM "$service"
+wait "$service"

@@ -1,0 +1,257 @@
+//! All of it together: Envoy asks Tollgate, which counts in Redis, and Prometheus scrapes it. The cause of each
+//! alert is brought about, and the dashboard is asked for what there was to see.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::TcpStream,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use tollgate::proto::envoy::{
+    extensions::common::ratelimit::v3::RateLimitDescriptor, service::ratelimit::v3::RateLimitRequest,
+};
+
+use crate::support::{
+    client::descriptor,
+    envoy::binary,
+    eventually, holds, http,
+    ports::free_port,
+    process::Process,
+    proxy::{Proxy, Way},
+    redis::{self, Redis},
+    server::{Server, Setup},
+};
+
+use super::{
+    prometheus::Prometheus,
+    read,
+    rules::{RULES, alerts, dashboard_queries},
+};
+
+/// Rules with something to show in every panel: names made from requests, and shadow mode.
+const NAMED: &str = "
+domain: named
+descriptors:
+  - key: tenant
+    value_to_metric: true
+    rate_limit: {unit: hour, requests_per_unit: 1000000}
+  - key: rehearsed
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 1}
+";
+
+/// These may fire at any time on a busy machine; when they must be silent is in promtool's tests.
+const ABOUT_TIME: [&str; 2] = ["TollgateRedisSlow", "TollgateAnswersLate"];
+
+#[test]
+fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashboard_has_an_answer() {
+    let redis = Redis::single();
+    let way = Proxy::to(redis.port);
+    let mut shared = setup().redis(&redis::tcp(&way.address())).start_healthy();
+    let mut alone = setup()
+        .env("MEMORY_MAX_KEYS", "1000")
+        .env("METRICS_MAX_SERIES", "4")
+        .env("GRPC_MAX_CONNECTIONS", "8")
+        .start();
+    let envoy = Front::start(shared.ports.grpc);
+    let at_once: String = read(RULES).lines().map(at_once).collect();
+    let prometheus = Prometheus::start(&[shared.ports.metrics, alone.ports.metrics], &at_once);
+    let mut watch = Watch { prometheus: &prometheus, fired: BTreeSet::new() };
+
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| envoy.ask_until(&over));
+        // Also when a check below fails, so that the load ends and the failure is told.
+        let _ends = Ends(&over);
+
+        watch.sees_load();
+        let mut firing = prometheus.firing();
+        firing.retain(|name, _| !ABOUT_TIME.contains(&name.as_str()));
+        assert!(firing.is_empty(), "all is well, but for {firing:?}");
+
+        way.set(Way::Open(Duration::from_millis(30)));
+        watch.expects(&["TollgateRedisSlow", "TollgateAnswersLate"]);
+        way.set(Way::Cut);
+        watch.expects(&["TollgateRedisLost", "TollgateDecidesWithoutCounters", "TollgateAnswersErrors"]);
+        way.set(Way::CLEAR);
+
+        alone.write("shop.yaml", "domain: shop\ndescriptors: [{value: no key}]\n");
+        watch.expects(&["TollgateRulesRefused"]);
+        alone.write("shop.yaml", "domain: shop\ndescriptors: []\n");
+        watch.expects(&["TollgateReplicasDiffer"]);
+
+        fill_with_keys(&alone);
+        watch.expects(&["TollgateKeysFull", "TollgateSeriesFull"]);
+        ask_too_much(&alone);
+        watch.expects(&["TollgateTurnsAway"]);
+
+        show_the_rest(&shared);
+        for (place, query) in dashboard_queries() {
+            eventually(&format!("{place} of the dashboard shows something"), || {
+                let samples = prometheus.query(&query);
+                holds(samples.iter().any(|(_, value)| value.is_finite()), || format!("{query}: {samples:?}"))
+            });
+        }
+    });
+
+    shared.process.kill();
+    alone.process.kill();
+    watch.expects(&["TollgateGone"]);
+    assert_eq!(watch.fired, alerts(), "each alert was seen to fire");
+}
+
+fn setup() -> Setup {
+    Setup::new().rules("shop.yaml", &read("deploy/kubernetes/rules/shop.yaml")).rules("named.yaml", NAMED)
+}
+
+/// A line of the rules, but for how long an alert waits.
+fn at_once(line: &str) -> String {
+    match line.split_once("for: ") {
+        Some((indent, _)) if indent.trim().is_empty() => format!("{indent}for: 0s\n"),
+        _ => format!("{line}\n"),
+    }
+}
+
+/// What Prometheus has told so far.
+struct Watch<'a> {
+    prometheus: &'a Prometheus,
+    fired: BTreeSet<String>,
+}
+
+impl Watch<'_> {
+    /// Waits until what Envoy sends is seen.
+    fn sees_load(&self) {
+        eventually("the load is recorded", || {
+            let rate = self
+                .prometheus
+                .query("namespace_job_domain:ratelimit_service_rate_limit_total_hits:rate5m > 0");
+            let over = self
+                .prometheus
+                .query("namespace_job_domain:ratelimit_service_rate_limit_over_limit:rate5m > 0");
+            holds(!rate.is_empty() && !over.is_empty(), || format!("{rate:?}, {over:?}"))
+        });
+    }
+
+    /// Waits until these fire, none of which did before, with texts that have no gaps.
+    fn expects(&mut self, names: &[&str]) {
+        for name in names.iter().filter(|name| !ABOUT_TIME.contains(name)) {
+            assert!(!self.fired.contains(*name), "{name} fired before its cause");
+        }
+        eventually("the alerts fire", || {
+            let firing = self.prometheus.firing();
+            self.fired.extend(firing.keys().cloned());
+            let texts = firing.values().flatten().map(ToString::to_string).collect::<String>();
+            assert!(!texts.contains("no value") && !texts.contains("error expanding"), "{texts}");
+            let missing: Vec<_> = names.iter().filter(|name| !firing.contains_key(**name)).collect();
+            holds(missing.is_empty(), || format!("no {missing:?} among {:?}", firing.keys()))
+        });
+    }
+}
+
+/// Sets a flag when it is dropped.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The Envoy of `deploy/envoy.yaml`, on ports of its own.
+struct Front {
+    listener: u16,
+    process: Process,
+    _dir: tempfile::TempDir,
+}
+
+impl Front {
+    fn start(service: u16) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (admin, listener, upstream) = (free_port(), free_port(), free_port());
+        let own = [
+            ("address: 127.0.0.1, port_value: 9901", admin),
+            ("address: 0.0.0.0, port_value: 10000", listener),
+            ("address: 127.0.0.1, port_value: 10001", upstream),
+            ("address: tollgate, port_value: 8081", service),
+        ];
+        // A busy test machine may miss the 20 ms.
+        let config = replaced(&read("deploy/envoy.yaml"), "timeout: 0.02s", "timeout: 5s");
+        let config = own.iter().fold(config, |config, (place, port)| {
+            replaced(&config, place, &format!("address: 127.0.0.1, port_value: {port}"))
+        });
+        fs::write(dir.path().join("envoy.yaml"), config).unwrap();
+        let mut command = Command::new(binary());
+        command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]);
+        command.args(["-c", "envoy.yaml"]).current_dir(dir.path());
+        let process = Process::start(command, &dir.path().join("log"));
+        let front = Self { listener, process, _dir: dir };
+        eventually("Envoy forwards", || {
+            let answer = front.ask(&[]).map_err(|error| format!("{error}\n{}", front.process.log()))?;
+            holds(answer.status == 200, || answer.text())
+        });
+        front
+    }
+
+    fn ask(&self, headers: &[(&str, &str)]) -> std::io::Result<http::Answer> {
+        http::send(self.listener, "GET", "/", headers, b"")
+    }
+
+    /// Asks for two clients in turn, until it is over; what becomes of a request is Prometheus's to tell.
+    fn ask_until(&self, over: &AtomicBool) {
+        for client in ["alice", "partner"].iter().cycle() {
+            if over.load(Ordering::Relaxed) {
+                return;
+            }
+            let _ = self.ask(&[("x-client-id", client)]);
+            thread::sleep(Duration::from_millis(30));
+        }
+    }
+}
+
+/// The text with every `from` replaced, of which there has to be one.
+fn replaced(text: &str, from: &str, to: &str) -> String {
+    assert!(text.contains(from), "no {from:?} in the configuration");
+    text.replace(from, to)
+}
+
+/// More counters and names of series than there is room for.
+fn fill_with_keys(server: &Server) {
+    let client = server.client();
+    for batch in 0..40 {
+        let tenants: Vec<_> = (0..100).map(|number| format!("{batch}-{number}")).collect();
+        let descriptors = tenants.iter().map(|tenant| descriptor(&[("tenant", tenant)])).collect();
+        client.ask(of("named", descriptors)).expect("limits hold all the same");
+    }
+}
+
+/// A request and connections beyond a bound.
+fn ask_too_much(server: &Server) {
+    let descriptors = (0..200).map(|_| descriptor(&[("tenant", "many")])).collect();
+    server.ask(of("named", descriptors)).expect_err("these are too many descriptors");
+    let open = || TcpStream::connect(("127.0.0.1", server.ports.grpc)).unwrap();
+    let connections: Vec<_> = (0..12).map(|_| open()).collect();
+    eventually("connections are refused", || {
+        let metrics = server.metrics();
+        let refused = metrics.get("tollgate_connections_refused_total").copied();
+        holds(refused.is_some_and(|count| count > 0.0), || format!("{refused:?}"))
+    });
+    drop(connections);
+}
+
+/// What no alert is about: a domain without rules, and a limit in shadow mode.
+fn show_the_rest(server: &Server) {
+    for domain in ["misspelt", "named"] {
+        let rehearsed = || vec![descriptor(&[("rehearsed", "yes")])];
+        eventually("it answers again", || {
+            server.ask(of(domain, rehearsed())).map_err(|status| status.to_string())
+        });
+    }
+}
+
+fn of(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+}
