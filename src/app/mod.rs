@@ -23,6 +23,7 @@ use crate::{
     shutdown, source,
 };
 use parts::Parts;
+pub(crate) use parts::policy;
 use ports::Ports;
 
 /// Serves until a signal says to end; then drains and returns.

@@ -10,6 +10,8 @@ use super::{
     findings::{Findings, Path, quoted},
     limit::{Limit, Unit},
     model::{Allowance, Level, Node, Rule, RuleId},
+    over_limit_body,
+    quota_policy::QuotaPolicy,
     shapes::{Field, Given, RawDescriptor, RawLimit, RawReplaces},
     spelling::nearest,
     wildcard::{Pattern, Wildcards},
@@ -118,6 +120,8 @@ impl<'f> Lowering<'f> {
     }
 
     fn rule(&mut self, raw: &RawDescriptor, context: Context<'_>) -> Option<Rule> {
+        let findings = &mut self.findings[context.file];
+        let over_limit_body = over_limit_body::read(&raw.over_limit_body, context.path, findings);
         let limit = raw.rate_limit.given()?;
         let path = context.path.key("rate_limit");
         let within = Context { path: &path, ..context };
@@ -128,12 +132,14 @@ impl<'f> Lowering<'f> {
         Some(Rule {
             id,
             full_key: context.full_key.into(),
+            policies: QuotaPolicy::of_rule(context.full_key, &allowance),
             allowance,
             replaces,
             shadow_mode: raw.shadow_mode.is_set(),
             quota_mode: raw.quota_mode.is_set(),
             detailed_metric: raw.detailed_metric.is_set(),
             metadata: raw.metadata.value().filter(|map| !map.is_empty()).cloned().map(Arc::new),
+            over_limit_body,
         })
     }
 

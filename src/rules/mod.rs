@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`model`] is what the service relies on, [`matcher`] finds a rule in it,
 //! [`compile()`] makes it from files and says all that is wrong with them in one run. On the way lie
-//! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower` and
-//! `store_failure` (that to the model) and `suspicion` (what loads but hardly means what it says).
+//! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower`,
+//! `over_limit_body` and `store_failure` (that to the model) and `suspicion` (what loads but hardly means what it says).
 //! Nothing here reads a file or the clock: texts come in, rules and [`Diagnostic`]s go out.
 
 pub mod compile;
@@ -11,10 +11,12 @@ pub mod diagnostic;
 pub mod limit;
 pub mod matcher;
 pub mod model;
+pub mod quota_policy;
 pub mod wildcard;
 
 mod findings;
 mod lower;
+mod over_limit_body;
 mod shapes;
 mod spelling;
 mod store_failure;
@@ -32,5 +34,6 @@ mod told;
 pub use compile::{CompileOptions, Compiled, SourceFile, compile};
 pub use diagnostic::{Diagnostic, Place, Severity, render};
 pub use limit::{Limit, Limits, Unit};
-pub use matcher::{Entry, Matched};
+pub use matcher::{Entry, How, Matched};
 pub use model::{Allowance, Metadata, OnStoreFailure, Rule, RuleId, RuleSet, Value};
+pub(crate) use spelling::nearest;

@@ -2,7 +2,7 @@
 
 /// The candidate that is nearest to a misspelt word, if one is near enough. Case, `-` and `_` do not
 /// count: `rateLimit` is `rate_limit` in other clothes.
-pub(super) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let word = plain(word);
     // Longer than any candidate by more than the allowance: not worth measuring.
     if word.len() > 40 {

@@ -37,7 +37,8 @@ const KEYS: [(&str, &[Level]); 16] = [
 
 /// The keys that the Go service does not know and refuses. Where they do not count they are refused here
 /// as well: no file in use has them there.
-const OWN_KEYS: [(&str, &[Level]); 1] = [("on_store_failure", &[Level::File])];
+const OWN_KEYS: [(&str, &[Level]); 2] =
+    [("on_store_failure", &[Level::File]), ("over_limit_body", &[Level::Descriptor])];
 
 /// What a key means where it stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
