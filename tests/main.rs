@@ -21,6 +21,8 @@ mod connections;
 mod docs;
 // SIGTERM: nothing is lost.
 mod drain;
+// Which rule would be met, told by the command line.
+mod explain;
 // Random bytes, frames, messages and JSON on every port.
 mod garbage;
 // Whether the service says that it is fit to be asked.

@@ -117,12 +117,17 @@ mod tests {
     fn a_rule_has_one_for_each_limit() {
         let text = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n\
             - {key: l, rate_limit: {unit: day, requests_per_unit: 1, name: n}}\n\
-            - {key: u, rate_limit: {unlimited: true}}\n";
+            - {key: u, rate_limit: {unlimited: true}}\n\
+            - {key: s, rate_limit: [{unit: day, requests_per_unit: 1}, {unit: hour, requests_per_unit: 1, \
+            name: n}]}\n";
         let file = SourceFile { name: "a.yaml".to_owned(), text: text.as_bytes().to_vec() };
         let rules = compile(&[file], CompileOptions::default()).rules.unwrap();
-        for (rule, expected) in
-            [("d.k", &["\"d.k\";q=1;w=86400"][..]), ("d.l", &["\"n\";q=1;w=86400"]), ("d.u", &[])]
-        {
+        for (rule, expected) in [
+            ("d.k", &["\"d.k\";q=1;w=86400"][..]),
+            ("d.l", &["\"n\";q=1;w=86400"]),
+            ("d.u", &[]),
+            ("d.s", &["\"d.s#1\";q=1;w=86400", "\"n\";q=1;w=3600"]),
+        ] {
             let rules = rules.rules();
             let found = rules.iter().find(|known| *known.full_key == *rule).unwrap();
             assert_eq!(found.policies.iter().map(QuotaPolicy::as_str).collect::<Vec<_>>(), expected);

@@ -25,7 +25,7 @@ impl SlowLog {
             }
             Hits::Take(_) => {}
             Hits::GiveBack(hits) => {
-                hits_at.truncate(hits_at.len() - hits_at.len().min(usize::try_from(hits).unwrap()))
+                hits_at.truncate(hits_at.len() - hits_at.len().min(usize::try_from(hits).unwrap()));
             }
         }
         (admitted, u64::from(limit.limit).saturating_sub(hits_at.len() as u64))

@@ -162,9 +162,9 @@ fn near_descriptors_are_told_with_the_reason() {
 
 #[test]
 fn a_long_level_is_told_in_part() {
-    let many: String =
-        (0..100).map(|n| format!("- {{key: k, value: v{n}, rate_limit: {{unlimited: true}}}}\n")).collect();
-    let rules = rules(&format!("domain: d\ndescriptors:\n{many}"));
+    let descriptor = |n| format!("- {{key: k, value: v{n}, rate_limit: {{unlimited: true}}}}");
+    let many: Vec<String> = (0..100).map(descriptor).collect();
+    let rules = rules(&format!("domain: d\ndescriptors:\n{}\n", many.join("\n")));
     let request = "d k=w".parse::<Question>().unwrap().to_request();
     let way = way::walk(rules.domain("d").unwrap(), &request.descriptors[0].entries);
     assert_eq!((way.levels[0].near.len(), way.levels[0].others), (8, 92));
@@ -178,7 +178,7 @@ proptest! {
     ) {
         let mut seen = std::collections::HashSet::new();
         let below = "\n  descriptors: [{key: a, rate_limit: {unlimited: true}}]";
-        let descriptors: String = texts
+        let descriptors: Vec<String> = texts
             .iter()
             .filter(|(key, value, ..)| seen.insert((key, value)))
             .map(|(key, value, limited, deep)| {
@@ -186,7 +186,7 @@ proptest! {
                 format!("- key: {key}\n  value: '{value}'{limit}{}\n", if *deep { below } else { "" })
             })
             .collect();
-        let rules = rules(&format!("domain: d\ndescriptors:\n{descriptors}"));
+        let rules = rules(&format!("domain: d\ndescriptors:\n{}", descriptors.concat()));
         let domain = rules.domain("d").unwrap();
         let entries: Vec<limiter::Entry> =
             entries.into_iter().map(|(key, value)| limiter::Entry { key, value }).collect();
