@@ -77,7 +77,7 @@ client=bob
   not met  client_exempt  is for another value
   not met  client_a*      is a pattern that does not take it
   not met  client_an*     is a pattern that does not take it
-  2 more stand on this level
+  2 more on this level
 
 limit \"hourly\": 3 per hour, fixed_window; this window ends in 3570s
   counted under p:shop_client_bob_86400

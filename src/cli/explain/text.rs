@@ -81,7 +81,7 @@ fn add_passage(text: &mut String, passage: &Passage<'_>) {
         let _ = writeln!(text, "  {whether:7}  {name:widest$}  {reason}");
     }
     if passage.others > 0 {
-        let more = if passage.near.is_empty() { "for other keys stand" } else { "more stand" };
+        let more = if passage.near.is_empty() { "for other keys" } else { "more" };
         let _ = writeln!(text, "  {} {more} on this level", passage.others);
     }
 }
