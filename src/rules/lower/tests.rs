@@ -172,7 +172,7 @@ fn a_log_is_told_what_it_costs() {
         (told(&compiled, &limit), compiled.rules.is_some())
     };
     assert_eq!(log(9_999), (vec![], true));
-    let costly = "100000: each counter of this `sliding_log` may keep 100000 hits, which are 800 kB; \
+    let costly = "100000: each counter of this `sliding_log` may keep 100000 hits, which take up to 1600 kB; \
         `sliding_window` counts nearly the same in two numbers";
     assert_eq!(log(100_000), (vec![costly.to_owned()], true));
     let long = "100001: a `sliding_log` of 100001 hits is too long; accepted: 0 to 100000; `sliding_window` counts \

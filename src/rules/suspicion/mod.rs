@@ -18,7 +18,7 @@ use super::{
 use crate::algorithm::Kind;
 use reach::Reach;
 
-/// A log of so many hits takes 80 kB, as much as 3,000 other counters.
+/// A log of so many hits takes up to 160 kB, as much as 6,000 other counters.
 const COSTLY: u32 = 10_000;
 
 /// Tells what is suspicious in a domain, given its files and all descriptors of its first level.
@@ -190,9 +190,9 @@ impl Walk<'_> {
             return;
         };
         let message = format!(
-            "each counter of this `sliding_log` may keep {} hits, which are {} kB",
+            "each counter of this `sliding_log` may keep {} hits, which take up to {} kB",
             requests.value,
-            u64::from(requests.value) * 8 / 1000
+            u64::from(requests.value) * 16 / 1000
         );
         let help = "`sliding_window` counts nearly the same in two numbers";
         self.warning(file, requests.place, &path.key("requests_per_unit"), message, help);
