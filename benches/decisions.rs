@@ -8,7 +8,7 @@ use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instan
 
 use tollgate::{
     clock::{Clock, SystemClock, Time},
-    limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request},
+    limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, Telling},
     rules::{OnStoreFailure, RuleSet},
     source::{RulesDir, Source},
     stats::{Stats, StatsOptions},
@@ -120,8 +120,7 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        headers: None,
-        dynamic_metadata: false,
+        telling: Telling::default(),
         on_store_failure: OnStoreFailure::Error,
         max_local_keys: 1,
     };

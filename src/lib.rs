@@ -6,8 +6,8 @@
 //! `ARCHITECTURE.md` draws it, and says which module may know which.
 //!
 //! In reading order: [`rules`] are what is asked for and [`source`] is where they come from;
-//! [`algorithm`], [`table`] and [`store`] count; [`limiter`] decides; [`stats`] tell; [`server`] is the edge;
-//! [`settings`], [`app`] and [`cli`] put it together.
+//! [`algorithm`], [`table`] and [`store`] count; [`limiter`] decides, and refuses in the words of a
+//! [`template`]; [`stats`] tell; [`server`] is the edge; [`settings`], [`app`] and [`cli`] put it together.
 
 pub mod algorithm;
 pub mod app;
@@ -25,3 +25,4 @@ pub mod stats;
 pub mod store;
 pub mod table;
 pub mod telemetry;
+pub mod template;

@@ -12,6 +12,7 @@ fn main() -> ExitCode {
     match cli::parse(env::args_os()) {
         Command::Serve { ignored } => cli::serve::run(&environment(), &ignored),
         Command::Check(args) => cli::check::run(&args, &environment()),
+        Command::Explain(args) => cli::explain::run(&args, &environment()),
         Command::Request(args) => cli::request::run(&args),
         Command::Settings => print(&tollgate::settings::markdown()),
         Command::Completions(shell) => print(&cli::completions(shell)),

@@ -127,37 +127,56 @@ fn play(page: &str, consoles: &[Block]) -> Vec<String> {
     let mut differences = Vec::new();
     for (line, (command, shown)) in steps {
         let (said, code) = type_command(&server, &command);
-        let expected = i32::from(shown.starts_with("OVER_LIMIT") || shown.starts_with("error"));
-        if without_seconds(&said) != without_seconds(&shown) || code != Some(expected) {
+        let fails = ["OVER_LIMIT", "error", "no rule is met"];
+        let expected = i32::from(fails.iter().any(|begin| shown.starts_with(begin)));
+        if without_times(&said) != without_times(&shown) || code != Some(expected) {
             differences.push(format!("block at line {line}: $ {command}\n{said}(exit code {code:?})"));
         }
     }
     differences
 }
 
-/// What a command of a page prints, and its exit code. `request` asks the server, `check` looks at the
-/// files that the page names.
+/// What a command of a page prints, and its exit code. `request` asks the server, `check` and `explain`
+/// look at the files that the page names. Variables may stand before it.
 fn type_command(server: &Server, command: &str) -> (String, Option<i32>) {
-    let (_, arguments) = command.split_once("tollgate ").expect("consoles show tollgate alone");
-    let mut words: Vec<String> =
-        arguments.split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect();
+    let (variables, arguments) = command.split_once("tollgate ").expect("consoles show tollgate alone");
+    let variables = variables.split_whitespace().filter_map(|word| word.split_once('='));
+    let mut words = words(arguments);
     if words[0] == "request" {
         words.splice(1..1, ["--addr".to_owned(), format!("127.0.0.1:{}", server.ports.grpc)]);
     }
     let shown = server.dir().join("shown");
     fs::create_dir_all(&shown).unwrap();
-    let output = Command::new(BINARY).args(words).current_dir(shown).output().unwrap();
+    let output = Command::new(BINARY).args(words).envs(variables).current_dir(shown).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (String::from_utf8(said).unwrap(), output.status.code())
 }
 
-/// The text with an `N` for the seconds until a window ends: they depend on when one asks.
-fn without_seconds(text: &str) -> String {
-    const BEFORE: &str = "whole again in ";
-    let mut parts = text.trim_end().split(BEFORE);
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| {
-        text + BEFORE + "N" + part.trim_start_matches(|character: char| character.is_ascii_digit())
+/// The words of a command line; single quotes hold some together.
+fn words(arguments: &str) -> Vec<String> {
+    let quoted = arguments.split('\'').enumerate();
+    let words = quoted.flat_map(|(at, part)| match at % 2 {
+        0 => part.split_whitespace().collect(),
+        _ => vec![part],
+    });
+    words.map(str::to_owned).collect()
+}
+
+/// The text with an `N` for the seconds until a window ends, and without those at which it began: they
+/// depend on when one asks.
+fn without_times(text: &str) -> String {
+    const BEFORE: [&str; 5] = ["again in ", "ends in ", "Retry-After: ", "\"retry_after\": ", ";t="];
+    let without_start = |line: &str| match line.rsplit_once('_') {
+        Some((key, _)) if line.trim_start().starts_with("counted under ") => key.to_owned(),
+        _ => line.to_owned(),
+    };
+    let text = text.trim_end().lines().map(without_start).collect::<Vec<_>>().join("\n");
+    BEFORE.iter().fold(text, |text, before| {
+        let mut parts = text.split(before);
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |text, part| {
+            text + before + "N" + part.trim_start_matches(|character: char| character.is_ascii_digit())
+        })
     })
 }
 

@@ -9,6 +9,7 @@ use crate::support::{
     server::{Server, Setup},
 };
 
+mod answers;
 mod failure;
 mod hits;
 mod modes;

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tollgate::{
     clock::{Clock, SystemClock, Time},
-    limiter::{self, Bounds, Limiter, Policy},
+    limiter::{self, Bounds, Limiter, Policy, Telling},
     rules::OnStoreFailure,
     server::grpc::{self, Listener, Options, Parts, Workers},
     source::{RulesDir, Source},
@@ -132,8 +132,7 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        headers: None,
-        dynamic_metadata: false,
+        telling: Telling::default(),
         on_store_failure,
         max_local_keys: 1000,
     };

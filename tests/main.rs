@@ -23,6 +23,8 @@ mod deploy;
 mod docs;
 // SIGTERM: nothing is lost.
 mod drain;
+// Which rule would be met, told by the command line.
+mod explain;
 // Random bytes, frames, messages and JSON on every port.
 mod garbage;
 // Whether the service says that it is fit to be asked.

@@ -25,6 +25,7 @@ use crate::{
     shutdown,
 };
 use parts::Parts;
+pub(crate) use parts::policy;
 use ports::Ports;
 use rules::Feed;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{StartError, sinks};
 use crate::{
     clock::{Clock, SystemClock},
-    limiter::{self, Bounds, HeaderNames, Limiter, OverLimitCache, Policy},
+    limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, Telling},
     rules::{OnStoreFailure, RuleSet},
     server::{
         admin::Admin,
@@ -13,7 +13,7 @@ use crate::{
         health::Health,
         tls::{self, Tls},
     },
-    settings::{Backend, OnFailure, Settings},
+    settings::{Answers, Backend, DynamicMetadata, OnFailure, Settings},
     source::{Source, xds},
     stats::{RuleStats, ShardCount, Stats, StatsOptions},
     store::{Store, memory::MemoryStore, redis::RedisStore},
@@ -96,7 +96,8 @@ pub(super) fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, StartError> {
     Tls::load(options, SystemClock.now()).map(Arc::new).map(Some).map_err(StartError)
 }
 
-fn policy(settings: &Settings) -> Policy {
+/// How requests are decided by these settings.
+pub(crate) fn policy(settings: &Settings) -> Policy {
     Policy {
         bounds: Bounds { descriptors: settings.server.max_descriptors, entries: settings.server.max_entries },
         near_limit_ratio: settings.store.near_limit_ratio,
@@ -104,12 +105,7 @@ fn policy(settings: &Settings) -> Policy {
         stop_when_over: settings.store.stop_when_over,
         shadow_mode: settings.answers.shadow_mode,
         quota_mode: settings.answers.quota_mode,
-        headers: settings.answers.headers.as_ref().map(|names| HeaderNames {
-            limit: names.limit.as_str().into(),
-            remaining: names.remaining.as_str().into(),
-            reset: names.reset.as_str().into(),
-        }),
-        dynamic_metadata: settings.answers.dynamic_metadata,
+        telling: telling(&settings.answers),
         on_store_failure: match settings.store.on_failure {
             OnFailure::Error => OnStoreFailure::Error,
             OnFailure::Allow => OnStoreFailure::Allow,
@@ -117,6 +113,24 @@ fn policy(settings: &Settings) -> Policy {
             OnFailure::Local => OnStoreFailure::Local,
         },
         max_local_keys: settings.store.max_keys,
+    }
+}
+
+fn telling(answers: &Answers) -> Telling {
+    Telling {
+        headers: answers.headers.as_ref().map(|names| HeaderNames {
+            limit: names.limit.as_str().into(),
+            remaining: names.remaining.as_str().into(),
+            reset: names.reset.as_str().into(),
+        }),
+        retry_after: answers.retry_after.as_deref().map(Arc::from),
+        policy_headers: answers.policy_headers,
+        over_limit_body: answers.over_limit_body.clone(),
+        metadata: match answers.dynamic_metadata {
+            DynamicMetadata::Off => MetadataDetail::None,
+            DynamicMetadata::Plain => MetadataDetail::Plain,
+            DynamicMetadata::WithLimits => MetadataDetail::WithLimits,
+        },
     }
 }
 

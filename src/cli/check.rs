@@ -1,19 +1,17 @@
 //! `tollgate check`: tells what is wrong or suspicious in rules files, as a compiler would.
 //!
-//! [`run`] finds the files; [`check`] compiles them and writes what is to be said.
+//! [`run`] has the files found; [`check`] compiles them and writes what is to be said.
 
 use std::{
     collections::HashMap,
-    fs,
     io::{self, Write},
-    path::Path,
     process::ExitCode,
 };
 
-use super::{CheckArgs, serve::Environment};
+use super::{CheckArgs, rules_files, serve::Environment};
 use crate::{
-    rules::{CompileOptions, Compiled, SourceFile, compile, render},
-    source::{Reading, RulesDir, read_dir},
+    rules::{CompileOptions, Compiled, compile, render},
+    source::Reading,
 };
 
 /// Checks the rules of the directory that is named, or else of the one that the server would read.
@@ -39,27 +37,8 @@ pub fn run(args: &CheckArgs, environment: &Environment) -> ExitCode {
 }
 
 fn read(args: &CheckArgs, environment: &Environment) -> Result<(Reading, CompileOptions), Vec<String>> {
-    let mut options = CompileOptions { merge_domains: args.merge_domains, portable: args.portable };
-    match &args.dir {
-        Some(file) if file.is_file() => return Ok((read_file(file)?, options)),
-        Some(directory) => return Ok((read_dir(directory, args.ignore_dot_files), options)),
-        None => {}
-    }
-    let rules = environment.settings()?.0.rules;
-    options.merge_domains |= rules.merge_domains;
-    let directory = RulesDir {
-        root: rules.root,
-        subdirectory: rules.subdirectory,
-        app_directory: rules.app_directory,
-        ignore_dot_files: rules.ignore_dot_files || args.ignore_dot_files,
-    };
-    Ok((directory.read(), options))
-}
-
-fn read_file(file: &Path) -> Result<Reading, Vec<String>> {
-    let name = file.display().to_string();
-    let text = fs::read(file).map_err(|error| vec![format!("{name}: the file cannot be read: {error}")])?;
-    Ok(Reading { files: vec![SourceFile { name, text }], findings: Vec::new() })
+    let (reading, merge_domains) = rules_files::read(args.dir.as_slice(), args.reading, environment)?;
+    Ok((reading, CompileOptions { merge_domains, portable: args.portable }))
 }
 
 /// Compiles what was read, writes every finding with its line of the source and a summary, and says
@@ -105,6 +84,7 @@ fn count(number: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::SourceFile;
 
     fn checked(files: &[(&str, &str)]) -> (bool, String) {
         checked_by(files, CompileOptions::default())

@@ -4,8 +4,11 @@
 //! own; what is only printed is done here.
 
 pub mod check;
+pub mod explain;
 pub mod request;
 pub mod serve;
+
+mod rules_files;
 
 use std::{
     ffi::OsString,
@@ -16,7 +19,7 @@ use std::{
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
-pub use self::request::RequestArgs;
+pub use self::{explain::ExplainArgs, request::RequestArgs, rules_files::ReadingArgs};
 
 /// What is to be done.
 #[derive(Clone, PartialEq, Debug)]
@@ -28,6 +31,8 @@ pub enum Command {
     },
     /// Say what is wrong with rules files.
     Check(CheckArgs),
+    /// Say which rule a request would meet, and why.
+    Explain(ExplainArgs),
     /// Ask a running server.
     Request(RequestArgs),
     /// Print the table of settings.
@@ -41,12 +46,9 @@ pub enum Command {
 pub struct CheckArgs {
     /// The directory with the rules, or one file; without it, where the server would look.
     pub dir: Option<PathBuf>,
-    /// Let several files share a domain, as `MERGE_DOMAIN_CONFIG` does.
-    #[arg(long)]
-    pub merge_domains: bool,
-    /// Leave out files whose name begins with a dot, as `RUNTIME_IGNOREDOTFILES` does.
-    #[arg(long)]
-    pub ignore_dot_files: bool,
+    /// How they are read.
+    #[command(flatten)]
+    pub reading: ReadingArgs,
     /// Warn also of what the Go service would refuse.
     #[arg(long)]
     pub portable: bool,
@@ -74,6 +76,12 @@ enum Typed {
     ///
     /// Exits with 0 when the rules can be served, though there may be warnings, and with 1 when not.
     Check(CheckArgs),
+    /// Say which rule a request would meet and why, which near ones it would not, and what it would be told.
+    ///
+    /// Exits with 0 when a rule is met, with 1 when none is, and with 2 when the rules or the settings
+    /// cannot be served. What a refusal says depends on the settings, which are those of the environment.
+    #[command(override_usage = "tollgate explain [OPTIONS] [RULES]... 'DOMAIN KEY=VALUE,...'")]
+    Explain(ExplainArgs),
     /// Ask a running server whether it would let a request through.
     ///
     /// Exits with 0 when the request is allowed, with 1 when it is over a limit, and with 2 when there is
@@ -106,6 +114,7 @@ fn try_parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, clap::
     Ok(match Cli::try_parse_from(args)?.command {
         None | Some(Typed::Serve) => Command::Serve { ignored: Vec::new() },
         Some(Typed::Check(args)) => Command::Check(args),
+        Some(Typed::Explain(args)) => Command::Explain(args),
         Some(Typed::Request(args)) => Command::Request(args),
         Some(Typed::Settings) => Command::Settings,
         Some(Typed::Completions { shell }) => Command::Completions(shell),
@@ -176,12 +185,11 @@ mod tests {
 
     #[test]
     fn check_takes_a_directory_and_three_flags() {
-        let bare = CheckArgs { dir: None, merge_domains: false, ignore_dot_files: false, portable: false };
+        let bare = CheckArgs { dir: None, reading: ReadingArgs::default(), portable: false };
         assert_eq!(typed("tollgate check").unwrap(), Command::Check(bare));
         let full = CheckArgs {
             dir: Some("rules".into()),
-            merge_domains: true,
-            ignore_dot_files: true,
+            reading: ReadingArgs { merge_domains: true, ignore_dot_files: true },
             portable: true,
         };
         assert_eq!(
@@ -197,6 +205,7 @@ mod tests {
             "tollgate -config /data",
             "tollgate serve now",
             "tollgate check a b",
+            "tollgate explain",
             "tollgate request",
             "tollgate request d",
             "tollgate completions",
@@ -220,7 +229,7 @@ mod tests {
     fn every_shell_has_completions_for_every_command() {
         for shell in Shell::value_variants() {
             let script = completions(*shell);
-            for command in ["serve", "check", "request", "settings", "completions"] {
+            for command in ["serve", "check", "explain", "request", "settings", "completions"] {
                 assert!(script.contains(command), "{shell}: {command}");
             }
         }

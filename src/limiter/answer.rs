@@ -13,6 +13,8 @@ pub struct Answer {
     pub statuses: Vec<Status>,
     /// Headers for the response to the caller.
     pub response_headers: Vec<Header>,
+    /// The response's body, empty where none is to be sent.
+    pub body: String,
     /// What access logs and other filters may read.
     pub dynamic_metadata: Option<Metadata>,
 }

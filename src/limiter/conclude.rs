@@ -1,12 +1,11 @@
 //! From the counters' outcomes to the answer and the statistics.
 
-use std::sync::Arc;
-
 use super::{
     Policy,
-    answer::{Answer, Code, CurrentLimit, Header, Status},
+    answer::{Answer, Code, CurrentLimit, Status},
+    body,
     governing::{Ruling, governing},
-    metadata,
+    headers, metadata,
     plan::{Asked, Limited, Planned},
     request::Request,
 };
@@ -17,10 +16,10 @@ use crate::{
 };
 
 /// Concludes a request whose checks have their outcomes.
-pub(super) fn conclude(
+pub(super) fn conclude<'r>(
     request: &Request,
-    plan: &[Planned<'_>],
-    batch: &Batch<'_>,
+    plan: &[Planned<'r>],
+    batch: &Batch<'r>,
     policy: &Policy,
     stats: &Stats,
     now: Time,
@@ -28,15 +27,24 @@ pub(super) fn conclude(
     let mut tally = Tally::default();
     let mut statuses = Vec::with_capacity(plan.len());
     for (at, planned) in plan.iter().enumerate() {
-        let (status, quota_mode) = match planned {
-            Planned::Unlimited => {
+        let quota_mode = policy.quota_mode || planned.is_quota();
+        let status = match planned {
+            Planned::Unlimited(_) => {
                 statuses.push(Status::UNLIMITED);
                 continue;
             }
-            Planned::NoLimit => (Status::NO_LIMIT, false),
-            Planned::Limited(limited) => (status_of(limited, batch, policy, now), limited.quota_mode),
+            Planned::NoLimit | Planned::Replaced(_) => Status::NO_LIMIT,
+            Planned::Limited(limited) => match governing(limited, batch, policy.near_limit_ratio, now) {
+                Some(ruling) => {
+                    count(limited, &ruling);
+                    let status = status_of(limited, &ruling);
+                    tally.add_refusal(at, &status, &ruling, quota_mode);
+                    status
+                }
+                None => Status::NO_LIMIT,
+            },
         };
-        tally.add(at, &status, quota_mode || policy.quota_mode);
+        tally.add(at, &status, quota_mode);
         statuses.push(status);
     }
     let mut code = tally.code();
@@ -44,12 +52,48 @@ pub(super) fn conclude(
         code = Code::Ok;
         stats.service().global_shadow_mode.increment();
     }
-    let response_headers = match (&policy.headers, tally.closest) {
-        (Some(names), Some(at)) => headers(names, &statuses[at]),
-        _ => Vec::new(),
-    };
-    let dynamic_metadata = policy.dynamic_metadata.then(|| metadata::of(request, plan, &statuses));
-    Answer { code, statuses, response_headers, dynamic_metadata }
+    let governs = tally.governs().filter(|_| code == Code::OverLimit);
+    let concluded = Concluded { request, plan, batch, policy, now, statuses, governs };
+    let mut response_headers = headers::of(&concluded, tally.closest);
+    let body = body::of(&concluded).map_or_else(String::new, |(body, content_type)| {
+        response_headers.push(content_type);
+        body
+    });
+    let dynamic_metadata = metadata::of(&concluded);
+    Answer { code, statuses: concluded.statuses, response_headers, body, dynamic_metadata }
+}
+
+/// What a request came to: all that headers, bodies and metadata are made of.
+pub(super) struct Concluded<'a, 'r> {
+    pub(super) request: &'a Request,
+    pub(super) plan: &'a [Planned<'r>],
+    batch: &'a Batch<'r>,
+    pub(super) policy: &'a Policy,
+    now: Time,
+    pub(super) statuses: Vec<Status>,
+    /// Of a request that is refused the descriptor for which it has to wait longest.
+    pub(super) governs: Option<usize>,
+}
+
+impl<'a, 'r> Concluded<'a, 'r> {
+    /// The limits of a descriptor, if it has any.
+    pub(super) fn limited(&self, at: usize) -> Option<&'a Limited<'r>> {
+        match self.plan.get(at) {
+            Some(Planned::Limited(limited)) => Some(limited),
+            _ => None,
+        }
+    }
+
+    /// The ruling of the limit that governs a descriptor. It is made anew, so that answers which nobody
+    /// wants explained need not keep any.
+    pub(super) fn ruling(&self, at: usize) -> Option<Ruling<'r>> {
+        governing(self.limited(at)?, self.batch, self.policy.near_limit_ratio, self.now)
+    }
+
+    /// Whole seconds until a request that is refused would pass; none where it never would, or does.
+    pub(super) fn retry_after(&self) -> Option<u64> {
+        self.ruling(self.governs?)?.retry_after()
+    }
 }
 
 /// What the descriptors say together.
@@ -61,6 +105,10 @@ struct Tally {
     /// The descriptor closest to its limit, and what is left of it; one that is over goes before all.
     closest: Option<usize>,
     least_remaining: Option<u32>,
+    /// The descriptor over its limit that frees last, and when.
+    last_free: Option<(usize, u64)>,
+    /// The spent quota that is given anew first, and when.
+    first_quota: Option<(usize, u64)>,
 }
 
 impl Tally {
@@ -80,19 +128,43 @@ impl Tally {
         }
     }
 
+    fn add_refusal(&mut self, at: usize, status: &Status, ruling: &Ruling<'_>, quota_mode: bool) {
+        if status.code == Code::Ok {
+            return;
+        }
+        let wait = ruling.wait();
+        if quota_mode && self.first_quota.is_none_or(|(_, first)| wait < first) {
+            self.first_quota = Some((at, wait));
+        }
+        if !quota_mode && self.last_free.is_none_or(|(_, last)| wait > last) {
+            self.last_free = Some((at, wait));
+        }
+    }
+
     fn code(&self) -> Code {
-        let every_quota_spent = self.quotas > 0 && self.quotas == self.quotas_over;
-        if self.over > 0 || every_quota_spent { Code::OverLimit } else { Code::Ok }
+        if self.over > 0 || self.is_every_quota_spent() { Code::OverLimit } else { Code::Ok }
+    }
+
+    fn is_every_quota_spent(&self) -> bool {
+        self.quotas > 0 && self.quotas == self.quotas_over
+    }
+
+    /// The descriptor for which a refused request has to wait longest: for all that are over, and for the
+    /// first of its quotas where all are spent.
+    fn governs(&self) -> Option<usize> {
+        let quota = self.first_quota.filter(|_| self.is_every_quota_spent());
+        let governing = match (self.last_free, quota) {
+            (Some(ordinary), Some(quota)) if quota.1 > ordinary.1 => Some(quota),
+            (Some(ordinary), _) => Some(ordinary),
+            (None, quota) => quota,
+        };
+        governing.map(|(at, _)| at)
     }
 }
 
-fn status_of(limited: &Limited<'_>, batch: &Batch<'_>, policy: &Policy, now: Time) -> Status {
-    let Some(ruling) = governing(limited, batch, policy.near_limit_ratio, now) else {
-        return Status::NO_LIMIT;
-    };
-    count(limited, &ruling);
+fn status_of(limited: &Limited<'_>, ruling: &Ruling<'_>) -> Status {
     Status {
-        code: if ruling.decision.over && !limited.shadow_mode { Code::OverLimit } else { Code::Ok },
+        code: if ruling.decision.over && !limited.is_shadow() { Code::OverLimit } else { Code::Ok },
         current_limit: Some(CurrentLimit::new(ruling.limit, ruling.seconds_until_reset())),
         limit_remaining: ruling.verdict.remaining,
     }
@@ -112,28 +184,7 @@ fn count(limited: &Limited<'_>, ruling: &Ruling<'_>) {
     if matches!(ruling.asked, Asked::KnownOver(_)) {
         stats.add(RuleCounter::OverLimitWithLocalCache, decision.over_hits);
     }
-    if decision.over && limited.shadow_mode {
+    if decision.over && limited.is_shadow() {
         stats.add(RuleCounter::ShadowMode, decision.over_hits);
     }
-}
-
-/// The names of the three headers, and which of them to send.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HeaderNames {
-    /// For the limit.
-    pub limit: Arc<str>,
-    /// For what is left of it.
-    pub remaining: Arc<str>,
-    /// For the seconds until its window ends.
-    pub reset: Arc<str>,
-}
-
-fn headers(names: &HeaderNames, status: &Status) -> Vec<Header> {
-    let Some(limit) = &status.current_limit else { return Vec::new() };
-    let header = |name: &Arc<str>, value: u64| Header { name: name.clone(), value: value.to_string() };
-    vec![
-        header(&names.limit, u64::from(limit.requests_per_unit)),
-        header(&names.remaining, u64::from(status.limit_remaining)),
-        header(&names.reset, limit.seconds_until_reset),
-    ]
 }

@@ -74,7 +74,8 @@ impl Ruling<'_> {
         }
     }
 
-    fn wait(&self) -> u64 {
+    /// Microseconds until the hits would be admitted; for ever where they never would.
+    pub(super) fn wait(&self) -> u64 {
         self.verdict.retry_after.unwrap_or(u64::MAX)
     }
 
@@ -89,5 +90,15 @@ impl Ruling<'_> {
     /// Whole seconds until the limit is whole again.
     pub(super) fn seconds_until_reset(&self) -> u64 {
         self.verdict.reset.div_ceil(1_000_000)
+    }
+
+    /// Whole seconds until more would be admitted than now: for hits that are refused until they would be.
+    pub(super) fn seconds_until_more(&self) -> u64 {
+        self.retry_after().filter(|_| self.decision.over).unwrap_or_else(|| self.seconds_until_reset())
+    }
+
+    /// Whole seconds until the hits would be admitted; none where they never would.
+    pub(super) fn retry_after(&self) -> Option<u64> {
+        self.verdict.retry_after.map(|wait| wait.div_ceil(1_000_000))
     }
 }

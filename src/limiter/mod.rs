@@ -5,15 +5,19 @@
 //! the store. Nothing here knows gRPC, HTTP or where rules come from.
 
 mod answer;
+mod body;
 mod conclude;
 mod decision;
 mod failure;
 mod governing;
+mod headers;
 mod metadata;
 mod over_limit_cache;
 mod plan;
+mod preview;
 mod refusal;
 mod request;
+mod telling;
 #[cfg(test)]
 mod tests;
 
@@ -26,11 +30,13 @@ use std::{
 };
 
 pub use answer::{Answer, Code, CurrentLimit, Header, Status};
-pub use conclude::HeaderNames;
 pub use decision::{Decision, Thresholds, decide};
+pub use headers::HeaderNames;
 pub use over_limit_cache::{CacheUsage, OverLimitCache};
+pub use preview::{Preview, preview};
 pub use refusal::{Bounds, Refusal};
 pub use request::{Descriptor, Entry, LimitOverride, Request};
+pub use telling::{MetadataDetail, Telling};
 
 use smallvec::SmallVec;
 
@@ -70,10 +76,8 @@ pub struct Policy {
     pub shadow_mode: bool,
     /// `QUOTA_MODE`: every limit is a quota.
     pub quota_mode: bool,
-    /// `LIMIT_RESPONSE_HEADERS_ENABLED` and the headers' names.
-    pub headers: Option<HeaderNames>,
-    /// `RESPONSE_DYNAMIC_METADATA`.
-    pub dynamic_metadata: bool,
+    /// What answers say beyond the decision.
+    pub telling: Telling,
     /// `STORE_FAILURE_POLICY`: what becomes of a request whose counters are lost, where its domain says
     /// nothing else.
     pub on_store_failure: OnStoreFailure,
@@ -202,7 +206,7 @@ impl Limiter {
         let mut kept = 0;
         let limits = plan.iter_mut().flat_map(|planned| match planned {
             Planned::Limited(limited) => limited.limits.as_mut_slice(),
-            Planned::NoLimit | Planned::Unlimited => &mut [],
+            _ => &mut [],
         });
         // Each limit has asked one check, in this order.
         for (held, verdict) in limits.zip(known) {

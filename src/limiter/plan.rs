@@ -8,7 +8,7 @@ use super::{Policy, Refusal, Served, request::Request};
 use crate::{
     algorithm::{Algorithm, Hits, Verdict},
     clock::Time,
-    rules::{Limit, Limits, Matched, Metadata, model::Domain},
+    rules::{Limit, Limits, Matched, Metadata, Rule, model::Domain},
     stats::{RuleCounter, RuleStats, Stats},
     store::Batch,
 };
@@ -18,10 +18,12 @@ pub(super) type Plan<'r> = SmallVec<[Planned<'r>; 4]>;
 
 /// What is planned for one descriptor.
 pub(super) enum Planned<'r> {
-    /// No rule is met, or another one replaces it.
+    /// No rule is met.
     NoLimit,
+    /// Every limit of the rule is replaced by that of another one.
+    Replaced(&'r Rule),
     /// A rule lifts every limit.
-    Unlimited,
+    Unlimited(&'r Rule),
     /// Counters are asked.
     Limited(Limited<'r>),
 }
@@ -32,9 +34,23 @@ pub(super) struct Limited<'r> {
     pub(super) limits: SmallVec<[Held<'r>; 1]>,
     pub(super) hits: Hits,
     pub(super) stats: Handle<'r>,
-    pub(super) shadow_mode: bool,
-    pub(super) quota_mode: bool,
+    /// The rule; none where the request brought the limit.
+    pub(super) rule: Option<&'r Rule>,
     pub(super) metadata: Option<&'r Arc<Metadata>>,
+}
+
+impl Planned<'_> {
+    /// True when it counts among the request's quotas by its rule.
+    pub(super) fn is_quota(&self) -> bool {
+        matches!(self, Self::Limited(limited) if limited.rule.is_some_and(|rule| rule.quota_mode))
+    }
+}
+
+impl Limited<'_> {
+    /// True when it never refuses.
+    pub(super) fn is_shadow(&self) -> bool {
+        self.rule.is_some_and(|rule| rule.shadow_mode)
+    }
 }
 
 /// One limit that is held against one counter.
@@ -99,11 +115,11 @@ pub(super) fn plan<'r>(
     let planned = |at: usize| {
         let met = met(at, batch.keys());
         let Some(limits) = met.limits() else {
-            return if matches!(met, Met::Nothing) { Planned::NoLimit } else { Planned::Unlimited };
+            return met.rule().map_or(Planned::NoLimit, Planned::Unlimited);
         };
         let is_replaced = |limit: &&Limit| limit.name.as_deref().is_some_and(|name| replaced.contains(&name));
         if limits.iter().all(|limit| is_replaced(&limit)) {
-            return Planned::NoLimit;
+            return met.rule().map_or(Planned::NoLimit, Planned::Replaced);
         }
         let limits = limits.iter().filter(|limit| !is_replaced(limit));
         Planned::Limited(checks(request, at, &met, limits, served, batch, context))
@@ -134,6 +150,13 @@ impl<'r> Met<'r> {
         }
     }
 
+    fn rule(&self) -> Option<&'r Rule> {
+        match self {
+            Self::Rule(matched) => Some(matched.rule),
+            Self::Nothing | Self::Brought(_) => None,
+        }
+    }
+
     fn replaces(&self) -> &'r [Box<str>] {
         match self {
             Self::Rule(matched) => &matched.rule.replaces,
@@ -161,11 +184,8 @@ fn checks<'r>(
         Held { limit, asked: Asked::Store(batch.push(start, limit, hits)) }
     });
     let limits = held.collect();
-    let (shadow_mode, quota_mode, metadata) = match met {
-        Met::Rule(matched) => (matched.rule.shadow_mode, matched.rule.quota_mode, matched.metadata()),
-        _ => (false, false, None),
-    };
-    Limited { limits, hits, stats, shadow_mode, quota_mode, metadata }
+    let metadata = if let Met::Rule(matched) = met { matched.metadata() } else { None };
+    Limited { limits, hits, stats, rule: met.rule(), metadata }
 }
 
 /// `prefix domain _ (key _ value _)… window's start`: the key that the Go service counts under. What it

@@ -74,6 +74,13 @@ impl Limit {
         Self { tag: self.algorithm.tag().into(), ..self }
     }
 
+    /// The window in words, behind `per`: `minute`, `15 minutes`.
+    #[must_use]
+    pub fn span(&self) -> String {
+        let unit = self.unit.name().to_ascii_lowercase();
+        if self.multiplier == NonZeroU32::MIN { unit } else { format!("{} {unit}s", self.multiplier) }
+    }
+
     /// The window that its requests are told for.
     #[must_use]
     pub fn window(&self) -> Window {

@@ -57,7 +57,7 @@ impl Domain {
         let mut level = &self.root;
         let mut as_written = true;
         for entry in entries {
-            let step = step(level, entry, scratch)?;
+            let step = level.step(entry, scratch)?;
             as_written &= step.is_as_written(entry);
             steps.push(step);
             level = &step.node.children;
@@ -69,24 +69,28 @@ impl Domain {
     }
 }
 
-fn step<'r>(level: &'r Level, entry: &impl Entry, scratch: &mut String) -> Option<Step<'r>> {
-    if level.is_empty() {
-        return None;
+impl Level {
+    /// The step that this entry takes here. `scratch` lends its space and is left as it was.
+    #[must_use]
+    pub fn step(&self, entry: &impl Entry, scratch: &mut String) -> Option<Step<'_>> {
+        if self.is_empty() {
+            return None;
+        }
+        let start = scratch.len();
+        scratch.push_str(entry.key());
+        scratch.push('_');
+        scratch.push_str(entry.value());
+        let text = &scratch[start..];
+        let found = if let Some(node) = self.nodes.get(text) {
+            Some(Step { node, how: How::Exact })
+        } else if let Some(node) = self.wildcards.first_match(text) {
+            Some(Step { node, how: How::Wildcard })
+        } else {
+            self.nodes.get(entry.key()).map(|node| Step { node, how: How::Bare })
+        };
+        scratch.truncate(start);
+        found
     }
-    let start = scratch.len();
-    scratch.push_str(entry.key());
-    scratch.push('_');
-    scratch.push_str(entry.value());
-    let text = &scratch[start..];
-    let found = if let Some(node) = level.nodes.get(text) {
-        Some(Step { node, how: How::Exact })
-    } else if let Some(node) = level.wildcards.first_match(text) {
-        Some(Step { node, how: How::Wildcard })
-    } else {
-        level.nodes.get(entry.key()).map(|node| Step { node, how: How::Bare })
-    };
-    scratch.truncate(start);
-    found
 }
 
 impl<'r> Step<'r> {

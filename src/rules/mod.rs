@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`model`] and [`limit`] are what the service relies on, [`matcher`] finds a rule in it,
 //! [`compile()`] makes it from files and says all that is wrong with them in one run. On the way lie
-//! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower` and
-//! `store_failure` (that to the model) and `suspicion` (what loads but hardly means what it says).
+//! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower`,
+//! `over_limit_body` and `store_failure` (that to the model) and `suspicion` (what loads but hardly means what it says).
 //! `messages` is the other way in: what the messages of a control plane say, in the same shapes.
 //! Nothing here reads a file or the clock: texts and messages come in, rules and [`Diagnostic`]s go out.
 
@@ -12,11 +12,13 @@ pub mod diagnostic;
 pub mod limit;
 pub mod matcher;
 pub mod model;
+pub mod quota_policy;
 pub mod wildcard;
 
 pub(crate) mod findings;
 mod lower;
 mod messages;
+mod over_limit_body;
 mod shapes;
 pub(crate) mod spelling;
 mod store_failure;
@@ -34,5 +36,6 @@ mod told;
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use diagnostic::{Diagnostic, Place, Severity, render};
 pub use limit::{Limit, Limits, Unit};
-pub use matcher::{Entry, Matched};
+pub use matcher::{Entry, How, Matched};
 pub use model::{Allowance, Metadata, OnStoreFailure, Rule, RuleId, RuleSet, Value};
+pub(crate) use spelling::nearest;

@@ -7,7 +7,12 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use hashbrown::HashMap;
 
-use super::{limit::Limits, wildcard::Wildcards};
+use super::{
+    limit::Limits,
+    quota_policy::QuotaPolicy,
+    wildcard::{Pattern, Wildcards},
+};
+use crate::template::Template;
 
 /// All loaded rules. Replaced whole, never edited.
 #[derive(Debug, Default)]
@@ -91,6 +96,10 @@ pub struct Rule {
     pub detailed_metric: bool,
     /// Told to Envoy when the descriptor passes.
     pub metadata: Option<Arc<Metadata>>,
+    /// Its limits as a header tells them, in their order.
+    pub policies: Box<[QuotaPolicy]>,
+    /// The body of its refusals; an empty one asks for none, whatever the settings say.
+    pub over_limit_body: Option<Box<Template>>,
 }
 
 /// What a rule allows.
@@ -199,6 +208,17 @@ impl Level {
             into.extend(&node.rule);
             node.children.collect(into);
         }
+    }
+
+    /// What stands here: first the wildcards in the order in which they are tried, each with its pattern,
+    /// then the rest by its text.
+    #[must_use]
+    pub fn in_order(&self) -> Vec<(Option<&Pattern>, &Node)> {
+        let wildcards = self.wildcards.iter().map(|(pattern, node)| (Some(pattern), &**node));
+        let mut others: Vec<&Node> = self.nodes.values().map(|node| &**node).collect();
+        others.retain(|node| !node.text.contains('*'));
+        others.sort_unstable_by(|one, other| one.text.cmp(&other.text));
+        wildcards.chain(others.into_iter().map(|node| (None, node))).collect()
     }
 
     /// True when no rule stands here, so that a request's descriptor must end one level above.

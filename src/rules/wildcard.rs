@@ -60,6 +60,11 @@ impl<T> Wildcards<T> {
         Self { entries: patterns, index }
     }
 
+    /// The patterns in the order in which they are tried, each with what it leads to.
+    pub fn iter(&self) -> impl Iterator<Item = (&Pattern, &T)> {
+        self.entries.iter().map(|(pattern, to)| (pattern, to))
+    }
+
     /// What the first matching pattern leads to.
     #[must_use]
     pub fn first_match(&self, text: &str) -> Option<&T> {

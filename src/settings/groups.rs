@@ -10,6 +10,7 @@ pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers
 pub use super::sinks::Sinks;
 pub use super::xds::{Xds, XdsBackoff, XdsServer, XdsTls};
 use super::{GrpcTls, HostPort};
+use crate::template::Template;
 
 /// All settings.
 #[derive(Clone, PartialEq, Debug)]
@@ -157,10 +158,28 @@ pub struct Answers {
     pub shadow_mode: bool,
     /// Every limit is a quota.
     pub quota_mode: bool,
-    /// Tell Envoy the descriptors and the rules' metadata.
-    pub dynamic_metadata: bool,
-    /// The headers that Envoy is asked to add, if any.
+    /// What Envoy is told as dynamic metadata.
+    pub dynamic_metadata: DynamicMetadata,
+    /// The three headers that Envoy is asked to add, if any.
     pub headers: Option<HeaderNames>,
+    /// The header that tells a refused client when to come again, if there is to be one.
+    pub retry_after: Option<String>,
+    /// `RateLimit-Policy` and `RateLimit` are added.
+    pub policy_headers: bool,
+    /// The body of a refusal whose rule has none.
+    pub over_limit_body: Option<Template>,
+}
+
+/// What Envoy is told as dynamic metadata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DynamicMetadata {
+    /// Nothing.
+    #[default]
+    Off,
+    /// The descriptors and the rules' metadata.
+    Plain,
+    /// Which limit decided of each descriptor as well, and why.
+    WithLimits,
 }
 
 /// The names of the three headers that tell a client where it stands, in the case they were set in.

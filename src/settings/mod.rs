@@ -13,6 +13,7 @@ pub mod parse;
 pub mod vars;
 
 mod absent;
+mod answers;
 mod backend;
 pub mod grpc_tls;
 mod misspelt;
@@ -32,8 +33,8 @@ pub use self::{
     address::HostPort,
     duration::duration,
     groups::{
-        Answers, Backend, GrpcListen, HeaderNames, Http, Log, LogFormat, OnFailure, Prometheus, Rules,
-        Server, Settings, StatsSettings, Store,
+        Answers, Backend, DynamicMetadata, GrpcListen, HeaderNames, Http, Log, LogFormat, OnFailure,
+        Prometheus, Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{GrpcTls, GrpcTlsClients},
     misspelt::misspelt,
@@ -64,7 +65,7 @@ impl Settings {
             http: http(&mut reader),
             rules: rules(&mut reader, exists),
             store: store(&mut reader, exists),
-            answers: answers(&mut reader),
+            answers: answers::read(&mut reader),
             stats: stats(&mut reader),
             log: log(&mut reader),
         };
@@ -167,25 +168,6 @@ fn store(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Store {
         stop_when_over: reader.flag(vars::STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT),
         expiration_jitter_max: Duration::from_secs(jitter),
         on_failure: reader.parsed(vars::STORE_FAILURE_POLICY, backend::on_failure),
-    }
-}
-
-fn answers(reader: &mut Reader<'_>) -> Answers {
-    let with_headers = reader.flag(vars::LIMIT_RESPONSE_HEADERS_ENABLED);
-    let mut name = |var| {
-        // Names that nobody will see may be anything, as in the Go service.
-        if with_headers { reader.parsed_text(var, names::header_name) } else { reader.text(var) }
-    };
-    let headers = HeaderNames {
-        limit: name(vars::LIMIT_LIMIT_HEADER),
-        remaining: name(vars::LIMIT_REMAINING_HEADER),
-        reset: name(vars::LIMIT_RESET_HEADER),
-    };
-    Answers {
-        shadow_mode: reader.flag(vars::SHADOW_MODE),
-        quota_mode: reader.flag(vars::QUOTA_MODE),
-        dynamic_metadata: reader.flag(vars::RESPONSE_DYNAMIC_METADATA),
-        headers: with_headers.then_some(headers),
     }
 }
 

@@ -193,11 +193,20 @@ variables! {
         QUOTA_MODE = "false", "Every limit is a quota: a request is refused when all of its quotas are \
             spent.";
         RESPONSE_DYNAMIC_METADATA = "false", "Answers tell Envoy the descriptors and the rules' `metadata`.";
+        RESPONSE_DYNAMIC_METADATA_LIMITS = "false", "They do, and tell of each descriptor its rule, the limit \
+            that decided, and why.";
         LIMIT_RESPONSE_HEADERS_ENABLED = "false", "Answers ask Envoy to add the three headers below.";
         LIMIT_LIMIT_HEADER = "RateLimit-Limit", "Name of the header that tells the limit.";
         LIMIT_REMAINING_HEADER = "RateLimit-Remaining", "Name of the header that tells what remains of it.";
         LIMIT_RESET_HEADER = "RateLimit-Reset", "Name of the header that tells the seconds until it is \
             whole again.";
+        LIMIT_RETRY_AFTER_HEADER = "", "Name of a header, such as `Retry-After`, that tells a refused client \
+            the seconds until the same request would pass.";
+        LIMIT_POLICY_HEADERS = "false", "Answers ask Envoy to add `RateLimit-Policy` and `RateLimit`, as the \
+            IETF's draft has them.";
+        OVER_LIMIT_BODY = "", "Body of a refusal whose rule has no `over_limit_body`: JSON when it begins \
+            with a brace or a bracket, else text, in which `{limit}`, `{unit}`, `{remaining}`, `{retry_after}` \
+            and `{rule}` are filled in.";
     }
     "Statistics" {
         USE_PROMETHEUS = "true", "Serves metrics to Prometheus; the Go service does so only when asked.";

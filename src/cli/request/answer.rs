@@ -37,6 +37,7 @@ pub(super) fn text(asked: &[Descriptor], response: &RateLimitResponse) -> Result
     }
     add_headers(&mut text, "response headers", &response.response_headers_to_add);
     add_headers(&mut text, "request headers", &response.request_headers_to_add);
+    add_body(&mut text, &response.raw_body);
     if let Some(metadata) = &response.dynamic_metadata {
         let metadata = reflected("google.protobuf.Struct", metadata)?;
         let metadata = serde_json::to_string(&metadata).map_err(|error| Failure::unprintable(&error))?;
@@ -87,6 +88,20 @@ fn add_headers(text: &mut String, title: &str, headers: &[HeaderValue]) {
     }
 }
 
+fn add_body(text: &mut String, body: &[u8]) {
+    if !body.is_empty() {
+        let _ = writeln!(text, "body");
+    }
+    for line in String::from_utf8_lossy(body).lines() {
+        // What would move the cursor of a terminal is shown for what it is.
+        let shown = line.chars().flat_map(|letter| match letter {
+            control if control.is_control() => control.escape_debug().collect(),
+            letter => vec![letter],
+        });
+        let _ = writeln!(text, "  {}", shown.collect::<String>());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use prost_types::{Duration, Struct, Value, value::Kind};
@@ -134,6 +149,7 @@ mod tests {
             ],
             response_headers_to_add: vec![header("RateLimit-Limit", "3")],
             request_headers_to_add: vec![HeaderValue { raw_value: b"raw\n".to_vec(), ..header("x", "") }],
+            raw_body: b"{\"wait\": 17}\n\x1b[1m\n".to_vec(),
             dynamic_metadata: Some(Struct { fields: [("domain".to_owned(), domain)].into() }),
             ..Default::default()
         }
@@ -150,6 +166,9 @@ response headers
   RateLimit-Limit: 3
 request headers
   x: raw\n
+body
+  {"wait": 17}
+  \u{1b}[1m
 dynamic metadata
   {"domain":"d"}
 "#;

@@ -11,6 +11,11 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
+    /// Its entries, each a key and a value.
+    pub(in crate::cli) fn entries(&self) -> &[(String, String)] {
+        &self.entries
+    }
+
     /// As the API has it.
     pub(super) fn to_proto(&self) -> RateLimitDescriptor {
         let entry = |(key, value): &(String, String)| rate_limit_descriptor::Entry {

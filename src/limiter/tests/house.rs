@@ -14,7 +14,8 @@ use tempfile::TempDir;
 use crate::{
     clock::{Clock, ManualClock, Time},
     limiter::{
-        Answer, Bounds, Descriptor, Entry, Limiter, OverLimitCache, Policy, Refusal, Request, handles,
+        Answer, Bounds, Descriptor, Entry, Limiter, OverLimitCache, Policy, Refusal, Request, Telling,
+        handles,
     },
     rules::OnStoreFailure,
     source::{RulesDir, Source},
@@ -83,8 +84,7 @@ impl House {
             stop_when_over: false,
             shadow_mode: false,
             quota_mode: false,
-            headers: None,
-            dynamic_metadata: false,
+            telling: Telling::default(),
             on_store_failure,
             max_local_keys: 10_000,
         };

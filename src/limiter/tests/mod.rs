@@ -2,6 +2,7 @@
 
 mod house;
 mod several;
+mod telling;
 
 use std::{pin::pin, time::Duration};
 
@@ -108,7 +109,7 @@ fn counters_of_this_process_are_given_back_when_their_window_has_ended() {
 
 #[test]
 fn dynamic_metadata_says_who_decided() {
-    let house = House::new(OnStoreFailure::Allow, |policy| policy.dynamic_metadata = true);
+    let house = House::new(OnStoreFailure::Allow, |policy| policy.telling.metadata = MetadataDetail::Plain);
     let metadata = || house.ask(&["k"]).unwrap().dynamic_metadata.unwrap();
     assert_eq!(metadata().get("storeFailure"), None);
     house.store.set_lost(Some(FailureReason::QueueFull));

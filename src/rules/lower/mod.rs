@@ -13,6 +13,8 @@ use super::{
     diagnostic::Place,
     findings::{Findings, Path, quoted},
     model::{Level, Node, Rule, RuleId},
+    over_limit_body,
+    quota_policy::QuotaPolicy,
     shapes::{Field, RawDescriptor},
     wildcard::{Pattern, Wildcards},
 };
@@ -126,6 +128,8 @@ impl<'f> Lowering<'f> {
     }
 
     fn rule(&mut self, raw: &RawDescriptor, context: Context<'_>) -> Option<Rule> {
+        let findings = &mut self.findings[context.file];
+        let over_limit_body = over_limit_body::read(&raw.over_limit_body, context.path, findings);
         let given = raw.rate_limit.given()?;
         let path = context.path.key("rate_limit");
         let within = Context { path: &path, ..context };
@@ -136,12 +140,14 @@ impl<'f> Lowering<'f> {
         Some(Rule {
             id,
             full_key: context.full_key.into(),
+            policies: QuotaPolicy::of_rule(context.full_key, &allowance),
             allowance,
             replaces,
             shadow_mode: raw.shadow_mode.is_set(),
             quota_mode: raw.quota_mode.is_set(),
             detailed_metric: raw.detailed_metric.is_set(),
             metadata: raw.metadata.value().filter(|map| !map.is_empty()).cloned().map(Arc::new),
+            over_limit_body,
         })
     }
 

@@ -37,8 +37,9 @@ const KEYS: [(&str, &[Level]); 16] = [
 
 /// The keys that the Go service does not know and refuses. Where they do not count they are refused here
 /// as well: no file in use has them there.
-const OWN_KEYS: [(&str, &[Level]); 4] = [
+const OWN_KEYS: [(&str, &[Level]); 5] = [
     ("on_store_failure", &[Level::File]),
+    ("over_limit_body", &[Level::Descriptor]),
     ("unit_multiplier", &[Level::Limit]),
     ("algorithm", &[Level::Limit]),
     ("burst", &[Level::Limit]),

@@ -64,6 +64,7 @@ pub(super) struct RawDescriptor {
     pub(super) value_to_metric: Field<bool>,
     pub(super) share_threshold: Field<bool>,
     pub(super) metadata: Field<Metadata>,
+    pub(super) over_limit_body: Field<String>,
 }
 
 /// A `rate_limit`.

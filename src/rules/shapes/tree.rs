@@ -66,6 +66,7 @@ fn descriptor(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawDescr
         value_to_metric: Field::Absent,
         share_threshold: Field::Absent,
         metadata: Field::Absent,
+        over_limit_body: Field::Absent,
     };
     let Content::Map(pairs) = &spot.node.content else { return raw };
     reader.fields(spot, pairs, Level::Descriptor, &mut |reader, key, value| match key {
@@ -78,6 +79,7 @@ fn descriptor(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawDescr
         "detailed_metric" => raw.detailed_metric = reader.flag(value),
         "value_to_metric" => raw.value_to_metric = reader.flag(value),
         "share_threshold" => raw.share_threshold = reader.flag(value),
+        "over_limit_body" => raw.over_limit_body = reader.text(value),
         _ => metadata::read(reader, value, &mut raw.metadata),
     });
     raw

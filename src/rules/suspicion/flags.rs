@@ -48,6 +48,11 @@ pub(super) fn idle(raw: &RawDescriptor, below: Below) -> Vec<Idle> {
         let place = metadata.key;
         idle.extend(without_limit.or(lost).map(|reason| Idle { key: "metadata", place, reason }));
     }
+    if let Some(body) = raw.over_limit_body.given() {
+        let shadowed = raw.shadow_mode.is_set().then_some("with `shadow_mode` nothing is refused");
+        let place = body.key;
+        idle.extend(without_limit.or(shadowed).map(|reason| Idle { key: "over_limit_body", place, reason }));
+    }
     let of_value = set_at(&raw.value_to_metric).zip(value_to_metric(raw, below));
     idle.extend(of_value.map(|(place, reason)| Idle { key: "value_to_metric", place, reason }));
     if let Some(place) = set_at(&raw.share_threshold).filter(|_| !below.counted) {

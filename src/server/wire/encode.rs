@@ -118,6 +118,7 @@ impl Fields for Answer {
         for header in &self.response_headers {
             out.message(3, header);
         }
+        out.text(5, &self.body);
         if let Some(metadata) = &self.dynamic_metadata {
             out.message(6, metadata);
         }
@@ -261,11 +262,12 @@ mod tests {
             code in code(),
             statuses in prop::collection::vec(status(), 0..5),
             headers in prop::collection::vec(("\\PC{0,20}", "\\PC{0,20}"), 0..4),
+            body in prop_oneof![Just(String::new()), "\\PC{0,300}"],
             dynamic_metadata in prop::option::of(metadata()),
         ) -> Answer {
             let header = |(name, value): (String, String)| Header { name: name.into(), value };
             let response_headers = headers.into_iter().map(header).collect();
-            Answer { code, statuses, response_headers, dynamic_metadata }
+            Answer { code, statuses, response_headers, body, dynamic_metadata }
         }
     }
 

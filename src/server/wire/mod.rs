@@ -55,6 +55,7 @@ impl From<Answer> for RateLimitResponse {
             overall_code: code(answer.code).into(),
             statuses: answer.statuses.into_iter().map(DescriptorStatus::from).collect(),
             response_headers_to_add: answer.response_headers.into_iter().map(HeaderValue::from).collect(),
+            raw_body: answer.body.into_bytes(),
             dynamic_metadata: answer.dynamic_metadata.map(|metadata| to_struct(&metadata)),
             ..Self::default()
         }

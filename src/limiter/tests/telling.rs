@@ -1,0 +1,189 @@
+//! What answers say beyond the decision: headers, bodies, and metadata that names limits.
+
+use super::{
+    house::{House, request},
+    *,
+};
+use crate::{rules::Metadata, template::Template};
+
+const RULES: &str = r#"
+domain: d
+descriptors:
+  - {key: hour, rate_limit: {unit: hour, requests_per_unit: 2, name: "per \"hour\""}}
+  - key: minute
+    over_limit_body: '{"rule": {rule}, "again": {retry_after}}'
+    rate_limit: {unit: minute, requests_per_unit: 1}
+  - {key: silent, over_limit_body: '', rate_limit: {unit: day, requests_per_unit: 0}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 0}}
+  - {key: day_quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
+  - {key: hour_quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: free, rate_limit: {unlimited: true}}
+  - {key: gold, rate_limit: {unit: hour, requests_per_unit: 9, replaces: [{name: "per \"hour\""}]}}
+"#;
+
+/// A house that tells all there is, at ten seconds before the third hour ends.
+fn house(change: impl FnOnce(&mut Policy)) -> House {
+    let house = House::new(OnStoreFailure::Deny, |policy| {
+        policy.telling = Telling {
+            headers: None,
+            retry_after: Some("Retry-After".into()),
+            policy_headers: true,
+            over_limit_body: Template::read("{limit} per {unit}, {remaining} left").ok(),
+            metadata: MetadataDetail::WithLimits,
+        };
+        change(policy);
+    });
+    house.load(RULES);
+    house.clock.set(Time::from_seconds(3 * 3600 - 10));
+    house
+}
+
+fn headers(answer: &Answer) -> Vec<(&str, &str)> {
+    answer.response_headers.iter().map(|header| (&*header.name, &*header.value)).collect()
+}
+
+#[test]
+fn a_request_that_passes_is_told_the_policies_alone() {
+    let answer = house(|_| ()).ask(&["hour", "minute", "free", "unknown", "shadow"]).unwrap();
+    assert_eq!(answer.code, Code::Ok);
+    let expected = [
+        ("RateLimit-Policy", r#""per \"hour\"";q=2;w=3600, "d.minute";q=1;w=60"#),
+        ("RateLimit", r#""per \"hour\"";r=1;t=10, "d.minute";r=0;t=10"#),
+    ];
+    assert_eq!((headers(&answer), &*answer.body), (expected.into(), ""));
+}
+
+#[test]
+fn a_refused_request_is_told_when_it_would_pass_and_in_the_rules_words() {
+    let house = house(|policy| policy.telling.policy_headers = false);
+    house.ask(&["minute"]).unwrap();
+    let answer = house.ask(&["hour", "minute"]).unwrap();
+    assert_eq!(headers(&answer), [("Retry-After", "10"), ("content-type", "application/json")]);
+    assert_eq!(answer.body, r#"{"rule": "d.minute", "again": 10}"#);
+
+    house.ask(&["hour"]).unwrap();
+    let answer = house.ask(&["hour"]).unwrap();
+    assert_eq!(headers(&answer), [("Retry-After", "10"), ("content-type", "text/plain; charset=utf-8")]);
+    assert_eq!(answer.body, "2 per hour, 0 left");
+    let answer = house.ask(&["hour", "silent"]).unwrap();
+    assert_eq!(answer.response_headers, [], "a request for which 0 is the limit never passes");
+    assert_eq!(answer.body, "", "the rule that governs wants no body");
+}
+
+#[test]
+fn a_request_waits_for_all_of_its_limits_and_for_one_of_its_quotas() {
+    let house = house(|_| ());
+    house.clock.set(Time::from_seconds(2 * 3600 + 20));
+    let wait = |keys: &[&str]| {
+        let answer = house.ask(keys).unwrap();
+        let mut headers = headers(&answer).into_iter();
+        headers.find(|(name, _)| *name == "Retry-After").map(|(_, seconds)| seconds.parse::<u64>().unwrap())
+    };
+    let quotas = ["day_quota", "hour_quota"];
+    for keys in [&["hour"][..], &["hour"], &["minute"], &quotas] {
+        assert_eq!(wait(keys), None, "{keys:?}");
+    }
+    for (keys, seconds) in [
+        (&["minute", "hour"][..], 3580),
+        (&["hour", "minute"], 3580),
+        (&["minute"], 40),
+        (&quotas, 3580),
+        (&["hour_quota", "day_quota", "minute"], 3580),
+    ] {
+        assert_eq!(wait(keys), Some(seconds), "{keys:?}");
+    }
+    assert_eq!(wait(&["day_quota", "gold"]), Some(22 * 3600 - 20), "its one quota is spent for the day");
+    assert_eq!(wait(&["hour_quota", "free"]), Some(3580));
+}
+
+#[test]
+fn hits_that_would_never_fit_are_told_no_time() {
+    let house = house(|policy| policy.telling.policy_headers = false);
+    let mut request = request(&["minute"]);
+    request.hits_addend = 2;
+    let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
+    assert_eq!(headers(&answer), [("content-type", "application/json")]);
+    assert_eq!(answer.body, r#"{"rule": "d.minute", "again": null}"#);
+}
+
+#[test]
+fn in_shadow_nobody_is_told_to_wait() {
+    let house = house(|policy| policy.shadow_mode = true);
+    house.ask(&["minute"]).unwrap();
+    let answer = house.ask(&["minute"]).unwrap();
+    assert_eq!((answer.code, &*answer.body), (Code::Ok, ""));
+    let names: Vec<_> = headers(&answer).iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["RateLimit-Policy", "RateLimit"]);
+}
+
+#[test]
+fn a_limit_that_a_request_brings_goes_by_its_keys() {
+    let house = house(|_| ());
+    let mut request = request(&["hour"]);
+    request.descriptors[0].limit = Some(LimitOverride { requests_per_unit: 7, unit: 2 });
+    let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
+    let expected = [("RateLimit-Policy", r#""d.hour";q=7;w=60"#), ("RateLimit", r#""d.hour";r=6;t=10"#)];
+    assert_eq!(headers(&answer), expected);
+}
+
+/// What the metadata says of each descriptor's decision, as JSON would.
+fn decisions(answer: &Answer) -> Vec<serde_json::Value> {
+    fn json(value: &Value) -> serde_json::Value {
+        match value {
+            Value::Null => serde_json::Value::Null,
+            Value::Bool(value) => (*value).into(),
+            // Whole numbers that are small enough to be told.
+            #[allow(clippy::cast_possible_truncation)]
+            Value::Number(value) => (*value as i64).into(),
+            Value::Text(value) => value.as_str().into(),
+            Value::List(values) => values.iter().map(json).collect(),
+            Value::Map(map) => object(map),
+        }
+    }
+    fn object(map: &Metadata) -> serde_json::Value {
+        map.iter().map(|(key, value)| (key.clone(), json(value))).collect()
+    }
+    let told = object(answer.dynamic_metadata.as_ref().unwrap());
+    told["descriptors"].as_array().unwrap().iter().map(|one| one["decision"].clone()).collect()
+}
+
+#[test]
+fn metadata_names_each_rule_its_limit_and_why() {
+    use serde_json::json;
+
+    let house = house(|_| ());
+    let first = decisions(&house.ask(&["minute", "unknown", "free"]).unwrap());
+    let limit =
+        json!({"requestsPerUnit": 1, "unit": "MINUTE", "unitMultiplier": 1, "algorithm": "fixed_window"});
+    let within =
+        json!({"why": "within_limit", "rule": "d.minute", "limit": limit, "remaining": 0, "reset": 10});
+    assert_eq!(first, [within, json!({"why": "no_rule"}), json!({"why": "unlimited", "rule": "d.free"})]);
+
+    let over = decisions(&house.ask(&["minute", "shadow"]).unwrap());
+    let refused = json!({
+        "why": "over_limit", "rule": "d.minute", "limit": limit, "remaining": 0, "reset": 10, "retryAfter": 10,
+        "governs": true,
+    });
+    assert_eq!(over[0], refused);
+    assert_eq!((&over[1]["why"], &over[1]["governs"]), (&json!("shadow"), &json!(null)));
+
+    let known = decisions(&house.ask(&["minute"]).unwrap());
+    assert_eq!((&known[0]["why"], &known[0]["retryAfter"]), (&json!("local_cache"), &json!(10)));
+
+    let replaced = decisions(&house.ask(&["hour", "gold"]).unwrap());
+    assert_eq!(replaced[0], json!({"why": "replaced", "rule": "d.hour"}));
+
+    house.store.set_lost(Some(FailureReason::Timeout));
+    let lost = decisions(&house.ask(&["hour"]).unwrap());
+    assert_eq!((&lost[0]["why"], &lost[0]["governs"]), (&json!("store_failure"), &json!(true)));
+    assert_eq!(lost[0]["limit"]["name"], json!("per \"hour\""));
+}
+
+#[test]
+fn without_limits_metadata_is_what_it_was() {
+    let house = house(|policy| policy.telling.metadata = MetadataDetail::Plain);
+    let metadata = house.ask(&["minute"]).unwrap().dynamic_metadata.unwrap();
+    let Some(Value::List(descriptors)) = metadata.get("descriptors") else { panic!("{metadata:?}") };
+    let Value::Map(descriptor) = &descriptors[0] else { panic!("{descriptors:?}") };
+    assert_eq!(descriptor.keys().collect::<Vec<_>>(), ["entries"]);
+}

@@ -1,0 +1,100 @@
+//! What a rule's refusals say (`over_limit_body`): its template, or what is wrong with it.
+//!
+//! Called while a descriptor is [lowered](super::lower). An empty text is a template as well: it asks for
+//! no body where the settings have one for all.
+
+use super::{
+    findings::{Findings, Path},
+    shapes::Field,
+};
+use crate::template::Template;
+
+pub(super) fn read(raw: &Field<String>, path: &Path<'_>, findings: &mut Findings) -> Option<Box<Template>> {
+    let given = raw.given()?;
+    match Template::read(&given.value) {
+        Ok(template) => Some(Box::new(template)),
+        Err(fault) => {
+            findings.error(given.place, &path.key("over_limit_body"), fault.message, Some(fault.help));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CompileOptions, Compiled, SourceFile, compile};
+    use crate::template::Template;
+
+    fn compiled(keys: &str, portable: bool) -> Compiled {
+        let text = format!("domain: d\ndescriptors:\n- key: k\n{keys}");
+        let file = SourceFile { name: "a.yaml".to_owned(), text: text.into_bytes() };
+        compile(&[file], CompileOptions { portable, ..CompileOptions::default() })
+    }
+
+    fn told(compiled: &Compiled) -> Vec<String> {
+        compiled.diagnostics.iter().map(ToString::to_string).collect()
+    }
+
+    const LIMIT: &str = "  rate_limit: {unit: day, requests_per_unit: 1}\n";
+
+    #[test]
+    fn a_rule_has_the_body_that_stands_beside_its_limit() {
+        for (body, expected) in [
+            ("# none\n", None),
+            ("  over_limit_body: ~\n", None),
+            ("  over_limit_body: ''\n", Some("")),
+            ("  over_limit_body: wait {retry_after}s\n", Some("wait {retry_after}s")),
+            ("  over_limit_body: |\n    {\"wait\": {retry_after}}\n", Some("{\"wait\": {retry_after}}\n")),
+            ("  over_limit_body: 429\n", Some("429")),
+        ] {
+            let compiled = compiled(&format!("{body}{LIMIT}"), false);
+            assert_eq!(told(&compiled), [""; 0], "{body}");
+            let rules = compiled.rules.unwrap();
+            let template = rules.rules()[0].over_limit_body.as_deref().cloned();
+            assert_eq!(template, expected.map(|text| Template::read(text).unwrap()), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_template_is_refused_with_its_place() {
+        for (body, expected) in [
+            (
+                "'{limits}'",
+                "5:20: error: `{limits}` stands for nothing (at descriptors[0].over_limit_body); accepted are",
+            ),
+            ("'[wait]'", "5:20: error: the body begins as JSON does, and is none: "),
+            ("{error: 1}", "5:20: error: text is expected here, this is a map"),
+            ("1.5", "5:20: error: text is expected here, this is the number `1.5`"),
+        ] {
+            let compiled = compiled(&format!("{LIMIT}  over_limit_body: {body}\n"), false);
+            let told = told(&compiled);
+            assert!(told.len() == 1 && told[0].contains(expected), "{told:?} has no {expected:?}");
+            assert!(compiled.rules.is_none());
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_refused_it_is_warned_of() {
+        for (keys, reason) in [
+            ("  rate_limit: {unlimited: true}\n", "the limit is `unlimited`"),
+            (
+                "  descriptors:\n  - key: l\n    rate_limit: {unlimited: true}\n",
+                "the descriptor has no `rate_limit`",
+            ),
+            (&*format!("{LIMIT}  shadow_mode: true\n"), "with `shadow_mode` nothing is refused"),
+        ] {
+            let compiled = compiled(&format!("  over_limit_body: wait\n{keys}"), false);
+            let expected = format!("4:3: warning: `over_limit_body` does nothing here: {reason}");
+            let told = told(&compiled);
+            assert!(told.len() == 1 && told[0].contains(&expected), "{told:?} has no {expected:?}");
+        }
+    }
+
+    #[test]
+    fn the_go_service_would_refuse_it() {
+        let told = told(&compiled(&format!("{LIMIT}  over_limit_body: wait\n"), true));
+        let expected =
+            "5:3: warning: the Go service refuses `over_limit_body` (at descriptors[0].over_limit_body)";
+        assert!(told.len() == 1 && told[0].contains(expected), "{told:?}");
+    }
+}

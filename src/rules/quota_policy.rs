@@ -1,0 +1,136 @@
+//! A limit as the header `RateLimit-Policy` tells it, after draft-ietf-httpapi-ratelimit-headers-10: a
+//! structured field's string that names it, and its numbers as parameters.
+//!
+//! The compiler writes those of the rules, so that an answer need only copy them; the limiter writes those
+//! of limits that requests bring along.
+
+use std::fmt::Write as _;
+
+use super::{limit::Limit, model::Allowance};
+
+/// One item of the list that `RateLimit-Policy` is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QuotaPolicy {
+    text: Box<str>,
+    /// Where the quoted name ends.
+    name_ends: usize,
+}
+
+impl QuotaPolicy {
+    /// The policy of a limit under this name.
+    #[must_use]
+    pub fn new(name: &str, limit: &Limit) -> Self {
+        let mut text = quoted(name);
+        let name_ends = text.len();
+        // Writing to a String cannot fail.
+        let _ = write!(text, ";q={};w={}", limit.requests_per_unit, limit.window().seconds());
+        if limit.algorithm.whole() != limit.requests_per_unit {
+            let _ = write!(text, ";tollgate-burst={}", limit.algorithm.whole());
+        }
+        Self { text: text.into(), name_ends }
+    }
+
+    /// The policies of a rule's limits. One without a name goes by the rule's full key, with its number
+    /// behind it where there are several.
+    #[must_use]
+    pub fn of_rule(full_key: &str, allowance: &Allowance) -> Box<[Self]> {
+        let Allowance::Limited(limits) = allowance else { return Box::default() };
+        let is_alone = limits.iter().count() == 1;
+        let policies = limits.iter().enumerate().map(|(at, limit)| match &limit.name {
+            Some(name) => Self::new(name, limit),
+            None if is_alone => Self::new(full_key, limit),
+            None => Self::new(&format!("{full_key}#{}", at + 1), limit),
+        });
+        policies.collect()
+    }
+
+    /// The whole item.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The quoted name alone.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.text[..self.name_ends]
+    }
+}
+
+/// A string of RFC 9651. It holds nothing but printable ASCII: other bytes are told in percent.
+fn quoted(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 32);
+    text.push('"');
+    for byte in name.bytes() {
+        match byte {
+            b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
+            b' '..=b'~' => text.push(char::from(byte)),
+            // Writing to a String cannot fail.
+            _ => drop(write!(text, "%{byte:02x}")),
+        }
+    }
+    text.push('"');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::{
+        super::{CompileOptions, SourceFile, Unit, compile},
+        *,
+    };
+    use crate::algorithm::Kind;
+
+    #[test]
+    fn a_policy_tells_its_numbers() {
+        let limit = |multiplier, kind, burst| {
+            Limit::new(100, Unit::Minute, NonZeroU32::new(multiplier).unwrap(), kind, NonZeroU32::new(burst))
+        };
+        for (multiplier, kind, burst, expected) in [
+            (1, Kind::FixedWindow, 0, "\"a\";q=100;w=60"),
+            (15, Kind::SlidingLog, 0, "\"a\";q=100;w=900"),
+            (1, Kind::TokenBucket, 0, "\"a\";q=100;w=60"),
+            (1, Kind::TokenBucket, 20, "\"a\";q=100;w=60;tollgate-burst=20"),
+            (1, Kind::LeakyBucket, 0, "\"a\";q=100;w=60;tollgate-burst=1"),
+        ] {
+            let policy = QuotaPolicy::new("a", &limit(multiplier, kind, burst).unwrap());
+            assert_eq!((policy.as_str(), policy.name()), (expected, "\"a\""));
+        }
+    }
+
+    #[test]
+    fn any_name_is_a_string_of_a_structured_field() {
+        for (name, expected) in [
+            ("per user; 100%", r#""per user; 100%""#),
+            (r#"a"b\c"#, r#""a\"b\\c""#),
+            ("gr\u{fc}n\r\n\u{7f}", r#""gr%c3%bcn%0d%0a%7f""#),
+            ("", r#""""#),
+        ] {
+            let policy = QuotaPolicy::new(name, &Limit::plain(1, Unit::Second));
+            assert_eq!((policy.name(), policy.as_str()), (expected, &*format!("{expected};q=1;w=1")));
+        }
+    }
+
+    #[test]
+    fn a_rule_has_one_for_each_limit() {
+        let text = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 1}}\n\
+            - {key: l, rate_limit: {unit: day, requests_per_unit: 1, name: n}}\n\
+            - {key: u, rate_limit: {unlimited: true}}\n\
+            - {key: s, rate_limit: [{unit: day, requests_per_unit: 1}, {unit: hour, requests_per_unit: 1, \
+            name: n}]}\n";
+        let file = SourceFile { name: "a.yaml".to_owned(), text: text.as_bytes().to_vec() };
+        let rules = compile(&[file], CompileOptions::default()).rules.unwrap();
+        for (rule, expected) in [
+            ("d.k", &["\"d.k\";q=1;w=86400"][..]),
+            ("d.l", &["\"n\";q=1;w=86400"]),
+            ("d.u", &[]),
+            ("d.s", &["\"d.s#1\";q=1;w=86400", "\"n\";q=1;w=3600"]),
+        ] {
+            let rules = rules.rules();
+            let found = rules.iter().find(|known| *known.full_key == *rule).unwrap();
+            assert_eq!(found.policies.iter().map(QuotaPolicy::as_str).collect::<Vec<_>>(), expected);
+        }
+    }
+}
