@@ -428,10 +428,10 @@ async fn exchange(line: &mut Line, bundle: &Bundle) -> Result<Vec<Reply>, Failur
     }
     let unknown = bundle.unknown_scripts(&replies);
     if !unknown.is_empty() {
-        let places: Vec<usize> = unknown.iter().map(|(command, _)| *command).collect();
-        line.send(places.len(), |into| bundle.write_with_scripts(&places, into)).await?;
-        for (_, reply) in unknown {
-            replies[reply] = line.receive().await?;
+        let answers = || unknown.iter().flat_map(|unknown| unknown.answers());
+        line.send(answers().count(), |into| bundle.write_with_scripts(&unknown, into)).await?;
+        for place in answers() {
+            replies[place] = line.receive().await?;
         }
     }
     Ok(replies)

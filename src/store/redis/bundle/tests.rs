@@ -5,7 +5,14 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::table::Table;
+use crate::{
+    algorithm::fixed_window,
+    store::redis::{
+        failure::Kind,
+        resp::{self, Reply},
+    },
+    table::Table,
+};
 
 /// Reads commands as Redis does and carries them out, as far as counting goes.
 #[derive(Default)]
@@ -71,10 +78,9 @@ impl Server {
         let mut replies = self.serve(&bytes);
         assert_eq!(replies.len(), bundle.answers());
         let unknown = bundle.unknown_scripts(&replies);
-        let places: Vec<_> = unknown.iter().map(|(place, _)| *place).collect();
         bytes.clear();
-        bundle.write_with_scripts(&places, &mut bytes);
-        for ((_, at), reply) in unknown.into_iter().zip(self.serve(&bytes)) {
+        bundle.write_with_scripts(&unknown, &mut bytes);
+        for (at, reply) in unknown.iter().flat_map(|unknown| unknown.answers()).zip(self.serve(&bytes)) {
             replies[at] = reply;
         }
         bundle.deal(replies, |kind, error| Failure::new(kind, format!("redis a:1: {error}")))
@@ -86,7 +92,7 @@ const HOUR: Expiry = Expiry { seconds: 3600, end: Time::from_seconds(7200), told
 fn counts(answered: Answered) -> Vec<u64> {
     let outcomes = answered.unwrap();
     let count = |outcome: &Outcome| match outcome {
-        Outcome::Count(count) => *count,
+        Outcome::Told(store::Outcome::Counted(count)) => *count,
         other => panic!("{other:?}"),
     };
     outcomes.iter().map(count).collect()
@@ -193,7 +199,9 @@ fn one_key_that_fails_fails_its_callers_alone() {
     let mut bundle = Bundle::default();
     let mut good = bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, HOUR));
     let mut bad = bundle.ask(|bundle| bundle.count("b", table.key("b"), 1, HOUR));
-    let mut moved = bundle.ask(|bundle| bundle.count_asking("c", table.key("c"), 1, HOUR));
+    let mut moved = bundle.ask(|bundle| {
+        bundle.ask_alone(true, |bundle| bundle.count("c", table.key("c"), 1, HOUR));
+    });
     let error = |text: &str| Reply::Error(text.to_owned());
     let replies = vec![
         Reply::Integer(5),
