@@ -63,3 +63,6 @@ scripts! {
     /// Keys of any kind, and an argument for each, as `bundle::guard` writes them.
     ASK_GUARDED = "begin" "keep" "bucket" "sliding_window" "sliding_log" "ask_guarded";
 }
+
+#[cfg(test)]
+mod tests;

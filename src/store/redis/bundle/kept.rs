@@ -43,9 +43,9 @@ impl Kept {
 
     /// Reads a state: the second and the tick at which the bucket is full, and more that is the script's own.
     pub(super) fn bucket(limit: Bucket, told: &Reply) -> Option<Self> {
-        let full_at = |[a, b, c, d, e, f, g, h, i, j, ..]: [u8; 15]| {
-            let second = u64::from_le_bytes([a, b, c, d, e, 0, 0, 0]);
-            limit.full_at(second, u64::from_le_bytes([f, g, h, i, j, 0, 0, 0]))
+        let full_at = |[a, b, c, d, e, f, g, h, i, j, k, l, ..]: [u8; 19]| {
+            let second = u64::from_le_bytes([a, b, c, d, e, f, g, 0]);
+            limit.full_at(second, u64::from_le_bytes([h, i, j, k, l, 0, 0, 0]))
         };
         state(told, full_at).map(|state| Self::Bucket(limit, state))
     }

@@ -90,7 +90,7 @@ local function forget(log, past)
   first = find(log, first + floor(step / 2), math.min(first + step - 1, last), 1, past + 1)
   if first > log.first then
     local _, sum = entry(log, first - 1)
-    log.gone, log.first = (log.gone + sum) % OVERFLOW, first
+    log.gone, log.first, log.changed = (log.gone + sum) % OVERFLOW, first, true
   end
 end
 

@@ -7,6 +7,7 @@ function algorithms.w(asked)
 
   return function(state)
     local began, this, last, kept = start, 0, 0, nil
+    local changed, admitted = false, true
     if state then
       if #state ~= 13 then
         return false
@@ -15,19 +16,19 @@ function algorithms.w(asked)
       kept = began
       if began > second + 1 then
         -- It was told before the clock was set back.
-        began = start
+        began, changed = start, true
       elseif began < start then
         last = began + length >= start and this or 0
         began, this = start, 0
       end
     end
-    local before, before_last, admitted = this, last, true
     -- How much of the last window counts, in millionths. Where this one begins in a moment, all of it.
     local overlap = ((second - began) * 1000000 + micros) / length
     overlap = math.min(1000000 - (overlap - overlap % 1), 1000000)
     for i = 1, #runs - 1, 2 do
       local hits, times = runs[i], runs[i + 1]
       if hits < 0 then
+        changed = changed or this + last > 0
         last = math.max(last - math.max(-hits * times - this, 0), 0)
         this = math.max(this + hits * times, 0)
       elseif hits > 0 then
@@ -36,11 +37,11 @@ function algorithms.w(asked)
         if fit < times then
           times, admitted = math.max(fit - fit % 1, 0), false
         end
+        changed = changed or times > 0
         this = this + times * hits
       end
     end
-    local is_ahead = kept and kept > second + 1
-    if this == before and last == before_last and not is_ahead then
+    if not changed then
       return nil, nil, admitted
     end
     state = pack('<I5I4I4', began, this, last)
