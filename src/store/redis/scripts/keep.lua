@@ -8,12 +8,12 @@ local function keep(key, old, state, seconds)
   if not state then
     return state == nil
   elseif not seconds then
-    call('SETRANGE', key, 0, state)
+    call('SETRANGE', key, '0', state)
   elseif old then
-    call('SETEX', key, string.format('%d', seconds), state)
+    call('SETEX', key, whole(seconds), state)
   else
     -- Where there is no text there may still be something else.
-    return call('SET', key, state, 'EX', string.format('%d', seconds), 'NX')
+    return call('SET', key, state, 'EX', whole(seconds), 'NX')
   end
   return true
 end
