@@ -1,4 +1,5 @@
-//! The recorded answers of the Go service, asked again of the real binary: see `tests/golden/README.md`.
+//! The recorded answers of the Go service, asked again of the real binary, which counts in memory or in a
+//! real Redis: see `tests/golden/README.md`.
 //!
 //! Every difference is printed; one is enough to fail. `GOLDEN_ONLY=part-of-a-name` replays a few cases.
 
@@ -18,27 +19,41 @@ use serde_json::{Value, json};
 
 use crate::support::{
     client::Client,
+    redis::Redis,
     server::{Server, Setup},
     within,
 };
 
 mod compare;
+mod counters;
 mod wire;
 
 use compare::{difference, same};
+use counters::Database;
 
 #[test]
 fn requests_are_answered_as_recorded() {
-    replay("answers", play_requests);
+    replay("answers", |_, case| play_requests(case, Setup::new()));
+}
+
+#[test]
+fn requests_are_answered_as_recorded_and_leave_the_same_counters_in_redis() {
+    let redis = Redis::single();
+    replay("answers", |number, case| {
+        let database = Database::emptied(&redis, number);
+        let differences = play_requests(case, Setup::new().redis(&database.env()));
+        if differences.is_empty() { database.differences(&case["counters"]) } else { differences }
+    });
 }
 
 #[test]
 fn rules_files_are_taken_or_refused_as_recorded() {
-    replay("configs", play_rules);
+    replay("configs", |_, case| play_rules(case));
 }
 
-/// Plays every case of a file, several at a time, and fails with all differences.
-fn replay(kind: &str, play: fn(&Value) -> Vec<String>) {
+/// Plays every case of a file, several at a time, and fails with all differences. A case is played by its
+/// number among the others.
+fn replay(kind: &str, play: impl Fn(usize, &Value) -> Vec<String> + Sync) {
     let only = env::var("GOLDEN_ONLY").unwrap_or_default();
     let path = format!("{}/tests/golden/{kind}.jsonl", env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -50,8 +65,10 @@ fn replay(kind: &str, play: fn(&Value) -> Vec<String>) {
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let found = within_a_minute(|| play(case));
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(case) = cases.get(number) else { break };
+                    let found = within_a_minute(|| play(number, case));
                     differences
                         .lock()
                         .unwrap()
@@ -82,11 +99,12 @@ fn minute() -> u64 {
 
 /// A run of requests: each answer, then the metrics they left. It ends with its first difference, since
 /// what follows would differ for the same reason.
-fn play_requests(case: &Value) -> Vec<String> {
-    let server = match started(case) {
+fn play_requests(case: &Value, setup: Setup) -> Vec<String> {
+    let server = match started(case, setup) {
         Ok(server) => server,
         Err(log) => return vec![format!("the service did not start: {log}")],
     };
+    server.wait_until_healthy();
     let client = server.client();
     for (number, step) in list(&case["steps"]).iter().enumerate() {
         let (asked, have) = match step.get("ask") {
@@ -112,7 +130,7 @@ fn play_requests(case: &Value) -> Vec<String> {
 
 /// A set of rules files: whether it is taken, what is shown of it, and what it answers.
 fn play_rules(case: &Value) -> Vec<String> {
-    let server = match started(case) {
+    let server = match started(case, Setup::new()) {
         Ok(server) => server,
         Err(log) => return vec![format!("the service did not start: {log}")],
     };
@@ -146,9 +164,9 @@ fn is_taken(client: &Client) -> bool {
     wire::ask(client, &json!(["probe-nothing", [{"entries": [["k", "v"]]}], 0])).get("error").is_none()
 }
 
-fn started(case: &Value) -> Result<Server, String> {
+fn started(case: &Value, setup: Setup) -> Result<Server, String> {
     let env = case["env"].as_object().into_iter().flatten();
-    let setup = env.fold(Setup::new(), |setup, (name, value)| setup.env(name, value.as_str().unwrap()));
+    let setup = env.fold(setup, |setup, (name, value)| setup.env(name, value.as_str().unwrap()));
     files(case).fold(setup, |setup, (name, text)| setup.rules(name, text)).try_start()
 }
 

@@ -33,6 +33,8 @@ mod layers;
 mod lesson;
 // A million counters.
 mod memory;
+// Counters in Redis, alone, watched by sentinels, and in a cluster.
+mod redis;
 // Rules that change under load, in each of the ways that files can.
 mod reload;
 // The first answer, and starts that fail.

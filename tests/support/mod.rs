@@ -1,8 +1,9 @@
 //! What the tests start, and how they talk to it.
 //!
 //! [`server`] starts the real binary and [`envoy`] the real Envoy, both on ports of their own; [`client`],
-//! [`http`] and [`load`] ask them; [`upstream`] is what Envoy forwards to; [`noise`] makes repeatable
-//! garbage. Nothing here asserts anything about the service: that is the tests' part.
+//! [`http`], [`load`] and [`steady`] ask them; [`upstream`] is what Envoy forwards to; [`noise`] makes
+//! repeatable garbage. [`redis`] starts real Redis in each topology, with [`certificates`] where TLS is asked
+//! for; [`fake`] is taken for one, and a [`proxy`] stands before it. Nothing here asserts anything about the service: that is the tests' part.
 
 use std::{
     thread,
@@ -10,15 +11,20 @@ use std::{
 };
 
 pub(crate) mod bootstrap;
+pub(crate) mod certificates;
 pub(crate) mod client;
 pub(crate) mod envoy;
+pub(crate) mod fake;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod noise;
 pub(crate) mod ports;
 pub(crate) mod process;
+pub(crate) mod proxy;
 pub(crate) mod raw;
+pub(crate) mod redis;
 pub(crate) mod server;
+pub(crate) mod steady;
 pub(crate) mod upstream;
 
 /// How long a test waits for what should happen at once: long enough for a machine that is busy with

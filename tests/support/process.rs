@@ -76,9 +76,18 @@ impl Process {
 
     /// Its resident memory, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// The most that was ever resident of it, in KiB.
+    pub(crate) fn peak_kib(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         let number = line.and_then(|rest| rest.split_whitespace().next());
         number.and_then(|text| text.parse().ok()).expect("the kernel tells a process's resident memory")
     }

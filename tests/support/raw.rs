@@ -16,7 +16,7 @@ use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::{net::TcpStream, sync::oneshot};
-use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -57,8 +57,34 @@ impl RawClient {
 
     /// Sends a message, framed already, to `ShouldRateLimit`.
     pub(crate) async fn exchange(&mut self, body: impl Into<Question>, headers: &HeaderMap) -> Exchange {
+        match self.call(body, headers).await {
+            Ok((status, _)) => Exchange::Answered(status),
+            Err(unanswered) => unanswered,
+        }
+    }
+
+    /// Sends a message, framed already, to `ShouldRateLimit`, and reads the answer; else what became of it.
+    pub(crate) async fn ask(
+        &mut self,
+        body: Bytes,
+        headers: &HeaderMap,
+    ) -> Result<RateLimitResponse, Exchange> {
+        let (status, message) = self.call(body, headers).await?;
+        if status.code != 0 {
+            return Err(Exchange::Answered(status));
+        }
+        let answer = message.get(5..).and_then(|message| RateLimitResponse::decode(message).ok());
+        answer.ok_or_else(|| Exchange::Failed(format!("no answer but {message:?}")))
+    }
+
+    /// The status and the framed message that came before it; else what became of the request.
+    async fn call(
+        &mut self,
+        body: impl Into<Question>,
+        headers: &HeaderMap,
+    ) -> Result<(GrpcStatus, Bytes), Exchange> {
         if self.sender.ready().await.is_err() {
-            return Exchange::NotTaken;
+            return Err(Exchange::NotTaken);
         }
         let mut request = Request::post(format!("http://localhost{METHOD}"))
             .header("content-type", "application/grpc")
@@ -69,16 +95,16 @@ impl RawClient {
         let response = match self.sender.try_send_request(request).await {
             Ok(response) => response,
             Err(error) if error.message().is_some() || is_farewell(error.error()) => {
-                return Exchange::NotTaken;
+                return Err(Exchange::NotTaken);
             }
-            Err(error) => return Exchange::Failed(format!("{:?}", error.error())),
+            Err(error) => return Err(Exchange::Failed(format!("{:?}", error.error()))),
         };
         let (head, body) = response.into_parts();
         match body.collect().await {
-            Err(error) => Exchange::Failed(format!("{error:?}")),
+            Err(error) => Err(Exchange::Failed(format!("{error:?}"))),
             Ok(body) => match status(body.trailers()).or_else(|| status(Some(&head.headers))) {
-                Some(status) => Exchange::Answered(status),
-                None => Exchange::Failed(format!("HTTP status {} and no gRPC status", head.status)),
+                Some(status) => Ok((status, body.to_bytes())),
+                None => Err(Exchange::Failed(format!("HTTP status {} and no gRPC status", head.status))),
             },
         }
     }

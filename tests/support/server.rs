@@ -14,7 +14,9 @@ use tempfile::TempDir;
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tonic::Status;
 
-use super::{PATIENCE, client::Client, eventually, http, ports::free_port, process::Process, within};
+use super::{
+    PATIENCE, client::Client, eventually, holds, http, ports::free_port, process::Process, redis::Env, within,
+};
 
 /// The program that is tested.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tollgate");
@@ -93,6 +95,25 @@ impl Server {
         });
     }
 
+    /// Whether `/healthcheck` says that it may be asked.
+    pub(crate) fn is_healthy(&self) -> bool {
+        http::get(self.ports.http, "/healthcheck").status == 200
+    }
+
+    /// Waits until it may be asked.
+    pub(crate) fn wait_until_healthy(&self) {
+        eventually("the service is healthy", || holds(self.is_healthy(), || self.process.log()));
+    }
+
+    /// Waits until its log holds all of these.
+    pub(crate) fn wait_for_log(&self, texts: &[&str]) {
+        eventually("the log tells", || {
+            let log = self.process.log();
+            let missing: Vec<_> = texts.iter().filter(|text| !log.contains(**text)).collect();
+            holds(missing.is_empty(), || format!("no {missing:?} in:\n{log}"))
+        });
+    }
+
     /// The directory of the rules files.
     pub(crate) fn rules_dir(&self) -> PathBuf {
         rules_dir(self.dir.path())
@@ -155,6 +176,36 @@ impl Setup {
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.env.insert(name.to_owned(), value.to_owned());
         self
+    }
+
+    /// Sets variables.
+    pub(crate) fn envs(self, env: &Env) -> Self {
+        env.iter().fold(self, |setup, (name, value)| setup.env(name, value))
+    }
+
+    /// Counts in this Redis, and is unhealthy without it. An operation may take so long that a busy machine
+    /// changes nothing; a test that is about time sets `REDIS_TIMEOUT` itself, or takes it out.
+    pub(crate) fn redis(self, env: &Env) -> Self {
+        let fixed = [
+            ("BACKEND_TYPE", "redis"),
+            ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true"),
+            ("REDIS_TIMEOUT", "5s"),
+            ("REDIS_CONNECT_TIMEOUT", "5s"),
+        ];
+        fixed.iter().fold(self, |setup, (name, value)| setup.env(name, value)).envs(env)
+    }
+
+    /// Leaves a variable at its default.
+    pub(crate) fn unset(mut self, name: &str) -> Self {
+        self.env.remove(name);
+        self
+    }
+
+    /// Starts the service and waits until it has reached its Redis.
+    pub(crate) fn start_healthy(self) -> Server {
+        let server = self.start();
+        server.wait_until_healthy();
+        server
     }
 
     /// Starts the service and waits until it listens.

@@ -1,0 +1,86 @@
+//! What a case leaves in Redis, in the form that the recordings are kept in.
+
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::{Value, json};
+
+use crate::support::redis::{Connection, Env, Redis, tcp};
+
+use super::compare::{difference, same};
+
+/// The units by their length in seconds, the shortest first.
+const UNITS: [(u64, &str); 7] = [
+    (1, "second"),
+    (60, "minute"),
+    (3600, "hour"),
+    (86400, "day"),
+    (604_800, "week"),
+    (30 * 86400, "month"),
+    (365 * 86400, "year"),
+];
+
+/// A database that one case has to itself, in a Redis that all share.
+pub(crate) struct Database<'a> {
+    redis: &'a Redis,
+    number: usize,
+}
+
+impl<'a> Database<'a> {
+    /// The database of this number, without what an earlier attempt left.
+    pub(crate) fn emptied(redis: &'a Redis, number: usize) -> Self {
+        let database = Self { redis, number };
+        database.connect().ask(&["FLUSHDB"]).expect("a database can be emptied");
+        database
+    }
+
+    /// How the service is told to count in it.
+    pub(crate) fn env(&self) -> Env {
+        tcp(&format!("redis://{}/{}", self.redis.address(), self.number))
+    }
+
+    /// What is not as recorded.
+    pub(crate) fn differences(&self, recorded: &Value) -> Vec<String> {
+        let have = self.counters();
+        if same(recorded, &have) {
+            Vec::new()
+        } else {
+            vec![format!("counters\n{}", difference(recorded, &have))]
+        }
+    }
+
+    /// Each counter by its name, with its window's length in place of its start. One that stands at zero
+    /// is like one that is absent.
+    fn counters(&self) -> Value {
+        let mut connection = self.connect();
+        let mut ask = |words: &[&str]| connection.ask(words).expect("Redis answers");
+        let mut counters = BTreeMap::new();
+        for key in ask(&["KEYS", "*"]).words() {
+            let (count, ttl) = (ask(&["GET", &key]).number(), ask(&["TTL", &key]).number());
+            if count != 0 {
+                counters.insert(named(&key, ttl), count);
+            }
+        }
+        json!(counters)
+    }
+
+    fn connect(&self) -> Connection {
+        let mut connection = self.redis.connect();
+        connection.ask(&["SELECT", &self.number.to_string()]).expect("a database can be chosen");
+        connection
+    }
+}
+
+/// The counter's name with its window's length; else with what is wrong with its window or expiry.
+fn named(key: &str, ttl: i64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs();
+    let (name, start) = key.rsplit_once('_').unwrap_or((key, ""));
+    // Without jitter a counter is kept as long as its window.
+    let unit = u64::try_from(ttl).ok().and_then(|ttl| UNITS.iter().find(|(seconds, _)| *seconds >= ttl));
+    match (unit, start.parse::<u64>()) {
+        (Some((seconds, unit)), Ok(start)) if start == now - now % seconds => format!("{name}@{unit}"),
+        _ => format!("{name}@start {start}, expiry {ttl}"),
+    }
+}

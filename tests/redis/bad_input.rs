@@ -1,0 +1,253 @@
+//! Servers that are not what they should be, and values that are no counters: each is told in the log with
+//! its address and no secret, and the service serves on.
+
+use crate::support::{
+    certificates::Certificates,
+    client::Client,
+    eventually,
+    fake::Fake,
+    holds,
+    redis::{Env, Redis, tcp},
+    server::{Server, Setup},
+};
+
+use super::{Code, RULES, code, counter, now, one};
+
+// Clusters that send us from server to server.
+mod storms;
+
+/// A service that cannot count by these settings.
+struct Lost {
+    server: Server,
+    client: Client,
+}
+
+impl Lost {
+    fn start(env: &[Env]) -> Self {
+        let setup = Setup::new().redis(&env.concat()).rules("d.yaml", RULES);
+        let setup = setup.env("REDIS_CONNECT_TIMEOUT", "300ms").env("REDIS_TIMEOUT", "300ms");
+        let server = setup.env("LOG_LEVEL", "info").start();
+        let client = server.client();
+        Self { server, client }
+    }
+
+    /// It is unready, and [`tells_when_asked`](Self::tells_when_asked).
+    fn tells(self, texts: &[&str]) {
+        assert!(!self.server.is_healthy());
+        self.tells_when_asked(texts);
+    }
+
+    /// It answers, the answer is an error that holds no secret, and the log holds all of `texts`.
+    fn tells_when_asked(self, texts: &[&str]) {
+        let Self { mut server, client } = self;
+        for _ in 0..3 {
+            let error = client.ask(one("two", "v")).expect_err("nothing can be counted");
+            assert_eq!(error.code(), tonic::Code::Unknown, "{error:?}");
+            assert!(!error.message().contains("hush"), "{error:?}");
+        }
+        server.wait_for_log(texts);
+        let unlimited = client.ask(one("control", "v")).unwrap();
+        assert_eq!(unlimited.overall_code(), Code::Ok, "what needs no counter is answered");
+        let log = server.process.log();
+        assert!(!log.contains("hush"), "a secret is in the log:\n{log}");
+        assert!(!log.contains("panicked"), "{log}");
+        assert!(log.lines().count() < 100, "the log is flooded:\n{log}");
+        assert!(server.process.exited().is_none(), "{log}");
+        // A connection that is open would be waited for.
+        drop(client);
+        assert!(server.process.stop().success(), "it ends as usual");
+    }
+}
+
+fn set(name: &'static str, value: &str) -> Env {
+    vec![(name, value.to_owned())]
+}
+
+#[test]
+fn a_name_that_does_not_resolve() {
+    Lost::start(&[tcp("redis.invalid:6379")]).tells(&["redis.invalid:6379"]);
+}
+
+#[test]
+fn a_port_on_which_nobody_listens() {
+    let redis = Redis::prepared(&[]);
+    Lost::start(&[redis.env()]).tells(&[&redis.address()]);
+}
+
+#[test]
+fn a_socket_that_is_not_there() {
+    let path = "/nowhere/redis.sock";
+    Lost::start(&[set("REDIS_SOCKET_TYPE", "unix"), set("REDIS_URL", path)]).tells(&[path]);
+}
+
+#[test]
+fn a_server_that_speaks_http() {
+    let fake = Fake::saying(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n");
+    Lost::start(&[tcp(&fake.address())]).tells(&[&fake.address(), "HTTP/1.1 400"]);
+}
+
+#[test]
+fn a_server_that_speaks_rubbish_or_promises_too_much() {
+    for bytes in [
+        &b"\x00\xff\xfe\r\n\r\n"[..],
+        b"$9223372036854775807\r\n",
+        b"*2147483647\r\n",
+        b"*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n",
+        b":12345678901234567890123\r\n",
+        b"+PONG\r\n+PONG\r\n+PONG\r\n+PONG\r\n:1\r\n:1\r\n:1\r\n",
+    ] {
+        let fake = Fake::saying(bytes);
+        Lost::start(&[tcp(&fake.address())]).tells(&[&fake.address()]);
+    }
+}
+
+#[test]
+fn a_server_that_says_nothing() {
+    let fake = Fake::answering(|_, _| String::new());
+    Lost::start(&[tcp(&fake.address())]).tells(&[&fake.address()]);
+}
+
+#[test]
+fn a_wrong_password_and_none_where_one_is_needed() {
+    let redis = Redis::with(&["--requirepass", "right"]);
+    let address = redis.address();
+    Lost::start(&[redis.env(), set("REDIS_AUTH", "hush")]).tells(&[&address, "WRONGPASS"]);
+    Lost::start(&[redis.env()]).tells(&[&address, "NOAUTH"]);
+    Lost::start(&[tcp(&format!("redis://ann:hush@{address}"))]).tells(&[&address, "WRONGPASS"]);
+}
+
+#[test]
+fn a_user_who_may_not_count() {
+    let ann = ["--user", "ann", "on", ">hush", "~*", "&*", "+@connection"];
+    let redis = Redis::with(&ann);
+    Lost::start(&[redis.env(), set("REDIS_AUTH", "ann:hush")])
+        .tells_when_asked(&[&redis.address(), "NOPERM"]);
+}
+
+#[test]
+fn a_database_that_is_not_there() {
+    let redis = Redis::single();
+    Lost::start(&[tcp(&format!("redis://{}/9999", redis.address()))]).tells(&[&redis.address(), "SELECT"]);
+}
+
+#[test]
+fn tls_to_a_port_in_the_clear_and_the_other_way_round() {
+    let certificates = Certificates::made_out_to("127.0.0.1");
+    let (port, args) = certificates.redis_args(false);
+    let redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let clear = redis.address();
+    Lost::start(&[tcp(&format!("rediss://:hush@{clear}")), certificates.trusted()]).tells(&[&clear, "TLS"]);
+    let tls = format!("127.0.0.1:{port}");
+    Lost::start(&[tcp(&tls)]).tells(&[&tls, "TLS"]);
+}
+
+#[test]
+fn certificates_that_do_not_fit() {
+    let certificates = Certificates::made_out_to("127.0.0.1");
+    let others = Certificates::made_out_to("127.0.0.1");
+    let (port, args) = certificates.redis_args(true);
+    let _redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let address = format!("127.0.0.1:{port}");
+    let url = || tcp(&format!("rediss://{address}"));
+    // An authority that we do not know; a certificate of ours that the server does not know; and none.
+    Lost::start(&[url(), others.trusted(), certificates.shown()]).tells(&[&address, "REDIS_TLS_CACERT"]);
+    Lost::start(&[url(), certificates.trusted(), others.shown()]).tells(&[&address]);
+    Lost::start(&[url(), certificates.trusted()]).tells(&[&address]);
+}
+
+#[test]
+fn a_certificate_that_is_made_out_to_another_host() {
+    let certificates = Certificates::made_out_to("elsewhere.test");
+    let (port, args) = certificates.redis_args(false);
+    let _redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let address = format!("127.0.0.1:{port}");
+    let hint = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION";
+    Lost::start(&[tcp(&format!("rediss://{address}")), certificates.trusted()]).tells(&[&address, hint]);
+}
+
+#[test]
+fn a_server_that_loads_its_data() {
+    let fake = Fake::answering(|_, _| "-LOADING Redis is loading the dataset in memory\r\n".to_owned());
+    Lost::start(&[tcp(&fake.address())]).tells(&[&fake.address(), "LOADING"]);
+}
+
+#[test]
+fn a_replica() {
+    let master = Redis::single();
+    let replica = Redis::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+    Lost::start(&[replica.env()]).tells(&[&replica.address()]);
+}
+
+#[test]
+fn a_master_that_becomes_a_replica_and_a_master_again() {
+    let redis = Redis::single();
+    let server = healthy(&redis);
+    let client = server.client();
+    assert_eq!(code(&client, "five", "v"), (Code::Ok, 4));
+    redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
+    eventually("it is told", || {
+        let refused = client.ask(one("many", "v")).is_err();
+        holds(refused && server.process.log().contains("READONLY"), || server.process.log())
+    });
+    server.wait_for_log(&[&redis.address()]);
+    redis.ask(&["REPLICAOF", "NO", "ONE"]);
+    counts_again(&server, &client);
+}
+
+#[test]
+fn a_server_without_memory_is_told_and_used_again_when_it_has_some() {
+    let redis = Redis::single();
+    let server = healthy(&redis);
+    let client = server.client();
+    redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    redis.ask(&["CONFIG", "SET", "maxmemory", "1mb"]);
+    eventually("it is told", || {
+        // Each key takes some of it.
+        let _ = client.ask(one("many", &format!("{}-{}", now(), "x".repeat(5000))));
+        let refused = client.ask(one("many", "v")).is_err();
+        holds(refused && server.process.log().contains("OOM"), || server.process.log())
+    });
+    server.wait_for_log(&[&redis.address()]);
+    redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    counts_again(&server, &client);
+}
+
+#[test]
+fn a_counter_that_holds_no_number_spoils_no_other() {
+    let redis = Redis::single();
+    let server = healthy(&redis);
+    let client = server.client();
+    redis.ask(&["SET", &counter("many", "text"), "no number"]);
+    redis.ask(&["RPUSH", &counter("many", "list"), "1"]);
+    for value in ["text", "list"] {
+        let error = client.ask(one("many", value)).expect_err("it is no counter");
+        assert_eq!(error.code(), tonic::Code::Unknown, "{error:?}");
+    }
+    server.wait_for_log(&[&redis.address()]);
+    assert_eq!(code(&client, "five", "v"), (Code::Ok, 4), "others are counted");
+    assert_eq!(redis.ask(&["GET", &counter("many", "text")]).to_string(), "no number", "it is left alone");
+    assert!(server.is_healthy(), "one bad counter is no loss of Redis");
+}
+
+#[test]
+fn a_counter_that_is_full_or_negative_breaks_nothing() {
+    let redis = Redis::single();
+    let server = healthy(&redis);
+    let client = server.client();
+    redis.ask(&["SET", &counter("five", "full"), &i64::MAX.to_string()]);
+    redis.ask(&["SET", &counter("five", "below"), "-3"]);
+    let _ = client.ask(one("five", "full"));
+    let _ = client.ask(one("five", "below"));
+    assert_eq!(code(&client, "five", "v"), (Code::Ok, 4));
+    assert!(!server.process.log().contains("panicked"));
+}
+
+fn healthy(redis: &Redis) -> Server {
+    Setup::new().redis(&redis.env()).rules("d.yaml", RULES).start_healthy()
+}
+
+fn counts_again(server: &Server, client: &Client) {
+    eventually("it counts again", || {
+        client.ask(one("many", "again")).map(drop).map_err(|_| server.process.log())
+    });
+}

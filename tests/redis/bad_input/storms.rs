@@ -1,0 +1,59 @@
+//! Clusters whose servers send us from one to the next and count nothing: the caller gets an answer, and the
+//! servers are not asked for ever.
+
+use std::{thread, time::Duration};
+
+use crate::support::{fake::Fake, redis::tcp};
+
+use super::{Code, Lost, one, set};
+
+#[test]
+fn a_cluster_whose_servers_send_us_round_in_circles() {
+    let fake = Fake::answering(|words, port| {
+        let all = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
+        let moved = format!("-MOVED 0 127.0.0.1:{port}\r\n");
+        answer_of_a_node(words, all, moved)
+    });
+    assert_storm(&fake);
+}
+
+#[test]
+fn a_cluster_whose_servers_send_us_elsewhere() {
+    let other = Fake::answering(|words, port| {
+        answer_of_a_node(words, String::new(), format!("-ASK 0 127.0.0.1:{port}\r\n"))
+    });
+    let elsewhere = other.port;
+    let fake = Fake::answering(move |words, port| {
+        let all = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
+        answer_of_a_node(words, all, format!("-MOVED 0 127.0.0.1:{elsewhere}\r\n"))
+    });
+    assert_storm(&fake);
+}
+
+/// What a master says that takes every log-in and question about the cluster, and counts nothing.
+fn answer_of_a_node(words: &[String], slots: String, moved: String) -> String {
+    match words[0].to_ascii_uppercase().as_str() {
+        "PING" => "+PONG\r\n".to_owned(),
+        "ROLE" => "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_owned(),
+        "CLUSTER" if !slots.is_empty() => slots,
+        "AUTH" | "SELECT" | "CLIENT" | "ASKING" | "READONLY" => "+OK\r\n".to_owned(),
+        _ => moved,
+    }
+}
+
+/// The caller gets its answer, and the servers are not asked for ever.
+fn assert_storm(fake: &Fake) {
+    let cluster = [tcp(&fake.address()), set("REDIS_TYPE", "CLUSTER")];
+    let lost = Lost::start(&cluster);
+    for _ in 0..5 {
+        assert!(lost.client.ask(one("two", "v")).is_err());
+    }
+    let before = fake.asked();
+    thread::sleep(Duration::from_secs(1));
+    let more = fake.asked() - before;
+    assert!(more < 200, "asked {more} times in a second in which nobody asked for anything");
+    lost.server.wait_for_log(&[&fake.address()]);
+    assert!(!lost.server.process.log().contains("panicked"));
+    assert!(lost.server.process.log().lines().count() < 100, "{}", lost.server.process.log());
+    assert_eq!(lost.client.ask(one("control", "v")).unwrap().overall_code(), Code::Ok);
+}

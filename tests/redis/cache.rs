@@ -1,0 +1,66 @@
+//! The local cache of keys that are over their limit: with it, a fully limited load costs Redis nothing.
+
+use crate::support::{
+    redis::Redis,
+    server::{Server, Setup},
+};
+
+use super::{Code, RULES, code, counter, one, told};
+
+fn start(redis: &Redis) -> Server {
+    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", RULES);
+    setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000").start_healthy()
+}
+
+#[test]
+fn a_fully_limited_load_costs_redis_nothing() {
+    let redis = Redis::single();
+    let server = start(&redis);
+    let client = server.client();
+    for _ in 0..3 {
+        code(&client, "two", "v");
+    }
+    redis.ask(&["CONFIG", "RESETSTAT"]);
+    for _ in 0..200 {
+        assert_eq!(code(&client, "two", "v"), (Code::OverLimit, 0));
+    }
+    for command in ["incrby", "expire", "eval", "evalsha", "get", "fcall"] {
+        assert_eq!(redis.calls(command), 0, "{command}");
+    }
+    assert_eq!(redis.counter(&counter("two", "v")), 3);
+
+    let metrics = server.metrics();
+    let sum = |part: &str| -> f64 {
+        metrics.iter().filter(|(name, _)| name.contains(part)).map(|(_, value)| value).sum()
+    };
+    assert!((sum("rate_limit_over_limit_with_local_cache{") - 200.0).abs() < 0.5, "{metrics:?}");
+    assert!((sum("rate_limit_over_limit{") - 201.0).abs() < 0.5, "{metrics:?}");
+}
+
+#[test]
+fn each_replica_learns_by_itself_and_other_keys_are_asked() {
+    let redis = Redis::single();
+    let (one, other) = (start(&redis), start(&redis));
+    for _ in 0..3 {
+        code(&one.client(), "two", "v");
+    }
+    assert_eq!(code(&other.client(), "two", "v"), (Code::OverLimit, 0));
+    assert_eq!(redis.counter(&counter("two", "v")), 4, "the other replica had to ask");
+    assert_eq!(code(&one.client(), "two", "w"), (Code::Ok, 1));
+}
+
+#[test]
+fn hits_that_are_given_back_make_it_ask_again() {
+    let redis = Redis::single();
+    let server = start(&redis);
+    let client = server.client();
+    for _ in 0..3 {
+        code(&client, "two", "v");
+    }
+    let mut back = one("two", "v");
+    back.descriptors[0].hits_addend = Some(2);
+    back.descriptors[0].is_negative_hits = true;
+    assert_eq!(told(&client.ask(back).unwrap()), (Code::Ok, 1));
+    assert_eq!(code(&client, "two", "v"), (Code::Ok, 0));
+    assert_eq!(code(&client, "two", "v"), (Code::OverLimit, 0));
+}

@@ -1,0 +1,254 @@
+//! What is left in Redis: the names, the values and the expiries that a replica of the Go service would
+//! leave, so that both may count together.
+
+use std::{thread, time::Duration};
+
+use crate::support::{
+    client::{descriptor, request},
+    eventually, holds,
+    redis::Redis,
+    server::{Server, Setup},
+};
+
+use super::{Code, RULES, YEAR, code, counter, one, told, window};
+
+const UNITS: [(&str, u64); 7] = [
+    ("second", 1),
+    ("minute", 60),
+    ("hour", 3600),
+    ("day", 86400),
+    ("week", 604_800),
+    ("month", 30 * 86400),
+    ("year", YEAR),
+];
+
+/// A rule for each unit, whose key is the unit's name.
+fn rule_per_unit() -> String {
+    let rules = UNITS.map(|(unit, _)| {
+        format!("  - key: {unit}\n    rate_limit: {{unit: {unit}, requests_per_unit: 100}}\n")
+    });
+    format!("domain: d\ndescriptors:\n{}", rules.concat())
+}
+
+fn start(redis: &Redis, rules: &str) -> Server {
+    Setup::new().redis(&redis.env()).rules("d.yaml", rules).start_healthy()
+}
+
+#[test]
+fn a_counter_is_named_for_its_window_and_ends_with_it() {
+    let redis = Redis::single();
+    // Seconds last longer than the test looks.
+    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", &rule_per_unit());
+    let server = setup.env("EXPIRATION_JITTER_MAX_SECONDS", "300").start_healthy();
+    let client = server.client();
+    let windows = || UNITS.map(|(_, seconds)| window(seconds));
+    // A second may end meanwhile; then it is done again, with counters that nobody has touched.
+    let (turn, starts) = (0..)
+        .find_map(|turn| {
+            let (before, value) = (windows(), format!("v{turn}"));
+            let all = UNITS.map(|(unit, _)| [(unit, value.as_str())]);
+            let mut three = request("d", &all.each_ref().map(<[_; 1]>::as_slice));
+            three.hits_addend = 3;
+            client.ask(three).unwrap();
+            (windows() == before).then_some((turn, before))
+        })
+        .unwrap();
+    for ((unit, seconds), start) in UNITS.iter().zip(starts) {
+        let name = format!("d_{unit}_v{turn}_{start}");
+        assert_eq!(redis.counter(&name), 3, "{name} among {:?}", redis.keys());
+        let ttl = u64::try_from(redis.ask(&["TTL", &name]).number()).expect("it has an expiry");
+        assert!((seconds.saturating_sub(5)..seconds + 300).contains(&ttl), "{name} ends in {ttl} seconds");
+    }
+    assert_eq!(redis.keys().len(), UNITS.len() * (turn + 1), "nothing else is kept");
+}
+
+#[test]
+fn expiries_are_spread_over_the_jitter() {
+    let redis = Redis::single();
+    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", RULES);
+    let server = setup.env("EXPIRATION_JITTER_MAX_SECONDS", "1000").start_healthy();
+    let client = server.client();
+    for user in 0..50 {
+        client.ask(one("many", &user.to_string())).unwrap();
+    }
+    let ttls: Vec<_> = redis.keys().iter().map(|key| redis.ask(&["TTL", key]).number()).collect();
+    let year = i64::try_from(YEAR).unwrap();
+    assert_eq!(ttls.len(), 50);
+    assert!(ttls.iter().all(|ttl| (year - 30..year + 1000).contains(ttl)), "{ttls:?}");
+    let widest = ttls.iter().max().unwrap() - ttls.iter().min().unwrap();
+    // Fifty even draws lie closer together than that once in 10^9 runs.
+    assert!(widest > 500, "{ttls:?}");
+}
+
+#[test]
+fn entries_follow_each_other_in_the_name_behind_the_prefix() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: path
+    value: api/*
+    descriptors:
+      - key: user
+        rate_limit: {unit: year, requests_per_unit: 9}
+";
+    let redis = Redis::single();
+    let setup = Setup::new().redis(&redis.env()).rules("shop.yaml", rules);
+    let server = setup.env("CACHE_KEY_PREFIX", "pre:").start_healthy();
+    server.ask(request("shop", &[&[("path", "api/ü x"), ("user", "")]])).unwrap();
+    assert_eq!(redis.keys(), [format!("pre:shop_path_api/ü x_user__{}", window(YEAR))]);
+}
+
+#[test]
+fn limits_per_second_have_a_redis_of_their_own_and_others_have_not() {
+    let (main, per_second) = (Redis::single(), Redis::single());
+    let setup = Setup::new().redis(&main.env()).rules("d.yaml", &rule_per_unit());
+    let setup = setup.env("EXPIRATION_JITTER_MAX_SECONDS", "300").env("REDIS_PERSECOND", "true");
+    let setup = setup.env("REDIS_PERSECOND_SOCKET_TYPE", "tcp").env("REDIS_PERSECOND_TYPE", "SINGLE");
+    let setup = setup.env("REDIS_PERSECOND_TIMEOUT", "5s").env("REDIS_PERSECOND_URL", &per_second.address());
+    let server = setup.start_healthy();
+    let client = server.client();
+    let both: &[&[_]] = &[&[("second", "v")], &[("minute", "v")], &[("year", "v")], &[("second", "w")]];
+    let answer = client.ask(request("d", both)).unwrap();
+    let left: Vec<_> = answer.statuses.iter().map(|status| status.limit_remaining).collect();
+    assert_eq!(left, [99; 4], "answers are put together again in their order");
+
+    let units = |redis: &Redis| -> Vec<String> {
+        redis.keys().iter().map(|key| key.split('_').nth(1).unwrap().to_owned()).collect()
+    };
+    assert_eq!(units(&main), ["minute", "year"]);
+    assert_eq!(units(&per_second), ["second", "second"]);
+}
+
+#[test]
+fn replicas_count_together() {
+    let redis = Redis::single();
+    let servers: Vec<_> = (0..3).map(|_| start(&redis, RULES)).collect();
+    let clients: Vec<_> = servers.iter().map(Server::client).collect();
+    let told: Vec<_> = (0..7).map(|turn| code(&clients[turn % 3], "five", "v")).collect();
+    let left = |left| (Code::Ok, left);
+    let over = (Code::OverLimit, 0);
+    assert_eq!(told, [left(4), left(3), left(2), left(1), left(0), over, over]);
+    assert_eq!(redis.counter(&counter("five", "v")), 7, "refused hits count too");
+}
+
+#[test]
+fn what_a_go_replica_counted_counts() {
+    let redis = Redis::single();
+    let server = start(&redis, RULES);
+    let name = counter("five", "v");
+    redis.ask(&["INCRBY", &name, "3"]);
+    redis.ask(&["EXPIRE", &name, "1000"]);
+    let client = server.client();
+    assert_eq!(code(&client, "five", "v"), (Code::Ok, 1));
+    assert_eq!(code(&client, "five", "v"), (Code::Ok, 0));
+    assert_eq!(code(&client, "five", "v"), (Code::OverLimit, 0));
+    // The Go service would set it again with every hit; ours may leave it as it is.
+    assert!(redis.ask(&["TTL", &name]).number() > 0);
+}
+
+#[test]
+fn given_back_hits_leave_no_less_than_nothing() {
+    let redis = Redis::single();
+    let server = start(&redis, RULES);
+    let client = server.client();
+    let back = |hits: u64| {
+        let mut request = one("five", "v");
+        request.descriptors[0].hits_addend = Some(hits);
+        request.descriptors[0].is_negative_hits = true;
+        told(&client.ask(request).unwrap())
+    };
+    assert_eq!(back(3), (Code::Ok, 5), "there was nothing to give back");
+    assert_eq!(code(&client, "five", "v"), (Code::Ok, 4));
+    assert_eq!(code(&client, "five", "v"), (Code::Ok, 3));
+    assert_eq!(back(1), (Code::Ok, 4));
+    assert_eq!(redis.counter(&counter("five", "v")), 1);
+    assert_eq!(back(u64::MAX), (Code::Ok, 5));
+    assert_eq!(redis.counter(&counter("five", "v")), 0);
+    every_key_ends(&redis);
+}
+
+#[test]
+fn a_look_counts_nothing() {
+    let redis = Redis::single();
+    let server = start(&redis, RULES);
+    let client = server.client();
+    code(&client, "five", "v");
+    let mut look = request("d", &[]);
+    look.descriptors = vec![descriptor(&[("five", "v")]), descriptor(&[("five", "w")])];
+    for descriptor in &mut look.descriptors {
+        descriptor.hits_addend = Some(0);
+    }
+    let answer = client.ask(look).unwrap();
+    let left: Vec<_> = answer.statuses.iter().map(|status| status.limit_remaining).collect();
+    assert_eq!(left, [4, 5]);
+    assert_eq!(redis.counter(&counter("five", "v")), 1);
+    assert_eq!(redis.counter(&counter("five", "w")), 0);
+    every_key_ends(&redis);
+}
+
+#[test]
+fn a_refused_request_counts_where_it_is_over_alone_when_told_so() {
+    let redis = Redis::single();
+    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", RULES);
+    let server = setup.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true").start_healthy();
+    let client = server.client();
+    let codes: Vec<_> = (0..4)
+        .map(|_| client.ask(request("d", &[&[("two", "v")], &[("five", "v")]])).unwrap())
+        .map(|answer| answer.statuses.iter().map(|status| status.limit_remaining).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(codes, [[1, 4], [0, 3], [0, 3], [0, 3]]);
+    assert_eq!(redis.counter(&counter("two", "v")), 4);
+    assert_eq!(redis.counter(&counter("five", "v")), 2);
+    every_key_ends(&redis);
+}
+
+#[test]
+fn no_counter_stays_for_ever() {
+    let mut redis = Redis::single();
+    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", &rule_per_unit());
+    let server = setup.env("EXPIRATION_JITTER_MAX_SECONDS", "300").start_healthy();
+    let client = server.client();
+    let all = UNITS.map(|(unit, _)| [(unit, "v")]);
+    let all = request("d", &all.each_ref().map(<[_; 1]>::as_slice));
+    let ask = || {
+        eventually("it is answered", || {
+            client.ask(all.clone()).map(drop).map_err(|status| status.message().to_owned())
+        });
+    };
+    ask();
+    every_key_ends(&redis);
+
+    // The keys are known to the service, and gone.
+    redis.ask(&["FLUSHALL"]);
+    ask();
+    every_key_ends(&redis);
+    redis.ask(&["DEL", &counter("year", "v")]);
+    ask();
+    every_key_ends(&redis);
+
+    redis.kill();
+    redis.start();
+    server.wait_until_healthy();
+    ask();
+    every_key_ends(&redis);
+
+    for _ in 0..30 {
+        ask();
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(redis.keys().len() > UNITS.len() + 2, "some seconds have ended meanwhile");
+    every_key_ends(&redis);
+}
+
+/// Fails when a key has no expiry, but for one that is just about to get it.
+fn every_key_ends(redis: &Redis) {
+    let keys = redis.keys();
+    assert!(!keys.is_empty(), "nothing was counted");
+    for key in keys {
+        eventually("the key has an expiry", || {
+            let ttl = redis.ask(&["TTL", &key]).number();
+            // -2: it came to its end meanwhile.
+            holds(ttl >= 0 || ttl == -2, || format!("{key}: {ttl}"))
+        });
+    }
+}

@@ -1,0 +1,247 @@
+//! Redis killed, frozen, cut off and slow, under a steady load, with each policy.
+//!
+//! A short form runs with all tests, all policies side by side. The long one takes them one after another
+//! and prints a table; it needs a machine that does nothing else:
+//!
+//! ```sh
+//! TOLLGATE_TEST_LOSS_SECONDS=30 TOLLGATE_TEST_LOSS_RATE=5000 \
+//!     cargo test --release --test all redis::loss -- --nocapture --test-threads=1
+//! ```
+
+use std::{
+    env,
+    ops::Range,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::support::{
+    eventually, holds,
+    proxy::{Proxy, Way},
+    redis::{Redis, tcp},
+    server::{Server, Setup},
+    steady::Steady,
+};
+
+use super::{ENVOYS_PATIENCE, RULES, by_policy, one, turn};
+
+mod row;
+
+use row::Row;
+
+/// Places in the list of requests that the load asks in turn.
+const MANY: usize = 0;
+const FIVE: usize = 1;
+
+/// Before the fault and after it.
+const CALM: Duration = Duration::from_millis(700);
+/// Redis is back, and within this counters decide every request again.
+const RECOVERY: Duration = Duration::from_secs(1);
+/// Over so long it is looked who decides.
+const WINDOW: Duration = Duration::from_millis(200);
+
+#[test]
+fn redis_is_killed_and_restarted() {
+    play(Fault::Killed);
+}
+
+#[test]
+fn redis_is_frozen() {
+    play(Fault::Frozen);
+}
+
+#[test]
+fn the_way_to_redis_is_a_black_hole() {
+    play(Fault::BlackHole);
+}
+
+#[test]
+fn the_way_to_redis_is_long() {
+    play(Fault::Slow);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    Killed,
+    Frozen,
+    BlackHole,
+    Slow,
+}
+
+/// What is done without counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Policy {
+    Error,
+    Allow,
+    Deny,
+    Local,
+}
+
+/// How long the fault lasts, how many requests a second there are, and whether one policy is played at a
+/// time.
+struct Form {
+    lasts: Duration,
+    per_second: u32,
+    alone: bool,
+}
+
+impl Form {
+    fn asked_for() -> Self {
+        let number =
+            |name: &str| env::var(name).ok().map(|text| text.parse::<u32>().expect("it is a whole number"));
+        let seconds = number("TOLLGATE_TEST_LOSS_SECONDS");
+        let per_second = number("TOLLGATE_TEST_LOSS_RATE");
+        Self {
+            lasts: Duration::from_secs(seconds.unwrap_or(2).into()),
+            per_second: per_second.unwrap_or(60),
+            alone: seconds.is_some(),
+        }
+    }
+}
+
+fn play(fault: Fault) {
+    let _turn = turn();
+    let form = Form::asked_for();
+    let policies = [Policy::Error, Policy::Allow, Policy::Deny, Policy::Local];
+    println!("{}", Row::HEAD);
+    if form.alone {
+        for policy in policies {
+            under(fault, &[policy], &form);
+        }
+    } else {
+        under(fault, &policies, &form);
+    }
+}
+
+/// Has services with these policies suffer the fault together.
+fn under(fault: Fault, policies: &[Policy], form: &Form) {
+    let mut redis = Redis::single();
+    let proxy = Proxy::to(redis.port);
+    let services: Vec<_> = policies.iter().map(|policy| Service::start(*policy, &proxy, form)).collect();
+    thread::sleep(CALM);
+    for service in &services {
+        service.assert_counting();
+    }
+
+    let began = Instant::now();
+    fault.begin(&mut redis, &proxy);
+    thread::sleep(form.lasts);
+    for service in &services {
+        service.assert_seen(fault);
+    }
+    fault.end(&mut redis, &proxy);
+    let ended = Instant::now();
+    let recovered: Vec<_> = thread::scope(|scope| {
+        let watched: Vec<_> = services.iter().map(|one| scope.spawn(move || one.recovery(ended))).collect();
+        watched.into_iter().map(|one| one.join().expect("watching does not panic")).collect()
+    });
+
+    let rows = services
+        .into_iter()
+        .zip(recovered)
+        .map(|(service, recovery)| service.stop(fault, began..ended, recovery));
+    let rows: Vec<_> = rows.collect();
+    for row in &rows {
+        println!("{row}");
+    }
+    for row in &rows {
+        row.check();
+    }
+}
+
+impl Fault {
+    fn begin(self, redis: &mut Redis, proxy: &Proxy) {
+        match self {
+            Self::Killed => redis.kill(),
+            Self::Frozen => redis.freeze(),
+            Self::BlackHole => proxy.set(Way::BlackHole),
+            Self::Slow => proxy.set(Way::Open(Duration::from_millis(50))),
+        }
+    }
+
+    fn end(self, redis: &mut Redis, proxy: &Proxy) {
+        match self {
+            Self::Killed => redis.start(),
+            Self::Frozen => redis.thaw(),
+            Self::BlackHole | Self::Slow => proxy.set(Way::CLEAR),
+        }
+    }
+}
+
+/// A service under load.
+struct Service {
+    policy: Policy,
+    server: Server,
+    load: Steady,
+    per_second: u32,
+    /// The share of decisions that may be made without counters though Redis is there.
+    may_be_late: f64,
+    memory_before: u64,
+}
+
+impl Service {
+    fn start(policy: Policy, proxy: &Proxy, form: &Form) -> Self {
+        let name = format!("{policy:?}").to_lowercase();
+        let setup = Setup::new().redis(&tcp(&proxy.address())).rules("d.yaml", RULES);
+        // Time limits as they are when nothing is set; counters apart from those of the other services.
+        let setup = setup.unset("REDIS_TIMEOUT").unset("REDIS_CONNECT_TIMEOUT");
+        let setup = setup.env("CACHE_KEY_PREFIX", &name).env("STORE_FAILURE_POLICY", &name);
+        let server = setup.start_healthy();
+        let (requests, control) = ([one("many", "v"), one("five", "v")], one("control", "v"));
+        let load = Steady::start(server.ports.grpc, form.per_second, ENVOYS_PATIENCE, &requests, &control);
+        let memory_before = server.process.resident_kib();
+        let per_second = form.per_second;
+        // Among other tests, many a question is not answered within the 10 ms that it has.
+        let may_be_late = if form.alone { 0.01 } else { 0.5 };
+        Self { policy, server, load, per_second, may_be_late, memory_before }
+    }
+
+    fn assert_counting(&self) {
+        eventually("it counts", || {
+            let metrics = self.server.metrics();
+            let over = metrics.iter().find(|(name, _)| {
+                name.starts_with("ratelimit_service_rate_limit_over_limit{") && name.contains("five")
+            });
+            holds(over.is_some_and(|(_, count)| *count > 0.0), || format!("{metrics:?}"))
+        });
+    }
+
+    /// The loss is told: on the metrics page, and to those who ask whether it is ready.
+    fn assert_seen(&self, fault: Fault) {
+        let metrics = self.server.metrics();
+        let name = format!("{:?}", self.policy).to_lowercase();
+        let of = |sample: &&String| {
+            sample.starts_with("tollgate_store_failure_decisions_total{")
+                && sample.contains(&format!("policy=\"{name}\""))
+        };
+        let counted: f64 = metrics.iter().filter(|(sample, _)| of(sample)).map(|(_, count)| count).sum();
+        assert!(counted > 0.0 && (counted - by_policy(&self.server)).abs() <= counted, "{name}: {metrics:?}");
+        if fault != Fault::Slow {
+            assert!(!self.server.is_healthy(), "{name}: {fault:?} leaves it ready");
+        }
+    }
+
+    /// How long after the return of Redis the counters decided again; none when it took too long to wait for.
+    fn recovery(&self, ended: Instant) -> Option<Duration> {
+        let mut seen = Vec::new();
+        let all = f64::from(self.per_second) * WINDOW.as_secs_f64();
+        while ended.elapsed() < 8 * RECOVERY {
+            let now = (ended.elapsed(), by_policy(&self.server));
+            seen.push(now);
+            // Of what was seen a window ago, the latest.
+            let before = seen.iter().rev().find(|(time, _)| *time + WINDOW <= now.0);
+            if let Some((begin, _)) = before.filter(|(_, before)| now.1 - before <= all * self.may_be_late) {
+                return Some(*begin);
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        None
+    }
+
+    fn stop(self, fault: Fault, fault_time: Range<Instant>, recovery: Option<Duration>) -> Row {
+        self.server.wait_until_healthy();
+        let by_policy = by_policy(&self.server);
+        let memory = (self.memory_before, self.server.process.peak_kib());
+        Row { fault, policy: self.policy, outcome: self.load.stop(), fault_time, recovery, by_policy, memory }
+    }
+}

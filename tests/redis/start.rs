@@ -1,0 +1,127 @@
+//! The service starts before its Redis, says so, answers by policy, and counts as soon as it can.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{
+    eventually, holds,
+    redis::Redis,
+    server::{Server, Setup},
+    steady::{Steady, Verdict},
+};
+
+use super::{Code, RULES, assert_in_time, code, counter, one, turn};
+
+fn setup(redis: &Redis, policy: &str) -> Setup {
+    let setup = Setup::new().redis(&redis.env()).unset("REDIS_TIMEOUT").unset("REDIS_CONNECT_TIMEOUT");
+    setup.env("STORE_FAILURE_POLICY", policy).rules("d.yaml", RULES)
+}
+
+#[test]
+fn without_redis_it_starts_and_is_not_ready_where_that_is_asked_for() {
+    let redis = Redis::prepared(&[]);
+    let server = setup(&redis, "deny").start();
+    assert!(!server.is_healthy());
+    server.wait_for_log(&[&redis.address()]);
+    assert_eq!(code(&server.client(), "many", "v"), (Code::OverLimit, 0));
+
+    let server = setup(&redis, "error").env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false").start();
+    assert!(server.is_healthy());
+    let error = server.ask(one("many", "v")).expect_err("the policy is to fail");
+    assert_eq!(error.code(), tonic::Code::Unknown);
+    assert!(!error.message().is_empty());
+}
+
+#[test]
+fn a_redis_that_comes_late_is_used_within_a_second() {
+    let _turn = turn();
+    let mut redis = Redis::prepared(&[]);
+    let server = setup(&redis, "allow").start();
+    let client = server.client();
+    assert_eq!(code(&client, "two", "v"), (Code::Ok, 2));
+    // Long enough for the pauses between attempts to have grown.
+    std::thread::sleep(Duration::from_secs(2));
+
+    redis.start();
+    let back = Instant::now();
+    eventually("it counts", || {
+        code(&client, "many", "v");
+        let count = redis.counter(&counter("many", "v"));
+        holds(count > 0, || server.process.log())
+    });
+    assert!(back.elapsed() < Duration::from_secs(1), "it counted after {:?}", back.elapsed());
+    server.wait_until_healthy();
+    assert!(redis.counter(&counter("two", "v")) == 0, "what passed without counters is not made up for");
+}
+
+#[test]
+fn a_lost_redis_makes_it_unready_until_it_is_back() {
+    let mut redis = Redis::single();
+    let server = setup(&redis, "allow").start_healthy();
+    redis.kill();
+    eventually("it is unready", || holds(!server.is_healthy(), || server.process.log()));
+    redis.start();
+    server.wait_until_healthy();
+
+    let server = setup(&redis, "allow").env("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "false").start_healthy();
+    redis.kill();
+    for _ in 0..20 {
+        assert!(server.is_healthy());
+        code(&server.client(), "many", "v");
+    }
+}
+
+#[test]
+fn the_policy_keeps_the_deadline_of_a_caller_in_a_hurry() {
+    let _turn = turn();
+    let hurry = Duration::from_millis(5);
+    let redis = Redis::single();
+    let server = setup(&redis, "allow").env("REDIS_TIMEOUT", "1s").start_healthy();
+    redis.freeze();
+    let load = Steady::start(server.ports.grpc, 100, hurry, &[one("many", "v")], &one("control", "v"));
+    std::thread::sleep(Duration::from_secs(1));
+    let outcome = load.stop();
+    redis.thaw();
+    assert_in_time(&outcome, hurry);
+    let passed = outcome.asked.iter().filter(|one| one.verdict == Verdict::Ok).count();
+    assert!(passed * 2 > outcome.asked.len(), "{passed} of {} passed", outcome.asked.len());
+}
+
+#[test]
+fn a_domain_has_a_policy_of_its_own() {
+    let redis = Redis::prepared(&[]);
+    let domain = |name: &str, policy: &str| {
+        let rules = RULES.replace("domain: d\n", &format!("domain: {name}\n{policy}"));
+        (format!("{name}.yaml"), rules)
+    };
+    let files = [
+        domain("usual", ""),
+        domain("open", "on_store_failure: allow\n"),
+        domain("closed", "on_store_failure: deny\n"),
+        domain("alone", "on_store_failure: local\n"),
+    ];
+    let setup = files.iter().fold(setup(&redis, "error"), |setup, (name, text)| setup.rules(name, text));
+    let server: Server = setup.env("RESPONSE_DYNAMIC_METADATA", "true").start();
+    let ask = |domain: &str| {
+        let mut two = one("two", "v");
+        domain.clone_into(&mut two.domain);
+        server.ask(two)
+    };
+    assert!(ask("usual").is_err());
+    let codes = |domain: &str| [(); 3].map(|()| ask(domain).unwrap().overall_code());
+    assert_eq!(codes("open"), [Code::Ok; 3]);
+    assert_eq!(codes("closed"), [Code::OverLimit; 3]);
+    assert_eq!(codes("alone"), [Code::Ok, Code::Ok, Code::OverLimit], "the process counts by itself");
+
+    let told = |domain: &str| format!("{:?}", ask(domain).unwrap().dynamic_metadata);
+    assert!(told("open").contains("storeFailure") && told("open").contains("allow"), "{}", told("open"));
+
+    let metrics = server.metrics();
+    for policy in ["error", "allow", "deny", "local"] {
+        let of = |name: &str| {
+            name.starts_with("tollgate_store_failure_decisions_total{")
+                && name.contains(&format!("policy=\"{policy}\""))
+        };
+        let sum: f64 = metrics.iter().filter(|(name, _)| of(name)).map(|(_, value)| value).sum();
+        assert!(sum >= 1.0, "{policy}: {metrics:?}");
+    }
+}

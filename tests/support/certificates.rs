@@ -1,0 +1,74 @@
+//! Certificates of a test's own: an authority, a server's and a client's, as files.
+
+use std::{fs, path::PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use tempfile::TempDir;
+
+use super::{ports::free_port, redis::Env};
+
+/// An authority and what it signed. The files go when this is dropped.
+pub(crate) struct Certificates {
+    dir: TempDir,
+}
+
+impl Certificates {
+    /// With a server's certificate that is made out to this host name or IP address.
+    pub(crate) fn made_out_to(host: &str) -> Self {
+        let dir =
+            tempfile::Builder::new().prefix("tollgate-tls-").tempdir().expect("a directory can be made");
+        let made = Self { dir };
+        let mut authority = CertificateParams::default();
+        authority.distinguished_name.push(DnType::CommonName, "authority");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(authority, key()).expect("an authority can be made");
+        fs::write(made.path("ca.pem"), authority.pem()).expect("a certificate can be written");
+        for (name, host) in [("server", host), ("client", "tollgate.test")] {
+            let key = key();
+            let mut params =
+                CertificateParams::new([host.to_owned()]).expect("the host is a name or an address");
+            // One with its issuer's name would be taken for signed by itself.
+            params.distinguished_name.push(DnType::CommonName, name);
+            let signed = params.signed_by(&key, &authority).expect("the authority signs");
+            fs::write(made.path(&format!("{name}.pem")), signed.pem()).expect("a certificate can be written");
+            fs::write(made.path(&format!("{name}.key")), key.serialize_pem()).expect("a key can be written");
+        }
+        made
+    }
+
+    /// The path of `ca.pem`, `server.pem`, `server.key`, `client.pem` or `client.key`.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The arguments by which redis-server also listens with TLS, and the port.
+    pub(crate) fn redis_args(&self, asks_for_a_certificate: bool) -> (u16, Vec<String>) {
+        let port = free_port();
+        let file = |name: &str| self.path(name).display().to_string();
+        let args = [
+            ("--tls-port", port.to_string()),
+            ("--tls-cert-file", file("server.pem")),
+            ("--tls-key-file", file("server.key")),
+            ("--tls-ca-cert-file", file("ca.pem")),
+            ("--tls-auth-clients", if asks_for_a_certificate { "yes" } else { "no" }.to_owned()),
+        ];
+        (port, args.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect())
+    }
+
+    /// How the service is told to trust the authority.
+    pub(crate) fn trusted(&self) -> Env {
+        vec![("REDIS_TLS_CACERT", self.path("ca.pem").display().to_string())]
+    }
+
+    /// How the service is told to show the client's certificate.
+    pub(crate) fn shown(&self) -> Env {
+        vec![
+            ("REDIS_TLS_CLIENT_CERT", self.path("client.pem").display().to_string()),
+            ("REDIS_TLS_CLIENT_KEY", self.path("client.key").display().to_string()),
+        ]
+    }
+}
+
+fn key() -> KeyPair {
+    KeyPair::generate().expect("a key can be made")
+}

@@ -1,0 +1,73 @@
+//! A server that is taken for a Redis and answers what the test says.
+
+use std::{
+    io::{BufReader, Write},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use super::redis::read;
+
+/// A server on a port of its own, for as long as the process lives.
+pub(crate) struct Fake {
+    pub(crate) port: u16,
+    asked: Arc<AtomicU64>,
+}
+
+impl Fake {
+    /// Answers each command, its words and its own port given, with these bytes.
+    pub(crate) fn answering(answer: impl Fn(&[String], u16) -> String + Send + Sync + 'static) -> Self {
+        Self::start(move |stream, port, asked| {
+            let mut commands = BufReader::new(stream);
+            while let Ok(command) = read(&mut commands) {
+                asked.fetch_add(1, Ordering::Relaxed);
+                let answer = answer(&command.words(), port);
+                if commands.get_mut().write_all(answer.as_bytes()).is_err() {
+                    break;
+                }
+            }
+        })
+    }
+
+    /// Says these bytes to each piece of what it is sent, whatever that is.
+    pub(crate) fn saying(bytes: &'static [u8]) -> Self {
+        Self::start(move |mut stream, _, asked| {
+            let mut buffer = [0; 4096];
+            while matches!(std::io::Read::read(&mut stream, &mut buffer), Ok(1..)) {
+                asked.fetch_add(1, Ordering::Relaxed);
+                if stream.write_all(bytes).is_err() {
+                    break;
+                }
+            }
+        })
+    }
+
+    fn start(serve: impl Fn(TcpStream, u16, &AtomicU64) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port can be had");
+        let port = listener.local_addr().expect("a listener has an address").port();
+        let asked = Arc::new(AtomicU64::new(0));
+        let (serve, counter) = (Arc::new(serve), Arc::clone(&asked));
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (serve, counter) = (Arc::clone(&serve), Arc::clone(&counter));
+                // A connection's thread ends with it.
+                thread::spawn(move || serve(stream, port, &counter));
+            }
+        });
+        Self { port, asked }
+    }
+
+    /// How often it was asked.
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// `host:port`.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+}

@@ -1,0 +1,210 @@
+//! Real Redis: one server ([`Redis`]), a master that sentinels watch ([`Sentinels`]), and a cluster
+//! ([`Cluster`]), each on ports and in a directory of its own, with nothing written to disk.
+//!
+//! A test asks a server by [`Redis::ask`], always in the clear and by a user of its own, whatever passwords
+//! and certificates the service under test is to use.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use tempfile::TempDir;
+
+use super::{eventually, holds, ports::free_port, process::Process};
+
+mod cluster;
+mod resp;
+mod sentinels;
+
+pub(crate) use cluster::{Cluster, slot};
+pub(crate) use resp::{Connection, Reply, read};
+pub(crate) use sentinels::Sentinels;
+
+/// The user by whom tests ask, and the password.
+const TESTER: &str = "tester";
+
+/// Settings of the service under test, by name.
+pub(crate) type Env = Vec<(&'static str, String)>;
+
+/// A running redis-server. It is killed when this is dropped.
+pub(crate) struct Redis {
+    pub(crate) port: u16,
+    args: Vec<String>,
+    process: Option<Process>,
+    dir: TempDir,
+    starts: AtomicU32,
+}
+
+impl Redis {
+    /// A server with nothing special about it.
+    pub(crate) fn single() -> Self {
+        Self::with(&[])
+    }
+
+    /// A server with further arguments.
+    pub(crate) fn with(args: &[&str]) -> Self {
+        let mut redis = Self::prepared(args);
+        redis.start();
+        redis
+    }
+
+    /// A server that is not started yet; its port is known.
+    pub(crate) fn prepared(args: &[&str]) -> Self {
+        let dir = directory("redis");
+        let port = free_port();
+        let fixed =
+            ["--save", "", "--appendonly", "no", "--databases", "512", "--repl-diskless-sync-delay", "0"];
+        let tester = ["--user", TESTER, "on", ">tester", "~*", "&*", "+@all"];
+        let own = [
+            ("--port", port.to_string()),
+            ("--bind", "127.0.0.1".to_owned()),
+            ("--dir", dir.path().display().to_string()),
+            ("--unixsocket", dir.path().join("redis.sock").display().to_string()),
+        ];
+        let own = own.iter().flat_map(|(name, value)| [*name, value.as_str()]);
+        let args = own.chain(fixed).chain(tester).chain(args.iter().copied()).map(str::to_owned).collect();
+        Self { port, args, process: None, dir, starts: AtomicU32::new(0) }
+    }
+
+    /// Starts it, on the same port every time, and waits until it answers.
+    pub(crate) fn start(&mut self) {
+        self.launch();
+        self.wait_until_ready();
+    }
+
+    /// Starts it without waiting.
+    pub(crate) fn launch(&mut self) {
+        assert!(self.process.is_none(), "the server on port {} runs already", self.port);
+        let mut command = Command::new("redis-server");
+        command.args(&self.args).current_dir(self.dir.path());
+        let start = self.starts.fetch_add(1, Ordering::Relaxed);
+        self.process = Some(Process::start(command, &self.dir.path().join(format!("log-{start}"))));
+    }
+
+    pub(crate) fn wait_until_ready(&mut self) {
+        eventually("redis-server answers", || {
+            if let Some(status) = self.process.as_mut().and_then(Process::exited) {
+                panic!("redis-server ended with {status}:\n{}", self.log());
+            }
+            let answer = self.try_ask(&["PING"])?;
+            holds(answer == Reply::Text("PONG".to_owned()), || answer.to_string())
+        });
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// SIGSTOP: connections stay open, and nothing is answered.
+    pub(crate) fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    /// SIGCONT.
+    pub(crate) fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        self.process.as_ref().expect("the server runs").signal(name);
+    }
+
+    /// Asks a command.
+    pub(crate) fn ask(&self, words: &[&str]) -> Reply {
+        self.try_ask(words).unwrap_or_else(|error| {
+            panic!("{words:?} to Redis on port {}: {error}\n{}", self.port, self.log())
+        })
+    }
+
+    /// Asks a command of a server that may be gone.
+    pub(crate) fn try_ask(&self, words: &[&str]) -> Result<Reply, String> {
+        ask(self.port, words)
+    }
+
+    /// A connection of a test's own.
+    pub(crate) fn connect(&self) -> Connection {
+        open(self.port).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
+    }
+
+    /// The counter of this key; none is zero.
+    pub(crate) fn counter(&self, key: &str) -> i64 {
+        self.ask(&["GET", key]).word().map_or(0, |word| word.parse().expect("a counter is a number"))
+    }
+
+    /// All keys, sorted.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let mut keys = self.ask(&["KEYS", "*"]).words();
+        keys.sort();
+        keys
+    }
+
+    /// How often it was asked this command since it started.
+    pub(crate) fn calls(&self, command: &str) -> u64 {
+        let stats = self.ask(&["INFO", "commandstats"]).to_string();
+        let prefix = format!("cmdstat_{command}:calls=");
+        let calls =
+            stats.lines().find_map(|line| line.strip_prefix(&prefix)?.split(',').next()?.parse().ok());
+        calls.unwrap_or(0)
+    }
+
+    /// `host:port`.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The path of its socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
+    }
+
+    /// How the service is told to use it.
+    pub(crate) fn env(&self) -> Env {
+        tcp(&self.address())
+    }
+
+    /// What it has written since it was last started.
+    pub(crate) fn log(&self) -> String {
+        self.process.as_ref().map_or_else(|| "(not running)".to_owned(), Process::log)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // A frozen process is killed all the same, so there is nothing to thaw.
+        self.kill();
+    }
+}
+
+/// How the service is told to use one server at this address or URL.
+pub(crate) fn tcp(url: &str) -> Env {
+    vec![
+        ("REDIS_SOCKET_TYPE", "tcp".to_owned()),
+        ("REDIS_TYPE", "SINGLE".to_owned()),
+        ("REDIS_URL", url.to_owned()),
+    ]
+}
+
+/// Asks a command of the server on a port.
+fn ask(port: u16, words: &[&str]) -> Result<Reply, String> {
+    open(port)?.ask(words).map_err(|error| format!("port {port}: {error}"))
+}
+
+fn open(port: u16) -> Result<Connection, String> {
+    let told = |error: std::io::Error| format!("port {port}: {error}");
+    let mut connection = Connection::open(port).map_err(told)?;
+    connection.ask(&["AUTH", TESTER, TESTER]).map_err(told)?;
+    Ok(connection)
+}
+
+fn directory(name: &str) -> TempDir {
+    let prefix = format!("tollgate-{name}-");
+    tempfile::Builder::new().prefix(&prefix).tempdir().expect("a directory can be made")
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
