@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// What a remembered key costs: a slot in a table that has 35 % more slots than keys just after it grew.
-const BYTES_PER_KEY: usize = 54;
+const BYTES_PER_KEY: usize = 60;
 
 /// Remembers the keys that are over their limit.
 pub struct OverLimitCache {
@@ -30,6 +30,8 @@ pub struct OverLimitCache {
 struct Refused {
     /// From this microsecond on the key is to be asked again.
     until: u64,
+    /// The second in which it was refused.
+    since: u32,
     /// The second at which the limit is whole again.
     whole: u32,
     /// So many hits are refused, and more.
@@ -65,7 +67,7 @@ impl OverLimitCache {
             return None;
         };
         let known = self.keys.get(key, now);
-        let refused = known.filter(|known| hits >= u64::from(known.hits) && now.micros() < known.until);
+        let refused = known.filter(|known| hits >= u64::from(known.hits) && known.holds_at(now));
         self.lookups.fetch_add(1, Ordering::Relaxed);
         self.hits.fetch_add(u64::from(refused.is_some()), Ordering::Relaxed);
         refused.map(|refused| refused.verdict(now))
@@ -96,16 +98,18 @@ impl OverLimitCache {
 
 impl Refused {
     fn by(check: &Check<'_>, now: Time) -> Option<Self> {
+        let since = u32::try_from(now.seconds()).unwrap_or(u32::MAX);
         match check.outcome {
             // Whatever is asked of a window that is over, it is refused.
             Outcome::Counted(_) => {
                 let end = check.limit.window().end(now);
-                Some(Self { until: end.micros(), whole: seconds(end.micros()), hits: 0, remaining: 0 })
+                Some(Self { until: end.micros(), since, whole: seconds(end.micros()), hits: 0, remaining: 0 })
             }
             Outcome::Judged(verdict) => {
                 let wait = verdict.retry_after.filter(|wait| *wait > 0)?;
                 Some(Self {
                     until: now.micros().saturating_add(wait),
+                    since,
                     whole: seconds(now.micros().saturating_add(verdict.reset)),
                     // What fits some day has 32 bits.
                     hits: u32::try_from(check.hits.taken()).ok()?,
@@ -113,6 +117,12 @@ impl Refused {
                 })
             }
         }
+    }
+
+    /// Not before it was refused: then the clock has been set back, and nobody is to wait until it has
+    /// caught up. Threads that read it one after another may differ by a second.
+    fn holds_at(self, now: Time) -> bool {
+        now.micros() < self.until && u64::from(self.since) <= now.seconds() + 1
     }
 
     fn verdict(self, now: Time) -> Verdict {
@@ -185,6 +195,8 @@ mod tests {
         assert_eq!(recall(4, 610_900_000), Some(later), "told in whole seconds");
         assert_eq!(recall(3, 611_499_999).and_then(|verdict| verdict.retry_after), Some(1));
         assert_eq!(recall(3, 611_500_000), None);
+        assert!(recall(3, 609_000_000).is_some());
+        assert_eq!(recall(3, 608_999_999), None, "the clock was set back");
     }
 
     #[test]

@@ -84,6 +84,21 @@ impl Limit {
                 .unwrap_or(Window::LONGEST),
         }
     }
+
+    /// Writes the parts of it that a plain limit does not have.
+    pub(super) fn tell_what_is_not_plain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.multiplier != NonZeroU32::MIN {
+            write!(f, ", unit_multiplier: {}", self.multiplier)?;
+        }
+        let kind = self.algorithm.kind();
+        if kind != Kind::FixedWindow {
+            write!(f, ", algorithm: {}", kind.name())?;
+        }
+        if kind.has_burst() {
+            write!(f, ", burst: {}", self.algorithm.whole())?;
+        }
+        Ok(())
+    }
 }
 
 impl Limits {

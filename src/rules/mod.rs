@@ -1,6 +1,6 @@
 //! Rules: from the text of YAML files to a compiled [`RuleSet`], and from a request to its rule.
 //!
-//! Reading order: [`model`] is what the service relies on, [`matcher`] finds a rule in it,
+//! Reading order: [`model`] and [`limit`] are what the service relies on, [`matcher`] finds a rule in it,
 //! [`compile()`] makes it from files and says all that is wrong with them in one run. On the way lie
 //! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower` and
 //! `store_failure` (that to the model) and `suspicion` (what loads but hardly means what it says).

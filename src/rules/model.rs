@@ -219,7 +219,7 @@ impl Rule {
     }
 }
 
-/// As a line of `/rlconfig`.
+/// As a line of `/rlconfig`: what the Go service knows as it tells it, and behind that what it does not.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, requests) = match &self.allowance {
@@ -230,6 +230,13 @@ impl fmt::Display for Rule {
             f,
             "{}: unit={unit} requests_per_unit={requests}, shadow_mode: {}, quota_mode: {}",
             self.full_key, self.shadow_mode, self.quota_mode
-        )
+        )?;
+        for (at, limit) in self.limits().into_iter().flat_map(Limits::iter).enumerate() {
+            if at > 0 {
+                write!(f, ", and unit={} requests_per_unit={}", limit.unit, limit.requests_per_unit)?;
+            }
+            limit.tell_what_is_not_plain(f)?;
+        }
+        Ok(())
     }
 }

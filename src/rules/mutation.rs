@@ -18,7 +18,7 @@ const MUTATIONS: u64 = 20_000;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Rules of every shape, in every notation.
-const SEEDS: [&str; 6] = [
+const SEEDS: [&str; 7] = [
     "domain: d
 descriptors:
   - key: k
@@ -62,6 +62,15 @@ descriptors:
 ...
 ",
     "# a comment\r\ndomain: d\r\ndescriptors:\r\n- key: k # another\r\n  rate_limit: {unlimited: on}\r\n---\r\n",
+    "domain: d
+descriptors:
+- key: k
+  rate_limit:
+  - {unit: minute, unit_multiplier: 15, requests_per_unit: 9, algorithm: token_bucket, burst: 3, name: n}
+  - unit: hour
+    requests_per_unit: 70
+    algorithm: sliding_log
+",
     r#"{"domain": "d", "on_store_failure": "deny", "descriptors": [{"key": "k", "rate_limit": {"unit": "HOUR", "requests_per_unit": 3}}]}"#,
 ];
 

@@ -1,6 +1,7 @@
 //! Decisions by a store that answers later, or not at all.
 
 mod house;
+mod several;
 
 use std::{pin::pin, time::Duration};
 

@@ -9,7 +9,7 @@ pub(super) enum Level {
     File,
     /// An item of `descriptors`.
     Descriptor,
-    /// The value of `rate_limit`.
+    /// The value of `rate_limit`, or an item of it.
     Limit,
     /// An item of `replaces`.
     Replaces,
@@ -37,7 +37,12 @@ const KEYS: [(&str, &[Level]); 16] = [
 
 /// The keys that the Go service does not know and refuses. Where they do not count they are refused here
 /// as well: no file in use has them there.
-const OWN_KEYS: [(&str, &[Level]); 1] = [("on_store_failure", &[Level::File])];
+const OWN_KEYS: [(&str, &[Level]); 4] = [
+    ("on_store_failure", &[Level::File]),
+    ("unit_multiplier", &[Level::Limit]),
+    ("algorithm", &[Level::Limit]),
+    ("burst", &[Level::Limit]),
+];
 
 /// What a key means where it stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,6 +148,8 @@ mod tests {
             (Level::Replaces, "nmae", "did you mean `name`?"),
             (Level::File, "onStoreFailures", "did you mean `on_store_failure`?"),
             (Level::Limit, "on_store_failure", "it belongs at the top of the file"),
+            (Level::Limit, "unitMultiplier", "did you mean `unit_multiplier`?"),
+            (Level::Descriptor, "burst", "it belongs in `rate_limit`"),
             (
                 Level::Descriptor,
                 "names",

@@ -12,7 +12,7 @@ mod tree;
 
 pub(super) use tree::read;
 
-use super::{diagnostic::Place, model::Metadata};
+use super::{diagnostic::Place, findings::Path, model::Metadata};
 
 /// A field as it was met.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +56,7 @@ pub(super) struct RawDescriptor {
     pub(super) index: usize,
     pub(super) key: Field<String>,
     pub(super) value: Field<String>,
-    pub(super) rate_limit: Field<Box<RawLimit>>,
+    pub(super) rate_limit: Field<RawLimits>,
     pub(super) descriptors: Field<Vec<RawDescriptor>>,
     pub(super) shadow_mode: Field<bool>,
     pub(super) quota_mode: Field<bool>,
@@ -67,10 +67,26 @@ pub(super) struct RawDescriptor {
 }
 
 /// A `rate_limit`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
+pub(super) enum RawLimits {
+    /// A map.
+    One(Box<RawLimit>),
+    /// A list of maps, empty perhaps.
+    List(Vec<RawLimit>),
+}
+
+/// One limit of a `rate_limit`.
+#[derive(Clone, Debug)]
 pub(super) struct RawLimit {
+    /// Where it begins.
+    pub(super) place: Place,
+    /// Its number in its list, from 0.
+    pub(super) index: usize,
     pub(super) unit: Field<String>,
+    pub(super) unit_multiplier: Field<u32>,
     pub(super) requests_per_unit: Field<u32>,
+    pub(super) algorithm: Field<String>,
+    pub(super) burst: Field<u32>,
     pub(super) unlimited: Field<bool>,
     pub(super) name: Field<String>,
     pub(super) replaces: Field<Vec<RawReplaces>>,
@@ -118,7 +134,48 @@ impl<T> Field<Vec<T>> {
     }
 }
 
+impl RawLimits {
+    /// The limits, in their order.
+    pub(super) fn as_slice(&self) -> &[RawLimit] {
+        match self {
+            Self::One(limit) => std::slice::from_ref(limit),
+            Self::List(limits) => limits,
+        }
+    }
+
+    /// The way to a limit of it.
+    pub(super) fn path<'a>(&self, at: &'a Path<'a>, limit: &RawLimit) -> Path<'a> {
+        match self {
+            Self::One(_) => *at,
+            Self::List(_) => at.item(limit.index),
+        }
+    }
+}
+
+impl RawLimit {
+    /// A limit that says nothing yet.
+    fn at(place: Place, index: usize) -> Self {
+        Self {
+            place,
+            index,
+            unit: Field::Absent,
+            unit_multiplier: Field::Absent,
+            requests_per_unit: Field::Absent,
+            algorithm: Field::Absent,
+            burst: Field::Absent,
+            unlimited: Field::Absent,
+            name: Field::Absent,
+            replaces: Field::Absent,
+        }
+    }
+}
+
 impl RawDescriptor {
+    /// Its limits; none when it has no `rate_limit`.
+    pub(super) fn limits(&self) -> &[RawLimit] {
+        self.rate_limit.value().map(RawLimits::as_slice).unwrap_or_default()
+    }
+
     /// The text that requests are compared with: `key`, or `key_value`. None without a readable key.
     pub(super) fn text(&self) -> Option<String> {
         let key = self.key.value().filter(|key| !key.is_empty())?;

@@ -6,9 +6,9 @@
 use super::{
     super::{
         findings::{Findings, Path},
-        yaml::{Content, Document, Meaning},
+        yaml::{Content, Document, Meaning, Pair},
     },
-    Field, Given, RawDescriptor, RawFile, RawLimit, RawReplaces,
+    Field, Given, RawDescriptor, RawFile, RawLimit, RawLimits, RawReplaces,
     keys::Level,
     metadata,
     reader::{Reader, Spot, scalar},
@@ -71,7 +71,7 @@ fn descriptor(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawDescr
     reader.fields(spot, pairs, Level::Descriptor, &mut |reader, key, value| match key {
         "key" => raw.key = reader.text(value),
         "value" => raw.value = reader.text(value),
-        "rate_limit" => limit(reader, value, &mut raw.rate_limit),
+        "rate_limit" => limits(reader, value, &mut raw.rate_limit),
         "descriptors" => raw.descriptors = descriptors(reader, value),
         "shadow_mode" => raw.shadow_mode = reader.flag(value),
         "quota_mode" => raw.quota_mode = reader.flag(value),
@@ -83,30 +83,58 @@ fn descriptor(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawDescr
     raw
 }
 
-/// Lays a `rate_limit` over what an earlier one of the same descriptor left.
-fn limit(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<Box<RawLimit>>) {
-    let Content::Map(pairs) = &spot.node.content else {
-        *known = if scalar(spot.node) == Some(&Meaning::Null) {
-            Field::Absent
-        } else {
-            let help = "give it `unit` and `requests_per_unit`, or `unlimited: true`";
-            reader.mismatch(&spot, "a map", help);
-            Field::Wrong
-        };
-        return;
+/// Lays a `rate_limit` over what an earlier one of the same descriptor left; a list takes its place.
+fn limits(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<RawLimits>) {
+    let value = match &spot.node.content {
+        Content::Map(pairs) => {
+            let mut limit = match std::mem::take(known) {
+                Field::Given(Given { value: RawLimits::One(limit), .. }) => limit,
+                _ => Box::new(RawLimit::at(spot.node.place, 0)),
+            };
+            limit.place = spot.node.place;
+            fields_of_limit(reader, spot, pairs, &mut limit);
+            RawLimits::One(limit)
+        }
+        Content::List(_) => {
+            reader.findings.unportable(spot.key, spot.path, "a list of limits");
+            let Field::Given(items) = reader.list(spot, ("limits", "- unit: …"), limit_of_list) else {
+                return;
+            };
+            RawLimits::List(items.value)
+        }
+        Content::Scalar(scalar) => {
+            *known = if scalar.meaning == Meaning::Null {
+                Field::Absent
+            } else {
+                let help = "give it `unit` and `requests_per_unit`, or `unlimited: true`";
+                reader.mismatch(&spot, "a map", help);
+                Field::Wrong
+            };
+            return;
+        }
     };
-    let mut limit = match std::mem::take(known) {
-        Field::Given(given) => given.value,
-        Field::Absent | Field::Wrong => Box::default(),
-    };
+    *known = Field::Given(Given { value, place: spot.node.place, key: spot.key });
+}
+
+fn limit_of_list(reader: &mut Reader<'_>, index: usize, spot: Spot<'_>) -> RawLimit {
+    let mut limit = RawLimit::at(spot.node.place, index);
+    if let Content::Map(pairs) = &spot.node.content {
+        fields_of_limit(reader, spot, pairs, &mut limit);
+    }
+    limit
+}
+
+fn fields_of_limit(reader: &mut Reader<'_>, spot: Spot<'_>, pairs: &[Pair], limit: &mut RawLimit) {
     reader.fields(spot, pairs, Level::Limit, &mut |reader, key, value| match key {
         "unit" => limit.unit = reader.text(value),
+        "unit_multiplier" => limit.unit_multiplier = reader.number(value),
         "requests_per_unit" => limit.requests_per_unit = reader.number(value),
+        "algorithm" => limit.algorithm = reader.text(value),
+        "burst" => limit.burst = reader.number(value),
         "unlimited" => limit.unlimited = reader.flag(value),
         "name" => limit.name = reader.text(value),
         _ => limit.replaces = reader.list(value, ("limits to replace", "- name: …"), replaces),
     });
-    *known = Field::Given(Given { value: limit, place: spot.node.place, key: spot.key });
 }
 
 fn replaces(reader: &mut Reader<'_>, _: usize, spot: Spot<'_>) -> RawReplaces {

@@ -27,10 +27,10 @@ pub(super) fn any_set(raw: &RawDescriptor) -> bool {
 /// The keys of a descriptor that do nothing, given what stands at or below it.
 pub(super) fn idle(raw: &RawDescriptor, below: Below) -> Vec<Idle> {
     let mut idle = Vec::new();
-    let without_limit = match raw.rate_limit.value() {
-        None => Some("the descriptor has no `rate_limit`"),
-        Some(limit) if limit.unlimited.is_set() => Some("the limit is `unlimited`"),
-        Some(_) => None,
+    let without_limit = match raw.limits() {
+        [] => Some("the descriptor has no `rate_limit`"),
+        [limit, ..] if limit.unlimited.is_set() => Some("the limit is `unlimited`"),
+        _ => None,
     };
     if let Some(reason) = without_limit {
         let keys = [

@@ -15,7 +15,11 @@ use super::{
     shapes::{RawDescriptor, RawFile, RawLimit},
     spelling::nearest,
 };
+use crate::algorithm::Kind;
 use reach::Reach;
+
+/// A log of so many hits takes up to 160 kB, as much as 6,000 other counters.
+const COSTLY: u32 = 10_000;
 
 /// Tells what is suspicious in a domain, given its files and all descriptors of its first level.
 pub(super) fn of_domain(files: &[(usize, &RawFile)], siblings: &[Sibling<'_>], findings: &mut [Findings]) {
@@ -40,7 +44,7 @@ pub(super) fn of_domain(files: &[(usize, &RawFile)], siblings: &[Sibling<'_>], f
 
 /// The names that limits bear at or below a descriptor.
 fn gather_names<'r>(raw: &'r RawDescriptor, names: &mut HashSet<&'r str>) {
-    names.extend(raw.rate_limit.value().and_then(|limit| limit.name.value()).map(String::as_str));
+    names.extend(raw.limits().iter().filter_map(|limit| limit.name.value()).map(String::as_str));
     for child in raw.descriptors.items() {
         gather_names(child, names);
     }
@@ -82,11 +86,14 @@ impl Walk<'_> {
         let children: Vec<Sibling<'_>> =
             raw.descriptors.items().iter().map(|raw| Sibling { raw, ..sibling }).collect();
         let mut below = self.level(&children, &path.key("descriptors"));
-        if let Some(limit) = raw.rate_limit.given() {
-            let counted = !limit.value.unlimited.is_set();
-            below.counted |= counted;
-            below.plainly_named |= counted && !raw.detailed_metric.is_set();
-            self.limit(sibling.file, &limit.value, limit.place, &path.key("rate_limit"));
+        if let Some(limits) = raw.rate_limit.value() {
+            let list = path.key("rate_limit");
+            for limit in limits.as_slice() {
+                let counted = !limit.unlimited.is_set();
+                below.counted |= counted;
+                below.plainly_named |= counted && !raw.detailed_metric.is_set();
+                self.limit(sibling.file, limit, &limits.path(&list, limit));
+            }
         }
         for idle in flags::idle(raw, below) {
             let message = format!("`{}` does nothing here: {}", idle.key, idle.reason);
@@ -140,12 +147,15 @@ impl Walk<'_> {
         }
     }
 
-    fn limit(&mut self, file: usize, limit: &RawLimit, place: Place, path: &Path<'_>) {
+    fn limit(&mut self, file: usize, limit: &RawLimit, path: &Path<'_>) {
         if limit.unlimited.is_set() {
             let idle = [
                 ("requests_per_unit", limit.requests_per_unit.given().map(|given| given.key)),
                 ("unit", limit.unit.given().map(|given| given.key)),
                 ("name", limit.name.given().map(|given| given.key)),
+                ("unit_multiplier", limit.unit_multiplier.given().map(|given| given.key)),
+                ("algorithm", limit.algorithm.given().map(|given| given.key)),
+                ("burst", limit.burst.given().map(|given| given.key)),
             ];
             for (key, place) in idle {
                 let Some(place) = place else { continue };
@@ -155,8 +165,9 @@ impl Walk<'_> {
         } else if limit.requests_per_unit.given().is_none() {
             let message =
                 "`requests_per_unit` is missing and reads as 0, which refuses every request".to_owned();
-            self.warning(file, place, path, message, "give it a number, 0 if that is meant");
+            self.warning(file, limit.place, path, message, "give it a number, 0 if that is meant");
         }
+        self.costly_log(file, limit, path);
         let list = path.key("replaces");
         for (at, replaced) in limit.replaces.items().iter().enumerate() {
             let Some(name) = replaced.name.given().filter(|name| !self.names.contains(&*name.value)) else {
@@ -170,6 +181,21 @@ impl Walk<'_> {
             let help = self.help_for_name(&name.value, own);
             self.warning(file, name.place, &list.item(at).key("name"), message, &help);
         }
+    }
+
+    fn costly_log(&mut self, file: usize, limit: &RawLimit, path: &Path<'_>) {
+        let is_log = limit.algorithm.value().and_then(|name| Kind::from_name(name)) == Some(Kind::SlidingLog);
+        let Some(requests) = limit.requests_per_unit.given().filter(|given| is_log && given.value >= COSTLY)
+        else {
+            return;
+        };
+        let message = format!(
+            "each counter of this `sliding_log` may keep {} hits, which take up to {} kB",
+            requests.value,
+            u64::from(requests.value) * 16 / 1000
+        );
+        let help = "`sliding_window` counts nearly the same in two numbers";
+        self.warning(file, requests.place, &path.key("requests_per_unit"), message, help);
     }
 
     fn help_for_name(&self, name: &str, own: &str) -> String {

@@ -1,1 +1,256 @@
-//! Tests.
+//! The store against the algorithms themselves, and against itself when many threads ask at once.
+
+use std::{
+    collections::HashMap,
+    num::NonZeroU32,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
+};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    algorithm::{Kind, sliding_log::Log},
+    rules::{Limit, Unit},
+};
+
+fn limit(kind: Kind, requests: u32, unit: Unit, burst: u32) -> Limit {
+    let burst = NonZeroU32::new(burst).filter(|_| kind.has_burst());
+    Limit::new(requests, unit, NonZeroU32::MIN, kind, burst).unwrap()
+}
+
+/// The key of a limit among those of one name, as the limiter makes them.
+fn key(name: &str, limit: &Limit, now: Time) -> String {
+    let start = match limit.algorithm {
+        Algorithm::FixedWindow(fixed) => fixed.window.start(now).seconds().to_string(),
+        _ => String::new(),
+    };
+    format!("{name}_{start}{}", limit.tag)
+}
+
+/// Asks for all of these in one batch.
+fn ask(
+    store: &MemoryStore,
+    counting: Counting,
+    checks: &[(&str, &Limit, Hits)],
+    now: Time,
+) -> Vec<(Outcome, bool)> {
+    let mut batch = Batch { counting, ..Batch::default() };
+    for (name, limit, hits) in checks {
+        let start = batch.keys().len();
+        batch.keys().push_str(&key(name, limit, now));
+        batch.push(start, limit, *hits);
+    }
+    let Applied::Now(Ok(())) = store.apply(&mut batch, now) else { panic!("it answers at once") };
+    batch.checks().iter().map(|check| (check.outcome, check.is_over())).collect()
+}
+
+/// States by key, in maps that nothing ever leaves.
+#[derive(Default)]
+struct Model {
+    states: HashMap<String, State>,
+    logs: HashMap<String, Log>,
+}
+
+impl Model {
+    fn ask(&mut self, key: String, limit: &Limit, hits: Hits, now: Time) -> Outcome {
+        let state = self.states.entry(key.clone()).or_default();
+        let verdict = match limit.algorithm {
+            Algorithm::FixedWindow(fixed) => {
+                *state = fixed.ask(*state, hits, now).0;
+                return Outcome::Counted(state.number);
+            }
+            Algorithm::SlidingWindow(limit) => limit.ask(*state, hits, now),
+            Algorithm::Bucket(limit) => limit.ask(*state, hits, now),
+            Algorithm::SlidingLog(limit) => {
+                return Outcome::Judged(limit.ask(self.logs.entry(key).or_default(), hits, now));
+            }
+        };
+        *state = verdict.0;
+        Outcome::Judged(verdict.1)
+    }
+
+    fn is_over(&self, key: &str, limit: &Limit, hits: Hits, now: Time) -> bool {
+        let state = self.states.get(key).copied().unwrap_or_default();
+        let admitted = match limit.algorithm {
+            Algorithm::FixedWindow(limit) => limit.ask(state, hits, now).1.admitted,
+            Algorithm::SlidingWindow(limit) => limit.ask(state, hits, now).1.admitted,
+            Algorithm::Bucket(limit) => limit.ask(state, hits, now).1.admitted,
+            Algorithm::SlidingLog(limit) => {
+                limit.ask(&mut self.logs.get(key).cloned().unwrap_or_default(), hits, now).admitted
+            }
+        };
+        !admitted
+    }
+
+    fn ask_all(&mut self, counting: Counting, checks: &[(&str, &Limit, Hits)], now: Time) -> Vec<Outcome> {
+        let over: Vec<bool> = checks
+            .iter()
+            .map(|(name, limit, hits)| self.is_over(&key(name, limit, now), limit, *hits, now))
+            .collect();
+        let stops = counting == Counting::StopWhenOver && over.contains(&true);
+        let one = |((name, limit, hits), over): (&(&str, &Limit, Hits), bool)| {
+            let hits = match hits {
+                Hits::Take(_) if counting == Counting::Look || (stops && !over) => Hits::Take(0),
+                hits => *hits,
+            };
+            self.ask(key(name, limit, now), limit, hits, now)
+        };
+        checks.iter().zip(over).map(one).collect()
+    }
+}
+
+fn hits() -> impl Strategy<Value = Hits> {
+    prop_oneof![
+        4 => Just(Hits::Take(1)),
+        1 => Just(Hits::Take(0)),
+        2 => (2..9_u64).prop_map(Hits::Take),
+        1 => any::<u64>().prop_map(Hits::Take),
+        1 => (0..5_u64).prop_map(Hits::GiveBack),
+    ]
+}
+
+fn limits() -> impl Strategy<Value = Vec<Limit>> {
+    let kinds = prop::sample::select(&Kind::ALL[..]);
+    let units = prop::sample::select(vec![Unit::Second, Unit::Minute, Unit::Hour]);
+    let one = (kinds, 0..12_u32, units, 1..12_u32)
+        .prop_map(|(kind, requests, unit, burst)| limit(kind, requests, unit, burst).tagged());
+    let distinct = |mut limits: Vec<Limit>| {
+        // As in a rule, where two that count alike are refused.
+        limits.sort_by(|one, other| one.tag.cmp(&other.tag));
+        limits.dedup_by(|one, other| one.tag == other.tag);
+        limits
+    };
+    prop::collection::vec(one, 1..6).prop_map(distinct)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn counts_as_the_algorithms_do(
+        limits in limits(),
+        steps in prop::collection::vec(
+            (
+                prop::collection::vec((0..3_usize, hits()), 1..4),
+                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::Look]),
+                prop_oneof![0..3_u64, 0..3_000_000_u64, 0..100_000_000_u64],
+            ),
+            1..60,
+        ),
+    ) {
+        let (store, mut model) = (MemoryStore::new(100_000), Model::default());
+        let mut now = 1_795_276_800_123_457;
+        for (asked, counting, pause) in steps {
+            now += pause;
+            let at = Time::from_micros(now);
+            // Every limit of each name that is asked, as a rule with several limits asks them.
+            let checks: Vec<(&str, &Limit, Hits)> = asked
+                .iter()
+                .flat_map(|(name, hits)| limits.iter().map(|limit| (["a", "b", "c"][*name], limit, *hits)))
+                .collect();
+            let outcomes: Vec<Outcome> =
+                ask(&store, counting, &checks, at).into_iter().map(|(outcome, _)| outcome).collect();
+            prop_assert_eq!(outcomes, model.ask_all(counting, &checks, at));
+            if pause % 7 == 0 {
+                store.maintain(at);
+            }
+        }
+    }
+}
+
+const NOON: Time = Time::from_seconds(1_795_262_400);
+
+#[test]
+fn many_threads_are_admitted_exactly_as_many_as_the_limit_says() {
+    for kind in Kind::ALL {
+        for counting in [Counting::Always, Counting::StopWhenOver] {
+            let store = MemoryStore::new(1000);
+            // The first refuses last, so that only in one step with the second nothing is lost of it.
+            let (large, small) = (limit(kind, 5000, Unit::Hour, 5000), limit(kind, 3000, Unit::Day, 3000));
+            let admitted = AtomicU64::new(0);
+            thread::scope(|threads| {
+                for _ in 0..4 {
+                    threads.spawn(|| {
+                        for _ in 0..1500 {
+                            let checks = [("k", &large, Hits::Take(1)), ("j", &small, Hits::Take(1))];
+                            let outcomes = ask(&store, counting, &checks, NOON);
+                            admitted.fetch_add(u64::from(outcomes.iter().all(|(_, over)| !over)), Relaxed);
+                        }
+                    });
+                }
+            });
+            assert_eq!(admitted.load(Relaxed), 3000, "{kind:?} {counting:?}");
+            let left = match ask(&store, Counting::Look, &[("k", &large, Hits::Take(0))], NOON)[0].0 {
+                Outcome::Counted(count) => 5000_u64.saturating_sub(count),
+                Outcome::Judged(verdict) => verdict.remaining.into(),
+            };
+            let expected = if counting == Counting::Always { 0 } else { 2000 };
+            assert_eq!(left, expected, "{kind:?} {counting:?}: a refusal by one consumes from none");
+        }
+    }
+}
+
+#[test]
+fn a_state_costs_as_much_as_a_window() {
+    for kind in [Kind::FixedWindow, Kind::SlidingWindow, Kind::TokenBucket, Kind::LeakyBucket] {
+        let (store, limit) = (MemoryStore::new(1_000_000), limit(kind, 100, Unit::Day, 100));
+        for n in 0..100_000 {
+            ask(&store, Counting::Always, &[(&n.to_string(), &limit, Hits::Take(1))], NOON);
+        }
+        let held = store.usage().unwrap().held;
+        assert_eq!((held.entries, held.evicted), (100_000, 0), "{kind:?}");
+        assert!(held.bytes <= 4_800_000, "{kind:?}: {held:?}");
+    }
+}
+
+#[test]
+fn what_is_only_looked_at_is_not_kept() {
+    let store = MemoryStore::new(1000);
+    for kind in Kind::ALL {
+        let limit = limit(kind, 3, Unit::Day, 3);
+        for hits in [Hits::Take(0), Hits::GiveBack(2)] {
+            ask(&store, Counting::Always, &[("k", &limit, hits)], NOON);
+        }
+        ask(&store, Counting::Look, &[("k", &limit, Hits::Take(1))], NOON);
+    }
+    assert_eq!(store.usage().unwrap().held.entries, 0);
+}
+
+#[test]
+fn logs_are_given_back_when_their_last_hit_has_left_the_window() {
+    let (store, limit) = (MemoryStore::new(100_000), limit(Kind::SlidingLog, 10, Unit::Minute, 0));
+    for n in 0..1000 {
+        ask(&store, Counting::Always, &[(&n.to_string(), &limit, Hits::Take(3))], NOON);
+    }
+    let held = store.usage().unwrap().held;
+    assert!(held.entries == 1000 && held.bytes > 1000, "{held:?}");
+    let sweep = |second| {
+        for _ in 0..SWEEP_PARTS {
+            store.maintain(Time::from_seconds(NOON.seconds() + second));
+        }
+        store.usage().unwrap().held
+    };
+    assert_eq!(sweep(59), held);
+    assert_eq!(sweep(60), Usage { expired: 1000, ..Usage::default() });
+}
+
+#[test]
+fn logs_stay_within_their_bound_and_those_that_end_soonest_go() {
+    let store = MemoryStore::new(40_000);
+    let [minute, day] = [Unit::Minute, Unit::Day].map(|unit| limit(Kind::SlidingLog, 100, unit, 0));
+    for (limit, count) in [(&day, 300), (&minute, 50_000)] {
+        for n in 0..count {
+            ask(&store, Counting::Always, &[(&n.to_string(), limit, Hits::Take(1))], NOON);
+        }
+    }
+    let held = store.usage().unwrap().held;
+    assert!((1_900_000..=1_921_000).contains(&held.bytes), "{held:?}");
+    assert_eq!(held.entries as u64 + held.evicted, 50_300);
+    let left = (0..300).filter(|n| {
+        let (outcome, _) = ask(&store, Counting::Look, &[(&n.to_string(), &day, Hits::Take(0))], NOON)[0];
+        matches!(outcome, Outcome::Judged(verdict) if verdict.remaining == 99)
+    });
+    assert_eq!(left.count(), 300);
+}

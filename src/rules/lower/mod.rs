@@ -1,17 +1,19 @@
 //! From shapes to the model, and the errors that only show when values are seen together.
 //!
 //! Called by [`compile`](super::compile()) for each domain. Lowering goes on after an error, so that all
-//! are told; what it makes is thrown away then.
+//! are told; what it makes is thrown away then. `limits` lowers what stands in `rate_limit`.
+
+mod limits;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
     diagnostic::Place,
     findings::{Findings, Path, quoted},
-    limit::{Limit, Unit},
-    model::{Allowance, Level, Node, Rule, RuleId},
-    shapes::{Field, Given, RawDescriptor, RawLimit, RawReplaces},
-    spelling::nearest,
+    model::{Level, Node, Rule, RuleId},
+    shapes::{Field, RawDescriptor},
     wildcard::{Pattern, Wildcards},
 };
 
@@ -118,11 +120,11 @@ impl<'f> Lowering<'f> {
     }
 
     fn rule(&mut self, raw: &RawDescriptor, context: Context<'_>) -> Option<Rule> {
-        let limit = raw.rate_limit.given()?;
+        let given = raw.rate_limit.given()?;
         let path = context.path.key("rate_limit");
         let within = Context { path: &path, ..context };
-        let replaces = self.replaces(&limit.value, within);
-        let allowance = self.allowance(limit, within)?;
+        let replaces = self.replaces(&given.value, within);
+        let allowance = self.allowance(given, within).ok()?;
         let id = RuleId(self.rule_count);
         self.rule_count += 1;
         Some(Rule {
@@ -137,83 +139,7 @@ impl<'f> Lowering<'f> {
         })
     }
 
-    fn allowance(&mut self, given: &Given<Box<RawLimit>>, context: Context<'_>) -> Option<Allowance> {
-        let limit = &given.value;
-        if limit.unit.is_wrong() || limit.unlimited.is_wrong() {
-            return None;
-        }
-        let written = limit.unit.value().map_or("", String::as_str);
-        let unit = Unit::from_name(written);
-        let place = limit.unit.given().map_or(given.place, |unit| unit.place);
-        let path = context.path.key("unit");
-        let requests_per_unit = limit.requests_per_unit.value().copied().unwrap_or(0);
-        match (limit.unlimited.is_set(), unit) {
-            (true, None) => Some(Allowance::Unlimited { requests_per_unit }),
-            (true, Some(_)) => {
-                let message = "a limit is either `unlimited` or has a unit".to_owned();
-                self.error(context.file, place, &path, message, "leave `unit` out, or `unlimited`");
-                None
-            }
-            (false, Some(unit)) => {
-                let name =
-                    limit.name.value().filter(|name| !name.is_empty()).map(|name| name.as_str().into());
-                Some(Allowance::Limited(Limit::plain(requests_per_unit, unit).named(name).into()))
-            }
-            (false, None) if written.is_empty() => {
-                let help = format!("give it `unit` ({}), or `unlimited: true`", units());
-                self.error(context.file, place, context.path, "this limit has no unit".to_owned(), &help);
-                None
-            }
-            (false, None) => {
-                let help = help_for_unit(written);
-                self.error(context.file, place, &path, format!("unknown unit {}", quoted(written)), &help);
-                None
-            }
-        }
-    }
-
-    fn replaces(&mut self, limit: &RawLimit, context: Context<'_>) -> Box<[Box<str>]> {
-        let own_name = limit.name.value().filter(|name| !name.is_empty());
-        let list = context.path.key("replaces");
-        let mut names = Vec::new();
-        for (at, RawReplaces { place, name }) in limit.replaces.items().iter().enumerate() {
-            let path = list.item(at);
-            match name {
-                Field::Given(name) if Some(&name.value) == own_name => {
-                    let message = format!("this limit replaces {}, which is itself", quoted(&name.value));
-                    let help = "`replaces` names other limits, which do not count when this one is met";
-                    self.error(context.file, name.place, &path.key("name"), message, help);
-                }
-                Field::Given(name) if !name.value.is_empty() => names.push(name.value.as_str().into()),
-                Field::Wrong => {}
-                Field::Given(_) | Field::Absent => {
-                    let message = "this item names no limit to replace".to_owned();
-                    self.error(
-                        context.file,
-                        *place,
-                        &path,
-                        message,
-                        "give it `name`, the name of another limit",
-                    );
-                }
-            }
-        }
-        names.into()
-    }
-
     fn error(&mut self, file: usize, place: Place, path: &Path<'_>, message: String, help: &str) {
         self.findings[file].error(place, path, message, Some(help.to_owned()));
-    }
-}
-
-fn units() -> String {
-    Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ")
-}
-
-fn help_for_unit(written: &str) -> String {
-    let accepted = format!("accepted, in any case: {}", units());
-    match nearest(written.trim(), Unit::ALL.map(Unit::name)) {
-        Some(meant) => format!("did you mean `{}`? {accepted}", meant.to_ascii_lowercase()),
-        None => accepted,
     }
 }

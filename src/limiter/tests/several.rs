@@ -1,0 +1,181 @@
+//! Rules with several limits, and with limits that are no fixed windows.
+
+use super::*;
+
+/// What is told of one descriptor.
+#[derive(Debug, PartialEq)]
+struct Told {
+    code: Code,
+    name: Option<String>,
+    remaining: u32,
+    reset: u64,
+}
+
+fn status(code: Code, name: &str, remaining: u32, reset: u64) -> Told {
+    Told { code, name: Some(name.to_owned()).filter(|name| !name.is_empty()), remaining, reset }
+}
+
+/// A house whose rules have one descriptor `k` with this on it.
+fn house(rest: &str, change: impl FnOnce(&mut Policy)) -> House {
+    let house = House::new(OnStoreFailure::Error, change);
+    house.load(&format!(
+        "domain: d\ndescriptors:\n- key: k\n  {rest}\n- key: other\n  rate_limit: {{unit: day, \
+                         requests_per_unit: 9, replaces: [{{name: spike}}]}}\n"
+    ));
+    house
+}
+
+/// Asks with so many hits at this millisecond, and of the descriptor `k` alone unless others are named.
+fn ask(house: &House, millis: u64, hits: u64, others: &[&str]) -> Told {
+    let keys = [&["k"], others].concat();
+    let mut request = request(&keys);
+    request.descriptors[0].hits_addend = Some(hits);
+    house.clock.set(Time::from_micros(7_200_000_000 + millis * 1000));
+    let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
+    let Status { code, current_limit, limit_remaining } = answer.statuses[0].clone();
+    let limit = current_limit.unwrap();
+    Told {
+        code,
+        name: limit.name.as_deref().map(ToOwned::to_owned),
+        remaining: limit_remaining,
+        reset: limit.seconds_until_reset,
+    }
+}
+
+const WINDOWS: &str = "rate_limit: [{unit: second, requests_per_unit: 2, name: spike}, {unit: hour, \
+                       requests_per_unit: 5, name: steady}]";
+
+#[test]
+fn the_limit_of_which_the_smallest_part_remains_governs_until_one_refuses() {
+    let house = house(WINDOWS, |_| ());
+    for (millis, hits, expected) in [
+        (0, 1, status(Code::Ok, "spike", 1, 1)),
+        (0, 1, status(Code::Ok, "spike", 0, 1)),
+        (1000, 0, status(Code::Ok, "steady", 3, 3599)),
+        (1000, 1, status(Code::Ok, "steady", 2, 3599)),
+        (1500, 2, status(Code::OverLimit, "spike", 0, 1)),
+        // What the windows refused counts: nothing is left of the hour.
+        (2000, 1, status(Code::OverLimit, "steady", 0, 3598)),
+        (2000, 2, status(Code::OverLimit, "steady", 0, 3598)),
+    ] {
+        assert_eq!(ask(&house, millis, hits, &[]), expected, "{hits} at {millis}");
+    }
+}
+
+#[test]
+fn hits_count_once_and_by_the_limit_that_governs() {
+    let house = house(WINDOWS, |policy| policy.near_limit_ratio = 0.5);
+    for (millis, hits) in [(0, 1), (0, 3), (5000, 1)] {
+        ask(&house, millis, hits, &[]);
+    }
+    // One is within and not near; one of three is near and two beyond; the last is within the second, and
+    // near in the hour.
+    assert_eq!(house.counts("k"), [5, 2, 2, 2, 0, 0]);
+}
+
+#[test]
+fn a_refusal_by_one_consumes_from_none_where_policy_says_so() {
+    let list = "rate_limit: [{unit: second, requests_per_unit: 2, algorithm: token_bucket, name: spike}, \
+                {unit: hour, requests_per_unit: 3, algorithm: sliding_log, name: steady}]";
+    for (stop, left) in [(true, 1), (false, 0)] {
+        let house = house(list, |policy| policy.stop_when_over = stop);
+        assert_eq!(ask(&house, 0, 2, &[]), status(Code::Ok, "spike", 0, 1));
+        assert_eq!(ask(&house, 100, 1, &[]), status(Code::OverLimit, "spike", 0, 1));
+        assert_eq!(ask(&house, 1100, 0, &[]), status(Code::Ok, "steady", left, 3599));
+    }
+}
+
+#[test]
+fn a_refused_key_is_not_asked_again_until_the_moment_that_was_named() {
+    let house = house("rate_limit: {unit: second, requests_per_unit: 2, algorithm: token_bucket}", |_| ());
+    assert_eq!(ask(&house, 0, 2, &[]), status(Code::Ok, "", 0, 1));
+    assert_eq!(ask(&house, 100, 2, &[]), status(Code::OverLimit, "", 0, 1));
+    // The store is lost, and what is known of it needs no store.
+    house.store.set_lost(Some(FailureReason::Timeout));
+    assert_eq!(ask(&house, 999, 2, &[]), status(Code::OverLimit, "", 0, 1));
+    assert_eq!(house.counts("k"), [6, 4, 1, 2, 2, 0]);
+    house.store.set_lost(None);
+    assert_eq!(ask(&house, 600, 1, &[]), status(Code::Ok, "", 0, 1), "fewer hits may fit before");
+    assert_eq!(ask(&house, 1000, 2, &[]), status(Code::OverLimit, "", 1, 1), "another took one meanwhile");
+    assert_eq!(ask(&house, 1500, 2, &[]), status(Code::Ok, "", 0, 1));
+}
+
+#[test]
+fn every_algorithm_tells_what_is_left_and_when_it_is_whole() {
+    for (algorithm, hits, first, ten_seconds_later) in [
+        ("fixed_window", 2, (3, 900), (0, 890)),
+        // Half of a window later one of the two counts no more, and a moment after that none.
+        ("sliding_window", 2, (3, 1351), (3, 1341)),
+        ("sliding_log", 2, (3, 900), (3, 890)),
+        ("token_bucket", 2, (3, 360), (3, 350)),
+        ("token_bucket, burst: 2", 1, (1, 180), (1, 170)),
+        ("leaky_bucket, burst: 5", 1, (4, 180), (4, 170)),
+    ] {
+        let limit =
+            format!("unit: minute, unit_multiplier: 15, requests_per_unit: 5, algorithm: {algorithm}");
+        let house = house(&format!("rate_limit: {{{limit}}}"), |_| ());
+        let (remaining, reset) = first;
+        assert_eq!(ask(&house, 0, hits, &[]), status(Code::Ok, "", remaining, reset), "{algorithm}");
+        let (remaining, reset) = ten_seconds_later;
+        let refused = status(Code::OverLimit, "", remaining, reset);
+        assert_eq!(ask(&house, 10_000, 6, &[]), refused, "{algorithm}");
+    }
+}
+
+#[test]
+fn the_multiplier_is_told() {
+    let house = house("rate_limit: {unit: minute, unit_multiplier: 15, requests_per_unit: 5}", |_| ());
+    let answer = house.ask(&["k"]).unwrap();
+    let limit = answer.statuses[0].current_limit.clone().unwrap();
+    assert_eq!((limit.unit.name(), limit.multiplier.get(), limit.seconds_until_reset), ("MINUTE", 15, 900));
+}
+
+#[test]
+fn one_limit_of_a_list_may_be_replaced_and_the_others_stay() {
+    let house = house(WINDOWS, |_| ());
+    assert_eq!(ask(&house, 0, 3, &["other"]), status(Code::Ok, "steady", 2, 3600));
+    assert_eq!(house.counts("k"), [3, 0, 0, 3, 0, 0]);
+    let all = house_of_one_name();
+    let answer = all.ask(&["k", "other"]).unwrap();
+    assert_eq!(answer.statuses[0], Status::NO_LIMIT);
+    assert_eq!(all.counts("k"), [0; 6]);
+}
+
+fn house_of_one_name() -> House {
+    house(&WINDOWS.replace("steady", "spike"), |_| ())
+}
+
+#[test]
+fn what_is_known_to_refuse_is_told_beside_what_is_asked() {
+    let house = house(WINDOWS, |_| ());
+    ask(&house, 0, 3, &[]);
+    assert_eq!(house.counts("k"), [3, 1, 1, 0, 0, 0]);
+    // The second is known to be over, the hour is asked, and admits as much as it has.
+    assert_eq!(ask(&house, 500, 1, &[]), status(Code::OverLimit, "spike", 0, 1));
+    assert_eq!(house.counts("k"), [4, 2, 1, 0, 1, 0]);
+    assert_eq!(ask(&house, 1000, 0, &[]), status(Code::Ok, "steady", 1, 3599));
+}
+
+#[test]
+fn a_lost_store_leaves_every_limit_whole_or_none() {
+    let list = "rate_limit: [{unit: second, requests_per_unit: 2, algorithm: token_bucket, burst: 7, name: \
+                spike}, {unit: hour, requests_per_unit: 5, algorithm: sliding_window, name: steady}]";
+    for (policy, expected) in [
+        (OnStoreFailure::Allow, status(Code::Ok, "spike", 7, 0)),
+        (OnStoreFailure::Deny, status(Code::OverLimit, "steady", 0, 3600)),
+        (OnStoreFailure::Local, status(Code::Ok, "steady", 4, 3601)),
+    ] {
+        let house = house(list, |own| own.on_store_failure = policy);
+        house.store.set_lost(Some(FailureReason::Timeout));
+        assert_eq!(ask(&house, 0, 1, &[]), expected, "{policy:?}");
+    }
+}
+
+#[test]
+fn a_limit_that_a_request_brings_stays_a_plain_window() {
+    let house = house(WINDOWS, |_| ());
+    let mut request = request(&["k"]);
+    request.descriptors[0].limit = Some(LimitOverride { requests_per_unit: 7, unit: 4 });
+    let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
+    assert_eq!(told(&answer), [(Code::Ok, Some(7), 6)]);
+}

@@ -1,0 +1,245 @@
+//! From a `rate_limit` to what it allows: a limit, several, or everything.
+
+use std::{collections::HashMap, num::NonZeroU32};
+
+use super::{
+    super::{
+        diagnostic::Place,
+        findings::{Path, quoted},
+        limit::{Limit, Limits, Unit},
+        model::Allowance,
+        shapes::{Field, Given, RawLimit, RawLimits, RawReplaces},
+        spelling::nearest,
+    },
+    Context, Lowering,
+};
+use crate::algorithm::{Kind, Window};
+
+/// A sliding log of more hits than this would hold up others while it is asked, here and in Redis.
+const LONGEST_LOG: u32 = 100_000;
+
+/// What cannot be lowered, which has been told.
+pub(super) struct Told;
+
+impl Lowering<'_> {
+    /// What these limits allow.
+    pub(super) fn allowance(
+        &mut self,
+        given: &Given<RawLimits>,
+        context: Context<'_>,
+    ) -> Result<Allowance, Told> {
+        let raw = match &given.value {
+            RawLimits::One(raw) => {
+                let requests_per_unit = raw.requests_per_unit.value().copied().unwrap_or(0);
+                return Ok(match self.limit(raw, context)? {
+                    Some(limit) => Allowance::Limited(limit.into()),
+                    None => Allowance::Unlimited { requests_per_unit },
+                });
+            }
+            RawLimits::List(raw) => raw,
+        };
+        // A list of one would leave open whether the Go service's counters go on.
+        if raw.len() < 2 {
+            let message = match raw.len() {
+                0 => "this list holds no limit",
+                _ => "this list holds a single limit",
+            };
+            let help = "a list holds two or more; a single one stands without a dash before its `unit`";
+            self.error(context.file, given.place, context.path, message.to_owned(), help);
+        }
+        let mut limits = Vec::with_capacity(raw.len());
+        for raw in raw {
+            let path = given.value.path(context.path, raw);
+            limits.push(self.limit_of_list(raw, Context { path: &path, ..context }));
+        }
+        let limits = limits.into_iter().collect::<Result<Vec<Limit>, Told>>()?;
+        self.tell_alike(&given.value, &limits, context);
+        Limits::new(limits).map(Allowance::Limited).ok_or(Told)
+    }
+
+    /// A limit among others: its key says which of them it is.
+    fn limit_of_list(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Limit, Told> {
+        if let Some(limit) = self.limit(raw, context)? {
+            return Ok(limit.tagged());
+        }
+        let place = raw.unlimited.given().map_or(raw.place, |unlimited| unlimited.key);
+        let message = "what is `unlimited` is no limit among others".to_owned();
+        let help = "leave the item out, or give `rate_limit` nothing but `unlimited: true`";
+        self.error(context.file, place, &context.path.key("unlimited"), message, help);
+        Err(Told)
+    }
+
+    /// Of two limits that count the same hits in the same way the smaller one alone would ever refuse.
+    fn tell_alike(&mut self, raw: &RawLimits, limits: &[Limit], context: Context<'_>) {
+        let mut first: HashMap<&str, Place> = HashMap::new();
+        for (raw_limit, limit) in raw.as_slice().iter().zip(limits) {
+            let Some(place) = first.get(&*limit.tag) else {
+                first.insert(&limit.tag, raw_limit.place);
+                continue;
+            };
+            let message = format!("this limit counts as the one at {place} does");
+            let help = "leave out the larger of the two, which never refuses what the smaller lets pass";
+            let path = raw.path(context.path, raw_limit);
+            self.error(context.file, raw_limit.place, &path, message, help);
+        }
+    }
+
+    /// The limit; none where it is `unlimited`.
+    fn limit(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Option<Limit>, Told> {
+        if raw.unit.is_wrong() || raw.unlimited.is_wrong() {
+            return Err(Told);
+        }
+        let written = raw.unit.value().map_or("", String::as_str);
+        let unit = Unit::from_name(written);
+        let place = raw.unit.given().map_or(raw.place, |unit| unit.place);
+        let path = context.path.key("unit");
+        match (raw.unlimited.is_set(), unit) {
+            (true, None) => return Ok(None),
+            (false, Some(unit)) => return self.limit_per(unit, raw, context).map(Some),
+            (true, Some(_)) => {
+                let message = "a limit is either `unlimited` or has a unit".to_owned();
+                self.error(context.file, place, &path, message, "leave `unit` out, or `unlimited`");
+            }
+            (false, None) if written.is_empty() => {
+                let help = format!("give it `unit` ({}), or `unlimited: true`", units());
+                self.error(context.file, place, context.path, "this limit has no unit".to_owned(), &help);
+            }
+            (false, None) => {
+                let help = help_for(written, &Unit::ALL.map(Unit::name));
+                self.error(context.file, place, &path, format!("unknown unit {}", quoted(written)), &help);
+            }
+        }
+        Err(Told)
+    }
+
+    fn limit_per(&mut self, unit: Unit, raw: &RawLimit, context: Context<'_>) -> Result<Limit, Told> {
+        let multiplier = self.multiplier(unit, raw, context);
+        let kind = self.kind(raw, context)?;
+        let burst = self.burst(kind, raw, context);
+        let requests_per_unit = raw.requests_per_unit.value().copied().unwrap_or(0);
+        if kind == Kind::SlidingLog && requests_per_unit > LONGEST_LOG {
+            let place = raw.requests_per_unit.given().map_or(raw.place, |given| given.place);
+            let message = format!("a `sliding_log` of {requests_per_unit} hits is too long");
+            let help = format!(
+                "accepted: 0 to {LONGEST_LOG}; `sliding_window` counts nearly the same in two numbers"
+            );
+            self.error(context.file, place, &context.path.key("requests_per_unit"), message, &help);
+        }
+        let name = raw.name.value().filter(|name| !name.is_empty()).map(|name| name.as_str().into());
+        // A window that is too long has been told with its multiplier.
+        let limit = Limit::new(requests_per_unit, unit, multiplier?, kind, burst?).ok_or(Told)?;
+        Ok(limit.named(name))
+    }
+
+    /// How many units the window has.
+    fn multiplier(&mut self, unit: Unit, raw: &RawLimit, context: Context<'_>) -> Result<NonZeroU32, Told> {
+        let given = match &raw.unit_multiplier {
+            Field::Absent => return Ok(NonZeroU32::MIN),
+            Field::Wrong => return Err(Told),
+            Field::Given(given) => given,
+        };
+        let most = Window::LONGEST.seconds() / unit.seconds();
+        let multiplier = NonZeroU32::new(given.value).filter(|units| u64::from(units.get()) <= most);
+        multiplier.ok_or_else(|| {
+            let unit = unit.name().to_ascii_lowercase();
+            let message = match given.value {
+                0 => "a window has at least one unit".to_owned(),
+                units => format!("a window of {units} times a {unit} is longer than 10 years"),
+            };
+            let help = format!("accepted for a {unit}: 1 to {most}");
+            self.error(context.file, given.place, &context.path.key("unit_multiplier"), message, &help);
+            Told
+        })
+    }
+
+    fn kind(&mut self, raw: &RawLimit, context: Context<'_>) -> Result<Kind, Told> {
+        let given = match &raw.algorithm {
+            Field::Absent => return Ok(Kind::default()),
+            Field::Wrong => return Err(Told),
+            Field::Given(given) => given,
+        };
+        Kind::from_name(&given.value).ok_or_else(|| {
+            let message = format!("unknown algorithm {}", quoted(&given.value));
+            let help = help_for(&given.value, &Kind::ALL.map(Kind::name));
+            self.error(context.file, given.place, &context.path.key("algorithm"), message, &help);
+            Told
+        })
+    }
+
+    fn burst(
+        &mut self,
+        kind: Kind,
+        raw: &RawLimit,
+        context: Context<'_>,
+    ) -> Result<Option<NonZeroU32>, Told> {
+        let given = match &raw.burst {
+            Field::Absent => return Ok(None),
+            Field::Wrong => return Err(Told),
+            Field::Given(given) => given,
+        };
+        let (place, message, help) = match NonZeroU32::new(given.value) {
+            Some(burst) if kind.has_burst() => return Ok(Some(burst)),
+            None if kind.has_burst() => {
+                let message = "a bucket that holds nothing refuses every request".to_owned();
+                (given.place, message, "accepted: 1 to 4294967295")
+            }
+            _ => {
+                let help = "`burst` is how much a `token_bucket` or a `leaky_bucket` holds: leave it out";
+                (given.key, format!("`{}` has no burst", kind.name()), help)
+            }
+        };
+        self.error(context.file, place, &context.path.key("burst"), message, help);
+        Err(Told)
+    }
+
+    /// The names of limits that do not count when one of these is met.
+    pub(super) fn replaces(&mut self, limits: &RawLimits, context: Context<'_>) -> Box<[Box<str>]> {
+        let own = |name: &str| {
+            let names = limits.as_slice().iter().filter_map(|limit| limit.name.value());
+            !name.is_empty() && names.into_iter().any(|own| own == name)
+        };
+        let mut names = Vec::new();
+        for limit in limits.as_slice() {
+            let list = limits.path(context.path, limit);
+            let list = list.key("replaces");
+            for (at, RawReplaces { place, name }) in limit.replaces.items().iter().enumerate() {
+                let path = list.item(at);
+                match name {
+                    Field::Given(name) if own(&name.value) => {
+                        self.replaces_itself(limit, name, &path, context.file);
+                    }
+                    Field::Given(name) if !name.value.is_empty() => names.push(name.value.as_str().into()),
+                    Field::Wrong => {}
+                    Field::Given(_) | Field::Absent => {
+                        let message = "this item names no limit to replace".to_owned();
+                        let help = "give it `name`, the name of another limit";
+                        self.error(context.file, *place, &path, message, help);
+                    }
+                }
+            }
+        }
+        names.into()
+    }
+
+    fn replaces_itself(&mut self, limit: &RawLimit, name: &Given<String>, path: &Path<'_>, file: usize) {
+        let what =
+            if limit.name.value() == Some(&name.value) { "itself" } else { "beside it in one `rate_limit`" };
+        let message = format!("this limit replaces {}, which is {what}", quoted(&name.value));
+        let help = "`replaces` names other limits, which do not count when this one is met";
+        self.error(file, name.place, &path.key("name"), message, help);
+    }
+}
+
+fn units() -> String {
+    Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ")
+}
+
+/// What is accepted in place of an unknown name.
+fn help_for(written: &str, names: &[&str]) -> String {
+    let accepted: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+    let accepted = format!("accepted, in any case: {}", accepted.join(", "));
+    match nearest(written.trim(), names.iter().copied()) {
+        Some(meant) => format!("did you mean `{}`? {accepted}", meant.to_ascii_lowercase()),
+        None => accepted,
+    }
+}

@@ -1,0 +1,260 @@
+//! What a `rate_limit` may say beyond the Go service's, and every finding that it can cause.
+
+use std::num::NonZeroU32;
+
+use crate::{
+    algorithm::{Algorithm, Bucket, FixedWindow, SlidingLog, SlidingWindow, Window},
+    rules::{CompileOptions, Compiled, Diagnostic, Limit, Limits, Place, SourceFile, compile},
+};
+
+fn file(rate_limit: &str) -> String {
+    format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {rate_limit}\n")
+}
+
+fn compiled(rate_limit: &str, portable: bool) -> Compiled {
+    let file = SourceFile { name: "a.yaml".to_owned(), text: file(rate_limit).into_bytes() };
+    compile(&[file], CompileOptions { portable, ..CompileOptions::default() })
+}
+
+/// The findings as `where: message; help`, with the word that stands where they point.
+fn told(compiled: &Compiled, rate_limit: &str) -> Vec<String> {
+    let text = file(rate_limit);
+    let one = |Diagnostic { place, message, help, .. }: &Diagnostic| {
+        let Place { line, column } = place.unwrap();
+        let line = text.lines().nth(line as usize - 1).unwrap();
+        let rest: String = line.chars().skip(column as usize - 1).collect();
+        let word = rest.split([' ', ',', '}', ']', ':']).next().unwrap();
+        format!("{word}: {message}; {}", help.as_deref().unwrap_or_default())
+    };
+    compiled.diagnostics.iter().map(one).collect()
+}
+
+fn limits(rate_limit: &str) -> Limits {
+    let compiled = compiled(rate_limit, false);
+    assert_eq!(told(&compiled, rate_limit), [""; 0]);
+    compiled.rules.unwrap().rules()[0].limits().unwrap().clone()
+}
+
+fn window(seconds: u64) -> Window {
+    Window::of_seconds(seconds).unwrap()
+}
+
+#[test]
+fn a_limit_holds_its_algorithm() {
+    let burst = NonZeroU32::new;
+    for (written, algorithm, tag) in [
+        ("unit: minute", Algorithm::FixedWindow(FixedWindow { limit: 9, window: window(60) }), ""),
+        (
+            "unit: minute, unit_multiplier: 1, algorithm: Fixed_Window",
+            Algorithm::FixedWindow(FixedWindow { limit: 9, window: window(60) }),
+            "",
+        ),
+        (
+            "unit: minute, unit_multiplier: 15",
+            Algorithm::FixedWindow(FixedWindow { limit: 9, window: window(900) }),
+            "/900",
+        ),
+        (
+            "unit: year, unit_multiplier: 10, algorithm: sliding_window",
+            Algorithm::SlidingWindow(SlidingWindow { limit: 9, window: window(315_360_000) }),
+            "sw/315360000",
+        ),
+        (
+            "unit: week, algorithm: sliding_log",
+            Algorithm::SlidingLog(SlidingLog { limit: 9, window: window(604_800) }),
+            "sl/604800",
+        ),
+        (
+            "unit: second, algorithm: token_bucket",
+            Algorithm::Bucket(Bucket::token(9, window(1), None)),
+            "b/1000008/111112",
+        ),
+        (
+            "unit: second, algorithm: TOKEN_BUCKET, burst: 20",
+            Algorithm::Bucket(Bucket::token(9, window(1), burst(20))),
+            "b/1000008/111112",
+        ),
+        (
+            "unit: second, unit_multiplier: 3, algorithm: leaky_bucket",
+            Algorithm::Bucket(Bucket::leaky(9, window(3), None)),
+            "b/1000002/333334",
+        ),
+    ] {
+        let limits = limits(&format!("{{{written}, requests_per_unit: 9}}"));
+        let [limit] = limits.iter().collect::<Vec<_>>()[..] else { panic!("{limits:?}") };
+        assert_eq!((limit.algorithm, &*limit.tag), (algorithm, tag), "{written}");
+    }
+}
+
+#[test]
+fn a_list_holds_limits_each_under_a_key_of_its_own() {
+    let limits = limits(
+        "[{unit: second, requests_per_unit: 10, name: spike}, {unit: hour, requests_per_unit: 5000},\n   \
+         {unit: second, unit_multiplier: 3600, requests_per_unit: 5000, algorithm: sliding_window}]",
+    );
+    let told: Vec<_> = limits.iter().map(|limit: &Limit| (limit.name.as_deref(), &*limit.tag)).collect();
+    assert_eq!(told, [(Some("spike"), "/1"), (None, "/3600"), (None, "sw/3600")]);
+}
+
+#[test]
+fn lists_are_made_of_the_same_yaml_as_all_else() {
+    let block = "\n  - &x\n    unit: minute\n    requests_per_unit: 1\n  - <<: *x\n    unit: hour\n  - <<: *x\n    \
+                 algorithm: leaky_bucket";
+    assert_eq!(limits(block).iter().count(), 3);
+}
+
+#[test]
+fn a_line_of_rlconfig_tells_what_the_go_service_does_not_know_behind_the_rest() {
+    for (rate_limit, shown) in [
+        ("{unit: day, requests_per_unit: 1, algorithm: fixed_window}", ""),
+        (
+            "{unit: day, requests_per_unit: 1, unit_multiplier: 2, algorithm: token_bucket}",
+            ", unit_multiplier: 2, algorithm: token_bucket, burst: 1",
+        ),
+        (
+            "[{unit: day, requests_per_unit: 1}, {unit: HOUR, requests_per_unit: 2, algorithm: sliding_log}]",
+            ", and unit=HOUR requests_per_unit=2, algorithm: sliding_log",
+        ),
+    ] {
+        let rules = compiled(rate_limit, false).rules.unwrap();
+        let plain = "d.k: unit=DAY requests_per_unit=1, shadow_mode: false, quota_mode: false";
+        assert_eq!(rules.rules()[0].to_string(), format!("{plain}{shown}"));
+    }
+}
+
+#[test]
+fn what_makes_no_limit_is_refused_where_it_stands() {
+    let bucket = "`burst` is how much a `token_bucket` or a `leaky_bucket` holds: leave it out";
+    let algorithms =
+        "accepted, in any case: fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket";
+    for (limit, expected) in [
+        ("unit: day, unit_multiplier: 0", "0: a window has at least one unit; accepted for a day: 1 to 3650"),
+        (
+            "unit: week, unit_multiplier: 600",
+            "600: a window of 600 times a week is longer than 10 years; accepted for a week: 1 to 521",
+        ),
+        (
+            "unit: second, unit_multiplier: 4294967295",
+            "4294967295: a window of 4294967295 times a second is longer than 10 years; accepted for a second: \
+             1 to 315360000",
+        ),
+        (
+            "unit: day, unit_multiplier: 1.5",
+            "1.5: a whole number is expected here, this is the number `1.5`; accepted: 0 to 4294967295",
+        ),
+        (
+            "unit: day, algorithm: tokenbucket",
+            &format!(
+                "tokenbucket: unknown algorithm `tokenbucket`; did you mean `token_bucket`? {algorithms}"
+            ),
+        ),
+        ("unit: day, algorithm: gcra", &*format!("gcra: unknown algorithm `gcra`; {algorithms}")),
+        ("unit: day, algorithm: [a]", "[a: text is expected here, this is a list; "),
+        ("unit: day, burst: 5", &*format!("burst: `fixed_window` has no burst; {bucket}")),
+        ("unit: day, burst: 0", &*format!("burst: `fixed_window` has no burst; {bucket}")),
+        (
+            "unit: day, algorithm: leaky_bucket, burst: 0",
+            "0: a bucket that holds nothing refuses every request; accepted: 1 to 4294967295",
+        ),
+    ] {
+        let limit = format!("{{{limit}, requests_per_unit: 5}}");
+        let compiled = compiled(&limit, false);
+        assert_eq!(told(&compiled, &limit), [expected], "{limit}");
+        assert!(compiled.rules.is_none());
+    }
+}
+
+#[test]
+fn a_log_is_told_what_it_costs() {
+    let log = |requests: u32| {
+        let limit = format!("{{unit: day, algorithm: sliding_log, requests_per_unit: {requests}}}");
+        let compiled = compiled(&limit, false);
+        (told(&compiled, &limit), compiled.rules.is_some())
+    };
+    assert_eq!(log(9_999), (vec![], true));
+    let costly = "100000: each counter of this `sliding_log` may keep 100000 hits, which take up to 1600 kB; \
+        `sliding_window` counts nearly the same in two numbers";
+    assert_eq!(log(100_000), (vec![costly.to_owned()], true));
+    let long = "100001: a `sliding_log` of 100001 hits is too long; accepted: 0 to 100000; `sliding_window` counts \
+        nearly the same in two numbers";
+    assert_eq!(log(100_001), (vec![long.to_owned()], false));
+}
+
+#[test]
+fn what_makes_no_list_is_refused_where_it_stands() {
+    let plain = "{unit: day, requests_per_unit: 5}";
+    let several = "a list holds two or more; a single one stands without a dash before its `unit`";
+    for (list, expected) in [
+        ("[]".to_owned(), &*format!("[: this list holds no limit; {several}")),
+        (format!("[{plain}]"), &*format!("[{{unit: this list holds a single limit; {several}")),
+        (
+            format!("[{plain}, {{unit: hour, requests_per_unit: 5}}, x]"),
+            "x: a list of limits holds maps only, this is the text `x`; write `- unit: …`",
+        ),
+        (
+            format!("[{plain}, {{unlimited: true}}]"),
+            "unlimited: what is `unlimited` is no limit among others; leave the item out, or give `rate_limit` \
+             nothing but `unlimited: true`",
+        ),
+        (
+            format!("[{plain}, {{unit: hour, unit_multiplier: 24, requests_per_unit: 6}}]"),
+            "{unit: this limit counts as the one at line 4, column 16 does; leave out the larger of the two, \
+             which never refuses what the smaller lets pass",
+        ),
+        (
+            format!("[{plain}, {{unit: hours, requests_per_unit: 6}}]"),
+            "hours: unknown unit `hours`; did you mean `hour`? accepted, in any case: second, minute, hour, day, \
+             week, month, year",
+        ),
+        (
+            "[{unit: day, requests_per_unit: 5, name: n}, {unit: hour, requests_per_unit: 5, name: m, \
+             replaces: [{name: n}]}]"
+                .to_owned(),
+            "n: this limit replaces `n`, which is beside it in one `rate_limit`; `replaces` names other \
+             limits, which do not count when this one is met",
+        ),
+    ] {
+        let compiled = compiled(&list, false);
+        assert_eq!(told(&compiled, &list), [expected], "{list}");
+        assert!(compiled.rules.is_none());
+    }
+    let wrong_twice = compiled("[{unit: hours}, {unit: day, burst: 1}]", false);
+    assert_eq!(wrong_twice.diagnostics.len(), 2, "{:?}", wrong_twice.diagnostics);
+}
+
+#[test]
+fn two_limits_that_differ_in_kind_or_rate_may_share_a_window() {
+    limits(
+        "[{unit: day, requests_per_unit: 5}, {unit: day, requests_per_unit: 5, algorithm: sliding_window},\n   \
+         {unit: day, requests_per_unit: 5, algorithm: token_bucket}, {unit: day, requests_per_unit: 7,\n   \
+         algorithm: token_bucket, burst: 3}]",
+    );
+}
+
+#[test]
+fn what_does_nothing_beside_unlimited_is_warned_of() {
+    let compiled =
+        compiled("{unlimited: true, unit_multiplier: 2, algorithm: token_bucket, burst: 5}", false);
+    let keys: Vec<_> = compiled.diagnostics.iter().map(|found| &*found.message).collect();
+    let expected = ["unit_multiplier", "algorithm", "burst"]
+        .map(|key| format!("`{key}` does nothing beside `unlimited: true`"));
+    assert_eq!(keys, expected);
+    assert!(compiled.rules.is_some());
+}
+
+#[test]
+fn the_go_service_would_refuse_each_of_them() {
+    let list = "[{unit: day, unit_multiplier: 2, requests_per_unit: 1}, {unit: hour, requests_per_unit: 1, \
+        algorithm: token_bucket, burst: 5}]";
+    let compiled = compiled(list, true);
+    let expected = [
+        ("rate_limit", "a list of limits"),
+        ("unit_multiplier", "`unit_multiplier`"),
+        ("algorithm", "`algorithm`"),
+        ("burst", "`burst`"),
+    ];
+    let help = "leave it out of files that the Go service is to read as well";
+    let expected = expected.map(|(word, what)| format!("{word}: the Go service refuses {what}; {help}"));
+    assert_eq!(told(&compiled, list), expected);
+    assert!(compiled.rules.is_some());
+}
