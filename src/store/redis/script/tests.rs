@@ -227,8 +227,11 @@ fn holds(
 /// The moment of a step, and its hits; most steps stand still.
 fn moment_and_hits(step: Step, now: Time, model: &Model) -> (Time, Hits) {
     let most = u64::from(model.algorithm.whole());
-    let then =
-        if step.pause.1 % 3 > 0 { now.micros() } else { step.moment(now.micros(), model.window, most) };
+    let then = if !step.pause.1.is_multiple_of(3) {
+        now.micros()
+    } else {
+        step.moment(now.micros(), model.window, most)
+    };
     // A moment of 0 is none.
     (Time::from_micros(then.max(1)), step.hits(most))
 }
@@ -414,7 +417,8 @@ fn any_bytes_of_a_states_length_are_taken_for_one() {
             };
             resp::write_command(&mut bytes, words);
             redis.stream.write_all(&bytes).unwrap();
-            (redis.reply(), redis.reply());
+            redis.reply();
+            redis.reply();
             let mut bundle = Bundle::default();
             let mut heard = bundle.ask(|bundle| judge(bundle, &table, at, &models[at], hits));
             redis.exchange(&mut bundle, now);
