@@ -247,11 +247,12 @@ fn a_slot_that_moves_takes_what_was_counted_along() {
                 assert_eq!(admitted, [LIMIT; ALGORITHMS.len()], "of user {user}");
             });
         }
-        for round in 0..6 {
+        // It goes round the three masters, twice.
+        for to in cluster.servers[..3].iter().chain(&cluster.servers[..3]) {
             thread::sleep(Duration::from_millis(50));
-            let from = cluster.owner(slot("{t}")).port;
-            let to = cluster.servers[..3].iter().cycle().skip(round).find(|to| to.port != from);
-            cluster.move_slot(slot("{t}"), to.expect("there are three"));
+            if cluster.owner(slot("{t}")).port != to.port {
+                cluster.move_slot(slot("{t}"), to);
+            }
         }
         stop.store(true, Ordering::Relaxed);
     });

@@ -1,188 +1,38 @@
 //! The scripts on a real Redis, whose time they are told by hand: over random histories everyone who asks is
 //! told what the algorithm itself tells, and what is under a key stays what the algorithm keeps.
 
-use std::{
-    cell::RefCell,
-    collections::HashMap,
-    io::{Read, Write},
-    num::NonZeroU32,
-    os::unix::net::UnixStream,
-    process::{Child, Command, Stdio},
-    thread::sleep,
-    time::Duration,
-};
+mod model;
+mod server;
+
+use std::{cell::RefCell, num::NonZeroU32};
 
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use tempfile::TempDir;
 use tokio::sync::oneshot;
 
-use super::*;
 use crate::{
     algorithm::{
-        Algorithm, FixedWindow, Hits, State, Verdict, Window,
-        kind::Kind as Name,
-        sliding_log::Log,
+        Algorithm, FixedWindow, Hits, Kind as Name, Window,
         tests::{BEGIN, Step, requests, steps, windows},
     },
     clock::Time,
     store::{
         self, looking,
         redis::{
-            bundle::{Answered, Bundle, Guard, Guarded, Judge, Outcome, Shown},
-            failure::{Failure, Kind},
+            bundle::{Answered, Bundle, Guard, Guarded, Judge, Outcome},
+            failure::Kind,
             resp::Reply,
         },
     },
     table::Table,
 };
+use model::Model;
+use server::Redis;
 
 /// Long enough that no key is lost during a test, however busy the machine.
 const SLACK: u32 = 3600;
-
-/// A redis-server of its own. It ends with this.
-struct Redis {
-    process: Child,
-    stream: UnixStream,
-    incoming: Vec<u8>,
-    /// By the hash of each script, that of one which takes the time from two keys.
-    timed: HashMap<String, String>,
-    _dir: TempDir,
-}
-
-impl Redis {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("redis.sock");
-        let process = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
-            .arg(&path)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server can be started");
-        let connect = || UnixStream::connect(&path).inspect_err(|_| sleep(Duration::from_millis(10))).ok();
-        let stream = (0..1000).find_map(|_| connect()).expect("redis-server listens");
-        let mut redis = Self { process, stream, incoming: Vec::new(), timed: HashMap::new(), _dir: dir };
-        for script in [&GIVE_BACK, &COUNT_GUARDED, &STATES, &LOGS, &ASK_GUARDED] {
-            let own = "call('TIME')";
-            assert!(script.text.matches(own).count() <= 1);
-            let text = script.text.replace(own, "{ call('GET', 'second'), call('GET', 'micros') }");
-            let Reply::Text(hash) = redis.ask(&["SCRIPT", "LOAD", &text]) else { panic!("{text}") };
-            redis.timed.insert(script.hash.clone(), String::from_utf8(hash).unwrap());
-        }
-        redis
-    }
-
-    fn ask(&mut self, words: &[&str]) -> Reply {
-        let words: Vec<_> = words.iter().map(|word| word.as_bytes()).collect();
-        let mut bytes = Vec::new();
-        resp::write_command(&mut bytes, &words);
-        self.stream.write_all(&bytes).unwrap();
-        self.reply()
-    }
-
-    fn reply(&mut self) -> Reply {
-        loop {
-            if let Some((reply, length)) = resp::read(&self.incoming).unwrap() {
-                self.incoming.drain(..length);
-                return reply;
-            }
-            let mut part = [0; 4096];
-            let length = self.stream.read(&mut part).unwrap();
-            assert!(length > 0, "redis-server is gone");
-            self.incoming.extend(&part[..length]);
-        }
-    }
-
-    /// What a lane does with a bundle, at this moment.
-    fn exchange(&mut self, bundle: &mut Bundle, now: Time) -> Shown {
-        let (mut written, mut sent) = (Vec::new(), Vec::new());
-        bundle.write(&mut written);
-        let (second, micros) = (now.seconds().to_string(), (now.micros() % 1_000_000).to_string());
-        resp::write_command(
-            &mut sent,
-            &[b"MSET", b"second", second.as_bytes(), b"micros", micros.as_bytes()],
-        );
-        let mut rest = &written[..];
-        while let Ok(Some((Reply::List(words), length))) = resp::read(rest) {
-            resp::begin_command(&mut sent, words.len());
-            for word in words {
-                let Reply::Text(word) = word else { panic!("{word:?}") };
-                let timed = str::from_utf8(&word).ok().and_then(|word| self.timed.get(word));
-                resp::write_word(&mut sent, timed.map_or(&word[..], |timed| timed.as_bytes()));
-            }
-            rest = &rest[length..];
-            if rest.is_empty() {
-                break;
-            }
-        }
-        self.stream.write_all(&sent).unwrap();
-        self.reply();
-        let replies: Vec<_> = (0..bundle.answers()).map(|_| self.reply()).collect();
-        let shown = bundle.deal(replies, |kind, error| Failure::new(kind, error));
-        bundle.clear();
-        shown
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// A key as the algorithm alone would keep it.
-#[derive(Clone, Debug)]
-struct Model {
-    algorithm: Algorithm,
-    window: Window,
-    state: State,
-    log: Log,
-}
-
-impl Model {
-    fn new((algorithm, window): (Algorithm, Window)) -> Self {
-        Self { algorithm, window, state: State::default(), log: Log::default() }
-    }
-
-    fn ask(&mut self, hits: Hits, now: Time) -> store::Outcome {
-        let verdict: Verdict;
-        match self.algorithm {
-            Algorithm::FixedWindow(limit) => {
-                // Its key is of one window, so that another begins with nothing.
-                let state = if self.state.end > now { self.state } else { State::default() };
-                (self.state, _) = limit.ask(state, hits, now);
-                return store::Outcome::Counted(self.state.number);
-            }
-            Algorithm::SlidingWindow(limit) => (self.state, verdict) = limit.ask(self.state, hits, now),
-            Algorithm::Bucket(limit) => (self.state, verdict) = limit.ask(self.state, hits, now),
-            Algorithm::SlidingLog(limit) => verdict = limit.ask(&mut self.log, hits, now),
-        }
-        store::Outcome::Judged(verdict)
-    }
-
-    fn would_be_over(&self, hits: Hits, now: Time) -> bool {
-        match self.clone().ask(hits, now) {
-            store::Outcome::Counted(after) => after > u64::from(self.algorithm.whole()),
-            store::Outcome::Judged(verdict) => !verdict.admitted,
-        }
-    }
-
-    /// The key, which for a fixed window tells when it began.
-    fn name(&self, key: usize, now: Time) -> String {
-        match self.algorithm {
-            Algorithm::FixedWindow(limit) => format!("key {key} {}", limit.window.start(now)),
-            _ => format!("key {key}"),
-        }
-    }
-
-    fn judge(&self) -> Judge {
-        Judge::new(self.algorithm, || SLACK).expect("a script knows it")
-    }
-}
 
 fn scripted() -> impl Strategy<Value = (Algorithm, Window)> {
     let name = prop::sample::select(&Name::ALL[1..]);
@@ -227,10 +77,10 @@ fn holds(
 /// The moment of a step, and its hits; most steps stand still.
 fn moment_and_hits(step: Step, now: Time, model: &Model) -> (Time, Hits) {
     let most = u64::from(model.algorithm.whole());
-    let then = if !step.pause.1.is_multiple_of(3) {
-        now.micros()
-    } else {
+    let then = if step.pause.1.is_multiple_of(3) {
         step.moment(now.micros(), model.window, most)
+    } else {
+        now.micros()
     };
     // A moment of 0 is none.
     (Time::from_micros(then.max(1)), step.hits(most))
@@ -406,8 +256,7 @@ fn any_bytes_of_a_states_length_are_taken_for_one() {
             let key = format!("key {at}");
             let noise =
                 [step.pause.1, step.hits.1, now.micros(), step.hits.1 >> 40].map(u64::to_le_bytes).concat();
-            let mut bytes = Vec::new();
-            resp::write_command(&mut bytes, &[b"DEL", key.as_bytes()]);
+            redis.ask(&["DEL", key.as_str()]);
             let words: &[&[u8]] = match models[at].algorithm {
                 Algorithm::SlidingLog(_) => {
                     &[b"RPUSH", key.as_bytes(), &noise[..11], &noise[5..16], &noise[16..27]]
@@ -415,10 +264,7 @@ fn any_bytes_of_a_states_length_are_taken_for_one() {
                 Algorithm::Bucket(_) => &[b"SET", key.as_bytes(), &noise[..19]],
                 _ => &[b"SET", key.as_bytes(), &noise[..13]],
             };
-            resp::write_command(&mut bytes, words);
-            redis.stream.write_all(&bytes).unwrap();
-            redis.reply();
-            redis.reply();
+            redis.ask(words);
             let mut bundle = Bundle::default();
             let mut heard = bundle.ask(|bundle| judge(bundle, &table, at, &models[at], hits));
             redis.exchange(&mut bundle, now);
