@@ -18,6 +18,8 @@ use crate::support::{
     steady::{Asked, Outcome, Verdict, quantile},
 };
 
+// Sliding windows, logs and buckets, which scripts count.
+mod algorithms;
 // Servers that are not what they should be, and values that are no counters.
 mod bad_input;
 // Keys that are over their limit cost Redis nothing.

@@ -103,6 +103,12 @@ impl Bucket {
         self.leaky
     }
 
+    /// The state of a bucket that will be full so many ticks after this second.
+    #[must_use]
+    pub const fn full_at(self, second: u64, ticks: u64) -> State {
+        self.state(second.saturating_mul(self.ticks_per_second).saturating_add(ticks))
+    }
+
     /// How many hits it holds.
     #[must_use]
     pub const fn burst(self) -> u64 {

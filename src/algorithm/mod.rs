@@ -16,7 +16,7 @@ pub mod sliding_window;
 pub mod window;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use fixed_window::FixedWindow;
 pub use gcra::Bucket;

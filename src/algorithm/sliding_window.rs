@@ -118,7 +118,9 @@ impl SlidingWindow {
         WHOLE.saturating_sub(overlap) * self.window.seconds()
     }
 
-    fn state(self, counts: Counts) -> State {
+    /// What is kept of these counts.
+    #[must_use]
+    pub fn state(self, counts: Counts) -> State {
         State {
             number: u64::from(counts.last) << 32 | u64::from(counts.this),
             end: Time::from_seconds(counts.start.seconds() + 2 * self.window.seconds()),

@@ -10,7 +10,7 @@ mod doubles;
 mod windows;
 
 /// The start of most histories: an odd moment of 2026.
-const BEGIN: u64 = 1_795_276_800_123_457;
+pub(crate) const BEGIN: u64 = 1_795_276_800_123_457;
 
 /// The end of histories, in 2079: some states have room until 2106.
 const LATEST: u64 = BEGIN + 53 * 365 * 86_400_000_000;
@@ -68,12 +68,12 @@ impl Limit for SlidingLog {
 
 /// One step of a history: a kind and a number, which mean something once a limit is known.
 #[derive(Clone, Copy, Debug)]
-struct Step {
-    pause: (u64, u64),
-    hits: (u64, u64),
+pub(crate) struct Step {
+    pub(crate) pause: (u64, u64),
+    pub(crate) hits: (u64, u64),
 }
 
-fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     let step = any::<(u64, u64)>()
         .prop_map(|(pause, hits)| Step { pause: (pause % 12, pause / 12), hits: (hits % 10, hits / 10) });
     prop::collection::vec(step, 1..most)
@@ -81,7 +81,7 @@ fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 
 impl Step {
     /// The moment of this step, after one at `now`.
-    fn moment(self, now: u64, window: Window, most: u64) -> u64 {
+    pub(crate) fn moment(self, now: u64, window: Window, most: u64) -> u64 {
         let (long, micros) = (self.pause.1, window.micros());
         let up_to = |most: u64| long % most.max(1);
         let then = match self.pause.0 {
@@ -106,7 +106,7 @@ impl Step {
         }
     }
 
-    fn hits(self, most: u64) -> Hits {
+    pub(crate) fn hits(self, most: u64) -> Hits {
         let many = self.hits.1;
         match self.hits.0 {
             0..=3 => Hits::Take(1),
@@ -120,12 +120,12 @@ impl Step {
     }
 }
 
-fn windows() -> impl Strategy<Value = Window> {
+pub(crate) fn windows() -> impl Strategy<Value = Window> {
     let usual = prop::sample::select(vec![1, 7, 60, 900, 3600, 86_400, 315_360_000]);
     prop_oneof![3 => usual, 1 => 1..=315_360_000_u64].prop_map(|seconds| Window::of_seconds(seconds).unwrap())
 }
 
-fn requests() -> impl Strategy<Value = u32> {
+pub(crate) fn requests() -> impl Strategy<Value = u32> {
     let usual = prop::sample::select(vec![0, 1, 2, 3, 7, 10, 100, 1000, 1_000_000, 4_294_967_291, u32::MAX]);
     prop_oneof![3 => usual, 1 => 1..200_u32, 1 => any::<u32>()]
 }

@@ -100,6 +100,9 @@ impl Kind {
 
     /// The kind of an error that Redis answered.
     pub(super) fn of_answer(error: &str) -> Self {
+        // What went wrong within a script is told behind where, by servers before Redis 7.
+        let inner = error.strip_prefix("ERR Error running script").and_then(|told| told.rsplit_once(": -"));
+        let error = inner.map_or(error, |(_, inner)| inner);
         match error.split(' ').next().unwrap_or_default() {
             "LOADING" | "MASTERDOWN" => Self::Loading,
             "READONLY" => Self::ReadOnly,
@@ -144,6 +147,10 @@ mod tests {
             ("MOVED 3999 127.0.0.1:6381", Kind::Moved),
             ("ERR value is not an integer or out of range", Kind::NotANumber),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", Kind::NotANumber),
+            (
+                "ERR Error running script (call to f_a1): @user_script:9: @user_script: 9: -READONLY You can't write.",
+                Kind::ReadOnly,
+            ),
             ("ERR unknown command", Kind::Other),
             ("", Kind::Other),
         ] {

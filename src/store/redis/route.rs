@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     RedisStore, SEAT,
-    bundle::{Answered, Bundle, Guarded, Outcome},
+    bundle::{self, Answered, Bundle, Guard, Guarded, Judge, Outcome},
     lane::Lane,
     pool::Pool,
     topology::slots,
@@ -20,7 +20,7 @@ use crate::{
     clock::Time,
     rules::Unit,
     settings::redis::RedisAddress,
-    store::{self, Applied, Batch, Check, Counting, FailureReason, StoreError, looking},
+    store::{Applied, Batch, Check, Counting, FailureReason, StoreError, looking},
 };
 
 /// A check is sent on so many times before the servers are found to point at each other.
@@ -75,9 +75,8 @@ impl RedisStore {
         if let Some(OneStep { pool, lane }) = self.one_step(batch)? {
             let guarded = batch.checks().iter().map(|check| Guarded {
                 key: batch.key(check),
-                limit: check.limit.requests_per_unit,
+                by: guard(pool, check),
                 hits: check.hits,
-                seconds: pool.shared.seen.seconds(check.limit),
             });
             let answered = lane.ask(batch.checks().len(), |bundle| bundle.count_guarded(guarded))?;
             let asked = Asked { checks: (0..batch.checks().len()).collect(), answered, lane };
@@ -201,21 +200,17 @@ impl RedisStore {
         let lane = if let Some(lane) = known {
             lane
         } else {
-            // The server is not known yet: the servers are being asked about each other.
-            let mut changes = pool.shared.topology.changes();
-            pool.shared.topology.doubt();
-            let _ = timeout_at(deadline, changes.changed()).await;
+            if !bundle::cannot_count_together(&moved.words) {
+                // The server is not known yet: the servers are being asked about each other.
+                let mut changes = pool.shared.topology.changes();
+                pool.shared.topology.doubt();
+                let _ = timeout_at(deadline, changes.changed()).await;
+            }
             pool.lane(batch.key(check), SEAT.get())?
         };
         let asking = ask && to.as_ref() == Some(lane.address());
         let answered = lane.ask(1, |bundle| {
-            let (key, id) = (batch.key(check), pool.shared.seen.id(batch.key(check)));
-            match hits(moved.place, check) {
-                Hits::Take(hits) if asking => {
-                    bundle.count_asking(key, id, hits, pool.shared.seen.expiry(id, check.limit, now));
-                }
-                _ => add(bundle, pool, batch, moved.place, hits, now),
-            }
+            bundle.ask_alone(asking, |bundle| add(bundle, pool, batch, moved.place, hits, now));
         })?;
         Ok(Asked { checks: SmallVec::from_slice(&[moved.place]), answered, lane })
     }
@@ -226,7 +221,7 @@ impl RedisStore {
         let mut moved = Vec::new();
         for (place, outcome) in asked.checks.into_iter().zip(outcomes) {
             match outcome {
-                Outcome::Count(after) => batch.set(place, store::Outcome::Counted(after)),
+                Outcome::Told(outcome) => batch.set(place, outcome),
                 Outcome::Elsewhere(words) => {
                     moved.push(Moved { place, words, from: asked.lane.address().clone() });
                 }
@@ -282,9 +277,24 @@ fn add(
 ) {
     let check = &batch.checks()[place];
     let key = batch.key(check);
-    let id = pool.shared.seen.id(key);
-    match hits(place, check) {
-        Hits::Take(hits) => bundle.count(key, id, hits, pool.shared.seen.expiry(id, check.limit, now)),
-        Hits::GiveBack(hits) => bundle.give_back(key, id, hits),
+    let (seen, hits) = (&pool.shared.seen, hits(place, check));
+    let id = seen.id(key);
+    match (Judge::new(check.limit.algorithm, || seen.slack()), hits) {
+        (Some(judge), hits) => {
+            // Only in a cluster are there keys that cannot be counted together.
+            let slot = if pool.is_cluster() { slots::slot(key.as_bytes()) } else { 0 };
+            bundle.judge(key, id, slot, judge, hits);
+        }
+        (None, Hits::Take(hits)) => bundle.count(key, id, hits, seen.expiry(id, check.limit, now)),
+        (None, Hits::GiveBack(hits)) => bundle.give_back(key, id, hits),
+    }
+}
+
+/// What a check is held against that counts together with others.
+fn guard(pool: &Pool, check: &Check<'_>) -> Guard {
+    let seen = &pool.shared.seen;
+    match Judge::new(check.limit.algorithm, || seen.slack()) {
+        Some(judge) => Guard::Judge(judge),
+        None => Guard::Count { limit: check.limit.requests_per_unit, seconds: seen.seconds(check.limit) },
     }
 }

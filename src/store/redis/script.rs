@@ -42,17 +42,27 @@ impl Script {
 }
 
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $name:ident = $file:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $($file:literal)+;)*) => {
         $($(#[$doc])* pub(super) static $name: Script = Script {
-            text: include_str!($file),
-            hash: LazyLock::new(|| redis::Script::new(include_str!($file)).get_hash().to_owned()),
+            text: concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+),
+            hash: LazyLock::new(|| redis::Script::new($name.text).get_hash().to_owned()),
         };)*
     };
 }
 
 scripts! {
     /// One key, and the hits that are taken off it.
-    GIVE_BACK = "scripts/give_back.lua";
+    GIVE_BACK = "give_back";
     /// Keys, and for each the hits (negative when given back), the limit and the seconds to live.
-    COUNT_GUARDED = "scripts/count_guarded.lua";
+    COUNT_GUARDED = "count_guarded";
+    /// Keys of buckets and sliding windows, a byte for each that tells its argument, and arguments as
+    /// `bundle::judge` writes them.
+    STATES = "begin" "keep" "bucket" "sliding_window" "each";
+    /// Keys of sliding logs, and the same.
+    LOGS = "begin" "sliding_log" "each_log";
+    /// Keys of any kind, and an argument for each, as `bundle::guard` writes them.
+    ASK_GUARDED = "begin" "keep" "bucket" "sliding_window" "sliding_log" "ask_guarded";
 }
+
+#[cfg(test)]
+mod tests;

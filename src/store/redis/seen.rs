@@ -48,7 +48,12 @@ impl Seen {
 
     /// The window's length, and a part of the jitter.
     pub(super) fn seconds(&self, limit: &Limit) -> u32 {
-        u32::try_from(limit.window().seconds() + random::below(self.jitter)).unwrap_or(u32::MAX)
+        u32::try_from(limit.window().seconds()).unwrap_or(u32::MAX).saturating_add(self.slack())
+    }
+
+    /// A part of the jitter.
+    pub(super) fn slack(&self) -> u32 {
+        u32::try_from(random::below(self.jitter)).unwrap_or(u32::MAX)
     }
 
     /// The server has answered that the key exists and expires.

@@ -5,7 +5,14 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::table::Table;
+use crate::{
+    algorithm::{Kind, Window, fixed_window},
+    store::redis::{
+        failure,
+        resp::{self, Reply},
+    },
+    table::Table,
+};
 
 /// Reads commands as Redis does and carries them out, as far as counting goes.
 #[derive(Default)]
@@ -71,10 +78,9 @@ impl Server {
         let mut replies = self.serve(&bytes);
         assert_eq!(replies.len(), bundle.answers());
         let unknown = bundle.unknown_scripts(&replies);
-        let places: Vec<_> = unknown.iter().map(|(place, _)| *place).collect();
         bytes.clear();
-        bundle.write_with_scripts(&places, &mut bytes);
-        for ((_, at), reply) in unknown.into_iter().zip(self.serve(&bytes)) {
+        bundle.write_with_scripts(&unknown, &mut bytes);
+        for (at, reply) in unknown.iter().flat_map(|unknown| unknown.answers()).zip(self.serve(&bytes)) {
             replies[at] = reply;
         }
         bundle.deal(replies, |kind, error| Failure::new(kind, format!("redis a:1: {error}")))
@@ -86,7 +92,7 @@ const HOUR: Expiry = Expiry { seconds: 3600, end: Time::from_seconds(7200), told
 fn counts(answered: Answered) -> Vec<u64> {
     let outcomes = answered.unwrap();
     let count = |outcome: &Outcome| match outcome {
-        Outcome::Count(count) => *count,
+        Outcome::Told(store::Outcome::Counted(count)) => *count,
         other => panic!("{other:?}"),
     };
     outcomes.iter().map(count).collect()
@@ -193,7 +199,9 @@ fn one_key_that_fails_fails_its_callers_alone() {
     let mut bundle = Bundle::default();
     let mut good = bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, HOUR));
     let mut bad = bundle.ask(|bundle| bundle.count("b", table.key("b"), 1, HOUR));
-    let mut moved = bundle.ask(|bundle| bundle.count_asking("c", table.key("c"), 1, HOUR));
+    let mut moved = bundle.ask(|bundle| {
+        bundle.ask_alone(true, |bundle| bundle.count("c", table.key("c"), 1, HOUR));
+    });
     let error = |text: &str| Reply::Error(text.to_owned());
     let replies = vec![
         Reply::Integer(5),
@@ -207,10 +215,68 @@ fn one_key_that_fails_fails_its_callers_alone() {
     let shown = bundle.deal(replies, |kind, error| Failure::new(kind, error));
     assert_eq!(
         shown.failures.iter().map(|failure| failure.kind).collect::<Vec<_>>(),
-        [Kind::NotANumber, Kind::Moved]
+        [failure::Kind::NotANumber, failure::Kind::Moved]
     );
     assert_eq!(counts(good.try_recv().unwrap()), [5]);
     assert!(matches!(bad.try_recv().unwrap().unwrap()[..], [Outcome::Failed(_)]));
     let [Outcome::Elsewhere(words)] = &moved.try_recv().unwrap().unwrap()[..] else { panic!("not moved") };
     assert_eq!(&**words, "MOVED 7 127.0.0.1:7001");
+}
+
+#[test]
+fn keys_that_a_script_counts_are_one_command_and_what_is_asked_alike_is_said_once() {
+    let table = Table::<()>::new(1000);
+    let mut bundle = Bundle::default();
+    let limit = |requests| {
+        let minute = Window::of_seconds(60).unwrap();
+        Judge::new(Kind::TokenBucket.at(requests, minute, None), || 0).unwrap()
+    };
+    let judge = |bundle: &mut Bundle, number: usize, slot, judge, hits| {
+        let key = format!("key {number}");
+        drop(bundle.ask(|bundle| bundle.judge(&key, table.key(&key), slot, judge, hits)));
+    };
+    // Each key twice; every tenth of another limit; then as many hits of one as of none before.
+    for number in (0..300).chain(0..300) {
+        let requests = if number % 10 == 0 { 9 } else { 5 };
+        judge(&mut bundle, number, 0, limit(requests), Hits::Take(1));
+    }
+    judge(&mut bundle, 7, 0, limit(5), Hits::Take(3));
+    // In another slot.
+    judge(&mut bundle, 1000, 1, limit(5), Hits::Take(1));
+    let mut bytes = Vec::new();
+    bundle.write(&mut bytes);
+    let mut commands = Vec::new();
+    while let Ok(Some((Reply::List(words), length))) = resp::read(&bytes) {
+        bytes.drain(..length);
+        let number = |word: &Reply| match word {
+            Reply::Text(word) => str::from_utf8(word).unwrap().parse::<usize>().unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let keys = number(&words[2]);
+        // Behind the keys, what tells which argument is whose.
+        commands.push((keys, words.len() - 3 - keys - 1));
+    }
+    assert_eq!(commands, [(255, 3), (45, 2), (1, 1)]);
+    assert_eq!((bundle.answers(), bundle.checks()), (3, 602));
+}
+
+#[test]
+fn keys_that_cannot_be_counted_together_are_to_be_asked_alone() {
+    let table = Table::<()>::new(10);
+    let mut bundle = Bundle::default();
+    let log = Kind::SlidingLog.at(5, Window::of_seconds(60).unwrap(), None);
+    let judge = Judge::new(log, || 0).unwrap();
+    let error = "TRYAGAIN Multiple keys request during rehashing of slot";
+    for (keys, is_elsewhere) in [(2, true), (1, false)] {
+        let mut heard: Vec<_> = ["a", "b"][..keys]
+            .iter()
+            .map(|key| bundle.ask(|bundle| bundle.judge(key, table.key(key), 0, judge, Hits::Take(1))))
+            .collect();
+        bundle.deal(vec![Reply::Error(error.to_owned())], |kind, error| Failure::new(kind, error));
+        for heard in &mut heard {
+            let heard = heard.try_recv().unwrap().unwrap();
+            assert_eq!(matches!(heard[..], [Outcome::Elsewhere(_)]), is_elsewhere, "{heard:?}");
+        }
+        bundle.clear();
+    }
 }

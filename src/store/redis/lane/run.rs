@@ -1,69 +1,31 @@
-//! One connection to one server, and what waits for it.
-//!
-//! While a pipeline is on its way, what is asked meanwhile gathers into the next one; when nothing is on
-//! its way, nothing waits. A server that does not answer in time is not asked any more: the lane is shut,
-//! and callers hear so within microseconds, until a probe is answered in time.
+//! The one who keeps a lane's connection: dials, sends what waits, hands out what comes, and asks a server that
+//! was late whether it is back.
 
-use std::{
-    convert::Infallible,
-    future::poll_fn,
-    mem,
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::Poll,
-    time::Duration,
-};
+use std::{convert::Infallible, future::poll_fn, mem, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use tokio::{
-    sync::{Notify, oneshot},
     task::yield_now,
     time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
-use tracing::info;
 
-use super::{
-    bundle::{Answered, Bundle, Shown},
-    failure::{Failure, Kind},
-    line::Line,
-    pace::Pace,
-    pool::Shared,
-    resp::{self, Reply},
-    wire::Wire,
-};
+use super::{Ending, Lane, SILENCE, store_error};
 use crate::{
     clock::{Clock, SystemClock},
-    settings::redis::RedisAddress,
-    store::{FailureReason, StoreError},
+    store::{
+        FailureReason,
+        redis::{
+            bundle::{Bundle, Shown},
+            failure::{Failure, Kind},
+            line::Line,
+            pace::Pace,
+            resp::{self, Reply},
+            wire::Wire,
+        },
+    },
 };
-
-/// A server that owes answers for so long is left: the network may have forgotten the connection.
-const SILENCE: Duration = Duration::from_millis(500);
 
 /// A connection that ends sooner than this was not worth opening at once again.
 const BRIEF: Duration = Duration::from_millis(500);
-
-/// A connection to a server, made again whenever it is lost.
-pub(super) struct Lane {
-    address: RedisAddress,
-    shared: Arc<Shared>,
-    state: Mutex<State>,
-    /// There is something to do.
-    work: Notify,
-}
-
-#[derive(Default)]
-struct State {
-    /// What waits, and since when.
-    pending: Bundle,
-    since: Option<Instant>,
-    /// Why nothing is asked now.
-    shut: Option<StoreError>,
-    connected: bool,
-    /// Nobody looks at what waits unless woken.
-    idle: bool,
-    /// The server is not to be asked any more.
-    ended: bool,
-}
 
 /// Why a connection was left.
 enum Left {
@@ -80,69 +42,8 @@ impl From<Failure> for Left {
 }
 
 impl Lane {
-    pub(super) fn new(address: RedisAddress, shared: Arc<Shared>) -> Self {
-        Self { address, shared, state: Mutex::default(), work: Notify::new() }
-    }
-
-    /// Where it leads.
-    pub(super) fn address(&self) -> &RedisAddress {
-        &self.address
-    }
-
-    /// Asks `checks` checks, which `fill` adds. The answer comes within the operation's time-out.
-    ///
-    /// # Errors
-    /// When nothing is asked now, or too much waits already.
-    pub(super) fn ask(
-        &self,
-        checks: usize,
-        fill: impl FnOnce(&mut Bundle),
-    ) -> Result<oneshot::Receiver<Answered>, StoreError> {
-        let mut state = self.lock();
-        if let Some(error) = &state.shut {
-            return Err(error.clone());
-        }
-        let waiting = state.pending.checks();
-        if waiting > 0 && waiting + checks > self.shared.bounds.max_queued {
-            drop(state);
-            return Err(self.queue_full());
-        }
-        state.since.get_or_insert_with(Instant::now);
-        let answered = state.pending.ask(fill);
-        let wake = mem::take(&mut state.idle);
-        drop(state);
-        if wake {
-            self.work.notify_one();
-        }
-        Ok(answered)
-    }
-
-    /// Checks that wait.
-    pub(super) fn waiting(&self) -> usize {
-        self.lock().pending.checks()
-    }
-
-    /// True when there is a connection that answers in time.
-    pub(super) fn is_open(&self) -> bool {
-        let state = self.lock();
-        state.connected && state.shut.is_none()
-    }
-
-    /// True when nothing is asked now.
-    pub(super) fn is_shut(&self) -> bool {
-        self.lock().shut.is_some()
-    }
-
-    /// The server is not to be asked any more.
-    pub(super) fn end(&self) {
-        let mut state = self.lock();
-        state.ended = true;
-        drop(state);
-        self.work.notify_one();
-    }
-
     /// Keeps a connection, and sends what waits; until the lane ends.
-    pub(super) async fn run(self: Arc<Self>) {
+    pub(in crate::store::redis) async fn run(self: Arc<Self>) {
         let _end = Ending(&self);
         let mut pace = Pace::at_start(&self.shared.startup);
         let (mut again, mut must_be_master) = (false, self.shared.only_masters);
@@ -326,24 +227,6 @@ impl Lane {
         state.since.get_or_insert_with(Instant::now);
     }
 
-    /// Nothing is asked any more until the server is back.
-    fn shut(&self, reason: FailureReason, failure: &Failure) {
-        self.shared.meters.failed(failure);
-        let mut state = self.lock();
-        state.shut = Some(store_error(FailureReason::Unavailable, failure));
-        state.since = None;
-        let mut pending = mem::take(&mut state.pending);
-        drop(state);
-        pending.fail(&store_error(reason, failure));
-    }
-
-    fn reopen(&self) {
-        let was_shut = self.lock().shut.take().is_some();
-        if was_shut {
-            info!("redis {}: it answers in time, and is asked again", self.address);
-        }
-    }
-
     /// Fails what waits when its time is over. For as long as nobody is there to be asked.
     async fn fail_overdue(&self) -> Infallible {
         loop {
@@ -373,54 +256,6 @@ impl Lane {
         sleep(pause).await;
         self.lock().ended
     }
-
-    fn overdue(&self) -> Failure {
-        let timeout = self.shared.bounds.timeout;
-        let message = format!("redis {}: no answer within {timeout:?} (REDIS_TIMEOUT)", self.address);
-        Failure::new(Kind::Timeout, message)
-    }
-
-    fn silent(&self, owed: usize) -> Failure {
-        let message =
-            format!("redis {}: {owed} answers are owed for {SILENCE:?}, so it is dialled anew", self.address);
-        Failure::new(Kind::Timeout, message)
-    }
-
-    fn answered_with(&self, kind: Kind, error: &str) -> Failure {
-        let error: String = error.chars().take(200).collect();
-        Failure::new(kind, format!("redis {}: it answered \"{error}\"{}", self.address, kind.hint()))
-    }
-
-    fn queue_full(&self) -> StoreError {
-        let most = self.shared.bounds.max_queued;
-        let message = format!("redis {}: {most} checks wait already (REDIS_MAX_QUEUED)", self.address);
-        StoreError { reason: FailureReason::QueueFull, message: message.into() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Shuts the lane when nobody runs it any more, so that no caller waits for ever.
-struct Ending<'a>(&'a Lane);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        let message = format!("redis {}: it is not asked any more", self.0.address);
-        self.0.shut_for_good(&StoreError { reason: FailureReason::Unavailable, message: message.into() });
-    }
-}
-
-impl Lane {
-    fn shut_for_good(&self, error: &StoreError) {
-        let mut state = self.lock();
-        state.shut = Some(error.clone());
-        state.connected = false;
-        let mut pending = mem::take(&mut state.pending);
-        drop(state);
-        pending.fail(error);
-    }
 }
 
 /// Sends a bundle and waits for its answers.
@@ -432,10 +267,10 @@ async fn exchange(line: &mut Line, bundle: &Bundle) -> Result<Vec<Reply>, Failur
     }
     let unknown = bundle.unknown_scripts(&replies);
     if !unknown.is_empty() {
-        let places: Vec<usize> = unknown.iter().map(|(command, _)| *command).collect();
-        line.send(places.len(), |into| bundle.write_with_scripts(&places, into)).await?;
-        for (_, reply) in unknown {
-            replies[reply] = line.receive().await?;
+        let answers = || unknown.iter().flat_map(|unknown| unknown.answers());
+        line.send(answers().count(), |into| bundle.write_with_scripts(&unknown, into)).await?;
+        for place in answers() {
+            replies[place] = line.receive().await?;
         }
     }
     Ok(replies)
@@ -457,8 +292,4 @@ async fn in_time<T>(deadline: Instant, future: impl Future<Output = T>) -> Optio
         })
     })
     .await
-}
-
-fn store_error(reason: FailureReason, failure: &Failure) -> StoreError {
-    StoreError { reason, message: failure.message.as_str().into() }
 }

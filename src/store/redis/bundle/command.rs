@@ -1,0 +1,151 @@
+//! The commands of a pipeline: how each is written, and how many answers it gets.
+
+use std::ops::Range;
+
+use super::{Bundle, Expiry, guard::Guarding, judge::Judging};
+use crate::{
+    store::redis::{
+        resp::{self, Reply},
+        script::{self, Form},
+    },
+    table::Key,
+};
+
+pub(super) struct Command {
+    /// Its key, where it has one.
+    pub(super) key: Range<u32>,
+    /// The key's slot is on its way to the server that is asked.
+    pub(super) asking: bool,
+    pub(super) kind: CommandKind,
+}
+
+pub(super) enum CommandKind {
+    /// `INCRBY`, or `GET` when nothing is added; then `EXPIRE` where it is to be told.
+    Count { id: Key, added: u64, expiry: Expiry },
+    /// Takes off, but never below 0.
+    GiveBack { hits: u64 },
+    /// Keys that a script counts, each for itself.
+    Judge(Judging),
+    /// Several keys in one step.
+    Guard(Guarding),
+    /// Gives an expiry to a key that has lost its own.
+    Expire { seconds: u32 },
+}
+
+/// A command whose script the server did not know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::store::redis) struct Unknown {
+    command: usize,
+    /// The places of its answers.
+    first: usize,
+    end: usize,
+}
+
+impl Unknown {
+    /// The places of its answers.
+    pub(in crate::store::redis) fn answers(self) -> Range<usize> {
+        self.first..self.end
+    }
+}
+
+impl Command {
+    /// How many answers it gets.
+    pub(super) fn answers(&self) -> usize {
+        let told = match &self.kind {
+            CommandKind::Count { added, expiry, .. } => *added > 0 && expiry.told,
+            _ => false,
+        };
+        1 + usize::from(self.asking) + usize::from(told)
+    }
+
+    /// How many keys it has.
+    pub(super) fn keys(&self) -> usize {
+        match &self.kind {
+            CommandKind::Judge(judging) => judging.keys(),
+            CommandKind::Guard(guarding) => guarding.keys(),
+            _ => 1,
+        }
+    }
+
+    fn is_scripted(&self) -> bool {
+        matches!(self.kind, CommandKind::GiveBack { .. } | CommandKind::Judge(_) | CommandKind::Guard(_))
+    }
+}
+
+impl Bundle {
+    /// Writes the pipeline.
+    pub(in crate::store::redis) fn write(&self, into: &mut Vec<u8>) {
+        for command in &self.commands {
+            self.write_command(command, into, Form::Hash);
+        }
+    }
+
+    /// Writes these commands with the whole text of their scripts.
+    pub(in crate::store::redis) fn write_with_scripts(&self, unknown: &[Unknown], into: &mut Vec<u8>) {
+        for command in unknown.iter().filter_map(|unknown| self.commands.get(unknown.command)) {
+            self.write_command(command, into, Form::Text);
+        }
+    }
+
+    fn write_command(&self, command: &Command, into: &mut Vec<u8>, form: Form) {
+        let key = self.key(command);
+        if command.asking {
+            resp::write_command(into, &[b"ASKING"]);
+        }
+        match &command.kind {
+            CommandKind::Count { added: 0, .. } => resp::write_command(into, &[b"GET", key]),
+            CommandKind::Count { added, expiry, .. } => {
+                resp::begin_command(into, 3);
+                resp::write_word(into, b"INCRBY");
+                resp::write_word(into, key);
+                resp::write_number(into, *added);
+                if expiry.told {
+                    write_expire(into, key, expiry.seconds);
+                }
+            }
+            CommandKind::GiveBack { hits } => {
+                script::GIVE_BACK.begin(into, form, 1, 1);
+                resp::write_word(into, key);
+                resp::write_number(into, *hits);
+            }
+            CommandKind::Judge(judging) => judging.write(into, form),
+            CommandKind::Guard(guard) => guard.write(into, form),
+            CommandKind::Expire { seconds } => write_expire(into, key, *seconds),
+        }
+    }
+
+    /// How many answers the pipeline gets.
+    pub(in crate::store::redis) fn answers(&self) -> usize {
+        self.commands.iter().map(Command::answers).sum()
+    }
+
+    /// The commands whose script the server did not know.
+    pub(in crate::store::redis) fn unknown_scripts(&self, replies: &[Reply]) -> Vec<Unknown> {
+        let mut unknown = Vec::new();
+        let mut first = 0;
+        for (place, command) in self.commands.iter().enumerate() {
+            let end = first + command.answers();
+            let is_unknown = || match replies.get(end - 1) {
+                Some(Reply::Error(error)) => error.starts_with("NOSCRIPT"),
+                _ => false,
+            };
+            if command.is_scripted() && is_unknown() {
+                unknown.push(Unknown { command: place, first, end });
+            }
+            first = end;
+        }
+        unknown
+    }
+
+    /// The key of a command that has one.
+    pub(super) fn key(&self, command: &Command) -> &[u8] {
+        self.keys.get(command.key.start as usize..command.key.end as usize).unwrap_or_default()
+    }
+}
+
+fn write_expire(into: &mut Vec<u8>, key: &[u8], seconds: u32) {
+    resp::begin_command(into, 3);
+    resp::write_word(into, b"EXPIRE");
+    resp::write_word(into, key);
+    resp::write_number(into, u64::from(seconds));
+}

@@ -1,0 +1,251 @@
+//! What waits for one connection, made into one pipeline: hits on one key are one command, keys that a script
+//! counts are one command together, and what came of it is dealt out in the order of asking, so that every
+//! caller sees what it would have seen alone.
+//!
+//! Nothing here waits or knows a socket: a lane fills a bundle, sends what [`Bundle::write`] writes, and
+//! hands what came back to [`Bundle::deal`]. `command` is what is sent, `deal` what is made of the answers;
+//! `judge` is both for keys that a script counts (`kept` reads what it tells), `guard` for checks that count
+//! only together.
+
+mod command;
+mod deal;
+mod guard;
+mod judge;
+mod kept;
+
+use std::{ops::Range, sync::Arc};
+
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::failure::Failure;
+use crate::{
+    algorithm::Hits,
+    clock::Time,
+    store::{self, StoreError},
+    table::Key,
+};
+use command::{Command, CommandKind};
+use guard::Guarding;
+use judge::Judging;
+pub(super) use {
+    deal::{Shown, cannot_count_together},
+    guard::{Guard, Guarded},
+    judge::Judge,
+};
+
+/// What became of one check.
+#[derive(Clone, Debug)]
+pub(super) enum Outcome {
+    /// What the counter says.
+    Told(store::Outcome),
+    /// Not counted here: the server named another, or cannot count it together with others, in these words.
+    Elsewhere(Arc<str>),
+    /// Not counted.
+    Failed(Arc<Failure>),
+}
+
+/// What a caller hears: an outcome for each of its checks, in its order.
+pub(super) type Answered = Result<SmallVec<[Outcome; 2]>, StoreError>;
+
+/// Adding more than this is adding this: it is beyond every limit, and 1,000 such hits do not overflow a
+/// counter of Redis. It is also the largest number to which a script counts exactly.
+const MOST_HITS: u64 = 1 << 53;
+
+/// How long a counter lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Expiry {
+    /// Seconds from now.
+    pub(super) seconds: u32,
+    /// When its window ends.
+    pub(super) end: Time,
+    /// Whether it is told to the server: false when this process has told it in this window.
+    pub(super) told: bool,
+}
+
+/// A pipeline in the making.
+#[derive(Default)]
+pub(super) struct Bundle {
+    /// The keys of commands that have one, one behind the other.
+    keys: Vec<u8>,
+    commands: Vec<Command>,
+    /// What counts a key, while later hits may still join it.
+    counting: HashMap<Key, Place>,
+    /// The command that the next key of a slot joins, if it is a log's or if it is not.
+    filling: HashMap<(bool, u16), u32>,
+    /// One for each check; what answers it.
+    asks: Vec<Ask>,
+    callers: Vec<Caller>,
+    /// How many checks were asked.
+    checks: usize,
+}
+
+/// A command, and which of its keys.
+#[derive(Clone, Copy)]
+struct Place {
+    command: u32,
+    key: u32,
+}
+
+struct Ask {
+    place: Place,
+    /// Which of the key's runs, where a script counts it.
+    run: u32,
+    hits: Hits,
+}
+
+struct Caller {
+    asks: Range<u32>,
+    answer: oneshot::Sender<Answered>,
+}
+
+impl Bundle {
+    /// How many checks were asked.
+    pub(super) fn checks(&self) -> usize {
+        self.checks
+    }
+
+    /// Empties it and keeps its room.
+    pub(super) fn clear(&mut self) {
+        self.keys.clear();
+        self.commands.clear();
+        self.part();
+        self.asks.clear();
+        self.callers.clear();
+        self.checks = 0;
+    }
+
+    /// Lets one caller ask: `fill` adds its checks, and the outcomes come in their order.
+    pub(super) fn ask(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered> {
+        let first = at(self.asks.len());
+        fill(self);
+        let (answer, answered) = oneshot::channel();
+        let asks = first..at(self.asks.len());
+        self.checks += asks.len();
+        self.callers.push(Caller { asks, answer });
+        answered
+    }
+
+    /// Adds hits to a counter; none looks at it.
+    pub(super) fn count(&mut self, key: &str, id: Key, hits: u64, expiry: Expiry) {
+        let hits = hits.min(MOST_HITS);
+        let known = self.counting.get(&id).copied().filter(|place| self.join(*place, hits, expiry));
+        let place = known.unwrap_or_else(|| {
+            let place = self.push(key, CommandKind::Count { id, added: hits, expiry });
+            self.counting.insert(id, place);
+            place
+        });
+        self.asks.push(Ask { place, run: 0, hits: Hits::Take(hits) });
+    }
+
+    /// Gives hits back to a counter.
+    pub(super) fn give_back(&mut self, key: &str, id: Key, hits: u64) {
+        // Hits that come later are counted later, so that each sees what it would have seen alone.
+        self.counting.remove(&id);
+        let hits = hits.min(MOST_HITS);
+        let place = self.push(key, CommandKind::GiveBack { hits });
+        self.asks.push(Ask { place, run: 0, hits: Hits::GiveBack(hits) });
+    }
+
+    /// Holds hits against a limit that a script knows. A server counts keys of the same `slot` together.
+    pub(super) fn judge(&mut self, key: &str, id: Key, slot: u16, judge: Judge, hits: Hits) {
+        let hits = within_bounds(hits);
+        let place = self.counting.get(&id).copied().unwrap_or_else(|| {
+            let place = self.place(key, slot, judge);
+            self.counting.insert(id, place);
+            place
+        });
+        let run = self.judging(place.command).map_or(0, |judging| judging.join(place.key, hits));
+        self.asks.push(Ask { place, run, hits });
+    }
+
+    /// Finds a place for a key that a script counts.
+    fn place(&mut self, key: &str, slot: u16, judge: Judge) -> Place {
+        let filling = (judge.is_log(), slot);
+        let known = self.filling.get(&filling).copied();
+        let known = known.filter(|command| self.judging(*command).is_some_and(|judging| !judging.is_full()));
+        let command = known.unwrap_or_else(|| {
+            let new = self.push("", CommandKind::Judge(Judging::new(judge.is_log()))).command;
+            self.filling.insert(filling, new);
+            new
+        });
+        Place { command, key: self.judging(command).map_or(0, |judging| judging.push(key, judge)) }
+    }
+
+    fn judging(&mut self, command: u32) -> Option<&mut Judging> {
+        match self.commands.get_mut(command as usize) {
+            Some(Command { kind: CommandKind::Judge(judging), .. }) => Some(judging),
+            _ => None,
+        }
+    }
+
+    /// Counts several checks in one step on the server: as long as none would be over its limit all
+    /// count, else only those that would.
+    pub(super) fn count_guarded<'a>(&mut self, checks: impl Iterator<Item = Guarded<'a>>) {
+        // What was gathered before is counted before; what comes later must not join it.
+        self.part();
+        let guard: Guarding = checks.collect();
+        let hits: SmallVec<[Hits; 4]> = guard.hits().collect();
+        let Place { command, .. } = self.push("", CommandKind::Guard(guard));
+        let asks = hits.into_iter().zip(0..);
+        self.asks.extend(asks.map(|(hits, key)| Ask { place: Place { command, key }, run: 0, hits }));
+    }
+
+    /// Lets `fill` add one check that no other joins; its slot may be on its way to the server that is asked.
+    pub(super) fn ask_alone(&mut self, asking: bool, fill: impl FnOnce(&mut Self)) {
+        self.part();
+        fill(self);
+        self.part();
+        if let Some(command) = self.commands.last_mut() {
+            command.asking = asking;
+        }
+    }
+
+    /// Gives an expiry to a key that has lost its own.
+    pub(super) fn expire(&mut self, key: &str, seconds: u32) {
+        self.push(key, CommandKind::Expire { seconds });
+    }
+
+    /// What comes later does not join what was gathered before.
+    fn part(&mut self) {
+        self.counting.clear();
+        self.filling.clear();
+    }
+
+    fn push(&mut self, key: &str, kind: CommandKind) -> Place {
+        let start = at(self.keys.len());
+        self.keys.extend_from_slice(key.as_bytes());
+        self.commands.push(Command { key: start..at(self.keys.len()), asking: false, kind });
+        Place { command: at(self.commands.len() - 1), key: 0 }
+    }
+
+    /// Adds hits to a command that counts the key already, if they fit.
+    fn join(&mut self, place: Place, hits: u64, expiry: Expiry) -> bool {
+        let known = self.commands.get_mut(place.command as usize);
+        let Some(Command { kind: CommandKind::Count { added, expiry: known, .. }, .. }) = known else {
+            return false;
+        };
+        let fits = *added + hits <= MOST_HITS;
+        if fits {
+            *added += hits;
+            known.told |= expiry.told;
+        }
+        fits
+    }
+}
+
+fn within_bounds(hits: Hits) -> Hits {
+    match hits {
+        Hits::Take(hits) => Hits::Take(hits.min(MOST_HITS)),
+        Hits::GiveBack(hits) => Hits::GiveBack(hits.min(MOST_HITS)),
+    }
+}
+
+/// A bundle never comes near four thousand million of anything: its queue is bounded.
+fn at(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! What is kept under a key, as the algorithm alone would keep it.
+
+use super::SLACK;
+use crate::{
+    algorithm::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log},
+    clock::Time,
+    store::{self, redis::bundle::Judge},
+};
+
+/// A key as the algorithm alone would keep it.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    pub(super) algorithm: Algorithm,
+    pub(super) window: Window,
+    state: State,
+    log: Log,
+}
+
+impl Model {
+    pub(super) fn new((algorithm, window): (Algorithm, Window)) -> Self {
+        Self { algorithm, window, state: State::default(), log: Log::default() }
+    }
+
+    pub(super) fn ask(&mut self, hits: Hits, now: Time) -> store::Outcome {
+        let verdict: Verdict;
+        match self.algorithm {
+            Algorithm::FixedWindow(limit) => {
+                // Its key is of one window, so that another begins with nothing.
+                let state = if self.state.end > now { self.state } else { State::default() };
+                (self.state, _) = limit.ask(state, hits, now);
+                return store::Outcome::Counted(self.state.number);
+            }
+            Algorithm::SlidingWindow(limit) => (self.state, verdict) = limit.ask(self.state, hits, now),
+            Algorithm::Bucket(limit) => (self.state, verdict) = limit.ask(self.state, hits, now),
+            Algorithm::SlidingLog(limit) => verdict = limit.ask(&mut self.log, hits, now),
+        }
+        store::Outcome::Judged(verdict)
+    }
+
+    pub(super) fn would_be_over(&self, hits: Hits, now: Time) -> bool {
+        match self.clone().ask(hits, now) {
+            store::Outcome::Counted(after) => after > u64::from(self.algorithm.whole()),
+            store::Outcome::Judged(verdict) => !verdict.admitted,
+        }
+    }
+
+    /// The key, which for a fixed window tells when it began.
+    pub(super) fn name(&self, key: usize, now: Time) -> String {
+        match self.algorithm {
+            Algorithm::FixedWindow(limit) => format!("key {key} {}", limit.window.start(now)),
+            _ => format!("key {key}"),
+        }
+    }
+
+    pub(super) fn judge(&self) -> Judge {
+        Judge::new(self.algorithm, || SLACK).expect("a script knows it")
+    }
+}

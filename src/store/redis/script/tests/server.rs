@@ -1,0 +1,114 @@
+//! A real Redis on a socket of its own, and scripts that take their time from two keys instead of its clock.
+
+use std::{
+    collections::HashMap,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+use crate::{
+    clock::Time,
+    store::redis::{
+        bundle::{Bundle, Shown},
+        failure::Failure,
+        resp::{self, Reply},
+        script::{ASK_GUARDED, COUNT_GUARDED, GIVE_BACK, LOGS, STATES},
+    },
+};
+
+/// A redis-server of its own. It ends with this.
+pub(super) struct Redis {
+    process: Child,
+    stream: UnixStream,
+    incoming: Vec<u8>,
+    /// By the hash of each script, that of one which takes the time from two keys.
+    timed: HashMap<String, String>,
+    _dir: TempDir,
+}
+
+impl Redis {
+    pub(super) fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("redis.sock");
+        let process = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+            .arg(&path)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server can be started");
+        let connect = || UnixStream::connect(&path).inspect_err(|_| sleep(Duration::from_millis(10))).ok();
+        let stream = (0..1000).find_map(|_| connect()).expect("redis-server listens");
+        let mut redis = Self { process, stream, incoming: Vec::new(), timed: HashMap::new(), _dir: dir };
+        for script in [&GIVE_BACK, &COUNT_GUARDED, &STATES, &LOGS, &ASK_GUARDED] {
+            let own = "call('TIME')";
+            assert!(script.text.matches(own).count() <= 1);
+            let text = script.text.replace(own, "{ call('GET', 'second'), call('GET', 'micros') }");
+            let Reply::Text(hash) = redis.ask(&["SCRIPT", "LOAD", text.as_str()]) else { panic!("{text}") };
+            redis.timed.insert(script.hash.clone(), String::from_utf8(hash).unwrap());
+        }
+        redis
+    }
+
+    pub(super) fn ask<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Reply {
+        let words: Vec<_> = words.iter().map(AsRef::as_ref).collect();
+        let mut bytes = Vec::new();
+        resp::write_command(&mut bytes, &words);
+        self.stream.write_all(&bytes).unwrap();
+        self.reply()
+    }
+
+    fn reply(&mut self) -> Reply {
+        loop {
+            if let Some((reply, length)) = resp::read(&self.incoming).unwrap() {
+                self.incoming.drain(..length);
+                return reply;
+            }
+            let mut part = [0; 4096];
+            let length = self.stream.read(&mut part).unwrap();
+            assert!(length > 0, "redis-server is gone");
+            self.incoming.extend(&part[..length]);
+        }
+    }
+
+    /// What a lane does with a bundle, at this moment.
+    pub(super) fn exchange(&mut self, bundle: &mut Bundle, now: Time) -> Shown {
+        let (mut written, mut sent) = (Vec::new(), Vec::new());
+        bundle.write(&mut written);
+        let (second, micros) = (now.seconds().to_string(), (now.micros() % 1_000_000).to_string());
+        resp::write_command(
+            &mut sent,
+            &[b"MSET", b"second", second.as_bytes(), b"micros", micros.as_bytes()],
+        );
+        let mut rest = &written[..];
+        while let Ok(Some((Reply::List(words), length))) = resp::read(rest) {
+            resp::begin_command(&mut sent, words.len());
+            for word in words {
+                let Reply::Text(word) = word else { panic!("{word:?}") };
+                let timed = str::from_utf8(&word).ok().and_then(|word| self.timed.get(word));
+                resp::write_word(&mut sent, timed.map_or(&word[..], |timed| timed.as_bytes()));
+            }
+            rest = &rest[length..];
+            if rest.is_empty() {
+                break;
+            }
+        }
+        self.stream.write_all(&sent).unwrap();
+        self.reply();
+        let replies: Vec<_> = (0..bundle.answers()).map(|_| self.reply()).collect();
+        let shown = bundle.deal(replies, |kind, error| Failure::new(kind, error));
+        bundle.clear();
+        shown
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,53 @@
+-- Sliding windows. A state tells the second at which the present window began, its hits, and those of the
+-- window before.
+function algorithms.w(asked)
+  local slack, limit, length, _, at = unpacked('<xI4I8I8I8', asked)
+  local runs = runs_from(asked, at)
+  local start = second - second % length
+
+  return function(state)
+    local began, this, last, kept = start, 0, 0, nil
+    local changed, admitted = false, true
+    if state then
+      if #state ~= 13 then
+        return false
+      end
+      began, this, last = unpacked('<I5I4I4', state)
+      kept = began
+      if began > second + 1 then
+        -- It was told before the clock was set back.
+        began, changed = start, true
+      elseif began < start then
+        last = began + length >= start and this or 0
+        began, this = start, 0
+      end
+    end
+    -- How much of the last window counts, in millionths. Where this one begins in a moment, all of it.
+    local overlap = ((second - began) * 1000000 + micros) / length
+    overlap = math.min(1000000 - (overlap - overlap % 1), 1000000)
+    for i = 1, #runs - 1, 2 do
+      local hits, times = runs[i], runs[i + 1]
+      if hits < 0 then
+        changed = changed or this + last > 0
+        last = math.max(last - math.max(-hits * times - this, 0), 0)
+        this = math.max(this + hits * times, 0)
+      elseif hits > 0 then
+        local counted = last * overlap / 1000000
+        local fit = (limit - this - (counted - counted % 1)) / hits
+        if fit < times then
+          times, admitted = math.max(fit - fit % 1, 0), false
+        end
+        changed = changed or times > 0
+        this = this + times * hits
+      end
+    end
+    if not changed then
+      return nil, nil, admitted
+    end
+    state = pack('<I5I4I4', began, this, last)
+    if began == kept then
+      return state, nil, admitted
+    end
+    return state, began + 2 * length - second + 1 + slack, admitted
+  end
+end

@@ -1,0 +1,259 @@
+//! Sliding windows, logs and buckets, which scripts on the server count: several processes admit what one
+//! would, whatever becomes of the scripts, the keys and the slots they lie in.
+
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::support::{
+    client::descriptor,
+    redis::{Cluster, Env, Redis, Reply, slot},
+    server::{Server, Setup},
+};
+
+use super::{Code, RateLimitRequest, one, request, told};
+
+/// A year's limits, so that nothing comes back during a test, but for the buckets of `flow`.
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: sliding_window
+    rate_limit: {unit: year, requests_per_unit: 40, algorithm: sliding_window}
+  - key: sliding_log
+    rate_limit: {unit: year, requests_per_unit: 40, algorithm: sliding_log}
+  - key: token_bucket
+    rate_limit: {unit: year, requests_per_unit: 40, algorithm: token_bucket}
+  - key: leaky_bucket
+    rate_limit: {unit: year, requests_per_unit: 40, algorithm: leaky_bucket, burst: 40}
+  - key: flow
+    rate_limit: {unit: second, requests_per_unit: 50, algorithm: token_bucket, burst: 10}
+  - key: both
+    rate_limit:
+      - {unit: day, requests_per_unit: 2, algorithm: token_bucket}
+      - {unit: year, requests_per_unit: 10}
+  - key: counted
+    rate_limit: {unit: year, requests_per_unit: 40}
+";
+
+const ALGORITHMS: [&str; 4] = ["sliding_window", "sliding_log", "token_bucket", "leaky_bucket"];
+
+/// What each of them admits.
+const LIMIT: usize = 40;
+
+const PROCESSES: usize = 4;
+
+fn start(env: &Env, further: &[(&str, &str)]) -> Server {
+    let setup = Setup::new().redis(env).env("REDIS_TIMEOUT", "20s").env("GRPC_WORKERS", "1");
+    let setup = further.iter().fold(setup, |setup, (name, value)| setup.env(name, value));
+    setup.rules("d.yaml", RULES).start_healthy()
+}
+
+/// Several processes, each asked by several callers until `enough` says so; what was admitted.
+fn admitted(
+    env: &Env,
+    enough: impl Fn(usize) -> bool + Sync,
+    next: impl Fn(usize) -> RateLimitRequest + Sync,
+) -> Vec<(usize, u32)> {
+    let servers: Vec<_> = (0..PROCESSES).map(|_| start(env, &[])).collect();
+    let asked = &AtomicUsize::new(0);
+    let (enough, next) = (&enough, &next);
+    thread::scope(|scope| {
+        let callers = servers.iter().flat_map(|server| [server.client(), server.client(), server.client()]);
+        let callers: Vec<_> = callers
+            .map(|client| {
+                scope.spawn(move || {
+                    let mut left = Vec::new();
+                    loop {
+                        let number = asked.fetch_add(1, Ordering::Relaxed);
+                        if enough(number) {
+                            return left;
+                        }
+                        let answer = client.ask(next(number)).expect("the request is answered");
+                        let (code, remaining) = told(&answer);
+                        if code == Code::Ok {
+                            left.push((number, remaining));
+                        }
+                    }
+                })
+            })
+            .collect();
+        callers.into_iter().flat_map(|caller| caller.join().expect("every request is answered")).collect()
+    })
+}
+
+/// Every algorithm and several keys of each; each hit that is admitted leaves one less than the one before.
+fn exactly_the_limit(env: &Env) {
+    let values = 3;
+    let kinds = ALGORITHMS.len() * values;
+    let key = |number: usize| (ALGORITHMS[number % ALGORITHMS.len()], format!("v{}", number % kinds));
+    let ask = |number| {
+        let (algorithm, value) = key(number);
+        one(algorithm, &value)
+    };
+    let all = admitted(env, |number| number >= kinds * LIMIT * 2, ask);
+    for kind in 0..kinds {
+        let mut left: Vec<_> =
+            all.iter().filter(|(number, _)| number % kinds == kind).map(|(_, left)| *left).collect();
+        left.sort_unstable();
+        assert_eq!(left, (0..40).collect::<Vec<u32>>(), "{:?}", key(kind));
+    }
+}
+
+#[test]
+fn four_processes_admit_what_one_would() {
+    let redis = Redis::single();
+    exactly_the_limit(&redis.env());
+    for key in redis.keys() {
+        let Reply::Integer(lives) = redis.ask(&["TTL", &key]) else { panic!("{key} has no time to live") };
+        assert!(lives > 0, "{key} lives {lives} s");
+    }
+}
+
+#[test]
+fn four_processes_admit_what_one_would_in_a_cluster() {
+    let cluster = Cluster::start(Duration::from_secs(15));
+    exactly_the_limit(&cluster.env());
+}
+
+#[test]
+fn what_flows_into_a_bucket_is_admitted_and_no_more() {
+    let redis = Redis::single();
+    let first = OnceLock::new();
+    let is_over = |_| first.get_or_init(Instant::now).elapsed() > Duration::from_secs(4);
+    let admitted = admitted(&redis.env(), is_over, |_| one("flow", "v")).len();
+    let micros = first.get().expect("it was asked").elapsed().as_micros();
+    // Ten at once, and one each fiftieth of a second; none is lost while someone always asks.
+    let most = 10 + usize::try_from(micros / 20_000).expect("it was some seconds");
+    assert!((200..=most).contains(&admitted), "{admitted} were admitted, and {most} could be");
+}
+
+#[test]
+fn no_request_fails_when_redis_forgets_the_scripts() {
+    let redis = Redis::single();
+    let server = start(&redis.env(), &[]);
+    let stop = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        for algorithm in ALGORITHMS.iter().chain(&["counted"]) {
+            let client = server.client();
+            scope.spawn(move || {
+                let mut admitted = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let answer = client.ask(one(algorithm, "v")).expect("the request is answered");
+                    admitted += usize::from(told(&answer).0 == Code::Ok);
+                }
+                assert_eq!(admitted, LIMIT, "{algorithm}");
+            });
+        }
+        for _ in 0..200 {
+            redis.ask(&["SCRIPT", "FLUSH"]);
+            thread::sleep(Duration::from_millis(10));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn each_of_several_hits_on_one_key_sees_what_the_one_before_left() {
+    let redis = Redis::single();
+    let server = start(&redis.env(), &[]);
+    for algorithm in ALGORITHMS {
+        let hits = |hits: u64, back: bool| {
+            let mut descriptor = descriptor(&[(algorithm, "v")]);
+            (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(hits), back);
+            descriptor
+        };
+        let descriptors =
+            vec![hits(30, false), hits(11, false), hits(5, true), hits(15, false), hits(0, false)];
+        let answer =
+            server.ask(RateLimitRequest { descriptors, ..request("d", &[]) }).expect("it is answered");
+        let left: Vec<_> =
+            answer.statuses.iter().map(|status| (status.code(), status.limit_remaining)).collect();
+        let expected = [(Code::Ok, 10), (Code::OverLimit, 10), (Code::Ok, 15), (Code::Ok, 0), (Code::Ok, 0)];
+        assert_eq!(left, expected, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_refusal_takes_nothing_from_others_where_that_is_asked_for() {
+    let redis = Redis::single();
+    let server = start(&redis.env(), &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")]);
+    let spent = |key: &'static str| {
+        let mut descriptor = descriptor(&[(key, "v")]);
+        descriptor.hits_addend = Some(0);
+        let request = RateLimitRequest { descriptors: vec![descriptor], ..request("d", &[]) };
+        40 - told(&server.ask(request).expect("it is answered")).1
+    };
+    let pairs: Vec<&[(&str, &str)]> = vec![
+        &[("both", "v")],
+        &[("sliding_window", "v")],
+        &[("sliding_log", "v")],
+        &[("token_bucket", "v")],
+        &[("counted", "v")],
+    ];
+    let codes: Vec<_> =
+        (0..5).map(|_| told(&server.ask(request("d", &pairs)).expect("it is answered")).0).collect();
+    assert_eq!(codes, [[Code::Ok; 2].as_slice(), &[Code::OverLimit; 3]].concat());
+    for key in ["sliding_window", "sliding_log", "token_bucket", "counted"] {
+        assert_eq!(spent(key), 2, "{key}");
+    }
+}
+
+#[test]
+fn what_is_no_state_fails_those_who_ask_it_and_is_named() {
+    let redis = Redis::single();
+    let server = start(&redis.env(), &[]);
+    for algorithm in ALGORITHMS {
+        assert_eq!(told(&server.ask(one(algorithm, "v")).expect("it is answered")), (Code::Ok, 39));
+    }
+    for key in redis.keys() {
+        redis.ask(&["DEL", &key]);
+        redis.ask(&["SET", &key, "somebody's own"]);
+    }
+    for algorithm in ALGORITHMS {
+        let refused = server.ask(one(algorithm, "v")).expect_err("that is no state");
+        assert!(refused.message().contains(algorithm), "{refused:?}");
+        assert_eq!(told(&server.ask(one(algorithm, "w")).expect("it is answered")), (Code::Ok, 39));
+    }
+}
+
+#[test]
+fn a_slot_that_moves_takes_what_was_counted_along() {
+    let cluster = Cluster::start(Duration::from_secs(15));
+    let server = start(&cluster.env(), &[]);
+    let stop = &AtomicBool::new(false);
+    // All keys are in one slot, of which for some time only a few have moved.
+    let all = |user: usize| {
+        let value = format!("{{t}}{user}");
+        let pairs = ALGORITHMS.map(|algorithm| [(algorithm, value.as_str())]);
+        request("d", &pairs.each_ref().map(|pair| &pair[..]))
+    };
+    thread::scope(|scope| {
+        for user in 0..4 {
+            let client = server.client();
+            scope.spawn(move || {
+                let mut admitted = [0; ALGORITHMS.len()];
+                while !stop.load(Ordering::Relaxed) || admitted.iter().any(|admitted| *admitted < LIMIT) {
+                    let answer = client.ask(all(user)).expect("the request is answered");
+                    for (status, admitted) in answer.statuses.iter().zip(&mut admitted) {
+                        *admitted += usize::from(status.code() == Code::Ok);
+                    }
+                    thread::sleep(Duration::from_millis(5));
+                }
+                assert_eq!(admitted, [LIMIT; ALGORITHMS.len()], "of user {user}");
+            });
+        }
+        // It goes round the three masters, twice.
+        for to in cluster.servers[..3].iter().chain(&cluster.servers[..3]) {
+            thread::sleep(Duration::from_millis(50));
+            if cluster.owner(slot("{t}")).port != to.port {
+                cluster.move_slot(slot("{t}"), to);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
