@@ -14,5 +14,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         // The server answers ShouldRateLimit below tonic; see src/server/grpc.
         .build_server(false)
         .compile_fds(files)?;
+    // For themselves: reflection tells of what is served, and spans are sent.
+    let spans = protox::compile(["opentelemetry/proto/collector/trace/v1/trace_service.proto"], ["proto"])?;
+    tonic_prost_build::configure().build_server(false).compile_fds(spans)?;
     Ok(())
 }

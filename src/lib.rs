@@ -6,7 +6,7 @@
 //! `ARCHITECTURE.md` draws it, and says which module may know which.
 //!
 //! In reading order: [`rules`] are what is asked for and [`source`] is where they come from;
-//! [`algorithm`], [`table`] and [`store`] count; [`limiter`] decides; [`stats`] tell; [`server`] is the edge;
+//! [`algorithm`], [`table`] and [`store`] count; [`limiter`] decides; [`stats`] and [`spans`] tell; [`server`] is the edge;
 //! [`settings`], [`app`] and [`cli`] put it together.
 
 pub mod algorithm;
@@ -21,6 +21,7 @@ pub mod server;
 pub mod settings;
 pub mod shutdown;
 pub mod source;
+pub mod spans;
 pub mod stats;
 pub mod store;
 pub mod table;

@@ -1,4 +1,5 @@
-//! The messages of Envoy's rate limit API and its client, as generated from `proto/`.
+//! The messages of Envoy's rate limit API and its client, and those that carry spans to a collector, as
+//! generated from `proto/`.
 //!
 //! The modules are nested as the packages are, which the generated code counts on.
 
@@ -10,7 +11,7 @@
     reason = "the code is generated, and documented where the API is published"
 )]
 
-/// The descriptors of all messages and services, encoded: what reflection tells and JSON is made by.
+/// The descriptors of Envoy's messages and services, encoded: what reflection tells and JSON is made by.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 pub mod envoy {
@@ -43,6 +44,36 @@ pub mod envoy {
     pub mod r#type {
         pub mod v3 {
             tonic::include_proto!("envoy.r#type.v3");
+        }
+    }
+}
+
+pub mod opentelemetry {
+    pub mod proto {
+        pub mod collector {
+            pub mod trace {
+                pub mod v1 {
+                    tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
+                }
+            }
+        }
+
+        pub mod common {
+            pub mod v1 {
+                tonic::include_proto!("opentelemetry.proto.common.v1");
+            }
+        }
+
+        pub mod resource {
+            pub mod v1 {
+                tonic::include_proto!("opentelemetry.proto.resource.v1");
+            }
+        }
+
+        pub mod trace {
+            pub mod v1 {
+                tonic::include_proto!("opentelemetry.proto.trace.v1");
+            }
         }
     }
 }

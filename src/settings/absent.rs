@@ -14,12 +14,7 @@ pub(super) fn check(reader: &mut Reader<'_>) {
             _ => "write it in capitals, or unset it",
         })),
     });
-    for var in [
-        vars::USE_STATSD,
-        vars::USE_DOG_STATSD,
-        vars::PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS,
-        vars::TRACING_ENABLED,
-    ] {
+    for var in [vars::USE_STATSD, vars::USE_DOG_STATSD, vars::PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS] {
         if reader.flag(var) {
             reader.warn(var, "does nothing in this version");
         }

@@ -7,7 +7,7 @@ use std::{path::PathBuf, time::Duration};
 use tracing::level_filters::LevelFilter;
 
 pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Secret};
-use super::{GrpcTls, HostPort};
+use super::{GrpcTls, HostPort, spans::Spans};
 
 /// All settings.
 #[derive(Clone, PartialEq, Debug)]
@@ -24,6 +24,8 @@ pub struct Settings {
     pub answers: Answers,
     /// Who is told the statistics.
     pub stats: StatsSettings,
+    /// Tracing, where it is on.
+    pub spans: Option<Spans>,
     /// What is logged.
     pub log: Log,
 }

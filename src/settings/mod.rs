@@ -18,6 +18,7 @@ pub mod grpc_tls;
 mod misspelt;
 mod reader;
 pub mod redis;
+pub mod spans;
 #[cfg(test)]
 mod tests;
 
@@ -64,6 +65,7 @@ impl Settings {
             store: store(&mut reader, exists),
             answers: answers(&mut reader),
             stats: stats(&mut reader),
+            spans: spans::read(&mut reader),
             log: log(&mut reader),
         };
         absent::check(&mut reader);
