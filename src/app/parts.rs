@@ -15,6 +15,7 @@ use crate::{
     },
     settings::{Backend, OnFailure, Settings},
     source::{RulesDir, Source},
+    spans::Tracer,
     stats::{RuleStats, ShardCount, Stats, StatsOptions},
     store::{Store, memory::MemoryStore, redis::RedisStore},
 };
@@ -29,6 +30,7 @@ pub(super) struct Parts {
     pub(super) limiter: Arc<Limiter>,
     pub(super) health: Arc<Health>,
     pub(super) tls: Option<Arc<Tls>>,
+    pub(super) tracer: Option<Arc<Tracer>>,
 }
 
 impl Parts {
@@ -66,7 +68,8 @@ impl Parts {
             stats.clone(),
             Arc::new(SystemClock),
         ));
-        Ok(Self { stats, source, store, over_limit, limiter, health: Arc::default(), tls })
+        let tracer = settings.spans.as_ref().map(Tracer::start).transpose().map_err(StartError)?;
+        Ok(Self { stats, source, store, over_limit, limiter, health: Arc::default(), tls, tracer })
     }
 
     pub(super) fn grpc(&self) -> grpc::Parts {
@@ -75,6 +78,7 @@ impl Parts {
             stats: self.stats.clone(),
             health: self.health.clone(),
             tls: self.tls.clone(),
+            tracer: self.tracer.clone(),
         }
     }
 
@@ -86,6 +90,7 @@ impl Parts {
             over_limit: self.over_limit.clone(),
             limiter: self.limiter.clone(),
             tls: self.tls.clone(),
+            tracer: self.tracer.clone(),
         }
     }
 }

@@ -44,7 +44,9 @@ use std::{fmt, sync::Arc};
 use self::{registry::Registry, unknown_domains::UnknownDomains};
 
 pub use self::{
-    gauges::{Distribution, Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges, TlsGauges},
+    gauges::{
+        Distribution, Gauges, LocalCacheGauges, PoolGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges,
+    },
     histogram::Histogram,
     names::{Kind, Metric, documentation},
     prometheus::CONTENT_TYPE,

@@ -7,7 +7,7 @@ use ::prometheus::proto::Metric as Sample;
 
 use super::{
     Stats,
-    gauges::{Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges, TlsGauges},
+    gauges::{Gauges, LocalCacheGauges, PoolGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges},
     labels::Labels,
     names::{self, Metric},
     page::{Page, count, describe, family, labelled},
@@ -35,6 +35,7 @@ impl Stats {
         program(&mut page);
         bounds(&mut page, self);
         gauges.tls.iter().for_each(|gauges| tls(&mut page, gauges));
+        gauges.spans.iter().for_each(|gauges| spans(&mut page, gauges));
         gauges.rules.iter().for_each(|rules| rules_state(&mut page, rules));
         gauges.store.iter().for_each(|counters| store(&mut page, counters));
         series(&mut page, self);
@@ -181,6 +182,11 @@ fn tls(page: &mut Page, tls: &TlsGauges) {
     page.value(&names::TLS_CERTIFICATE_EXPIRY, tls.certificate_expiry.as_secs());
     page.value(&names::TLS_RELOAD_ERRORS, tls.reload_errors);
     page.values(&names::TLS_HANDSHAKE_FAILURES, tls.handshake_failures.iter().map(|(name, n)| ([*name], *n)));
+}
+
+fn spans(page: &mut Page, spans: &SpanGauges) {
+    page.value(&names::SPANS_EXPORTED, spans.exported);
+    page.values(&names::SPANS_DROPPED, spans.dropped.iter().map(|(reason, n)| ([*reason], *n)));
 }
 
 fn rules_state(page: &mut Page, rules: &RulesGauges) {
