@@ -42,6 +42,8 @@ mod start;
 
 // TLS on the gRPC port: certificates that change, clients that are refused.
 mod tls;
+// Spans: what they tell, whose children they are, and collectors of all kinds.
+mod tracing;
 
 // What starts the services and talks to them.
 mod support;
