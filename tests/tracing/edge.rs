@@ -45,7 +45,7 @@ fn a_span_is_the_callers_child() {
 #[test]
 fn the_caller_decides_whether_a_call_is_traced() {
     let receiver = Receiver::start(false, None);
-    let server = setup("http", receiver.port).env("TRACING_SAMPLING_RATE", "1").start();
+    let mut server = setup("http", receiver.port).env("TRACING_SAMPLING_RATE", "1").start();
     let question = request("d", &[&[("user", "ann")]]);
     let w3c = format!("00-{TRACE}-{SPAN}-00");
     for headers in [
@@ -57,8 +57,8 @@ fn the_caller_decides_whether_a_call_is_traced() {
         ask(&server, &question, headers);
     }
     ask(&server, &question, &[("x-b3-flags", "1")]);
-    drop(server);
-    let spans = receiver.wait_for(1);
+    assert!(server.process.stop().success());
+    let spans = receiver.spans();
     assert_eq!((spans.len(), spans[0].parent.len()), (1, 0), "the last one alone");
 }
 
