@@ -263,11 +263,10 @@ fn decoded(text: &str) -> Option<String> {
 }
 
 fn tls(reader: &mut Reader<'_>) -> CollectorTls {
-    let [certificate, key] = if reader.is_set(vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE) {
-        [vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE, vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY]
-    } else {
-        [vars::OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE, vars::OTEL_EXPORTER_OTLP_CLIENT_KEY]
-    };
+    let own =
+        [vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE, vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY];
+    let common = [vars::OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE, vars::OTEL_EXPORTER_OTLP_CLIENT_KEY];
+    let [certificate, key] = if own.iter().any(|var| reader.is_set(*var)) { own } else { common };
     let own = file(reader, vars::OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE);
     let authorities = own.or_else(|| file(reader, vars::OTEL_EXPORTER_OTLP_CERTIFICATE));
     let identity = match (file(reader, certificate), file(reader, key)) {

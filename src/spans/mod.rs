@@ -162,3 +162,61 @@ impl Counts {
         self.dropped[reason as usize].fetch_add(spans, Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::settings::spans::{Collector, Protocol};
+
+    /// A tracer of everything, whose collector is not there.
+    fn tracer(max_queued: usize) -> Arc<Tracer> {
+        let collector = Collector {
+            protocol: Protocol::Http,
+            endpoint: "http://127.0.0.1:1/v1/traces".parse().unwrap(),
+            headers: HeaderMap::new(),
+            timeout: Duration::from_secs(1),
+            gzip: false,
+            tls: None,
+        };
+        let (resource, delay) = (Vec::new(), Duration::from_secs(3600));
+        let spans = Spans {
+            resource,
+            sampling_rate: 1.0,
+            descriptor_values: false,
+            max_queued,
+            max_batch: max_queued + 1,
+            delay,
+            collector,
+        };
+        Tracer::start(&spans).unwrap()
+    }
+
+    fn dropped(tracer: &Tracer) -> [u64; 3] {
+        Dropped::ALL.map(|reason| tracer.counts().dropped(reason))
+    }
+
+    #[test]
+    fn every_span_that_is_not_sent_is_counted_once() {
+        let tracer = tracer(1000);
+        for _ in 0..10 {
+            tracer.join(&HeaderMap::new(), "call").unwrap().answered();
+        }
+        tracer.end();
+        assert_eq!((dropped(&tracer), tracer.counts().exported()), ([0, 10, 0], 0));
+        tracer.join(&HeaderMap::new(), "call").unwrap().answered();
+        assert_eq!(dropped(&tracer), [1, 10, 0], "nobody takes it any more");
+        tracer.end();
+    }
+
+    #[test]
+    fn spans_that_find_no_room_are_dropped_at_once() {
+        let tracer = tracer(1);
+        tracer.end();
+        let [first, second] = [(); 2].map(|()| tracer.join(&HeaderMap::new(), "call"));
+        assert!(first.is_some() && second.is_some(), "both begin while there is room");
+        drop((first, second));
+        assert_eq!(dropped(&tracer), [2, 0, 0]);
+    }
+}
