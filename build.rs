@@ -8,9 +8,12 @@ use prost::Message;
 /// What the service answers.
 const SERVED: &str = "envoy/service/ratelimit/v3/rls.proto";
 
-/// What it asks a control plane, and the rules that it is told.
-const ASKED: [&str; 2] =
-    ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+/// What it asks a control plane, the rules that it is told, and what it sends to a collector of spans.
+const ASKED: [&str; 3] = [
+    "envoy/service/discovery/v3/ads.proto",
+    "ratelimit/config/ratelimit/v3/rls_conf.proto",
+    "opentelemetry/proto/collector/trace/v1/trace_service.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");

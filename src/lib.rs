@@ -7,7 +7,7 @@
 //!
 //! In reading order: [`rules`] are what is asked for and [`source`] is where they come from;
 //! [`algorithm`], [`table`] and [`store`] count; [`limiter`] decides, and refuses in the words of a
-//! [`template`]; [`stats`] tell; [`server`] is the edge; [`settings`], [`app`] and [`cli`] put it together.
+//! [`template`]; [`stats`] and [`spans`] tell; [`server`] is the edge; [`settings`], [`app`] and [`cli`] put it together.
 
 pub mod algorithm;
 pub mod app;
@@ -21,6 +21,7 @@ pub mod server;
 pub mod settings;
 pub mod shutdown;
 pub mod source;
+pub mod spans;
 pub mod stats;
 pub mod store;
 pub mod table;

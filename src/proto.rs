@@ -1,4 +1,5 @@
-//! The messages of Envoy's rate limit API and of xDS, and a client of each, as generated from `proto/`.
+//! The messages of Envoy's rate limit API and of xDS, and a client of each, and those that carry spans to a
+//! collector, as generated from `proto/`.
 //!
 //! The modules are nested as the packages are, which the generated code counts on.
 
@@ -64,6 +65,36 @@ pub mod ratelimit {
         pub mod ratelimit {
             pub mod v3 {
                 tonic::include_proto!("ratelimit.config.ratelimit.v3");
+            }
+        }
+    }
+}
+
+pub mod opentelemetry {
+    pub mod proto {
+        pub mod collector {
+            pub mod trace {
+                pub mod v1 {
+                    tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
+                }
+            }
+        }
+
+        pub mod common {
+            pub mod v1 {
+                tonic::include_proto!("opentelemetry.proto.common.v1");
+            }
+        }
+
+        pub mod resource {
+            pub mod v1 {
+                tonic::include_proto!("opentelemetry.proto.resource.v1");
+            }
+        }
+
+        pub mod trace {
+            pub mod v1 {
+                tonic::include_proto!("opentelemetry.proto.trace.v1");
             }
         }
     }

@@ -64,6 +64,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
         stats: stats.clone(),
         health: Arc::default(),
         tls: None,
+        tracer: None,
     };
     let listener = grpc::bind_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let port = listener.local_addr().unwrap().port();

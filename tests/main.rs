@@ -50,6 +50,8 @@ mod statsd;
 mod tls;
 // Rules from a control plane.
 mod xds;
+// Spans: what they tell, whose children they are, and collectors of all kinds.
+mod tracing;
 
 // What starts the services and talks to them.
 mod support;

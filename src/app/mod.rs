@@ -83,6 +83,9 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     // The pages are still served while the workers finish: a probe may want to know.
     let _ = tokio::task::spawn_blocking(move || workers.join()).await;
     let _ = tokio::task::spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
+    if let Some(tracer) = parts.tracer.clone() {
+        let _ = tokio::task::spawn_blocking(move || tracer.end()).await;
+    }
     let _ = stop.send(true);
     drop(feed);
     info!("ended");
@@ -101,9 +104,13 @@ fn serve_pages(
     metrics: Option<TcpListener>,
     stop: &watch::Receiver<bool>,
 ) {
-    let (limiter, health) = (parts.limiter.clone(), parts.health.clone());
-    let most = settings.server.max_request_bytes;
-    let questions = move |request| json::answer(request, limiter.clone(), health.clone(), most);
+    let questions = json::Parts {
+        limiter: parts.limiter.clone(),
+        health: parts.health.clone(),
+        tracer: parts.tracer.clone(),
+        max_request_bytes: settings.server.max_request_bytes,
+    };
+    let questions = move |request| questions.clone().answer(request);
     tokio::task::spawn_local(http::serve(main, questions, stop.clone()));
     let admin = parts.admin();
     tokio::task::spawn_local(http::serve(debug, move |request| admin.clone().page(request), stop.clone()));

@@ -15,6 +15,7 @@ use crate::{
     },
     settings::{Answers, Backend, DynamicMetadata, OnFailure, Settings},
     source::{Source, xds},
+    spans::Tracer,
     stats::{RuleStats, ShardCount, Stats, StatsOptions},
     store::{Store, memory::MemoryStore, redis::RedisStore},
 };
@@ -30,6 +31,7 @@ pub(super) struct Parts {
     pub(super) limiter: Arc<Limiter>,
     pub(super) health: Arc<Health>,
     pub(super) tls: Option<Arc<Tls>>,
+    pub(super) tracer: Option<Arc<Tracer>>,
 }
 
 impl Parts {
@@ -62,7 +64,8 @@ impl Parts {
             Arc::new(SystemClock),
         ));
         let xds = settings.rules.control_plane.as_ref().map(|_| Arc::default());
-        Ok(Self { stats, source, xds, store, over_limit, limiter, health: Arc::default(), tls })
+        let tracer = settings.spans.as_ref().map(Tracer::start).transpose().map_err(StartError)?;
+        Ok(Self { stats, source, xds, store, over_limit, limiter, health: Arc::default(), tls, tracer })
     }
 
     pub(super) fn grpc(&self) -> grpc::Parts {
@@ -71,6 +74,7 @@ impl Parts {
             stats: self.stats.clone(),
             health: self.health.clone(),
             tls: self.tls.clone(),
+            tracer: self.tracer.clone(),
         }
     }
 
@@ -83,6 +87,7 @@ impl Parts {
             over_limit: self.over_limit.clone(),
             limiter: self.limiter.clone(),
             tls: self.tls.clone(),
+            tracer: self.tracer.clone(),
         }
     }
 }

@@ -65,11 +65,16 @@ impl Limiter {
 }
 
 impl Lost {
+    /// The names of the policy and of the reason.
+    pub(super) fn names(self) -> (&'static str, &'static str) {
+        (self.policy.name(), self.reason.name())
+    }
+
     /// Adds to an answer's dynamic metadata that it was decided by policy.
     pub(super) fn tell(self, metadata: &mut Metadata) {
-        let text = |text: &str| Value::Text(text.to_owned());
-        let told = [("policy", text(self.policy.name())), ("reason", text(self.reason.name()))];
-        let told = told.map(|(key, value)| (key.to_owned(), value));
+        let (policy, reason) = self.names();
+        let told = [("policy", policy), ("reason", reason)];
+        let told = told.map(|(key, value)| (key.to_owned(), Value::Text(value.to_owned())));
         metadata.insert("storeFailure".to_owned(), Value::Map(told.into()));
     }
 }

@@ -20,6 +20,7 @@ mod request;
 mod telling;
 #[cfg(test)]
 mod tests;
+mod trail;
 
 use std::{
     future::Future,
@@ -39,6 +40,7 @@ pub use request::{Descriptor, Entry, LimitOverride, Request};
 pub use telling::{MetadataDetail, Telling};
 
 use smallvec::SmallVec;
+pub use trail::{Trail, Wait};
 
 use crate::{
     algorithm::Verdict,
@@ -127,7 +129,7 @@ impl Limiter {
             return None;
         }
         let served = self.source.load();
-        at_once(self.try_decide(request, served.as_deref(), None)).map(|decided| self.counted(decided))
+        at_once(self.try_decide(request, served.as_deref(), None, None)).map(|decided| self.counted(decided))
     }
 
     /// May this request pass? After `until` nobody waits for the answer any more.
@@ -139,7 +141,21 @@ impl Limiter {
     /// counted.
     pub async fn decide(&self, request: &Request, until: Option<Instant>) -> Result<Answer, Refusal> {
         let served = self.source.current();
-        self.counted(self.try_decide(request, served.as_deref(), until).await)
+        self.counted(self.try_decide(request, served.as_deref(), until, None).await)
+    }
+
+    /// As [`decide`](Self::decide), and notes the way.
+    ///
+    /// # Errors
+    /// As [`decide`](Self::decide).
+    pub async fn decide_traced(
+        &self,
+        request: &Request,
+        until: Option<Instant>,
+        trail: &mut Trail,
+    ) -> Result<Answer, Refusal> {
+        let served = self.source.current();
+        self.counted(self.try_decide(request, served.as_deref(), until, Some(trail)).await)
     }
 
     fn counted(&self, decided: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
@@ -151,6 +167,7 @@ impl Limiter {
         request: &Request,
         served: Option<&Served>,
         until: Option<Instant>,
+        mut trail: Option<&mut Trail>,
     ) -> Result<Answer, Refusal> {
         self.policy.bounds.check(request)?;
         let now = self.clock.now();
@@ -164,10 +181,18 @@ impl Limiter {
         batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
         let context = plan::Context { policy: &self.policy, stats: &self.stats, now };
         let mut plan = plan::plan(request, domain, &brought, served, &mut batch, &context);
+        if let Some(trail) = &mut trail {
+            trail.note_rules(request, domain, &plan);
+        }
         if let Some(cache) = &self.over_limit {
             self.leave_out_known(cache, &mut plan, &mut batch, now);
         }
-        let asked = if batch.is_empty() { Ok(()) } else { self.store.apply(&mut batch, now).done().await };
+        let checks = batch.checks().len();
+        let asked = if checks == 0 {
+            Ok(())
+        } else {
+            trail::waited(trail.as_deref_mut(), self.store.apply(&mut batch, now), checks).await
+        };
         let lost = match asked {
             Ok(()) => {
                 if let Some(cache) = &self.over_limit {
@@ -177,6 +202,9 @@ impl Limiter {
             }
             Err(error) => Some(self.without_store(error, domain, &mut plan, &mut batch, now)?),
         };
+        if let (Some(lost), Some(trail)) = (lost, trail) {
+            trail.note_loss(lost);
+        }
         let mut answer = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
         if let (Some(lost), Some(metadata)) = (lost, &mut answer.dynamic_metadata) {
             lost.tell(metadata);

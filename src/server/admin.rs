@@ -13,9 +13,10 @@ use crate::{
     clock::Time,
     limiter::{Limiter, OverLimitCache},
     source::{ReloadState, Source, xds},
+    spans::{Dropped, Tracer},
     stats::{
-        CONTENT_TYPE, Distribution, Gauges, LocalCacheGauges, PoolGauges, RuleStats, RulesGauges, Stats,
-        StoreGauges, XdsGauges,
+        CONTENT_TYPE, Distribution, Gauges, LocalCacheGauges, PoolGauges, RuleStats, RulesGauges, SpanGauges,
+        Stats, StoreGauges, XdsGauges,
     },
     store::{self, PoolUsage, Store},
 };
@@ -37,6 +38,8 @@ pub struct Admin {
     pub limiter: Arc<Limiter>,
     /// TLS on the gRPC port, if it is spoken there.
     pub tls: Option<Arc<Tls>>,
+    /// Where spans go, if there are any.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 const PAGES: &str = "/: this list\n\
@@ -100,6 +103,7 @@ impl Admin {
                 expired: usage.held.expired,
             }),
             tls: self.tls.as_ref().map(|tls| tls.gauges()),
+            spans: self.tracer.as_ref().map(|tracer| span_gauges(tracer)),
             local_cache: self.over_limit.as_ref().map(|cache| {
                 let usage = cache.usage();
                 LocalCacheGauges {
@@ -129,6 +133,12 @@ fn rules_gauges(state: &ReloadState) -> RulesGauges {
         domains: state.domains as u64,
         rules: state.rules as u64,
     }
+}
+
+fn span_gauges(tracer: &Tracer) -> SpanGauges {
+    let counts = tracer.counts();
+    let dropped = Dropped::ALL.map(|reason| (reason.name(), counts.dropped(reason)));
+    SpanGauges { exported: counts.exported(), dropped: dropped.into() }
 }
 
 fn pool_gauges(pool: PoolUsage) -> PoolGauges {

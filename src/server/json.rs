@@ -12,29 +12,61 @@ use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageD
 use super::{
     health::Health,
     http::{Answer, read_body, text, typed},
+    told,
 };
 use crate::{
-    limiter::{self, Code, Limiter},
+    limiter::{self, Code, Limiter, Trail},
     proto::{
         self,
         envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
     },
+    spans::{OpenSpan, Tracer},
 };
 
-/// Answers `/healthcheck` and `/json`.
-pub async fn answer(
-    request: Request<Incoming>,
-    limiter: Arc<Limiter>,
-    health: Arc<Health>,
-    max_request_bytes: usize,
-) -> Answer {
-    match request.uri().path() {
-        "/healthcheck" => healthcheck(&health),
-        "/json" => match read_body(request.into_body(), max_request_bytes).await {
-            Ok(body) => decide(&body, &limiter).await,
+/// What the questions are answered with.
+#[derive(Clone)]
+pub struct Parts {
+    /// Decides.
+    pub limiter: Arc<Limiter>,
+    /// Tells whether the service is fit to be asked.
+    pub health: Arc<Health>,
+    /// Where spans go, if there are any.
+    pub tracer: Option<Arc<Tracer>>,
+    /// The size of a question.
+    pub max_request_bytes: usize,
+}
+
+impl Parts {
+    /// Answers `/healthcheck` and `/json`.
+    pub async fn answer(self, request: Request<Incoming>) -> Answer {
+        match request.uri().path() {
+            "/healthcheck" => healthcheck(&self.health),
+            "/json" => self.decide(request).await,
+            _ => text(StatusCode::NOT_FOUND, "Here are /healthcheck and /json.\n"),
+        }
+    }
+
+    async fn decide(&self, request: Request<Incoming>) -> Answer {
+        let mut span = self.tracer.as_ref().and_then(|tracer| tracer.join(request.headers(), "POST /json"));
+        let decided = match read_body(request.into_body(), self.max_request_bytes).await {
+            Ok(body) => decide(&body, &self.limiter, span.as_deref_mut()).await,
+            Err(error) => Err(error),
+        };
+        let error = decided.as_ref().err().cloned();
+        let answer = match decided {
+            Ok(answer) => answered(answer),
             Err(error) => bad_request(&error),
-        },
-        _ => text(StatusCode::NOT_FOUND, "Here are /healthcheck and /json.\n"),
+        };
+        if let Some(mut span) = span {
+            span.tell("http.request.method", "POST".into());
+            span.tell("url.path", "/json".into());
+            span.tell("http.response.status_code", i64::from(answer.status().as_u16()).into());
+            if let Some(error) = error {
+                span.fail(&error);
+            }
+            span.answered();
+        }
+        answer
     }
 }
 
@@ -48,23 +80,29 @@ fn healthcheck(health: &Health) -> Answer {
     text(StatusCode::INTERNAL_SERVER_ERROR, why.join("\n") + "\n")
 }
 
-async fn decide(body: &[u8], limiter: &Limiter) -> Answer {
-    let request = match read(body) {
-        Ok(request) => limiter::Request::from(request),
-        Err(error) => return bad_request(&error),
+async fn decide(
+    body: &[u8],
+    limiter: &Limiter,
+    span: Option<&mut OpenSpan>,
+) -> Result<limiter::Answer, String> {
+    let request = limiter::Request::from(read(body)?);
+    let Some(span) = span else {
+        return limiter.decide(&request, None).await.map_err(|refusal| refusal.to_string());
     };
-    match limiter.decide(&request, None).await {
-        Ok(answer) => {
-            let status = match answer.code {
-                Code::Ok => StatusCode::OK,
-                Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
-            };
-            match write(&RateLimitResponse::from(answer)) {
-                Ok(json) => typed(status, "application/json", json),
-                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
-            }
-        }
-        Err(refusal) => bad_request(&refusal.to_string()),
+    let mut trail = Trail::default();
+    let decided = limiter.decide_traced(&request, None, &mut trail).await;
+    told::tell(span, &request, decided.as_ref().ok(), &trail);
+    decided.map_err(|refusal| refusal.to_string())
+}
+
+fn answered(answer: limiter::Answer) -> Answer {
+    let status = match answer.code {
+        Code::Ok => StatusCode::OK,
+        Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+    };
+    match write(&RateLimitResponse::from(answer)) {
+        Ok(json) => typed(status, "application/json", json),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`grpc`] is the hot path, [`wire`] turns its messages into the limiter's and back, [`json`] is the same
 //! question over HTTP, [`admin`] shows what is loaded and counted, [`health`] is asked by probes, [`tls`]
-//! holds the gRPC port's certificate.
+//! holds the gRPC port's certificate, `told` is what a span says of a decision.
 
 pub mod admin;
 pub mod grpc;
@@ -10,4 +10,5 @@ pub mod health;
 pub mod http;
 pub mod json;
 pub mod tls;
+mod told;
 pub mod wire;

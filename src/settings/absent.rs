@@ -3,14 +3,7 @@
 //! What would weaken a deployment if it were passed over is refused; the rest is warned of. Each of
 //! these lines goes when its feature comes.
 
-use super::{reader::Reader, vars};
-
-/// Looks for what this version lacks.
-pub(super) fn check(reader: &mut Reader<'_>) {
-    if reader.flag(vars::TRACING_ENABLED) {
-        reader.warn(vars::TRACING_ENABLED, "does nothing in this version");
-    }
-}
+use super::reader::Reader;
 
 /// Variables of the Go service that ask for memcached.
 pub(super) const MEMCACHED: [&str; 2] = ["MEMCACHE_HOST_PORT", "MEMCACHE_SRV"];

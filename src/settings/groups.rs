@@ -9,7 +9,7 @@ use tracing::level_filters::LevelFilter;
 pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Secret};
 pub use super::sinks::Sinks;
 pub use super::xds::{Xds, XdsBackoff, XdsServer, XdsTls};
-use super::{GrpcTls, HostPort};
+use super::{GrpcTls, HostPort, spans::Spans};
 use crate::template::Template;
 
 /// All settings.
@@ -27,6 +27,8 @@ pub struct Settings {
     pub answers: Answers,
     /// Who is told the statistics.
     pub stats: StatsSettings,
+    /// Tracing, where it is on.
+    pub spans: Option<Spans>,
     /// What is logged.
     pub log: Log,
 }

@@ -20,6 +20,7 @@ mod misspelt;
 mod reader;
 pub mod redis;
 pub mod sinks;
+pub mod spans;
 #[cfg(test)]
 mod tests;
 pub mod xds;
@@ -67,9 +68,9 @@ impl Settings {
             store: store(&mut reader, exists),
             answers: answers::read(&mut reader),
             stats: stats(&mut reader),
+            spans: spans::read(&mut reader),
             log: log(&mut reader),
         };
-        absent::check(&mut reader);
         refuse_shared_ports(&mut reader, &settings);
         if reader.problems.is_empty() { Ok((settings, reader.warnings)) } else { Err(reader.problems) }
     }

@@ -238,12 +238,44 @@ variables! {
         EXTRA_TAGS = "", "Tags of everything that is sent, to statsd too: `key:value,key:value`.";
         STATS_FLUSH_INTERVAL = "10s", "How often it is sent.";
     }
+    "Tracing" {
+        TRACING_ENABLED = "false", "Sends a span of each call that is sampled to a collector, over OTLP. The rest of \
+            this group counts only then.";
+        TRACING_EXPORTER_PROTOCOL = "http", "`http`, or `grpc`.";
+        TRACING_SAMPLING_RATE = "1", "The share of the calls that are traced where their caller does not say, from \
+            0 to 1.";
+        TRACING_DESCRIPTOR_VALUES = "false", "Spans tell the keys and values of descriptors, which may name people.";
+        TRACING_SERVICE_NAME = "RateLimit", "The name of the service in its spans.";
+        TRACING_SERVICE_NAMESPACE = "", "Its namespace.";
+        TRACING_SERVICE_INSTANCE_ID = "", "Which of its replicas this is; a random UUID when it is not set.";
+        OTEL_RESOURCE_ATTRIBUTES = "", "More about it: `name=value,name=value`.";
+        OTEL_EXPORTER_OTLP_ENDPOINT = "", "The collector's URL; `/v1/traces` is put behind it for `http`. Not set, \
+            it is `http://localhost:4318`, or `http://localhost:4317` for `grpc`.";
+        OTEL_EXPORTER_OTLP_HEADERS = "", "Headers of every request to it: `name=value,name=value`, the values \
+            percent-encoded.";
+        OTEL_EXPORTER_OTLP_TIMEOUT = "10000", "Milliseconds that its answer may take.";
+        OTEL_EXPORTER_OTLP_COMPRESSION = "none", "`gzip` or `none`.";
+        OTEL_EXPORTER_OTLP_CERTIFICATE = "", "PEM file of the certificates to trust in place of those of the \
+            system.";
+        OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE = "", "PEM file of a certificate to show to it.";
+        OTEL_EXPORTER_OTLP_CLIENT_KEY = "", "PEM file of its key.";
+        OTEL_EXPORTER_OTLP_INSECURE = "false", "Speaks no TLS where the URL has no scheme.";
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = "", "Goes before its namesake without `TRACES`, and nothing is put \
+            behind it. So do the next seven.";
+        OTEL_EXPORTER_OTLP_TRACES_HEADERS = "", "Its headers.";
+        OTEL_EXPORTER_OTLP_TRACES_TIMEOUT = "10000", "Its milliseconds.";
+        OTEL_EXPORTER_OTLP_TRACES_COMPRESSION = "none", "Its compression.";
+        OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE = "", "Its certificates to trust.";
+        OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE = "", "Its certificate to show.";
+        OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY = "", "The key of that.";
+        OTEL_EXPORTER_OTLP_TRACES_INSECURE = "false", "Whether it speaks no TLS.";
+        OTEL_BSP_MAX_QUEUE_SIZE = "2048", "Spans that wait to be sent; those beyond are dropped and counted.";
+        OTEL_BSP_MAX_EXPORT_BATCH_SIZE = "512", "Spans that are sent at a time.";
+        OTEL_BSP_SCHEDULE_DELAY = "5000", "Milliseconds that a span waits for others to be sent with.";
+    }
     "Logs" {
         LOG_LEVEL = "WARN", "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and `panic` for silence.";
         LOG_FORMAT = "text", "`text`, or `json` with `@timestamp`, `@message` and `level`.";
-    }
-    "Of the Go service, not in this version" {
-        TRACING_ENABLED = "false", "Does nothing but warn.";
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Gauges {
     pub pools: Vec<PoolGauges>,
     /// TLS on the gRPC port, when it is spoken there.
     pub tls: Option<TlsGauges>,
+    /// What became of the spans, where there are any.
+    pub spans: Option<SpanGauges>,
 }
 
 /// The rules that serve, and how the last attempts to load some went.
@@ -137,4 +139,13 @@ pub struct TlsGauges {
     pub reload_errors: u64,
     /// Handshakes that failed, by the name of the reason.
     pub handshake_failures: Vec<(&'static str, u64)>,
+}
+
+/// What became of the spans.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SpanGauges {
+    /// Spans that the collector has taken.
+    pub exported: u64,
+    /// Spans that were dropped, by the name of the reason.
+    pub dropped: Vec<(&'static str, u64)>,
 }

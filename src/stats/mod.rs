@@ -49,7 +49,8 @@ use self::{mapper::Mapped, registry::Registry, unknown_domains::UnknownDomains};
 
 pub use self::{
     gauges::{
-        Distribution, Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges, TlsGauges, XdsGauges,
+        Distribution, Gauges, LocalCacheGauges, PoolGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges,
+        XdsGauges,
     },
     histogram::Histogram,
     names::{Kind, Metric, documentation},

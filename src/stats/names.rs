@@ -136,6 +136,10 @@ metrics! {
         "Changes of the files of TLS that were refused; the last good ones went on serving.";
     TLS_HANDSHAKE_FAILURES: Counter "tollgate_tls_handshake_failures_total" ["reason"]
         "gRPC connections that ended before TLS was agreed on.";
+    SPANS_EXPORTED: Counter "tollgate_spans_exported_total" []
+        "Spans that the collector has taken; absent without tracing.";
+    SPANS_DROPPED: Counter "tollgate_spans_dropped_total" ["reason"]
+        "Spans that never reached the collector; no request waited for them.";
     CONFIG_LOAD_SUCCESS: Counter "ratelimit_service_config_load_success" []
         "Sets of rules that were taken.";
     CONFIG_LOAD_ERROR: Counter "ratelimit_service_config_load_error" []

@@ -7,7 +7,9 @@ use ::prometheus::proto::Metric as Sample;
 
 use super::{
     Exposition, Stats,
-    gauges::{Gauges, LocalCacheGauges, PoolGauges, RulesGauges, StoreGauges, TlsGauges, XdsGauges},
+    gauges::{
+        Gauges, LocalCacheGauges, PoolGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges,
+    },
     labels::Labels,
     names::{self, Metric},
     page::{Page, count, describe, family, labelled},
@@ -54,6 +56,7 @@ pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
     program(page);
     bounds(page, stats);
     gauges.tls.iter().for_each(|gauges| tls(page, gauges));
+    gauges.spans.iter().for_each(|one| spans(page, one));
     gauges.rules.iter().for_each(|rules| rules_state(page, rules));
     gauges.xds.iter().for_each(|control_plane| xds(page, control_plane));
     gauges.store.iter().for_each(|counters| store(page, counters));
@@ -189,6 +192,11 @@ fn tls(page: &mut Page, tls: &TlsGauges) {
     page.value(&names::TLS_CERTIFICATE_EXPIRY, tls.certificate_expiry.as_secs());
     page.value(&names::TLS_RELOAD_ERRORS, tls.reload_errors);
     page.values(&names::TLS_HANDSHAKE_FAILURES, tls.handshake_failures.iter().map(|(name, n)| ([*name], *n)));
+}
+
+fn spans(page: &mut Page, spans: &SpanGauges) {
+    page.value(&names::SPANS_EXPORTED, spans.exported);
+    page.values(&names::SPANS_DROPPED, spans.dropped.iter().map(|(reason, n)| ([*reason], *n)));
 }
 
 fn rules_state(page: &mut Page, rules: &RulesGauges) {

@@ -66,6 +66,7 @@ fn all_gauges() -> Gauges {
             handshake_failures: vec![("timeout", 18)],
         }),
         xds: Some(XdsGauges { version: Some("1".to_owned()), ..XdsGauges::default() }),
+        spans: Some(SpanGauges { exported: 21, dropped: vec![("queue_full", 22)] }),
         store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
         local_cache: Some(LocalCacheGauges::default()),
         pools: [false, true].map(pool).into(),

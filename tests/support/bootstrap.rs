@@ -25,14 +25,25 @@ pub(crate) struct Wanted<'a> {
     pub(crate) filters_before: Vec<Value>,
     /// The `transport_socket` of the service's cluster; null is none.
     pub(crate) transport_socket: Value,
+    /// The connection manager's `tracing`; null is none.
+    pub(crate) tracing: Value,
+    /// The port of the cluster `collector`, if there is to be one.
+    pub(crate) collector: Option<u16>,
 }
 
 impl Wanted<'_> {
     /// A rate limit filter as it is when nothing is said about it.
     pub(crate) fn of(server: &Server, rate_limits: Value) -> Self {
         let service = Service::Port(server.ports.grpc);
-        let transport_socket = Value::Null;
-        Self { service, rate_limits, filter: json!({}), filters_before: Vec::new(), transport_socket }
+        Self {
+            service,
+            rate_limits,
+            filter: json!({}),
+            filters_before: Vec::new(),
+            transport_socket: Value::Null,
+            tracing: Value::Null,
+            collector: None,
+        }
     }
 }
 
@@ -91,6 +102,8 @@ pub(crate) fn bootstrap(
     if !wanted.transport_socket.is_null() {
         service["transport_socket"] = wanted.transport_socket.clone();
     }
+    let mut clusters = vec![cluster("upstream", &tcp(upstream.port), "http_protocol_options"), service];
+    clusters.extend(wanted.collector.map(|port| cluster("collector", &tcp(port), "http2_protocol_options")));
     json!({
         "admin": {"address": tcp(admin)},
         "static_resources": {
@@ -99,10 +112,7 @@ pub(crate) fn bootstrap(
                 "address": tcp(listener),
                 "filter_chains": [{"filters": [connection_manager(wanted, access_log)]}],
             }],
-            "clusters": [
-                cluster("upstream", &tcp(upstream.port), "http_protocol_options"),
-                service,
-            ],
+            "clusters": clusters,
         },
     })
 }
@@ -123,7 +133,7 @@ fn connection_manager(wanted: &Wanted<'_>, access_log: &Path) -> Value {
             "rate_limits": wanted.rate_limits,
         }},
     });
-    json!({
+    let mut manager = json!({
         "name": "envoy.filters.network.http_connection_manager",
         "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -132,7 +142,11 @@ fn connection_manager(wanted: &Wanted<'_>, access_log: &Path) -> Value {
             "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
             "http_filters": filters,
         },
-    })
+    });
+    if !wanted.tracing.is_null() {
+        manager["typed_config"]["tracing"] = wanted.tracing.clone();
+    }
+    manager
 }
 
 fn rate_limit_filter(wanted: &Wanted<'_>) -> Value {

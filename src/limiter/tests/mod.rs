@@ -150,6 +150,39 @@ fn a_store_that_answers_later_is_not_asked_at_once() {
     assert_eq!(house.counts("k")[0], 0, "nothing is counted of a request that is asked again");
 }
 
+#[test]
+fn a_trail_tells_the_rules_and_the_wait() {
+    let house = House::new(OnStoreFailure::Allow, |_| ());
+    let trail = |keys: &[&str]| {
+        let mut trail = Trail::default();
+        let request = request(keys);
+        finish(pin!(house.limiter.decide_traced(&request, None, &mut trail))).unwrap();
+        trail
+    };
+    let met = trail(&["k", "nothing", "free", "shadow"]);
+    let names: Vec<_> = met.rules.iter().map(Option::as_deref).collect();
+    assert_eq!(names, [Some("d.k"), None, Some("d.free"), Some("d.shadow")]);
+    let wait = met.wait.unwrap();
+    assert!(wait.checks == 2 && wait.error.is_none() && wait.times[0] <= wait.times[1], "{wait:?}");
+    assert_eq!((trail(&["free"]).wait, met.lost), (None, None), "nobody was asked");
+
+    house.store.set_lost(Some(FailureReason::Timeout));
+    let lost = trail(&["k"]);
+    assert_eq!(lost.lost, Some(("allow", "timeout")));
+    assert!(lost.wait.unwrap().error.unwrap().contains("no answer"));
+}
+
+#[test]
+fn a_trail_tells_a_rule_by_its_name_and_not_by_what_came() {
+    let house = House::new(OnStoreFailure::Error, |_| ());
+    house.load("domain: d\ndescriptors: [{key: k, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 3}}]\n");
+    let mut request = request(&["k", "k"]);
+    request.descriptors[1].limit = Some(LimitOverride { requests_per_unit: 1, unit: 1 });
+    let mut trail = Trail::default();
+    finish(pin!(house.limiter.decide_traced(&request, None, &mut trail))).unwrap();
+    assert_eq!(trail.rules, [Some("d.k".into()), None], "one that brings its limit meets no rule");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -111,7 +111,7 @@ fn answer(
     // about for every call is small.
     let way = if request.uri().path() == unary::PATH {
         let (head, body) = request.into_parts();
-        Way::Hot(Opening::of(&head), body)
+        Way::Hot(Opening::of(&head, calls.hot.tracer.as_ref()), body)
     } else {
         let check = (request.uri().path() == HEALTH_CHECK).then(Instant::now);
         Way::Other(Box::pin(calls.others.clone().call(request)), check)

@@ -1,14 +1,15 @@
 //! The gRPC server: one thread and one runtime for each core, no work shared between them.
 //!
 //! A connection is dealt to the core that has fewest and stays there: Envoy opens one for each of its
-//! workers and keeps it. `connection` serves it, `unary` answers the one hot call below tonic; health
-//! checks and reflection go through tonic's router.
+//! workers and keeps it. `connection` serves it, `unary` answers the one hot call below tonic, `traced` those of it that
+//! have a span; health checks and reflection go through tonic's router.
 
 mod body;
 mod connection;
 mod listen;
 mod opening;
 mod others;
+mod traced;
 mod unary;
 mod worker;
 
@@ -28,7 +29,7 @@ pub use listen::{Listener, bind_tcp};
 pub use worker::Workers;
 
 use super::{health::Health, tls::Tls};
-use crate::{limiter::Limiter, memory, stats::Stats};
+use crate::{limiter::Limiter, memory, spans::Tracer, stats::Stats};
 use listen::Connection;
 
 /// How the server is run; see the settings of the same names.
@@ -63,6 +64,8 @@ pub struct Parts {
     pub health: Arc<Health>,
     /// What connections speak before HTTP/2; none is nothing.
     pub tls: Option<Arc<Tls>>,
+    /// Where spans go, if there are any.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// Accepts connections and deals them to the workers, until `drain` turns true. Those that wait to be

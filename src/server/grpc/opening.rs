@@ -1,12 +1,13 @@
 //! The head of a call: whether it is one that can be answered, and how long its caller waits.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Method, header, request};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::unary::Fault;
+use super::unary::{Fault, PATH};
+use crate::spans::{OpenSpan, Tracer};
 
 /// What is known of a call before its message has come.
 pub(super) struct Opening {
@@ -15,6 +16,8 @@ pub(super) struct Opening {
     time_out: Option<Duration>,
     /// Why it cannot be answered, if so.
     pub(super) fault: Option<Fault>,
+    /// Its span, if it is traced.
+    pub(super) span: Option<Box<OpenSpan>>,
 }
 
 /// The longest time that is kept back for the way of an answer to its caller.
@@ -22,8 +25,14 @@ const MARGIN: Duration = Duration::from_millis(2);
 
 impl Opening {
     /// Reads the head of a call.
-    pub(super) fn of(head: &request::Parts) -> Self {
-        Self { begun: Instant::now(), time_out: time_out(&head.headers), fault: check_call(head).err() }
+    pub(super) fn of(head: &request::Parts, tracer: Option<&Arc<Tracer>>) -> Self {
+        Self {
+            begun: Instant::now(),
+            time_out: time_out(&head.headers),
+            fault: check_call(head).err(),
+            // The path without its slash is what gRPC's instrumentations call a span.
+            span: tracer.and_then(|tracer| tracer.join(&head.headers, &PATH[1..])),
+        }
     }
 
     /// When the caller gives up.
@@ -95,12 +104,17 @@ mod tests {
     #[test]
     fn counters_have_until_shortly_before_the_caller_gives_up() {
         let begun = Instant::now();
-        let of = |millis| Opening { begun, time_out: Some(Duration::from_millis(millis)), fault: None };
+        let of = |millis| Opening {
+            begun,
+            time_out: Some(Duration::from_millis(millis)),
+            fault: None,
+            span: None,
+        };
         for (millis, micros) in [(20, 18_000), (8, 6_000), (4, 3_000), (0, 0), (60_000, 59_998_000)] {
             let until = of(millis).until().unwrap();
             assert_eq!(until - begun.into_std(), Duration::from_micros(micros), "{millis} ms");
         }
-        let opening = Opening { begun, time_out: None, fault: None };
+        let opening = Opening { begun, time_out: None, fault: None, span: None };
         assert_eq!((opening.until(), opening.deadline()), (None, None));
     }
 }

@@ -26,6 +26,7 @@ use crate::{
     limiter::{Answer, Limiter, Refusal, Request},
     proto::envoy::service::ratelimit::v3::RateLimitRequest,
     server::wire,
+    spans::Tracer,
     stats::{Method as StatsMethod, Refusal as Reason, Stats},
 };
 
@@ -39,6 +40,8 @@ const PREFIX: usize = 5;
 pub(super) struct ShouldRateLimit {
     pub(super) limiter: Arc<Limiter>,
     pub(super) stats: Arc<Stats>,
+    /// Where spans go, if there are any.
+    pub(super) tracer: Option<Arc<Tracer>>,
     pub(super) max_request_bytes: usize,
 }
 
@@ -53,15 +56,18 @@ impl ShouldRateLimit {
     /// heap, in one piece. A timer is made for a message alone; a store keeps to the time it is given.
     pub(super) async fn call(&self, mut opening: Opening, mut body: Incoming) -> Response<AnswerBody> {
         let begun = opening.begun;
-        let answer = match opening.fault.take() {
-            Some(fault) => Err(fault),
-            None => match future::poll_fn(|context| Poll::Ready(whole_message(&mut body, context))).await {
-                Ok(message) => match self.at_once(message) {
-                    Ok(answer) => answer,
-                    Err(request) => Box::pin(self.later(request, opening.until())).await,
-                },
-                Err(first) => Box::pin(self.in_time(opening, first, body)).await,
-            },
+        let answer = match (opening.span.take(), opening.fault.take()) {
+            (Some(span), fault) => Box::pin(self.traced(span, fault, opening, body)).await,
+            (None, Some(fault)) => Err(fault),
+            (None, None) => {
+                match future::poll_fn(|context| Poll::Ready(whole_message(&mut body, context))).await {
+                    Ok(message) => match self.at_once(message) {
+                        Ok(answer) => answer,
+                        Err(request) => Box::pin(self.later(request, opening.until())).await,
+                    },
+                    Err(first) => Box::pin(self.in_time(opening, first, body)).await,
+                }
+            }
         };
         let service = self.stats.service();
         service.requests(StatsMethod::ShouldRateLimit).increment();
@@ -87,21 +93,29 @@ impl ShouldRateLimit {
 
     /// Waits for the rest of a message, but no longer than its caller, and answers it.
     async fn in_time(&self, opening: Opening, first: Bytes, mut body: Incoming) -> Result<Bytes, Fault> {
-        let reading = self.read_message(first, &mut body);
-        let message = match opening.deadline() {
-            None => reading.await?,
-            Some(deadline) => timeout_at(deadline, reading).await.unwrap_or_else(|_| {
-                self.stats.service().refused(Reason::DeadlineExceeded).increment();
-                Err(Status::deadline_exceeded("the caller's grpc-timeout has passed").into())
-            })?,
-        };
+        let message = self.read_in_time(&opening, first, &mut body).await?;
         match self.at_once(message) {
             Ok(answer) => answer,
             Err(request) => self.later(request, opening.until()).await,
         }
     }
 
-    fn read_request(&self, mut message: Bytes) -> Result<Request, Fault> {
+    /// Reads one message with its prefix, unless its caller goes first.
+    pub(super) async fn read_in_time(
+        &self,
+        opening: &Opening,
+        first: Bytes,
+        body: &mut Incoming,
+    ) -> Result<Bytes, Fault> {
+        let reading = self.read_message(first, body);
+        let Some(deadline) = opening.deadline() else { return reading.await };
+        timeout_at(deadline, reading).await.unwrap_or_else(|_| {
+            self.stats.service().refused(Reason::DeadlineExceeded).increment();
+            Err(Status::deadline_exceeded("the caller's grpc-timeout has passed").into())
+        })
+    }
+
+    pub(super) fn read_request(&self, mut message: Bytes) -> Result<Request, Fault> {
         self.read_prefix(&mut message)?;
         let request = RateLimitRequest::decode(message)
             .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")))?;
@@ -152,7 +166,7 @@ fn whole_message(body: &mut Incoming, context: &mut Context<'_>) -> Result<Bytes
     if whole { Ok(data) } else { Err(data) }
 }
 
-fn encoded(decided: Result<Answer, Refusal>) -> Result<Bytes, Fault> {
+pub(super) fn encoded(decided: Result<Answer, Refusal>) -> Result<Bytes, Fault> {
     match decided {
         Ok(answer) => Ok(frame(&answer)),
         Err(refusal) => Err(status(&refusal).into()),

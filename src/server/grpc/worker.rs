@@ -186,6 +186,7 @@ fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
         hot: ShouldRateLimit {
             limiter: parts.limiter.clone(),
             stats: parts.stats.clone(),
+            tracer: parts.tracer.clone(),
             max_request_bytes: options.max_request_bytes,
         },
         others,

@@ -1,0 +1,164 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// What these variables come to: tracing, warnings and problems.
+fn settings(set: &[(&str, &str)]) -> (Option<Spans>, Vec<String>, Vec<String>) {
+    let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
+    let mut reader = Reader::new(&env);
+    let spans = read(&mut reader);
+    let warnings = reader.warnings.iter().map(ToString::to_string).collect();
+    let problems = reader.problems.iter().map(ToString::to_string).collect();
+    (spans, warnings, problems)
+}
+
+/// Tracing with these variables, about which nothing is wrong.
+fn on(set: &[(&str, &str)]) -> Spans {
+    let (spans, warnings, problems) = settings(&[&[("TRACING_ENABLED", "true")], set].concat());
+    assert!(warnings.is_empty() && problems.is_empty(), "{warnings:?} {problems:?}");
+    spans.unwrap()
+}
+
+/// The problems of tracing with these variables.
+fn problems(set: &[(&str, &str)]) -> Vec<String> {
+    settings(&[&[("TRACING_ENABLED", "true")], set].concat()).2
+}
+
+#[test]
+fn off_nothing_is_looked_at() {
+    let set = [("TRACING_SAMPLING_RATE", "x"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://x")];
+    assert_eq!(settings(&set), (None, Vec::new(), Vec::new()));
+}
+
+#[test]
+fn the_defaults_are_those_of_the_go_service() {
+    let spans = on(&[]);
+    assert_eq!(spans.resource, [("service.name".to_owned(), "RateLimit".to_owned())]);
+    assert_eq!((spans.max_queued, spans.max_batch, spans.delay), (2048, 512, Duration::from_secs(5)));
+    assert!((spans.sampling_rate - 1.0).abs() < 1e-9 && !spans.descriptor_values);
+    let collector = spans.collector;
+    assert_eq!((collector.protocol, collector.gzip, collector.tls), (Protocol::Http, false, None));
+    assert_eq!(collector.timeout, Duration::from_secs(10));
+}
+
+#[test]
+fn the_collector_is_found_by_either_variable() {
+    for (protocol, own, common, insecure, endpoint) in [
+        ("http", "", "", "", "http://localhost:4318/v1/traces"),
+        ("grpc", "", "", "", "http://localhost:4317/"),
+        ("http", "", "http://c:4318", "", "http://c:4318/v1/traces"),
+        ("http", "", "HTTP://c:4318/", "", "http://c:4318/v1/traces"),
+        ("http", "", "https://c/otlp/", "", "https://c/otlp/v1/traces"),
+        ("http", "http://t:1/x/", "http://c:4318", "", "http://t:1/x/"),
+        ("http", "http://t:1", "", "", "http://t:1/"),
+        ("grpc", "", "http://[::1]:4317", "", "http://[::1]:4317/"),
+        ("grpc", "", "c:4317", "", "https://c:4317/"),
+        ("grpc", "", "c:4317", "true", "http://c:4317/"),
+        ("http", "", "https://c:1", "true", "https://c:1/v1/traces"),
+    ] {
+        let set = [
+            ("TRACING_EXPORTER_PROTOCOL", protocol),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", own),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", common),
+            ("OTEL_EXPORTER_OTLP_INSECURE", insecure),
+        ];
+        let collector = on(&set).collector;
+        assert_eq!(collector.endpoint.to_string(), endpoint, "{set:?}");
+        assert_eq!(collector.tls.is_some(), endpoint.starts_with("https"), "{set:?}");
+    }
+}
+
+#[test]
+fn what_is_no_collector_is_refused() {
+    for text in
+        ["ftp://c:1", "unix:///run/c", "http://", "://c", "http://c:x", "http://c d", "a b", "http:///p"]
+    {
+        let problems = problems(&[("OTEL_EXPORTER_OTLP_ENDPOINT", text)]);
+        assert!(problems.len() == 1 && problems[0].contains("accepted is a URL"), "{text}: {problems:?}");
+    }
+}
+
+#[test]
+fn no_secret_is_shown() {
+    for (name, value) in [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:hunter2@c:4318"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://c?key=hunter2"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "hunter2"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "a b=hunter2"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "a=hunter2%0a"),
+    ] {
+        let problems = problems(&[(name, value)]);
+        assert!(problems.len() == 1 && problems[0].starts_with(name), "{value}: {problems:?}");
+        assert!(!problems[0].contains("hunter2"), "{problems:?}");
+    }
+    let spans = on(&[("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Basic%20hunter2")]);
+    assert!(!format!("{spans:?}").contains("hunter2"), "{spans:?}");
+}
+
+#[test]
+fn headers_are_unpacked() {
+    let set = [("OTEL_EXPORTER_OTLP_HEADERS", " x-a = 1 , authorization=Basic%20a%2Cb==,")];
+    let headers = on(&set).collector.headers;
+    assert_eq!(
+        (&headers["x-a"], &headers["authorization"]),
+        (&"1".parse().unwrap(), &"Basic a,b==".parse().unwrap())
+    );
+    let both = [set[0], ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-b=2")];
+    let headers = on(&both).collector.headers;
+    assert_eq!((headers.get("x-a"), headers.len()), (None, 1), "one takes the place of the other");
+}
+
+#[test]
+fn the_service_is_named() {
+    let spans = on(&[
+        ("TRACING_SERVICE_NAME", "limits"),
+        ("TRACING_SERVICE_NAMESPACE", "edge"),
+        ("TRACING_SERVICE_INSTANCE_ID", "pod-7"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "service.name=other,k8s.pod.name=pod-7"),
+    ]);
+    let named = [
+        ("service.name", "limits"),
+        ("service.namespace", "edge"),
+        ("service.instance.id", "pod-7"),
+        ("k8s.pod.name", "pod-7"),
+    ];
+    assert_eq!(spans.resource, named.map(|(key, value)| (key.to_owned(), value.to_owned())));
+
+    let (spans, warnings, _) = settings(&[("TRACING_ENABLED", "1"), ("OTEL_RESOURCE_ATTRIBUTES", "a,b")]);
+    assert!(
+        spans.is_some() && warnings[0].starts_with("OTEL_RESOURCE_ATTRIBUTES: is passed over"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn slips_are_told_all_at_once() {
+    let problems = problems(&[
+        ("TRACING_EXPORTER_PROTOCOL", "http/protobuf"),
+        ("TRACING_SAMPLING_RATE", "10%"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "zip"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/key"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+    ]);
+    assert_eq!(problems.len(), 6, "{problems:#?}");
+    assert!(
+        problems.iter().any(|problem| problem.contains("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: accepted is"))
+    );
+    let (_, warnings, _) = settings(&[("TRACING_ENABLED", "1"), ("TRACING_SAMPLING_RATE", "50")]);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "[a-c%=,0-9:/@?. é]{0,30}") {
+        let set = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_RESOURCE_ATTRIBUTES"];
+        problems(&set.map(|name| (name, text.as_str())));
+    }
+
+    #[test]
+    fn what_is_encoded_comes_back(bytes in "[ -~]{0,40}") {
+        let encoded: Vec<_> = bytes.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        prop_assert_eq!(decoded(&encoded.concat()), Some(bytes));
+    }
+}

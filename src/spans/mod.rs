@@ -1,0 +1,222 @@
+//! Traces: spans that are joined to the caller's, and sent to a collector over OTLP.
+//!
+//! The server asks [`Tracer::join`] with the headers of each call and tells the [`OpenSpan`] what became of
+//! it; nothing comes back for a call that is not sampled. Reading order: `headers` reads whose child a span
+//! is, `sampling` draws lots and ids, `span` is what is told, `export` sends it from a thread of its own.
+//!
+//! Who answers never waits for the collector: a span that finds the queue full is dropped and counted.
+
+mod export;
+mod headers;
+mod sampling;
+mod span;
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+};
+
+use http::HeaderMap;
+use tokio::sync::{mpsc, watch};
+
+pub use span::{Kind, OpenSpan, Value};
+
+use crate::settings::spans::Spans;
+use headers::Parent;
+use sampling::Sampler;
+use span::{Place, Span};
+
+/// Decides which calls are traced, and takes their spans.
+pub struct Tracer {
+    sampler: Sampler,
+    /// Spans may tell the values of descriptors.
+    pub descriptor_values: bool,
+    queue: mpsc::Sender<Span>,
+    counts: Arc<Counts>,
+    ending: watch::Sender<bool>,
+    exporter: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What became of the spans.
+#[derive(Debug, Default)]
+pub struct Counts {
+    exported: AtomicU64,
+    dropped: [AtomicU64; Dropped::ALL.len()],
+}
+
+/// Why a span never reached the collector.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dropped {
+    /// As many as may be waited already.
+    QueueFull,
+    /// The collector was not reached, or asked for patience for too long.
+    Unreachable,
+    /// The collector did not want it.
+    Refused,
+}
+
+impl Dropped {
+    /// Every reason, each at its own number.
+    pub const ALL: [Self; 3] = [Self::QueueFull, Self::Unreachable, Self::Refused];
+
+    /// The value of the label `reason`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::QueueFull => "queue_full",
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+impl Tracer {
+    /// Starts the thread that sends the spans.
+    ///
+    /// # Errors
+    /// All that is wrong with the files that the settings name; or the system grants no thread.
+    pub fn start(settings: &Spans) -> Result<Arc<Self>, Vec<String>> {
+        let (queue, queued) = mpsc::channel(settings.max_queued);
+        let (ending, end) = watch::channel(false);
+        let counts = Arc::<Counts>::default();
+        let exporter = export::Exporter::new(settings, queued, end, counts.clone())?;
+        let told = |error: io::Error| vec![format!("the system grants no thread for tracing: {error}")];
+        let thread = exporter.start().map_err(told)?;
+        Ok(Arc::new(Self {
+            sampler: Sampler::new(settings.sampling_rate),
+            descriptor_values: settings.descriptor_values,
+            queue,
+            counts,
+            ending,
+            exporter: Mutex::new(Some(thread)),
+        }))
+    }
+
+    /// Begins the span of a call with these headers, if it is to be traced: as its caller has decided, else
+    /// by lot.
+    #[must_use]
+    pub fn join(self: &Arc<Self>, headers: &HeaderMap, name: &'static str) -> Option<Box<OpenSpan>> {
+        let place = match Parent::of(headers) {
+            Parent::Span { sampled: Some(false), .. } | Parent::Unsampled => return None,
+            Parent::Span { trace, span, sampled, state } => {
+                let sampled = sampled.unwrap_or_else(|| self.sampler.takes(trace));
+                sampled.then(|| Place::below(trace, span, state))?
+            }
+            Parent::Sampled => Place::root(sampling::trace_id()),
+            Parent::Unknown => {
+                let trace = sampling::trace_id();
+                self.sampler.takes(trace).then(|| Place::root(trace))?
+            }
+        };
+        // Where there is no room, nothing need be written down first.
+        if self.queue.capacity() == 0 {
+            self.counts.add_dropped(Dropped::QueueFull, 1);
+            return None;
+        }
+        Some(Box::new(OpenSpan::new(self.clone(), place, name)))
+    }
+
+    /// What became of the spans.
+    #[must_use]
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Sends what waits, for a few seconds at most, and ends. Later spans are dropped.
+    pub fn end(&self) {
+        self.ending.send_replace(true);
+        let thread = self.exporter.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // An exporter that panicked has said so on its own.
+        let _ = thread.map(JoinHandle::join);
+    }
+
+    fn take(&self, span: Span) {
+        if self.queue.try_send(span).is_err() {
+            self.counts.add_dropped(Dropped::QueueFull, 1);
+        }
+    }
+}
+
+impl Counts {
+    /// Spans that the collector has taken.
+    #[must_use]
+    pub fn exported(&self) -> u64 {
+        self.exported.load(Relaxed)
+    }
+
+    /// Spans that were dropped for this reason.
+    #[must_use]
+    pub fn dropped(&self, reason: Dropped) -> u64 {
+        self.dropped[reason as usize].load(Relaxed)
+    }
+
+    fn add_exported(&self, spans: u64) {
+        self.exported.fetch_add(spans, Relaxed);
+    }
+
+    fn add_dropped(&self, reason: Dropped, spans: u64) {
+        self.dropped[reason as usize].fetch_add(spans, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::settings::spans::{Collector, Protocol};
+
+    /// A tracer of everything, whose collector is not there.
+    fn tracer(max_queued: usize) -> Arc<Tracer> {
+        let collector = Collector {
+            protocol: Protocol::Http,
+            endpoint: "http://127.0.0.1:1/v1/traces".parse().unwrap(),
+            headers: HeaderMap::new(),
+            timeout: Duration::from_secs(1),
+            gzip: false,
+            tls: None,
+        };
+        let (resource, delay) = (Vec::new(), Duration::from_secs(3600));
+        let spans = Spans {
+            resource,
+            sampling_rate: 1.0,
+            descriptor_values: false,
+            max_queued,
+            max_batch: max_queued + 1,
+            delay,
+            collector,
+        };
+        Tracer::start(&spans).unwrap()
+    }
+
+    fn dropped(tracer: &Tracer) -> [u64; 3] {
+        Dropped::ALL.map(|reason| tracer.counts().dropped(reason))
+    }
+
+    #[test]
+    fn every_span_that_is_not_sent_is_counted_once() {
+        let tracer = tracer(1000);
+        for _ in 0..10 {
+            tracer.join(&HeaderMap::new(), "call").unwrap().answered();
+        }
+        tracer.end();
+        assert_eq!((dropped(&tracer), tracer.counts().exported()), ([0, 10, 0], 0));
+        tracer.join(&HeaderMap::new(), "call").unwrap().answered();
+        assert_eq!(dropped(&tracer), [1, 10, 0], "nobody takes it any more");
+        tracer.end();
+    }
+
+    #[test]
+    fn spans_that_find_no_room_are_dropped_at_once() {
+        let tracer = tracer(1);
+        tracer.end();
+        let [first, second] = [(); 2].map(|()| tracer.join(&HeaderMap::new(), "call"));
+        assert!(first.is_some() && second.is_some(), "both begin while there is room");
+        drop((first, second));
+        assert_eq!(dropped(&tracer), [2, 0, 0]);
+    }
+}

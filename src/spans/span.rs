@@ -1,0 +1,166 @@
+//! A span: what is told of one call, while it is under way and afterwards.
+
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use super::{
+    Tracer,
+    headers::{SpanId, TraceId},
+    sampling,
+};
+
+/// A span that has ended.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Span {
+    pub(super) place: Place,
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    /// Since the start of 1970.
+    pub(super) begun: Duration,
+    pub(super) took: Duration,
+    pub(super) attributes: Vec<(&'static str, Value)>,
+    /// What went wrong, if anything.
+    pub(super) error: Option<String>,
+}
+
+/// Where a span stands in its trace.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Place {
+    pub(super) trace: TraceId,
+    pub(super) span: SpanId,
+    pub(super) parent: Option<SpanId>,
+    /// The parent is a span of another service.
+    pub(super) parent_is_remote: bool,
+    /// `tracestate` as the caller sent it.
+    pub(super) state: String,
+}
+
+/// Which side of which border a span is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Kind {
+    /// It answers a call.
+    #[default]
+    Server,
+    /// It is part of another one of this service.
+    Internal,
+}
+
+/// The value of an attribute.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Value {
+    /// A text.
+    Text(Cow<'static, str>),
+    /// A number.
+    Number(i64),
+    /// Several texts.
+    Texts(Vec<Cow<'static, str>>),
+    /// Several numbers.
+    Numbers(Vec<i64>),
+}
+
+impl Place {
+    /// The first span of a trace.
+    pub(super) fn root(trace: TraceId) -> Self {
+        let span = sampling::span_id();
+        Self { trace, span, parent: None, parent_is_remote: false, state: String::new() }
+    }
+
+    /// A span below one of another service.
+    pub(super) fn below(trace: TraceId, parent: SpanId, state: String) -> Self {
+        Self { parent: Some(parent), parent_is_remote: true, state, ..Self::root(trace) }
+    }
+
+    fn child(&self) -> Self {
+        let parent = Some(self.span);
+        Self { parent, state: self.state.clone(), ..Self::root(self.trace) }
+    }
+}
+
+/// The span of a call that is under way. It ends when it is dropped; one that was not
+/// [answered](Self::answered) before tells that nobody waited for it.
+pub struct OpenSpan {
+    tracer: Arc<Tracer>,
+    span: Span,
+    begun: Instant,
+    is_answered: bool,
+}
+
+impl OpenSpan {
+    pub(super) fn new(tracer: Arc<Tracer>, place: Place, name: &'static str) -> Self {
+        // A clock set before 1970 reads as 1970: a wrong date is better than no span.
+        let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let span = Span { place, name, begun, ..Span::default() };
+        Self { tracer, span, begun: Instant::now(), is_answered: false }
+    }
+
+    /// Whether it may tell the values of descriptors.
+    #[must_use]
+    pub fn tells_values(&self) -> bool {
+        self.tracer.descriptor_values
+    }
+
+    /// Tells something.
+    pub fn tell(&mut self, key: &'static str, value: Value) {
+        self.span.attributes.push((key, value));
+    }
+
+    /// Tells that it went wrong.
+    pub fn fail(&mut self, why: &str) {
+        self.span.error = Some(why.to_owned());
+    }
+
+    /// Tells of a part of it that took from `begun` to `ended`, and what went wrong there, if anything.
+    pub fn part(
+        &self,
+        name: &'static str,
+        [begun, ended]: [Instant; 2],
+        attributes: Vec<(&'static str, Value)>,
+        error: Option<&str>,
+    ) {
+        self.tracer.take(Span {
+            place: self.span.place.child(),
+            name,
+            kind: Kind::Internal,
+            begun: self.span.begun + begun.saturating_duration_since(self.begun),
+            took: ended.saturating_duration_since(begun),
+            attributes,
+            error: error.map(str::to_owned),
+        });
+    }
+
+    /// Ends it.
+    pub fn answered(mut self: Box<Self>) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for OpenSpan {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.fail("the caller went away before the answer was there");
+        }
+        self.span.took = self.begun.elapsed();
+        self.tracer.take(std::mem::take(&mut self.span));
+    }
+}
+
+impl From<&'static str> for Value {
+    fn from(text: &'static str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
+    }
+}

@@ -1,0 +1,218 @@
+//! Traces: what a span tells, whose child it is, and a collector that is slow, gone or particular.
+
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+
+use crate::support::{
+    client::request,
+    eventually,
+    grpc_tls::alone,
+    holds,
+    http::{get, post},
+    raw::{Exchange, RawClient, framed},
+    server::{Server, Setup},
+};
+use receiver::{Receiver, Told};
+
+mod collector;
+mod edge;
+mod receiver;
+mod waits;
+
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: user
+    rate_limit: {unit: hour, requests_per_unit: 2}
+  - key: path
+    value: /a/*
+    detailed_metric: true
+    rate_limit: {unit: hour, requests_per_unit: 100}
+";
+
+const CALL: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// A service that sends its spans there soon.
+fn setup(protocol: &str, port: u16) -> Setup {
+    Setup::new()
+        .rules("d.yaml", RULES)
+        .env("TRACING_ENABLED", "true")
+        .env("TRACING_EXPORTER_PROTOCOL", protocol)
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://127.0.0.1:{port}"))
+        .env("OTEL_BSP_SCHEDULE_DELAY", "20")
+}
+
+/// Asks with these headers, whatever is answered.
+fn ask(server: &Server, request: &RateLimitRequest, headers: &[(&'static str, &str)]) {
+    let header = |(name, value): &(&'static str, &str)| {
+        (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+    };
+    let headers: HeaderMap = headers.iter().map(header).collect();
+    alone(async {
+        let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
+        let answer = client.exchange(framed(request), &headers).await;
+        assert!(matches!(answer, Exchange::Answered(_)), "{answer:?}");
+    });
+}
+
+#[test]
+fn a_span_tells_rules_and_outcomes_and_no_values() {
+    for (protocol, gzip) in [("http", "none"), ("http", "gzip"), ("grpc", "none"), ("grpc", "gzip")] {
+        let receiver = Receiver::start(protocol == "grpc", None);
+        let server = setup(protocol, receiver.port)
+            .env("OTEL_EXPORTER_OTLP_COMPRESSION", gzip)
+            .env("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=edge,authorization=Bearer%20hunter2")
+            .env("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=pod-7")
+            .start();
+        let question = request("d", &[&[("user", "ann")], &[("path", "/a/secret")], &[("nothing", "x")]]);
+        for _ in 0..3 {
+            ask(&server, &question, &[]);
+        }
+        let spans = receiver.wait_for(3);
+        let first = &spans[0];
+        assert_eq!((&*first.name, first.kind, first.flags), (CALL, 2, 0x101));
+        assert!(first.begun > 1_700_000_000_000_000_000 && first.ended >= first.begun, "{first:?}");
+        assert_eq!((first.trace.len(), first.id.len(), first.parent.len()), (16, 8, 0));
+        for (key, value) in [
+            ("rpc.system", "grpc".into()),
+            ("rpc.method", "ShouldRateLimit".into()),
+            ("rpc.grpc.status_code", 0.into()),
+            ("tollgate.domain", "d".into()),
+            ("tollgate.descriptor_count", 3.into()),
+            ("tollgate.code", "OK".into()),
+            ("tollgate.rules", ["d.user", "d.path_/a/*", ""].into()),
+            ("tollgate.codes", ["OK", "OK", "OK"].into()),
+            ("tollgate.remaining", [1, 99, 0].into()),
+            ("tollgate.descriptors", Told::Nothing),
+        ] {
+            assert_eq!(first.told(key), value, "{key}");
+        }
+        let over = &spans[2];
+        assert_eq!(over.told("tollgate.code"), "OVER_LIMIT".into());
+        assert_eq!(over.told("tollgate.codes"), ["OVER_LIMIT", "OK", "OK"].into());
+        assert_eq!(over.status, None, "a limit that is kept is no error");
+
+        let export = &receiver.exports()[0];
+        let path = if protocol == "grpc" {
+            "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+        } else {
+            "/v1/traces"
+        };
+        assert_eq!((&*export.path, &export.headers["x-tenant"]), (path, &HeaderValue::from_static("edge")));
+        assert_eq!(export.headers["authorization"], "Bearer hunter2");
+        assert_eq!(export.resource["service.name"], "RateLimit".into());
+        assert_eq!(export.resource["k8s.pod.name"], "pod-7".into());
+        assert!(matches!(&export.resource["service.instance.id"], Told::Text(id) if id.len() == 36));
+        for export in receiver.exports() {
+            let sent = String::from_utf8_lossy(&export.bytes).into_owned();
+            assert!(!sent.contains("ann") && !sent.contains("secret"), "{sent}");
+        }
+        assert!(!server.process.log().contains("hunter2"));
+        eventually("they are counted", || {
+            let exported = server.metrics()["tollgate_spans_exported_total"];
+            holds(exported.to_string() == "3", || format!("{exported} are"))
+        });
+    }
+}
+
+#[test]
+fn values_are_told_where_that_is_asked_for() {
+    let receiver = Receiver::start(false, None);
+    let server = setup("http", receiver.port).env("TRACING_DESCRIPTOR_VALUES", "true").start();
+    ask(&server, &request("d", &[&[("user", "ann"), ("path", "/a/b")], &[("user", "bob")]]), &[]);
+    let told = receiver.wait_for(1)[0].told("tollgate.descriptors");
+    assert_eq!(told, ["user=ann,path=/a/b", "user=bob"].into());
+}
+
+#[test]
+fn who_gets_no_answer_has_an_error_in_the_span() {
+    let receiver = Receiver::start(false, None);
+    let server = setup("http", receiver.port).start();
+    ask(&server, &request("", &[&[("user", "ann")]]), &[]);
+    ask(&server, &request("elsewhere", &[&[("user", "ann")]]), &[]);
+    let spans = receiver.wait_for(2);
+    let status = spans[0].status.clone().unwrap();
+    assert_eq!((status.code, &*status.message), (2, "rate limit domain must not be empty"));
+    assert_eq!(spans[0].told("rpc.grpc.status_code"), 2.into());
+    assert_eq!((spans[1].status.clone(), spans[1].told("tollgate.rules")), (None, Told::List(Vec::new())));
+}
+
+#[test]
+fn json_is_traced_as_well() {
+    let receiver = Receiver::start(false, None);
+    let server = setup("http", receiver.port).start();
+    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"ann"}]}]}"#;
+    for body in [body, "{}", "nothing"] {
+        post(server.ports.http, "/json", body);
+    }
+    let spans = receiver.wait_for(3);
+    assert!(spans.iter().all(|span| span.name == "POST /json" && span.kind == 2), "{spans:?}");
+    let statuses: Vec<_> = spans.iter().map(|span| span.told("http.response.status_code")).collect();
+    assert_eq!(statuses, [200.into(), 400.into(), 400.into()]);
+    assert_eq!(spans[0].told("tollgate.rules"), ["d.user"].into());
+    let errors: Vec<_> = spans.iter().map(|span| span.status.as_ref().map(|status| status.code)).collect();
+    assert_eq!(errors, [None, Some(2), Some(2)]);
+}
+
+#[test]
+fn spans_that_wait_are_sent_when_the_service_ends() {
+    for protocol in ["http", "grpc"] {
+        let receiver = Receiver::start(protocol == "grpc", None);
+        let mut server = setup(protocol, receiver.port).env("OTEL_BSP_SCHEDULE_DELAY", "3600000").start();
+        for _ in 0..5 {
+            ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
+        }
+        assert_eq!(receiver.spans().len(), 0, "they wait for more");
+        assert!(server.process.stop().success());
+        assert_eq!(receiver.spans().len(), 5, "{}", server.process.log());
+    }
+}
+
+#[test]
+fn off_nothing_is_sent_and_nothing_is_counted() {
+    let receiver = Receiver::start(false, None);
+    let server = setup("http", receiver.port).env("TRACING_ENABLED", "false").start();
+    let sampled = [("b3", "1")];
+    ask(&server, &request("d", &[&[("user", "ann")]]), &sampled);
+    assert!(!get(server.ports.metrics, "/metrics").text().contains("tollgate_spans"));
+    drop(server);
+    assert_eq!(receiver.exports().len(), 0);
+}
+
+#[test]
+fn many_spans_go_in_batches_and_none_is_lost() {
+    let receiver = Receiver::start(true, None);
+    let server = setup("grpc", receiver.port)
+        .env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "50")
+        .env("OTEL_BSP_MAX_QUEUE_SIZE", "100000")
+        .start();
+    let question = framed(&request("d", &[&[("user", "ann")]]));
+    alone(async {
+        let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
+        for _ in 0..1000 {
+            client.exchange(question.clone(), &HeaderMap::new()).await;
+        }
+    });
+    let spans = receiver.wait_for(1000);
+    let ids: std::collections::BTreeSet<_> = spans.iter().map(|span| span.id.clone()).collect();
+    assert_eq!((spans.len(), ids.len()), (1000, 1000), "each once");
+    assert!(receiver.exports().iter().all(|export| export.spans.len() <= 50));
+}
+
+/// How long a hundred answers took, each on the same connection; the longest of them.
+fn longest_of_a_hundred(server: &Server) -> Duration {
+    let question = framed(&request("d", &[&[("user", "ann")]]));
+    alone(async {
+        let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
+        let mut longest = Duration::ZERO;
+        for _ in 0..100 {
+            let begun = Instant::now();
+            let answer = client.exchange(question.clone(), &HeaderMap::new()).await;
+            assert!(matches!(answer, Exchange::Answered(_)), "{answer:?}");
+            longest = longest.max(begun.elapsed());
+        }
+        longest
+    })
+}

@@ -1,0 +1,169 @@
+//! Collectors that are gone, slow, or do not want what they are sent, and TLS on the way to them.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        RootCertStore, ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        server::WebPkiClientVerifier,
+    },
+};
+
+use super::{
+    ask, longest_of_a_hundred,
+    receiver::{Manner, Receiver},
+    setup,
+};
+use crate::support::{
+    certificates::Certificates,
+    client::request,
+    eventually, holds,
+    ports::free_port,
+    server::{Server, Setup},
+};
+
+/// Waits until so many spans were dropped for this reason.
+fn wait_for_dropped(server: &Server, reason: &str, count: f64) {
+    eventually("spans are dropped", || {
+        let dropped = server.metrics()[&format!("tollgate_spans_dropped_total{{reason=\"{reason}\"}}")];
+        holds(dropped >= count, || format!("{dropped} for {reason}\n{}", server.process.log()))
+    });
+}
+
+#[test]
+fn a_collector_that_is_gone_costs_spans_and_nothing_else() {
+    let port = free_port();
+    let server = setup("http", port).env("OTEL_BSP_MAX_QUEUE_SIZE", "10").start();
+    let longest = longest_of_a_hundred(&server);
+    assert!(longest < Duration::from_millis(500), "{longest:?}");
+    wait_for_dropped(&server, "queue_full", 50.0);
+    server.wait_for_log(&[&format!("http://127.0.0.1:{port}"), "refused"]);
+    let complaints = server.process.log().matches("tracing:").count();
+    assert!(complaints <= 2, "it is not said all the time: {}", server.process.log());
+
+    // What was kept is sent when the collector is there.
+    let receiver = Receiver::on(port, false, None);
+    receiver.wait_for(10);
+    let before = receiver.spans().len();
+    ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
+    receiver.wait_for(before + 1);
+}
+
+#[test]
+fn a_silent_collector_slows_nobody_and_holds_the_end_for_seconds_only() {
+    for protocol in ["http", "grpc"] {
+        let receiver = Receiver::start(protocol == "grpc", None);
+        receiver.set(Manner::Silent);
+        let mut server = setup(protocol, receiver.port).start();
+        let longest = longest_of_a_hundred(&server);
+        assert!(longest < Duration::from_millis(500), "{longest:?}");
+        server.process.signal("TERM");
+        let ended = server.process.wait(Duration::from_secs(9));
+        assert!(ended.is_some_and(|status| status.success()), "{}", server.process.log());
+        assert!(server.process.log().contains("the last spans were not taken"), "{}", server.process.log());
+    }
+}
+
+#[test]
+fn what_is_late_is_sent_again() {
+    let receiver = Receiver::start(false, None);
+    receiver.set(Manner::Silent);
+    let server = setup("http", receiver.port).env("OTEL_EXPORTER_OTLP_TIMEOUT", "100").start();
+    ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
+    server.wait_for_log(&["no answer within 100ms"]);
+    receiver.set(Manner::Takes);
+    receiver.wait_for(1);
+}
+
+#[test]
+fn what_the_collector_wants_later_is_sent_again_and_what_it_never_wants_is_not() {
+    for (protocol, later, never) in [("http", 503, 400), ("grpc", 14, 3)] {
+        let receiver = Receiver::start(protocol == "grpc", None);
+        receiver.set(Manner::Answers(later));
+        let server = setup(protocol, receiver.port).start();
+        ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
+        server.wait_for_log(&[&format!("{later}")]);
+        receiver.set(Manner::Takes);
+        receiver.wait_for(1);
+
+        receiver.set(Manner::Answers(never));
+        ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
+        wait_for_dropped(&server, "refused", 1.0);
+        assert_eq!(server.metrics().get("tollgate_spans_exported_total"), Some(&1.0));
+    }
+}
+
+#[test]
+fn what_is_left_out_of_a_batch_is_counted() {
+    let receiver = Receiver::start(true, None);
+    receiver.set(Manner::LeavesOut(1));
+    let server = setup("grpc", receiver.port).start();
+    ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
+    wait_for_dropped(&server, "refused", 1.0);
+    server.wait_for_log(&["left out 1 spans", "too many"]);
+}
+
+#[test]
+fn spans_go_over_tls_with_a_certificate_of_ours() {
+    let certificates = Certificates::made_out_to("127.0.0.1");
+    let path = |name: &str| certificates.path(name).display().to_string();
+    for protocol in ["http", "grpc"] {
+        let receiver = Receiver::start(protocol == "grpc", Some(acceptor(&certificates, protocol)));
+        let with_tls = |setup: Setup| {
+            setup
+                .env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("https://127.0.0.1:{}", receiver.port))
+                .env("OTEL_EXPORTER_OTLP_CERTIFICATE", &path("ca.pem"))
+        };
+        let stranger = with_tls(setup(protocol, receiver.port)).start();
+        ask(&stranger, &request("d", &[&[("user", "ann")]]), &[]);
+        stranger.wait_for_log(&["tracing:"]);
+        let server = with_tls(setup(protocol, receiver.port))
+            .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &path("client.pem"))
+            .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", &path("client.key"))
+            .start();
+        ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
+        assert_eq!(receiver.wait_for(1).len(), 1, "the stranger's did not come");
+    }
+}
+
+#[test]
+fn files_that_are_not_there_are_told_at_start() {
+    let log = setup("http", 1)
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1")
+        .env("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "/nowhere/ca.pem")
+        .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/nowhere/client.pem")
+        .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/nowhere/client.key")
+        .try_start()
+        .err()
+        .unwrap();
+    for told in
+        ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE=/nowhere/ca.pem", "CLIENT_CERTIFICATE=/nowhere/client.pem"]
+    {
+        assert!(log.contains(told), "{log}");
+    }
+}
+
+/// What a collector shows, and asks of its clients.
+fn acceptor(certificates: &Certificates, protocol: &str) -> TlsAcceptor {
+    let chain = |name| {
+        let found = CertificateDer::pem_file_iter(certificates.path(name)).unwrap();
+        found.collect::<Result<Vec<_>, _>>().unwrap()
+    };
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(chain("ca.pem"));
+    let provider = Arc::new(ring::default_provider());
+    let clients =
+        WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone()).build().unwrap();
+    let key = PrivateKeyDer::from_pem_file(certificates.path("server.key")).unwrap();
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(clients)
+        .with_single_cert(chain("server.pem"), key)
+        .unwrap();
+    config.alpn_protocols = vec![if protocol == "grpc" { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
+    TlsAcceptor::from(Arc::new(config))
+}
