@@ -11,6 +11,7 @@ use std::{
 use serde_json::Value;
 
 mod files;
+mod gateway;
 mod image;
 mod migration;
 mod pods;
