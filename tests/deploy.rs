@@ -11,11 +11,14 @@ use std::{
 use serde_json::Value;
 
 mod files;
+mod front;
+mod gateway;
 mod image;
 mod migration;
 mod pods;
 mod prometheus;
 mod rules;
+mod secured;
 mod watched;
 
 /// A file of the project.

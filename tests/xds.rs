@@ -6,21 +6,18 @@ use serde_json::{Value, json};
 
 use crate::support::{
     client::request,
+    control_plane::ControlPlane,
     eventually, holds, http,
     ports::free_port,
     server::{Server, Setup},
 };
 
-mod certificates;
-mod control_plane;
 // What has to do with connections: certificates, headers, a control plane that is gone.
 mod connections;
 // Starts with and without a control plane.
 mod start;
 // What is taken and what is refused.
 mod updates;
-
-use control_plane::ControlPlane;
 
 /// Asked in the dialect that the Go service speaks, with pauses for impatient people.
 fn setup(server_url: &str) -> Setup {

@@ -1,5 +1,6 @@
 //! The deployments' own environments, taken literally: the image's root, read-only, as its user, with the rules
-//! where they are mounted, the names and ports as they stand, and a Redis, all in a network of their own.
+//! and certificates where they are mounted, the names and ports as they stand, and a Redis, all in a network of
+//! their own. That of Envoy Gateway, around which there is more, is in `gateway`.
 
 use std::{
     fs,
@@ -13,29 +14,34 @@ use serde_json::Value;
 use super::{documents, image, kustomized, object, output, read, root};
 
 /// What is to be started, as a deployment says.
-struct Pod {
+pub(super) struct Pod {
     command: Vec<String>,
     env: Vec<String>,
-    /// The rules files, and where they are mounted.
-    rules: Vec<(String, String)>,
-    mounted_at: String,
+    volumes: Vec<Volume>,
     /// Ports and paths that are asked whether it is well.
     probes: Vec<String>,
-    /// Domain and descriptor of a request, as `tollgate request` takes them.
-    request: [&'static str; 2],
+    /// What is done with it while it runs, in the words of `pod.sh`.
+    asks: String,
+}
+
+/// Files that are mounted.
+struct Volume {
+    at: String,
+    /// By their names.
+    files: Vec<(String, String)>,
 }
 
 #[test]
 fn istios_sample_runs_with_the_image_changed() {
     let objects = kustomized("deploy/istio");
-    let seen = run(&Pod::of(&objects, ["ratelimit", "PATH=/productpage"]));
+    let seen = run(&Pod::of(&objects, "ask_until_refused ratelimit PATH=/productpage"));
     assert!(seen.contains("ratelimit_PATH_/productpage_"), "{seen}");
 }
 
 #[test]
 fn the_deployment_for_kubernetes_runs() {
     let objects = kustomized("deploy/kubernetes");
-    let seen = run(&Pod::of(&objects, ["shop", "client_id=alice"]));
+    let seen = run(&Pod::of(&objects, "ask_until_refused shop client_id=alice"));
     assert!(seen.contains("shop_client_id_alice_"), "{seen}");
 }
 
@@ -49,32 +55,49 @@ fn the_service_of_compose_runs() {
         // As the example of the Go service has it, though the image starts with the same anyway.
         command: [image::entry_point(), vec!["/bin/ratelimit".to_owned()]].concat(),
         env: env.map(|(name, value)| format!("{name}={}", value.as_str().unwrap())).collect(),
-        rules: directory(&root().join("deploy").join(source)),
-        mounted_at: mounted_at.to_owned(),
+        volumes: vec![Volume {
+            at: mounted_at.to_owned(),
+            files: directory(&root().join("deploy").join(source)),
+        }],
         probes: vec!["8080/healthcheck".to_owned()],
-        request: ["shop", "client_id=alice"],
+        asks: "ask_until_refused shop client_id=alice".to_owned(),
     });
     assert!(seen.contains("shop_client_id_alice_"), "{seen}");
 }
 
 impl Pod {
     /// The pod of the one Deployment among these.
-    fn of(objects: &[Value], request: [&'static str; 2]) -> Self {
+    pub(super) fn of(objects: &[Value], asks: &str) -> Self {
         let pod = &object(objects, "Deployment")["spec"]["template"]["spec"];
         let container = &pod["containers"][0];
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-        let rules = object(objects, "ConfigMap")["data"].as_object().unwrap().iter();
         let command =
             list(&container["command"]).iter().map(|word| word.as_str().unwrap().to_owned()).collect();
+        let volumes = list(&pod["volumes"]);
+        let mounted = |mount: &Value| Volume {
+            at: mount["mountPath"].as_str().unwrap().to_owned(),
+            files: files(objects, volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap()),
+        };
         Self {
             command: if container["command"].is_null() { image::entry_point() } else { command },
             env: list(&container["env"]).iter().filter_map(variable).collect(),
-            rules: rules.map(|(name, text)| (name.clone(), text.as_str().unwrap().to_owned())).collect(),
-            mounted_at: container["volumeMounts"][0]["mountPath"].as_str().unwrap().to_owned(),
+            volumes: list(&container["volumeMounts"]).iter().map(mounted).collect(),
             probes: probes(container),
-            request,
+            asks: asks.to_owned(),
         }
     }
+}
+
+/// The files of a volume: those of the object that it names, or none where that may be missing and is.
+fn files(objects: &[Value], volume: &Value) -> Vec<(String, String)> {
+    let (kind, name, field) = match volume.get("secret") {
+        Some(secret) => ("Secret", &secret["secretName"], "stringData"),
+        None => ("ConfigMap", &volume["configMap"]["name"], "data"),
+    };
+    let named = objects.iter().find(|object| object["kind"] == kind && &object["metadata"]["name"] == name);
+    assert!(named.is_some() || volume["configMap"]["optional"] == true, "no {kind} {name}");
+    let data = named.and_then(|object| object[field].as_object()).into_iter().flatten();
+    data.map(|(name, text)| (name.clone(), text.as_str().unwrap().to_owned())).collect()
 }
 
 /// A variable with its value; one from a Secret that may be missing is missing.
@@ -88,9 +111,9 @@ fn variable(variable: &Value) -> Option<String> {
 
 /// `port/path` of each probe; where there is none, that of the Go service's.
 fn probes(container: &Value) -> Vec<String> {
-    let number = |name: &Value| {
-        let ports = container["ports"].as_array().unwrap();
-        ports.iter().find(|port| &port["name"] == name).unwrap()["containerPort"].to_string()
+    let number = |port: &Value| {
+        let named = container["ports"].as_array().unwrap().iter().find(|own| &own["name"] == port);
+        named.map_or(port, |own| &own["containerPort"]).to_string()
     };
     let probe = |name: &&str| {
         let get = &container[*name]["httpGet"];
@@ -101,26 +124,26 @@ fn probes(container: &Value) -> Vec<String> {
     if found.is_empty() { vec!["8080/healthcheck".to_owned()] } else { found }
 }
 
-/// Starts the pod, asks it until it refuses, ends it, and gives what was seen: the keys in Redis among it.
-fn run(pod: &Pod) -> String {
+/// The names by which a pod finds what it asks, all on its own address.
+const HOSTS: &str = "127.0.0.1 localhost redis redis.redis-system.svc.cluster.local envoy-gateway\n";
+
+/// Starts the pod, does with it what is to be done, ends it, and gives what was seen: the keys in Redis among it.
+pub(super) fn run(pod: &Pod) -> String {
     let image = image::image();
     let root = image.path().join("root");
-    mount(&pod.rules, &root.join(pod.mounted_at.trim_start_matches('/')));
+    for volume in &pod.volumes {
+        mount(&volume.files, &root.join(volume.at.trim_start_matches('/')));
+    }
     fs::create_dir_all(root.join("proc")).unwrap();
     fs::create_dir_all(root.join("etc")).unwrap();
-    fs::write(root.join("etc/hosts"), "127.0.0.1 localhost redis\n").unwrap();
+    fs::write(root.join("etc/hosts"), HOSTS).unwrap();
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/deploy/pod.sh");
     let mut command = Command::new(script);
-    command
-        .arg(&root)
-        .arg(image::user())
-        .arg(pod.probes.join(" "))
-        .args(pod.request)
-        .arg(pod.command.join(" "));
+    command.arg(&root).arg(image::user()).arg(pod.probes.join(" ")).arg(&pod.asks).arg(pod.command.join(" "));
     output(command.args(&pod.env))
 }
 
-/// Lays files down as a ConfigMap is mounted: behind two symlinks.
+/// Lays files down as a ConfigMap or a Secret is mounted: behind two symlinks.
 fn mount(files: &[(String, String)], directory: &Path) {
     let data = directory.join("..2026_01_02_03_04_05.678");
     fs::create_dir_all(&data).unwrap();

@@ -15,15 +15,18 @@ pub(super) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes these ports as the job `tollgate` and evaluates these rules.
-    pub(super) fn start(targets: &[u16], rules: &str) -> Self {
+    /// Starts one that scrapes the ports of these jobs and evaluates these rules.
+    pub(super) fn start(jobs: &[(&str, Vec<u16>)], rules: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("tollgate-prometheus-").tempdir().unwrap();
-        let targets: Vec<_> = targets.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let scraped = |(job, ports): &(&str, Vec<u16>)| {
+            let targets: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+            json!({"job_name": job, "static_configs": [{"targets": targets}]})
+        };
         // JSON is YAML too.
         let config = json!({
             "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
             "rule_files": ["rules.yaml"],
-            "scrape_configs": [{"job_name": "tollgate", "static_configs": [{"targets": targets}]}],
+            "scrape_configs": jobs.iter().map(scraped).collect::<Vec<_>>(),
         });
         fs::write(dir.path().join("prometheus.yaml"), config.to_string()).unwrap();
         fs::write(dir.path().join("rules.yaml"), rules).unwrap();

@@ -3,9 +3,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     net::TcpStream,
-    process::Command,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -17,19 +15,18 @@ use tollgate::proto::envoy::{
 
 use crate::support::{
     client::descriptor,
-    envoy::binary,
-    eventually, holds, http,
-    ports::free_port,
-    process::Process,
+    eventually, holds,
     proxy::{Proxy, Way},
     redis::{self, Redis},
     server::{Server, Setup},
 };
 
 use super::{
+    front::Front,
     prometheus::Prometheus,
     read,
     rules::{RULES, alerts, dashboard_queries},
+    secured::Secured,
 };
 
 /// Rules with something to show in every panel: names made from requests, and shadow mode.
@@ -57,9 +54,15 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
         .env("METRICS_MAX_SERIES", "4")
         .env("GRPC_MAX_CONNECTIONS", "8")
         .start();
+    let mut secured = Secured::start();
     let envoy = Front::start(shared.ports.grpc);
     let at_once: String = read(RULES).lines().map(at_once).collect();
-    let prometheus = Prometheus::start(&[shared.ports.metrics, alone.ports.metrics], &at_once);
+    let jobs = [
+        ("tollgate", vec![shared.ports.metrics, alone.ports.metrics]),
+        // It serves other rules, which is no difference between replicas.
+        ("secured", vec![secured.server.ports.metrics]),
+    ];
+    let prometheus = Prometheus::start(&jobs, &at_once);
     let mut watch = Watch { prometheus: &prometheus, fired: BTreeSet::new() };
 
     let over = AtomicBool::new(false);
@@ -89,7 +92,17 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
         ask_too_much(&alone);
         watch.expects(&["TollgateTurnsAway"]);
 
+        secured.serve_what_expires_soon();
+        watch.expects(&["TollgateCertificateExpires"]);
+        secured.confuse_the_keys();
+        watch.expects(&["TollgateCertificateRefused"]);
+        secured.tell_nonsense();
+        watch.expects(&["TollgateUpdatesRefused"]);
+        secured.lose_the_control_plane();
+        watch.expects(&["TollgateControlPlaneLost"]);
+
         show_the_rest(&shared);
+        secured.speak_no_tls();
         for (place, query) in dashboard_queries() {
             eventually(&format!("{place} of the dashboard shows something"), || {
                 let samples = prometheus.query(&query);
@@ -100,6 +113,7 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
 
     shared.process.kill();
     alone.process.kill();
+    secured.server.process.kill();
     watch.expects(&["TollgateGone"]);
     assert_eq!(watch.fired, alerts(), "each alert was seen to fire");
 }
@@ -159,63 +173,6 @@ impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
-}
-
-/// The Envoy of `deploy/envoy.yaml`, on ports of its own.
-struct Front {
-    listener: u16,
-    process: Process,
-    _dir: tempfile::TempDir,
-}
-
-impl Front {
-    fn start(service: u16) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (admin, listener, upstream) = (free_port(), free_port(), free_port());
-        let own = [
-            ("address: 127.0.0.1, port_value: 9901", admin),
-            ("address: 0.0.0.0, port_value: 10000", listener),
-            ("address: 127.0.0.1, port_value: 10001", upstream),
-            ("address: tollgate, port_value: 8081", service),
-        ];
-        // A busy test machine may miss the 20 ms.
-        let config = replaced(&read("deploy/envoy.yaml"), "timeout: 0.02s", "timeout: 5s");
-        let config = own.iter().fold(config, |config, (place, port)| {
-            replaced(&config, place, &format!("address: 127.0.0.1, port_value: {port}"))
-        });
-        fs::write(dir.path().join("envoy.yaml"), config).unwrap();
-        let mut command = Command::new(binary());
-        command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]);
-        command.args(["-c", "envoy.yaml"]).current_dir(dir.path());
-        let process = Process::start(command, &dir.path().join("log"));
-        let front = Self { listener, process, _dir: dir };
-        eventually("Envoy forwards", || {
-            let answer = front.ask(&[]).map_err(|error| format!("{error}\n{}", front.process.log()))?;
-            holds(answer.status == 200, || answer.text())
-        });
-        front
-    }
-
-    fn ask(&self, headers: &[(&str, &str)]) -> std::io::Result<http::Answer> {
-        http::send(self.listener, "GET", "/", headers, b"")
-    }
-
-    /// Asks for two clients in turn, until it is over; what becomes of a request is Prometheus's to tell.
-    fn ask_until(&self, over: &AtomicBool) {
-        for client in ["alice", "partner"].iter().cycle() {
-            if over.load(Ordering::Relaxed) {
-                return;
-            }
-            let _ = self.ask(&[("x-client-id", client)]);
-            thread::sleep(Duration::from_millis(30));
-        }
-    }
-}
-
-/// The text with every `from` replaced, of which there has to be one.
-fn replaced(text: &str, from: &str, to: &str) -> String {
-    assert!(text.contains(from), "no {from:?} in the configuration");
-    text.replace(from, to)
 }
 
 /// More counters and names of series than there is room for.

@@ -4,7 +4,8 @@
 //! [`http`], [`load`] and [`steady`] ask them; [`upstream`] is what Envoy forwards to; [`noise`] makes
 //! repeatable garbage. [`redis`] starts real Redis in each topology, with [`certificates`] where TLS is asked
 //! for; [`fake`] is taken for one, and a [`proxy`] stands before it. [`grpc_tls`] has certificates for the gRPC
-//! port, and clients that have them. Nothing here asserts anything about the service: that is the tests' part.
+//! port, and clients that have them; [`control_plane`] tells rules. Nothing here asserts anything about the
+//! service: that is the tests' part.
 
 use std::{
     thread,
@@ -14,6 +15,7 @@ use std::{
 pub(crate) mod bootstrap;
 pub(crate) mod certificates;
 pub(crate) mod client;
+pub(crate) mod control_plane;
 pub(crate) mod envoy;
 pub(crate) mod fake;
 pub(crate) mod grpc_tls;

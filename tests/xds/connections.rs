@@ -1,8 +1,12 @@
 //! A control plane that is gone, that is elsewhere, and that wants to know who asks.
 
-use std::{io::Write as _, net::TcpListener, path::PathBuf, thread};
+use std::{fs, io::Write as _, net::TcpListener, path::PathBuf, thread};
 
-use super::{certificates::Authority, *};
+use super::*;
+use crate::support::{
+    grpc_tls::{Authority, Files, TlsClient},
+    redis::{self, Redis},
+};
 
 #[test]
 fn a_control_plane_that_is_gone_changes_nothing_and_may_be_back_with_an_older_version() {
@@ -88,53 +92,73 @@ fn a_unix_socket_is_asked_too() {
     assert_eq!(setup(&address).start().rules_shown(), [shown("d", "k", 5)]);
 }
 
-/// A directory with what both sides need for TLS.
+/// What both sides need for TLS. That of the service is as in Envoy Gateway's Secret: one certificate, which
+/// it serves and which it shows the control plane.
 struct Secured {
-    dir: tempfile::TempDir,
+    files: Files,
     authority: Authority,
 }
 
 impl Secured {
     fn new(server_name: &str) -> Self {
-        let secured = Self { dir: tempfile::tempdir().unwrap(), authority: Authority::new() };
-        secured.authority.write(&secured.path("ca.pem"));
-        secured.authority.sign(server_name, &secured.pair("server"));
-        secured.authority.sign("tollgate", &secured.pair("client"));
+        let secured = Self { files: Files::empty(), authority: Authority::new("the authority") };
+        secured.files.put("ca.crt", &secured.authority.pem());
+        secured.files.put_pair("plane", &secured.authority.sign(&[server_name]));
+        secured.files.put_pair("tls", &secured.authority.server());
         secured
     }
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn pair(&self, name: &str) -> [PathBuf; 2] {
-        [self.path(&format!("{name}.pem")), self.path(&format!("{name}.key"))]
+    fn path(&self, name: &str) -> String {
+        self.files.path(name).display().to_string()
     }
 
     /// A control plane that shows its certificate, and wants one if it is to.
     fn control_plane(&self, wants_one: bool) -> ControlPlane {
-        let [certificate, key] = self.pair("server");
-        let ca = self.path("ca.pem");
-        let files: &[&std::path::Path] =
-            if wants_one { &[&certificate, &key, &ca] } else { &[&certificate, &key] };
         let address = format!("localhost:{}", free_port());
-        let control_plane = ControlPlane::start_at(&address, files);
+        let control_plane = self.control_plane_at(&address, wants_one);
         control_plane.tell("1", &[limit("a", "d", "k", 5)]);
         control_plane
+    }
+
+    fn control_plane_at(&self, address: &str, wants_one: bool) -> ControlPlane {
+        let files = ["plane.crt", "plane.key", "ca.crt"].map(|name| self.files.path(name));
+        let files: Vec<_> = files.iter().map(PathBuf::as_path).collect();
+        ControlPlane::start_at(address, if wants_one { &files } else { &files[..2] })
     }
 
     fn setup(&self, control_plane: &ControlPlane) -> Setup {
         setup(&control_plane.address)
             .env("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true")
-            .env("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", self.path("ca.pem").to_str().unwrap())
+            .env("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", &self.path("ca.crt"))
             .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
     }
 
-    fn with_identity(&self, setup: Setup) -> Setup {
-        let [certificate, key] = self.pair("client");
-        setup
-            .env("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", certificate.to_str().unwrap())
-            .env("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", key.to_str().unwrap())
+    /// All that Envoy Gateway sets, but for hosts, ports and the directory of the certificates.
+    fn envoy_gateway(&self, control_plane: &ControlPlane, redis: &Redis) -> Setup {
+        let [certificate, key, authority] = ["tls.crt", "tls.key", "ca.crt"].map(|name| self.path(name));
+        [
+            ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", &certificate),
+            ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", &key),
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_SERVER_TLS_CERT", &certificate),
+            ("GRPC_SERVER_TLS_KEY", &key),
+            ("GRPC_SERVER_TLS_CA_CERT", &authority),
+            ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
+            ("RUNTIME_IGNOREDOTFILES", "true"),
+        ]
+        .iter()
+        .fold(self.setup(control_plane), |setup, (name, value)| setup.env(name, value))
+        .redis(&redis::tcp(&format!("localhost:{}", redis.port)))
+    }
+
+    /// Another authority signs all of it anew; where the service looks, its files take the place of the old ones.
+    fn renew(&self) -> Self {
+        let renewed = Self::new("localhost");
+        for name in ["ca.crt", "tls.crt", "tls.key"] {
+            self.files.put(name, &fs::read_to_string(renewed.path(name)).unwrap());
+        }
+        renewed
     }
 }
 
@@ -180,32 +204,34 @@ fn plain_text_and_tls_do_not_meet_and_the_log_says_so() {
     wait_for_log(&server, "if its port speaks TLS, set CONFIG_GRPC_XDS_SERVER_USE_TLS=true");
 }
 
-/// The variables that Envoy Gateway sets for xDS, with its certificates elsewhere; then a rotation of them.
 #[test]
-fn the_environment_of_envoy_gateway_is_served_and_its_certificates_rotate() {
+fn a_control_plane_that_wants_a_certificate_is_told_of_by_the_variable() {
     let secured = Secured::new("localhost");
     let control_plane = secured.control_plane(true);
     let server = secured.setup(&control_plane).start();
     wait_for_log(&server, "if it wants a certificate, CONFIG_GRPC_XDS_CLIENT_TLS_CERT");
     assert_eq!(server.rules_shown(), [""; 0], "it shows no certificate");
+}
 
-    let setup = secured.setup(&control_plane).env("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit");
-    let setup =
-        setup.env("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml").env("LOG_LEVEL", "info");
-    let server = secured.with_identity(setup).start();
+/// The literal names, ports and paths are those of the pod in `deploy/gateway.rs`.
+#[test]
+fn the_environment_of_envoy_gateway_is_served_and_its_certificates_rotate() {
+    let redis = Redis::single();
+    let secured = Secured::new("localhost");
+    let control_plane = secured.control_plane(true);
+    let server = secured.envoy_gateway(&control_plane, &redis).start_healthy();
     wait_for(&server, &[shown("d", "k", 5)]);
     assert_eq!(control_plane.event("stream")["stream"], "sotw");
     assert_eq!(control_plane.event("request")["request"]["node"]["id"], "envoy-ratelimit");
+    let client = TlsClient::new(&[&secured.authority], None);
+    client.ask(server.ports.grpc).expect("a client without a certificate is served");
 
-    // All is signed anew by another authority, and the control plane comes back with it.
     let address = control_plane.address.clone();
     drop(control_plane);
-    let renewed = Secured::new("localhost");
-    for name in ["ca.pem", "client.pem", "client.key"] {
-        std::fs::copy(renewed.path(name), secured.path(name)).unwrap();
-    }
-    let [certificate, key] = renewed.pair("server");
-    let back = ControlPlane::start_at(&address, &[&certificate, &key, &renewed.path("ca.pem")]);
+    let renewed = secured.renew();
+    let back = renewed.control_plane_at(&address, true);
     back.tell("1", &[limit("a", "d", "k", 6)]);
     wait_for(&server, &[shown("d", "k", 6)]);
+    let client = TlsClient::new(&[&renewed.authority], None);
+    eventually("the new certificate is served", || client.ask(server.ports.grpc));
 }

@@ -1,7 +1,11 @@
 //! Starts with a control plane and without one.
 
+use tollgate::proto::envoy::{
+    extensions::common::ratelimit::v3::RateLimitDescriptor, service::ratelimit::v3::RateLimitRequest,
+};
+
 use super::*;
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, client::descriptor};
 
 #[test]
 fn without_a_control_plane_no_port_is_opened() {
@@ -63,19 +67,30 @@ fn a_first_update_that_is_bad_is_enough_to_start() {
     assert_eq!(status.message(), "no rate limit configuration loaded");
 }
 
+/// Before a call it looks without counting, and after it counts the tokens that were used.
 #[test]
 fn the_environment_of_envoy_ai_gateway_is_served() {
     let control_plane = ControlPlane::start();
     let quota =
-        json!({"key": "k", "quota_mode": true, "rate_limit": {"unit": "HOUR", "requests_per_unit": 5}});
-    control_plane.tell("1", &[json!({"config": {"name": "d", "domain": "d", "descriptors": [quota]}})]);
+        |key| json!({"key": key, "quota_mode": true, "rate_limit": {"unit": "HOUR", "requests_per_unit": 5}});
+    let descriptors = [quota("small"), quota("large")];
+    control_plane.tell("1", &[json!({"config": {"name": "d", "domain": "d", "descriptors": descriptors}})]);
     let server = Setup::new()
         .env("CONFIG_TYPE", "GRPC_XDS_SOTW")
         .env("CONFIG_GRPC_XDS_SERVER_URL", &control_plane.address)
         .env("CONFIG_GRPC_XDS_NODE_ID", "envoy-ai-gateway-ratelimit")
         .start();
     assert_eq!(control_plane.event("request")["request"]["node"]["id"], "envoy-ai-gateway-ratelimit");
-    let ask = || server.ask(request("d", &[&[("k", "v")]])).unwrap();
-    let codes: Vec<i32> = (0..6).map(|_| ask().overall_code).collect();
-    assert_eq!(codes, [1, 1, 1, 1, 1, 2]);
+    let ask = |models: &[&str], tokens| {
+        let one =
+            |model: &&str| RateLimitDescriptor { hits_addend: Some(tokens), ..descriptor(&[(model, "v")]) };
+        let descriptors = models.iter().map(one).collect();
+        let answer = server.ask(RateLimitRequest { descriptors, ..request("d", &[]) }).unwrap();
+        (answer.overall_code, answer.statuses[0].limit_remaining)
+    };
+    let (ok, over) = (1, 2);
+    assert_eq!([ask(&["small"], 0), ask(&["small"], 0)], [(ok, 5), (ok, 5)], "looking counts nothing");
+    assert_eq!([ask(&["small"], 3), ask(&["small"], 0)], [(ok, 2), (ok, 2)]);
+    assert_eq!([ask(&["small"], 4), ask(&["small"], 0)], [(over, 0), (over, 0)]);
+    assert_eq!(ask(&["small", "large"], 0), (ok, 0), "another quota is left");
 }

@@ -1,4 +1,5 @@
-//! Starts `control_plane.py`, tells it what to tell, and reads what it saw.
+//! A control plane that is none of ours: starts `tests/xds/control_plane.py`, tells it what to tell, and reads
+//! what it saw.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -10,28 +11,29 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::free_port;
-use crate::support::PATIENCE;
+use super::{PATIENCE, ports::free_port};
+
+/// The program.
+pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xds/control_plane.py");
 
 /// A running control plane. It is killed when this is dropped.
-pub(super) struct ControlPlane {
+pub(crate) struct ControlPlane {
     /// Where it is, as `CONFIG_GRPC_XDS_SERVER_URL` takes it.
-    pub(super) address: String,
+    pub(crate) address: String,
     child: Child,
     commands: Mutex<ChildStdin>,
     events: Mutex<mpsc::Receiver<Value>>,
 }
 
 impl ControlPlane {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_at(&format!("127.0.0.1:{}", free_port()), &[])
     }
 
     /// Starts one at an address, over TLS if there are files: a certificate, its key, who may sign clients'.
-    pub(super) fn start_at(address: &str, files: &[&Path]) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join("xds").join("control_plane.py");
+    pub(crate) fn start_at(address: &str, files: &[&Path]) -> Self {
         let mut child = Command::new(python())
-            .arg(script)
+            .arg(SCRIPT)
             .arg(address)
             .args(files)
             // It would log each handshake that fails, and some are meant to.
@@ -55,17 +57,17 @@ impl ControlPlane {
     }
 
     /// From now on this is what there is to tell.
-    pub(super) fn tell(&self, version: &str, resources: &[Value]) {
+    pub(crate) fn tell(&self, version: &str, resources: &[Value]) {
         self.tell_whole(&json!({"version": version, "resources": resources}));
     }
 
     /// The same, with whatever else a response is to have.
-    pub(super) fn tell_whole(&self, told: &Value) {
+    pub(crate) fn tell_whole(&self, told: &Value) {
         self.command(&json!({"set": told}));
     }
 
     /// Ends every stream.
-    pub(super) fn hang_up(&self) {
+    pub(crate) fn hang_up(&self) {
         self.command(&json!({"hang_up": true}));
     }
 
@@ -74,7 +76,7 @@ impl ControlPlane {
     }
 
     /// The next event that has this field, passing over others.
-    pub(super) fn event(&self, field: &str) -> Value {
+    pub(crate) fn event(&self, field: &str) -> Value {
         let events = self.events.lock().unwrap();
         loop {
             let event = events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {field} was seen"));
@@ -85,7 +87,7 @@ impl ControlPlane {
     }
 
     /// The next request that answers a response.
-    pub(super) fn answer(&self) -> Value {
+    pub(crate) fn answer(&self) -> Value {
         loop {
             let request = self.event("request")["request"].take();
             if !request["response_nonce"].is_null() {
@@ -95,7 +97,7 @@ impl ControlPlane {
     }
 
     /// The next request that accepts a version, passing over others.
-    pub(super) fn acknowledged(&self, version: &str) -> Value {
+    pub(crate) fn acknowledged(&self, version: &str) -> Value {
         loop {
             let answer = self.answer();
             if answer["error_detail"].is_null() && answer["version_info"] == version {
@@ -113,7 +115,8 @@ impl Drop for ControlPlane {
     }
 }
 
-fn python() -> PathBuf {
+/// The Python that has what it needs.
+pub(crate) fn python() -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/control-plane/bin/python");
     assert!(path.exists(), "no control plane at {}: run `tests/run`, which fetches one", path.display());
     path

@@ -1,0 +1,66 @@
+# shellcheck shell=bash
+# Envoy Gateway around its rate limit service, for pod.sh, in which this is read: a control plane that comes after
+# the service did, an Envoy that asks, and then new certificates for all three.
+#
+#   . gateway.sh DIRECTORY PYTHON CONTROL_PLANE ENVOY
+#
+# The directory has `envoy.json`, and in `first` and `second` certificates and what the control plane tells.
+dir=$1 python=$2 program=$3 envoy=$4
+
+# begin_control_plane VERSION: it runs for as long as there might be something to read.
+begin_control_plane() {
+    (
+        cd "$dir/$1"
+        exec "$python" "$program" 127.0.0.1:18001 plane.crt plane.key ca.crt
+    ) < <(cat "$dir/$1/told"; sleep infinity) >"$dir/$1/seen" &
+    control_plane=$!
+}
+
+# begin_envoy VERSION: it finds its certificates where it runs.
+begin_envoy() {
+    (
+        cd "$dir/$1"
+        exec "$envoy" --disable-hot-restart --concurrency 1 --log-level error -c ../envoy.json
+    ) &
+    asking=$!
+    until_it curl --fail localhost:9901/ready
+}
+
+end() {
+    kill "$1"
+    wait "$1" || true
+}
+
+# is_refused CLIENT: through Envoy, which lets pass what it has no answer to in time, as happens on a busy machine.
+is_refused() { [ "$(curl --silent --output /dev/null --write-out '%{http_code}' --header "x-client-id: $1" localhost:10000)" = 429 ]; }
+
+serves_rules() { curl --silent localhost:6070/rlconfig | grep "requests_per_unit=$1,"; }
+shows_certificate() { openssl s_client -connect localhost:8081 -CAfile "$dir/$1/ca.crt" -verify_return_error </dev/null; }
+
+curl --silent --data '{"domain": "shop", "descriptors": [{"entries": [{"key": "a"}]}]}' localhost:8080/json
+echo
+
+begin_control_plane first
+until_it serves_rules 3
+begin_envoy first
+until_it is_refused alice
+curl --silent localhost:19001/metrics | grep '^ratelimit_service_rate_limit_total_hits'
+
+mkdir "$root/certs/..next"
+install -m 644 "$dir"/second/{ca.crt,tls.crt,tls.key} "$root/certs/..next"
+ln -s ..next "$root/certs/..data.new"
+mv -T "$root/certs/..data.new" "$root/certs/..data"
+end "$control_plane"
+begin_control_plane second
+until_it serves_rules 2
+until_it shows_certificate second
+# On the connection that it has.
+until_it is_refused bob
+end "$asking"
+begin_envoy second
+until_it is_refused carol
+# Both control planes were shown a certificate, and told who asks.
+for version in first second; do
+    grep --quiet '"stream": "sotw".*x509_subject_alternative_name' "$dir/$version/seen"
+    grep --quiet '"id": "envoy-ratelimit"' "$dir/$version/seen"
+done
