@@ -17,7 +17,7 @@ use crate::{
         CONTENT_TYPE, Distribution, Gauges, LocalCacheGauges, PoolGauges, RuleStats, RulesGauges, Stats,
         StoreGauges,
     },
-    store::{self, PoolUsage, Store},
+    store::{self, PoolUsage, Store, StoreKind},
 };
 
 /// What the pages show.
@@ -82,6 +82,8 @@ impl Admin {
     }
 
     fn gauges(&self) -> Gauges {
+        let is_memcached = |pool: &PoolUsage| pool.kind == StoreKind::Memcached;
+        let (memcached, redis): (Vec<_>, Vec<_>) = self.store.pools().into_iter().partition(is_memcached);
         Gauges {
             rules: Some(rules_gauges(&self.source.state())),
             store: self.store.usage().or_else(|| self.limiter.local_usage()).map(|usage| StoreGauges {
@@ -103,7 +105,8 @@ impl Admin {
                     evacuated: usage.keys.evicted,
                 }
             }),
-            pools: self.store.pools().into_iter().map(pool_gauges).collect(),
+            pools: redis.into_iter().map(pool_gauges).collect(),
+            memcached: memcached.into_iter().map(pool_gauges).next(),
         }
     }
 }
@@ -130,7 +133,7 @@ fn pool_gauges(pool: PoolUsage) -> PoolGauges {
         sum: values.sum,
     };
     PoolGauges {
-        per_second: pool.per_second,
+        per_second: pool.kind == StoreKind::RedisPerSecond,
         connections: pool.connections,
         opened: pool.opened,
         closed: pool.closed,

@@ -1,8 +1,8 @@
 //! Settings: from environment variables to checked values, grouped by who needs them.
 //!
 //! Reading order: [`vars`] is the table of variables, [`groups`] what the program relies on; [`parse`],
-//! [`mod@duration`], [`address`] and [`names`] read one value each, [`redis`] those that mean something
-//! together. `main` hands in the environment and prints what [`Settings::read`] complains of; nothing here
+//! [`mod@duration`], [`address`] and [`names`] read one value each, [`redis`] and [`memcached`] those that
+//! mean something together. `main` hands in the environment and prints what [`Settings::read`] complains of; nothing here
 //! looks at the process, the clock or a file.
 
 pub mod address;
@@ -15,9 +15,11 @@ pub mod vars;
 mod absent;
 mod backend;
 pub mod grpc_tls;
+pub mod memcached;
 mod misspelt;
 mod reader;
 pub mod redis;
+mod server;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +38,7 @@ pub use self::{
     grpc_tls::{GrpcTls, GrpcTlsClients},
     misspelt::misspelt,
     reader::{Problem, Warning},
+    server::{ServerAddress, StoreTls},
     vars::markdown,
 };
 

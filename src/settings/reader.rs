@@ -73,11 +73,6 @@ impl<'a> Reader<'a> {
         self.raw(var).is_some_and(|value| !value.is_empty())
     }
 
-    /// True when a variable of this name, which need not be one of the table, has a value.
-    pub(super) fn names(&self, name: &str) -> bool {
-        (self.env)(name).is_some_and(|value| !value.is_empty())
-    }
-
     /// Any text; an empty one stays empty.
     pub(super) fn text(&self, var: Var) -> String {
         self.raw(var).unwrap_or_else(|| var.default.to_owned())

@@ -20,10 +20,9 @@ use tracing::info;
 use super::{
     bundle::{Answered, Bundle, Shown},
     failure::{Failure, Kind},
-    line::Line,
     pace::Pace,
     pool::Shared,
-    resp::{self, Reply},
+    resp::{self, Line, Reply},
     wire::Wire,
 };
 use crate::{
@@ -194,7 +193,7 @@ impl Lane {
 
     /// Sends what waits, as long as it is answered.
     async fn serve(&self, wire: Wire, pace: &mut Pace) -> Result<Infallible, Left> {
-        let mut line = Line::new(wire, self.address.to_string());
+        let mut line = Line::new(wire, format!("redis {}", self.address));
         if self.is_shut() {
             self.probe(&mut line, pace).await?;
         }
