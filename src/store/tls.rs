@@ -6,9 +6,10 @@
 use std::{fs, path::Path, sync::Arc};
 
 use tokio_rustls::rustls::{
-    self, CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    self, CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore,
+    SignatureScheme,
     client::{
-        WebPkiServerVerifier,
+        Resumption, WantsClientCert, WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
     crypto::{CryptoProvider, ring},
@@ -147,7 +148,23 @@ fn config(
         .map_err(|error| format!("TLS to {}: {error}", words.store))?
         .dangerous()
         .with_custom_certificate_verifier(verifier);
-    let Some((chain, key)) = identity else { return Ok(builder.with_no_client_auth()) };
+    let mut config = match identity {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => with_identity(builder, chain, key, tls, words)?,
+    };
+    // Connections last, so that there is little to save; and a memcached that wants certificates breaks off
+    // every session that is to go on, because it never says whose session it is.
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+fn with_identity(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    tls: &StoreTls,
+    words: &Words,
+) -> Result<ClientConfig, String> {
     builder.with_client_auth_cert(chain, key).map_err(|error| {
         let path = tls.identity.as_ref().map_or(Path::new(""), |(_, key)| key);
         let accepted = format!("the key of the certificate in {}", words.certificate);

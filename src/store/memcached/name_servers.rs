@@ -138,7 +138,12 @@ impl NameServers {
 /// As `host:port`, sorted as texts.
 fn in_order(mut targets: Vec<Target>) -> Vec<ServerAddress> {
     targets.sort_by_key(|target| format!("{}:{}", target.host, target.port));
-    let address = |Target { host, port }| ServerAddress::Tcp(HostPort { host, port });
+    let address = |Target { host, port }| {
+        // An address that stands where a name should is no name in full.
+        let bare = host.trim_end_matches('.');
+        let host = if bare.parse::<IpAddr>().is_ok() { bare.to_owned() } else { host };
+        ServerAddress::Tcp(HostPort { host, port })
+    };
     targets.into_iter().map(address).collect()
 }
 
@@ -210,9 +215,10 @@ mod tests {
     #[test]
     fn servers_are_sorted_by_their_texts() {
         let target = |host: &str, port| Target { host: host.to_owned(), port };
-        let sorted = in_order(vec![target("b.", 1), target("a.", 999), target("a.", 1000)]);
+        let sorted = [target("b.", 1), target("a.", 999), target("a.", 1000), target("10.0.0.1.", 1)];
+        let sorted = in_order(sorted.into());
         let sorted: Vec<_> = sorted.iter().map(ToString::to_string).collect();
-        assert_eq!(sorted, ["a.:1000", "a.:999", "b.:1"]);
+        assert_eq!(sorted, ["10.0.0.1:1", "a.:1000", "a.:999", "b.:1"]);
     }
 
     /// A name server that says what `tell` makes of a question, over UDP, and over TCP.
