@@ -164,7 +164,7 @@ impl Servers {
                     if !mem::replace(&mut failed, true) {
                         warn!("memcached: the name servers tell no server for MEMCACHE_SRV={srv}: {why}");
                     }
-                    pace.pause()
+                    refresh.filter(|_| !known.is_empty()).unwrap_or_else(|| pace.pause())
                 }
             };
             sleep(pause).await;

@@ -4,13 +4,18 @@
 //! Nothing here waits or knows a socket: a lane fills a bundle, sends what [`Bundle::write`] writes, sends
 //! [`Bundle::write_again`] for the counters that were not there, and hands all answers to [`Bundle::deal`].
 
+mod command;
+#[cfg(test)]
+mod tests;
+
 use std::{hash::BuildHasher, ops::Range, sync::Arc};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::reply::{self, Reply};
+use self::command::{Command, CommandKind, Dealing};
+use super::reply::Reply;
 use crate::{
     algorithm::{Hits, fixed_window},
     store::{
@@ -18,9 +23,6 @@ use crate::{
         failure::{Failure, Kind},
     },
 };
-
-#[cfg(test)]
-mod tests;
 
 /// What became of one check: the counter afterwards, or why there is none.
 pub(super) type Outcome = Result<u64, Arc<Failure>>;
@@ -46,18 +48,6 @@ pub(super) struct Bundle {
     callers: Vec<Caller>,
 }
 
-struct Command {
-    key: Range<u32>,
-    kind: CommandKind,
-}
-
-enum CommandKind {
-    /// `incr`, or `get` when nothing is added. A counter that is not there is made with this expiry.
-    Count { added: u64, expiry: u64 },
-    /// `decr`, which memcached stops at 0.
-    GiveBack { hits: u64 },
-}
-
 struct Ask {
     command: u32,
     hits: Hits,
@@ -66,15 +56,6 @@ struct Ask {
 struct Caller {
     asks: Range<u32>,
     answer: oneshot::Sender<Answered>,
-}
-
-/// A command's result while it is dealt out.
-enum Dealing {
-    /// The counter as the next caller finds it.
-    Running(u64),
-    /// The counter as the command left it.
-    Left(u64),
-    Not(Arc<Failure>),
 }
 
 impl Bundle {
@@ -149,22 +130,13 @@ impl Bundle {
     /// Writes the pipeline; each of its commands gets one answer.
     pub(super) fn write(&self, into: &mut Vec<u8>) {
         for command in &self.commands {
-            self.write_command(command, into);
+            command.write(self.key(command), into);
         }
     }
 
     /// How many commands it has.
     pub(super) fn commands(&self) -> usize {
         self.commands.len()
-    }
-
-    fn write_command(&self, command: &Command, into: &mut Vec<u8>) {
-        let key = self.key(command).as_bytes();
-        match command.kind {
-            CommandKind::Count { added: 0, .. } => write_words(into, &[b"get", key]),
-            CommandKind::Count { added, .. } => write_change(into, b"incr", key, added),
-            CommandKind::GiveBack { hits } => write_change(into, b"decr", key, hits),
-        }
     }
 
     /// The places of the commands that are to be asked again, because a counter that they change was not
@@ -186,13 +158,7 @@ impl Bundle {
     /// that another may make it at the same time.
     pub(super) fn write_again(&self, places: &[usize], into: &mut Vec<u8>) {
         for command in places.iter().filter_map(|place| self.commands.get(*place)) {
-            if let CommandKind::Count { added: 1.., expiry } = command.kind {
-                let mut expires = itoa::Buffer::new();
-                let key = self.key(command).as_bytes();
-                write_words(into, &[b"add", key, b"0", expires.format(expiry).as_bytes(), b"1"]);
-                into.extend_from_slice(b"0\r\n");
-            }
-            self.write_command(command, into);
+            command.write_again(self.key(command), into);
         }
     }
 
@@ -238,36 +204,6 @@ impl Bundle {
     }
 }
 
-impl Command {
-    /// True when it makes its counter where there is none.
-    fn makes(&self) -> bool {
-        matches!(self.kind, CommandKind::Count { added: 1.., .. })
-    }
-
-    /// What an answer says; else its kind of failure, and in which words.
-    fn result(&self, reply: Reply) -> Result<Dealing, (Kind, String)> {
-        let count = match reply {
-            Reply::Number(count) => count,
-            Reply::Value(value) => {
-                reply::counter(&value).ok_or_else(|| (Kind::NotANumber, value.escape_ascii().to_string()))?
-            }
-            Reply::Missing if self.makes() => {
-                // It was made a moment ago.
-                return Err((Kind::OutOfMemory, "NOT_FOUND".to_owned()));
-            }
-            Reply::Missing => 0,
-            Reply::Error(error) => return Err((reply::kind(&error), error)),
-            Reply::Added | Reply::Version => {
-                return Err((Kind::Other, "something else than a number".to_owned()));
-            }
-        };
-        Ok(match self.kind {
-            CommandKind::Count { added, .. } => Dealing::Running(count.saturating_sub(added)),
-            CommandKind::GiveBack { .. } => Dealing::Left(count),
-        })
-    }
-}
-
 impl Ask {
     fn outcome(&self, dealing: &mut [Dealing]) -> Outcome {
         match dealing.get_mut(self.command as usize) {
@@ -289,20 +225,6 @@ fn key_of<'k>(keys: &'k str, commands: &[Command], place: u32) -> &'k str {
 
 fn text_at<'k>(keys: &'k str, command: &Command) -> &'k str {
     keys.get(command.key.start as usize..command.key.end as usize).unwrap_or_default()
-}
-
-fn write_change(into: &mut Vec<u8>, command: &[u8], key: &[u8], by: u64) {
-    write_words(into, &[command, key, itoa::Buffer::new().format(by).as_bytes()]);
-}
-
-fn write_words(into: &mut Vec<u8>, words: &[&[u8]]) {
-    for (index, word) in words.iter().enumerate() {
-        if index > 0 {
-            into.push(b' ');
-        }
-        into.extend_from_slice(word);
-    }
-    into.extend_from_slice(b"\r\n");
 }
 
 /// A bundle never comes near four thousand million of anything: its queue is bounded.
