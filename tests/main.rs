@@ -35,6 +35,8 @@ mod late;
 mod layers;
 // The rules that come with the project answer as their comments say.
 mod lesson;
+// Counters in memcached, on one server and on several.
+mod memcached;
 // A million counters.
 mod memory;
 // Counters in Redis, alone, watched by sentinels, and in a cluster.

@@ -25,7 +25,7 @@ mod bad_input;
 // Keys that are over their limit cost Redis nothing.
 mod cache;
 // Contention: exactly the limit is admitted.
-mod exact;
+pub(crate) mod exact;
 // Masters that are replaced, and slots that move, while requests come.
 mod failover;
 // Names, values and expiries, to the letter.
@@ -38,13 +38,13 @@ mod start;
 mod topologies;
 
 /// What Envoy waits for an answer when nothing is said about it.
-const ENVOYS_PATIENCE: Duration = Duration::from_millis(20);
+pub(crate) const ENVOYS_PATIENCE: Duration = Duration::from_millis(20);
 
 /// A year that holds no other window's end but its own.
-const YEAR: u64 = 365 * 24 * 3600;
+pub(crate) const YEAR: u64 = 365 * 24 * 3600;
 
 /// Limits a year, so that no window ends during a test; and the control, which needs no counter.
-const RULES: &str = "
+pub(crate) const RULES: &str = "
 domain: d
 descriptors:
   - key: two
@@ -58,57 +58,57 @@ descriptors:
 ";
 
 /// A request of one descriptor.
-fn one(key: &str, value: &str) -> RateLimitRequest {
+pub(crate) fn one(key: &str, value: &str) -> RateLimitRequest {
     request("d", &[&[(key, value)]])
 }
 
 /// The code of the answer to a request of one descriptor, and what is left.
-fn code(client: &Client, key: &str, value: &str) -> (Code, u32) {
+pub(crate) fn code(client: &Client, key: &str, value: &str) -> (Code, u32) {
     told(&client.ask(one(key, value)).expect("the request is answered"))
 }
 
 /// The overall code of an answer, and what is left by its first status.
-fn told(answer: &RateLimitResponse) -> (Code, u32) {
+pub(crate) fn told(answer: &RateLimitResponse) -> (Code, u32) {
     (answer.overall_code(), answer.statuses[0].limit_remaining)
 }
 
 /// The name of a counter in [`RULES`], now.
-fn counter(key: &str, value: &str) -> String {
+pub(crate) fn counter(key: &str, value: &str) -> String {
     format!("d_{key}_{value}_{}", window(YEAR))
 }
 
 /// When the current window of so many seconds began.
-fn window(seconds: u64) -> u64 {
+pub(crate) fn window(seconds: u64) -> u64 {
     let now = now();
     now - now % seconds
 }
 
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs()
 }
 
 /// How many decisions were made without counters.
-fn by_policy(server: &Server) -> f64 {
+pub(crate) fn by_policy(server: &Server) -> f64 {
     let of = |name: &str| name.starts_with("tollgate_store_failure_decisions_total{");
     server.metrics().iter().filter(|(name, _)| of(name)).map(|(_, value)| value).sum()
 }
 
 /// Waits for its turn: tests about time would be each other's noise.
-fn turn() -> MutexGuard<'static, ()> {
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     // One that failed has had its turn as well.
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The requests of this place in the list of those that were asked.
-fn of_kind(outcome: &Outcome, kind: usize) -> impl Iterator<Item = &Asked> {
+pub(crate) fn of_kind(outcome: &Outcome, kind: usize) -> impl Iterator<Item = &Asked> {
     outcome.asked.iter().filter(move |one| one.kind == kind)
 }
 
 /// Fails when answers were lost, or came when nobody waited for them any more. One in a thousand may be
 /// late; of less than a few thousand, one in a hundred. What the control suffered is taken off: twice, since
 /// who waits for an answer or a deadline depends on the machine twice, where the control does once.
-fn assert_in_time(outcome: &Outcome, patience: Duration) {
+pub(crate) fn assert_in_time(outcome: &Outcome, patience: Duration) {
     let Outcome { asked, control } = outcome;
     let lost: Vec<_> = asked.iter().filter(|one| matches!(one.verdict, Verdict::Lost(_))).collect();
     assert!(lost.is_empty(), "{} answers were lost, the first: {:?}", lost.len(), lost[0]);

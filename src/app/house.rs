@@ -28,11 +28,15 @@ impl Parts {
         }
     }
 
-    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`: without its counters the service is not healthy.
+    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`, or that of memcached: without its counters the service is not
+    /// healthy.
     pub(super) fn judge_store(&self, settings: &Settings) {
-        if let Backend::Redis(redis) = &settings.store.chosen
-            && redis.unhealthy_without
-        {
+        let needed = match &settings.store.chosen {
+            Backend::Memory => false,
+            Backend::Redis(redis) => redis.unhealthy_without,
+            Backend::Memcached(memcached) => memcached.unhealthy_without,
+        };
+        if needed {
             self.health.set(Part::Store, self.store.is_reachable());
         }
     }

@@ -17,7 +17,12 @@ use crate::{
     source::{Source, xds},
     spans::Tracer,
     stats::{RuleStats, ShardCount, Stats, StatsOptions},
-    store::{Store, memory::MemoryStore, redis::RedisStore},
+    store::{
+        Store,
+        memcached::{MemcachedStore, NameServers},
+        memory::MemoryStore,
+        redis::RedisStore,
+    },
 };
 
 /// The parts that live as long as the service.
@@ -44,15 +49,7 @@ impl Parts {
         let counters = stats.clone();
         let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
         let source = Arc::new(Source::new(settings.rules.merge_domains, attach));
-        let store: Arc<dyn Store> = match &settings.store.chosen {
-            Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
-            Backend::Redis(redis) => {
-                let jitter = settings.store.expiration_jitter_max.as_secs();
-                let store = RedisStore::new(redis, jitter, settings.server.workers).map_err(StartError)?;
-                store.watch();
-                Arc::new(store)
-            }
-        };
+        let store = store(settings)?;
         let cache = settings.store.local_cache_bytes;
         let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
         let limiter = Arc::new(Limiter::new(
@@ -90,6 +87,24 @@ impl Parts {
             tracer: self.tracer.clone(),
         }
     }
+}
+
+fn store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
+    let jitter = settings.store.expiration_jitter_max.as_secs();
+    let workers = settings.server.workers;
+    Ok(match &settings.store.chosen {
+        Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
+        Backend::Redis(redis) => {
+            let store = RedisStore::new(redis, jitter, workers).map_err(StartError)?;
+            store.watch();
+            Arc::new(store)
+        }
+        Backend::Memcached(memcached) => {
+            let store = MemcachedStore::new(memcached, jitter, workers).map_err(StartError)?;
+            store.watch(NameServers::of_system);
+            Arc::new(store)
+        }
+    })
 }
 
 /// TLS on the gRPC port, if it is to be spoken there.

@@ -18,7 +18,7 @@ use crate::{
         CONTENT_TYPE, Distribution, Gauges, LocalCacheGauges, PoolGauges, RuleStats, RulesGauges, SpanGauges,
         Stats, StoreGauges, XdsGauges,
     },
-    store::{self, PoolUsage, Store},
+    store::{self, PoolUsage, Store, StoreKind},
 };
 
 /// What the pages show.
@@ -89,6 +89,8 @@ impl Admin {
     /// The present state of the rooms that statistics do not know.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
+        let is_memcached = |pool: &PoolUsage| pool.kind == StoreKind::Memcached;
+        let (memcached, redis): (Vec<_>, Vec<_>) = self.store.pools().into_iter().partition(is_memcached);
         Gauges {
             rules: Some(rules_gauges(&self.source.state())),
             xds: self.xds.as_ref().map(|status| {
@@ -115,7 +117,8 @@ impl Admin {
                     evacuated: usage.keys.evicted,
                 }
             }),
-            pools: self.store.pools().into_iter().map(pool_gauges).collect(),
+            pools: redis.into_iter().map(pool_gauges).collect(),
+            memcached: memcached.into_iter().map(pool_gauges).next(),
         }
     }
 }
@@ -148,7 +151,7 @@ fn pool_gauges(pool: PoolUsage) -> PoolGauges {
         sum: values.sum,
     };
     PoolGauges {
-        per_second: pool.per_second,
+        per_second: pool.kind == StoreKind::RedisPerSecond,
         connections: pool.connections,
         opened: pool.opened,
         closed: pool.closed,

@@ -6,33 +6,58 @@
 use std::path::Path;
 
 use super::{
-    absent,
     groups::{Backend, OnFailure},
+    memcached,
     parse::Refusal,
     reader::Reader,
     redis, vars,
 };
+
+/// What may be chosen.
+#[derive(Clone, Copy, Default)]
+enum Choice {
+    #[default]
+    Memory,
+    Redis,
+    Memcached,
+}
 
 /// What counts, and whether nobody chose it.
 pub(super) fn read(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> (Backend, bool) {
     let is_chosen = reader.is_set(vars::BACKEND_TYPE);
     let of_redis = |name: &str| name.starts_with("REDIS_");
     let names_redis = vars::ALL.iter().any(|var| of_redis(var.name) && reader.is_set(*var));
-    let is_redis = if is_chosen { reader.parsed(vars::BACKEND_TYPE, is_redis) } else { names_redis };
     let by_default = !is_chosen && !names_redis;
     if by_default {
-        absent::check_memcached(reader);
+        memcached::warn_of_unused(reader);
     }
+    let choice = if is_chosen {
+        reader.parsed(vars::BACKEND_TYPE, choice)
+    } else if names_redis {
+        Choice::Redis
+    } else {
+        Choice::Memory
+    };
+    let chosen = match choice {
+        Choice::Memory => None,
+        Choice::Redis => redis::read(reader, exists).map(|redis| Backend::Redis(Box::new(redis))),
+        Choice::Memcached => {
+            memcached::read(reader, exists).map(|memcached| Backend::Memcached(Box::new(memcached)))
+        }
+    };
     // What cannot be read has been told, and memory stands in for it.
-    let redis = if is_redis { redis::read(reader, exists) } else { None };
-    (redis.map_or(Backend::Memory, |redis| Backend::Redis(Box::new(redis))), by_default)
+    (chosen.unwrap_or(Backend::Memory), by_default)
 }
 
-fn is_redis(text: &str) -> Result<bool, Refusal> {
+fn choice(text: &str) -> Result<Choice, Refusal> {
     match text {
-        "redis" => Ok(true),
-        "memory" => Ok(false),
-        _ => Err(Refusal::new("redis or memory").with_hint(absent::help_for_backend(text))),
+        "memory" => Ok(Choice::Memory),
+        "redis" => Ok(Choice::Redis),
+        "memcache" => Ok(Choice::Memcached),
+        _ => Err(Refusal::new("redis, memcache or memory").with_hint(match text {
+            "memcached" => "write memcache",
+            _ => "write it in small letters",
+        })),
     }
 }
 

@@ -6,6 +6,7 @@ use std::{path::PathBuf, time::Duration};
 
 use tracing::level_filters::LevelFilter;
 
+pub use super::memcached::{Memcached, MemcachedServers};
 pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Secret};
 pub use super::sinks::Sinks;
 pub use super::xds::{Xds, XdsBackoff, XdsServer, XdsTls};
@@ -151,6 +152,8 @@ pub enum Backend {
     Memory,
     /// Redis, shared by all replicas.
     Redis(Box<Redis>),
+    /// memcached, shared by all replicas.
+    Memcached(Box<Memcached>),
 }
 
 /// What answers say.

@@ -1,9 +1,9 @@
 //! Settings: from environment variables to checked values, grouped by who needs them.
 //!
 //! Reading order: [`vars`] is the table of variables, [`groups`] what the program relies on; [`parse`],
-//! [`mod@duration`], [`address`] and [`names`] read one value each, [`redis`] those that mean something
-//! together. `main` hands in the environment and prints what [`Settings::read`] complains of; nothing here
-//! looks at the process, the clock or a file.
+//! [`mod@duration`], [`address`] and [`names`] read one value each, [`redis`] and [`memcached`] those that
+//! mean something together. `main` hands in the environment and prints what [`Settings::read`] complains
+//! of; nothing here looks at the process, the clock or a file.
 
 pub mod address;
 pub mod duration;
@@ -12,13 +12,14 @@ pub mod names;
 pub mod parse;
 pub mod vars;
 
-mod absent;
 mod answers;
 mod backend;
 pub mod grpc_tls;
+pub mod memcached;
 mod misspelt;
 mod reader;
 pub mod redis;
+mod server;
 pub mod sinks;
 pub mod spans;
 #[cfg(test)]
@@ -40,6 +41,7 @@ pub use self::{
     grpc_tls::{GrpcTls, GrpcTlsClients},
     misspelt::misspelt,
     reader::{Problem, Warning},
+    server::{ServerAddress, StoreTls},
     vars::markdown,
 };
 

@@ -73,11 +73,6 @@ impl<'a> Reader<'a> {
         self.raw(var).is_some_and(|value| !value.is_empty())
     }
 
-    /// True when a variable of this name, which need not be one of the table, has a value.
-    pub(super) fn names(&self, name: &str) -> bool {
-        (self.env)(name).is_some_and(|value| !value.is_empty())
-    }
-
     /// The value of a variable whose name is made of another's value.
     pub(super) fn value_of(&self, name: &str) -> Option<String> {
         (self.env)(name)

@@ -12,9 +12,11 @@ mod read;
 mod tests;
 mod url;
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, time::Duration};
 
 pub(super) use self::read::read;
+
+pub use super::{ServerAddress as RedisAddress, StoreTls as RedisTls};
 
 use super::HostPort;
 
@@ -86,15 +88,6 @@ pub enum RedisServers {
     },
 }
 
-/// Where a server is.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum RedisAddress {
-    /// On a port.
-    Tcp(HostPort),
-    /// On a unix socket.
-    Unix(PathBuf),
-}
-
 /// A name and a password.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
@@ -108,28 +101,8 @@ pub struct Credentials {
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Secret(pub String);
 
-/// TLS to a server.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct RedisTls {
-    /// Certificates to trust beside those of the system.
-    pub ca: Option<PathBuf>,
-    /// Our own certificate and its key.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// Take a certificate that was made out to another host.
-    pub skip_hostname: bool,
-}
-
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
-    }
-}
-
-impl fmt::Display for RedisAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => path.display().fmt(f),
-        }
     }
 }

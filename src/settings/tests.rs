@@ -41,16 +41,19 @@ fn the_variables_of_the_table_are_those_that_are_read() {
         (name == "TRACING_ENABLED").then(|| "true".to_owned())
     };
     assert!(Settings::read(&env, &|_| false, 1).is_ok());
-    let table = vars::ALL.iter().map(|var| var.name);
-    let known: BTreeSet<_> = table.chain(absent::MEMCACHED).map(ToOwned::to_owned).collect();
+    let known: BTreeSet<_> = vars::ALL.iter().map(|var| var.name.to_owned()).collect();
     assert_eq!(asked.into_inner(), known);
 }
 
 #[test]
-fn what_asks_for_memcached_is_warned_of() {
-    let warned = warnings(&[("MEMCACHE_HOST_PORT", "memcached:11211")]);
-    assert!(warned.len() == 1 && warned[0].starts_with("MEMCACHE_HOST_PORT: "), "{warned:?}");
-    assert_eq!(warnings(&[("MEMCACHE_HOST_PORT", "h:1"), ("BACKEND_TYPE", "memory")]), [""; 0]);
+fn memcached_is_asked_for_by_the_backends_type_alone() {
+    let host = ("MEMCACHE_HOST_PORT", "memcached:11211");
+    let warned = warnings(&[host]);
+    assert_eq!(warned, ["BACKEND_TYPE: is not memcache, so that these do nothing: MEMCACHE_HOST_PORT"]);
+    assert_eq!(warnings(&[host, ("BACKEND_TYPE", "memory")]), [""; 0]);
+    let asked_for = [host, ("BACKEND_TYPE", "memcache")];
+    assert!(matches!(settings(&asked_for).store.chosen, Backend::Memcached(_)));
+    assert_eq!(warnings(&asked_for), [""; 0]);
 }
 
 #[test]
@@ -184,8 +187,8 @@ fn all_mistakes_are_told_at_once() {
 #[test]
 fn what_would_weaken_a_deployment_is_refused() {
     for (name, value, told) in [
-        ("BACKEND_TYPE", "memcache", "set it to redis, with REDIS_URL, or to memory"),
-        ("BACKEND_TYPE", "Memory", "accepted is redis or memory; write it in small letters"),
+        ("BACKEND_TYPE", "memcached", "write memcache"),
+        ("BACKEND_TYPE", "Memory", "accepted is redis, memcache or memory; write it in small letters"),
         ("CONFIG_TYPE", "file", "capitals"),
         ("GRPC_SERVER_USE_TLS", "yes", "write true"),
     ] {

@@ -119,8 +119,8 @@ variables! {
             the Go service is 4 MiB.";
     }
     "Counters" {
-        BACKEND_TYPE = "memory", "What counts: `redis`, shared by all replicas, or `memory`, where each replica \
-            counts by itself. When it is not set and any variable of Redis is, it is `redis`.";
+        BACKEND_TYPE = "memory", "What counts: `redis` or `memcache`, shared by all replicas, or `memory`, where each \
+            replica counts by itself. When it is not set and any variable of Redis is, it is `redis`.";
         STORE_FAILURE_POLICY = "error", "What becomes of a request whose counters cannot be reached, where its \
             domain's rules do not say (`on_store_failure`): `error`, answered with an error, on which Envoy's \
             `failure_mode_deny` decides; `allow`; `deny`; or `local`, counted by this replica alone.";
@@ -131,8 +131,8 @@ variables! {
         CACHE_KEY_PREFIX = "", "Stands before every key.";
         STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT = "false", "A request that is over one of its limits adds no \
             hits to its others.";
-        EXPIRATION_JITTER_MAX_SECONDS = "300", "Counters in Redis are forgotten up to so long after their window, \
-            not all at once. Those in memory end with their window.";
+        EXPIRATION_JITTER_MAX_SECONDS = "300", "Counters in Redis and memcached are forgotten up to so long \
+            after their window, not all at once. Those in memory end with their window.";
     }
     "Redis" {
         REDIS_URL = "", "Where Redis is: `host:port`, the path of a unix socket, or a URL \
@@ -187,6 +187,28 @@ variables! {
         REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM = "1", "Changes nothing, as its namesake.";
         REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR = "WAIT", "Changes nothing, as its namesake.";
         REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION = "", "Changes nothing, as its namesake.";
+    }
+    "Memcached" {
+        MEMCACHE_HOST_PORT = "", "The servers, `host:port,host:port,…`; without a port it is 11211, and a path is a \
+            unix socket. Their order decides who keeps which key, as in the Go service.";
+        MEMCACHE_SRV = "", "In place of it the name under which a name server tells the servers, \
+            `_memcache._tcp.example.com`.";
+        MEMCACHE_SRV_REFRESH = "0", "How often the name server is asked again; with `0` never, once it has told \
+            some.";
+        MEMCACHE_TLS = "false", "Speaks TLS.";
+        MEMCACHE_TLS_CACERT = "", "PEM file of certificates to trust beside those of the system.";
+        MEMCACHE_TLS_CLIENT_CERT = "", "PEM file of a certificate to show to memcached.";
+        MEMCACHE_TLS_CLIENT_KEY = "", "PEM file of its key.";
+        MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION = "false", "Takes a certificate that was made out to another host. \
+            Who signed it is looked at all the same.";
+        MEMCACHE_TIMEOUT = "10ms", "How long an operation may take, from the question to the answer; what becomes \
+            of the request then, `STORE_FAILURE_POLICY` says.";
+        MEMCACHE_CONNECT_TIMEOUT = "300ms", "How long connecting may take, TLS included.";
+        MEMCACHE_MAX_QUEUED = "8192", "Checks that may wait for one connection; those beyond fail at once.";
+        MEMCACHE_HEALTH_CHECK_ACTIVE_CONNECTION = "false", "Is unhealthy while there is no connection to one of \
+            the servers.";
+        MEMCACHE_MAX_IDLE_CONNS = "2", "Changes nothing: each thread that answers keeps one connection to each \
+            server.";
     }
     "Answers" {
         SHADOW_MODE = "false", "Every request is allowed; what would have been refused is counted.";

@@ -16,6 +16,8 @@ pub struct Gauges {
     pub local_cache: Option<LocalCacheGauges>,
     /// The connections to each Redis, when the counters are there.
     pub pools: Vec<PoolGauges>,
+    /// The connections to all servers of memcached, when the counters are there.
+    pub memcached: Option<PoolGauges>,
     /// TLS on the gRPC port, when it is spoken there.
     pub tls: Option<TlsGauges>,
     /// What became of the spans, where there are any.

@@ -118,6 +118,24 @@ metrics! {
         "How long pipelines took, from sending to the last answer.";
     REDIS_BATCH_CHECKS: Histogram "tollgate_redis_batch_checks" ["pool"]
         "How many checks one pipeline carried.";
+    MEMCACHED_CONNECTIONS: Gauge "tollgate_memcached_connections_open" []
+        "Connections to memcached that are open.";
+    MEMCACHED_CONNECTIONS_OPENED: Counter "tollgate_memcached_connections_opened_total" []
+        "Connections to memcached that were opened.";
+    MEMCACHED_RECONNECTS: Counter "tollgate_memcached_reconnects_total" []
+        "Connections that took the place of a lost one.";
+    MEMCACHED_BREAKERS_OPEN: Gauge "tollgate_memcached_breakers_open" []
+        "Connections that are given up for now: nothing is asked of them until a probe is answered in time.";
+    MEMCACHED_QUEUED: Gauge "tollgate_memcached_queued_checks" []
+        "Checks that wait to be sent or answered.";
+    MEMCACHED_QUEUED_MAX: Gauge "tollgate_memcached_queued_checks_max" []
+        "How many checks may wait; one more is decided by STORE_FAILURE_POLICY.";
+    MEMCACHED_ERRORS: Counter "tollgate_memcached_errors_total" ["kind"]
+        "Failures by kind.";
+    MEMCACHED_OPERATION_TIME: Histogram "tollgate_memcached_operation_seconds" []
+        "How long pipelines took, from sending to the last answer.";
+    MEMCACHED_BATCH_CHECKS: Histogram "tollgate_memcached_batch_checks" []
+        "How many checks one pipeline carried.";
     STORE_FAILURE_DECISIONS: Counter "tollgate_store_failure_decisions_total" ["policy", "reason"]
         "Requests decided by policy because their counters could not be asked in time.";
     BUILD_INFO: Gauge "tollgate_build_info" ["version", "os", "arch"]

@@ -73,12 +73,12 @@ impl Page {
     }
 
     /// Writes a histogram with its series.
-    pub(super) fn histograms<'a>(
+    pub(super) fn histograms<'a, const N: usize>(
         &mut self,
         metric: &Metric,
-        series: impl IntoIterator<Item = ([&'a str; 1], Distribution)>,
+        series: impl IntoIterator<Item = ([&'a str; N], Distribution)>,
     ) {
-        let sample = |(labels, values): ([&str; 1], Distribution)| {
+        let sample = |(labels, values): ([&str; N], Distribution)| {
             let mut sample = labelled(metric, &labels);
             sample.set_histogram(histogram(&values));
             sample

@@ -52,6 +52,7 @@ pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
     service(page, &stats.service);
     gauges.local_cache.iter().for_each(|cache| local_cache(page, cache));
     pools(page, &gauges.pools);
+    gauges.memcached.iter().for_each(|pool| memcached(page, pool));
     store_failures(page, &stats.service);
     program(page);
     bounds(page, stats);
@@ -164,6 +165,18 @@ fn pools(page: &mut Page, pools: &[PoolGauges]) {
     page.histograms(&names::REDIS_OPERATION_TIME, times);
     let sizes = pools.iter().map(|pool| ([name(pool)], pool.batch_size.clone()));
     page.histograms(&names::REDIS_BATCH_CHECKS, sizes);
+}
+
+fn memcached(page: &mut Page, pool: &PoolGauges) {
+    page.value(&names::MEMCACHED_CONNECTIONS, pool.connections);
+    page.value(&names::MEMCACHED_CONNECTIONS_OPENED, pool.opened);
+    page.value(&names::MEMCACHED_RECONNECTS, pool.reconnects);
+    page.value(&names::MEMCACHED_BREAKERS_OPEN, pool.breakers_open);
+    page.value(&names::MEMCACHED_QUEUED, pool.queued);
+    page.value(&names::MEMCACHED_QUEUED_MAX, pool.max_queued);
+    page.values(&names::MEMCACHED_ERRORS, pool.errors.iter().map(|(kind, n)| ([*kind], *n)));
+    page.histograms(&names::MEMCACHED_OPERATION_TIME, [([], pool.operation_time.clone())]);
+    page.histograms(&names::MEMCACHED_BATCH_CHECKS, [([], pool.batch_size.clone())]);
 }
 
 fn store_failures(page: &mut Page, service: &ServiceStats) {

@@ -70,6 +70,7 @@ fn all_gauges() -> Gauges {
         store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
         local_cache: Some(LocalCacheGauges::default()),
         pools: [false, true].map(pool).into(),
+        memcached: Some(pool(false)),
     }
 }
 

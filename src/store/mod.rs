@@ -3,9 +3,21 @@
 //! The limiter plans the checks and reads their outcomes; a store counts and nothing else. The in-memory
 //! store answers at once; one across a network answers later and sees the whole request in one call, so
 //! that it can send many requests' checks together.
+//!
+//! What the stores across a network share stands beside them: `wire` is a socket, with `tls` where it is
+//! asked for, `line` what goes over it; `failure`, `meters` and `pace` are for when it goes wrong.
 
+pub mod memcached;
 pub mod memory;
 pub mod redis;
+
+mod failure;
+mod line;
+mod meters;
+mod pace;
+mod random;
+mod tls;
+mod wire;
 
 use std::{fmt, future::Future, ops::Range, pin::Pin, sync::Arc, time::Instant};
 
@@ -54,11 +66,23 @@ pub trait Store: Send + Sync {
     }
 }
 
-/// How the connections to one Redis fare.
+/// Servers of counters that are told apart in the statistics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum StoreKind {
+    /// The Redis that holds all counters, or all but those of limits per second.
+    #[default]
+    Redis,
+    /// The Redis that holds the counters of limits per second alone.
+    RedisPerSecond,
+    /// All servers of memcached together.
+    Memcached,
+}
+
+/// How the connections to one Redis fare, or to the servers of memcached.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct PoolUsage {
-    /// It holds the counters of limits per second alone.
-    pub per_second: bool,
+    /// Whose they are.
+    pub kind: StoreKind,
     /// Connections that are open.
     pub connections: u64,
     /// Connections that were opened.

@@ -35,51 +35,56 @@ const LIMITS: [(u32, usize); 9] =
 #[test]
 fn exactly_the_limit_is_admitted_by_one_server() {
     let redis = Redis::single();
-    exactly_the_limit(&redis.env(), &|key| redis.counter(key));
+    exactly_the_limit(&patient(&redis.env()), &|key| redis.counter(key));
 }
 
 #[test]
 fn exactly_the_limit_is_admitted_by_a_master_that_sentinels_know() {
     let sentinels = Sentinels::start();
     let master = sentinels.master();
-    exactly_the_limit(&sentinels.env(), &|key| master.counter(key));
+    exactly_the_limit(&patient(&sentinels.env()), &|key| master.counter(key));
 }
 
 #[test]
 fn exactly_the_limit_is_admitted_by_a_cluster() {
     // So patient, it does not think a master lost that the machine has no time for.
     let cluster = Cluster::start(Duration::from_secs(15));
-    exactly_the_limit(&cluster.env(), &|key| cluster.counter(key));
+    exactly_the_limit(&patient(&cluster.env()), &|key| cluster.counter(key));
 }
 
 /// Every way of counting, on the counters of one set-up.
-fn exactly_the_limit(env: &Env, counter: &dyn Fn(&str) -> i64) {
-    let servers = Servers::start(env, &Env::new());
+fn exactly_the_limit(setup: &Setup, counter: &dyn Fn(&str) -> i64) {
+    let servers = Servers::start(setup);
     servers.each_hit_is_one(counter);
     servers.hits_are_many(counter);
     servers.hits_are_given_back(counter);
-    let servers = Servers::start(env, &vec![("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true".to_owned())]);
+    let servers = Servers::start(&setup.clone().env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true"));
     servers.refused_requests_count_where_they_are_over(counter);
 }
 
-/// Processes of ours on one Redis.
-struct Servers(Vec<Server>);
+/// Services that wait for this Redis as long as it takes.
+fn patient(env: &Env) -> Setup {
+    Setup::new().redis(env).env("REDIS_TIMEOUT", "20s")
+}
+
+/// Processes of ours that share counters.
+pub(crate) struct Servers(Vec<Server>);
 
 impl Servers {
-    fn start(env: &Env, further: &Env) -> Self {
+    /// Each as this set-up has it.
+    pub(crate) fn start(setup: &Setup) -> Self {
         let rule = |(limit, _)| {
             format!("  - key: l{limit}\n    rate_limit: {{unit: year, requests_per_unit: {limit}}}\n")
         };
         let rules = format!("domain: d\ndescriptors:\n{}", LIMITS.map(rule).concat());
         let start = || {
-            let setup = Setup::new().redis(env).envs(further).rules("d.yaml", &rules);
             // One thread each: the machine is shared by all of them.
-            setup.env("GRPC_WORKERS", "1").env("REDIS_TIMEOUT", "20s").start_healthy()
+            setup.clone().rules("d.yaml", &rules).env("GRPC_WORKERS", "1").start_healthy()
         };
         Self((0..PROCESSES).map(|_| start()).collect())
     }
 
-    fn each_hit_is_one(&self, counter: &dyn Fn(&str) -> i64) {
+    pub(crate) fn each_hit_is_one(&self, counter: &dyn Fn(&str) -> i64) {
         let hits = offered(1, |_| 1, "one");
         let seen = self.seen(&hits);
         for ((limit, value), asked) in totals(&hits) {
@@ -95,7 +100,7 @@ impl Servers {
         }
     }
 
-    fn hits_are_many(&self, counter: &dyn Fn(&str) -> i64) {
+    pub(crate) fn hits_are_many(&self, counter: &dyn Fn(&str) -> i64) {
         let hits = offered(2, |noise| u32::try_from(1 + noise.below(7)).expect("it is small"), "many");
         let seen = self.seen(&hits);
         for ((limit, value), asked) in totals(&hits) {
@@ -112,7 +117,7 @@ impl Servers {
     }
 
     /// Hits and given-back hits in any order: nothing is lost, and nothing falls below zero.
-    fn hits_are_given_back(&self, counter: &dyn Fn(&str) -> i64) {
+    pub(crate) fn hits_are_given_back(&self, counter: &dyn Fn(&str) -> i64) {
         let (plenty, little) = ("plenty", "little");
         self.ask_all(&[single(10_000, plenty, 3000)]);
         let back = |value: &str, hits: u32| {

@@ -2,10 +2,10 @@
 //!
 //! [`server`] starts the real binary and [`envoy`] the real Envoy, both on ports of their own; [`client`],
 //! [`http`], [`load`] and [`steady`] ask them; [`upstream`] is what Envoy forwards to; [`noise`] makes
-//! repeatable garbage. [`redis`] starts real Redis in each topology, with [`certificates`] where TLS is asked
-//! for; [`fake`] is taken for one, and a [`proxy`] stands before it. [`grpc_tls`] has certificates for the gRPC
-//! port, and clients that have them; [`control_plane`] tells rules. Nothing here asserts anything about the
-//! service: that is the tests' part.
+//! repeatable garbage. [`redis`] starts real Redis in each topology and [`memcached`] real memcached, with
+//! [`certificates`] where TLS is asked for; [`fake`] is taken for one, and a [`proxy`] stands before it.
+//! [`grpc_tls`] has certificates for the gRPC port, and clients that have them; [`control_plane`] tells rules.
+//! Nothing here asserts anything about the service: that is the tests' part.
 
 use std::{
     thread,
@@ -21,6 +21,7 @@ pub(crate) mod fake;
 pub(crate) mod grpc_tls;
 pub(crate) mod http;
 pub(crate) mod load;
+pub(crate) mod memcached;
 pub(crate) mod noise;
 pub(crate) mod ports;
 pub(crate) mod process;

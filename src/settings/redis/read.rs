@@ -3,16 +3,14 @@
 //! What the Go service would not get to Redis with is refused. What it passes over is passed over here as
 //! well, with a warning.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use super::{
     super::{
         duration::duration,
         parse::{self, Refusal},
         reader::Reader,
+        server::{self, TlsNames},
         vars::{self, Var},
     },
     Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Startup,
@@ -23,11 +21,17 @@ use super::{
     url::Named,
 };
 
-/// How long Envoy waits for an answer unless its `timeout` says otherwise.
-const ENVOY_WAITS: Duration = Duration::from_millis(20);
-
 /// `REDIS_TIMEOUT` of the Go service, when it is not set.
 const GO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The variables of TLS, of both.
+const TLS: TlsNames = TlsNames {
+    ca: vars::REDIS_TLS_CACERT,
+    certificate: vars::REDIS_TLS_CLIENT_CERT,
+    key: vars::REDIS_TLS_CLIENT_KEY,
+    skip_hostname: vars::REDIS_TLS_SKIP_HOSTNAME_VERIFICATION,
+    asked_for_by: "REDIS_TLS=true, or write rediss:// in REDIS_URL,",
+};
 
 /// What both share.
 struct Shared {
@@ -41,8 +45,8 @@ struct Shared {
 /// The Redis that the variables describe; none when something about it cannot be, which is told.
 pub(in super::super) fn read(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Option<Redis> {
     let mut shared = Shared {
-        tls: tls(reader),
-        connect_timeout: reader.parsed(vars::REDIS_CONNECT_TIMEOUT, some_duration),
+        tls: TLS.read(reader),
+        connect_timeout: reader.parsed(vars::REDIS_CONNECT_TIMEOUT, server::some_duration),
         max_queued: reader.count(vars::REDIS_MAX_QUEUED, 1),
         speaks_tls: false,
     };
@@ -52,7 +56,7 @@ pub(in super::super) fn read(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> 
     if !has_second {
         warn_of_unused_second(reader);
     }
-    check_tls(reader, &shared, exists);
+    TLS.check(reader, shared.speaks_tls, exists);
     let unhealthy_without = reader.flag(vars::REDIS_HEALTH_CHECK_ACTIVE_CONNECTION);
     let startup = startup(reader);
     let per_second = match per_second {
@@ -66,7 +70,7 @@ fn pool(reader: &mut Reader<'_>, names: &Names, shared: &mut Shared) -> Option<R
     read_idle(reader, names);
     let wants_tls = reader.flag(names.tls);
     shared.speaks_tls |= wants_tls;
-    let timeout = timeout(reader, names.timeout);
+    let timeout = server::timeout(reader, names.timeout, GO_TIMEOUT);
     let pipeline_window = reader.duration(names.window);
     if pipeline_window >= timeout {
         let refusal = Refusal::new(format!("less than {} ({timeout:?})", names.timeout.name));
@@ -138,28 +142,6 @@ fn warn_of_missing_password(reader: &mut Reader<'_>, auth: Var, login: &Login) {
     }
 }
 
-fn timeout(reader: &mut Reader<'_>, var: Var) -> Duration {
-    let usual = duration(var.default).unwrap_or_default();
-    match reader.parsed(var, |text| duration(text).map(Some)) {
-        // It has been refused.
-        None => Duration::MAX,
-        Some(Duration::ZERO) => {
-            reader.warn(var, format!("0 would wait for ever: it is taken for {usual:?}"));
-            usual
-        }
-        Some(set) if set > ENVOY_WAITS => {
-            let whence = if set == GO_TIMEOUT { ", the Go service's default," } else { "" };
-            let message = format!(
-                "with {set:?}{whence} an answer may come after Envoy has given up: it waits {ENVOY_WAITS:?} unless \
-                 the `timeout` of its filter says otherwise. Leave it at {usual:?}, or set it to half of that `timeout`"
-            );
-            reader.warn(var, message);
-            set
-        }
-        Some(set) => set,
-    }
-}
-
 /// Connections to each server.
 fn connections(reader: &mut Reader<'_>, var: Var) -> usize {
     // As many as a server has ports to answer from.
@@ -207,48 +189,5 @@ fn warn_of_unused_second(reader: &mut Reader<'_>) {
     if !set.is_empty() {
         let message = format!("is not true, so that these do nothing: {}", set.join(", "));
         reader.warn(vars::REDIS_PERSECOND, message);
-    }
-}
-
-fn tls(reader: &mut Reader<'_>) -> RedisTls {
-    let path = |var: Var| Some(reader.text(var)).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let ca = path(vars::REDIS_TLS_CACERT);
-    let identity = path(vars::REDIS_TLS_CLIENT_CERT).zip(path(vars::REDIS_TLS_CLIENT_KEY));
-    RedisTls { ca, identity, skip_hostname: reader.flag(vars::REDIS_TLS_SKIP_HOSTNAME_VERIFICATION) }
-}
-
-/// Whether the files are there and together, where TLS is spoken; else whether there are none.
-fn check_tls(reader: &mut Reader<'_>, shared: &Shared, exists: &dyn Fn(&Path) -> bool) {
-    let (certificate, key) = (vars::REDIS_TLS_CLIENT_CERT, vars::REDIS_TLS_CLIENT_KEY);
-    let set: Vec<Var> =
-        [vars::REDIS_TLS_CACERT, certificate, key].into_iter().filter(|var| reader.is_set(*var)).collect();
-    if !shared.speaks_tls {
-        for var in set {
-            reader
-                .warn(var, "does nothing: set REDIS_TLS=true, or write rediss:// in REDIS_URL, to speak TLS");
-        }
-        return;
-    }
-    for var in set {
-        let path = reader.text(var);
-        if !exists(Path::new(&path)) {
-            let refusal =
-                Refusal::new("the path of a PEM file").with_hint("nothing is there: is it mounted?");
-            reader.refuse(var, Some(path), refusal);
-        }
-    }
-    for (one, other) in [(certificate, key), (key, certificate)] {
-        if reader.is_set(one) && !reader.is_set(other) {
-            let refusal = Refusal::new("the path of a PEM file");
-            reader.refuse(other, None, refusal.with_hint(format!("{} is set and needs it", one.name)));
-        }
-    }
-}
-
-/// A duration that is longer than nothing.
-fn some_duration(text: &str) -> Result<Duration, Refusal> {
-    match duration(text)? {
-        Duration::ZERO => Err(Refusal::new("a duration such as 300ms, longer than nothing")),
-        set => Ok(set),
     }
 }

@@ -2,17 +2,13 @@
 //!
 //! Reading order: a request's checks are `route`d, each to a `lane` of the `pool` that owns its key; a
 //! lane is one connection and what waits for it, and makes a `bundle` of it: one pipeline. `script` holds
-//! what runs on the server, `seen` knows which keys expire, `topology` knows whom to ask. `line`, `wire`
-//! and `resp` are the socket and its language; `failure`, `meters` and `pace` are for when it goes wrong.
+//! what runs on the server, `seen` knows which keys expire, `topology` knows whom to ask. `wire` greets a
+//! server, `resp` is its language, `failure` is for when it goes wrong.
 
 mod bundle;
 mod failure;
 mod lane;
-mod line;
-mod meters;
-mod pace;
 mod pool;
-mod random;
 mod resp;
 mod route;
 mod script;
@@ -29,7 +25,7 @@ use std::{
     },
 };
 
-use super::{Applied, Batch, Counting, PoolUsage, Store};
+use super::{Applied, Batch, Counting, PoolUsage, Store, meters, random};
 use crate::{
     clock::Time,
     settings::redis::{Redis, RedisPool},

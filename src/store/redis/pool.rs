@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     settings::redis::{RedisAddress, RedisPool, RedisServers, Startup},
-    store::{FailureReason, PoolUsage, StoreError},
+    store::{FailureReason, PoolUsage, StoreError, StoreKind},
 };
 
 /// What all lanes of a Redis share.
@@ -184,7 +184,7 @@ impl Pool {
         let routes = self.routes.load();
         let lanes = || routes.lanes.iter().flatten();
         PoolUsage {
-            per_second,
+            kind: if per_second { StoreKind::RedisPerSecond } else { StoreKind::Redis },
             breakers_open: lanes().filter(|lane| lane.is_shut()).count() as u64,
             queued: lanes().map(|lane| lane.waiting() as u64).sum(),
             max_queued: (lanes().count() * self.shared.bounds.max_queued) as u64,

@@ -5,6 +5,8 @@
 
 use std::str;
 
+use crate::store::line::{self, Garbage, Language};
+
 /// An answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
@@ -20,9 +22,20 @@ pub(super) enum Reply {
     Error(String),
 }
 
-/// Bytes that are no RESP; with as many of them as help to see what speaks there instead.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Garbage(pub(super) String);
+/// The language, as a line speaks it.
+pub(super) enum Resp {}
+
+/// A connection that speaks it.
+pub(super) type Line = line::Line<Resp>;
+
+impl Language for Resp {
+    type Reply = Reply;
+    const NAME: &'static str = "RESP";
+
+    fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
+        read(bytes)
+    }
+}
 
 /// No answer that we ask for is nested deeper.
 const MAX_DEPTH: usize = 8;

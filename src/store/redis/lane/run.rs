@@ -13,12 +13,11 @@ use crate::{
     clock::{Clock, SystemClock},
     store::{
         FailureReason,
+        pace::Pace,
         redis::{
             bundle::{Bundle, Shown},
             failure::{Failure, Kind},
-            line::Line,
-            pace::Pace,
-            resp::{self, Reply},
+            resp::{self, Line, Reply},
             wire::Wire,
         },
     },
@@ -99,7 +98,7 @@ impl Lane {
 
     /// Sends what waits, as long as it is answered.
     async fn serve(&self, wire: Wire, pace: &mut Pace) -> Result<Infallible, Left> {
-        let mut line = Line::new(wire, self.address.to_string());
+        let mut line = Line::new(wire, format!("redis {}", self.address));
         if self.is_shut() {
             self.probe(&mut line, pace).await?;
         }

@@ -18,8 +18,8 @@ use crate::{
         HostPort,
         redis::{RedisTls, Secret},
     },
-    store::redis::{
-        resp::{self, Reply},
+    store::{
+        redis::resp::{self, Reply},
         tls::tests::Authority,
     },
 };

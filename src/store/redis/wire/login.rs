@@ -10,12 +10,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{
     super::{
         failure::{Failure, Kind},
-        resp::{self, Garbage, Reply},
+        resp::{self, Reply},
         tls,
     },
-    Step, Wire, lost,
+    Connector, Step, Wire,
 };
-use crate::settings::redis::Credentials;
+use crate::{settings::redis::Credentials, store::line::Garbage};
 
 /// Under this name Redis lists our connections.
 const NAME: &[u8] = b"tollgate";
@@ -42,6 +42,7 @@ impl Login {
     pub(super) async fn perform(
         &self,
         wire: &mut Wire,
+        connector: &Connector,
         must_be_master: bool,
         step: &mut Step,
     ) -> Result<(), Failure> {
@@ -54,7 +55,7 @@ impl Login {
         let mut unread = Vec::new();
         for asked in steps {
             *step = asked;
-            let reply = self.hear(wire, &mut unread, asked).await?;
+            let reply = self.hear(wire, connector, &mut unread, asked).await?;
             self.judge(asked, &reply)?;
         }
         if unread.is_empty() { Ok(()) } else { Err(garbage("more than was asked for")) }
@@ -87,7 +88,13 @@ impl Login {
     }
 
     /// The next answer.
-    async fn hear(&self, wire: &mut Wire, unread: &mut Vec<u8>, step: Step) -> Result<Reply, Failure> {
+    async fn hear(
+        &self,
+        wire: &mut Wire,
+        connector: &Connector,
+        unread: &mut Vec<u8>,
+        step: Step,
+    ) -> Result<Reply, Failure> {
         loop {
             match resp::read(unread) {
                 Ok(Some((reply, length))) => {
@@ -100,9 +107,9 @@ impl Login {
             }
             let advice = if matches!(wire, Wire::Tcp(_)) { tls::WITH } else { "its own log may tell why" };
             match wire.read_buf(unread).await {
-                Ok(0) => return Err(lost(&io::ErrorKind::UnexpectedEof.into(), step, advice)),
+                Ok(0) => return Err(connector.lost(&io::ErrorKind::UnexpectedEof.into(), &step, advice)),
                 Ok(_) => {}
-                Err(error) => return Err(lost(&error, step, advice)),
+                Err(error) => return Err(connector.lost(&error, &step, advice)),
             }
         }
     }

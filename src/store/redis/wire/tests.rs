@@ -1,9 +1,12 @@
 //! Greetings that succeed and fail, against servers that say what a test wants.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, UnixListener},
     task::JoinHandle,
 };
@@ -11,8 +14,11 @@ use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
 use super::*;
 use crate::{
-    settings::redis::{Credentials, RedisTls, Secret},
-    store::redis::tls::tests::Authority,
+    settings::{
+        HostPort,
+        redis::{Credentials, RedisTls, Secret},
+    },
+    store::{failure::Kind, tls::tests::Authority},
 };
 
 const BOUND: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! What is counted of one Redis, and what is logged of it: every failure is counted, and the first of
+//! What is counted of the servers of a store, and what is logged of them: every failure is counted, and the first of
 //! each kind is logged, then again only after a while.
 
 use std::{
@@ -13,7 +13,7 @@ use std::{
 use tracing::warn;
 
 use super::failure::{Failure, Kind};
-use crate::store::{Distribution, PoolUsage};
+use super::{Distribution, PoolUsage};
 
 /// A failure that was logged is not logged again for so long.
 const QUIET: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ const MICROS: [u64; 13] =
 /// Bounds of the number of checks in a pipeline.
 const CHECKS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096];
 
-/// The figures of one Redis.
+/// The figures of one store's servers.
 #[derive(Default)]
 pub(super) struct Meters {
     opened: AtomicU64,

@@ -1,19 +1,37 @@
 //! One connection's bytes: commands go out, answers come in, and what is still owed is known even when
 //! waiting for it was given up.
 
-use std::io;
+use std::{io, marker::PhantomData};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{
     failure::{Failure, Kind},
-    resp::{self, Reply},
     wire::Wire,
 };
 
+/// What a server answers in, and how it is read.
+pub(super) trait Language {
+    /// One answer.
+    type Reply;
+    /// Its name.
+    const NAME: &'static str;
+
+    /// Reads the answer at the front of `bytes`, and says how many bytes it takes; none while it is not
+    /// whole.
+    ///
+    /// # Errors
+    /// When this is another language.
+    fn read(bytes: &[u8]) -> Result<Option<(Self::Reply, usize)>, Garbage>;
+}
+
+/// Bytes that are not of the language; with as many of them as help to see what speaks there instead.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Garbage(pub(super) String);
+
 /// A connection in use. Every step can be given up and taken up again.
-pub(super) struct Line {
+pub(super) struct Line<L> {
     wire: Wire,
     /// As failures name the server.
     server: String,
@@ -23,12 +41,21 @@ pub(super) struct Line {
     incoming: BytesMut,
     /// Answers that are still to come.
     owed: usize,
+    language: PhantomData<L>,
 }
 
-impl Line {
+impl<L: Language> Line<L> {
     pub(super) fn new(wire: Wire, server: String) -> Self {
         let incoming = BytesMut::with_capacity(16 * 1024);
-        Self { wire, server, out: Vec::with_capacity(16 * 1024), written: 0, incoming, owed: 0 }
+        Self {
+            wire,
+            server,
+            out: Vec::with_capacity(16 * 1024),
+            written: 0,
+            incoming,
+            owed: 0,
+            language: PhantomData,
+        }
     }
 
     /// Answers that are still to come.
@@ -62,9 +89,9 @@ impl Line {
     }
 
     /// The next answer that is owed.
-    pub(super) async fn receive(&mut self) -> Result<Reply, Failure> {
+    pub(super) async fn receive(&mut self) -> Result<L::Reply, Failure> {
         loop {
-            match resp::read(&self.incoming) {
+            match L::read(&self.incoming) {
                 Ok(Some((reply, length))) => {
                     self.incoming.advance(length);
                     self.owed = self.owed.saturating_sub(1);
@@ -106,11 +133,12 @@ impl Line {
             io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
             _ => format!("the connection broke ({error})"),
         };
-        Failure::new(Kind::Lost, format!("redis {}: {why}", self.server))
+        Failure::new(Kind::Lost, format!("{}: {why}", self.server))
     }
 
     fn garbage(&self, seen: &str) -> Failure {
         let seen: String = seen.chars().take(80).collect();
-        Failure::new(Kind::Garbage, format!("redis {}: it speaks no RESP but \"{seen}\"", self.server))
+        let message = format!("{}: it speaks no {} but \"{seen}\"", self.server, L::NAME);
+        Failure::new(Kind::Garbage, message)
     }
 }

@@ -1,4 +1,4 @@
-//! Files good and bad. Handshakes are tried in `wire/tests.rs`, with the certificates made here.
+//! Files good and bad. Handshakes are tried in `redis/wire/tests.rs`, with the certificates made here.
 
 use std::path::PathBuf;
 
@@ -11,13 +11,13 @@ use tokio_rustls::rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer, server::
 use super::*;
 
 /// Signs certificates, and has a directory for them.
-pub(in crate::store::redis) struct Authority {
+pub(in crate::store) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: TempDir,
 }
 
 impl Authority {
-    pub(in crate::store::redis) fn new(name: &str) -> Self {
+    pub(in crate::store) fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -25,14 +25,14 @@ impl Authority {
         Self { issuer, directory: tempfile::tempdir().unwrap() }
     }
 
-    pub(in crate::store::redis) fn file(&self, name: &str, text: &str) -> PathBuf {
+    pub(in crate::store) fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.directory.path().join(name);
         fs::write(&path, text).unwrap();
         path
     }
 
     /// The file of certificates to trust.
-    pub(in crate::store::redis) fn ca(&self) -> PathBuf {
+    pub(in crate::store) fn ca(&self) -> PathBuf {
         self.file("ca.pem", &self.issuer.pem())
     }
 
@@ -45,7 +45,7 @@ impl Authority {
     }
 
     /// The files of a certificate and its key.
-    pub(in crate::store::redis) fn identity(&self, name: &str) -> (PathBuf, PathBuf) {
+    pub(in crate::store) fn identity(&self, name: &str) -> (PathBuf, PathBuf) {
         let (certificate, key) = self.sign(name);
         (
             self.file(&format!("{name}.crt"), &certificate.pem()),
@@ -54,7 +54,7 @@ impl Authority {
     }
 
     /// What a server of this name speaks TLS with; it may want a certificate of us.
-    pub(in crate::store::redis) fn server(&self, host: &str, wants_ours: bool) -> Arc<ServerConfig> {
+    pub(in crate::store) fn server(&self, host: &str, wants_ours: bool) -> Arc<ServerConfig> {
         let (certificate, key) = self.sign(host);
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -73,19 +73,29 @@ impl Authority {
     }
 }
 
+const WORDS: Words = Words {
+    store: "a test",
+    ca: "CACERT",
+    certificate: "CLIENT_CERT",
+    key: "CLIENT_KEY",
+    skip_hostname: "SKIP",
+    without: "",
+    with: "",
+};
+
 fn refused(ca: Option<PathBuf>, identity: Option<(PathBuf, PathBuf)>) -> Vec<String> {
-    load(&RedisTls { ca, identity, skip_hostname: false }).err().unwrap_or_default()
+    load(&StoreTls { ca, identity, skip_hostname: false }, &WORDS).err().unwrap_or_default()
 }
 
 #[test]
 fn good_files_are_taken() {
     let authority = Authority::new("ours");
-    let tls = RedisTls {
+    let tls = StoreTls {
         ca: Some(authority.ca()),
         identity: Some(authority.identity("client")),
         skip_hostname: true,
     };
-    let loaded = load(&tls).map_err(|errors| errors.join("\n")).unwrap();
+    let loaded = load(&tls, &WORDS).map_err(|errors| errors.join("\n")).unwrap();
     assert!(loaded.ca.is_some() && loaded.identity.is_some());
 }
 
@@ -102,7 +112,9 @@ fn every_bad_file_is_told_at_once_with_its_path() {
     let missing = |name: &str| authority.directory.path().join(name);
     let told = refused(Some(missing("a.pem")), Some((missing("b.crt"), missing("b.key"))));
     assert_eq!(told.len(), 3, "{told:?}");
-    for (told, (variable, path)) in told.iter().zip([(CA, "a.pem"), (CERTIFICATE, "b.crt"), (KEY, "b.key")]) {
+    for (told, (variable, path)) in
+        told.iter().zip([(WORDS.ca, "a.pem"), (WORDS.certificate, "b.crt"), (WORDS.key, "b.key")])
+    {
         assert!(told.starts_with(variable) && told.contains(path) && told.contains("accepted is"), "{told}");
     }
 }
@@ -129,7 +141,7 @@ fn what_is_no_certificate_is_refused() {
     }
     // A certificate is no key.
     let told = refused(Some(authority.ca()), Some((certificate.clone(), certificate.clone()))).join("\n");
-    assert!(told.contains(KEY) && told.contains("holds none"), "{told}");
+    assert!(told.contains(WORDS.key) && told.contains("holds none"), "{told}");
     let ca_of_a_key = refused(Some(key), None).join("\n");
     assert!(ca_of_a_key.contains("it holds none"), "{ca_of_a_key}");
 }
@@ -139,5 +151,8 @@ fn a_key_must_fit_its_certificate() {
     let authority = Authority::new("ours");
     let ((certificate, _), (_, other)) = (authority.identity("one"), authority.identity("other"));
     let told = refused(Some(authority.ca()), Some((certificate, other))).join("\n");
-    assert!(told.contains(KEY) && told.contains("other.key") && told.contains(CERTIFICATE), "{told}");
+    assert!(
+        told.contains(WORDS.key) && told.contains("other.key") && told.contains(WORDS.certificate),
+        "{told}"
+    );
 }

@@ -1,4 +1,4 @@
-//! How long to wait before a Redis that failed is tried again: longer each time, and never in step with
+//! How long to wait before a server that failed is tried again: longer each time, and never in step with
 //! the other replicas.
 
 use std::time::Duration;

@@ -1,0 +1,104 @@
+//! What goes wrong with a server of counters, by kind, and in words that name its address and no secret.
+//!
+//! Made by the stores across a network; each has its own way to tell an answer's kind, and what to do about it.
+
+use std::fmt;
+
+/// What went wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Failure {
+    /// By this it is counted.
+    pub(super) kind: Kind,
+    /// Which server, what was seen, what to do about it.
+    pub(super) message: String,
+}
+
+/// The kinds of failure, as the metric's label names them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Kind {
+    /// The name has no address.
+    Resolve,
+    /// Nobody listens, or the way there is barred.
+    Connect,
+    /// The TLS handshake failed.
+    Tls,
+    /// The log-in was refused.
+    Auth,
+    /// No answer came in time.
+    Timeout,
+    /// The connection ended while something was awaited.
+    Lost,
+    /// What came is not its language.
+    Garbage,
+    /// `-LOADING`: it reads its data set.
+    Loading,
+    /// `-READONLY`: it is a replica, so that another is the master now.
+    ReadOnly,
+    /// `-OOM`: it is out of memory.
+    OutOfMemory,
+    /// A counter holds something else than a number.
+    NotANumber,
+    /// `-MOVED` or `-ASK`: another server owns the key.
+    Moved,
+    /// `-CLUSTERDOWN` or `-TRYAGAIN`: nobody owns the key for now.
+    ClusterDown,
+    /// Any other error that it answered.
+    Other,
+}
+
+impl Kind {
+    /// Every kind, each at its own number.
+    pub(super) const ALL: [Self; 14] = [
+        Self::Resolve,
+        Self::Connect,
+        Self::Tls,
+        Self::Auth,
+        Self::Timeout,
+        Self::Lost,
+        Self::Garbage,
+        Self::Loading,
+        Self::ReadOnly,
+        Self::OutOfMemory,
+        Self::NotANumber,
+        Self::Moved,
+        Self::ClusterDown,
+        Self::Other,
+    ];
+
+    /// The value of the label `kind`.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Resolve => "resolve",
+            Self::Connect => "connect",
+            Self::Tls => "tls",
+            Self::Auth => "auth",
+            Self::Timeout => "timeout",
+            Self::Lost => "connection_lost",
+            Self::Garbage => "garbage",
+            Self::Loading => "loading",
+            Self::ReadOnly => "readonly",
+            Self::OutOfMemory => "out_of_memory",
+            Self::NotANumber => "not_a_number",
+            Self::Moved => "moved",
+            Self::ClusterDown => "cluster_down",
+            Self::Other => "error",
+        }
+    }
+}
+
+impl Failure {
+    pub(super) fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// Which server failed: every message begins with the store and the address, and `: `.
+    pub(super) fn server(&self) -> &str {
+        self.message.split(": ").next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}

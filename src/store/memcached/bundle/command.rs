@@ -1,0 +1,95 @@
+//! One command of a bundle: how it is written, and what its answer says.
+
+use std::{ops::Range, sync::Arc};
+
+use crate::store::{
+    failure::{Failure, Kind},
+    memcached::reply::{self, Reply},
+};
+
+/// One command, and where its key stands.
+pub(super) struct Command {
+    pub(super) key: Range<u32>,
+    pub(super) kind: CommandKind,
+}
+
+/// What is to be done with a counter.
+pub(super) enum CommandKind {
+    /// `incr`, or `get` when nothing is added. A counter that is not there is made with this expiry.
+    Count { added: u64, expiry: u64 },
+    /// `decr`, which memcached stops at 0.
+    GiveBack { hits: u64 },
+}
+
+/// A command's result while it is dealt out.
+pub(super) enum Dealing {
+    /// The counter as the next caller finds it.
+    Running(u64),
+    /// The counter as the command left it.
+    Left(u64),
+    Not(Arc<Failure>),
+}
+
+impl Command {
+    /// Writes it.
+    pub(super) fn write(&self, key: &str, into: &mut Vec<u8>) {
+        let key = key.as_bytes();
+        match self.kind {
+            CommandKind::Count { added: 0, .. } => write_words(into, &[b"get", key]),
+            CommandKind::Count { added, .. } => write_change(into, b"incr", key, added),
+            CommandKind::GiveBack { hits } => write_change(into, b"decr", key, hits),
+        }
+    }
+
+    /// Writes it again, and before it, where it counts, what makes its counter.
+    pub(super) fn write_again(&self, key: &str, into: &mut Vec<u8>) {
+        if let CommandKind::Count { added: 1.., expiry } = self.kind {
+            let mut expires = itoa::Buffer::new();
+            write_words(into, &[b"add", key.as_bytes(), b"0", expires.format(expiry).as_bytes(), b"1"]);
+            into.extend_from_slice(b"0\r\n");
+        }
+        self.write(key, into);
+    }
+
+    /// True when it makes its counter where there is none.
+    pub(super) fn makes(&self) -> bool {
+        matches!(self.kind, CommandKind::Count { added: 1.., .. })
+    }
+
+    /// What an answer says; else its kind of failure, and in which words.
+    pub(super) fn result(&self, reply: Reply) -> Result<Dealing, (Kind, String)> {
+        let count = match reply {
+            Reply::Number(count) => count,
+            Reply::Value(value) => {
+                reply::counter(&value).ok_or_else(|| (Kind::NotANumber, value.escape_ascii().to_string()))?
+            }
+            Reply::Missing if self.makes() => {
+                // It was made a moment ago.
+                return Err((Kind::OutOfMemory, "NOT_FOUND".to_owned()));
+            }
+            Reply::Missing => 0,
+            Reply::Error(error) => return Err((reply::kind(&error), error)),
+            Reply::Added | Reply::Version => {
+                return Err((Kind::Other, "something else than a number".to_owned()));
+            }
+        };
+        Ok(match self.kind {
+            CommandKind::Count { added, .. } => Dealing::Running(count.saturating_sub(added)),
+            CommandKind::GiveBack { .. } => Dealing::Left(count),
+        })
+    }
+}
+
+fn write_change(into: &mut Vec<u8>, command: &[u8], key: &[u8], by: u64) {
+    write_words(into, &[command, key, itoa::Buffer::new().format(by).as_bytes()]);
+}
+
+fn write_words(into: &mut Vec<u8>, words: &[&[u8]]) {
+    for (index, word) in words.iter().enumerate() {
+        if index > 0 {
+            into.push(b' ');
+        }
+        into.extend_from_slice(word);
+    }
+    into.extend_from_slice(b"\r\n");
+}

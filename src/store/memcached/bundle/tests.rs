@@ -1,0 +1,209 @@
+//! What is written, and what is made of the answers.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::store::{FailureReason, line::Language, memcached::reply::Text};
+
+/// A bundle in which each caller asks these checks, and what each will hear.
+fn bundle(callers: &[&[(&str, Hits)]]) -> (Bundle, Vec<oneshot::Receiver<Answered>>) {
+    let mut bundle = Bundle::default();
+    let ask = |checks: &&[(&str, Hits)]| {
+        bundle.ask(|bundle| checks.iter().for_each(|(key, hits)| bundle.add(key, *hits, 61)))
+    };
+    let heard = callers.iter().map(ask).collect();
+    (bundle, heard)
+}
+
+fn written(bundle: &Bundle) -> String {
+    let mut bytes = Vec::new();
+    bundle.write(&mut bytes);
+    String::from_utf8(bytes).unwrap()
+}
+
+/// What each caller hears of these answers.
+fn dealt(
+    mut bundle: Bundle,
+    heard: Vec<oneshot::Receiver<Answered>>,
+    replies: Vec<Reply>,
+) -> Vec<Vec<Result<u64, Kind>>> {
+    bundle.deal(replies, |kind, error| Failure::new(kind, error));
+    let outcomes = heard.into_iter().map(|mut heard| heard.try_recv().unwrap().unwrap());
+    outcomes
+        .map(|outcomes| outcomes.into_iter().map(|one| one.map_err(|failure| failure.kind)).collect())
+        .collect()
+}
+
+const LOOK: Hits = Hits::Take(0);
+
+#[test]
+fn hits_on_one_key_are_one_command_and_dealt_out_in_order() {
+    let (bundle, heard) = bundle(&[
+        &[("a", Hits::Take(2)), ("b", Hits::Take(1))],
+        &[("a", Hits::Take(3)), ("a", LOOK)],
+        &[("c", LOOK)],
+    ]);
+    assert_eq!(written(&bundle), "incr a 5\r\nincr b 1\r\nget c\r\n");
+    assert_eq!(bundle.checks(), 5);
+    let replies = vec![Reply::Number(15), Reply::Number(1), Reply::Value(b"7 ".to_vec())];
+    assert_eq!(bundle.missing(&replies), [0_usize; 0]);
+    let seen = dealt(bundle, heard, replies);
+    assert_eq!(seen, [vec![Ok(12), Ok(1)], vec![Ok(15), Ok(15)], vec![Ok(7)]]);
+}
+
+#[test]
+fn hits_behind_those_given_back_are_counted_behind_them() {
+    let (bundle, heard) =
+        bundle(&[&[("a", Hits::Take(2))], &[("a", Hits::GiveBack(9))], &[("a", Hits::Take(1))]]);
+    assert_eq!(written(&bundle), "incr a 2\r\ndecr a 9\r\nincr a 1\r\n");
+    let seen = dealt(bundle, heard, [7, 0, 1].map(Reply::Number).into());
+    assert_eq!(seen, [vec![Ok(7)], vec![Ok(0)], vec![Ok(1)]]);
+}
+
+#[test]
+fn counters_that_are_not_there_are_made_and_asked_again() {
+    let (bundle, heard) = bundle(&[
+        &[("a", Hits::Take(2)), ("b", Hits::Take(1))],
+        &[("a", Hits::GiveBack(1)), ("c", LOOK), ("a", LOOK)],
+    ]);
+    let replies = [Reply::Missing, Reply::Number(4), Reply::Missing, Reply::Missing, Reply::Missing];
+    let missing = bundle.missing(&replies);
+    assert_eq!(missing, [0, 2, 3, 4]);
+    let mut again = Vec::new();
+    bundle.write_again(&missing, &mut again);
+    let again = String::from_utf8(again).unwrap();
+    assert_eq!(again, "add a 0 61 1\r\n0\r\nincr a 2\r\ndecr a 1\r\nget c\r\nget a\r\n");
+    let number = Reply::Number;
+    let replies = vec![number(2), number(4), number(1), Reply::Missing, Reply::Value(b"1".to_vec())];
+    assert_eq!(dealt(bundle, heard, replies), [vec![Ok(2), Ok(4)], vec![Ok(1), Ok(0), Ok(1)]]);
+}
+
+#[test]
+fn looking_and_giving_back_make_no_counter() {
+    let (bundle, heard) = bundle(&[&[("a", LOOK), ("b", Hits::GiveBack(1))]]);
+    let replies = vec![Reply::Missing, Reply::Missing];
+    assert_eq!(bundle.missing(&replies), [0_usize; 0]);
+    assert_eq!(dealt(bundle, heard, replies), [vec![Ok(0), Ok(0)]]);
+}
+
+#[test]
+fn one_bad_counter_spoils_no_other() {
+    let (bundle, heard) = bundle(&[&[("a", LOOK)], &[("b", Hits::Take(1))], &[("c", Hits::Take(1))]]);
+    let replies = vec![
+        Reply::Value(b"x".to_vec()),
+        Reply::Error("CLIENT_ERROR cannot increment or decrement non-numeric value".to_owned()),
+        Reply::Number(3),
+    ];
+    let seen = dealt(bundle, heard, replies);
+    assert_eq!(seen, [vec![Err(Kind::NotANumber)], vec![Err(Kind::NotANumber)], vec![Ok(3)]]);
+}
+
+#[test]
+fn everybody_is_told_when_nothing_came_of_it() {
+    let (mut bundle, heard) = bundle(&[&[("a", LOOK)], &[("b", LOOK)]]);
+    let error = StoreError { reason: FailureReason::Timeout, message: "late".into() };
+    bundle.fail(&error);
+    for mut heard in heard {
+        assert_eq!(heard.try_recv().unwrap().unwrap_err(), error);
+    }
+}
+
+#[test]
+fn what_was_cleared_is_empty() {
+    let (mut bundle, _) = bundle(&[&[("a", Hits::Take(1))]]);
+    bundle.clear();
+    assert_eq!((written(&bundle), bundle.checks(), bundle.commands()), (String::new(), 0, 0));
+    let mut heard = bundle.ask(|bundle| bundle.add("a", Hits::Take(1), 61));
+    assert_eq!(written(&bundle), "incr a 1\r\n");
+    bundle.deal(vec![Reply::Number(9)], |kind, error| Failure::new(kind, error));
+    assert_eq!(heard.try_recv().unwrap().unwrap()[0].as_ref().ok(), Some(&9));
+}
+
+/// A memcached without expiries.
+#[derive(Default)]
+struct Model(std::collections::BTreeMap<String, u64>);
+
+impl Model {
+    /// What it says to this text.
+    fn say(&mut self, text: &str) -> String {
+        let mut lines = text.lines();
+        let mut said = String::new();
+        while let Some(line) = lines.next() {
+            let words: Vec<_> = line.split(' ').collect();
+            let key = words[1].to_owned();
+            let held = self.0.get_mut(&key);
+            let number = |at: usize| words[at].parse::<u64>().unwrap();
+            let answer = match (words[0], held) {
+                ("get", None) => "END\r\n".to_owned(),
+                ("get", Some(held)) => {
+                    format!("VALUE {key} 0 {}\r\n{held}\r\nEND\r\n", held.to_string().len())
+                }
+                ("add", held) => {
+                    let value = lines.next().unwrap().parse().unwrap();
+                    let is_there = held.is_some();
+                    self.0.entry(key).or_insert(value);
+                    if is_there { "NOT_STORED\r\n" } else { "STORED\r\n" }.to_owned()
+                }
+                (_, None) => "NOT_FOUND\r\n".to_owned(),
+                (command, Some(held)) => {
+                    *held =
+                        if command == "incr" { *held + number(2) } else { held.saturating_sub(number(2)) };
+                    format!("{held}\r\n")
+                }
+            };
+            said.push_str(&answer);
+        }
+        said
+    }
+
+    /// The answers to what `write` writes, those to `add` left out.
+    fn replies(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Vec<Reply> {
+        let mut bytes = Vec::new();
+        write(&mut bytes);
+        let said = self.say(str::from_utf8(&bytes).unwrap());
+        let (mut replies, mut rest) = (Vec::new(), said.as_bytes());
+        while let Some((reply, length)) = Text::read(rest).unwrap() {
+            rest = &rest[length..];
+            replies.push(reply);
+        }
+        replies.retain(|reply| *reply != Reply::Added);
+        replies
+    }
+}
+
+fn hits() -> impl Strategy<Value = Hits> {
+    prop_oneof![4 => (0..5_u64).prop_map(Hits::Take), 1 => (1..5_u64).prop_map(Hits::GiveBack)]
+}
+
+proptest! {
+    /// Whatever is gathered: each check sees what it would have seen alone, in the order of asking.
+    #[test]
+    fn gathering_changes_nothing(
+        bundles in prop::collection::vec(
+            prop::collection::vec(prop::collection::vec((0..4_usize, hits()), 1..4), 1..5), 1..5),
+    ) {
+        let keys = ["a", "b", "c", "d"];
+        let mut server = Model::default();
+        let mut counts = [0_u64; 4];
+        for callers in bundles {
+            let named: Vec<Vec<_>> = callers
+                .iter()
+                .map(|checks| checks.iter().map(|(key, hits)| (keys[*key], *hits)).collect())
+                .collect();
+            let (bundle, heard) = bundle(&named.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let mut replies = server.replies(|into| bundle.write(into));
+            let missing = bundle.missing(&replies);
+            let again = server.replies(|into| bundle.write_again(&missing, into));
+            for (place, reply) in missing.into_iter().zip(again) {
+                replies[place] = reply;
+            }
+            let seen = dealt(bundle, heard, replies);
+            for (checks, seen) in callers.iter().zip(seen) {
+                for ((key, hits), seen) in checks.iter().zip(seen) {
+                    counts[*key] = fixed_window::count(counts[*key], *hits);
+                    prop_assert_eq!(seen, Ok(counts[*key]));
+                }
+            }
+        }
+    }
+}

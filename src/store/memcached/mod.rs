@@ -1,0 +1,89 @@
+//! Counters in memcached, shared by all replicas, and by replicas of the Go service.
+//!
+//! Reading order: a request's checks are `route`d, each to a `lane` of the `servers` that owns its key, under
+//! the `name` that memcached takes; a lane is one connection and what waits for it, and makes a `bundle` of it:
+//! one pipeline. `dialer` connects and greets, `reply` is what is answered. `name_servers` and `dns` find the
+//! servers where they are not named one by one.
+
+mod bundle;
+mod dialer;
+mod dns;
+mod lane;
+mod name;
+mod name_servers;
+mod reply;
+mod route;
+mod servers;
+
+use std::{
+    cell::Cell,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+pub use name_servers::NameServers;
+
+use super::{Applied, Batch, Counting, PoolUsage, Store};
+use crate::{
+    clock::Time,
+    settings::memcached::{Memcached, MemcachedServers},
+};
+use servers::Servers;
+
+/// memcached as a store.
+pub struct MemcachedStore {
+    servers: Arc<Servers>,
+    found_by: MemcachedServers,
+    /// Counters live up to so many seconds longer than needed.
+    jitter: u64,
+    seats: AtomicUsize,
+}
+
+thread_local! {
+    /// Which lanes the thread runs, and asks; one that runs none asks the first.
+    static SEAT: Cell<usize> = const { Cell::new(0) };
+}
+
+impl MemcachedStore {
+    /// A store that so many threads will attend. Keys live up to `jitter` seconds longer than needed.
+    ///
+    /// # Errors
+    /// All that is wrong with the files that the settings name.
+    pub fn new(settings: &Memcached, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
+        let servers = Arc::new(Servers::new(settings, threads)?);
+        Ok(Self { servers, found_by: settings.servers.clone(), jitter, seats: AtomicUsize::new(0) })
+    }
+
+    /// Begins to look the servers up where they are not named one by one, of the name servers that are to be
+    /// asked each time; once, within a runtime that lives as long as the service.
+    pub fn watch(&self, name_servers: impl Fn() -> NameServers + Send + Sync + 'static) {
+        if let MemcachedServers::Srv { name, refresh } = &self.found_by {
+            tokio::spawn(self.servers.clone().follow(name.clone(), *refresh, name_servers));
+        }
+    }
+}
+
+impl Store for MemcachedStore {
+    fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        match batch.counting {
+            Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),
+            Counting::Always | Counting::Look => self.count(batch, now),
+        }
+    }
+
+    fn attend(&self) {
+        let seat = self.seats.fetch_add(1, Relaxed);
+        SEAT.set(seat);
+        self.servers.attend(seat);
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.servers.is_reachable()
+    }
+
+    fn pools(&self) -> Vec<PoolUsage> {
+        vec![self.servers.usage()]
+    }
+}

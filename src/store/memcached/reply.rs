@@ -1,0 +1,233 @@
+//! The text protocol of memcached, as much of it as counting needs: what is answered, and what that means.
+
+use std::str;
+
+use crate::store::{
+    failure::Kind,
+    line::{self, Garbage, Language},
+};
+
+/// An answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Reply {
+    /// A counter after it was changed.
+    Number(u64),
+    /// What a key holds.
+    Value(Vec<u8>),
+    /// There is no such key.
+    Missing,
+    /// The key was made, or was there already.
+    Added,
+    /// Who it is.
+    Version,
+    /// What was refused, in its words.
+    Error(String),
+}
+
+/// The protocol, as a line speaks it.
+pub(super) enum Text {}
+
+/// A connection that speaks it.
+pub(super) type Line = line::Line<Text>;
+
+/// No first line of an answer is longer: the longest one repeats a key of 250 bytes.
+const MAX_LINE: usize = 4 * 1024;
+
+/// No value is longer that could be a number.
+const MAX_VALUE: usize = 64 * 1024;
+
+impl Language for Text {
+    type Reply = Reply;
+    const NAME: &'static str = "memcached";
+
+    fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
+        let Some((line, after)) = first_line(bytes)? else { return Ok(None) };
+        let reply = match line {
+            b"NOT_FOUND" | b"END" => Reply::Missing,
+            b"STORED" | b"NOT_STORED" => Reply::Added,
+            _ if line.starts_with(b"VALUE ") => return value(bytes, line, after),
+            _ if line.starts_with(b"VERSION ") => Reply::Version,
+            _ if is_error(line) => Reply::Error(String::from_utf8_lossy(line).into_owned()),
+            _ => Reply::Number(number(line).ok_or_else(|| garbage(bytes))?),
+        };
+        Ok(Some((reply, after)))
+    }
+}
+
+/// What stands before the first end of line, and where the next line begins.
+fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Garbage> {
+    let shown = &bytes[..bytes.len().min(MAX_LINE)];
+    match shown.iter().position(|byte| *byte == b'\n') {
+        Some(end) => {
+            let line = bytes[..end].strip_suffix(b"\r").ok_or_else(|| garbage(bytes))?;
+            Ok(Some((line, end + 1)))
+        }
+        None if shown.len() == MAX_LINE => Err(garbage(bytes)),
+        // What can no more become an answer is not waited for.
+        None if bytes.iter().any(|byte| !(b' '..=b'~').contains(byte) && *byte != b'\r') => {
+            Err(garbage(bytes))
+        }
+        None => Ok(None),
+    }
+}
+
+/// What follows `VALUE key flags length`: so many bytes, and the end.
+fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize)>, Garbage> {
+    let length = line.split(|byte| *byte == b' ').nth(3).and_then(number);
+    let length = length.and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= MAX_VALUE);
+    let value_end = after + length.ok_or_else(|| garbage(bytes))?;
+    let Some(value) = bytes.get(after..value_end) else { return Ok(None) };
+    let rest = &bytes[value_end..];
+    let end = b"\r\nEND\r\n";
+    match rest.get(..end.len()) {
+        Some(seen) if seen == end => Ok(Some((Reply::Value(value.to_vec()), value_end + end.len()))),
+        Some(_) => Err(garbage(rest)),
+        None => Ok(None),
+    }
+}
+
+/// A counter as it is kept: where it has grown shorter, blanks stand behind it.
+pub(super) fn counter(value: &[u8]) -> Option<u64> {
+    number(value.trim_ascii_end())
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    str::from_utf8(digits)
+        .ok()
+        .filter(|digits| !digits.starts_with('+'))
+        .and_then(|digits| digits.parse().ok())
+}
+
+fn is_error(line: &[u8]) -> bool {
+    line == b"ERROR" || [&b"CLIENT_ERROR "[..], b"SERVER_ERROR "].iter().any(|begin| line.starts_with(begin))
+}
+
+fn garbage(bytes: &[u8]) -> Garbage {
+    let shown = &bytes[..bytes.len().min(40)];
+    Garbage(shown.escape_ascii().to_string())
+}
+
+/// The kind of an error that memcached answered.
+pub(super) fn kind(error: &str) -> Kind {
+    if error.contains("out of memory") {
+        Kind::OutOfMemory
+    } else if error.contains("non-numeric") {
+        Kind::NotANumber
+    } else if error.contains("unauthenticated") {
+        Kind::Auth
+    } else if error.starts_with("SERVER_ERROR") {
+        Kind::Other
+    } else {
+        // It did not understand us, so that we may not understand what it says next.
+        Kind::Garbage
+    }
+}
+
+/// What to do about an error of this kind, where that helps.
+pub(super) const fn hint(kind: Kind) -> &'static str {
+    match kind {
+        Kind::OutOfMemory => "; give it more memory (its option -m), or let it evict (no option -M)",
+        Kind::NotANumber => "; something else writes under these keys: use CACHE_KEY_PREFIX",
+        Kind::Auth => "; it wants a password, which this protocol of ours has none of: start it without -Y",
+        _ => "",
+    }
+}
+
+/// The kinds that there are with memcached, among them those of an answer.
+pub(super) const KINDS: [Kind; 10] = [
+    Kind::Resolve,
+    Kind::Connect,
+    Kind::Tls,
+    Kind::Auth,
+    Kind::Timeout,
+    Kind::Lost,
+    Kind::Garbage,
+    Kind::OutOfMemory,
+    Kind::NotANumber,
+    Kind::Other,
+];
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Option<Reply> {
+        let (reply, length) = Text::read(text.as_bytes()).unwrap()?;
+        assert_eq!(length, text.len());
+        Some(reply)
+    }
+
+    #[test]
+    fn answers_are_read() {
+        for (text, reply) in [
+            ("0\r\n", Reply::Number(0)),
+            ("18446744073709551615\r\n", Reply::Number(u64::MAX)),
+            ("NOT_FOUND\r\n", Reply::Missing),
+            ("END\r\n", Reply::Missing),
+            ("STORED\r\n", Reply::Added),
+            ("NOT_STORED\r\n", Reply::Added),
+            ("VERSION 1.6.18\r\n", Reply::Version),
+            ("VALUE d_k_v_120 0 3\r\n12 \r\nEND\r\n", Reply::Value(b"12 ".to_vec())),
+            ("VALUE k 0 2 77\r\n\r\n\r\nEND\r\n", Reply::Value(b"\r\n".to_vec())),
+            ("ERROR\r\n", Reply::Error("ERROR".to_owned())),
+            ("SERVER_ERROR busy\r\n", Reply::Error("SERVER_ERROR busy".to_owned())),
+        ] {
+            for cut in 0..text.len() {
+                assert_eq!(Text::read(&text.as_bytes()[..cut]), Ok(None), "{:?}", &text[..cut]);
+            }
+            assert_eq!(read(text), Some(reply), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn other_languages_are_told_apart() {
+        for text in [
+            "+PONG\r\n",
+            "HTTP/1.1 400 Bad Request\r\n",
+            "\u{15}\u{3}\u{3}",
+            "12\n",
+            "+12\r\n",
+            "-1\r\n",
+            "\r\n",
+            "VALUE k 0\r\n",
+            "VALUE k 0 99999999\r\n",
+            "VALUE k 0 1\r\n12\r\nEND\r\n",
+        ] {
+            assert!(Text::read(text.as_bytes()).is_err(), "{text:?}");
+        }
+        assert!(Text::read(&[b'x'; MAX_LINE]).is_err());
+    }
+
+    #[test]
+    fn counters_may_have_blanks_behind_them() {
+        for (value, count) in
+            [("12", Some(12)), ("9 ", Some(9)), ("", None), ("x", None), (" 1", None), ("1 2", None)]
+        {
+            assert_eq!(counter(value.as_bytes()), count, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn errors_are_told_apart() {
+        for (error, expected) in [
+            ("SERVER_ERROR out of memory storing object", Kind::OutOfMemory),
+            ("CLIENT_ERROR cannot increment or decrement non-numeric value", Kind::NotANumber),
+            ("CLIENT_ERROR unauthenticated", Kind::Auth),
+            ("SERVER_ERROR busy", Kind::Other),
+            ("ERROR", Kind::Garbage),
+            ("CLIENT_ERROR bad data chunk", Kind::Garbage),
+        ] {
+            assert_eq!(kind(error), expected, "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Text::read(&bytes);
+            let _ = Text::read(&[b"VALUE ", &bytes[..]].concat());
+        }
+    }
+}

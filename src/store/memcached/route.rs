@@ -1,0 +1,201 @@
+//! From a request's checks to the lanes that own their keys, and back to its outcomes.
+
+use std::{borrow::Cow, sync::Arc};
+
+use smallvec::SmallVec;
+use tokio::{sync::oneshot, time::timeout_at};
+
+use super::{MemcachedStore, SEAT, bundle::Answered, lane::Lane, name::name};
+use crate::{
+    algorithm::{Algorithm, Hits},
+    clock::Time,
+    rules::Limit,
+    store::{Applied, Batch, Check, Counting, FailureReason, Outcome, StoreError, looking, random},
+};
+
+/// The longest time that memcached takes for seconds from now: 30 days. A larger number is a date.
+const LONGEST: u64 = 30 * 24 * 3600;
+
+/// The last date that memcached can hold.
+const LAST_DATE: u64 = i32::MAX.unsigned_abs() as u64;
+
+/// What was asked of one lane: which checks, and where their outcomes come from.
+struct Asked {
+    checks: SmallVec<[usize; 4]>,
+    answered: oneshot::Receiver<Answered>,
+}
+
+/// The checks of a request that one server counts, by their places and names.
+struct Group<'b> {
+    lane: Arc<Lane>,
+    checks: SmallVec<[(usize, Cow<'b, str>); 4]>,
+}
+
+impl MemcachedStore {
+    /// Counts every check for itself.
+    pub(super) fn count<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        let look = batch.counting == Counting::Look;
+        let hits = move |_: usize, check: &Check<'_>| if look { looking(check.hits) } else { check.hits };
+        match self.ask(batch, now, hits) {
+            Ok(asked) => Applied::Later(Box::pin(self.hear(batch, asked))),
+            Err(error) => Applied::Now(Err(error)),
+        }
+    }
+
+    /// Counts every check unless one would be over its limit; then only those that would be.
+    ///
+    /// memcached has no step that does both, so the counters are read first and changed then: a request that
+    /// comes between finds the room that this one found.
+    pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
+        let asked = self.ask(batch, now, |_, _| Hits::Take(0))?;
+        self.hear(batch, asked).await?;
+        let over: SmallVec<[bool; 8]> =
+            batch.checks().iter().map(|check| check.would_be_over(check.outcome)).collect();
+        let any_over = over.contains(&true);
+        let hits = |place: usize, check: &Check<'_>| match over.get(place) {
+            Some(false) if any_over => looking(check.hits),
+            _ => check.hits,
+        };
+        let asked = self.ask(batch, now, hits)?;
+        self.hear(batch, asked).await
+    }
+
+    /// Asks each lane for the checks whose keys it owns, all at once.
+    fn ask(
+        &self,
+        batch: &Batch<'_>,
+        now: Time,
+        hits: impl Fn(usize, &Check<'_>) -> Hits,
+    ) -> Result<SmallVec<[Asked; 1]>, StoreError> {
+        let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
+        for (place, check) in batch.checks().iter().enumerate() {
+            refuse_all_but_fixed_windows(check.limit)?;
+            let name = name(batch.key(check));
+            let lane = self.servers.lane(&name, SEAT.get())?;
+            match groups.iter_mut().find(|group| Arc::ptr_eq(&group.lane, &lane)) {
+                Some(group) => group.checks.push((place, name)),
+                None => groups.push(Group { lane, checks: SmallVec::from_iter([(place, name)]) }),
+            }
+        }
+        let asked = groups.into_iter().map(|Group { lane, checks }| {
+            let answered = lane.ask(checks.len(), |bundle| {
+                for (place, name) in &checks {
+                    if let Some(check) = batch.checks().get(*place) {
+                        bundle.add(name, hits(*place, check), expiry(check.limit, self.jitter, now));
+                    }
+                }
+            })?;
+            Ok(Asked { checks: checks.into_iter().map(|(place, _)| place).collect(), answered })
+        });
+        asked.collect()
+    }
+
+    /// Waits for the lanes' answers and sets the outcomes.
+    async fn hear(&self, batch: &mut Batch<'_>, asked: SmallVec<[Asked; 1]>) -> Result<(), StoreError> {
+        for Asked { checks, answered } in asked {
+            let outcomes = self.answer(batch, answered).await?;
+            for (place, outcome) in checks.into_iter().zip(outcomes) {
+                let after = outcome.map_err(|failure| StoreError {
+                    reason: FailureReason::BadAnswer,
+                    message: failure.message.as_str().into(),
+                })?;
+                batch.set(place, Outcome::Counted(after));
+            }
+        }
+        Ok(())
+    }
+
+    /// A lane answers in its own time; the caller's may be shorter.
+    async fn answer(&self, batch: &Batch<'_>, answered: oneshot::Receiver<Answered>) -> Answered {
+        let own = std::time::Instant::now() + self.servers.shared.timeout;
+        let heard = match batch.until {
+            Some(until) if until < own => {
+                timeout_at(until.into(), answered).await.map_err(|_| StoreError {
+                    reason: FailureReason::Timeout,
+                    message: "memcached: no answer within the caller's own time".into(),
+                })?
+            }
+            _ => answered.await,
+        };
+        heard.unwrap_or_else(|_| {
+            let message = "memcached: the service ends, and nothing is asked any more".into();
+            Err(StoreError { reason: FailureReason::Unavailable, message })
+        })
+    }
+}
+
+/// memcached keeps numbers and changes them one at a time; every other algorithm needs more than a number, or
+/// changes it by what it is.
+fn refuse_all_but_fixed_windows(limit: &Limit) -> Result<(), StoreError> {
+    if let Algorithm::FixedWindow(_) = limit.algorithm {
+        return Ok(());
+    }
+    let message = format!(
+        "memcached: a limit of {} per {} asks for `algorithm: {}`, and only fixed windows are counted there; \
+         take `algorithm` out of the rule, or count in Redis (BACKEND_TYPE=redis)",
+        limit.requests_per_unit,
+        limit.span(),
+        limit.algorithm.kind().name()
+    );
+    Err(StoreError { reason: FailureReason::BadAnswer, message: message.into() })
+}
+
+/// When a counter that is made now may be forgotten, as memcached is told: its window's length from now, and
+/// a part of the jitter. One second more, because memcached's clock ticks once a second: what is to live for
+/// one may be gone at once.
+fn expiry(limit: &Limit, jitter: u64, now: Time) -> u64 {
+    told(limit.window().seconds() + 1 + random::below(jitter), now)
+}
+
+/// So many seconds from now, in the form that memcached does not take for something else.
+fn told(seconds: u64, now: Time) -> u64 {
+    let date = now.seconds().saturating_add(seconds);
+    match seconds {
+        ..=LONGEST => seconds,
+        _ if date <= LAST_DATE => date,
+        _ => LONGEST,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{algorithm::Kind, rules::Unit};
+
+    #[test]
+    fn long_times_are_told_as_dates() {
+        let now = Time::from_seconds(1_800_000_000);
+        for (seconds, expected) in [
+            (2, 2),
+            (LONGEST, LONGEST),
+            (LONGEST + 1, 1_800_000_000 + LONGEST + 1),
+            (365 * 86_400, 1_800_000_000 + 365 * 86_400),
+            (30 * 365 * 86_400, LONGEST),
+        ] {
+            assert_eq!(told(seconds, now), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn counters_live_longer_than_their_windows_by_less_than_the_jitter() {
+        let limit = Limit::plain(1, Unit::Minute);
+        let seen: std::collections::BTreeSet<_> =
+            (0..500).map(|_| expiry(&limit, 10, Time::from_seconds(7))).collect();
+        assert_eq!(seen, (61..71).collect());
+        assert_eq!(expiry(&limit, 0, Time::from_seconds(7)), 61);
+    }
+
+    #[test]
+    fn only_fixed_windows_are_counted() {
+        for kind in Kind::ALL {
+            let quarter = Limit::new(5, Unit::Minute, 15.try_into().unwrap(), kind, None).unwrap();
+            let refused = refuse_all_but_fixed_windows(&quarter).map_err(|error| error.to_string());
+            let told = format!(
+                "memcached: a limit of 5 per 15 minutes asks for `algorithm: {}`, and only fixed windows are counted \
+                 there; take `algorithm` out of the rule, or count in Redis (BACKEND_TYPE=redis)",
+                kind.name()
+            );
+            assert_eq!(refused, if kind == Kind::FixedWindow { Ok(()) } else { Err(told) });
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Servers that are not what they should be, and values that are no counters: each is told in the log with its
+//! address, and the service serves on.
+
+use crate::support::{fake::Fake, server::Server};
+
+use super::{Code, Memcached, code, counter, one, request, setup, with_rules};
+
+fn start(address: &str) -> Server {
+    let setup = with_rules(setup(address)).env("MEMCACHE_CONNECT_TIMEOUT", "300ms");
+    setup.env("MEMCACHE_TIMEOUT", "300ms").start()
+}
+
+/// It answers with an error, and the log holds all of `texts`.
+fn tells(address: &str, texts: &[&str]) {
+    let mut server = start(address);
+    let client = server.client();
+    for _ in 0..3 {
+        let error = client.ask(one("two", "v")).expect_err("nothing can be counted");
+        assert_eq!(error.code(), tonic::Code::Unknown, "{error:?}");
+    }
+    server.wait_for_log(&[&[address], texts].concat());
+    assert_eq!(code(&client, "control", "v").0, Code::Ok, "what needs no counter is answered");
+    let log = server.process.log();
+    assert!(!log.contains("panicked") && log.lines().count() < 100, "{log}");
+    drop(client);
+    assert!(server.process.stop().success(), "it ends as usual");
+}
+
+#[test]
+fn servers_that_are_not_there() {
+    tells("memcached.invalid:11211", &["MEMCACHE_HOST_PORT"]);
+    tells(&Memcached::prepared(&[]).address(), &["nobody listens there"]);
+    tells("/nowhere/memcached.sock", &["the socket is not there"]);
+}
+
+#[test]
+fn servers_that_speak_something_else() {
+    for (bytes, seen) in [
+        (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "HTTP/1.1 400"),
+        (b"\x15\x03\x03\0\x02\x02\x46", "speaks no memcached"),
+        (b"-ERR unknown command\r\n", "-ERR"),
+        (b"12\r\n", "something else than its version"),
+        (b"CLIENT_ERROR unauthenticated\r\n", "without -Y"),
+        (b"VERSION 1\r\nVERSION 1\r\nVALUE x 0 99999999999\r\n", "speaks no memcached"),
+        (b"VERSION 1\r\nERROR\r\n", "ERROR"),
+    ] {
+        let fake = Fake::saying(bytes);
+        tells(&fake.address(), &[seen]);
+    }
+}
+
+#[test]
+fn a_server_that_says_nothing() {
+    let fake = Fake::saying(b"");
+    tells(&fake.address(), &["no answer within 300ms, at the greeting (version)"]);
+}
+
+#[test]
+fn a_counter_that_holds_no_number_spoils_no_other() {
+    let memcached = Memcached::single();
+    let server = with_rules(memcached.setup()).start_healthy();
+    let client = server.client();
+    assert_eq!(memcached.ask(&format!("set {} 0 0 3\r\nabc", counter("many", "text"))), "STORED\r\n");
+    for hits in [0, 1] {
+        let mut request = one("many", "text");
+        request.descriptors[0].hits_addend = Some(hits);
+        let error = client.ask(request).expect_err("it is no counter");
+        assert_eq!(error.code(), tonic::Code::Unknown, "{error:?}");
+    }
+    server.wait_for_log(&[&memcached.address(), "CACHE_KEY_PREFIX"]);
+    assert_eq!(code(&client, "five", "v"), (Code::Ok, 4), "others are counted");
+    assert_eq!(memcached.get(&counter("many", "text")).as_deref(), Some("abc"), "it is left alone");
+    assert!(server.is_healthy(), "one bad counter is no loss");
+}
+
+#[test]
+fn a_counter_that_is_full_breaks_nothing() {
+    let memcached = Memcached::single();
+    let server = with_rules(memcached.setup()).start_healthy();
+    let client = server.client();
+    let full = u64::MAX.to_string();
+    memcached.ask(&format!("set {} 0 0 {}\r\n{full}", counter("five", "full"), full.len()));
+    let _ = client.ask(one("five", "full"));
+    assert_eq!(code(&client, "five", "v"), (Code::Ok, 4));
+    assert!(!server.process.log().contains("panicked"));
+}
+
+#[test]
+fn a_server_without_memory_is_told() {
+    let memcached = Memcached::with(&["-M", "-m", "2"]);
+    let server = with_rules(memcached.setup()).start_healthy();
+    let client = server.client();
+    let refused = (0..1000).find_map(|batch| {
+        let values = (0..50).map(|value| format!("{batch}-{value}-{}", "x".repeat(200)));
+        let values: Vec<_> = values.collect();
+        let entries: Vec<_> = values.iter().map(|value| [("many", value.as_str())]).collect();
+        let descriptors: Vec<_> = entries.iter().map(<[_; 1]>::as_slice).collect();
+        client.ask(request("d", &descriptors)).err()
+    });
+    assert!(refused.is_some(), "it never ran out of memory");
+    server.wait_for_log(&[&memcached.address(), "out of memory", "-m"]);
+    assert!(server.is_healthy(), "counters that are there are counted");
+}

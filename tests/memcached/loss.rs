@@ -1,0 +1,164 @@
+//! memcached killed, frozen and cut off, under a steady load, with each policy side by side.
+
+use std::{
+    ops::Range,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    redis::{ENVOYS_PATIENCE, assert_in_time, by_policy, of_kind, turn},
+    support::{
+        eventually, holds,
+        proxy::{Proxy, Way},
+        server::Server,
+        steady::{Asked, Outcome, Steady, Verdict},
+    },
+};
+
+use super::{Memcached, one, setup, with_rules};
+
+/// Places in the list of requests that the load asks in turn.
+const MANY: usize = 0;
+const FIVE: usize = 1;
+
+const PER_SECOND: u32 = 60;
+/// Before the fault.
+const CALM: Duration = Duration::from_millis(700);
+const FAULT: Duration = Duration::from_secs(2);
+/// memcached is back, and within this counters decide every request again.
+const RECOVERY: Duration = Duration::from_secs(1);
+/// The first decisions may still come from memcached, or wait for it; the last ones may be made late.
+const MARGIN: Duration = Duration::from_millis(300);
+/// Over so long it is looked who decides.
+const WINDOW: Duration = Duration::from_millis(300);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Policy {
+    Error,
+    Allow,
+    Deny,
+    Local,
+}
+
+#[test]
+fn memcached_is_killed_and_restarted() {
+    play(|memcached, _| memcached.kill(), |memcached, _| memcached.start());
+}
+
+#[test]
+fn memcached_is_frozen() {
+    play(|memcached, _| memcached.freeze(), |memcached, _| memcached.thaw());
+}
+
+#[test]
+fn the_way_to_memcached_is_a_black_hole() {
+    play(|_, proxy| proxy.set(Way::BlackHole), |_, proxy| proxy.set(Way::CLEAR));
+}
+
+/// Has services with all policies suffer a fault together.
+fn play(begin: impl Fn(&mut Memcached, &Proxy), end: impl Fn(&mut Memcached, &Proxy)) {
+    let _turn = turn();
+    let mut memcached = Memcached::single();
+    let proxy = Proxy::to(memcached.port);
+    let policies = [Policy::Error, Policy::Allow, Policy::Deny, Policy::Local];
+    let services = policies.map(|policy| Service::start(policy, &proxy));
+    thread::sleep(CALM);
+    for service in &services {
+        eventually("it counts", || holds(service.counts(), || service.server.process.log()));
+    }
+    let began = Instant::now();
+    begin(&mut memcached, &proxy);
+    thread::sleep(FAULT);
+    for service in &services {
+        assert!(by_policy(&service.server) > 0.0 && !service.server.is_healthy(), "{:?}", service.policy);
+    }
+    let lost = began + MARGIN..began + FAULT.saturating_sub(MARGIN);
+    end(&mut memcached, &proxy);
+    let ended = Instant::now();
+    let back = services.each_ref().map(|service| {
+        eventually("counters decide again", || service.decides_by_counters());
+        ended.elapsed()
+    });
+    for (service, back) in services.into_iter().zip(back) {
+        service.check(&lost, back);
+    }
+}
+
+/// A service under load.
+struct Service {
+    policy: Policy,
+    server: Server,
+    load: Steady,
+}
+
+impl Service {
+    fn start(policy: Policy, proxy: &Proxy) -> Self {
+        let name = format!("{policy:?}").to_lowercase();
+        // Time limits as they are when nothing is set; counters apart from those of the other services.
+        let setup = with_rules(setup(&proxy.address())).unset("MEMCACHE_TIMEOUT");
+        let setup = setup.unset("MEMCACHE_CONNECT_TIMEOUT").env("CACHE_KEY_PREFIX", &name);
+        let server = setup.env("STORE_FAILURE_POLICY", &name).start_healthy();
+        let (requests, control) = ([one("many", "v"), one("five", "v")], one("control", "v"));
+        let load = Steady::start(server.ports.grpc, PER_SECOND, ENVOYS_PATIENCE, &requests, &control);
+        Self { policy, server, load }
+    }
+
+    fn counts(&self) -> bool {
+        let is_over = |name: &str| {
+            name.starts_with("ratelimit_service_rate_limit_over_limit{") && name.contains("five")
+        };
+        self.server.metrics().iter().any(|(name, count)| is_over(name) && *count > 0.0)
+    }
+
+    /// For a while nothing is decided by policy; one decision in ten may be a busy machine's doing.
+    fn decides_by_counters(&self) -> Result<(), String> {
+        let before = by_policy(&self.server);
+        thread::sleep(WINDOW);
+        let without = by_policy(&self.server) - before;
+        let all = f64::from(PER_SECOND) * WINDOW.as_secs_f64();
+        holds(without <= all / 10.0, || format!("{without} of {all} decisions without counters"))
+    }
+
+    fn check(self, lost: &Range<Instant>, back: Duration) {
+        let Self { policy, server, load } = self;
+        server.wait_until_healthy();
+        let outcome = load.stop();
+        assert_in_time(&outcome, ENVOYS_PATIENCE);
+        check_verdicts(policy, &outcome, lost);
+        // The services are looked at one after the other, and the way back has several steps, for each of which
+        // the machine may have had no time.
+        let machine = outcome.control.iter().map(|one| one.took).max().unwrap_or_default();
+        let may_take = RECOVERY + 4 * WINDOW + 10 * machine;
+        assert!(back <= may_take, "{policy:?}: counters decided again after {back:?}, machine {machine:?}");
+        assert!(!server.process.log().contains("panicked"));
+    }
+}
+
+/// What took longer was late before it was asked: the machine had no time for it.
+fn is_in_time(one: &Asked) -> bool {
+    one.took <= ENVOYS_PATIENCE
+}
+
+/// While memcached is lost the policy decides.
+fn check_verdicts(policy: Policy, outcome: &Outcome, lost: &Range<Instant>) {
+    let during = |kind| of_kind(outcome, kind).filter(|one| is_in_time(one) && lost.contains(&one.due));
+    let is_usual = |one: &&Asked| match policy {
+        Policy::Error => matches!(one.verdict, Verdict::Error(2, _)),
+        Policy::Allow | Policy::Local => one.verdict == Verdict::Ok,
+        Policy::Deny => one.verdict == Verdict::OverLimit,
+    };
+    let (usual, all) = (during(MANY).filter(is_usual).count(), during(MANY).count());
+    let unusual: Vec<_> = during(MANY).filter(|one| !is_usual(one)).collect();
+    assert!(
+        usual * 100 >= all * 98,
+        "{policy:?}: {usual} of {all} decisions are those of the policy; {unusual:?}"
+    );
+    let passed = during(FIVE).filter(|one| one.verdict == Verdict::Ok).count();
+    let may_pass = match policy {
+        Policy::Error | Policy::Deny => 0..1,
+        Policy::Allow => during(FIVE).count() * 98 / 100..usize::MAX,
+        Policy::Local => 0..6,
+    };
+    assert!(may_pass.contains(&passed), "{policy:?}: {passed} of {} passed", during(FIVE).count());
+}

@@ -1,0 +1,202 @@
+//! Several servers: who keeps which key, as the Go service has it, and those that a name server tells of.
+
+use std::{
+    net::UdpSocket,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use tollgate::{
+    algorithm::Hits,
+    clock::{Clock, SystemClock},
+    rules::{Limit, Unit},
+    settings::memcached::{Memcached as Settings, MemcachedServers},
+    store::{
+        Batch, Outcome, Store,
+        memcached::{MemcachedStore, NameServers},
+    },
+};
+
+use crate::support::{eventually, holds};
+
+use super::{Code, Memcached, code, counter, setup, with_rules};
+
+/// The checksum by which the client of the Go service deals out keys, a bit at a time.
+fn checksum(text: &str) -> u32 {
+    let bits = |sum: u32, _| if sum & 1 == 1 { (sum >> 1) ^ 0xedb8_8320 } else { sum >> 1 };
+    !text.bytes().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(byte), bits))
+}
+
+#[test]
+fn each_key_is_kept_where_the_go_service_keeps_it() {
+    let servers = [(); 3].map(|()| Memcached::single());
+    let addresses = servers.each_ref().map(Memcached::address).join(",");
+    let server = with_rules(setup(&addresses)).start_healthy();
+    let client = server.client();
+    let mut used = [0; 3];
+    for value in 0..40 {
+        let value = format!("v{value}");
+        assert_eq!(code(&client, "five", &value), (Code::Ok, 4));
+        let key = counter("five", &value);
+        let place = checksum(&key) as usize % 3;
+        used[place] += 1;
+        let held = servers.each_ref().map(|server| server.counter(&key));
+        assert_eq!((held[place], held.iter().sum::<i64>()), (1, 1), "{key}");
+    }
+    assert!(used.iter().all(|count| *count > 0), "{used:?}");
+}
+
+#[test]
+fn one_lost_server_loses_its_own_keys_alone() {
+    let mut servers = [(); 2].map(|()| Memcached::single());
+    let addresses = servers.each_ref().map(Memcached::address).join(",");
+    let server = with_rules(setup(&addresses)).env("STORE_FAILURE_POLICY", "deny").start_healthy();
+    let client = server.client();
+    servers[0].kill();
+    for value in 0..20 {
+        let value = format!("v{value}");
+        let expected =
+            if checksum(&counter("many", &value)).is_multiple_of(2) { Code::OverLimit } else { Code::Ok };
+        assert_eq!(code(&client, "many", &value).0, expected, "{value}");
+    }
+    eventually("it is unready", || holds(!server.is_healthy(), || server.process.log()));
+}
+
+#[test]
+fn a_unix_socket_is_one_too() {
+    let memcached = Memcached::with(&["-s", "memcached.sock"]);
+    let path = memcached.socket().display().to_string();
+    let client = with_rules(setup(&path)).start_healthy();
+    assert_eq!(code(&client.client(), "five", "v"), (Code::Ok, 4));
+}
+
+/// A name server that tells these ports of 127.0.0.1, in the order in which they stand.
+struct Teller {
+    ports: Arc<Mutex<Vec<u16>>>,
+    name_servers: NameServers,
+}
+
+impl Teller {
+    fn start() -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let name_servers = NameServers {
+            addresses: vec![socket.local_addr().unwrap()],
+            search: Vec::new(),
+            dots: 1,
+            patience: Duration::from_millis(500),
+            attempts: 1,
+        };
+        let ports = Arc::new(Mutex::new(Vec::<u16>::new()));
+        let told = ports.clone();
+        // It ends with the process: nobody else asks it.
+        thread::spawn(move || {
+            let mut buffer = [0; 512];
+            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(&answer(&buffer[..length], &told.lock().unwrap()), from);
+            }
+        });
+        Self { ports, name_servers }
+    }
+
+    fn tell(&self, servers: &[&Memcached]) {
+        *self.ports.lock().unwrap() = servers.iter().map(|server| server.port).collect();
+    }
+}
+
+/// The question, and a record of each port.
+fn answer(question: &[u8], ports: &[u16]) -> Vec<u8> {
+    let mut message = question.to_vec();
+    message[2] |= 0x80;
+    message[7] = u8::try_from(ports.len()).unwrap();
+    for port in ports {
+        let name = b"\x03127\x010\x010\x011\0";
+        message.extend_from_slice(b"\xc0\x0c\0\x21\0\x01\0\0\0\0\0\x11\0\0\0\0");
+        message.extend_from_slice(&port.to_be_bytes());
+        message.extend_from_slice(name);
+    }
+    message
+}
+
+fn store(teller: &Teller, refresh: Option<Duration>) -> MemcachedStore {
+    let name = "_memcache._tcp.cache.test".to_owned();
+    let second = Duration::from_secs(1);
+    let settings = Settings {
+        servers: MemcachedServers::Srv { name, refresh },
+        tls: None,
+        timeout: 20 * second,
+        connect_timeout: 5 * second,
+        max_queued: 100,
+        unhealthy_without: false,
+    };
+    let store = MemcachedStore::new(&settings, 0, 1).unwrap();
+    let name_servers = teller.name_servers.clone();
+    store.watch(move || name_servers.clone());
+    store.attend();
+    store
+}
+
+/// Counts one hit on a key.
+async fn count(store: &MemcachedStore, key: &str) -> Result<u64, String> {
+    let limit = Limit::plain(5, Unit::Year);
+    let mut batch = Batch::default();
+    batch.keys().push_str(key);
+    batch.push(0, &limit, Hits::Take(1));
+    let counted = store.apply(&mut batch, SystemClock.now()).done().await;
+    counted.map_err(|error| error.to_string())?;
+    match batch.checks()[0].outcome {
+        Outcome::Counted(count) => Ok(count),
+        Outcome::Judged(verdict) => Err(format!("a fixed window is judged: {verdict:?}")),
+    }
+}
+
+async fn eventually_counts(store: &MemcachedStore, keeper: &Memcached, key: &str) {
+    for _ in 0..2000 {
+        let before = keeper.counter(key);
+        if count(store, key).await.is_ok() && keeper.counter(key) > before {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{key} is never counted on port {}", keeper.port);
+}
+
+#[tokio::test]
+async fn servers_that_a_name_server_tells_of_are_used_and_followed() {
+    let [one, other] = [(); 2].map(|()| Memcached::single());
+    let teller = Teller::start();
+    let store = store(&teller, Some(Duration::from_millis(100)));
+    assert!(count(&store, "k").await.unwrap_err().contains("MEMCACHE_SRV"), "none is known yet");
+    assert!(!store.is_reachable());
+    teller.tell(&[&one]);
+    eventually_counts(&store, &one, "k").await;
+    assert!(store.is_reachable());
+    teller.tell(&[&other]);
+    eventually_counts(&store, &other, "k").await;
+
+    // In whatever order they are told, they stand in that of their texts.
+    teller.tell(&[&other, &one]);
+    let mut sorted = [&one, &other];
+    sorted.sort_by_key(|server| server.address());
+    for value in 0..10 {
+        let key = format!("d_k_{value}_0");
+        eventually_counts(&store, sorted[checksum(&key) as usize % 2], &key).await;
+    }
+    // While none is told, the last ones are asked on.
+    teller.tell(&[]);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    count(&store, "k").await.unwrap();
+}
+
+#[tokio::test]
+async fn without_a_refresh_they_stay_what_they_were_at_first() {
+    let [one, other] = [(); 2].map(|()| Memcached::single());
+    let teller = Teller::start();
+    teller.tell(&[&one]);
+    let store = store(&teller, None);
+    eventually_counts(&store, &one, "k").await;
+    teller.tell(&[&other]);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    count(&store, "k").await.unwrap();
+    assert_eq!(other.counter("k"), 0);
+}

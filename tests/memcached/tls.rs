@@ -1,0 +1,83 @@
+//! TLS to a real memcached: whom we trust, who trusts us, and what is told when it fails.
+
+use crate::support::{certificates::Certificates, eventually, holds, memcached::setup, server::Setup};
+
+use super::{Code, Memcached, RULES, code, one};
+
+/// A memcached that speaks TLS; it may want a certificate of its clients.
+fn speaking(certificates: &Certificates, wants_ours: bool) -> Memcached {
+    let file = |name: &str| certificates.path(name).display().to_string();
+    let mut options = vec![
+        format!("ssl_chain_cert={}", file("server.pem")),
+        format!("ssl_key={}", file("server.key")),
+        format!("ssl_ca_cert={}", file("ca.pem")),
+    ];
+    if wants_ours {
+        options.push("ssl_verify_mode=2".to_owned());
+    }
+    Memcached::with(&["-Z", "-o", &options.join(",")])
+}
+
+fn trusting(memcached: &Memcached, certificates: &Certificates) -> Setup {
+    let ca = certificates.path("ca.pem").display().to_string();
+    let setup = setup(&memcached.address()).rules("d.yaml", RULES);
+    setup.env("MEMCACHE_TLS", "true").env("MEMCACHE_TLS_CACERT", &ca).env("MEMCACHE_CONNECT_TIMEOUT", "1s")
+}
+
+fn showing(setup: Setup, certificates: &Certificates) -> Setup {
+    let file = |name: &str| certificates.path(name).display().to_string();
+    setup
+        .env("MEMCACHE_TLS_CLIENT_CERT", &file("client.pem"))
+        .env("MEMCACHE_TLS_CLIENT_KEY", &file("client.key"))
+}
+
+/// It does not count, and says why.
+fn tells(setup: Setup, texts: &[&str]) {
+    let server = setup.start();
+    assert!(server.ask(one("five", "v")).is_err());
+    server.wait_for_log(texts);
+    assert!(!server.is_healthy());
+}
+
+#[test]
+fn counters_are_reached_over_tls() {
+    let certificates = Certificates::made_out_to("127.0.0.1");
+    let memcached = speaking(&certificates, false);
+    let server = trusting(&memcached, &certificates).start_healthy();
+    assert_eq!(code(&server.client(), "five", "v"), (Code::Ok, 4));
+    assert_eq!(code(&server.client(), "five", "v"), (Code::Ok, 3));
+}
+
+#[test]
+fn certificates_are_asked_for_and_shown() {
+    let certificates = Certificates::made_out_to("127.0.0.1");
+    let memcached = speaking(&certificates, true);
+    let setup = showing(trusting(&memcached, &certificates), &certificates).env("GRPC_WORKERS", "2");
+    let server = setup.start_healthy();
+    assert_eq!(code(&server.client(), "five", "v"), (Code::Ok, 4));
+    // Every thread has a connection: those that come later are taken as the first.
+    eventually("all connections are open", || {
+        let open = server.metrics()["tollgate_memcached_connections_open"];
+        holds(open > 1.5, || server.process.log())
+    });
+    assert!(!server.process.log().contains("TLS"), "{}", server.process.log());
+    tells(trusting(&memcached, &certificates), &[&memcached.address()]);
+}
+
+#[test]
+fn what_does_not_fit_is_told_with_what_to_do_about_it() {
+    let certificates = Certificates::made_out_to("elsewhere.test");
+    let memcached = speaking(&certificates, false);
+    let address = memcached.address();
+    let skip = "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION";
+    tells(trusting(&memcached, &certificates), &[&address, skip]);
+    let server = trusting(&memcached, &certificates).env(skip, "true").start_healthy();
+    assert_eq!(code(&server.client(), "five", "v"), (Code::Ok, 4));
+    let others = Certificates::made_out_to("elsewhere.test");
+    tells(trusting(&memcached, &others).env(skip, "true"), &[&address, "MEMCACHE_TLS_CACERT"]);
+
+    let plain = Memcached::single();
+    tells(trusting(&plain, &certificates), &[&plain.address(), "unset MEMCACHE_TLS"]);
+    let setup = setup(&address).rules("d.yaml", RULES).env("MEMCACHE_CONNECT_TIMEOUT", "1s");
+    tells(setup, &[&address, "MEMCACHE_TLS=true"]);
+}
