@@ -1,3 +1,5 @@
+//! Tracing: what its variables come to, and what is refused of them.
+
 use proptest::prelude::*;
 
 use super::*;
