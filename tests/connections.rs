@@ -3,13 +3,13 @@
 use std::{fs, os::unix::net::UnixListener, thread::sleep, time::Duration};
 
 use http::HeaderMap;
-use tokio::{runtime::Builder, sync::oneshot};
+use tokio::{runtime::Builder, sync::oneshot, task::JoinSet};
 
 use crate::support::{
     PATIENCE,
     client::request,
     load::Load,
-    raw::{Exchange, RawClient},
+    raw::{Exchange, Question, RawClient, framed},
     server::Setup,
 };
 
@@ -63,6 +63,27 @@ fn old_connections_are_asked_to_go_without_losing_a_request() {
     outcome.assert_nothing_lost();
     // 3 s are five ages of 550 ms, the longest; a busy machine may miss some.
     assert!(outcome.connections >= 12, "only {} connections in 3 s", outcome.connections);
+}
+
+/// HTTP/2 takes a thousand streams that were answered and reset before they ended for an attack.
+#[test]
+fn a_client_may_end_its_requests_in_a_frame_of_their_own() {
+    let server = Setup::new().rules("d.yaml", RULES).start();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = RawClient::connect(server.ports.grpc).await.unwrap();
+        for _ in 0..40 {
+            let mut asked = JoinSet::new();
+            for _ in 0..50 {
+                let mut client = client.clone();
+                let body = Question::Apart(framed(&request("d", &[&[("k", "v")]])));
+                asked.spawn(async move { client.exchange(body, &HeaderMap::new()).await });
+            }
+            for exchange in asked.join_all().await {
+                assert!(matches!(&exchange, Exchange::Answered(status) if status.code == 0), "{exchange:?}");
+            }
+        }
+    });
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::{
     error::Error,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -19,6 +20,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     sync::oneshot,
+    time::{Sleep, sleep},
 };
 use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 
@@ -127,6 +129,10 @@ pub(crate) enum Question {
     Now(Bytes),
     /// It comes when the test sends it; when the test drops the sender, nothing comes.
     Later(oneshot::Receiver<Bytes>),
+    /// It is there from the start, and its end follows some moments later in a frame of its own.
+    Apart(Bytes),
+    /// All but the end is sent.
+    Ending(Pin<Box<Sleep>>),
     /// All is sent.
     Done,
 }
@@ -153,6 +159,15 @@ impl Body for Question {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let body = match &mut *self {
             Self::Now(body) => Some(std::mem::take(body)),
+            Self::Apart(body) => {
+                let body = std::mem::take(body);
+                *self = Self::Ending(Box::pin(sleep(Duration::from_millis(2))));
+                return Poll::Ready(Some(Ok(Frame::data(body))));
+            }
+            Self::Ending(pause) => {
+                ready!(pause.as_mut().poll(context));
+                None
+            }
             Self::Later(body) => ready!(Pin::new(body).poll(context)).ok(),
             Self::Done => None,
         };

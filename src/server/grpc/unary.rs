@@ -122,20 +122,23 @@ impl ShouldRateLimit {
         Ok(Request::from(request))
     }
 
-    /// Reads one message with its prefix.
+    /// Reads one message with its prefix, and the end of the request behind it.
+    ///
+    /// Who answers before the request has ended has to reset its stream, and HTTP/2 takes a thousand of
+    /// those for an attack: the connection of a caller that sends the end in a frame of its own would break.
     async fn read_message(&self, first: Bytes, body: &mut Incoming) -> Result<Bytes, Fault> {
         let mut data = first;
-        while data.len() < PREFIX {
-            data = join(data, next_piece(body).await?);
+        loop {
+            let length = if data.len() < PREFIX { None } else { Some(self.read_prefix(&mut data.clone())?) };
+            if length.is_some_and(|length| data.len() - PREFIX > length) {
+                return Err(Status::internal("more than one message came in a call that takes one").into());
+            }
+            match next_piece(body).await? {
+                Some(piece) => data = join(data, piece),
+                None if length.is_some_and(|length| data.len() - PREFIX == length) => return Ok(data),
+                None => return Err(Status::internal("the request ended before its message did").into()),
+            }
         }
-        let length = self.read_prefix(&mut data.clone())?;
-        while data.len() - PREFIX < length {
-            data = join(data, next_piece(body).await?);
-        }
-        if data.len() - PREFIX > length {
-            return Err(Status::internal("more than one message came in a call that takes one").into());
-        }
-        Ok(data)
     }
 
     /// Takes the prefix off, and says how long the message is.
@@ -158,10 +161,16 @@ impl ShouldRateLimit {
     }
 }
 
-/// The message with its prefix, if all of it is there already; else what is there.
+/// The message with its prefix, if all of the request is there already; else what is there of it.
 fn whole_message(body: &mut Incoming, context: &mut Context<'_>) -> Result<Bytes, Bytes> {
-    let Poll::Ready(Some(Ok(frame))) = Pin::new(body).poll_frame(context) else { return Err(Bytes::new()) };
-    let data = frame.into_data().map_err(|_| Bytes::new())?;
+    let mut data = Bytes::new();
+    while !body.is_end_stream() {
+        match Pin::new(&mut *body).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => data = join(data, frame.into_data().unwrap_or_default()),
+            Poll::Ready(None) => break,
+            Poll::Ready(Some(Err(_))) | Poll::Pending => return Err(data),
+        }
+    }
     let whole = data.len() >= PREFIX && data.len() - PREFIX == (&data[1..PREFIX]).get_u32() as usize;
     if whole { Ok(data) } else { Err(data) }
 }
@@ -179,25 +188,21 @@ fn status(refusal: &Refusal) -> Status {
     Status::new(code, refusal.to_string())
 }
 
-async fn next_piece(body: &mut Incoming) -> Result<Bytes, Fault> {
-    loop {
-        match body.frame().await {
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    return Ok(data);
-                }
-            }
-            Some(Err(error)) => {
-                return Err(Status::cancelled(format!("the request broke off: {error}")).into());
-            }
-            None => return Err(Status::internal("the request ended before its message did").into()),
-        }
+/// The next piece of a request; none at its end.
+async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Fault> {
+    match body.frame().await {
+        Some(Ok(frame)) => Ok(Some(frame.into_data().unwrap_or_default())),
+        Some(Err(error)) => Err(Status::cancelled(format!("the request broke off: {error}")).into()),
+        None => Ok(None),
     }
 }
 
 fn join(first: Bytes, second: Bytes) -> Bytes {
     if first.is_empty() {
         return second;
+    }
+    if second.is_empty() {
+        return first;
     }
     // A piece that is not shared gives its memory back, so that many small pieces are not copied anew
     // each time.
