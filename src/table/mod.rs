@@ -10,6 +10,7 @@
 //! no lock is ever held across an await. A slot costs 24 bytes with a 64-bit state.
 
 mod shard;
+mod slots;
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -20,7 +21,8 @@ use siphasher::sip128::SipHasher13;
 use smallvec::SmallVec;
 
 use crate::clock::Time;
-use shard::{Shard, Tag};
+use shard::Shard;
+use slots::Tag;
 
 /// So many shards that two cores seldom meet in one, and that a shard of ten million keys is swept in
 /// a fraction of a millisecond.

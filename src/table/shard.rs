@@ -3,39 +3,21 @@
 //! A slot is empty (its end is 0), live, or over (its end has come). What is over still carries the
 //! probe on to what lies behind it, and is taken by the next new key that passes.
 
-use super::Usage;
-
-/// The least number of slots once there are any.
-const MIN_SLOTS: usize = 8;
+use super::{
+    Usage,
+    slots::{Slot, Slots, Tag},
+};
 
 /// How many neighbours are looked at for the one that ends soonest.
 const NEIGHBOURS: usize = 16;
 
-/// Packed to 4 bytes: with a state of 8 bytes a slot has 24 and no padding.
-#[derive(Clone, Copy)]
-#[repr(C, packed(4))]
-struct Slot<S> {
-    tag: Tag,
-    state: S,
-    /// The second at which the state is over; 0 where none ever was.
-    end: u32,
-}
-
 pub(super) struct Shard<S> {
-    slots: Box<[Slot<S>]>,
+    slots: Slots<S>,
     /// Slots that are not empty.
     used: usize,
     max_entries: usize,
     expired: u64,
     evicted: u64,
-}
-
-/// What stands for a key within its shard: 64 bits that also tell the slot where it belongs, and 32 more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[repr(C, packed(4))]
-pub(super) struct Tag {
-    pub(super) home: u64,
-    pub(super) more: u32,
 }
 
 /// Where a key is, or where it may be put.
@@ -49,7 +31,7 @@ enum Place {
 
 impl<S: Copy + Default> Shard<S> {
     pub(super) fn new(max_entries: usize) -> Self {
-        Self { slots: Box::default(), used: 0, max_entries, expired: 0, evicted: 0 }
+        Self { slots: Slots::none(), used: 0, max_entries, expired: 0, evicted: 0 }
     }
 
     pub(super) fn get(&self, tag: Tag, now: u32) -> Option<S> {
@@ -96,12 +78,7 @@ impl<S: Copy + Default> Shard<S> {
     }
 
     pub(super) fn usage(&self) -> Usage {
-        Usage {
-            entries: self.used,
-            bytes: size_of_val(&*self.slots),
-            expired: self.expired,
-            evicted: self.evicted,
-        }
+        Usage { entries: self.used, bytes: self.slots.bytes(), expired: self.expired, evicted: self.evicted }
     }
 
     fn place(&self, tag: Tag, now: u32) -> Place {
@@ -198,9 +175,8 @@ impl<S: Copy + Default> Shard<S> {
 
     /// Moves what is live into slots for `entries`, with room for 15 % more than its bound on load asks.
     fn rebuild(&mut self, entries: usize, now: u32) {
-        let slots = if entries == 0 { 0 } else { (entries * 23 / 17 + 1).max(MIN_SLOTS) };
-        let empty = Slot { tag: Tag { home: 0, more: 0 }, state: S::default(), end: 0 };
-        let old = std::mem::replace(&mut self.slots, vec![empty; slots].into_boxed_slice());
+        let slots = if entries == 0 { 0 } else { entries * 23 / 17 + 1 };
+        let old = std::mem::replace(&mut self.slots, Slots::at_least(slots));
         let before = std::mem::take(&mut self.used);
         for slot in old.iter().filter(|slot| slot.end > now) {
             if let Place::Free(at) = self.place(slot.tag, now) {
