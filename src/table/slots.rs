@@ -6,6 +6,8 @@
 
 use std::ops::{Index, IndexMut};
 
+use smallvec::SmallVec;
+
 /// What a piece takes: one of the allocator's own sizes, so that nothing is lost behind it.
 const PIECE_BYTES: usize = 4096;
 
@@ -30,9 +32,9 @@ pub(super) struct Tag {
     pub(super) more: u32,
 }
 
-/// Slots, of which the first few stand in one smaller piece.
+/// Slots. A few stand in one smaller piece, and that is found without a detour.
 pub(super) struct Slots<S> {
-    pieces: Box<[Box<[Slot<S>]>]>,
+    pieces: SmallVec<[Box<[Slot<S>]>; 1]>,
     len: usize,
 }
 
@@ -41,7 +43,7 @@ impl<S: Copy + Default> Slots<S> {
 
     /// No slots.
     pub(super) fn none() -> Self {
-        Self { pieces: Box::default(), len: 0 }
+        Self { pieces: SmallVec::new(), len: 0 }
     }
 
     /// At least so many slots, all empty.

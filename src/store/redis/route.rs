@@ -30,6 +30,8 @@ const MAX_REDIRECTS: usize = 5;
 struct Asked {
     checks: Places,
     answered: oneshot::Receiver<Answered>,
+    /// When the answer is there at the latest.
+    by: Instant,
     lane: Arc<Lane>,
 }
 
@@ -78,8 +80,8 @@ impl RedisStore {
                 by: guard(pool, check),
                 hits: check.hits,
             });
-            let answered = lane.ask(batch.checks().len(), |bundle| bundle.count_guarded(guarded))?;
-            let asked = Asked { checks: (0..batch.checks().len()).collect(), answered, lane };
+            let (answered, by) = lane.ask(batch.checks().len(), |bundle| bundle.count_guarded(guarded))?;
+            let asked = Asked { checks: (0..batch.checks().len()).collect(), answered, by, lane };
             // A slot that is on its way elsewhere is asked in two steps.
             if self.take(batch, asked).await?.is_empty() {
                 return Ok(());
@@ -137,12 +139,12 @@ impl RedisStore {
             }
         }
         let asked = groups.into_iter().map(|Group { pool, lane, checks }| {
-            let answered = lane.ask(checks.len(), |bundle| {
+            let (answered, by) = lane.ask(checks.len(), |bundle| {
                 for place in &checks {
                     add(bundle, pool, batch, *place, &hits, now);
                 }
             })?;
-            Ok(Asked { checks, answered, lane })
+            Ok(Asked { checks, answered, by, lane })
         });
         asked.collect()
     }
@@ -209,15 +211,15 @@ impl RedisStore {
             pool.lane(batch.key(check), SEAT.get())?
         };
         let asking = ask && to.as_ref() == Some(lane.address());
-        let answered = lane.ask(1, |bundle| {
+        let (answered, by) = lane.ask(1, |bundle| {
             bundle.ask_alone(asking, |bundle| add(bundle, pool, batch, moved.place, hits, now));
         })?;
-        Ok(Asked { checks: SmallVec::from_slice(&[moved.place]), answered, lane })
+        Ok(Asked { checks: SmallVec::from_slice(&[moved.place]), answered, by, lane })
     }
 
     /// Waits for a lane's answer and sets the outcomes; what another server is to count is left.
     async fn take(&self, batch: &mut Batch<'_>, asked: Asked) -> Result<Vec<Moved>, StoreError> {
-        let outcomes = self.answer(batch, asked.answered).await?;
+        let outcomes = Self::answer(batch, asked.answered, asked.by).await?;
         let mut moved = Vec::new();
         for (place, outcome) in asked.checks.into_iter().zip(outcomes) {
             match outcome {
@@ -235,9 +237,9 @@ impl RedisStore {
     }
 
     /// A lane answers in its own time; the caller's may be shorter.
-    async fn answer(&self, batch: &Batch<'_>, answered: oneshot::Receiver<Answered>) -> Answered {
+    async fn answer(batch: &Batch<'_>, answered: oneshot::Receiver<Answered>, by: Instant) -> Answered {
         let heard = match batch.until {
-            Some(until) if self.is_sooner(until) => {
+            Some(until) if until < by.into_std() => {
                 let Ok(heard) = timeout_at(until.into(), answered).await else {
                     return Err(StoreError {
                         reason: FailureReason::Timeout,
@@ -252,12 +254,6 @@ impl RedisStore {
             let message = "redis: the service ends, and nothing is asked any more".into();
             Err(StoreError { reason: FailureReason::Unavailable, message })
         })
-    }
-
-    /// True when a moment comes before an operation that begins now must have ended.
-    fn is_sooner(&self, until: std::time::Instant) -> bool {
-        let longest = self.pools().map(|pool| pool.shared.bounds.timeout).max().unwrap_or_default();
-        until < std::time::Instant::now() + longest
     }
 
     fn deadline(&self, batch: &Batch<'_>, place: usize) -> Instant {

@@ -65,7 +65,7 @@ impl Lane {
         &self.address
     }
 
-    /// Asks `checks` checks, which `fill` adds. The answer comes within the operation's time-out.
+    /// Asks `checks` checks, which `fill` adds. The answer comes by the moment that is told with it.
     ///
     /// # Errors
     /// When nothing is asked now, or too much waits already.
@@ -73,7 +73,7 @@ impl Lane {
         &self,
         checks: usize,
         fill: impl FnOnce(&mut Bundle),
-    ) -> Result<oneshot::Receiver<Answered>, StoreError> {
+    ) -> Result<(oneshot::Receiver<Answered>, Instant), StoreError> {
         let mut state = self.lock();
         if let Some(error) = &state.shut {
             return Err(error.clone());
@@ -83,14 +83,14 @@ impl Lane {
             drop(state);
             return Err(self.queue_full());
         }
-        state.since.get_or_insert_with(Instant::now);
+        let since = *state.since.get_or_insert_with(Instant::now);
         let answered = state.pending.ask(fill);
         let wake = mem::take(&mut state.idle);
         drop(state);
         if wake {
             self.work.notify_one();
         }
-        Ok(answered)
+        Ok((answered, since + self.shared.bounds.timeout))
     }
 
     /// Checks that wait.
