@@ -72,48 +72,20 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
         let _ends = Ends(&over);
 
         watch.sees_load();
-        let mut firing = prometheus.firing();
-        firing.retain(|name, _| !ABOUT_TIME.contains(&name.as_str()));
-        assert!(firing.is_empty(), "all is well, but for {firing:?}");
-
-        way.set(Way::Open(Duration::from_millis(30)));
-        watch.expects(&["TollgateRedisSlow", "TollgateAnswersLate"]);
-        way.set(Way::Cut);
-        watch.expects(&["TollgateRedisLost", "TollgateDecidesWithoutCounters", "TollgateAnswersErrors"]);
-        way.set(Way::CLEAR);
-
-        alone.write("shop.yaml", "domain: shop\ndescriptors: [{value: no key}]\n");
-        watch.expects(&["TollgateRulesRefused"]);
-        alone.write("shop.yaml", "domain: shop\ndescriptors: []\n");
-        watch.expects(&["TollgateReplicasDiffer"]);
-
-        fill_with_keys(&alone);
-        watch.expects(&["TollgateKeysFull", "TollgateSeriesFull"]);
-        ask_too_much(&alone);
-        watch.expects(&["TollgateTurnsAway"]);
-
-        secured.serve_what_expires_soon();
-        watch.expects(&["TollgateCertificateExpires"]);
-        secured.confuse_the_keys();
-        watch.expects(&["TollgateCertificateRefused"]);
-        secured.tell_nonsense();
-        watch.expects(&["TollgateUpdatesRefused"]);
-        secured.lose_the_control_plane();
-        watch.expects(&["TollgateControlPlaneLost"]);
+        watch.sees_that_all_is_well();
+        lose_redis(&way, &mut watch);
+        serve_other_rules(&alone, &mut watch);
+        go_beyond_bounds(&alone, &mut watch);
+        neglect(&mut secured, &mut watch);
 
         show_the_rest(&shared);
         secured.speak_no_tls();
-        for (place, query) in dashboard_queries() {
-            eventually(&format!("{place} of the dashboard shows something"), || {
-                let samples = prometheus.query(&query);
-                holds(samples.iter().any(|(_, value)| value.is_finite()), || format!("{query}: {samples:?}"))
-            });
-        }
+        watch.sees_every_panel();
     });
 
-    shared.process.kill();
-    alone.process.kill();
-    secured.server.process.kill();
+    for server in [&mut shared, &mut alone, &mut secured.server] {
+        server.process.kill();
+    }
     watch.expects(&["TollgateGone"]);
     assert_eq!(watch.fired, alerts(), "each alert was seen to fire");
 }
@@ -150,6 +122,23 @@ impl Watch<'_> {
         });
     }
 
+    /// Nothing fires but what a busy machine may bring about.
+    fn sees_that_all_is_well(&self) {
+        let mut firing = self.prometheus.firing();
+        firing.retain(|name, _| !ABOUT_TIME.contains(&name.as_str()));
+        assert!(firing.is_empty(), "all is well, but for {firing:?}");
+    }
+
+    /// Waits until every query of the dashboard has an answer.
+    fn sees_every_panel(&self) {
+        for (place, query) in dashboard_queries() {
+            eventually(&format!("{place} of the dashboard shows something"), || {
+                let samples = self.prometheus.query(&query);
+                holds(samples.iter().any(|(_, value)| value.is_finite()), || format!("{query}: {samples:?}"))
+            });
+        }
+    }
+
     /// Waits until these fire, none of which did before, with texts that have no gaps.
     fn expects(&mut self, names: &[&str]) {
         for name in names.iter().filter(|name| !ABOUT_TIME.contains(name)) {
@@ -173,6 +162,43 @@ impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Redis is slow, then gone, and back.
+fn lose_redis(way: &Proxy, watch: &mut Watch<'_>) {
+    way.set(Way::Open(Duration::from_millis(30)));
+    watch.expects(&["TollgateRedisSlow", "TollgateAnswersLate"]);
+    way.set(Way::Cut);
+    watch.expects(&["TollgateRedisLost", "TollgateDecidesWithoutCounters", "TollgateAnswersErrors"]);
+    way.set(Way::CLEAR);
+}
+
+/// One replica is given rules that are none, then others than those of its neighbour.
+fn serve_other_rules(server: &Server, watch: &mut Watch<'_>) {
+    server.write("shop.yaml", "domain: shop\ndescriptors: [{value: no key}]\n");
+    watch.expects(&["TollgateRulesRefused"]);
+    server.write("shop.yaml", "domain: shop\ndescriptors: []\n");
+    watch.expects(&["TollgateReplicasDiffer"]);
+}
+
+/// A small service is asked for more than it has room for.
+fn go_beyond_bounds(server: &Server, watch: &mut Watch<'_>) {
+    fill_with_keys(server);
+    watch.expects(&["TollgateKeysFull", "TollgateSeriesFull"]);
+    ask_too_much(server);
+    watch.expects(&["TollgateTurnsAway"]);
+}
+
+/// Nobody cares for certificates and the control plane.
+fn neglect(secured: &mut Secured, watch: &mut Watch<'_>) {
+    secured.serve_what_expires_soon();
+    watch.expects(&["TollgateCertificateExpires"]);
+    secured.confuse_the_keys();
+    watch.expects(&["TollgateCertificateRefused"]);
+    secured.tell_nonsense();
+    watch.expects(&["TollgateUpdatesRefused"]);
+    secured.lose_the_control_plane();
+    watch.expects(&["TollgateControlPlaneLost"]);
 }
 
 /// More counters and names of series than there is room for.
