@@ -22,6 +22,7 @@ use crate::support::{
 };
 
 use super::{
+    dependent::Dependent,
     front::Front,
     prometheus::Prometheus,
     read,
@@ -55,12 +56,14 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
         .env("GRPC_MAX_CONNECTIONS", "8")
         .start();
     let mut secured = Secured::start();
+    let mut dependent = Dependent::start();
     let envoy = Front::start(shared.ports.grpc);
     let at_once: String = read(RULES).lines().map(at_once).collect();
     let jobs = [
         ("tollgate", vec![shared.ports.metrics, alone.ports.metrics]),
-        // It serves other rules, which is no difference between replicas.
+        // They serve other rules, which is no difference between replicas.
         ("secured", vec![secured.server.ports.metrics]),
+        ("dependent", vec![dependent.server.ports.metrics]),
     ];
     let prometheus = Prometheus::start(&jobs, &at_once);
     let mut watch = Watch { prometheus: &prometheus, fired: BTreeSet::new() };
@@ -77,13 +80,14 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
         serve_other_rules(&alone, &mut watch);
         go_beyond_bounds(&alone, &mut watch);
         neglect(&mut secured, &mut watch);
+        take_away(&mut dependent, &mut watch);
 
         show_the_rest(&shared);
         secured.speak_no_tls();
         watch.sees_every_panel();
     });
 
-    for server in [&mut shared, &mut alone, &mut secured.server] {
+    for server in [&mut shared, &mut alone, &mut secured.server, &mut dependent.server] {
         server.process.kill();
     }
     watch.expects(&["TollgateGone"]);
@@ -199,6 +203,14 @@ fn neglect(secured: &mut Secured, watch: &mut Watch<'_>) {
     watch.expects(&["TollgateUpdatesRefused"]);
     secured.lose_the_control_plane();
     watch.expects(&["TollgateControlPlaneLost"]);
+}
+
+/// The collector ends, then memcached.
+fn take_away(dependent: &mut Dependent, watch: &mut Watch<'_>) {
+    dependent.lose_the_collector();
+    watch.expects(&["TollgateSpansDropped"]);
+    dependent.lose_memcached();
+    watch.expects(&["TollgateMemcachedLost"]);
 }
 
 /// More counters and names of series than there is room for.
