@@ -10,6 +10,7 @@ use std::{
 
 use serde_json::Value;
 
+mod dependent;
 mod files;
 mod front;
 mod gateway;

@@ -12,13 +12,12 @@ use crate::support::{
     holds,
     http::{get, post},
     raw::{Exchange, RawClient, framed},
+    receiver::{Receiver, Told},
     server::{Server, Setup},
 };
-use receiver::{Receiver, Told};
 
 mod collector;
 mod edge;
-mod receiver;
 mod waits;
 
 const RULES: &str = "

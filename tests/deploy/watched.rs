@@ -22,6 +22,7 @@ use crate::support::{
 };
 
 use super::{
+    dependent::Dependent,
     front::Front,
     prometheus::Prometheus,
     read,
@@ -55,12 +56,14 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
         .env("GRPC_MAX_CONNECTIONS", "8")
         .start();
     let mut secured = Secured::start();
+    let mut dependent = Dependent::start();
     let envoy = Front::start(shared.ports.grpc);
     let at_once: String = read(RULES).lines().map(at_once).collect();
     let jobs = [
         ("tollgate", vec![shared.ports.metrics, alone.ports.metrics]),
-        // It serves other rules, which is no difference between replicas.
+        // They serve other rules, which is no difference between replicas.
         ("secured", vec![secured.server.ports.metrics]),
+        ("dependent", vec![dependent.server.ports.metrics]),
     ];
     let prometheus = Prometheus::start(&jobs, &at_once);
     let mut watch = Watch { prometheus: &prometheus, fired: BTreeSet::new() };
@@ -72,48 +75,21 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
         let _ends = Ends(&over);
 
         watch.sees_load();
-        let mut firing = prometheus.firing();
-        firing.retain(|name, _| !ABOUT_TIME.contains(&name.as_str()));
-        assert!(firing.is_empty(), "all is well, but for {firing:?}");
-
-        way.set(Way::Open(Duration::from_millis(30)));
-        watch.expects(&["TollgateRedisSlow", "TollgateAnswersLate"]);
-        way.set(Way::Cut);
-        watch.expects(&["TollgateRedisLost", "TollgateDecidesWithoutCounters", "TollgateAnswersErrors"]);
-        way.set(Way::CLEAR);
-
-        alone.write("shop.yaml", "domain: shop\ndescriptors: [{value: no key}]\n");
-        watch.expects(&["TollgateRulesRefused"]);
-        alone.write("shop.yaml", "domain: shop\ndescriptors: []\n");
-        watch.expects(&["TollgateReplicasDiffer"]);
-
-        fill_with_keys(&alone);
-        watch.expects(&["TollgateKeysFull", "TollgateSeriesFull"]);
-        ask_too_much(&alone);
-        watch.expects(&["TollgateTurnsAway"]);
-
-        secured.serve_what_expires_soon();
-        watch.expects(&["TollgateCertificateExpires"]);
-        secured.confuse_the_keys();
-        watch.expects(&["TollgateCertificateRefused"]);
-        secured.tell_nonsense();
-        watch.expects(&["TollgateUpdatesRefused"]);
-        secured.lose_the_control_plane();
-        watch.expects(&["TollgateControlPlaneLost"]);
+        watch.sees_that_all_is_well();
+        lose_redis(&way, &mut watch);
+        serve_other_rules(&alone, &mut watch);
+        go_beyond_bounds(&alone, &mut watch);
+        neglect(&mut secured, &mut watch);
+        take_away(&mut dependent, &mut watch);
 
         show_the_rest(&shared);
         secured.speak_no_tls();
-        for (place, query) in dashboard_queries() {
-            eventually(&format!("{place} of the dashboard shows something"), || {
-                let samples = prometheus.query(&query);
-                holds(samples.iter().any(|(_, value)| value.is_finite()), || format!("{query}: {samples:?}"))
-            });
-        }
+        watch.sees_every_panel();
     });
 
-    shared.process.kill();
-    alone.process.kill();
-    secured.server.process.kill();
+    for server in [&mut shared, &mut alone, &mut secured.server, &mut dependent.server] {
+        server.process.kill();
+    }
     watch.expects(&["TollgateGone"]);
     assert_eq!(watch.fired, alerts(), "each alert was seen to fire");
 }
@@ -150,6 +126,23 @@ impl Watch<'_> {
         });
     }
 
+    /// Nothing fires but what a busy machine may bring about.
+    fn sees_that_all_is_well(&self) {
+        let mut firing = self.prometheus.firing();
+        firing.retain(|name, _| !ABOUT_TIME.contains(&name.as_str()));
+        assert!(firing.is_empty(), "all is well, but for {firing:?}");
+    }
+
+    /// Waits until every query of the dashboard has an answer.
+    fn sees_every_panel(&self) {
+        for (place, query) in dashboard_queries() {
+            eventually(&format!("{place} of the dashboard shows something"), || {
+                let samples = self.prometheus.query(&query);
+                holds(samples.iter().any(|(_, value)| value.is_finite()), || format!("{query}: {samples:?}"))
+            });
+        }
+    }
+
     /// Waits until these fire, none of which did before, with texts that have no gaps.
     fn expects(&mut self, names: &[&str]) {
         for name in names.iter().filter(|name| !ABOUT_TIME.contains(name)) {
@@ -173,6 +166,51 @@ impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// Redis is slow, then gone, and back.
+fn lose_redis(way: &Proxy, watch: &mut Watch<'_>) {
+    way.set(Way::Open(Duration::from_millis(30)));
+    watch.expects(&["TollgateRedisSlow", "TollgateAnswersLate"]);
+    way.set(Way::Cut);
+    watch.expects(&["TollgateRedisLost", "TollgateDecidesWithoutCounters", "TollgateAnswersErrors"]);
+    way.set(Way::CLEAR);
+}
+
+/// One replica is given rules that are none, then others than those of its neighbour.
+fn serve_other_rules(server: &Server, watch: &mut Watch<'_>) {
+    server.write("shop.yaml", "domain: shop\ndescriptors: [{value: no key}]\n");
+    watch.expects(&["TollgateRulesRefused"]);
+    server.write("shop.yaml", "domain: shop\ndescriptors: []\n");
+    watch.expects(&["TollgateReplicasDiffer"]);
+}
+
+/// A small service is asked for more than it has room for.
+fn go_beyond_bounds(server: &Server, watch: &mut Watch<'_>) {
+    fill_with_keys(server);
+    watch.expects(&["TollgateKeysFull", "TollgateSeriesFull"]);
+    ask_too_much(server);
+    watch.expects(&["TollgateTurnsAway"]);
+}
+
+/// Nobody cares for certificates and the control plane.
+fn neglect(secured: &mut Secured, watch: &mut Watch<'_>) {
+    secured.serve_what_expires_soon();
+    watch.expects(&["TollgateCertificateExpires"]);
+    secured.confuse_the_keys();
+    watch.expects(&["TollgateCertificateRefused"]);
+    secured.tell_nonsense();
+    watch.expects(&["TollgateUpdatesRefused"]);
+    secured.lose_the_control_plane();
+    watch.expects(&["TollgateControlPlaneLost"]);
+}
+
+/// The collector ends, then memcached.
+fn take_away(dependent: &mut Dependent, watch: &mut Watch<'_>) {
+    dependent.lose_the_collector();
+    watch.expects(&["TollgateSpansDropped"]);
+    dependent.lose_memcached();
+    watch.expects(&["TollgateMemcachedLost"]);
 }
 
 /// More counters and names of series than there is room for.

@@ -4,7 +4,8 @@
 //! [`http`], [`load`] and [`steady`] ask them; [`upstream`] is what Envoy forwards to; [`noise`] makes
 //! repeatable garbage. [`redis`] starts real Redis in each topology and [`memcached`] real memcached, with
 //! [`certificates`] where TLS is asked for; [`fake`] is taken for one, and a [`proxy`] stands before it.
-//! [`grpc_tls`] has certificates for the gRPC port, and clients that have them; [`control_plane`] tells rules.
+//! [`grpc_tls`] has certificates for the gRPC port, and clients that have them; [`control_plane`] tells rules,
+//! and a [`receiver`] takes spans.
 //! Nothing here asserts anything about the service: that is the tests' part.
 
 use std::{
@@ -27,6 +28,7 @@ pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod raw;
+pub(crate) mod receiver;
 pub(crate) mod redis;
 pub(crate) mod server;
 pub(crate) mod steady;

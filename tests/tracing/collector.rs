@@ -12,16 +12,13 @@ use tokio_rustls::{
     },
 };
 
-use super::{
-    ask, longest_of_a_hundred,
-    receiver::{Manner, Receiver},
-    setup,
-};
+use super::{ask, longest_of_a_hundred, setup};
 use crate::support::{
     certificates::Certificates,
     client::request,
     eventually, holds,
     ports::free_port,
+    receiver::{Manner, Receiver},
     server::{Server, Setup},
 };
 

@@ -4,7 +4,7 @@
 use http::HeaderMap;
 use serde_json::json;
 
-use super::{CALL, ask, receiver::Receiver, setup};
+use super::{CALL, ask, setup};
 use crate::support::{
     bootstrap::{Wanted, by_header},
     client::request,
@@ -13,6 +13,7 @@ use crate::support::{
     grpc_tls::alone,
     holds,
     raw::{RawClient, framed},
+    receiver::Receiver,
 };
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";

@@ -1,0 +1,57 @@
+//! A service that counts in memcached and tells a collector of its calls, and the loss of either.
+
+use crate::support::{
+    client::request,
+    memcached::{Memcached, setup},
+    receiver::Receiver,
+    server::Server,
+};
+
+use super::read;
+
+/// So many spans wait for the collector, and as many are sent at a time.
+const ROOM: usize = 5;
+
+/// It, and what it depends on.
+pub(super) struct Dependent {
+    pub(super) server: Server,
+    memcached: Memcached,
+    collector: Option<Receiver>,
+}
+
+impl Dependent {
+    /// Starts one with which all is well: its calls are counted, and the collector is told.
+    pub(super) fn start() -> Self {
+        let memcached = Memcached::single();
+        let collector = Receiver::start(false, None);
+        let server = setup(&memcached.address())
+            .rules("shop.yaml", &read("deploy/kubernetes/rules/shop.yaml"))
+            .env("TRACING_ENABLED", "true")
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://127.0.0.1:{}", collector.port))
+            .env("OTEL_BSP_SCHEDULE_DELAY", "20")
+            .env("OTEL_BSP_MAX_QUEUE_SIZE", &ROOM.to_string())
+            .env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", &ROOM.to_string())
+            .start_healthy();
+        let dependent = Self { server, memcached, collector: Some(collector) };
+        dependent.ask();
+        dependent.collector.as_ref().expect("it is there").wait_for(1);
+        dependent
+    }
+
+    /// Its collector ends, and more spans are made than may wait for it.
+    pub(super) fn lose_the_collector(&mut self) {
+        self.collector = None;
+        for _ in 0..4 * ROOM {
+            self.ask();
+        }
+    }
+
+    pub(super) fn lose_memcached(&mut self) {
+        self.memcached.kill();
+    }
+
+    fn ask(&self) {
+        let asked = request("shop", &[&[("client_id", "alice")]]);
+        self.server.ask(asked).expect("memcached counts, whoever takes the spans");
+    }
+}
