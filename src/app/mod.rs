@@ -28,6 +28,7 @@ use parts::Parts;
 pub(crate) use parts::policy;
 use ports::Ports;
 use rules::Feed;
+pub(crate) use rules::compile_options;
 
 /// Serves until a signal says to end; then drains and returns.
 ///

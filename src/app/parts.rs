@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{StartError, sinks};
+use super::{StartError, rules::compile_options, sinks};
 use crate::{
     clock::{Clock, SystemClock},
     limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, Telling},
@@ -48,7 +48,7 @@ impl Parts {
         let stats = Arc::new(stats.shown(sinks::exposition(settings)?));
         let counters = stats.clone();
         let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
-        let source = Arc::new(Source::new(settings.rules.merge_domains, attach));
+        let source = Arc::new(Source::new(compile_options(settings), attach));
         let store = store(settings)?;
         let cache = settings.store.local_cache_bytes;
         let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
