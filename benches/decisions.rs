@@ -9,7 +9,7 @@ use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instan
 use tollgate::{
     clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, Telling},
-    rules::{OnStoreFailure, RuleSet},
+    rules::{CompileOptions, OnStoreFailure, RuleSet},
     source::{RulesDir, Source},
     stats::{Stats, StatsOptions},
     store::{Store, memory::MemoryStore},
@@ -111,7 +111,7 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
     let stats = Arc::new(Stats::new(StatsOptions::default()));
     let counters = stats.clone();
     let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
-    let source = Arc::new(Source::new(false, attach));
+    let source = Arc::new(Source::new(CompileOptions::default(), attach));
     source.reload(&directory, SystemClock.now());
     let policy = Policy {
         bounds: Bounds { descriptors: 10, entries: 10 },

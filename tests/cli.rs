@@ -81,6 +81,33 @@ fn check_warns_of_what_the_go_service_would_refuse_when_asked() {
 }
 
 #[test]
+fn check_refuses_what_memcached_cannot_count_when_that_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = dir.path().join("config");
+    fs::create_dir(&rules).unwrap();
+    let bucket = RULES.replace("unit: hour", "algorithm: token_bucket, unit: hour");
+    fs::write(rules.join("d.yaml"), bucket).unwrap();
+    let refused = |output: &Output| {
+        assert_eq!(output.status.code(), Some(1), "{}", said(output));
+        for told in ["d.yaml:2:48", "error: `token_bucket` cannot be counted", "help: use `fixed_window`"] {
+            assert!(said(output).contains(told), "{told:?} in\n{}", said(output));
+        }
+    };
+    assert_eq!(check(&rules).status.code(), Some(0));
+    refused(&tollgate(&["check", "--memcached", rules.to_str().unwrap()]));
+
+    let as_served = |backend: &str| {
+        let mut command = Command::new(BINARY);
+        command.arg("check").env("BACKEND_TYPE", backend).env("MEMCACHE_HOST_PORT", "memcached:11211");
+        command.env("RUNTIME_ROOT", dir.path()).env("RUNTIME_SUBDIRECTORY", "");
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    refused(&as_served("memcache"));
+    let good = as_served("memory");
+    assert_eq!(good.status.code(), Some(0), "{}", said(&good));
+}
+
+#[test]
 fn check_names_both_files_that_do_not_agree() {
     let dir = tempfile::tempdir().unwrap();
     let other = "domain: d\non_store_failure: deny\ndescriptors: [{key: m, rate_limit: {unlimited: true}}]\n";

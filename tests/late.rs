@@ -20,7 +20,7 @@ use tokio::{
 use tollgate::{
     clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Limiter, Policy, Telling},
-    rules::OnStoreFailure,
+    rules::{CompileOptions, OnStoreFailure},
     server::grpc::{self, Listener, Options, Parts, Workers},
     source::{RulesDir, Source},
     stats::{Stats, StatsOptions, StoreFailure},
@@ -124,7 +124,8 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
         ignore_dot_files: false,
     };
     let counters = stats.clone();
-    let source = Arc::new(Source::new(false, move |rules| limiter::handles(rules, &counters)));
+    let source =
+        Arc::new(Source::new(CompileOptions::default(), move |rules| limiter::handles(rules, &counters)));
     source.reload(&directory, SystemClock.now());
     let policy = Policy {
         bounds: Bounds { descriptors: 10, entries: 10 },

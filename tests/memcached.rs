@@ -1,7 +1,7 @@
 //! Counters in memcached: real servers, what is kept in them, and what happens without them.
 
 use crate::{
-    redis::{RULES, code, counter, one, told},
+    redis::{RULES, by_policy, code, counter, one, told},
     support::{
         client::request,
         memcached::{Memcached, setup},
@@ -19,6 +19,8 @@ mod exact;
 mod keys;
 // memcached killed, frozen and cut off, under load.
 mod loss;
+// Limits that memcached cannot count.
+mod refused;
 // Several servers, and those that a name server tells of.
 mod servers;
 // TLS, and certificates that do not fit.

@@ -9,6 +9,7 @@ use crate::support::{
     PATIENCE,
     client::{Client, request},
     eventually,
+    grpc_tls::Files,
     ports::free_port,
     server::{Server, Setup},
 };
@@ -94,6 +95,46 @@ fn what_is_wrong_with_redis_is_told_all_at_once_without_its_passwords() {
         assert!(log.contains(told), "{told} in {log}");
     }
     assert!(!log.contains("hunter2"), "{log}");
+}
+
+#[test]
+fn bad_files_of_every_kind_are_told_in_one_start() {
+    let files = Files::empty();
+    let put = |name: &str, text: &str| files.put(name, text).display().to_string();
+    let bad = [
+        (
+            "PROMETHEUS_MAPPER_YAML",
+            put("mapper.yaml", "mappings:\n- match: a..b\n  name: x\n"),
+            "`a..b` is no glob",
+        ),
+        ("GRPC_CLIENT_TLS_CACERT", put("ca.crt", ""), "holds no certificate of an authority"),
+        ("MEMCACHE_TLS_CACERT", put("memcached.crt", "no certificate\n"), "memcached.crt"),
+        (
+            "OTEL_EXPORTER_OTLP_CERTIFICATE",
+            put("collector.crt", "no certificate\n"),
+            "accepted is a PEM file",
+        ),
+    ];
+    put("tls.crt", "no certificate\n");
+    let setup = [
+        ("BACKEND_TYPE", "memcache"),
+        ("MEMCACHE_HOST_PORT", "localhost:11211"),
+        ("MEMCACHE_TLS", "true"),
+        ("TRACING_ENABLED", "true"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://localhost:4318"),
+    ];
+    let setup = setup.iter().fold(files.setup(), |setup, (name, value)| setup.env(name, value));
+    let mut server = bad.iter().fold(setup, |setup, (name, path, _)| setup.env(name, path)).launch();
+    let status = server.process.wait(PATIENCE).expect("it ends by itself");
+    assert!(!status.success());
+    let log = server.process.log();
+    let certificate =
+        [("GRPC_SERVER_TLS_CERT", "holds no certificate"), ("GRPC_SERVER_TLS_KEY", "No such file")];
+    let all = bad.iter().map(|(name, _, why)| (*name, *why)).chain(certificate);
+    for (name, why) in all {
+        let told = log.lines().any(|line| line.contains(name) && line.contains(why));
+        assert!(told, "{name} and {why:?} in {log}");
+    }
 }
 
 #[test]

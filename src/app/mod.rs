@@ -28,6 +28,7 @@ use parts::Parts;
 pub(crate) use parts::policy;
 use ports::Ports;
 use rules::Feed;
+pub(crate) use rules::compile_options;
 
 /// Serves until a signal says to end; then drains and returns.
 ///
@@ -43,7 +44,7 @@ pub fn serve(settings: &Settings) -> Result<(), StartError> {
 async fn run(settings: &Settings) -> Result<(), StartError> {
     let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
     let mut signal = pin!(signals.wait());
-    let parts = Parts::new(settings, parts::tls(settings)?)?;
+    let parts = Parts::new(settings)?;
     let mut feed = Feed::start(settings, &parts.source, parts.xds.as_ref()).map_err(StartError::runtime)?;
     tokio::select! {
         () = feed.ready(settings) => {}
@@ -129,6 +130,11 @@ impl StartError {
     #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
     fn runtime(error: io::Error) -> Self {
         Self(vec![format!("the system grants too little to start: {error}")])
+    }
+
+    /// What was made; else these reasons take in why it was not.
+    fn gather<T>(&mut self, made: Result<T, Self>) -> Option<T> {
+        made.map_err(|Self(reasons)| self.0.extend(reasons)).ok()
     }
 
     /// The reasons.

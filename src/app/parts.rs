@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{StartError, sinks};
+use super::{StartError, rules::compile_options, sinks};
 use crate::{
     clock::{Clock, SystemClock},
     limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, Telling},
@@ -16,7 +16,7 @@ use crate::{
     settings::{Answers, Backend, DynamicMetadata, OnFailure, Settings},
     source::{Source, xds},
     spans::Tracer,
-    stats::{RuleStats, ShardCount, Stats, StatsOptions},
+    stats::{Exposition, RuleStats, ShardCount, Stats, StatsOptions},
     store::{
         Store,
         memcached::{MemcachedStore, NameServers},
@@ -40,16 +40,16 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub(super) fn new(settings: &Settings, tls: Option<Arc<Tls>>) -> Result<Self, StartError> {
+    pub(super) fn new(settings: &Settings) -> Result<Self, StartError> {
+        let Fallible { tls, exposition, store, tracer } = Fallible::new(settings)?;
         let stats = Stats::new(StatsOptions {
             max_series: settings.stats.max_series,
             shards: ShardCount::for_workers(settings.server.workers),
         });
-        let stats = Arc::new(stats.shown(sinks::exposition(settings)?));
+        let stats = Arc::new(stats.shown(exposition));
         let counters = stats.clone();
         let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
-        let source = Arc::new(Source::new(settings.rules.merge_domains, attach));
-        let store = store(settings)?;
+        let source = Arc::new(Source::new(compile_options(settings), attach));
         let cache = settings.store.local_cache_bytes;
         let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
         let limiter = Arc::new(Limiter::new(
@@ -61,7 +61,6 @@ impl Parts {
             Arc::new(SystemClock),
         ));
         let xds = settings.rules.control_plane.as_ref().map(|_| Arc::default());
-        let tracer = settings.spans.as_ref().map(Tracer::start).transpose().map_err(StartError)?;
         Ok(Self { stats, source, xds, store, over_limit, limiter, health: Arc::default(), tls, tracer })
     }
 
@@ -89,6 +88,35 @@ impl Parts {
     }
 }
 
+/// The parts that are made of files, any of which may be bad.
+struct Fallible {
+    tls: Option<Arc<Tls>>,
+    exposition: Exposition,
+    store: Arc<dyn Store>,
+    tracer: Option<Arc<Tracer>>,
+}
+
+impl Fallible {
+    /// Makes them all, or tells all that keeps any of them from being made.
+    fn new(settings: &Settings) -> Result<Self, StartError> {
+        let mut failed = StartError(Vec::new());
+        let tls = failed.gather(tls(settings));
+        let exposition = failed.gather(sinks::exposition(settings));
+        let store = failed.gather(store(settings));
+        let tracer = failed.gather(tracer(settings));
+        match (tls, exposition, store, tracer) {
+            (Some(tls), Some(exposition), Some(store), Some(tracer)) => {
+                Ok(Self { tls, exposition, store, tracer })
+            }
+            _ => Err(failed),
+        }
+    }
+}
+
+fn tracer(settings: &Settings) -> Result<Option<Arc<Tracer>>, StartError> {
+    settings.spans.as_ref().map(Tracer::start).transpose().map_err(StartError)
+}
+
 fn store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
     let jitter = settings.store.expiration_jitter_max.as_secs();
     let workers = settings.server.workers;
@@ -108,7 +136,7 @@ fn store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
 }
 
 /// TLS on the gRPC port, if it is to be spoken there.
-pub(super) fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, StartError> {
+fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, StartError> {
     let Some(set) = settings.server.tls.clone() else { return Ok(None) };
     let clients =
         set.clients.map(|clients| tls::Clients { authorities: clients.authorities, name: clients.name });

@@ -1,15 +1,17 @@
-//! Where the rules come from: the files, watched, or a control plane, subscribed to.
+//! Where the rules come from, the files, watched, or a control plane, subscribed to; and how they are read.
 
 use std::{io, sync::Arc};
 
 use crate::{
     clock::{Clock, SystemClock},
-    settings::Settings,
+    rules::{CompileOptions, Countable},
+    settings::{Backend, Settings},
     source::{
         RulesDir, Source,
         watch::{self, Watcher},
         xds::{self, Subscription},
     },
+    store::memcached::MemcachedStore,
 };
 
 /// What brings the rules. It ends when this is dropped.
@@ -49,4 +51,13 @@ impl Feed {
             subscription.judged().await;
         }
     }
+}
+
+/// How rules are read by these settings: a limit must be one that can be counted where they have it counted.
+pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
+    let countable = match settings.store.chosen {
+        Backend::Memory | Backend::Redis(_) => Countable::Everything,
+        Backend::Memcached(_) => MemcachedStore::COUNTABLE,
+    };
+    CompileOptions { merge_domains: settings.rules.merge_domains, portable: false, countable }
 }

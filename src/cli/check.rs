@@ -37,8 +37,8 @@ pub fn run(args: &CheckArgs, environment: &Environment) -> ExitCode {
 }
 
 fn read(args: &CheckArgs, environment: &Environment) -> Result<(Reading, CompileOptions), Vec<String>> {
-    let (reading, merge_domains) = rules_files::read(args.dir.as_slice(), args.reading, environment)?;
-    Ok((reading, CompileOptions { merge_domains, portable: args.portable }))
+    let (reading, options) = rules_files::read(args.dir.as_slice(), args.reading, environment)?;
+    Ok((reading, CompileOptions { portable: args.portable, ..options }))
 }
 
 /// Compiles what was read, writes every finding with its line of the source and a summary, and says

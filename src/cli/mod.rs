@@ -184,16 +184,16 @@ mod tests {
     }
 
     #[test]
-    fn check_takes_a_directory_and_three_flags() {
+    fn check_takes_a_directory_and_four_flags() {
         let bare = CheckArgs { dir: None, reading: ReadingArgs::default(), portable: false };
         assert_eq!(typed("tollgate check").unwrap(), Command::Check(bare));
         let full = CheckArgs {
             dir: Some("rules".into()),
-            reading: ReadingArgs { merge_domains: true, ignore_dot_files: true },
+            reading: ReadingArgs { merge_domains: true, ignore_dot_files: true, memcached: true },
             portable: true,
         };
         assert_eq!(
-            typed("tollgate check rules --merge-domains --ignore-dot-files --portable").unwrap(),
+            typed("tollgate check rules --merge-domains --ignore-dot-files --memcached --portable").unwrap(),
             Command::Check(full)
         );
     }

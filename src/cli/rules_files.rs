@@ -1,4 +1,5 @@
-//! The rules files that a command is told to look at, or those that the server would read.
+//! The rules files that a command is told to look at, or those that the server would read, and how to read
+//! them.
 
 use std::{
     fs,
@@ -9,7 +10,8 @@ use clap::Args;
 
 use super::serve::Environment;
 use crate::{
-    rules::SourceFile,
+    app,
+    rules::{CompileOptions, Countable, SourceFile},
     source::{Reading, RulesDir, read_dir},
 };
 
@@ -22,10 +24,24 @@ pub struct ReadingArgs {
     /// Leave out files whose name begins with a dot, as `RUNTIME_IGNOREDOTFILES` does.
     #[arg(long)]
     pub ignore_dot_files: bool,
+    /// Refuse limits that memcached cannot count, as `BACKEND_TYPE=memcache` does.
+    #[arg(long)]
+    pub memcached: bool,
 }
 
-/// The rules files below these paths, and whether they may share a domain. Without any path they are
-/// where the server would look.
+impl ReadingArgs {
+    /// What the files are to be read by: what the settings have, if they count, and what is asked for.
+    fn options(self, set: CompileOptions) -> CompileOptions {
+        CompileOptions {
+            merge_domains: set.merge_domains || self.merge_domains,
+            countable: if self.memcached { Countable::FixedWindows } else { set.countable },
+            ..set
+        }
+    }
+}
+
+/// The rules files below these paths, and what they are to be read by. Without any path they are where the
+/// server would look, and its settings count.
 ///
 /// # Errors
 /// What keeps them from being found, a line each.
@@ -33,7 +49,7 @@ pub(super) fn read(
     paths: &[PathBuf],
     args: ReadingArgs,
     environment: &Environment,
-) -> Result<(Reading, bool), Vec<String>> {
+) -> Result<(Reading, CompileOptions), Vec<String>> {
     if !paths.is_empty() {
         let mut all = Reading::default();
         for path in paths {
@@ -41,16 +57,18 @@ pub(super) fn read(
             all.files.extend(read.files);
             all.findings.extend(read.findings);
         }
-        return Ok((all, args.merge_domains));
+        return Ok((all, args.options(CompileOptions::default())));
     }
-    let rules = environment.settings()?.0.rules;
+    let settings = environment.settings()?.0;
+    let options = args.options(app::compile_options(&settings));
+    let rules = settings.rules;
     let directory = RulesDir {
         root: rules.root,
         subdirectory: rules.subdirectory,
         app_directory: rules.app_directory,
         ignore_dot_files: rules.ignore_dot_files || args.ignore_dot_files,
     };
-    Ok((directory.read(), rules.merge_domains || args.merge_domains))
+    Ok((directory.read(), options))
 }
 
 fn read_file(file: &Path) -> Result<Reading, Vec<String>> {

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use super::{
+    countable::Countable,
     diagnostic::{Diagnostic, is_break},
     findings::{Findings, Kind, Path, quoted},
     lower::{Lowering, Sibling},
@@ -35,6 +36,8 @@ pub struct CompileOptions {
     pub merge_domains: bool,
     /// Warn of what the Go service would refuse.
     pub portable: bool,
+    /// What the limits may ask for, where they are to be counted.
+    pub countable: Countable,
 }
 
 /// What came of a set of files.
@@ -70,7 +73,7 @@ fn compile_shapes(raw: &[Option<RawFile>], options: CompileOptions, mut findings
 
     let on_store_failure: Vec<_> =
         drafts.iter().map(|draft| store_failure::of_domain(&draft.files, &mut findings)).collect();
-    let mut lowering = Lowering::new(&mut findings);
+    let mut lowering = Lowering::new(&mut findings, options.countable);
     let mut domains = hashbrown::HashMap::with_capacity(drafts.len());
     for (at, draft) in drafts.iter().enumerate() {
         let siblings = draft.siblings();

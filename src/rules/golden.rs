@@ -21,7 +21,8 @@ fn compile_case(case: &Value) -> Compiled {
         .map(|(name, text)| SourceFile { name: name.clone(), text: text.as_str().unwrap().into() })
         .collect();
     files.sort_by(|one, other| one.name.cmp(&other.name));
-    compile(&files, CompileOptions { merge_domains: is_set("MERGE_DOMAIN_CONFIG"), portable: false })
+    let merge_domains = is_set("MERGE_DOMAIN_CONFIG");
+    compile(&files, CompileOptions { merge_domains, ..CompileOptions::default() })
 }
 
 /// The lines of `/rlconfig`, sorted.

@@ -3,11 +3,13 @@
 //! Reading order: [`model`] and [`limit`] are what the service relies on, [`matcher`] finds a rule in it,
 //! [`compile()`] makes it from files and says all that is wrong with them in one run. On the way lie
 //! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower`,
-//! `over_limit_body` and `store_failure` (that to the model) and `suspicion` (what loads but hardly means what it says).
+//! `over_limit_body` and `store_failure` (that to the model), [`countable`] (what the store can count) and
+//! `suspicion` (what loads but hardly means what it says).
 //! `messages` is the other way in: what the messages of a control plane say, in the same shapes.
 //! Nothing here reads a file or the clock: texts and messages come in, rules and [`Diagnostic`]s go out.
 
 pub mod compile;
+pub mod countable;
 pub mod diagnostic;
 pub mod limit;
 pub mod matcher;
@@ -34,6 +36,7 @@ mod mutation;
 mod told;
 
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
+pub use countable::Countable;
 pub use diagnostic::{Diagnostic, Place, Severity, render};
 pub use limit::{Limit, Limits, Unit};
 pub use matcher::{Entry, How, Matched};

@@ -51,7 +51,7 @@ fn help_for(written: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{CompileOptions, Compiled, SourceFile, compile},
+        super::{CompileOptions, Compiled, Countable, SourceFile, compile},
         *,
     };
 
@@ -68,7 +68,8 @@ mod tests {
         compiled.diagnostics.iter().map(ToString::to_string).collect()
     }
 
-    const MERGING: CompileOptions = CompileOptions { merge_domains: true, portable: false };
+    const MERGING: CompileOptions =
+        CompileOptions { merge_domains: true, portable: false, countable: Countable::Everything };
 
     #[test]
     fn a_domain_has_what_its_files_ask_for() {

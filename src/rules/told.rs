@@ -1,8 +1,9 @@
 //! Every finding that a rules file can cause, told as a person reads it: the place and the words.
 
-use super::{CompileOptions, Compiled, Diagnostic, RuleSet, SourceFile, compile};
+use super::{CompileOptions, Compiled, Countable, Diagnostic, RuleSet, SourceFile, compile};
 
-const MERGING: CompileOptions = CompileOptions { merge_domains: true, portable: false };
+const MERGING: CompileOptions =
+    CompileOptions { merge_domains: true, portable: false, countable: Countable::Everything };
 
 fn compile_files(files: &[(&str, &str)], options: CompileOptions) -> Compiled {
     let source =

@@ -33,7 +33,7 @@ use crate::{
 
 /// The rules as they are served, wherever they come from.
 pub struct Source<T> {
-    merge_domains: bool,
+    options: CompileOptions,
     attach: Box<dyn Fn(&RuleSet) -> T + Send + Sync>,
     published: ArcSwapOption<Published<T>>,
     state: Mutex<ReloadState>,
@@ -112,11 +112,11 @@ struct Reloading<T> {
 }
 
 impl<T> Source<T> {
-    /// Nothing is read and nothing served before the first reload. `attach` makes what is published with
-    /// the rules, before they are.
-    pub fn new(merge_domains: bool, attach: impl Fn(&RuleSet) -> T + Send + Sync + 'static) -> Self {
+    /// Nothing is read and nothing served before the first reload. `options` are what rules are read by;
+    /// `attach` makes what is published with the rules, before they are.
+    pub fn new(options: CompileOptions, attach: impl Fn(&RuleSet) -> T + Send + Sync + 'static) -> Self {
         Self {
-            merge_domains,
+            options,
             attach: Box::new(attach),
             published: ArcSwapOption::empty(),
             state: Mutex::default(),
@@ -169,16 +169,12 @@ impl<T> Source<T> {
     ) -> Outcome {
         let digest = reading.digest(directory);
         let is_complete = !reading.has_errors();
-        let mut compiled = compile(&reading.files, self.options());
+        let mut compiled = compile(&reading.files, self.options);
         compiled.diagnostics.splice(0..0, reading.findings);
         let path = directory.path();
         let files = reading.files.len();
         let draft = Draft { origin: &path.display(), digest, files, is_complete, compiled };
         self.take(draft, now, reloading)
-    }
-
-    fn options(&self) -> CompileOptions {
-        CompileOptions { merge_domains: self.merge_domains, portable: false }
     }
 
     fn take(&self, draft: Draft<'_>, now: Time, reloading: &mut Reloading<T>) -> Outcome {

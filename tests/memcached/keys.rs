@@ -44,19 +44,15 @@ fn counters_live_a_little_longer_than_their_windows() {
 }
 
 #[test]
-fn only_fixed_windows_are_counted_and_the_error_says_so() {
-    let rules = "domain: e\ndescriptors:\n  - key: bucket\n    rate_limit: {unit: hour, requests_per_unit: 5, \
-        algorithm: token_bucket}\n  - key: quarter\n    rate_limit: {unit: minute, unit_multiplier: 15, \
-        requests_per_unit: 5}\n";
+fn windows_of_any_length_are_counted() {
+    let rules = "domain: e\ndescriptors:\n  - key: long\n    rate_limit: {unit: year, unit_multiplier: 3, \
+        requests_per_unit: 1}\n";
     let memcached = Memcached::single();
     let server = memcached.setup().rules("e.yaml", rules).start_healthy();
     let client = server.client();
-    assert_eq!(code_of(&client, "quarter"), Code::Ok);
-    let error = client.ask(request("e", &[&[("bucket", "v")]])).unwrap_err();
-    for told in ["5 per hour", "`algorithm: token_bucket`", "take `algorithm` out", "BACKEND_TYPE=redis"] {
-        assert!(error.message().contains(told), "{error}");
-    }
-    assert_eq!(memcached.stat("curr_items"), 1, "the bucket left nothing there");
+    assert_eq!([code_of(&client, "long"), code_of(&client, "long")], [Code::Ok, Code::OverLimit]);
+    let seconds = 3 * YEAR.unsigned_abs();
+    assert_eq!(memcached.counter(&format!("e_long_v_{}/{seconds}", window(seconds))), 2);
 }
 
 fn code_of(client: &crate::support::client::Client, unit: &str) -> Code {

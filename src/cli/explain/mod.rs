@@ -29,7 +29,7 @@ use crate::{
     app,
     clock::{Clock, SystemClock, Time},
     limiter::{self, Policy, Preview, Served},
-    rules::{CompileOptions, Rule, compile, nearest},
+    rules::{Rule, compile, nearest},
 };
 
 /// What `tollgate explain` is told.
@@ -84,8 +84,7 @@ fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result
     let lines = |problems: Vec<String>| format!("  {}", problems.join("\n  "));
     let (question, rules) = question(&args.words)?;
     let policy = app::policy(&environment.settings().map_err(lines)?.0);
-    let (reading, merge_domains) = rules_files::read(&rules, args.reading, environment).map_err(lines)?;
-    let options = CompileOptions { merge_domains, portable: false };
+    let (reading, options) = rules_files::read(&rules, args.reading, environment).map_err(lines)?;
     let compiled = compile(&reading.files, options);
     let Some(rules) = compiled.rules.filter(|_| !reading.has_errors()) else {
         let mut told = Vec::new();

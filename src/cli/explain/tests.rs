@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{way::Why, *};
 use crate::{
     limiter::{Bounds, Code, Telling},
-    rules::{How, OnStoreFailure, RuleSet, SourceFile},
+    rules::{CompileOptions, How, OnStoreFailure, RuleSet, SourceFile},
     template::Template,
 };
 

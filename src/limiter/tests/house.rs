@@ -17,7 +17,7 @@ use crate::{
         Answer, Bounds, Descriptor, Entry, Limiter, OverLimitCache, Policy, Refusal, Request, Telling,
         handles,
     },
-    rules::OnStoreFailure,
+    rules::{CompileOptions, OnStoreFailure},
     source::{RulesDir, Source},
     stats::{RuleCounter, RuleStats, Stats, StatsOptions, StoreFailure},
     store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore},
@@ -93,7 +93,7 @@ impl House {
         fs::create_dir(root.path().join("config")).unwrap();
         let stats = Arc::new(Stats::new(StatsOptions::default()));
         let counters = stats.clone();
-        let source = Arc::new(Source::new(false, move |rules| handles(rules, &counters)));
+        let source = Arc::new(Source::new(CompileOptions::default(), move |rules| handles(rules, &counters)));
         let store = Arc::new(Distant {
             counters: MemoryStore::new(10_000),
             lost: Mutex::default(),

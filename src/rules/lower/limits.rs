@@ -4,6 +4,7 @@ use std::{collections::HashMap, num::NonZeroU32};
 
 use super::{
     super::{
+        countable,
         diagnostic::Place,
         findings::{Path, quoted},
         limit::{Limit, Limits, Unit},
@@ -158,12 +159,18 @@ impl Lowering<'_> {
             Field::Wrong => return Err(Told),
             Field::Given(given) => given,
         };
-        Kind::from_name(&given.value).ok_or_else(|| {
+        let path = context.path.key("algorithm");
+        let Some(kind) = Kind::from_name(&given.value) else {
             let message = format!("unknown algorithm {}", quoted(&given.value));
             let help = help_for(&given.value, &Kind::ALL.map(Kind::name));
-            self.error(context.file, given.place, &context.path.key("algorithm"), message, &help);
-            Told
-        })
+            self.error(context.file, given.place, &path, message, &help);
+            return Err(Told);
+        };
+        if !self.countable.has(kind) {
+            let (message, help) = countable::refusal(kind);
+            self.error(context.file, given.place, &path, message, help);
+        }
+        Ok(kind)
     }
 
     fn burst(

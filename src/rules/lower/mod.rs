@@ -10,6 +10,7 @@ mod tests;
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
+    countable::Countable,
     diagnostic::Place,
     findings::{Findings, Path, quoted},
     model::{Level, Node, Rule, RuleId},
@@ -38,6 +39,7 @@ impl Sibling<'_> {
 /// Makes levels, numbering their rules.
 pub(super) struct Lowering<'f> {
     findings: &'f mut [Findings],
+    countable: Countable,
     rule_count: u32,
 }
 
@@ -50,8 +52,8 @@ struct Context<'a> {
 }
 
 impl<'f> Lowering<'f> {
-    pub(super) fn new(findings: &'f mut [Findings]) -> Self {
-        Self { findings, rule_count: 0 }
+    pub(super) fn new(findings: &'f mut [Findings], countable: Countable) -> Self {
+        Self { findings, countable, rule_count: 0 }
     }
 
     /// How many rules have been made.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use prost_types::ListValue;
 
 use super::{
-    super::{CompileOptions, Compiled, SourceFile, compile, compile_resources},
+    super::{CompileOptions, Compiled, Countable, SourceFile, compile, compile_resources},
     *,
 };
 
@@ -146,8 +146,18 @@ fn a_resource_names_a_domain_and_one_alone() {
 }
 
 #[test]
+fn a_message_asks_for_nothing_but_fixed_windows_which_every_store_counts() {
+    let options = CompileOptions { countable: Countable::FixedWindows, ..CompileOptions::default() };
+    for unit in Unit::ALL {
+        let resource = config("r", "d", vec![descriptor("k", "", policy(unit as i32, 5))]);
+        let compiled = with_options(&[resource], options);
+        assert_eq!((told(&compiled), compiled.rules.is_some()), (vec![], true), "{unit}");
+    }
+}
+
+#[test]
 fn resources_of_one_domain_are_merged_when_that_is_wanted() {
-    let merging = CompileOptions { merge_domains: true, portable: false };
+    let merging = CompileOptions { merge_domains: true, ..CompileOptions::default() };
     let one =
         |name: &str, key: &str, value: &str| config(name, "d", vec![descriptor(key, value, policy(4, 1))]);
     assert_eq!(shown(&with_options(&[one("a", "k", ""), one("b", "m", "")], merging)).len(), 2);
@@ -219,7 +229,7 @@ proptest! {
     ) {
         let resources: Vec<_> =
             trees.into_iter().map(|(domain, descriptors)| config("r", &domain, descriptors)).collect();
-        let compiled = with_options(&resources, CompileOptions { merge_domains, portable: false });
+        let compiled = with_options(&resources, CompileOptions { merge_domains, ..CompileOptions::default() });
         let errors = compiled.diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
         prop_assert_eq!(compiled.rules.is_none(), errors > 0);
         for diagnostic in &compiled.diagnostics {

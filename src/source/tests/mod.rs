@@ -20,7 +20,10 @@ use super::{
     Outcome, RulesDir, Source,
     watch::{Pace, Watcher, spawn},
 };
-use crate::clock::{ManualClock, Time};
+use crate::{
+    clock::{ManualClock, Time},
+    rules::CompileOptions,
+};
 
 /// A rules file of one rule for `domain`.
 fn rules_of(domain: &str) -> String {
@@ -79,7 +82,7 @@ impl Place {
 
     /// A source that reads that directory.
     fn source(&self, root: &str) -> Files {
-        let source = Source::new(false, |rules| rules.domains().count());
+        let source = Source::new(CompileOptions::default(), |rules| rules.domains().count());
         Files { source: Arc::new(source), directory: self.directory(root) }
     }
 }

@@ -230,7 +230,7 @@ fn slow_source(place: &Place) -> (Files, Receiver<()>, SyncSender<()>) {
     let (compiled, is_compiled) = sync_channel(0);
     let (go, wait) = sync_channel(0);
     let wait = std::sync::Mutex::new(wait);
-    let source = Source::new(false, move |_| {
+    let source = Source::new(CompileOptions::default(), move |_| {
         compiled.send(()).unwrap();
         wait.lock().unwrap().recv().unwrap();
         0

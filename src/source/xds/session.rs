@@ -137,7 +137,7 @@ impl<T> Source<T> {
             return Outcome::Unchanged;
         }
         let is_complete = findings.is_empty();
-        let mut compiled = compile_resources(&resources, self.options());
+        let mut compiled = compile_resources(&resources, self.options);
         compiled.diagnostics.splice(0..0, findings);
         let draft = Draft { origin: &origin, digest, files: resources.len(), is_complete, compiled };
         self.take(draft, now, &mut reloading)

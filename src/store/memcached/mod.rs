@@ -28,6 +28,7 @@ pub use name_servers::NameServers;
 use super::{Applied, Batch, Counting, PoolUsage, Store};
 use crate::{
     clock::Time,
+    rules::Countable,
     settings::memcached::{Memcached, MemcachedServers},
 };
 use servers::Servers;
@@ -47,6 +48,10 @@ thread_local! {
 }
 
 impl MemcachedStore {
+    /// memcached keeps numbers and changes them one at a time; every other algorithm needs more than one,
+    /// or changes it by what it is.
+    pub const COUNTABLE: Countable = Countable::FixedWindows;
+
     /// A store that so many threads will attend. Keys live up to `jitter` seconds longer than needed.
     ///
     /// # Errors

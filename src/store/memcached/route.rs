@@ -7,7 +7,7 @@ use tokio::{sync::oneshot, time::timeout_at};
 
 use super::{MemcachedStore, SEAT, bundle::Answered, lane::Lane, name::name};
 use crate::{
-    algorithm::{Algorithm, Hits},
+    algorithm::Hits,
     clock::Time,
     rules::Limit,
     store::{Applied, Batch, Check, Counting, FailureReason, Outcome, StoreError, looking, random},
@@ -69,7 +69,7 @@ impl MemcachedStore {
     ) -> Result<SmallVec<[Asked; 1]>, StoreError> {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
         for (place, check) in batch.checks().iter().enumerate() {
-            refuse_all_but_fixed_windows(check.limit)?;
+            refuse_what_is_not_countable(check.limit)?;
             let name = name(batch.key(check));
             let lane = self.servers.lane(&name, SEAT.get())?;
             match groups.iter_mut().find(|group| Arc::ptr_eq(&group.lane, &lane)) {
@@ -124,19 +124,14 @@ impl MemcachedStore {
     }
 }
 
-/// memcached keeps numbers and changes them one at a time; every other algorithm needs more than a number, or
-/// changes it by what it is.
-fn refuse_all_but_fixed_windows(limit: &Limit) -> Result<(), StoreError> {
-    if let Algorithm::FixedWindow(_) = limit.algorithm {
+/// Rules that ask for another algorithm are refused when they are read. Who reads them without
+/// [`COUNTABLE`](MemcachedStore::COUNTABLE) is told here: as fixed windows their counters would never end.
+fn refuse_what_is_not_countable(limit: &Limit) -> Result<(), StoreError> {
+    let kind = limit.algorithm.kind();
+    if MemcachedStore::COUNTABLE.has(kind) {
         return Ok(());
     }
-    let message = format!(
-        "memcached: a limit of {} per {} asks for `algorithm: {}`, and only fixed windows are counted there; \
-         take `algorithm` out of the rule, or count in Redis (BACKEND_TYPE=redis)",
-        limit.requests_per_unit,
-        limit.span(),
-        limit.algorithm.kind().name()
-    );
+    let message = format!("memcached counts fixed windows only, and is asked for a `{}`", kind.name());
     Err(StoreError { reason: FailureReason::BadAnswer, message: message.into() })
 }
 
@@ -189,12 +184,8 @@ mod tests {
     fn only_fixed_windows_are_counted() {
         for kind in Kind::ALL {
             let quarter = Limit::new(5, Unit::Minute, 15.try_into().unwrap(), kind, None).unwrap();
-            let refused = refuse_all_but_fixed_windows(&quarter).map_err(|error| error.to_string());
-            let told = format!(
-                "memcached: a limit of 5 per 15 minutes asks for `algorithm: {}`, and only fixed windows are counted \
-                 there; take `algorithm` out of the rule, or count in Redis (BACKEND_TYPE=redis)",
-                kind.name()
-            );
+            let refused = refuse_what_is_not_countable(&quarter).map_err(|error| error.to_string());
+            let told = format!("memcached counts fixed windows only, and is asked for a `{}`", kind.name());
             assert_eq!(refused, if kind == Kind::FixedWindow { Ok(()) } else { Err(told) });
         }
     }

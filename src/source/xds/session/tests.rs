@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     clock::ManualClock,
     proto::ratelimit::config::ratelimit::v3::{RateLimitDescriptor, RateLimitPolicy},
-    rules::Severity,
+    rules::{CompileOptions, Severity},
 };
 
 fn limit(name: &str, domain: &str, unit: i32) -> RateLimitConfig {
@@ -20,7 +20,7 @@ fn limit(name: &str, domain: &str, unit: i32) -> RateLimitConfig {
 fn judge(
     updates: &[(&str, &[RateLimitConfig], &[Diagnostic])],
 ) -> (Vec<Option<String>>, super::super::State, Arc<Source<usize>>) {
-    let source = Arc::new(Source::new(false, |rules| rules.domains().count()));
+    let source = Arc::new(Source::new(CompileOptions::default(), |rules| rules.domains().count()));
     let (clock, status) = (ManualClock::default(), Status::default());
     let (judge, judged) = watch::channel(false);
     let server = XdsServer::Unix("/run/xds".into());

@@ -1,0 +1,64 @@
+//! Rules that ask for what memcached cannot count: they are refused when they are read, whatever the policy for
+//! lost counters, so that none of their limits is silently none.
+
+use crate::support::{eventually, holds, http};
+
+use super::{Code, Memcached, RULES, by_policy, code, one, request, with_rules};
+
+/// A limit of a kind that memcached cannot count.
+const BUCKET: &str = "\
+domain: e
+descriptors:
+  - key: bucket
+    rate_limit:
+      unit: hour
+      algorithm: token_bucket
+      requests_per_unit: 1
+";
+
+/// What is told of it, with its place.
+const TOLD: &[&str] = &[
+    "bucket.yaml:6:18",
+    "descriptors[0].rate_limit.algorithm",
+    "`token_bucket` cannot be counted: memcached counts fixed windows only",
+    "use `fixed_window`",
+    "BACKEND_TYPE=redis or memory",
+];
+
+#[test]
+fn a_start_with_a_limit_that_is_not_counted_lets_no_request_pass_it() {
+    let memcached = Memcached::single();
+    let setup = memcached.setup().env("STORE_FAILURE_POLICY", "allow");
+    let server = setup.rules("bucket.yaml", BUCKET).start_healthy();
+    server.wait_for_log(TOLD);
+    for _ in 0..3 {
+        let status = server.ask(request("e", &[&[("bucket", "v")]])).unwrap_err();
+        assert_eq!(status.message(), "no rate limit configuration loaded");
+    }
+    assert!(by_policy(&server) < 0.5, "nothing was decided by the policy");
+
+    server.write("bucket.yaml", &BUCKET.replace("token_bucket", "fixed_window"));
+    server.wait_for_rule("e.bucket: unit=HOUR requests_per_unit=1");
+}
+
+#[test]
+fn a_reload_with_such_a_limit_leaves_the_last_good_rules_counting() {
+    let memcached = Memcached::single();
+    let server = with_rules(memcached.setup().env("STORE_FAILURE_POLICY", "allow")).start_healthy();
+    let client = server.client();
+    assert_eq!(code(&client, "two", "v"), (Code::Ok, 1));
+
+    server.write("bucket.yaml", BUCKET);
+    server.wait_for_log(TOLD);
+    eventually("the page tells of it", || {
+        let page = http::get(server.ports.debug, "/rlconfig").text();
+        holds(TOLD.iter().all(|told| page.contains(told)), || page)
+    });
+    assert_eq!(code(&client, "two", "v"), (Code::Ok, 0));
+    assert_eq!(code(&client, "two", "v").0, Code::OverLimit, "counters go on");
+    assert!(by_policy(&server) < 0.5, "nothing was decided by the policy");
+
+    server.write("bucket.yaml", &RULES.replace("domain: d", "domain: e"));
+    server.wait_for_rule("e.two: ");
+    assert!(client.ask(one("two", "v")).is_ok());
+}
