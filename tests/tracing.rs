@@ -14,10 +14,12 @@ use crate::support::{
     raw::{Exchange, RawClient, framed},
     server::{Server, Setup},
 };
-use receiver::{Receiver, Told};
+use otlp::Told;
+use receiver::Receiver;
 
 mod collector;
 mod edge;
+mod otlp;
 mod receiver;
 mod waits;
 

@@ -4,7 +4,8 @@ use http::HeaderMap;
 
 use super::{
     ask,
-    receiver::{Receiver, Told},
+    otlp::{Span, Told},
+    receiver::Receiver,
     setup,
 };
 use crate::support::{
@@ -44,7 +45,7 @@ fn who_decides_without_counters_is_told() {
         assert!(server.process.stop().success());
     };
     ask_without_counters("allow");
-    let by_policy = |spans: Vec<super::receiver::Span>| {
+    let by_policy = |spans: Vec<Span>| {
         spans.into_iter().find(|span| span.told("tollgate.store_failure.policy") == "allow".into())
     };
     let span = by_policy(receiver.spans()).expect("the call's own span tells");
