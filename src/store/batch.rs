@@ -112,6 +112,17 @@ impl<'r> Batch<'r> {
             check.outcome = outcome(key, check);
         }
     }
+
+    /// The hits that count by [`Counting::StopWhenOver`], once each outcome is what a look without any found.
+    pub(super) fn hits_after_look(&self) -> impl Fn(usize, &Check<'_>) -> Hits + use<> {
+        let over: SmallVec<[bool; 8]> =
+            self.checks.iter().map(|check| check.would_be_over(check.outcome)).collect();
+        let any_over = over.contains(&true);
+        move |place, check| match over.get(place) {
+            Some(false) if any_over => looking(check.hits),
+            _ => check.hits,
+        }
+    }
 }
 
 impl Check<'_> {
