@@ -15,10 +15,10 @@ use crate::{
     source::{ReloadState, Source, xds},
     spans::{Dropped, Tracer},
     stats::{
-        CONTENT_TYPE, Distribution, Gauges, LocalCacheGauges, PoolGauges, RuleStats, RulesGauges, SpanGauges,
-        Stats, StoreGauges, XdsGauges,
+        CONTENT_TYPE, Gauges, LocalCacheGauges, RuleStats, RulesGauges, SpanGauges, Stats, StoreGauges,
+        XdsGauges,
     },
-    store::{self, PoolUsage, Store, StoreKind},
+    store::Store,
 };
 
 /// What the pages show.
@@ -89,8 +89,6 @@ impl Admin {
     /// The present state of the rooms that statistics do not know.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
-        let is_memcached = |pool: &PoolUsage| pool.kind == StoreKind::Memcached;
-        let (memcached, redis): (Vec<_>, Vec<_>) = self.store.pools().into_iter().partition(is_memcached);
         Gauges {
             rules: Some(rules_gauges(&self.source.state())),
             xds: self.xds.as_ref().map(|status| {
@@ -117,8 +115,7 @@ impl Admin {
                     evacuated: usage.keys.evicted,
                 }
             }),
-            pools: redis.into_iter().map(pool_gauges).collect(),
-            memcached: memcached.into_iter().map(pool_gauges).next(),
+            pools: self.store.pools(),
         }
     }
 }
@@ -142,27 +139,6 @@ fn span_gauges(tracer: &Tracer) -> SpanGauges {
     let counts = tracer.counts();
     let dropped = Dropped::ALL.map(|reason| (reason.name(), counts.dropped(reason)));
     SpanGauges { exported: counts.exported(), dropped: dropped.into() }
-}
-
-fn pool_gauges(pool: PoolUsage) -> PoolGauges {
-    let distribution = |values: store::Distribution| Distribution {
-        within: values.buckets,
-        count: values.count,
-        sum: values.sum,
-    };
-    PoolGauges {
-        per_second: pool.kind == StoreKind::RedisPerSecond,
-        connections: pool.connections,
-        opened: pool.opened,
-        closed: pool.closed,
-        reconnects: pool.reconnects,
-        breakers_open: pool.breakers_open,
-        queued: pool.queued,
-        max_queued: pool.max_queued,
-        errors: pool.errors,
-        operation_time: distribution(pool.operation_time),
-        batch_size: distribution(pool.batch_size),
-    }
 }
 
 /// Makes a page on a thread of its own: a large one must not hold up health checks.

@@ -1,9 +1,9 @@
 //! Settings: from environment variables to checked values, grouped by who needs them.
 //!
-//! Reading order: [`vars`] is the table of variables, [`groups`] what the program relies on; [`parse`],
-//! [`mod@duration`], [`address`] and [`names`] read one value each, [`redis`] and [`memcached`] those that
-//! mean something together. `main` hands in the environment and prints what [`Settings::read`] complains
-//! of; nothing here looks at the process, the clock or a file.
+//! Reading order: [`vars`] is the table of variables, which [`markdown()`] shows, [`groups`] what the
+//! program relies on; [`parse`], [`mod@duration`], [`address`] and [`names`] read one value each, [`redis`]
+//! and [`memcached`] those that mean something together. `main` hands in the environment and prints what
+//! [`Settings::read`] complains of; nothing here looks at the process, the clock or a file.
 
 pub mod address;
 pub mod duration;
@@ -15,6 +15,7 @@ pub mod vars;
 mod answers;
 mod backend;
 pub mod grpc_tls;
+mod markdown;
 pub mod memcached;
 mod misspelt;
 mod reader;
@@ -24,6 +25,7 @@ pub mod sinks;
 pub mod spans;
 #[cfg(test)]
 mod tests;
+mod variable;
 pub mod xds;
 
 use std::{
@@ -39,10 +41,10 @@ pub use self::{
         Prometheus, Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{GrpcTls, GrpcTlsClients},
+    markdown::markdown,
     misspelt::misspelt,
     reader::{Problem, Warning},
     server::{ServerAddress, StoreTls},
-    vars::markdown,
 };
 
 use tracing::level_filters::LevelFilter;

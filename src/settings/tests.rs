@@ -1,11 +1,12 @@
 //! What whole environments come to.
 
+mod sinks;
+mod store;
+mod wrong;
+
 use std::{cell::RefCell, collections::BTreeSet};
 
-use super::{
-    sinks::{SinkAddress, Statsd},
-    *,
-};
+use super::*;
 
 type Outcome = Result<(Settings, Vec<Warning>), Vec<Problem>>;
 
@@ -43,17 +44,6 @@ fn the_variables_of_the_table_are_those_that_are_read() {
     assert!(Settings::read(&env, &|_| false, 1).is_ok());
     let known: BTreeSet<_> = vars::ALL.iter().map(|var| var.name.to_owned()).collect();
     assert_eq!(asked.into_inner(), known);
-}
-
-#[test]
-fn memcached_is_asked_for_by_the_backends_type_alone() {
-    let host = ("MEMCACHE_HOST_PORT", "memcached:11211");
-    let warned = warnings(&[host]);
-    assert_eq!(warned, ["BACKEND_TYPE: is not memcache, so that these do nothing: MEMCACHE_HOST_PORT"]);
-    assert_eq!(warnings(&[host, ("BACKEND_TYPE", "memory")]), [""; 0]);
-    let asked_for = [host, ("BACKEND_TYPE", "memcache")];
-    assert!(matches!(settings(&asked_for).store.chosen, Backend::Memcached(_)));
-    assert_eq!(warnings(&asked_for), [""; 0]);
 }
 
 #[test]
@@ -128,110 +118,9 @@ fn istios_sample_is_served() {
 }
 
 #[test]
-fn anything_said_of_redis_asks_for_it() {
-    for var in vars::ALL.iter().filter(|var| var.name.starts_with("REDIS_")) {
-        let value = match var.default {
-            "" => "redis:6379",
-            default => default,
-        };
-        let alone = read(&[(var.name, value)]);
-        let told =
-            alone.map_err(|problems| problems.iter().map(|problem| problem.variable).collect::<Vec<_>>());
-        match told {
-            Ok((settings, _)) => assert!(matches!(settings.store.chosen, Backend::Redis(_)), "{}", var.name),
-            Err(told) => assert!(told.contains(&"REDIS_URL"), "{}: {told:?}", var.name),
-        }
-        assert_eq!(settings(&[(var.name, value), ("BACKEND_TYPE", "memory")]).store.chosen, Backend::Memory);
-    }
-    assert!(settings(&[("REDIS_PORT", "tcp://10.0.0.7:6379")]).store.by_default, "Kubernetes sets such");
-}
-
-#[test]
-fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
-    for (text, expected) in [
-        ("error", OnFailure::Error),
-        ("Allow", OnFailure::Allow),
-        ("DENY", OnFailure::Deny),
-        ("local", OnFailure::Local),
-    ] {
-        assert_eq!(settings(&[("STORE_FAILURE_POLICY", text)]).store.on_failure, expected);
-    }
-    let told = problems(&[("STORE_FAILURE_POLICY", "open")]);
-    let expected = "STORE_FAILURE_POLICY=\"open\": accepted is error, allow, deny or local, in any case";
-    assert_eq!(told, [expected]);
-}
-
-#[test]
-fn all_mistakes_are_told_at_once() {
-    let told = problems(&[
-        ("PORT", "http"),
-        ("GRPC_PORT", "65536"),
-        ("GRPC_MAX_CONNECTION_AGE", "24"),
-        ("SHADOW_MODE", "on"),
-        ("NEAR_LIMIT_RATIO", "NaN"),
-        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
-        ("LIMIT_RESET_HEADER", "Reset: "),
-        ("PROMETHEUS_PATH", "metrics"),
-        ("LOG_LEVEL", "loud"),
-        ("MEMORY_MAX_KEYS", "0"),
-        ("GRPC_MAX_CONCURRENT_STREAMS", "4294967296"),
-    ]);
-    assert_eq!(told.len(), 10, "{told:#?}");
-    let age = "GRPC_MAX_CONNECTION_AGE=\"24\": accepted is a duration such as 10s, 150us, 1h30m or 1.5h, \
-        in ns, us, ms, s, m and h; the unit is missing: 24s is in seconds";
-    assert!(told.contains(&age.to_owned()), "{told:#?}");
-    let port = "PORT=\"http\": accepted is a whole number from 0 to 65535";
-    assert!(told.contains(&port.to_owned()), "{told:#?}");
-}
-
-#[test]
-fn what_would_weaken_a_deployment_is_refused() {
-    for (name, value, told) in [
-        ("BACKEND_TYPE", "memcached", "write memcache"),
-        ("BACKEND_TYPE", "Memory", "accepted is redis, memcache or memory; write it in small letters"),
-        ("CONFIG_TYPE", "file", "capitals"),
-        ("GRPC_SERVER_USE_TLS", "yes", "write true"),
-    ] {
-        let problems = problems(&[(name, value)]);
-        assert_eq!(problems.len(), 1, "{name}={value}: {problems:?}");
-        assert!(problems[0].starts_with(name) && problems[0].contains(told), "{}", problems[0]);
-    }
-}
-
-#[test]
-fn what_does_nothing_is_warned_of() {
-    for (name, value) in [("EXTRA_TAGS", "a:b"), ("LOG_FORMAT", "logfmt")] {
-        let warnings = warnings(&[("USE_STATSD", "false"), (name, value)]);
-        assert!(warnings.len() == 1 && warnings[0].starts_with(name), "{warnings:?}");
-    }
-    for ratio in ["1.01", "-0.1"] {
-        assert_eq!(warnings(&[("NEAR_LIMIT_RATIO", ratio)]).len(), 1, "{ratio}");
-    }
-}
-
-#[test]
 fn a_unix_socket_takes_the_place_of_the_port() {
     let read = settings(&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "8080")]);
     assert_eq!(read.server.listen, GrpcListen::Unix("/run/rl.sock".into()));
-}
-
-#[test]
-fn two_of_our_listeners_on_one_port_are_refused() {
-    for (set, told) in [
-        (
-            &[("PORT", "8081")][..],
-            "GRPC_PORT=\"0.0.0.0:8081\": accepted is a port of its own; PORT has 0.0.0.0:8081 already",
-        ),
-        (&[("DEBUG_PORT", "8080"), ("DEBUG_HOST", "127.0.0.1")], "DEBUG_PORT"),
-        (&[("PROMETHEUS_ADDR", "127.0.0.1:6070")], "PROMETHEUS_ADDR"),
-    ] {
-        let problems = problems(set);
-        assert!(problems.len() == 1 && problems[0].starts_with(told), "{problems:?}");
-    }
-    let free = [("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0"), ("PROMETHEUS_ADDR", ":0")];
-    assert!(read(&free).is_ok());
-    assert!(read(&[("PROMETHEUS_ADDR", ":8080"), ("USE_PROMETHEUS", "false")]).is_ok());
-    assert!(read(&[("PROMETHEUS_ADDR", ":8080"), ("DISABLE_STATS", "true")]).is_ok());
 }
 
 #[test]
@@ -268,98 +157,8 @@ fn headers_are_named_when_they_are_wanted() {
 }
 
 #[test]
-fn any_value_in_any_variable_is_read_or_refused() {
-    let values = [
-        "",
-        " ",
-        "0",
-        "-1",
-        "1",
-        "x",
-        "true",
-        "9999999999999999999999",
-        "\u{0}",
-        "\u{fffd}",
-        ":",
-        "[",
-        "tcp://1.2.3.4:5",
-    ];
-    let around =
-        [("REDIS_URL", "redis:6379"), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "redis:6380")];
-    for var in vars::ALL {
-        for value in values {
-            // What TLS asks for beside itself.
-            let files = [("GRPC_SERVER_TLS_CERT", "c"), ("GRPC_SERVER_TLS_KEY", "k")];
-            let around = if var.name.starts_with("REDIS_") { &around[..] } else { &files };
-            if let Err(problems) = read(&[&[(var.name, value)], around].concat()) {
-                assert_eq!(problems[0].variable, var.name, "{value:?}");
-            }
-        }
-    }
-}
-
-#[test]
 fn the_working_directory_is_of_no_interest_when_a_control_plane_tells_the_rules() {
     let here = ["./config"];
     assert!(!read_on(&[], &here).unwrap().1.is_empty());
     assert_eq!(read_on(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], &here).unwrap().1, []);
-}
-
-#[test]
-fn statsd_is_the_default_where_nothing_else_was_asked_for() {
-    let statsd = |set: &[(&str, &str)]| settings(set).stats.sinks.statsd;
-    let usual = SinkAddress::Tcp(HostPort { host: "localhost".into(), port: 8125 });
-    assert_eq!(statsd(&[]), Some(Statsd { address: usual.clone(), is_asked_for: false }));
-    assert_eq!(statsd(&[("USE_STATSD", "true")]), Some(Statsd { address: usual, is_asked_for: true }));
-    for set in
-        [("USE_STATSD", "false"), ("USE_PROMETHEUS", "true"), ("USE_DOG_STATSD", "1"), ("DISABLE_STATS", "t")]
-    {
-        assert_eq!(statsd(&[set]), None, "{set:?}");
-    }
-    let both =
-        settings(&[("USE_STATSD", "true"), ("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")]).stats;
-    assert!(both.sinks.statsd.is_some() && both.sinks.dog.is_some() && both.prometheus.is_some());
-}
-
-#[test]
-fn sinks_are_found_where_they_are_said_to_be() {
-    let host = |port| HostPort { host: "agent".into(), port };
-    let at = [("STATSD_HOST", "agent"), ("STATSD_PORT", "9")];
-    let statsd = |protocol| {
-        let set = [&at[..], &[("STATSD_PROTOCOL", protocol)]].concat();
-        settings(&set).stats.sinks.statsd.unwrap().address
-    };
-    assert_eq!(statsd("tcp"), SinkAddress::Tcp(host(9)));
-    assert_eq!(statsd("udp"), SinkAddress::Udp(host(9)));
-    assert_eq!(statsd("/run/statsd"), SinkAddress::Unix("/run/statsd".into()));
-    let dog = |address| {
-        let set = [&at[..], &[("USE_DOG_STATSD", "true"), ("DOG_STATSD_ADDR", address)]].concat();
-        settings(&set).stats.sinks.dog.unwrap().address
-    };
-    assert_eq!(dog(""), SinkAddress::Udp(host(9)));
-    assert_eq!(dog("agent:7"), SinkAddress::Udp(host(7)));
-    assert_eq!(dog("unix:///run/dsd.socket"), SinkAddress::Unix("/run/dsd.socket".into()));
-    for (name, value) in [
-        ("STATSD_PROTOCOL", "sctp"),
-        ("DOG_STATSD_ADDR", "agent"),
-        ("EXTRA_TAGS", "a=b"),
-        ("STATS_FLUSH_INTERVAL", "0s"),
-    ] {
-        let problems = problems(&[(name, value)]);
-        assert!(problems.len() == 1 && problems[0].starts_with(name), "{problems:?}");
-    }
-}
-
-#[test]
-fn a_mogrifier_is_refused_with_the_variable_at_fault() {
-    let dog = [("USE_DOG_STATSD", "true"), ("USE_DOG_STATSD_MOGRIFIERS", "HITS")];
-    let hits = |part: &'static str, value| [&dog[..], &[(part, value)]].concat();
-    for (set, told) in [
-        (dog.to_vec(), "DOG_STATSD_MOGRIFIER_HITS_PATTERN is not set"),
-        (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "("), "is no regular expression: unclosed group"),
-        (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "a"), "DOG_STATSD_MOGRIFIER_HITS_NAME is not set"),
-    ] {
-        let problems = problems(&set);
-        assert!(problems.len() == 1 && problems[0].contains(told), "{problems:?}");
-    }
 }

@@ -3,35 +3,9 @@
 //! Reading takes each default from here, the README's table is made from here, so the program and its
 //! documentation cannot differ. Names are those of the Go service where it has the variable.
 
-use std::fmt::Write as _;
+pub use super::variable::Var;
 
-/// One environment variable.
-#[derive(Clone, Copy, Debug)]
-pub struct Var {
-    /// The name in the environment.
-    pub name: &'static str,
-    /// The heading it stands under in the documentation.
-    pub group: &'static str,
-    /// What counts when it is not set, in the form in which it would be set.
-    pub default: &'static str,
-    /// What it does, in a sentence of Markdown or two.
-    pub doc: &'static str,
-}
-
-/// Makes a constant of each variable, so that a misspelt name in the reader does not compile, and
-/// [`ALL`] of them together.
-macro_rules! variables {
-    ($( $group:literal { $( $name:ident = $default:literal, $doc:literal; )* } )*) => {
-        $($(
-            #[doc = $doc]
-            pub const $name: Var =
-                Var { name: stringify!($name), group: $group, default: $default, doc: $doc };
-        )*)*
-
-        /// Every variable, in the order of the documentation.
-        pub const ALL: &[Var] = &[ $($( $name, )*)* ];
-    };
-}
+use super::variable::variables;
 
 variables! {
     "gRPC server" {
@@ -298,62 +272,5 @@ variables! {
     "Logs" {
         LOG_LEVEL = "WARN", "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and `panic` for silence.";
         LOG_FORMAT = "text", "`text`, or `json` with `@timestamp`, `@message` and `level`.";
-    }
-}
-
-/// The table as Markdown: a heading and a table for each group.
-#[must_use]
-pub fn markdown() -> String {
-    let mut text = String::new();
-    let mut group = "";
-    for var in ALL {
-        if var.group != group {
-            let gap = if group.is_empty() { "" } else { "\n" };
-            group = var.group;
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{gap}### {group}\n\n| Variable | Default | Meaning |\n|---|---|---|\n");
-        }
-        let default = if var.default.is_empty() { String::new() } else { format!("`{}`", var.default) };
-        let _ = writeln!(text, "| `{}` | {default} | {} |", var.name, var.doc);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn no_variable_stands_in_the_table_twice() {
-        let names: BTreeSet<_> = ALL.iter().map(|var| var.name).collect();
-        assert_eq!(names.len(), ALL.len());
-    }
-
-    #[test]
-    fn every_variable_is_one_row_of_three_cells() {
-        let text = markdown();
-        for var in ALL {
-            let row = text.lines().find(|line| line.starts_with(&format!("| `{}` |", var.name)));
-            assert_eq!(row.map(|row| row.matches('|').count()), Some(4), "{}", var.name);
-        }
-    }
-
-    #[test]
-    fn a_group_has_one_heading() {
-        let text = markdown();
-        for var in ALL {
-            let heading = format!("### {}", var.group);
-            assert_eq!(text.lines().filter(|line| **line == heading).count(), 1, "{heading}");
-        }
-    }
-
-    #[test]
-    fn sentences_end() {
-        for var in ALL {
-            assert!(var.doc.ends_with('.'), "{}: {}", var.name, var.doc);
-            assert!(!var.doc.contains("  "), "{}: {}", var.name, var.doc);
-        }
     }
 }

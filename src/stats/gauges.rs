@@ -1,7 +1,10 @@
 //! What the exposition shows of other rooms: plain values that the caller of
-//! [`Stats::render`](super::Stats::render) brings along, so that statistics need not know those rooms.
+//! [`Stats::render`](super::Stats::render) brings along, so that statistics need not know those rooms. Of
+//! the store they know the values in which it tells of its connections.
 
 use std::time::Duration;
+
+use crate::store::PoolUsage;
 
 /// The present state of the other rooms. What is absent is not shown.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -14,10 +17,8 @@ pub struct Gauges {
     pub store: Option<StoreGauges>,
     /// The local cache of keys over their limit, when it is on.
     pub local_cache: Option<LocalCacheGauges>,
-    /// The connections to each Redis, when the counters are there.
-    pub pools: Vec<PoolGauges>,
-    /// The connections to all servers of memcached, when the counters are there.
-    pub memcached: Option<PoolGauges>,
+    /// The connections to each Redis, or to all servers of memcached, when the counters are there.
+    pub pools: Vec<PoolUsage>,
     /// TLS on the gRPC port, when it is spoken there.
     pub tls: Option<TlsGauges>,
     /// What became of the spans, where there are any.
@@ -92,44 +93,6 @@ pub struct LocalCacheGauges {
     pub expired: u64,
     /// Keys dropped to make room.
     pub evacuated: u64,
-}
-
-/// The connections to one Redis.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct PoolGauges {
-    /// It holds the counters of limits per second alone.
-    pub per_second: bool,
-    /// Connections that are open.
-    pub connections: u64,
-    /// Connections that were opened.
-    pub opened: u64,
-    /// Connections that this side closed.
-    pub closed: u64,
-    /// Connections that took the place of a lost one.
-    pub reconnects: u64,
-    /// Connections that are given up for now.
-    pub breakers_open: u64,
-    /// Checks that wait.
-    pub queued: u64,
-    /// Checks that may wait.
-    pub max_queued: u64,
-    /// Failures by kind.
-    pub errors: Vec<(&'static str, u64)>,
-    /// Seconds from sending a pipeline to its last answer.
-    pub operation_time: Distribution,
-    /// Checks that one pipeline carried.
-    pub batch_size: Distribution,
-}
-
-/// How values are spread, as Prometheus's histograms tell it.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Distribution {
-    /// How many values lay within each bound, from the lowest bound on.
-    pub within: Vec<(f64, u64)>,
-    /// How many values there were at all.
-    pub count: u64,
-    /// All of them together.
-    pub sum: f64,
 }
 
 /// TLS on the gRPC port.

@@ -4,10 +4,8 @@
 
 use std::time::Duration;
 
-use super::{
-    gauges::Distribution,
-    shard::{Cells, ShardCount},
-};
+use super::shard::{Cells, ShardCount};
+use crate::store::Distribution;
 
 /// The upper bounds of the buckets, in microseconds. 20 ms is among them because that is how long Envoy
 /// waits unless told otherwise: an answer in a later bucket came too late to count.
@@ -67,7 +65,7 @@ impl Snapshot {
         // A thousandth is no binary fraction: multiplied by it, a bound would end in odd digits.
         let bounds = BOUNDS_MICROS.map(|bound| f64::from(bound) / (1e6 / units));
         Distribution {
-            within: bounds.into_iter().zip(self.within).collect(),
+            buckets: bounds.into_iter().zip(self.within).collect(),
             count: self.count,
             sum: self.sum.as_secs_f64() * units,
         }

@@ -48,10 +48,7 @@ use std::{fmt, sync::Arc};
 use self::{mapper::Mapped, registry::Registry, unknown_domains::UnknownDomains};
 
 pub use self::{
-    gauges::{
-        Distribution, Gauges, LocalCacheGauges, PoolGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges,
-        XdsGauges,
-    },
+    gauges::{Gauges, LocalCacheGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges},
     histogram::Histogram,
     names::{Kind, Metric, documentation},
     prometheus::CONTENT_TYPE,

@@ -11,10 +11,10 @@ use ::prometheus::{
 
 use super::{
     flat::{self, Single, Value},
-    gauges::Distribution,
     histogram::Snapshot,
     names::{Kind, Metric},
 };
+use crate::store::Distribution;
 
 /// The page so far.
 #[derive(Default)]
@@ -169,7 +169,7 @@ fn histogram(values: &Distribution) -> Histogram {
         bucket
     };
     let mut histogram = Histogram::default();
-    histogram.set_bucket(values.within.iter().map(bucket).collect());
+    histogram.set_bucket(values.buckets.iter().map(bucket).collect());
     histogram.set_sample_count(values.count);
     histogram.set_sample_sum(values.sum);
     histogram

@@ -7,16 +7,17 @@ use ::prometheus::proto::Metric as Sample;
 
 use super::{
     Exposition, Stats,
-    gauges::{
-        Gauges, LocalCacheGauges, PoolGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges,
-    },
+    gauges::{Gauges, LocalCacheGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges},
     labels::Labels,
     names::{self, Metric},
     page::{Page, count, describe, family, labelled},
     rule::RuleCounter,
     service::{Method, Refusal, ServiceStats, StoreFailure},
 };
-use crate::rules::OnStoreFailure;
+use crate::{
+    rules::OnStoreFailure,
+    store::{PoolUsage, StoreKind},
+};
 
 /// What the page is called in HTTP's `Content-Type`.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -52,7 +53,6 @@ pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
     service(page, &stats.service);
     gauges.local_cache.iter().for_each(|cache| local_cache(page, cache));
     pools(page, &gauges.pools);
-    gauges.memcached.iter().for_each(|pool| memcached(page, pool));
     store_failures(page, &stats.service);
     program(page);
     bounds(page, stats);
@@ -138,10 +138,20 @@ fn local_cache(page: &mut Page, cache: &LocalCacheGauges) {
     page.value(&names::LOCAL_CACHE_EVACUATED, cache.evacuated);
 }
 
+fn pools(page: &mut Page, pools: &[PoolUsage]) {
+    let (of_memcached, of_redis): (Vec<_>, Vec<_>) =
+        pools.iter().partition(|pool| pool.kind == StoreKind::Memcached);
+    redis(page, &of_redis);
+    for pool in of_memcached {
+        memcached(page, pool);
+    }
+}
+
 /// What the Go service tells of each Redis by a name of its own, then what is told by the label `pool`.
-fn pools(page: &mut Page, pools: &[PoolGauges]) {
+fn redis(page: &mut Page, pools: &[&PoolUsage]) {
+    let is_per_second = |pool: &PoolUsage| pool.kind == StoreKind::RedisPerSecond;
     for pool in pools {
-        let [active, total, local_close] = if pool.per_second {
+        let [active, total, local_close] = if is_per_second(pool) {
             [names::PER_SECOND_POOL_ACTIVE, names::PER_SECOND_POOL_TOTAL, names::PER_SECOND_POOL_LOCAL_CLOSE]
         } else {
             [names::POOL_ACTIVE, names::POOL_TOTAL, names::POOL_LOCAL_CLOSE]
@@ -150,9 +160,9 @@ fn pools(page: &mut Page, pools: &[PoolGauges]) {
         page.value(&total, pool.opened);
         page.value(&local_close, pool.closed);
     }
-    let name = |pool: &PoolGauges| if pool.per_second { "per_second" } else { "main" };
+    let name = |pool: &PoolUsage| if is_per_second(pool) { "per_second" } else { "main" };
     for (metric, value) in [
-        (names::REDIS_RECONNECTS, (|pool| pool.reconnects) as fn(&PoolGauges) -> u64),
+        (names::REDIS_RECONNECTS, (|pool| pool.reconnects) as fn(&PoolUsage) -> u64),
         (names::REDIS_BREAKERS_OPEN, |pool| pool.breakers_open),
         (names::REDIS_QUEUED, |pool| pool.queued),
         (names::REDIS_QUEUED_MAX, |pool| pool.max_queued),
@@ -167,7 +177,7 @@ fn pools(page: &mut Page, pools: &[PoolGauges]) {
     page.histograms(&names::REDIS_BATCH_CHECKS, sizes);
 }
 
-fn memcached(page: &mut Page, pool: &PoolGauges) {
+fn memcached(page: &mut Page, pool: &PoolUsage) {
     page.value(&names::MEMCACHED_CONNECTIONS, pool.connections);
     page.value(&names::MEMCACHED_CONNECTIONS_OPENED, pool.opened);
     page.value(&names::MEMCACHED_RECONNECTS, pool.reconnects);

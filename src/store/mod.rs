@@ -2,7 +2,8 @@
 //!
 //! The limiter plans the checks and reads their outcomes; a store counts and nothing else. The in-memory
 //! store answers at once; one across a network answers later and sees the whole request in one call, so
-//! that it can send many requests' checks together.
+//! that it can send many requests' checks together. `batch` is what it is asked, `usage` what it tells of
+//! itself.
 //!
 //! What the stores across a network share stands beside them: `wire` is a socket, with `tls` where it is
 //! asked for, `line` what goes over it; `failure`, `meters` and `pace` are for when it goes wrong.
@@ -11,23 +12,25 @@ pub mod memcached;
 pub mod memory;
 pub mod redis;
 
+mod batch;
 mod failure;
 mod line;
 mod meters;
 mod pace;
 mod random;
 mod tls;
+mod usage;
 mod wire;
 
-use std::{fmt, future::Future, ops::Range, pin::Pin, sync::Arc, time::Instant};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use smallvec::SmallVec;
+use crate::clock::Time;
 
-use crate::{
-    algorithm::{Hits, Verdict, fixed_window},
-    clock::Time,
-    rules::Limit,
-    table::Usage,
+use self::batch::looking;
+
+pub use self::{
+    batch::{Batch, Check, Counting, Outcome},
+    usage::{Distribution, PoolUsage, StoreKind, StoreUsage},
 };
 
 /// Counters, shared by all cores.
@@ -64,65 +67,6 @@ pub trait Store: Send + Sync {
     fn pools(&self) -> Vec<PoolUsage> {
         Vec::new()
     }
-}
-
-/// Servers of counters that are told apart in the statistics.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum StoreKind {
-    /// The Redis that holds all counters, or all but those of limits per second.
-    #[default]
-    Redis,
-    /// The Redis that holds the counters of limits per second alone.
-    RedisPerSecond,
-    /// All servers of memcached together.
-    Memcached,
-}
-
-/// How the connections to one Redis fare, or to the servers of memcached.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct PoolUsage {
-    /// Whose they are.
-    pub kind: StoreKind,
-    /// Connections that are open.
-    pub connections: u64,
-    /// Connections that were opened.
-    pub opened: u64,
-    /// Connections that this side closed.
-    pub closed: u64,
-    /// Connections that took the place of a lost one.
-    pub reconnects: u64,
-    /// Connections that are given up for now: nothing is asked of them until a probe is answered in time.
-    pub breakers_open: u64,
-    /// Checks that wait.
-    pub queued: u64,
-    /// Checks that may wait.
-    pub max_queued: u64,
-    /// Failures by kind, every kind.
-    pub errors: Vec<(&'static str, u64)>,
-    /// Seconds from sending a pipeline to its last answer.
-    pub operation_time: Distribution,
-    /// Checks that one pipeline carried.
-    pub batch_size: Distribution,
-}
-
-/// How many values were at most so large.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Distribution {
-    /// A bound, and how many values lie within it.
-    pub buckets: Vec<(f64, u64)>,
-    /// How many values there were.
-    pub count: u64,
-    /// Their sum.
-    pub sum: f64,
-}
-
-/// How full a store in this process is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StoreUsage {
-    /// What is held, and what has gone.
-    pub held: Usage,
-    /// The bound on keys.
-    pub max_keys: usize,
 }
 
 /// The answer of a store: at once, or when it has heard from elsewhere.
@@ -183,136 +127,3 @@ impl fmt::Display for StoreError {
 }
 
 impl std::error::Error for StoreError {}
-
-/// The checks of one request.
-#[derive(Debug, Default)]
-pub struct Batch<'r> {
-    /// The keys of all checks, one behind the other, so that a request costs one allocation.
-    keys: String,
-    checks: SmallVec<[Check<'r>; 4]>,
-    /// What is added when a check is or would be over its limit.
-    pub counting: Counting,
-    /// When an answer is of no use to the caller any more, where that is known.
-    pub until: Option<Instant>,
-}
-
-/// Whether a refused request counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Counting {
-    /// Every hit counts, also those of a request that is refused.
-    #[default]
-    Always,
-    /// When a check would go over its limit, only such checks count; the others look.
-    StopWhenOver,
-    /// Every check looks: one that is not in the batch is known to be over.
-    Look,
-}
-
-/// One counter that is asked, and what it says.
-#[derive(Clone, Debug)]
-pub struct Check<'r> {
-    key: Range<usize>,
-    /// What is held against the counter.
-    pub limit: &'r Limit,
-    /// What is added to it.
-    pub hits: Hits,
-    /// What it says; set by the store.
-    pub outcome: Outcome,
-}
-
-/// What a counter says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// A fixed window's count afterwards.
-    Counted(u64),
-    /// The verdict of any other algorithm.
-    Judged(Verdict),
-}
-
-impl<'r> Batch<'r> {
-    /// A batch that puts its keys behind what `keys` holds.
-    #[must_use]
-    pub fn with_space(keys: String) -> Self {
-        Self { keys, ..Self::default() }
-    }
-
-    /// Space for a key, to be written behind what is there and handed to [`push`](Self::push).
-    pub fn keys(&mut self) -> &mut String {
-        &mut self.keys
-    }
-
-    /// Adds a check whose key was written from `start` on, and returns its place.
-    pub fn push(&mut self, start: usize, limit: &'r Limit, hits: Hits) -> usize {
-        self.checks.push(Check { key: start..self.keys.len(), limit, hits, outcome: Outcome::Counted(0) });
-        self.checks.len() - 1
-    }
-
-    /// The counter's key of a check.
-    #[must_use]
-    pub fn key(&self, check: &Check<'_>) -> &str {
-        self.keys.get(check.key.clone()).unwrap_or_default()
-    }
-
-    /// The checks in the order in which they were added.
-    #[must_use]
-    pub fn checks(&self) -> &[Check<'r>] {
-        &self.checks
-    }
-
-    /// Keeps the checks for which `keep` holds; each is asked about once, in order.
-    pub fn retain(&mut self, mut keep: impl FnMut(&str, &Check<'r>) -> bool) {
-        let Self { keys, checks, .. } = self;
-        checks.retain(|check| keep(keys.get(check.key.clone()).unwrap_or_default(), check));
-    }
-
-    /// True when there is nothing to ask.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.checks.is_empty()
-    }
-
-    /// Sets the outcome of the check at this place.
-    pub fn set(&mut self, place: usize, outcome: Outcome) {
-        if let Some(check) = self.checks.get_mut(place) {
-            check.outcome = outcome;
-        }
-    }
-
-    /// Sets each outcome to what `outcome` makes of the check and its key.
-    pub fn answer(&mut self, mut outcome: impl FnMut(&str, &Check<'r>) -> Outcome) {
-        for check in &mut self.checks {
-            let key = self.keys.get(check.key.clone()).unwrap_or_default();
-            check.outcome = outcome(key, check);
-        }
-    }
-}
-
-/// Hits that are not to be counted; what is given back is given back all the same.
-fn looking(hits: Hits) -> Hits {
-    match hits {
-        Hits::Take(_) => Hits::Take(0),
-        Hits::GiveBack(_) => hits,
-    }
-}
-
-impl Check<'_> {
-    /// True when it was not within the limit.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        match self.outcome {
-            Outcome::Counted(after) => after > u64::from(self.limit.requests_per_unit),
-            Outcome::Judged(verdict) => !verdict.admitted,
-        }
-    }
-
-    /// True when these hits would not be within the limit, given what was seen by a look without any.
-    #[must_use]
-    pub fn would_be_over(&self, seen: Outcome) -> bool {
-        match seen {
-            Outcome::Counted(now) => {
-                fixed_window::count(now, self.hits) > u64::from(self.limit.requests_per_unit)
-            }
-            Outcome::Judged(seen) => self.hits.taken() > u64::from(seen.remaining),
-        }
-    }
-}

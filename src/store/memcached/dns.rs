@@ -1,7 +1,7 @@
 //! One question of the domain name system, for the servers of a service (SRV records), and its answer.
 //!
 //! Written here because it is the only thing that is asked of name servers and not of the system: a resolver's
-//! crate would bring some thirty others along. Nothing here does I/O; `name_servers` asks.
+//! crate would bring some thirty others along. Nothing here does I/O; `lookup` asks.
 
 /// What is asked for: the servers of a service, in the internet.
 const SRV: u16 = 33;

@@ -2,13 +2,14 @@
 //!
 //! Reading order: a request's checks are `route`d, each to a `lane` of the `servers` that owns its key, under
 //! the `name` that memcached takes; a lane is one connection and what waits for it, and makes a `bundle` of it:
-//! one pipeline. `dialer` connects and greets, `reply` is what is answered. `name_servers` and `dns` find the
-//! servers where they are not named one by one.
+//! one pipeline. `dialer` connects and greets, `reply` is what is answered. Servers that are not named one by
+//! one are looked up: `name_servers` says whom to ask, `lookup` asks, `dns` is what is said.
 
 mod bundle;
 mod dialer;
 mod dns;
 mod lane;
+mod lookup;
 mod name;
 mod name_servers;
 mod reply;

@@ -49,14 +49,7 @@ impl MemcachedStore {
     pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
         let asked = self.ask(batch, now, |_, _| Hits::Take(0))?;
         self.hear(batch, asked).await?;
-        let over: SmallVec<[bool; 8]> =
-            batch.checks().iter().map(|check| check.would_be_over(check.outcome)).collect();
-        let any_over = over.contains(&true);
-        let hits = |place: usize, check: &Check<'_>| match over.get(place) {
-            Some(false) if any_over => looking(check.hits),
-            _ => check.hits,
-        };
-        let asked = self.ask(batch, now, hits)?;
+        let asked = self.ask(batch, now, batch.hits_after_look())?;
         self.hear(batch, asked).await
     }
 

@@ -48,17 +48,16 @@ impl MemoryStore {
             states: self.states.lock(keys.iter().copied()),
             logs: self.logs.lock(logs.map(|(_, key)| *key)),
         };
-        let mut would_be_over = |(check, key): (&Check<'_>, &Key)| {
-            check.would_be_over(count(&mut held, *key, check, Hits::Take(0), now))
+        let mut count_each = |batch: &mut Batch<'_>, hits: &dyn Fn(usize, &Check<'_>) -> Hits| {
+            let mut each = keys.iter().enumerate();
+            batch.answer(|_, check| match each.next() {
+                Some((place, key)) => count(&mut held, *key, check, hits(place, check), now),
+                None => check.outcome,
+            });
         };
-        let over: SmallVec<[bool; 8]> = batch.checks().iter().zip(&keys).map(&mut would_be_over).collect();
-        let any_over = over.contains(&true);
-        let mut each = keys.into_iter().zip(over);
-        batch.answer(|_, check| {
-            let Some((key, over)) = each.next() else { return check.outcome };
-            let hits = if any_over && !over { looking(check.hits) } else { check.hits };
-            count(&mut held, key, check, hits, now)
-        });
+        count_each(batch, &|_, _| Hits::Take(0));
+        let hits = batch.hits_after_look();
+        count_each(batch, &hits);
     }
 }
 

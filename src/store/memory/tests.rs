@@ -36,7 +36,8 @@ fn ask(
     checks: &[(&str, &Limit, Hits)],
     now: Time,
 ) -> Vec<(Outcome, bool)> {
-    let mut batch = Batch { counting, ..Batch::default() };
+    let mut batch = Batch::with_space(String::new());
+    batch.counting = counting;
     for (name, limit, hits) in checks {
         let start = batch.keys().len();
         batch.keys().push_str(&key(name, limit, now));

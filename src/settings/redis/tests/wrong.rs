@@ -2,9 +2,15 @@
 
 use super::{super::*, Backend, problems, read, warnings};
 
+/// Holds that an environment is refused for this variable alone, in these words.
+fn is_refused(set: &[(&str, &str)], name: &str, told: &str) {
+    let problems = problems(set);
+    assert_eq!(problems.len(), 1, "{set:?}: {problems:?}");
+    assert!(problems[0].starts_with(name) && problems[0].contains(told), "{set:?}: {problems:?}");
+}
+
 #[test]
-fn what_cannot_be_is_refused_with_what_to_do() {
-    let tls = ("REDIS_TLS", "true");
+fn a_place_that_cannot_be_is_refused_with_what_to_do() {
     for (set, name, told) in [
         (&[("BACKEND_TYPE", "redis")][..], "REDIS_URL", "default is /var/run/nutcracker/ratelimit.sock"),
         (&[("REDIS_SOCKET_TYPE", "tcp")], "REDIS_URL", "accepted is host:port"),
@@ -24,7 +30,16 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "/r.sock")], "REDIS_URL", "over TCP"),
         (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", ",")], "REDIS_URL", "at least one server"),
         (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "redis://a/1")], "REDIS_URL", "database 0 alone"),
-        (&[("REDIS_URL", "/r.sock"), tls], "REDIS_TLS", "speaks no TLS"),
+    ] {
+        is_refused(set, name, told);
+    }
+}
+
+#[test]
+fn what_cannot_be_besides_is_refused_with_what_to_do() {
+    let tls = ("REDIS_TLS", "true");
+    for (set, name, told) in [
+        (&[("REDIS_URL", "/r.sock"), tls][..], "REDIS_TLS", "speaks no TLS"),
         (&[("REDIS_URL", "a:1"), tls, ("REDIS_TLS_CACERT", "/ca")], "REDIS_TLS_CACERT", "is it mounted?"),
         (
             &[("REDIS_URL", "rediss://a"), ("REDIS_TLS_CLIENT_CERT", "/tls/c")],
@@ -61,9 +76,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
         ),
         (&[("REDIS_URL", "a:1"), ("REDIS_PIPELINE_LIMIT", "many")], "REDIS_PIPELINE_LIMIT", "a whole number"),
     ] {
-        let problems = problems(set);
-        assert_eq!(problems.len(), 1, "{set:?}: {problems:?}");
-        assert!(problems[0].starts_with(name) && problems[0].contains(told), "{set:?}: {problems:?}");
+        is_refused(set, name, told);
     }
 }
 

@@ -1,16 +1,13 @@
 //! Sentinels and clusters that say what a test wants, and change their minds.
 
-use std::{
-    sync::atomic::{AtomicUsize, Ordering},
-    time::{Duration, Instant},
-};
+mod oracle;
+
+use std::time::{Duration, Instant};
 
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpListener,
     time::{sleep, timeout},
 };
-use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
 use super::*;
 use crate::{
@@ -18,100 +15,11 @@ use crate::{
         HostPort,
         redis::{RedisTls, Secret},
     },
-    store::{
-        redis::resp::{self, Reply},
-        tls::tests::Authority,
-    },
+    store::tls::tests::Authority,
 };
+use oracle::{Oracle, halves, master};
 
 const SOON: Duration = Duration::from_secs(10);
-
-/// Tells of masters. While it has no answer it closes what it is asked on.
-#[derive(Clone)]
-struct Oracle {
-    address: HostPort,
-    answer: Arc<Mutex<Option<String>>>,
-    asked: Arc<AtomicUsize>,
-}
-
-impl Oracle {
-    async fn new(password: Option<&'static str>, tls: Option<Arc<ServerConfig>>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = HostPort { host: "127.0.0.1".to_owned(), port: listener.local_addr().unwrap().port() };
-        let oracle = Self { address, answer: Arc::default(), asked: Arc::default() };
-        let speaker = oracle.clone();
-        tokio::spawn(async move {
-            loop {
-                let (socket, _) = listener.accept().await.unwrap();
-                let (speaker, tls) = (speaker.clone(), tls.clone());
-                tokio::spawn(async move {
-                    match tls {
-                        None => speaker.speak(socket, password).await,
-                        Some(config) => {
-                            let socket = TlsAcceptor::from(config).accept(socket).await.unwrap();
-                            speaker.speak(socket, password).await;
-                        }
-                    }
-                });
-            }
-        });
-        oracle
-    }
-
-    async fn speak(&self, mut socket: impl AsyncRead + AsyncWrite + Unpin, password: Option<&str>) {
-        let (mut unread, mut trusted) = (Vec::new(), password.is_none());
-        while let Ok(1..) = socket.read_buf(&mut unread).await {
-            while let Ok(Some((Reply::List(words), length))) = resp::read(&unread) {
-                unread.drain(..length);
-                let words: Vec<_> = words.into_iter().map(word).collect();
-                let answer = match &*words[0] {
-                    "AUTH" if words.last().map(String::as_str) == password => {
-                        trusted = true;
-                        "+OK\r\n".to_owned()
-                    }
-                    "AUTH" => "-WRONGPASS invalid username-password pair\r\n".to_owned(),
-                    _ if !trusted => "-NOAUTH Authentication required.\r\n".to_owned(),
-                    "SENTINEL" | "CLUSTER" => {
-                        self.asked.fetch_add(1, Ordering::Relaxed);
-                        let Some(answer) = self.answer.lock().unwrap().clone() else { return };
-                        answer
-                    }
-                    // As sentinels say it to UNWATCH.
-                    other => format!("-ERR unknown command '{other}'\r\n"),
-                };
-                if socket.write_all(answer.as_bytes()).await.is_err() {
-                    return;
-                }
-            }
-        }
-    }
-
-    fn says(&self, answer: impl Into<Option<String>>) {
-        *self.answer.lock().unwrap() = answer.into();
-    }
-
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
-    }
-}
-
-fn word(reply: Reply) -> String {
-    match reply {
-        Reply::Text(text) => String::from_utf8(text).unwrap(),
-        other => panic!("a command of {other:?}"),
-    }
-}
-
-fn master(port: u16) -> String {
-    format!("*2\r\n$8\r\n10.0.0.1\r\n${}\r\n{port}\r\n", port.to_string().len())
-}
-
-/// All slots below `border` belong to one, the rest to another.
-fn halves(border: u16, one: &HostPort, other: &HostPort) -> String {
-    let node = |node: &HostPort| format!("*2\r\n${}\r\n{}\r\n:{}\r\n", node.host.len(), node.host, node.port);
-    let (one, other, last) = (node(one), node(other), border - 1);
-    format!("*2\r\n*3\r\n:0\r\n:{last}\r\n{one}*3\r\n:{border}\r\n:16383\r\n{other}")
-}
 
 fn pool(servers: RedisServers) -> RedisPool {
     RedisPool {

@@ -1,0 +1,68 @@
+//! Where statistics are sent.
+
+use super::{
+    super::{
+        sinks::{SinkAddress, Statsd},
+        *,
+    },
+    problems, settings,
+};
+
+#[test]
+fn statsd_is_the_default_where_nothing_else_was_asked_for() {
+    let statsd = |set: &[(&str, &str)]| settings(set).stats.sinks.statsd;
+    let usual = SinkAddress::Tcp(HostPort { host: "localhost".into(), port: 8125 });
+    assert_eq!(statsd(&[]), Some(Statsd { address: usual.clone(), is_asked_for: false }));
+    assert_eq!(statsd(&[("USE_STATSD", "true")]), Some(Statsd { address: usual, is_asked_for: true }));
+    for set in
+        [("USE_STATSD", "false"), ("USE_PROMETHEUS", "true"), ("USE_DOG_STATSD", "1"), ("DISABLE_STATS", "t")]
+    {
+        assert_eq!(statsd(&[set]), None, "{set:?}");
+    }
+    let both =
+        settings(&[("USE_STATSD", "true"), ("USE_DOG_STATSD", "true"), ("USE_PROMETHEUS", "true")]).stats;
+    assert!(both.sinks.statsd.is_some() && both.sinks.dog.is_some() && both.prometheus.is_some());
+}
+
+#[test]
+fn sinks_are_found_where_they_are_said_to_be() {
+    let host = |port| HostPort { host: "agent".into(), port };
+    let at = [("STATSD_HOST", "agent"), ("STATSD_PORT", "9")];
+    let statsd = |protocol| {
+        let set = [&at[..], &[("STATSD_PROTOCOL", protocol)]].concat();
+        settings(&set).stats.sinks.statsd.unwrap().address
+    };
+    assert_eq!(statsd("tcp"), SinkAddress::Tcp(host(9)));
+    assert_eq!(statsd("udp"), SinkAddress::Udp(host(9)));
+    assert_eq!(statsd("/run/statsd"), SinkAddress::Unix("/run/statsd".into()));
+    let dog = |address| {
+        let set = [&at[..], &[("USE_DOG_STATSD", "true"), ("DOG_STATSD_ADDR", address)]].concat();
+        settings(&set).stats.sinks.dog.unwrap().address
+    };
+    assert_eq!(dog(""), SinkAddress::Udp(host(9)));
+    assert_eq!(dog("agent:7"), SinkAddress::Udp(host(7)));
+    assert_eq!(dog("unix:///run/dsd.socket"), SinkAddress::Unix("/run/dsd.socket".into()));
+    for (name, value) in [
+        ("STATSD_PROTOCOL", "sctp"),
+        ("DOG_STATSD_ADDR", "agent"),
+        ("EXTRA_TAGS", "a=b"),
+        ("STATS_FLUSH_INTERVAL", "0s"),
+    ] {
+        let problems = problems(&[(name, value)]);
+        assert!(problems.len() == 1 && problems[0].starts_with(name), "{problems:?}");
+    }
+}
+
+#[test]
+fn a_mogrifier_is_refused_with_the_variable_at_fault() {
+    let dog = [("USE_DOG_STATSD", "true"), ("USE_DOG_STATSD_MOGRIFIERS", "HITS")];
+    let hits = |part: &'static str, value| [&dog[..], &[(part, value)]].concat();
+    for (set, told) in [
+        (dog.to_vec(), "DOG_STATSD_MOGRIFIER_HITS_PATTERN is not set"),
+        (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "("), "is no regular expression: unclosed group"),
+        (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "a"), "DOG_STATSD_MOGRIFIER_HITS_NAME is not set"),
+    ] {
+        let problems = problems(&set);
+        assert!(problems.len() == 1 && problems[0].contains(told), "{problems:?}");
+    }
+}

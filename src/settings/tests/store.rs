@@ -1,0 +1,48 @@
+//! Which store counts, and what becomes of requests when it is lost.
+
+use super::{super::*, problems, read, settings, warnings};
+
+#[test]
+fn memcached_is_asked_for_by_the_backends_type_alone() {
+    let host = ("MEMCACHE_HOST_PORT", "memcached:11211");
+    let warned = warnings(&[host]);
+    assert_eq!(warned, ["BACKEND_TYPE: is not memcache, so that these do nothing: MEMCACHE_HOST_PORT"]);
+    assert_eq!(warnings(&[host, ("BACKEND_TYPE", "memory")]), [""; 0]);
+    let asked_for = [host, ("BACKEND_TYPE", "memcache")];
+    assert!(matches!(settings(&asked_for).store.chosen, Backend::Memcached(_)));
+    assert_eq!(warnings(&asked_for), [""; 0]);
+}
+
+#[test]
+fn anything_said_of_redis_asks_for_it() {
+    for var in vars::ALL.iter().filter(|var| var.name.starts_with("REDIS_")) {
+        let value = match var.default {
+            "" => "redis:6379",
+            default => default,
+        };
+        let alone = read(&[(var.name, value)]);
+        let told =
+            alone.map_err(|problems| problems.iter().map(|problem| problem.variable).collect::<Vec<_>>());
+        match told {
+            Ok((settings, _)) => assert!(matches!(settings.store.chosen, Backend::Redis(_)), "{}", var.name),
+            Err(told) => assert!(told.contains(&"REDIS_URL"), "{}: {told:?}", var.name),
+        }
+        assert_eq!(settings(&[(var.name, value), ("BACKEND_TYPE", "memory")]).store.chosen, Backend::Memory);
+    }
+    assert!(settings(&[("REDIS_PORT", "tcp://10.0.0.7:6379")]).store.by_default, "Kubernetes sets such");
+}
+
+#[test]
+fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
+    for (text, expected) in [
+        ("error", OnFailure::Error),
+        ("Allow", OnFailure::Allow),
+        ("DENY", OnFailure::Deny),
+        ("local", OnFailure::Local),
+    ] {
+        assert_eq!(settings(&[("STORE_FAILURE_POLICY", text)]).store.on_failure, expected);
+    }
+    let told = problems(&[("STORE_FAILURE_POLICY", "open")]);
+    let expected = "STORE_FAILURE_POLICY=\"open\": accepted is error, allow, deny or local, in any case";
+    assert_eq!(told, [expected]);
+}

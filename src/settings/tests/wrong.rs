@@ -1,0 +1,101 @@
+//! What is refused, and what is warned of.
+
+use super::{super::*, problems, read, warnings};
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let told = problems(&[
+        ("PORT", "http"),
+        ("GRPC_PORT", "65536"),
+        ("GRPC_MAX_CONNECTION_AGE", "24"),
+        ("SHADOW_MODE", "on"),
+        ("NEAR_LIMIT_RATIO", "NaN"),
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        ("LIMIT_RESET_HEADER", "Reset: "),
+        ("PROMETHEUS_PATH", "metrics"),
+        ("LOG_LEVEL", "loud"),
+        ("MEMORY_MAX_KEYS", "0"),
+        ("GRPC_MAX_CONCURRENT_STREAMS", "4294967296"),
+    ]);
+    assert_eq!(told.len(), 10, "{told:#?}");
+    let age = "GRPC_MAX_CONNECTION_AGE=\"24\": accepted is a duration such as 10s, 150us, 1h30m or 1.5h, \
+        in ns, us, ms, s, m and h; the unit is missing: 24s is in seconds";
+    assert!(told.contains(&age.to_owned()), "{told:#?}");
+    let port = "PORT=\"http\": accepted is a whole number from 0 to 65535";
+    assert!(told.contains(&port.to_owned()), "{told:#?}");
+}
+
+#[test]
+fn what_would_weaken_a_deployment_is_refused() {
+    for (name, value, told) in [
+        ("BACKEND_TYPE", "memcached", "write memcache"),
+        ("BACKEND_TYPE", "Memory", "accepted is redis, memcache or memory; write it in small letters"),
+        ("CONFIG_TYPE", "file", "capitals"),
+        ("GRPC_SERVER_USE_TLS", "yes", "write true"),
+    ] {
+        let problems = problems(&[(name, value)]);
+        assert_eq!(problems.len(), 1, "{name}={value}: {problems:?}");
+        assert!(problems[0].starts_with(name) && problems[0].contains(told), "{}", problems[0]);
+    }
+}
+
+#[test]
+fn what_does_nothing_is_warned_of() {
+    for (name, value) in [("EXTRA_TAGS", "a:b"), ("LOG_FORMAT", "logfmt")] {
+        let warnings = warnings(&[("USE_STATSD", "false"), (name, value)]);
+        assert!(warnings.len() == 1 && warnings[0].starts_with(name), "{warnings:?}");
+    }
+    for ratio in ["1.01", "-0.1"] {
+        assert_eq!(warnings(&[("NEAR_LIMIT_RATIO", ratio)]).len(), 1, "{ratio}");
+    }
+}
+
+#[test]
+fn two_of_our_listeners_on_one_port_are_refused() {
+    for (set, told) in [
+        (
+            &[("PORT", "8081")][..],
+            "GRPC_PORT=\"0.0.0.0:8081\": accepted is a port of its own; PORT has 0.0.0.0:8081 already",
+        ),
+        (&[("DEBUG_PORT", "8080"), ("DEBUG_HOST", "127.0.0.1")], "DEBUG_PORT"),
+        (&[("PROMETHEUS_ADDR", "127.0.0.1:6070")], "PROMETHEUS_ADDR"),
+    ] {
+        let problems = problems(set);
+        assert!(problems.len() == 1 && problems[0].starts_with(told), "{problems:?}");
+    }
+    let free = [("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0"), ("PROMETHEUS_ADDR", ":0")];
+    assert!(read(&free).is_ok());
+    assert!(read(&[("PROMETHEUS_ADDR", ":8080"), ("USE_PROMETHEUS", "false")]).is_ok());
+    assert!(read(&[("PROMETHEUS_ADDR", ":8080"), ("DISABLE_STATS", "true")]).is_ok());
+}
+
+#[test]
+fn any_value_in_any_variable_is_read_or_refused() {
+    let values = [
+        "",
+        " ",
+        "0",
+        "-1",
+        "1",
+        "x",
+        "true",
+        "9999999999999999999999",
+        "\u{0}",
+        "\u{fffd}",
+        ":",
+        "[",
+        "tcp://1.2.3.4:5",
+    ];
+    let around =
+        [("REDIS_URL", "redis:6379"), ("REDIS_PERSECOND", "true"), ("REDIS_PERSECOND_URL", "redis:6380")];
+    for var in vars::ALL {
+        for value in values {
+            // What TLS asks for beside itself.
+            let files = [("GRPC_SERVER_TLS_CERT", "c"), ("GRPC_SERVER_TLS_KEY", "k")];
+            let around = if var.name.starts_with("REDIS_") { &around[..] } else { &files };
+            if let Err(problems) = read(&[&[(var.name, value)], around].concat()) {
+                assert_eq!(problems[0].variable, var.name, "{value:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What a server answers that is no welcome.
+
+use super::*;
+
+/// Holds that this answer to the greeting is refused so, in these words.
+async fn is_refused(pool: &RedisPool, say: &'static [u8], kind: Kind, words: &[&str]) {
+    let server = server(PING, say, false, None).await;
+    let failure = failure(pool, &server.address, false).await;
+    assert_eq!(failure.kind, kind, "{failure}");
+    assert!(words.iter().all(|word| failure.message.contains(word)), "{failure}");
+}
+
+#[tokio::test]
+async fn a_refused_log_in_says_what_was_seen_and_what_to_do() {
+    let wanted = b"+OK\r\n-NOAUTH Authentication required.\r\n";
+    is_refused(&pool(), wanted, Kind::Auth, &["PING", "wants a password", "set REDIS_AUTH"]).await;
+    let cases: [(&'static [u8], &[&str]); 6] = [
+        (
+            b"-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+            &["WRONGPASS", "see REDIS_AUTH"],
+        ),
+        (b"-ERR invalid password\r\n", &["invalid password", "see REDIS_AUTH"]),
+        (b"-ERR Client sent AUTH, but no password is set\r\n", &["no password is set"]),
+        (
+            b"-ERR unknown command 'AUTH', with args beginning with: 'hunter2' \r\n",
+            &["unknown command 'AUTH'"],
+        ),
+        (b"-ERR what is hunter2?\r\n", &["not shown"]),
+        (
+            b"+OK\r\n+OK\r\n-NOPERM this user has no permissions to run the 'ping' command\r\n",
+            &["NOPERM", "ACL SETUSER"],
+        ),
+    ];
+    for (say, words) in cases {
+        is_refused(&with_password(None), say, Kind::Auth, words).await;
+    }
+}
+
+#[tokio::test]
+async fn whoever_does_not_serve_us_is_told_with_what_to_do() {
+    let full = b"-ERR max number of clients reached\r\n";
+    is_refused(&with_password(None), full, Kind::Other, &["maxclients", "REDIS_POOL_SIZE"]).await;
+    let database = RedisPool { database: 99, ..pool() };
+    let out_of_range = b"-ERR DB index is out of range\r\n";
+    is_refused(&database, out_of_range, Kind::Other, &["SELECT", "out of range", "REDIS_URL"]).await;
+    let cases: [(&'static [u8], Kind, &[&str]); 5] = [
+        (
+            b"+OK\r\n-LOADING Redis is loading the dataset in memory\r\n",
+            Kind::Loading,
+            &["LOADING", "until it is ready"],
+        ),
+        (
+            b"-DENIED Redis is running in protected mode because protected mode is enabled\r\n-DENIED x\r\n",
+            Kind::Other,
+            &["DENIED"],
+        ),
+        (b"", Kind::Lost, &["closed", "REDIS_TLS=true"]),
+        (b"+OK\r\n", Kind::Lost, &["closed", "PING"]),
+        (b"+OK\r\n*2\r\n:1\r\n", Kind::Lost, &["closed"]),
+    ];
+    for (say, kind, words) in cases {
+        is_refused(&pool(), say, kind, words).await;
+    }
+}
+
+#[tokio::test]
+async fn whoever_speaks_otherwise_than_redis_is_shown_with_what_was_said() {
+    let auth = with_password(None);
+    is_refused(&auth, b"*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n", Kind::Garbage, &["something else"]).await;
+    is_refused(&auth, b"you said AUTH hunter2\r\n", Kind::Garbage, &["what we said"]).await;
+    let cases: [(&'static [u8], &[&str]); 5] = [
+        (b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", &["HTTP/1.1 400 Bad Request", "REDIS_URL"]),
+        (b"ERROR\r\n", &["\"ERROR\\r\\n\""]),
+        (b"\x15\x03\x03\0\x02\x02\x46", &["TLS", "REDIS_TLS=true"]),
+        (b"+OK\r\n:1\r\n", &["something else", "PING"]),
+        (b"+OK\r\n+PONG\r\n+PONG\r\n", &["more than was asked"]),
+    ];
+    for (say, words) in cases {
+        is_refused(&pool(), say, Kind::Garbage, words).await;
+    }
+}
+
+#[tokio::test]
+async fn only_a_master_is_taken_where_one_is_needed() {
+    for (say, kind, word) in [
+        (
+            &b"+OK\r\n+PONG\r\n*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.2\r\n:6379\r\n$9\r\nconnected\r\n:7\r\n"[..],
+            Some(Kind::ReadOnly),
+            "replica of 10.0.0.2:6379",
+        ),
+        (b"+OK\r\n+PONG\r\n*2\r\n$8\r\nsentinel\r\n*0\r\n", Some(Kind::Garbage), "REDIS_TYPE=SENTINEL"),
+        (b"+OK\r\n+PONG\r\n*0\r\n", Some(Kind::Garbage), "ROLE"),
+        (b"+OK\r\n+PONG\r\n-LOADING x\r\n", Some(Kind::Loading), "ROLE"),
+        (b"+OK\r\n+PONG\r\n-NOPERM no permissions to run 'role'\r\n", None, ""),
+        (b"+OK\r\n+PONG\r\n-ERR unknown command 'ROLE'\r\n", None, ""),
+    ] {
+        let server = server(ROLE, say, true, None).await;
+        let dialled = dialer(&pool()).dial(&server.address, true).await;
+        assert_eq!(dialled.as_ref().err().map(|failure| failure.kind), kind);
+        assert!(dialled.err().is_none_or(|failure| failure.message.contains(word)));
+    }
+}

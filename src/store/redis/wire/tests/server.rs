@@ -1,0 +1,61 @@
+//! A server for one connection, which says what a test wants.
+
+use std::sync::Arc;
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpListener,
+    task::JoinHandle,
+};
+use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+
+use crate::settings::{HostPort, redis::RedisAddress};
+
+/// A server for one connection.
+pub(super) struct Server {
+    pub(super) address: RedisAddress,
+    /// Ends with what was heard.
+    pub(super) heard: JoinHandle<Vec<u8>>,
+}
+
+/// Hears until something ends with `until`, says `say`, and closes unless it `stays`.
+pub(super) async fn talk(
+    mut socket: impl AsyncRead + AsyncWrite + Unpin,
+    until: &[u8],
+    say: &[u8],
+    stays: bool,
+) -> Vec<u8> {
+    let mut heard = Vec::new();
+    while let Ok(1..) = socket.read_buf(&mut heard).await {
+        if heard.ends_with(until) {
+            let _ = socket.write_all(say).await;
+            if stays {
+                let _ = socket.read_to_end(&mut heard).await;
+            }
+            break;
+        }
+    }
+    let _ = socket.shutdown().await;
+    heard
+}
+
+pub(super) async fn server(
+    until: &'static [u8],
+    say: &'static [u8],
+    stays: bool,
+    tls: Option<Arc<ServerConfig>>,
+) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let heard = tokio::spawn(async move {
+        let (socket, _) = listener.accept().await.unwrap();
+        match tls {
+            None => talk(socket, until, say, stays).await,
+            Some(config) => match TlsAcceptor::from(config).accept(socket).await {
+                Ok(socket) => talk(socket, until, say, stays).await,
+                Err(_) => Vec::new(),
+            },
+        }
+    });
+    Server { address: RedisAddress::Tcp(HostPort { host: "127.0.0.1".to_owned(), port }), heard }
+}
