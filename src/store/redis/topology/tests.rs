@@ -18,10 +18,8 @@ use crate::{
         HostPort,
         redis::{RedisTls, Secret},
     },
-    store::{
-        redis::resp::{self, Reply},
-        tls::tests::Authority,
-    },
+    store::redis::resp::{self, Reply},
+    tls::tests::Authority,
 };
 
 const SOON: Duration = Duration::from_secs(10);

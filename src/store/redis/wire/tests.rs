@@ -18,7 +18,8 @@ use crate::{
         HostPort,
         redis::{Credentials, RedisTls, Secret},
     },
-    store::{failure::Kind, tls::tests::Authority},
+    store::failure::Kind,
+    tls::tests::Authority,
 };
 
 const BOUND: Duration = Duration::from_secs(5);
