@@ -35,7 +35,7 @@ pub async fn over(
     endpoint.connect_with_connector(Once(Some(socket))).await
 }
 
-/// Hands out one connection, once.
+/// Hands out one connection, once: tonic asks for another when it is used after its end.
 struct Once(Option<Socket>);
 
 impl Service<Uri> for Once {
@@ -48,6 +48,7 @@ impl Service<Uri> for Once {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        ready(self.0.take().map(TokioIo::new).ok_or_else(|| io::ErrorKind::NotConnected.into()))
+        let ended = || io::Error::new(io::ErrorKind::NotConnected, "the connection has ended");
+        ready(self.0.take().map(TokioIo::new).ok_or_else(ended))
     }
 }
