@@ -8,9 +8,11 @@
 //! In reading order: [`rules`] are what is asked for and [`source`] is where they come from;
 //! [`algorithm`], [`table`] and [`store`] count; [`limiter`] decides, and refuses in the words of a
 //! [`template`]; [`stats`] and [`spans`] tell; [`server`] is the edge; [`settings`], [`app`] and [`cli`] put it together.
+//! To the servers that are asked [`tls`] is spoken, and gRPC over a [`channel`].
 
 pub mod algorithm;
 pub mod app;
+pub mod channel;
 pub mod cli;
 pub mod clock;
 pub mod limiter;
@@ -27,3 +29,4 @@ pub mod store;
 pub mod table;
 pub mod telemetry;
 pub mod template;
+pub mod tls;

@@ -18,6 +18,7 @@ use crate::support::{
     server::Setup,
 };
 
+mod command;
 mod refusals;
 mod rotation;
 mod starts;

@@ -17,17 +17,16 @@ use tokio::{
     net::{TcpStream, UnixStream, lookup_host},
     time::{Instant, timeout_at},
 };
-use tokio_rustls::{
-    TlsConnector,
-    client::TlsStream,
-    rustls::{self, pki_types::ServerName},
-};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::{
     failure::{Failure, Kind},
-    tls::{self, Words},
+    tls::Words,
 };
-use crate::settings::{HostPort, ServerAddress};
+use crate::{
+    settings::{HostPort, ServerAddress},
+    tls,
+};
 
 /// A connection is asked for a sign of life when it was silent for so long: address translators on the way
 /// forget it after some minutes.
@@ -123,16 +122,11 @@ impl Connector {
     }
 
     async fn secure(&self, tls: &TlsConnector, host: &str, socket: TcpStream) -> Result<Wire, Failure> {
-        // The zone of an IPv6 address is this machine's own affair, and stands in no certificate; nor does
-        // the dot that ends a name in full.
-        let bare = host.split('%').next().unwrap_or(host).trim_end_matches('.');
-        let name = ServerName::try_from(bare.to_owned()).map_err(|_| {
-            Failure::new(Kind::Tls, format!("{bare:?} is no name that a certificate can hold"))
-        })?;
+        let name = tls::server_name(host).map_err(|why| Failure::new(Kind::Tls, why))?;
         match tls.connect(name, socket).await {
             Ok(stream) => Ok(Wire::Tls(Box::new(stream))),
             Err(error) => {
-                let failure = self.lost(&error, &Step::Secure, self.words.without);
+                let failure = self.lost(&error, &Step::Secure, self.words.tls.plain_text);
                 Err(Failure { kind: Kind::Tls, ..failure })
             }
         }
@@ -151,7 +145,7 @@ impl Connector {
         let advice = match step {
             Step::Resolve => "is the name server well?",
             Step::Connect => "is the way there open, and the address right?",
-            Step::Secure => self.words.without,
+            Step::Secure => self.words.tls.plain_text,
         };
         self.timed_out(&step, advice)
     }
@@ -168,8 +162,8 @@ impl Connector {
 
     /// What the end of a connection means.
     pub(super) fn lost(&self, error: &io::Error, step: &dyn fmt::Display, advice: &str) -> Failure {
-        if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            return Failure::new(Kind::Tls, format!("TLS failed: {}", tls::explain(error, self.words)));
+        if let Some(why) = tls::explain(error, &self.words.tls) {
+            return Failure::new(Kind::Tls, format!("TLS failed: {why}"));
         }
         let message = match error.kind() {
             io::ErrorKind::UnexpectedEof => format!("it closed the connection at {step}; {advice}"),

@@ -8,7 +8,7 @@ use std::{path::Path, sync::Arc};
 use tokio_rustls::rustls::{
     RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+    pki_types::{CertificateDer, ServerName},
     server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::{CertifiedKey, SigningKey, SingleCertAndKey},
 };
@@ -17,12 +17,8 @@ use x509_cert::{
     der::{Decode as _, Encode as _},
 };
 
-use super::{
-    Options,
-    clients::Named,
-    files::{Contents, Files},
-};
-use crate::clock::Time;
+use super::{Contents, Files, Options, clients::Named};
+use crate::{clock::Time, tls::pem};
 
 /// What is served to those who connect.
 pub(super) struct Material {
@@ -56,7 +52,8 @@ impl Material {
         };
         let chain = chain(&files.certificate)
             .map_err(|problem| told("GRPC_SERVER_TLS_CERT", &options.certificate, problem));
-        let key = key(&files.key, &provider)
+        let key = bytes(&files.key)
+            .and_then(|bytes| pem::key(bytes, &provider))
             .and_then(|key| match &chain {
                 Ok(chain) if !belong_together(chain, &*key) => Err(format!(
                     "is not the key of the certificate in GRPC_SERVER_TLS_CERT={}",
@@ -100,10 +97,9 @@ fn config(
 }
 
 fn chain(contents: &Contents) -> Result<Chain, String> {
-    let sent = certificates(contents)?;
-    let first = sent.first().ok_or("holds no certificate: a block BEGIN CERTIFICATE is wanted")?;
+    let sent = pem::chain(bytes(contents)?)?;
     let unreadable = |error| format!("holds a certificate that cannot be read: {error}");
-    let certificate = Certificate::from_der(first).map_err(unreadable)?.tbs_certificate;
+    let certificate = Certificate::from_der(&sent[0]).map_err(unreadable)?.tbs_certificate;
     let public_key = certificate.subject_public_key_info.to_der().map_err(unreadable)?;
     let (from, until) = (certificate.validity.not_before, certificate.validity.not_after);
     let moment = |time: &x509_cert::time::Time| Time::from_seconds(time.to_unix_duration().as_secs());
@@ -121,24 +117,6 @@ fn belong_together(chain: &Chain, key: &dyn SigningKey) -> bool {
     key.public_key().is_none_or(|public_key| public_key.as_ref() == chain.public_key)
 }
 
-fn key(contents: &Contents, provider: &CryptoProvider) -> Result<Arc<dyn SigningKey>, String> {
-    let bytes = contents.as_ref().map_err(Clone::clone)?;
-    // What the reader has to say is not told: it would quote the file.
-    let key = PrivateKeyDer::from_pem_slice(bytes).map_err(|_| {
-        let encrypted = b"BEGIN ENCRYPTED PRIVATE KEY";
-        if bytes.windows(encrypted.len()).any(|window| window == encrypted) {
-            "holds a key under a password; write it without: openssl pkey -in KEY -out NEW"
-        } else {
-            "holds no private key: a block BEGIN PRIVATE KEY is wanted (or RSA or EC before PRIVATE)"
-        }
-    })?;
-    provider.key_provider.load_private_key(key).map_err(|_| {
-        "holds a key that cannot be used: RSA with 2048 to 8192 bits, ECDSA with P-256 or P-384, and \
-         Ed25519 are taken"
-            .to_owned()
-    })
-}
-
 fn verifier(
     contents: &Contents,
     name: Option<&ServerName<'static>>,
@@ -146,7 +124,7 @@ fn verifier(
 ) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let mut roots = RootCertStore::empty();
     // As in the Go service, one that can be read is enough.
-    let (taken, _) = roots.add_parsable_certificates(certificates(contents)?);
+    let (taken, _) = roots.add_parsable_certificates(pem::certificates(bytes(contents)?)?);
     if taken == 0 {
         return Err("holds no certificate of an authority: a block BEGIN CERTIFICATE is wanted".to_owned());
     }
@@ -158,8 +136,6 @@ fn verifier(
     })
 }
 
-fn certificates(contents: &Contents) -> Result<Vec<CertificateDer<'static>>, String> {
-    let bytes = contents.as_ref().map_err(Clone::clone)?;
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(bytes).collect();
-    read.map_err(|_| "is no PEM: a block is not closed, or holds what is not base64".to_owned())
+fn bytes(contents: &Contents) -> Result<&[u8], String> {
+    contents.as_deref().map_err(Clone::clone)
 }

@@ -1,12 +1,11 @@
 //! TLS on the gRPC port: a certificate that is read again when it changes, and what is asked of clients.
 //!
 //! [`Tls`] is made once, by `app`, from checked files; [`Tls::look`] looks at them from then on and serves
-//! what they say now, if it can be served. `files` reads them, `material` makes of them what rustls
-//! needs, `clients` compares names, and `handshake` brings a connection to where HTTP/2 begins. A
-//! connection keeps what it began with; those that come later meet what is new.
+//! what they say now, if it can be served. `material` makes of them what rustls needs, `clients` compares
+//! names, and `handshake` brings a connection to where HTTP/2 begins. A connection keeps what it began with;
+//! those that come later meet what is new.
 
 mod clients;
-mod files;
 pub(super) mod handshake;
 mod material;
 #[cfg(test)]
@@ -26,13 +25,13 @@ use tokio_rustls::rustls::{ServerConfig, pki_types::ServerName};
 use tracing::{error, info, warn};
 
 use self::{
-    files::Files,
     handshake::Failures,
     material::{Lifetime, Material},
 };
 use crate::{
     clock::{Clock, Time},
     stats::TlsGauges,
+    tls::pem,
 };
 
 /// So often the files are looked at. By what they hold, not by what a file system tells of them: it tells
@@ -59,6 +58,18 @@ pub struct Clients {
     pub name: Option<ServerName<'static>>,
 }
 
+/// The files as they are now.
+#[derive(Hash)]
+struct Files {
+    certificate: Contents,
+    key: Contents,
+    /// None where clients are asked for nothing.
+    authorities: Option<Contents>,
+}
+
+/// The bytes of a file, or why there are none.
+type Contents = Result<Vec<u8>, String>;
+
 /// TLS as it is served now.
 pub struct Tls {
     options: Options,
@@ -83,6 +94,16 @@ struct State {
 
 /// Tells what was read from what is read later.
 type Digest = u64;
+
+impl Files {
+    fn read(options: &Options) -> Self {
+        Self {
+            certificate: pem::read(&options.certificate),
+            key: pem::read(&options.key),
+            authorities: options.clients.as_ref().map(|clients| pem::read(&clients.authorities)),
+        }
+    }
+}
 
 impl Tls {
     /// Reads the files for the first time.

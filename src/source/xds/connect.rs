@@ -3,30 +3,22 @@
 //! A channel is made of one connection and does not come back when it breaks: `client` connects anew, at its
 //! own pace, and with the certificates that are in the files by then.
 
-use std::{
-    future::{Ready, ready},
-    io,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
-use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
     time::timeout,
 };
-use tokio_rustls::{
-    TlsConnector,
-    rustls::{ClientConfig, pki_types::ServerName},
-};
+use tokio_rustls::{TlsConnector, rustls::ClientConfig};
 use tonic::transport::{Channel, Endpoint, Uri};
-use tower_service::Service;
 
 use super::tls;
-use crate::settings::groups::{Xds, XdsServer};
+use crate::{
+    channel::{self, Duplex, Socket},
+    settings::groups::{Xds, XdsServer},
+    tls::{explain, server_name},
+};
 
 /// How long it may take to connect, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,12 +32,6 @@ const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 #[cfg(not(any(target_os = "openbsd", target_os = "redox", target_os = "solaris", target_os = "windows")))]
 const TCP_KEEPALIVE_RETRIES: u32 = 3;
 
-/// Both ways of a connection.
-trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
-
-type Socket = Box<dyn Duplex>;
-
 /// Connects, or says why not and what to do.
 pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
     let tls = settings.tls.as_ref().map(tls::load).transpose()?;
@@ -53,10 +39,8 @@ pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
     let socket = timeout(CONNECT_TIMEOUT, open(&settings.server, tls, &host))
         .await
         .unwrap_or_else(|_| Err(format!("it cannot be reached: no connection within {CONNECT_TIMEOUT:?}")))?;
-    endpoint(settings, &host)?
-        .connect_with_connector(Once(Some(socket)))
-        .await
-        .map_err(|error| format!("it speaks no HTTP/2: {error}"))
+    let channel = channel::over(socket, origin(settings, &host)?, |endpoint| kept_alive(endpoint, settings));
+    channel.await.map_err(|error| format!("it speaks no HTTP/2: {error}"))
 }
 
 /// The name that the certificate must hold.
@@ -103,16 +87,16 @@ async fn shake_hands(
     host: &str,
 ) -> Result<Socket, String> {
     let Some(config) = tls else { return Ok(Box::new(socket)) };
-    let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-        format!(
-            "{host:?} is no name that a certificate can hold; set CONFIG_GRPC_XDS_SERVER_TLS_SAN to its own"
-        )
-    })?;
-    let secured = TlsConnector::from(config).connect(name, socket).await;
-    Ok(Box::new(secured.map_err(|error| tls::in_words(&error))?))
+    let name = server_name(host).map_err(|why| format!("{why}; {}", tls::WORDS.other_host))?;
+    let secured = TlsConnector::from(config).connect(name, socket).await.map_err(|error| {
+        let why = explain(&error, &tls::WORDS).unwrap_or_else(|| error.to_string());
+        format!("the TLS handshake failed: {why}")
+    });
+    Ok(Box::new(secured?))
 }
 
-fn endpoint(settings: &Xds, host: &str) -> Result<Endpoint, String> {
+/// Whom requests name as their server.
+fn origin(settings: &Xds, host: &str) -> Result<Uri, String> {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     // As gRPC for Go has it: the name that is verified, where there is one of its own.
     let authority = match (&settings.server, &settings.tls) {
@@ -120,33 +104,16 @@ fn endpoint(settings: &Xds, host: &str) -> Result<Endpoint, String> {
         (XdsServer::Tcp(address), None) => address.to_string(),
         _ => host.to_owned(),
     };
-    let origin: Uri = format!("{scheme}://{authority}")
-        .parse()
-        .map_err(|error| format!("{authority:?} is no host that HTTP can name: {error}"))?;
-    let endpoint = Endpoint::from_static("http://control-plane").origin(origin);
-    Ok(if settings.keepalive_interval.is_zero() {
-        endpoint
-    } else {
-        endpoint
-            .http2_keep_alive_interval(settings.keepalive_interval)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .keep_alive_while_idle(true)
-    })
+    let origin = format!("{scheme}://{authority}").parse();
+    origin.map_err(|error| format!("{authority:?} is no host that HTTP can name: {error}"))
 }
 
-/// Hands out one connection, once.
-struct Once(Option<Socket>);
-
-impl Service<Uri> for Once {
-    type Response = TokioIo<Socket>;
-    type Error = io::Error;
-    type Future = Ready<io::Result<Self::Response>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+fn kept_alive(endpoint: Endpoint, settings: &Xds) -> Endpoint {
+    if settings.keepalive_interval.is_zero() {
+        return endpoint;
     }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        ready(self.0.take().map(TokioIo::new).ok_or_else(|| io::ErrorKind::NotConnected.into()))
-    }
+    endpoint
+        .http2_keep_alive_interval(settings.keepalive_interval)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
 }

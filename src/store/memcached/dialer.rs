@@ -3,6 +3,8 @@
 //! A lane dials for itself whenever it has no connection. Every failure tells the address, the step, and which
 //! variable to look at.
 
+use std::sync::Arc;
+
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
@@ -17,16 +19,18 @@ use crate::{
         tls::{self, Words},
         wire::{Connector, Wire},
     },
+    tls::Words as Names,
 };
 
 /// What is said of TLS to memcached.
 static WORDS: Words = Words {
-    store: "memcached",
-    ca: "MEMCACHE_TLS_CACERT",
-    certificate: "MEMCACHE_TLS_CLIENT_CERT",
-    key: "MEMCACHE_TLS_CLIENT_KEY",
-    skip_hostname: "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
-    without: "if its port speaks plain text, unset MEMCACHE_TLS",
+    tls: Names {
+        ca: "MEMCACHE_TLS_CACERT",
+        certificate: "MEMCACHE_TLS_CLIENT_CERT",
+        key: "MEMCACHE_TLS_CLIENT_KEY",
+        other_host: "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=true takes a certificate of another host",
+        plain_text: "if its port speaks plain text, unset MEMCACHE_TLS",
+    },
     with: "if its port speaks TLS, set MEMCACHE_TLS=true",
 };
 
@@ -46,7 +50,7 @@ impl Dialer {
     pub(super) fn new(settings: &Memcached) -> Result<Self, Vec<String>> {
         let tls = settings.tls.as_ref().map(|tls| tls::load(tls, &WORDS)).transpose()?;
         let connector = Connector {
-            tls: tls.map(|tls| TlsConnector::from(tls.config)),
+            tls: tls.map(|tls| TlsConnector::from(Arc::new(tls.config))),
             words: &WORDS,
             bound: settings.connect_timeout,
             origin: match settings.servers {

@@ -123,11 +123,21 @@ mod tests {
         assert_eq!(sorted, ["10.0.0.1:1", "a.:1000", "a.:999", "b.:1"]);
     }
 
+    /// Both protocols on one port. One that is free for UDP may be taken for TCP.
+    async fn same_port() -> (UdpSocket, TcpListener) {
+        loop {
+            let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            match TcpListener::bind(udp.local_addr().unwrap()).await {
+                Ok(tcp) => return (udp, tcp),
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse),
+            }
+        }
+    }
+
     /// A name server that says what `tell` makes of a question, over UDP, and over TCP.
     async fn name_server(tell: impl Fn(&[u8], bool) -> Vec<u8> + Clone + Send + 'static) -> SocketAddr {
-        let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let (udp, tcp) = same_port().await;
         let address = udp.local_addr().unwrap();
-        let tcp = TcpListener::bind(address).await.unwrap();
         let over_tcp = tell.clone();
         tokio::spawn(async move {
             let mut buffer = [0; 512];

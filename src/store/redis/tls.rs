@@ -2,11 +2,10 @@
 //!
 //! `wire` shakes hands with it. `topology` takes the same files as they are, for the `redis` crate.
 
-pub(super) use crate::store::tls::Tls;
-
 use crate::{
     settings::redis::RedisTls,
     store::tls::{self, Words},
+    tls::{Client, Words as Names},
 };
 
 /// What to do about a server that speaks plain text.
@@ -18,12 +17,13 @@ pub(super) const WITH: &str = "if its port speaks TLS, set REDIS_TLS=true (REDIS
 
 /// What is said of TLS to a Redis.
 pub(super) static WORDS: Words = Words {
-    store: "Redis",
-    ca: "REDIS_TLS_CACERT",
-    certificate: "REDIS_TLS_CLIENT_CERT",
-    key: "REDIS_TLS_CLIENT_KEY",
-    skip_hostname: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-    without: WITHOUT,
+    tls: Names {
+        ca: "REDIS_TLS_CACERT",
+        certificate: "REDIS_TLS_CLIENT_CERT",
+        key: "REDIS_TLS_CLIENT_KEY",
+        other_host: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true takes a certificate of another host",
+        plain_text: WITHOUT,
+    },
     with: WITH,
 };
 
@@ -31,6 +31,6 @@ pub(super) static WORDS: Words = Words {
 ///
 /// # Errors
 /// All that is wrong with them, each with its variable and its path.
-pub(super) fn load(settings: &RedisTls) -> Result<Tls, Vec<String>> {
+pub(super) fn load(settings: &RedisTls) -> Result<Client, Vec<String>> {
     tls::load(settings, &WORDS)
 }

@@ -14,11 +14,11 @@ use deadpool_redis::{
 };
 use tracing::warn;
 
-use super::super::{
-    tls::{self, Tls},
-    wire,
+use super::super::{tls, wire};
+use crate::{
+    settings::{HostPort, redis::Credentials},
+    tls::Client as Tls,
 };
-use crate::settings::{HostPort, redis::Credentials};
 
 /// All that is needed to ask a server but its address.
 pub(super) struct Connector {

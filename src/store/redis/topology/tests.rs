@@ -15,7 +15,7 @@ use crate::{
         HostPort,
         redis::{RedisTls, Secret},
     },
-    store::tls::tests::Authority,
+    tls::tests::Authority,
 };
 use oracle::{Oracle, halves, master};
 

@@ -7,7 +7,7 @@ mod login;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -64,7 +64,7 @@ impl Dialer {
         Ok(Self {
             login: Login::new(pool.credentials.clone(), pool.database),
             connector: Connector {
-                tls: tls.map(|tls| TlsConnector::from(tls.config)),
+                tls: tls.map(|tls| TlsConnector::from(Arc::new(tls.config))),
                 words: &tls::WORDS,
                 bound: pool.connect_timeout,
                 origin: match pool.servers {

@@ -17,7 +17,8 @@ use crate::{
         HostPort,
         redis::{Credentials, RedisTls, Secret},
     },
-    store::{failure::Kind, tls::tests::Authority},
+    store::failure::Kind,
+    tls::tests::Authority,
 };
 use server::{server, talk};
 

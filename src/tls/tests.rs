@@ -1,6 +1,6 @@
-//! Files good and bad. Handshakes are tried in `redis/wire/tests.rs`, with the certificates made here.
+//! Files good and bad. Handshakes are tried in `store/redis/wire/tests.rs`, with the certificates made here.
 
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -11,13 +11,13 @@ use tokio_rustls::rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer, server::
 use super::*;
 
 /// Signs certificates, and has a directory for them.
-pub(in crate::store) struct Authority {
+pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: TempDir,
 }
 
 impl Authority {
-    pub(in crate::store) fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -25,14 +25,14 @@ impl Authority {
         Self { issuer, directory: tempfile::tempdir().unwrap() }
     }
 
-    pub(in crate::store) fn file(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.directory.path().join(name);
         fs::write(&path, text).unwrap();
         path
     }
 
     /// The file of certificates to trust.
-    pub(in crate::store) fn ca(&self) -> PathBuf {
+    pub(crate) fn ca(&self) -> PathBuf {
         self.file("ca.pem", &self.issuer.pem())
     }
 
@@ -45,7 +45,7 @@ impl Authority {
     }
 
     /// The files of a certificate and its key.
-    pub(in crate::store) fn identity(&self, name: &str) -> (PathBuf, PathBuf) {
+    pub(crate) fn identity(&self, name: &str) -> (PathBuf, PathBuf) {
         let (certificate, key) = self.sign(name);
         (
             self.file(&format!("{name}.crt"), &certificate.pem()),
@@ -54,7 +54,7 @@ impl Authority {
     }
 
     /// What a server of this name speaks TLS with; it may want a certificate of us.
-    pub(in crate::store) fn server(&self, host: &str, wants_ours: bool) -> Arc<ServerConfig> {
+    pub(crate) fn server(&self, host: &str, wants_ours: bool) -> Arc<ServerConfig> {
         let (certificate, key) = self.sign(host);
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -73,29 +73,24 @@ impl Authority {
     }
 }
 
-const WORDS: Words = Words {
-    store: "a test",
-    ca: "CACERT",
-    certificate: "CLIENT_CERT",
-    key: "CLIENT_KEY",
-    skip_hostname: "SKIP",
-    without: "",
-    with: "",
-};
+const WORDS: Words =
+    Words { ca: "CACERT", certificate: "CLIENT_CERT", key: "CLIENT_KEY", other_host: "", plain_text: "" };
 
-fn refused(ca: Option<PathBuf>, identity: Option<(PathBuf, PathBuf)>) -> Vec<String> {
-    load(&StoreTls { ca, identity, skip_hostname: false }, &WORDS).err().unwrap_or_default()
+fn loaded(ca: Option<&Path>, identity: Option<&(PathBuf, PathBuf)>) -> Result<Client, Vec<String>> {
+    let trusted = ca.map_or(Trusted::System, Trusted::Only);
+    let identity = identity.map(|(certificate, key)| (&**certificate, &**key));
+    load(&Wanted { trusted, identity, any_host: true }, &WORDS)
+}
+
+fn refused(ca: Option<&Path>, identity: Option<&(PathBuf, PathBuf)>) -> Vec<String> {
+    loaded(ca, identity).err().unwrap_or_default()
 }
 
 #[test]
 fn good_files_are_taken() {
     let authority = Authority::new("ours");
-    let tls = StoreTls {
-        ca: Some(authority.ca()),
-        identity: Some(authority.identity("client")),
-        skip_hostname: true,
-    };
-    let loaded = load(&tls, &WORDS).map_err(|errors| errors.join("\n")).unwrap();
+    let loaded = loaded(Some(&authority.ca()), Some(&authority.identity("client")));
+    let loaded = loaded.map_err(|errors| errors.join("\n")).unwrap();
     assert!(loaded.ca.is_some() && loaded.identity.is_some());
 }
 
@@ -103,14 +98,14 @@ fn good_files_are_taken() {
 fn several_certificates_may_be_trusted() {
     let (one, other) = (Authority::new("one"), Authority::new("other"));
     let both = one.file("both.pem", &(one.issuer.pem() + &other.issuer.pem()));
-    assert_eq!(refused(Some(both), None), Vec::<String>::new());
+    assert_eq!(refused(Some(&both), None), Vec::<String>::new());
 }
 
 #[test]
 fn every_bad_file_is_told_at_once_with_its_path() {
     let authority = Authority::new("ours");
     let missing = |name: &str| authority.directory.path().join(name);
-    let told = refused(Some(missing("a.pem")), Some((missing("b.crt"), missing("b.key"))));
+    let told = refused(Some(&missing("a.pem")), Some(&(missing("b.crt"), missing("b.key"))));
     assert_eq!(told.len(), 3, "{told:?}");
     for (told, (variable, path)) in
         told.iter().zip([(WORDS.ca, "a.pem"), (WORDS.certificate, "b.crt"), (WORDS.key, "b.key")])
@@ -126,31 +121,35 @@ fn what_is_no_certificate_is_refused() {
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let half = "-----BEGIN CERTIFICATE-----\nAAAA\n";
     for (text, why) in [
-        ("", "it holds none"),
-        ("not PEM at all\n\u{0}", "it holds none"),
+        ("", "it holds no certificate"),
+        ("not PEM at all\n\u{0}", "it holds no certificate"),
         (broken, "certificate 1"),
         (half, "certificate 1"),
         (&(authority.issuer.pem() + broken), "certificate 2"),
     ] {
         let path = authority.file("bad.pem", text);
-        let told = refused(Some(path.clone()), None).join("\n");
+        let told = refused(Some(&path), None).join("\n");
         assert!(told.contains(why) && told.contains("bad.pem"), "{text:?}: {told}");
         if !text.contains(&authority.issuer.pem()) {
-            assert_ne!(refused(Some(authority.ca()), Some((path, key.clone()))), Vec::<String>::new());
+            assert_ne!(refused(Some(&authority.ca()), Some(&(path, key.clone()))), Vec::<String>::new());
         }
     }
     // A certificate is no key.
-    let told = refused(Some(authority.ca()), Some((certificate.clone(), certificate.clone()))).join("\n");
-    assert!(told.contains(WORDS.key) && told.contains("holds none"), "{told}");
-    let ca_of_a_key = refused(Some(key), None).join("\n");
-    assert!(ca_of_a_key.contains("it holds none"), "{ca_of_a_key}");
+    let told = refused(Some(&authority.ca()), Some(&(certificate.clone(), certificate.clone()))).join("\n");
+    assert!(told.contains(WORDS.key) && told.contains("it holds no private key"), "{told}");
+    let locked = fs::read_to_string(&key).unwrap().replace("PRIVATE", "ENCRYPTED PRIVATE");
+    let locked = authority.file("locked.key", &locked);
+    let told = refused(Some(&authority.ca()), Some(&(certificate, locked))).join("\n");
+    assert!(told.contains("under a password"), "{told}");
+    let ca_of_a_key = refused(Some(&key), None).join("\n");
+    assert!(ca_of_a_key.contains("it holds no certificate"), "{ca_of_a_key}");
 }
 
 #[test]
 fn a_key_must_fit_its_certificate() {
     let authority = Authority::new("ours");
     let ((certificate, _), (_, other)) = (authority.identity("one"), authority.identity("other"));
-    let told = refused(Some(authority.ca()), Some((certificate, other))).join("\n");
+    let told = refused(Some(&authority.ca()), Some(&(certificate, other))).join("\n");
     assert!(
         told.contains(WORDS.key) && told.contains("other.key") && told.contains(WORDS.certificate),
         "{told}"

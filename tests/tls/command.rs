@@ -1,0 +1,142 @@
+//! `tollgate request` over TLS: whom it trusts, what it shows, and what it says when that is not enough.
+
+use std::process::{Command, Stdio};
+
+use super::RULES;
+use crate::support::{
+    grpc_tls::{Authority, Files},
+    server::{BINARY, Setup},
+};
+
+/// What `tollgate request` with these options says to ask `a=v` of the domain `d`, and its exit code. Options
+/// that begin with `@` are files.
+fn ask(files: &Files, addr: &str, options: &[&str]) -> (String, Option<i32>) {
+    let option = |option: &&str| match option.strip_prefix('@') {
+        Some(name) => files.path(name).display().to_string(),
+        None => (*option).to_owned(),
+    };
+    let output = Command::new(BINARY)
+        .args(["request", "--timeout", "10s", "--addr", addr])
+        .args(options.iter().map(option))
+        .args(["d", "a=v"])
+        // Takes the place of what this machine trusts.
+        .env("SSL_CERT_FILE", files.path("system.pem"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (String::from_utf8(said).unwrap(), output.status.code())
+}
+
+fn answered(files: &Files, addr: &str, options: &[&str]) {
+    let (said, code) = ask(files, addr, options);
+    assert!(code == Some(0) && said.starts_with("OK\n"), "{addr} {options:?}: {said}");
+}
+
+/// Holds that there is no answer, and that all of this is told.
+fn fails(files: &Files, addr: &str, options: &[&str], told: &[&str]) {
+    let (said, code) = ask(files, addr, options);
+    assert_eq!(code, Some(2), "{addr} {options:?}: {said}");
+    for told in told {
+        assert!(said.contains(told), "{addr} {options:?}: no {told:?} in {said}");
+    }
+}
+
+#[test]
+fn a_server_is_asked_over_tls_when_its_authority_is_trusted() {
+    let authority = Authority::new("ours");
+    let files = Files::new(&authority.server());
+    files.put("trusted.pem", &authority.pem());
+    files.put("system.pem", &Authority::new("theirs").pem());
+    let server = files.setup().rules("d.yaml", RULES).start();
+    let [named, numbered] = ["localhost", "127.0.0.1"].map(|host| format!("{host}:{}", server.ports.grpc));
+    let https = format!("https://{named}");
+    for addr in [&named, &numbered, &https] {
+        answered(&files, addr, &["--ca", "@trusted.pem"]);
+        answered(&files, addr, &["--tls", "--ca", "@trusted.pem", "--server-name", "127.0.0.1"]);
+    }
+    for (addr, options) in [(&named, &["--tls"][..]), (&https, &[])] {
+        fails(&files, addr, options, &[&https, "TLS handshake failed", "nobody whom we trust", "--ca"]);
+    }
+    files.put("system.pem", &authority.pem());
+    answered(&files, &named, &["--tls"]);
+    answered(&files, &https, &[]);
+    let another = ["--ca", "@trusted.pem", "--server-name", "tollgate.test"];
+    fails(&files, &named, &another, &["tollgate.test", "--server-name sets the name"]);
+    fails(&files, &named, &[], &[&format!("http://{named}"), "is asked with --tls"]);
+}
+
+#[test]
+fn a_name_other_than_the_hosts_is_expected_when_it_is_typed() {
+    let authority = Authority::new("ours");
+    let files = Files::new(&authority.sign(&["tollgate.test"]));
+    files.put("trusted.pem", &authority.pem());
+    let socket = files.path("tollgate.sock");
+    let setup = files.setup().rules("d.yaml", RULES);
+    let server = setup.clone().start();
+    let addr = format!("127.0.0.1:{}", server.ports.grpc);
+    let named = ["--ca", "@trusted.pem", "--server-name", "tollgate.test"];
+    answered(&files, &addr, &named);
+    fails(&files, &addr, &named[..2], &["127.0.0.1", "--server-name sets the name"]);
+
+    let _server = setup.env("GRPC_UDS", socket.to_str().unwrap()).start();
+    let addr = format!("unix:{}", socket.display());
+    answered(&files, &addr, &named);
+    fails(&files, &addr, &named[..2], &[&addr, "localhost", "--server-name sets the name"]);
+}
+
+#[test]
+fn a_certificate_is_shown_to_a_server_that_wants_one() {
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let files = Files::new(&ours.server());
+    files.put("trusted.pem", &ours.pem());
+    files.put_pair("client", &theirs.sign(&["client.test"]));
+    files.put_pair("stranger", &ours.sign(&["client.test"]));
+    let server = files.mutual(&theirs).rules("d.yaml", RULES).start();
+    let addr = format!("localhost:{}", server.ports.grpc);
+    let with = |name: &str| {
+        let [certificate, key] = ["crt", "key"].map(|kind| format!("@{name}.{kind}"));
+        ["--ca", "@trusted.pem", "--cert", &certificate, "--key", &key].map(str::to_owned)
+    };
+    let [client, stranger] = [with("client"), with("stranger")];
+    answered(&files, &addr, &client.each_ref().map(String::as_str));
+    fails(&files, &addr, &["--ca", "@trusted.pem"], &["if it wants a certificate, --cert and --key"]);
+    let told = ["it may not take our certificate", "--cert"];
+    fails(&files, &addr, &stranger.each_ref().map(String::as_str), &told);
+}
+
+#[test]
+fn options_and_files_that_do_not_go_together_are_told_before_anybody_is_asked() {
+    let authority = Authority::new("ours");
+    let files = Files::new(&authority.server());
+    files.put_pair("other", &authority.server());
+    let nobody = "localhost:1";
+    let absent = ["--ca", "@absent.pem", "--cert", "@tls.key", "--key", "@tls.crt"];
+    fails(
+        &files,
+        nobody,
+        &absent,
+        &["--ca=", "absent.pem", "No such file", "--cert=", "--key=", "accepted is"],
+    );
+    let mixed = ["--cert", "@tls.crt", "--key", "@other.key"];
+    fails(&files, nobody, &mixed, &["--key=", "other.key", "the key of the certificate in --cert"]);
+    fails(&files, nobody, &["--cert", "@tls.crt"], &["--key <FILE>"]);
+    fails(&files, nobody, &["--key", "@tls.key"], &["--cert <FILE>"]);
+    fails(&files, nobody, &["--server-name", "a b"], &["\"a b\" is no name that a certificate can hold"]);
+    fails(&files, "http://localhost:1", &["--tls"], &["http://", "write https://"]);
+}
+
+#[test]
+fn a_server_that_speaks_plain_text_is_told_of() {
+    let files = Files::empty();
+    files.put("trusted.pem", &Authority::new("ours").pem());
+    let server = Setup::new().rules("d.yaml", RULES).start();
+    let addr = format!("localhost:{}", server.ports.grpc);
+    fails(
+        &files,
+        &addr,
+        &["--ca", "@trusted.pem"],
+        &["TLS handshake failed", "leave the options of TLS out"],
+    );
+    answered(&files, &addr, &[]);
+}
