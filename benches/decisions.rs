@@ -1,4 +1,4 @@
-//! What a decision costs below the wire, and what a counter costs in memory: `cargo bench`.
+//! What a decision costs below the wire, and what a counter costs in memory: `cargo bench --bench decisions`.
 //!
 //! Prints nanoseconds a decision for one rule and for ten thousand of several kinds, as a ratio to the
 //! one rule in the same run, and the bytes of a million counters. Ratios are the figures to compare:

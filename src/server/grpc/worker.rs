@@ -201,3 +201,28 @@ fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size<F>(_: impl Fn(TcpStream, Rc<Calls>, watch::Receiver<bool>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_plain_connection_does_not_carry_the_size_of_tls() {
+        let plain = size(connection::serve);
+        let either = size(|stream, calls, drain| serve_as_agreed(stream, None, calls, drain));
+        let with_tls = size(|stream, calls, mut drain| async move {
+            let tls: Option<Arc<Tls>> = None;
+            if let Some(stream) = tls?.handshake(stream, "", &mut drain).await {
+                connection::serve(stream, calls, drain).await;
+            }
+            Some(())
+        });
+        // The stream, the peer's name and the rest of the arguments, before it is known which it will be.
+        assert!(either < plain + 256, "{plain} bytes plain, {either} with the choice");
+        assert!(with_tls > plain + 1024, "{plain} bytes plain, {with_tls} with TLS: the box is for nothing");
+    }
+}
