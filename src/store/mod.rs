@@ -4,14 +4,16 @@
 //! store answers at once; one across a network answers later and sees the whole request in one call, so
 //! that it can send many requests' checks together.
 //!
-//! What the stores across a network share stands beside them: `wire` is a socket, with `tls` where it is
-//! asked for, `line` what goes over it; `failure`, `meters` and `pace` are for when it goes wrong.
+//! What the stores across a network share stands beside them: `lane` is how a server is asked, `wire` is a
+//! socket, with `tls` where it is asked for, `line` what goes over it; `failure`, `meters` and `pace` are for
+//! when it goes wrong.
 
 pub mod memcached;
 pub mod memory;
 pub mod redis;
 
 mod failure;
+mod lane;
 mod line;
 mod meters;
 mod pace;
