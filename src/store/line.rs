@@ -12,9 +12,9 @@ use super::{
 };
 
 /// What a server answers in, and how it is read.
-pub(super) trait Language {
+pub(super) trait Language: Send + 'static {
     /// One answer.
-    type Reply;
+    type Reply: Send;
     /// Its name.
     const NAME: &'static str;
 
@@ -101,6 +101,20 @@ impl<L: Language> Line<L> {
                 Err(garbage) => return Err(self.garbage(&garbage.0)),
             }
         }
+    }
+
+    /// Sends what `write` writes, and waits for the answers that follow, which are so many.
+    pub(super) async fn ask(
+        &mut self,
+        answers: usize,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Vec<L::Reply>, Failure> {
+        self.send(answers, write).await?;
+        let mut replies = Vec::with_capacity(answers);
+        for _ in 0..answers {
+            replies.push(self.receive().await?);
+        }
+        Ok(replies)
     }
 
     /// Sends what is unsent, and drops the answers that are owed.

@@ -35,7 +35,7 @@ static WORDS: Words = Words {
 };
 
 /// What a server is greeted with: the one question that changes nothing and that every server answers.
-const GREETING: &[u8] = b"version\r\n";
+pub(super) const GREETING: &[u8] = b"version\r\n";
 
 /// All that is needed to connect to a server but its address.
 pub(super) struct Dialer {

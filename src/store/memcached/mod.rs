@@ -1,14 +1,15 @@
 //! Counters in memcached, shared by all replicas, and by replicas of the Go service.
 //!
-//! Reading order: a request's checks are `route`d, each to a `lane` of the `servers` that owns its key, under
+//! Reading order: a request's checks are `route`d, each to a lane of the `servers` that owns its key, under
 //! the `name` that memcached takes; a lane is one connection and what waits for it, and makes a `bundle` of it:
-//! one pipeline. `dialer` connects and greets, `reply` is what is answered. Servers that are not named one by
-//! one are looked up: `name_servers` says whom to ask, `lookup` asks, `dns` is what is said.
+//! one pipeline. `backend` is what a lane has to know of memcached. `dialer` connects and greets, `reply` is
+//! what is answered. Servers that are not named one by one are looked up: `name_servers` says whom to ask,
+//! `lookup` asks, `dns` is what is said.
 
+mod backend;
 mod bundle;
 mod dialer;
 mod dns;
-mod lane;
 mod lookup;
 mod name;
 mod name_servers;
@@ -16,17 +17,11 @@ mod reply;
 mod route;
 mod servers;
 
-use std::{
-    cell::Cell,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-};
+use std::sync::Arc;
 
 pub use name_servers::NameServers;
 
-use super::{Applied, Batch, Counting, PoolUsage, Store};
+use super::{Applied, Batch, Counting, PoolUsage, Store, lane::Seats};
 use crate::{
     clock::Time,
     rules::Countable,
@@ -40,12 +35,7 @@ pub struct MemcachedStore {
     found_by: MemcachedServers,
     /// Counters live up to so many seconds longer than needed.
     jitter: u64,
-    seats: AtomicUsize,
-}
-
-thread_local! {
-    /// Which lanes the thread runs, and asks; one that runs none asks the first.
-    static SEAT: Cell<usize> = const { Cell::new(0) };
+    seats: Seats,
 }
 
 impl MemcachedStore {
@@ -59,7 +49,7 @@ impl MemcachedStore {
     /// All that is wrong with the files that the settings name.
     pub fn new(settings: &Memcached, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
         let servers = Arc::new(Servers::new(settings, threads)?);
-        Ok(Self { servers, found_by: settings.servers.clone(), jitter, seats: AtomicUsize::new(0) })
+        Ok(Self { servers, found_by: settings.servers.clone(), jitter, seats: Seats::default() })
     }
 
     /// Begins to look the servers up where they are not named one by one, of the name servers that are to be
@@ -80,13 +70,11 @@ impl Store for MemcachedStore {
     }
 
     fn attend(&self) {
-        let seat = self.seats.fetch_add(1, Relaxed);
-        SEAT.set(seat);
-        self.servers.attend(seat);
+        self.servers.fleet.attend(self.seats.take());
     }
 
     fn is_reachable(&self) -> bool {
-        self.servers.is_reachable()
+        self.servers.fleet.is_reachable()
     }
 
     fn pools(&self) -> Vec<PoolUsage> {

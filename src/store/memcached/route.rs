@@ -3,9 +3,12 @@
 use std::{borrow::Cow, sync::Arc};
 
 use smallvec::SmallVec;
-use tokio::{sync::oneshot, time::timeout_at};
 
-use super::{MemcachedStore, SEAT, bundle::Answered, lane::Lane, name::name};
+use super::{
+    MemcachedStore,
+    backend::{Awaited, Lane},
+    name::name,
+};
 use crate::{
     algorithm::Hits,
     clock::Time,
@@ -22,7 +25,7 @@ const LAST_DATE: u64 = i32::MAX.unsigned_abs() as u64;
 /// What was asked of one lane: which checks, and where their outcomes come from.
 struct Asked {
     checks: SmallVec<[usize; 4]>,
-    answered: oneshot::Receiver<Answered>,
+    answer: Awaited,
 }
 
 /// The checks of a request that one server counts, by their places and names.
@@ -64,29 +67,29 @@ impl MemcachedStore {
         for (place, check) in batch.checks().iter().enumerate() {
             refuse_what_is_not_countable(check.limit)?;
             let name = name(batch.key(check));
-            let lane = self.servers.lane(&name, SEAT.get())?;
+            let lane = self.servers.lane(&name)?;
             match groups.iter_mut().find(|group| Arc::ptr_eq(&group.lane, &lane)) {
                 Some(group) => group.checks.push((place, name)),
                 None => groups.push(Group { lane, checks: SmallVec::from_iter([(place, name)]) }),
             }
         }
         let asked = groups.into_iter().map(|Group { lane, checks }| {
-            let answered = lane.ask(checks.len(), |bundle| {
+            let answer = lane.ask(checks.len(), |bundle| {
                 for (place, name) in &checks {
                     if let Some(check) = batch.checks().get(*place) {
                         bundle.add(name, hits(*place, check), expiry(check.limit, self.jitter, now));
                     }
                 }
             })?;
-            Ok(Asked { checks: checks.into_iter().map(|(place, _)| place).collect(), answered })
+            Ok(Asked { checks: checks.into_iter().map(|(place, _)| place).collect(), answer })
         });
         asked.collect()
     }
 
     /// Waits for the lanes' answers and sets the outcomes.
     async fn hear(&self, batch: &mut Batch<'_>, asked: SmallVec<[Asked; 1]>) -> Result<(), StoreError> {
-        for Asked { checks, answered } in asked {
-            let outcomes = self.answer(batch, answered).await?;
+        for Asked { checks, answer } in asked {
+            let outcomes = answer.within(batch.until).await?;
             for (place, outcome) in checks.into_iter().zip(outcomes) {
                 let after = outcome.map_err(|failure| StoreError {
                     reason: FailureReason::BadAnswer,
@@ -96,24 +99,6 @@ impl MemcachedStore {
             }
         }
         Ok(())
-    }
-
-    /// A lane answers in its own time; the caller's may be shorter.
-    async fn answer(&self, batch: &Batch<'_>, answered: oneshot::Receiver<Answered>) -> Answered {
-        let own = std::time::Instant::now() + self.servers.shared.timeout;
-        let heard = match batch.until {
-            Some(until) if until < own => {
-                timeout_at(until.into(), answered).await.map_err(|_| StoreError {
-                    reason: FailureReason::Timeout,
-                    message: "memcached: no answer within the caller's own time".into(),
-                })?
-            }
-            _ => answered.await,
-        };
-        heard.unwrap_or_else(|_| {
-            let message = "memcached: the service ends, and nothing is asked any more".into();
-            Err(StoreError { reason: FailureReason::Unavailable, message })
-        })
     }
 }
 

@@ -1,13 +1,14 @@
 //! Counters in Redis, shared by all replicas, and by replicas of the Go service.
 //!
-//! Reading order: a request's checks are `route`d, each to a `lane` of the `pool` that owns its key; a
-//! lane is one connection and what waits for it, and makes a `bundle` of it: one pipeline. `script` holds
-//! what runs on the server, `seen` knows which keys expire, `topology` knows whom to ask. `wire` greets a
-//! server, `resp` is its language, `failure` is for when it goes wrong.
+//! Reading order: a request's checks are `route`d, each to a lane of the `pool` that owns its key; a
+//! lane is one connection and what waits for it, and makes a `bundle` of it: one pipeline. `backend` is what a
+//! lane has to know of Redis. `script` holds what runs on the server, `seen` knows which keys expire,
+//! `topology` knows whom to ask. `wire` greets a server, `resp` is its language, `failure` is for when it goes
+//! wrong.
 
+mod backend;
 mod bundle;
 mod failure;
-mod lane;
 mod pool;
 mod resp;
 mod route;
@@ -17,15 +18,9 @@ mod tls;
 mod topology;
 mod wire;
 
-use std::{
-    cell::Cell,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-};
+use std::sync::Arc;
 
-use super::{Applied, Batch, Counting, PoolUsage, Store, meters, random};
+use super::{Applied, Batch, Counting, PoolUsage, Store, lane::Seats, random};
 use crate::{
     clock::Time,
     settings::redis::{Redis, RedisPool},
@@ -37,12 +32,7 @@ pub struct RedisStore {
     main: Arc<Pool>,
     /// Where the counters of limits per second are, when they are kept apart.
     per_second: Option<Arc<Pool>>,
-    seats: AtomicUsize,
-}
-
-thread_local! {
-    /// Which lanes the thread runs, and asks; one that runs none asks the first.
-    static SEAT: Cell<usize> = const { Cell::new(0) };
+    seats: Seats,
 }
 
 impl RedisStore {
@@ -55,7 +45,7 @@ impl RedisStore {
         let main = pool(&settings.main);
         let per_second = settings.per_second.as_ref().map(pool).transpose();
         match (main, per_second) {
-            (Ok(main), Ok(per_second)) => Ok(Self { main, per_second, seats: AtomicUsize::new(0) }),
+            (Ok(main), Ok(per_second)) => Ok(Self { main, per_second, seats: Seats::default() }),
             (main, per_second) => {
                 let mut problems: Vec<String> =
                     main.err().into_iter().chain(per_second.err()).flatten().collect();
@@ -85,17 +75,16 @@ impl Store for RedisStore {
     }
 
     fn attend(&self) {
-        let seat = self.seats.fetch_add(1, Relaxed);
-        SEAT.set(seat);
-        self.pools().for_each(|pool| pool.attend(seat));
+        let seat = self.seats.take();
+        self.pools().for_each(|pool| pool.fleet.attend(seat));
     }
 
     fn maintain(&self, now: Time) {
-        self.pools().for_each(|pool| pool.shared.seen.sweep(now));
+        self.pools().for_each(|pool| pool.backend().seen.sweep(now));
     }
 
     fn is_reachable(&self) -> bool {
-        self.pools().all(|pool| pool.is_reachable())
+        self.pools().all(|pool| pool.fleet.is_reachable())
     }
 
     fn pools(&self) -> Vec<PoolUsage> {

@@ -3,15 +3,12 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
-    RedisStore, SEAT,
-    bundle::{self, Answered, Bundle, Guard, Guarded, Judge, Outcome},
-    lane::Lane,
+    RedisStore,
+    backend::{Awaited, Lane},
+    bundle::{self, Bundle, Guard, Guarded, Judge, Outcome},
     pool::Pool,
     topology::slots,
 };
@@ -29,9 +26,7 @@ const MAX_REDIRECTS: usize = 5;
 /// What was asked of one lane: which checks, and where their outcomes come from.
 struct Asked {
     checks: Places,
-    answered: oneshot::Receiver<Answered>,
-    /// When the answer is there at the latest.
-    by: Instant,
+    answer: Awaited,
     lane: Arc<Lane>,
 }
 
@@ -80,8 +75,8 @@ impl RedisStore {
                 by: guard(pool, check),
                 hits: check.hits,
             });
-            let (answered, by) = lane.ask(batch.checks().len(), |bundle| bundle.count_guarded(guarded))?;
-            let asked = Asked { checks: (0..batch.checks().len()).collect(), answered, by, lane };
+            let answer = lane.ask(batch.checks().len(), |bundle| bundle.count_guarded(guarded))?;
+            let asked = Asked { checks: (0..batch.checks().len()).collect(), answer, lane };
             // A slot that is on its way elsewhere is asked in two steps.
             if self.take(batch, asked).await?.is_empty() {
                 return Ok(());
@@ -90,15 +85,9 @@ impl RedisStore {
         let look = |_, _: &Check<'_>| Hits::Take(0);
         let asked = self.ask(batch, now, look)?;
         self.hear(batch, now, asked, look).await?;
-        let over: SmallVec<[bool; 8]> =
-            batch.checks().iter().map(|check| check.would_be_over(check.outcome)).collect();
-        let any_over = over.contains(&true);
-        let hits = |place: usize, check: &Check<'_>| match over.get(place) {
-            Some(false) if any_over => looking(check.hits),
-            _ => check.hits,
-        };
-        let asked = self.ask(batch, now, hits)?;
-        self.hear(batch, now, asked, hits).await
+        let hits = batch.hits_after_look();
+        let asked = self.ask(batch, now, &hits)?;
+        self.hear(batch, now, asked, &hits).await
     }
 
     /// The lane that can count all checks in one step.
@@ -111,7 +100,7 @@ impl RedisStore {
                     || slots::slot(batch.key(check).as_bytes()) == slots::slot(key.as_bytes()))
         };
         if batch.checks().iter().all(together) {
-            Ok(Some(OneStep { pool, lane: pool.lane(key, SEAT.get())? }))
+            Ok(Some(OneStep { pool, lane: pool.lane(key)? }))
         } else {
             Ok(None)
         }
@@ -132,19 +121,19 @@ impl RedisStore {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
         for (place, check) in batch.checks().iter().enumerate() {
             let pool = self.pool(check);
-            let lane = pool.lane(batch.key(check), SEAT.get())?;
+            let lane = pool.lane(batch.key(check))?;
             match groups.iter_mut().find(|group| Arc::ptr_eq(&group.lane, &lane)) {
                 Some(group) => group.checks.push(place),
                 None => groups.push(Group { pool, lane, checks: SmallVec::from_slice(&[place]) }),
             }
         }
         let asked = groups.into_iter().map(|Group { pool, lane, checks }| {
-            let (answered, by) = lane.ask(checks.len(), |bundle| {
+            let answer = lane.ask(checks.len(), |bundle| {
                 for place in &checks {
                     add(bundle, pool, batch, *place, &hits, now);
                 }
             })?;
-            Ok(Asked { checks, answered, by, lane })
+            Ok(Asked { checks, answer, lane })
         });
         asked.collect()
     }
@@ -198,28 +187,28 @@ impl RedisStore {
         let pool = self.pool(check);
         let redirection = slots::redirection(&moved.words, &moved.from);
         let (to, ask) = redirection.map_or((None, false), |to| (Some(RedisAddress::Tcp(to.to)), to.ask));
-        let known = to.as_ref().and_then(|to| pool.lane_to(to, SEAT.get()));
+        let known = to.as_ref().and_then(|to| pool.lane_to(to));
         let lane = if let Some(lane) = known {
             lane
         } else {
             if !bundle::cannot_count_together(&moved.words) {
                 // The server is not known yet: the servers are being asked about each other.
-                let mut changes = pool.shared.topology.changes();
-                pool.shared.topology.doubt();
+                let mut changes = pool.backend().topology.changes();
+                pool.backend().topology.doubt();
                 let _ = timeout_at(deadline, changes.changed()).await;
             }
-            pool.lane(batch.key(check), SEAT.get())?
+            pool.lane(batch.key(check))?
         };
         let asking = ask && to.as_ref() == Some(lane.address());
-        let (answered, by) = lane.ask(1, |bundle| {
+        let answer = lane.ask(1, |bundle| {
             bundle.ask_alone(asking, |bundle| add(bundle, pool, batch, moved.place, hits, now));
         })?;
-        Ok(Asked { checks: SmallVec::from_slice(&[moved.place]), answered, by, lane })
+        Ok(Asked { checks: SmallVec::from_slice(&[moved.place]), answer, lane })
     }
 
     /// Waits for a lane's answer and sets the outcomes; what another server is to count is left.
     async fn take(&self, batch: &mut Batch<'_>, asked: Asked) -> Result<Vec<Moved>, StoreError> {
-        let outcomes = Self::answer(batch, asked.answered, asked.by).await?;
+        let outcomes = asked.answer.within(batch.until).await?;
         let mut moved = Vec::new();
         for (place, outcome) in asked.checks.into_iter().zip(outcomes) {
             match outcome {
@@ -236,28 +225,8 @@ impl RedisStore {
         Ok(moved)
     }
 
-    /// A lane answers in its own time; the caller's may be shorter.
-    async fn answer(batch: &Batch<'_>, answered: oneshot::Receiver<Answered>, by: Instant) -> Answered {
-        let heard = match batch.until {
-            Some(until) if until < by.into_std() => {
-                let Ok(heard) = timeout_at(until.into(), answered).await else {
-                    return Err(StoreError {
-                        reason: FailureReason::Timeout,
-                        message: "redis: no answer within the caller's own time".into(),
-                    });
-                };
-                heard
-            }
-            _ => answered.await,
-        };
-        heard.unwrap_or_else(|_| {
-            let message = "redis: the service ends, and nothing is asked any more".into();
-            Err(StoreError { reason: FailureReason::Unavailable, message })
-        })
-    }
-
     fn deadline(&self, batch: &Batch<'_>, place: usize) -> Instant {
-        let own = Instant::now() + self.pool(&batch.checks()[place]).shared.bounds.timeout;
+        let own = Instant::now() + self.pool(&batch.checks()[place]).fleet.shared.bounds.timeout;
         batch.until.map_or(own, |until| own.min(until.into()))
     }
 }
@@ -273,7 +242,7 @@ fn add(
 ) {
     let check = &batch.checks()[place];
     let key = batch.key(check);
-    let (seen, hits) = (&pool.shared.seen, hits(place, check));
+    let (seen, hits) = (&pool.backend().seen, hits(place, check));
     let id = seen.id(key);
     match (Judge::new(check.limit.algorithm, || seen.slack()), hits) {
         (Some(judge), hits) => {
@@ -288,7 +257,7 @@ fn add(
 
 /// What a check is held against that counts together with others.
 fn guard(pool: &Pool, check: &Check<'_>) -> Guard {
-    let seen = &pool.shared.seen;
+    let seen = &pool.backend().seen;
     match Judge::new(check.limit.algorithm, || seen.slack()) {
         Some(judge) => Guard::Judge(judge),
         None => Guard::Count { limit: check.limit.requests_per_unit, seconds: seen.seconds(check.limit) },

@@ -11,7 +11,6 @@ mod tests;
 use std::{hash::BuildHasher, ops::Range, sync::Arc};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use self::command::{Command, CommandKind, Dealing};
@@ -21,14 +20,15 @@ use crate::{
     store::{
         StoreError,
         failure::{Failure, Kind},
+        lane::{self, Pipeline},
     },
 };
 
 /// What became of one check: the counter afterwards, or why there is none.
 pub(super) type Outcome = Result<u64, Arc<Failure>>;
 
-/// What a caller hears: an outcome for each of its checks, in its order.
-pub(super) type Answered = Result<SmallVec<[Outcome; 2]>, StoreError>;
+/// What a caller hears.
+pub(super) type Answered = lane::Answered<Outcome>;
 
 /// Adding more than this is adding this: it is beyond every limit, and it takes two thousand million such
 /// hits to carry a counter of memcached, which has 64 bits, past its end.
@@ -58,14 +58,14 @@ struct Caller {
     answer: oneshot::Sender<Answered>,
 }
 
-impl Bundle {
-    /// How many checks were asked.
-    pub(super) fn checks(&self) -> usize {
+impl Pipeline for Bundle {
+    type Outcome = Outcome;
+
+    fn checks(&self) -> usize {
         self.asks.len()
     }
 
-    /// Empties it and keeps its room.
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.keys.clear();
         self.commands.clear();
         self.counting.clear();
@@ -73,8 +73,7 @@ impl Bundle {
         self.callers.clear();
     }
 
-    /// Lets one caller ask: `fill` adds its checks, and the outcomes come in their order.
-    pub(super) fn ask(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered> {
+    fn ask(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered> {
         let first = at(self.asks.len());
         fill(self);
         let (answer, answered) = oneshot::channel();
@@ -82,6 +81,14 @@ impl Bundle {
         answered
     }
 
+    fn fail(&mut self, error: &StoreError) {
+        for caller in self.callers.drain(..) {
+            let _ = caller.answer.send(Err(error.clone()));
+        }
+    }
+}
+
+impl Bundle {
     /// Asks a counter, which lives until `expiry` if it is made now.
     pub(super) fn add(&mut self, key: &str, hits: Hits, expiry: u64) {
         let hash = self.hasher.hash_one(key);
@@ -190,13 +197,6 @@ impl Bundle {
             let _ = caller.answer.send(Ok(outcomes));
         }
         failures
-    }
-
-    /// Tells every caller that nothing came of it.
-    pub(super) fn fail(&mut self, error: &StoreError) {
-        for caller in self.callers.drain(..) {
-            let _ = caller.answer.send(Err(error.clone()));
-        }
     }
 
     fn key(&self, command: &Command) -> &str {

@@ -14,7 +14,7 @@ use crate::{
     algorithm::fixed_window,
     clock::Time,
     store::{
-        self, StoreError,
+        self,
         redis::{
             failure::{Failure, Kind},
             resp::Reply,
@@ -75,13 +75,6 @@ impl Bundle {
             let _ = caller.answer.send(Ok(outcomes));
         }
         reading.shown
-    }
-
-    /// Tells every caller that nothing came of it.
-    pub(in crate::store::redis) fn fail(&mut self, error: &StoreError) {
-        for caller in self.callers.drain(..) {
-            let _ = caller.answer.send(Err(error.clone()));
-        }
     }
 
     /// Reads a command's answers.

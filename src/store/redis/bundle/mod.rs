@@ -23,7 +23,10 @@ use super::failure::Failure;
 use crate::{
     algorithm::Hits,
     clock::Time,
-    store::{self, StoreError},
+    store::{
+        self, StoreError,
+        lane::{self, Pipeline},
+    },
     table::Key,
 };
 use command::{Command, CommandKind};
@@ -46,8 +49,8 @@ pub(super) enum Outcome {
     Failed(Arc<Failure>),
 }
 
-/// What a caller hears: an outcome for each of its checks, in its order.
-pub(super) type Answered = Result<SmallVec<[Outcome; 2]>, StoreError>;
+/// What a caller hears.
+pub(super) type Answered = lane::Answered<Outcome>;
 
 /// Adding more than this is adding this: it is beyond every limit, and 1,000 such hits do not overflow a
 /// counter of Redis. It is also the largest number to which a script counts exactly.
@@ -100,14 +103,14 @@ struct Caller {
     answer: oneshot::Sender<Answered>,
 }
 
-impl Bundle {
-    /// How many checks were asked.
-    pub(super) fn checks(&self) -> usize {
+impl Pipeline for Bundle {
+    type Outcome = Outcome;
+
+    fn checks(&self) -> usize {
         self.checks
     }
 
-    /// Empties it and keeps its room.
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.keys.clear();
         self.commands.clear();
         self.part();
@@ -116,8 +119,7 @@ impl Bundle {
         self.checks = 0;
     }
 
-    /// Lets one caller ask: `fill` adds its checks, and the outcomes come in their order.
-    pub(super) fn ask(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered> {
+    fn ask(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered> {
         let first = at(self.asks.len());
         fill(self);
         let (answer, answered) = oneshot::channel();
@@ -127,6 +129,14 @@ impl Bundle {
         answered
     }
 
+    fn fail(&mut self, error: &StoreError) {
+        for caller in self.callers.drain(..) {
+            let _ = caller.answer.send(Err(error.clone()));
+        }
+    }
+}
+
+impl Bundle {
     /// Adds hits to a counter; none looks at it.
     pub(super) fn count(&mut self, key: &str, id: Key, hits: u64, expiry: Expiry) {
         let hits = hits.min(MOST_HITS);

@@ -19,7 +19,9 @@ use crate::{
     },
     clock::Time,
     store::{
-        self, looking,
+        self,
+        lane::Pipeline,
+        looking,
         redis::{
             bundle::{Answered, Bundle, Guard, Guarded, Judge, Outcome},
             failure::Kind,

@@ -13,11 +13,14 @@ use tempfile::TempDir;
 
 use crate::{
     clock::Time,
-    store::redis::{
-        bundle::{Bundle, Shown},
-        failure::Failure,
-        resp::{self, Reply},
-        script::{ASK_GUARDED, COUNT_GUARDED, GIVE_BACK, LOGS, STATES},
+    store::{
+        lane::Pipeline,
+        redis::{
+            bundle::{Bundle, Shown},
+            failure::Failure,
+            resp::{self, Reply},
+            script::{ASK_GUARDED, COUNT_GUARDED, GIVE_BACK, LOGS, STATES},
+        },
     },
 };
 
