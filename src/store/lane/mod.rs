@@ -85,19 +85,20 @@ pub(super) struct Awaited<B: Backend> {
 
 impl<B: Backend> Awaited<B> {
     /// The answer. A lane answers in its own time; the caller's may be shorter.
-    pub(super) async fn within(self, until: Option<std::time::Instant>) -> Answered<Outcome<B>> {
+    pub(super) async fn within(&mut self, until: Option<std::time::Instant>) -> Answered<Outcome<B>> {
         let failed = |reason, what| {
             let message = format!("{}: {what}", B::NAME).into();
             Err(StoreError { reason, message })
         };
         let heard = match until {
             Some(until) if until < self.by.into_std() => {
-                let Ok(heard) = timeout_at(until.into(), self.answered).await else {
+                // On the heap: a timer is larger than all else that waits here, and seldom made.
+                let Ok(heard) = Box::pin(timeout_at(until.into(), &mut self.answered)).await else {
                     return failed(FailureReason::Timeout, "no answer within the caller's own time");
                 };
                 heard
             }
-            _ => self.answered.await,
+            _ => (&mut self.answered).await,
         };
         heard.unwrap_or_else(|_| {
             failed(FailureReason::Unavailable, "the service ends, and nothing is asked any more")

@@ -88,7 +88,7 @@ impl MemcachedStore {
 
     /// Waits for the lanes' answers and sets the outcomes.
     async fn hear(&self, batch: &mut Batch<'_>, asked: SmallVec<[Asked; 1]>) -> Result<(), StoreError> {
-        for Asked { checks, answer } in asked {
+        for Asked { checks, mut answer } in asked {
             let outcomes = answer.within(batch.until).await?;
             for (place, outcome) in checks.into_iter().zip(outcomes) {
                 let after = outcome.map_err(|failure| StoreError {

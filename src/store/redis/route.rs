@@ -59,7 +59,9 @@ impl RedisStore {
         let look = batch.counting == Counting::Look;
         let hits = move |_: usize, check: &Check<'_>| if look { looking(check.hits) } else { check.hits };
         match self.ask(batch, now, hits) {
-            Ok(asked) => Applied::Later(Box::pin(async move { self.hear(batch, now, asked, hits).await })),
+            Ok(mut asked) => {
+                Applied::Later(Box::pin(async move { self.hear(batch, now, &mut asked, hits).await }))
+            }
             Err(error) => Applied::Now(Err(error)),
         }
     }
@@ -78,16 +80,16 @@ impl RedisStore {
             let answer = lane.ask(batch.checks().len(), |bundle| bundle.count_guarded(guarded))?;
             let asked = Asked { checks: (0..batch.checks().len()).collect(), answer, lane };
             // A slot that is on its way elsewhere is asked in two steps.
-            if self.take(batch, asked).await?.is_empty() {
+            if take(batch, &mut [asked]).await?.is_empty() {
                 return Ok(());
             }
         }
         let look = |_, _: &Check<'_>| Hits::Take(0);
-        let asked = self.ask(batch, now, look)?;
-        self.hear(batch, now, asked, look).await?;
+        let mut asked = self.ask(batch, now, look)?;
+        self.hear(batch, now, &mut asked, look).await?;
         let hits = batch.hits_after_look();
-        let asked = self.ask(batch, now, &hits)?;
-        self.hear(batch, now, asked, &hits).await
+        let mut asked = self.ask(batch, now, &hits)?;
+        self.hear(batch, now, &mut asked, &hits).await
     }
 
     /// The lane that can count all checks in one step.
@@ -139,17 +141,31 @@ impl RedisStore {
     }
 
     /// Waits for the outcomes, and asks again elsewhere what has moved.
+    ///
+    /// What was asked is lent: handed on by value, every future on the way would have its own room for it.
     async fn hear(
         &self,
         batch: &mut Batch<'_>,
         now: Time,
-        asked: SmallVec<[Asked; 1]>,
+        asked: &mut [Asked],
         hits: impl Fn(usize, &Check<'_>) -> Hits,
     ) -> Result<(), StoreError> {
-        let mut moved = Vec::new();
-        for asked in asked {
-            moved.append(&mut self.take(batch, asked).await?);
+        let moved = take(batch, asked).await?;
+        if moved.is_empty() {
+            return Ok(());
         }
+        // On the heap: this is seldom, and every other question would carry its size about.
+        Box::pin(self.follow(batch, now, moved, hits)).await
+    }
+
+    /// Asks again elsewhere what has moved, as long as it moves on.
+    async fn follow(
+        &self,
+        batch: &mut Batch<'_>,
+        now: Time,
+        mut moved: Vec<Moved>,
+        hits: impl Fn(usize, &Check<'_>) -> Hits,
+    ) -> Result<(), StoreError> {
         for _ in 0..MAX_REDIRECTS {
             let Some(last) = moved.last() else { return Ok(()) };
             let deadline = self.deadline(batch, last.place);
@@ -157,9 +173,7 @@ impl RedisStore {
             for moved in moved.drain(..) {
                 again.push(self.ask_elsewhere(batch, now, &moved, &hits, deadline).await?);
             }
-            for asked in again {
-                moved.append(&mut self.take(batch, asked).await?);
-            }
+            moved.append(&mut take(batch, &mut again).await?);
         }
         match moved.first() {
             None => Ok(()),
@@ -206,11 +220,18 @@ impl RedisStore {
         Ok(Asked { checks: SmallVec::from_slice(&[moved.place]), answer, lane })
     }
 
-    /// Waits for a lane's answer and sets the outcomes; what another server is to count is left.
-    async fn take(&self, batch: &mut Batch<'_>, asked: Asked) -> Result<Vec<Moved>, StoreError> {
+    fn deadline(&self, batch: &Batch<'_>, place: usize) -> Instant {
+        let own = Instant::now() + self.pool(&batch.checks()[place]).fleet.shared.bounds.timeout;
+        batch.until.map_or(own, |until| own.min(until.into()))
+    }
+}
+
+/// Waits for the lanes' answers and sets the outcomes; what another server is to count is left.
+async fn take(batch: &mut Batch<'_>, asked: &mut [Asked]) -> Result<Vec<Moved>, StoreError> {
+    let mut moved = Vec::new();
+    for asked in asked {
         let outcomes = asked.answer.within(batch.until).await?;
-        let mut moved = Vec::new();
-        for (place, outcome) in asked.checks.into_iter().zip(outcomes) {
+        for (place, outcome) in asked.checks.iter().copied().zip(outcomes) {
             match outcome {
                 Outcome::Told(outcome) => batch.set(place, outcome),
                 Outcome::Elsewhere(words) => {
@@ -222,13 +243,8 @@ impl RedisStore {
                 }
             }
         }
-        Ok(moved)
     }
-
-    fn deadline(&self, batch: &Batch<'_>, place: usize) -> Instant {
-        let own = Instant::now() + self.pool(&batch.checks()[place]).fleet.shared.bounds.timeout;
-        batch.until.map_or(own, |until| own.min(until.into()))
-    }
+    Ok(moved)
 }
 
 /// Adds a check to what a lane sends next.
