@@ -70,7 +70,12 @@ impl Reference {
             RateLimitServiceServer::new(RateLimit::new(parts.limiter.clone(), parts.tracer.clone()))
                 // `Checked` has refused what is larger.
                 .max_decoding_message_size(usize::MAX);
-        let service = Checked { inner: service, stats: parts.stats.clone(), max: options.max_request_bytes };
+        let service = Checked {
+            inner: service,
+            limiter: parts.limiter.clone(),
+            stats: parts.stats.clone(),
+            max: options.max_request_bytes,
+        };
         let some = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
         let mut server = Server::builder()
             .max_concurrent_streams(options.max_concurrent_streams)
@@ -124,7 +129,7 @@ impl RateLimitService for RateLimit {
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
         let mut opening = Opening::new(&metadata.into_headers(), self.tracer.as_ref());
-        let request = limiter::Request::from(message);
+        let request = limiter::Request::from(&message);
         let decided = match opening.span.take() {
             None => self.limiter.decide(&request, opening.until()).await,
             Some(mut span) => {
@@ -145,6 +150,7 @@ impl RateLimitService for RateLimit {
 #[derive(Clone)]
 struct Checked<S> {
     inner: S,
+    limiter: Arc<Limiter>,
     stats: Arc<Stats>,
     max: usize,
 }
@@ -171,7 +177,9 @@ where
         let mut checked = self.clone();
         Box::pin(async move {
             let (head, body) = request.into_parts();
-            let response = match read_in_time(&opening, body, checked.max, &checked.stats).await {
+            let message = read_in_time(&opening, body, checked.max, &checked.stats).await;
+            let message = message.and_then(|message| check(&message, &checked.limiter).map(|()| message));
+            let response = match message {
                 Ok(message) => {
                     let body = Body::new(Full::new(message));
                     checked.inner.call(Request::from_parts(head, body)).await
@@ -184,6 +192,12 @@ where
             response
         })
     }
+}
+
+/// Refuses what exceeds a bound before a message is built of it.
+fn check(message: &[u8], limiter: &Limiter) -> Result<(), Fault> {
+    let request = unary::read(message, limiter.bounds())?;
+    limiter.check(&request).map_err(|refusal| unary::status(&refusal).into())
 }
 
 /// Reads one message with its prefix, unless its caller gives up before. tonic's own answer to that is CANCELLED,
