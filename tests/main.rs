@@ -49,6 +49,8 @@ mod reference;
 mod reload;
 // The first answer, and starts that fail.
 mod start;
+// What the project is built from, pinned.
+mod supply_chain;
 // Who is sent statistics, and by which names they are shown.
 mod statsd;
 
