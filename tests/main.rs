@@ -45,6 +45,8 @@ mod redis;
 mod reload;
 // The first answer, and starts that fail.
 mod start;
+// Clients that are silent, slow or many lock nobody out.
+mod slow_clients;
 // Who is sent statistics, and by which names they are shown.
 mod statsd;
 

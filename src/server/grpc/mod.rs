@@ -19,7 +19,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tokio::sync::watch;
@@ -28,7 +28,7 @@ use tracing::warn;
 pub use listen::{Listener, bind_tcp};
 pub use worker::Workers;
 
-use super::{health::Health, tls::Tls};
+use super::{connections::Handle, health::Health, tls::Tls};
 use crate::{limiter::Limiter, memory, spans::Tracer, stats::Stats};
 use listen::Connection;
 
@@ -45,8 +45,10 @@ pub struct Options {
     pub keepalive_interval: Duration,
     /// A ping must be answered within this time.
     pub keepalive_timeout: Duration,
-    /// Connections beyond this number are refused.
+    /// Connections at one time.
     pub max_connections: usize,
+    /// Connections of one peer address at one time.
+    pub max_connections_per_address: usize,
     /// Calls under way on one connection.
     pub max_concurrent_streams: u32,
     /// The size of a message.
@@ -71,7 +73,6 @@ pub struct Parts {
 /// Accepts connections and deals them to the workers, until `drain` turns true. Those that wait to be
 /// accepted at that moment are still taken, and asked to go.
 pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch::Receiver<bool>) {
-    let mut refused = Refused::default();
     let mut idle = true;
     loop {
         let accepted = tokio::select! {
@@ -84,29 +85,9 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
                 if std::mem::take(&mut idle) {
                     memory::allow_huge_pages(true);
                 }
-                if !workers.deal(connection) {
-                    refused.tell(&workers);
-                }
+                workers.deal(connection);
             }
             Err(error) => pause_after(&error).await,
-        }
-    }
-}
-
-/// Says that connections are refused, at most every ten seconds.
-#[derive(Default)]
-struct Refused {
-    told: Option<Instant>,
-}
-
-impl Refused {
-    fn tell(&mut self, workers: &Workers) {
-        if self.told.is_none_or(|told| told.elapsed() > Duration::from_secs(10)) {
-            self.told = Some(Instant::now());
-            warn!(
-                open = workers.open(),
-                "connections are refused: as many are open as GRPC_MAX_CONNECTIONS allows"
-            );
         }
     }
 }
@@ -117,17 +98,18 @@ async fn pause_after(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-/// Counts a connection for as long as it lasts.
+/// A connection's place, and its count, for as long as it lasts.
 struct OpenConnection {
+    handle: Handle,
     of_worker: Arc<AtomicUsize>,
     stats: Arc<Stats>,
 }
 
 impl OpenConnection {
-    fn new(of_worker: Arc<AtomicUsize>, stats: Arc<Stats>) -> Self {
+    fn new(handle: Handle, of_worker: Arc<AtomicUsize>, stats: Arc<Stats>) -> Self {
         of_worker.fetch_add(1, Ordering::Relaxed);
         stats.service().connections_accepted.increment();
-        Self { of_worker, stats }
+        Self { handle, of_worker, stats }
     }
 }
 

@@ -23,20 +23,23 @@ use tonic::service::Routes;
 
 use super::{
     Connection, OpenConnection, Options, Parts,
-    connection::{self, Calls, Lifetime},
+    connection::{self, Activity, Calls, Lifetime},
     others,
     unary::ShouldRateLimit,
 };
 use crate::{
-    server::tls::Tls,
-    stats::{self, Stats},
+    server::{
+        connections::{Limits, Registry},
+        tls::Tls,
+    },
+    stats::{self, Port, Stats},
 };
 
 /// All workers.
 pub struct Workers {
     each: Vec<Worker>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    max_connections: usize,
+    connections: Arc<Registry>,
     stats: Arc<Stats>,
 }
 
@@ -78,29 +81,28 @@ impl Workers {
         Ok(Self {
             each: workers,
             threads: Mutex::new(threads),
-            max_connections: options.max_connections,
+            connections: Registry::new(
+                Port::Grpc,
+                limits(options),
+                parts.stats.clone(),
+                std::time::Instant::now(),
+            ),
             stats: parts.stats.clone(),
         })
     }
 
-    /// Hands a connection to the worker that has fewest; false when there are too many already, or the
+    /// Hands a connection to the worker that has fewest; closes it when there is no place for it, or the
     /// workers have ended.
-    pub(super) fn deal(&self, connection: Connection) -> bool {
+    pub(super) fn deal(&self, connection: Connection) {
+        let Ok(handle) = self.connections.admit(connection.address(), std::time::Instant::now()) else {
+            return;
+        };
         let idlest = self.each.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
-        let taken = idlest.filter(|_| self.open() < self.max_connections).is_some_and(|worker| {
-            let open = OpenConnection::new(worker.open.clone(), self.stats.clone());
-            worker.connections.send((connection, open)).is_ok()
-        });
-        if !taken {
-            self.stats.service().connections_refused.increment();
+        if let Some(worker) = idlest {
+            let open = OpenConnection::new(handle, worker.open.clone(), self.stats.clone());
+            // Workers end when the service does; then the connection is closed with the channel.
+            let _ = worker.connections.send((connection, open));
         }
-        taken
-    }
-
-    /// Connections that are open now.
-    #[must_use]
-    pub fn open(&self) -> usize {
-        self.each.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum()
     }
 
     /// Waits until every worker has ended.
@@ -126,17 +128,17 @@ async fn work(
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
         let (calls, tls, drain) = (calls.clone(), tls.clone(), drain.clone());
         connections.spawn_local(async move {
-            let _open = open;
+            let activity = Rc::new(Activity::new(open));
             let tls = tls.map(|tls| (tls, connection.peer()));
             match connection {
                 Connection::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
-                        serve_as_agreed(stream, tls, calls, drain).await;
+                        serve_as_agreed(stream, tls, calls, drain, activity).await;
                     }
                 }
                 Connection::Unix(stream) => {
                     if let Ok(stream) = UnixStream::from_std(stream) {
-                        serve_as_agreed(stream, tls, calls, drain).await;
+                        serve_as_agreed(stream, tls, calls, drain, activity).await;
                     }
                 }
             }
@@ -167,17 +169,31 @@ async fn serve_as_agreed(
     tls: Option<(Arc<Tls>, String)>,
     calls: Rc<Calls>,
     mut drain: watch::Receiver<bool>,
+    activity: Rc<Activity>,
 ) {
     let Some((tls, peer)) = tls else {
-        return connection::serve(stream, calls, drain).await;
+        return connection::serve(stream, calls, drain, activity).await;
     };
     // On the heap: a connection without TLS is not to carry the size of one with it.
     let with_tls = Box::pin(async move {
-        if let Some(stream) = tls.handshake(stream, peer, &mut drain).await {
-            connection::serve(stream, calls, drain).await;
+        let shaken = tokio::select! {
+            shaken = tls.handshake(stream, peer, &mut drain) => shaken,
+            _ = activity.handle().closing() => None,
+        };
+        if let Some(stream) = shaken {
+            connection::serve(stream, calls, drain, activity).await;
         }
     });
     with_tls.await;
+}
+
+fn limits(options: Options) -> Limits {
+    Limits {
+        connections: options.max_connections,
+        per_address: options.max_connections_per_address,
+        idle_closed_per_second: (options.max_connections / 10).max(10),
+        names: ["GRPC_MAX_CONNECTIONS", "GRPC_MAX_CONNECTIONS_PER_ADDRESS"],
+    }
 }
 
 fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
@@ -206,18 +222,19 @@ fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
 mod tests {
     use super::*;
 
-    fn size<F>(_: impl Fn(TcpStream, Rc<Calls>, watch::Receiver<bool>) -> F) -> usize {
+    fn size<F>(_: impl Fn(TcpStream, Rc<Calls>, watch::Receiver<bool>, Rc<Activity>) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_plain_connection_does_not_carry_the_size_of_tls() {
         let plain = size(connection::serve);
-        let either = size(|stream, calls, drain| serve_as_agreed(stream, None, calls, drain));
-        let with_tls = size(|stream, calls, mut drain| async move {
+        let either =
+            size(|stream, calls, drain, activity| serve_as_agreed(stream, None, calls, drain, activity));
+        let with_tls = size(|stream, calls, mut drain, activity| async move {
             let tls: Option<Arc<Tls>> = None;
             if let Some(stream) = tls?.handshake(stream, "", &mut drain).await {
-                connection::serve(stream, calls, drain).await;
+                connection::serve(stream, calls, drain, activity).await;
             }
             Some(())
         });
