@@ -42,7 +42,7 @@ impl ShouldRateLimit {
         mut body: Incoming,
     ) -> Result<Bytes, Fault> {
         let message = self.read_in_time(&opening, Bytes::new(), &mut body).await?;
-        let request = self.read_request(message)?;
+        let request = self.read_request(&message)?;
         let mut trail = Trail::default();
         let decided = self.limiter.decide_traced(&request, opening.until(), &mut trail).await;
         told::tell(span, &request, decided.as_ref().ok(), &trail);

@@ -17,14 +17,12 @@ use http::{HeaderValue, Response, header};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use prost::Message;
 use tokio::time::timeout_at;
 use tonic::{Code, Status};
 
 use super::{body::AnswerBody, opening::Opening};
 use crate::{
     limiter::{Answer, Limiter, Refusal, Request},
-    proto::envoy::service::ratelimit::v3::RateLimitRequest,
     server::wire,
     spans::Tracer,
     stats::{Method as StatsMethod, Refusal as Reason, Stats},
@@ -61,9 +59,9 @@ impl ShouldRateLimit {
             (None, Some(fault)) => Err(fault),
             (None, None) => {
                 match future::poll_fn(|context| Poll::Ready(whole_message(&mut body, context))).await {
-                    Ok(message) => match self.at_once(message) {
-                        Ok(answer) => answer,
-                        Err(request) => Box::pin(self.later(request, opening.until())).await,
+                    Ok(message) => match self.at_once(&message) {
+                        Some(answer) => answer,
+                        None => Box::pin(self.later(message, opening.until())).await,
                     },
                     Err(first) => Box::pin(self.in_time(opening, first, body)).await,
                 }
@@ -78,25 +76,28 @@ impl ShouldRateLimit {
         }
     }
 
-    /// The answer to a message with its prefix; the request, if its counters have to be waited for.
-    fn at_once(&self, message: Bytes) -> Result<Result<Bytes, Fault>, Request> {
-        let request = match self.read_request(message) {
-            Ok(request) => request,
-            Err(fault) => return Ok(Err(fault)),
-        };
-        self.limiter.decide_at_once(&request).map(encoded).ok_or(request)
+    /// The answer to a message with its prefix; `None` if its counters have to be waited for.
+    fn at_once(&self, message: &Bytes) -> Option<Result<Bytes, Fault>> {
+        if !self.limiter.answers_at_once() {
+            return None;
+        }
+        match self.read_request(message) {
+            Ok(request) => self.limiter.decide_at_once(&request).map(encoded),
+            Err(fault) => Some(Err(fault)),
+        }
     }
 
-    async fn later(&self, request: Request, until: Option<std::time::Instant>) -> Result<Bytes, Fault> {
+    async fn later(&self, message: Bytes, until: Option<std::time::Instant>) -> Result<Bytes, Fault> {
+        let request = self.read_request(&message)?;
         encoded(self.limiter.decide(&request, until).await)
     }
 
     /// Waits for the rest of a message, but no longer than its caller, and answers it.
     async fn in_time(&self, opening: Opening, first: Bytes, mut body: Incoming) -> Result<Bytes, Fault> {
         let message = self.read_in_time(&opening, first, &mut body).await?;
-        match self.at_once(message) {
-            Ok(answer) => answer,
-            Err(request) => self.later(request, opening.until()).await,
+        match self.at_once(&message) {
+            Some(answer) => answer,
+            None => self.later(message, opening.until()).await,
         }
     }
 
@@ -115,11 +116,12 @@ impl ShouldRateLimit {
         })
     }
 
-    pub(super) fn read_request(&self, mut message: Bytes) -> Result<Request, Fault> {
-        self.read_prefix(&mut message)?;
-        let request = RateLimitRequest::decode(message)
-            .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")))?;
-        Ok(Request::from(request))
+    /// Reads the request of a message with its prefix. It borrows its texts from the message.
+    pub(super) fn read_request<'a>(&self, message: &'a Bytes) -> Result<Request<'a>, Fault> {
+        self.read_prefix(message)?;
+        let message = message.get(PREFIX..).unwrap_or_default();
+        wire::read(message, self.limiter.bounds())
+            .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")).into())
     }
 
     /// Reads one message with its prefix, and the end of the request behind it.
@@ -129,7 +131,7 @@ impl ShouldRateLimit {
     async fn read_message(&self, first: Bytes, body: &mut Incoming) -> Result<Bytes, Fault> {
         let mut data = first;
         loop {
-            let length = if data.len() < PREFIX { None } else { Some(self.read_prefix(&mut data.clone())?) };
+            let length = if data.len() < PREFIX { None } else { Some(self.read_prefix(&data)?) };
             if length.is_some_and(|length| data.len() - PREFIX > length) {
                 return Err(Status::internal("more than one message came in a call that takes one").into());
             }
@@ -141,8 +143,8 @@ impl ShouldRateLimit {
         }
     }
 
-    /// Takes the prefix off, and says how long the message is.
-    fn read_prefix(&self, data: &mut Bytes) -> Result<usize, Fault> {
+    /// The length of the message behind a prefix.
+    fn read_prefix(&self, mut data: &[u8]) -> Result<usize, Fault> {
         let compressed = data.get_u8();
         let length = data.get_u32() as usize;
         if compressed != 0 {
