@@ -14,6 +14,7 @@ fn registry(connections: usize, per_address: usize, idle_closed_per_second: usiz
     Registry::new(Port::Grpc, limits, stats, Instant::now())
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "as `admit` takes it")]
 fn address(number: u8) -> Option<IpAddr> {
     Some([10, 0, 0, number].into())
 }
@@ -36,7 +37,7 @@ fn at(registry: &Registry, millis: u64) -> Instant {
 fn silent_connections_make_room_before_idle_ones_and_busy_ones_stay() {
     let registry = registry(4, 4, 10);
     let [silent, longest, idle, busy] =
-        std::array::from_fn(|n| registry.admit(address(n as u8), at(&registry, 0)).unwrap());
+        [0, 1, 2, 3].map(|n| registry.admit(address(n), at(&registry, 0)).unwrap());
     for (handle, millis) in [(&idle, 20), (&longest, 10), (&busy, 1)] {
         handle.ready(at(&registry, millis));
     }

@@ -227,7 +227,7 @@ pub(super) async fn serve(
 async fn preface_timeout(activity: &Activity) {
     tokio::time::sleep(PREFACE_TIMEOUT).await;
     if !activity.handle().is_silent() {
-        future::pending().await
+        future::pending::<()>().await;
     }
 }
 
