@@ -37,8 +37,8 @@ pub use self::{
     address::HostPort,
     duration::duration,
     groups::{
-        Answers, Backend, DynamicMetadata, GrpcListen, HeaderNames, Http, Log, LogFormat, OnFailure,
-        Prometheus, Rules, Server, Settings, StatsSettings, Store,
+        Answers, Backend, DynamicMetadata, GrpcListen, GrpcServer, HeaderNames, Http, Log, LogFormat,
+        OnFailure, Prometheus, Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{GrpcTls, GrpcTlsClients},
     markdown::markdown,
@@ -89,6 +89,7 @@ fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
     let max_request_bytes = reader.bits_32(vars::GRPC_MAX_REQUEST_BYTES, 1);
     let max_connections = reader.count(vars::GRPC_MAX_CONNECTIONS, 1);
     Server {
+        implementation: reader.parsed(vars::GRPC_SERVER, grpc_server),
         tls: grpc_tls::read(reader),
         listen: if socket.is_empty() { GrpcListen::Tcp(tcp) } else { GrpcListen::Unix(socket.into()) },
         workers: usize::try_from(workers).ok().filter(|workers| *workers > 0).unwrap_or(cores.max(1)),
@@ -113,6 +114,14 @@ fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
 /// Connections of one peer address, of all that there may be; three quarters of them when it is not set.
 fn per_address(set: usize, of_all: usize) -> usize {
     if set > 0 { set } else { of_all - of_all / 4 }
+}
+
+fn grpc_server(text: &str) -> Result<GrpcServer, parse::Refusal> {
+    match text.to_ascii_lowercase().as_str() {
+        "fast" => Ok(GrpcServer::Fast),
+        "tonic" => Ok(GrpcServer::Tonic),
+        _ => Err(parse::Refusal::new("fast or tonic")),
+    }
 }
 
 fn http(reader: &mut Reader<'_>) -> Http {

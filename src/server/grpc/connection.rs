@@ -5,12 +5,10 @@
 //! the end.
 
 use std::{
-    cell::Cell,
     future::{self, Future},
-    io::{self, IoSlice},
     pin::{Pin, pin},
     rc::Rc,
-    task::{Context, Poll},
+    sync::Arc,
     time::Duration,
 };
 
@@ -18,21 +16,22 @@ use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite},
     sync::watch,
     time::{Instant, sleep_until},
 };
 use tower_service::Service;
 
 use crate::{
-    server::connections::{Closing, FAREWELL, Handle},
-    stats::{ConnectionClosed, Method},
+    server::connections::{Closing, FAREWELL},
+    stats::Method,
 };
 
 use super::{
-    OpenConnection,
+    activity::{Activity, UnderWay, Watched},
     body::AnswerBody,
     opening::Opening,
+    reference::Reference,
     unary::{self, ShouldRateLimit},
 };
 
@@ -41,6 +40,8 @@ pub(super) struct Calls {
     pub(super) hot: ShouldRateLimit,
     /// Health, reflection, and the answer to calls that do not exist.
     pub(super) others: tonic::service::Routes,
+    /// Serves every connection, where the settings choose it.
+    pub(super) reference: Option<Reference>,
     pub(super) lifetime: Lifetime,
     pub(super) http2: http2::Builder<LocalExecutor>,
 }
@@ -84,115 +85,17 @@ pub(super) fn http2(
     builder
 }
 
-/// How long a peer may take to send its preface and its first SETTINGS.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The preface, and the header of the SETTINGS behind it.
-const PREFACE: usize = 24 + 9;
-
-/// What a connection tells the registry of itself: whether any request is under way.
-pub(super) struct Activity {
-    open: OpenConnection,
-    requests: Cell<usize>,
-}
-
-impl Activity {
-    pub(super) fn new(open: OpenConnection) -> Self {
-        Self { open, requests: Cell::new(0) }
-    }
-
-    pub(super) fn handle(&self) -> &Handle {
-        &self.open.handle
-    }
-}
-
-/// A request that is under way, until this is dropped.
-struct UnderWay(Rc<Activity>);
-
-impl UnderWay {
-    fn new(activity: Rc<Activity>) -> Self {
-        activity.requests.set(activity.requests.get().saturating_add(1));
-        activity.handle().busy();
-        Self(activity)
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        let left = self.0.requests.get().saturating_sub(1);
-        self.0.requests.set(left);
-        if left == 0 {
-            self.0.handle().idle(std::time::Instant::now());
-        }
-    }
-}
-
-/// A stream that notes when the preface has come.
-struct Watched<S> {
-    stream: S,
-    read: usize,
-    activity: Rc<Activity>,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if self.read < PREFACE {
-            self.read = self.read.saturating_add(buffer.filled().len().saturating_sub(before));
-            if self.read >= PREFACE {
-                self.activity.handle().ready(std::time::Instant::now());
-            }
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, buffer)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
 /// Serves a connection until it ends; `drain` turns true when it should.
 pub(super) async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + 'static,
     calls: Rc<Calls>,
     mut drain: watch::Receiver<bool>,
-    activity: Rc<Activity>,
+    activity: Arc<Activity>,
 ) {
     let lifetime = calls.lifetime;
     let age = lifetime.age.map(|age| Instant::now() + jittered(age));
     let builder = calls.http2.clone();
-    let io = Watched { stream: io, read: 0, activity: activity.clone() };
+    let io = Watched::new(io, activity.clone());
     let of_requests = activity.clone();
     let service = service_fn(move |request| {
         let under_way = UnderWay::new(of_requests.clone());
@@ -212,7 +115,7 @@ pub(super) async fn serve(
             Closing::Silent => return,
             Closing::Idle => Some(FAREWELL),
         },
-        () = preface_timeout(&activity) => return activity.handle().count(ConnectionClosed::PrefaceTimeout),
+        () = activity.preface_timeout() => return,
     };
     connection.as_mut().graceful_shutdown();
     let cut = grace.map(|grace| Instant::now() + grace);
@@ -220,14 +123,6 @@ pub(super) async fn serve(
         _ = connection => {}
         () = wait_until(cut) => {}
         _ = activity.handle().closing() => {}
-    }
-}
-
-/// Completes when no preface came in time.
-async fn preface_timeout(activity: &Activity) {
-    tokio::time::sleep(PREFACE_TIMEOUT).await;
-    if !activity.handle().is_silent() {
-        future::pending::<()>().await;
     }
 }
 

@@ -4,11 +4,14 @@
 //! workers and keeps it. `connection` serves it, `unary` answers the one hot call below tonic, `traced` those of it that
 //! have a span; health checks and reflection go through tonic's router.
 
+mod activity;
 mod body;
 mod connection;
+mod framing;
 mod listen;
 mod opening;
 mod others;
+mod reference;
 mod traced;
 mod unary;
 mod worker;
@@ -26,6 +29,7 @@ use tokio::sync::watch;
 use tracing::warn;
 
 pub use listen::{Listener, bind_tcp};
+pub use reference::RateLimit;
 pub use worker::Workers;
 
 use super::{connections::Handle, health::Health, tls::Tls};
@@ -35,6 +39,8 @@ use listen::Connection;
 /// How the server is run; see the settings of the same names.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Serve with tonic, the reference.
+    pub tonic: bool,
     /// How many threads answer.
     pub workers: usize,
     /// A connection is asked to go after this time; zero lets it stay.
