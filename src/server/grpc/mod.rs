@@ -22,10 +22,10 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 use tracing::warn;
 
 pub use listen::{Listener, bind_tcp};
@@ -76,15 +76,22 @@ pub struct Parts {
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// Accepts connections and deals them to the workers, until `drain` turns true. Those that wait to be
-/// accepted at that moment are still taken, and asked to go.
+/// A drain accepts connections that wait in the backlog until none came for so long: a client whose `connect`
+/// has succeeded gets a GOAWAY instead of a reset.
+const BACKLOG_QUIET: Duration = Duration::from_millis(5);
+
+/// And for so long at most, since clients that reconnect at once could keep the backlog full for ever.
+const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Accepts connections and deals them to the workers until `drain` turns true. Then accepts what waits in the
+/// backlog, closes the port, and lets the workers drain.
 pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch::Receiver<bool>) {
     let mut idle = true;
     loop {
         let accepted = tokio::select! {
             biased;
+            _ = drain.wait_for(|drain| *drain) => break,
             accepted = listener.accept() => accepted,
-            _ = drain.wait_for(|drain| *drain) => return,
         };
         match accepted {
             Ok(connection) => {
@@ -96,6 +103,15 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
             Err(error) => pause_after(&error).await,
         }
     }
+    let end = Instant::now() + BACKLOG_TIMEOUT;
+    while Instant::now() < end
+        && let Ok(Ok(connection)) = timeout(BACKLOG_QUIET, listener.accept()).await
+    {
+        workers.deal(connection);
+    }
+    drop(listener);
+    // Last, so that every connection that was dealt gets its GOAWAY.
+    workers.drain();
 }
 
 /// Out of file descriptors the same error comes at once again: waiting lets some be closed.

@@ -1,6 +1,11 @@
-//! The threads that answer: each with a runtime of its own and the connections that were dealt to it.
+//! The worker threads: each has a runtime of its own and serves the connections that were dealt to it.
+//!
+//! [`accept`](super::accept) deals connections and starts the drain; `app` waits for it and ends the threads.
+//! A worker's runtime also runs connections to the store, which other threads share when there are fewer of
+//! them than workers. So a worker that has drained keeps its runtime until [`Workers::join`].
 
 use std::{
+    convert::Infallible,
     io,
     rc::Rc,
     sync::{
@@ -14,7 +19,7 @@ use std::{
 use tokio::{
     net::{TcpStream, UnixStream},
     runtime,
-    sync::{mpsc, watch},
+    sync::{Mutex as AsyncMutex, mpsc, watch},
     task::{JoinHandle, JoinSet, LocalSet},
     time::Instant,
 };
@@ -40,8 +45,21 @@ use crate::{
 pub struct Workers {
     each: Vec<Worker>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    stage: watch::Sender<Stage>,
+    /// Closed when the last worker has drained.
+    draining: AsyncMutex<mpsc::Receiver<Infallible>>,
     connections: Arc<Registry>,
     stats: Arc<Stats>,
+}
+
+/// What all workers do now.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Serve,
+    /// Every connection gets a GOAWAY.
+    Drain,
+    /// The threads end.
+    End,
 }
 
 struct Worker {
@@ -50,36 +68,35 @@ struct Worker {
 }
 
 impl Workers {
-    /// Starts the threads. When `drain` turns true they ask their connections to go, and end when all
-    /// have gone or `drain_timeout` is over.
+    /// Starts the threads. A drain takes at most `drain_timeout`.
     ///
     /// # Errors
     /// When a thread or its runtime cannot be made.
-    pub fn start(
-        options: Options,
-        parts: &Parts,
-        drain: &watch::Receiver<bool>,
-        drain_timeout: Duration,
-    ) -> io::Result<Self> {
+    pub fn start(options: Options, parts: &Parts, drain_timeout: Duration) -> io::Result<Self> {
         let others = others::routes(&parts.health);
+        let (stage, _) = watch::channel(Stage::Serve);
+        let (busy, draining) = mpsc::channel(1);
         let mut workers = Vec::new();
         let mut threads = Vec::new();
         for number in 0..options.workers.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
-            let (parts, others, drain) = (parts.clone(), others.clone(), drain.clone());
+            let (parts, others) = (parts.clone(), others.clone());
+            let (mut stage, busy) = (stage.subscribe(), busy.clone());
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
-                let tasks = LocalSet::new();
-                let (reference, serving) = tasks.block_on(&runtime, async {
-                    options
+                LocalSet::new().block_on(&runtime, async {
+                    let drain = watch::channel(false);
+                    let (reference, serving) = options
                         .tonic
-                        .then(|| Reference::start(&options, &parts, others.clone(), drain.clone()))
-                        .unzip()
+                        .then(|| Reference::start(&options, &parts, others.clone(), drain.1.clone()))
+                        .unzip();
+                    let calls = Calls { reference, ..calls(options, &parts, others) };
+                    let stages = (stage.clone(), drain);
+                    work(calls, serving, parts.tls, receiver, stages, drain_timeout).await;
+                    drop(busy);
+                    let _ = stage.wait_for(|stage| *stage == Stage::End).await;
                 });
-                let calls = Calls { reference, ..calls(options, &parts, others) };
-                let work = work(calls, serving, parts.tls, receiver, drain, drain_timeout);
-                tasks.block_on(&runtime, work);
                 // Whatever is still under way has had its time.
                 runtime.shutdown_background();
             })?;
@@ -89,6 +106,8 @@ impl Workers {
         Ok(Self {
             each: workers,
             threads: Mutex::new(threads),
+            stage,
+            draining: AsyncMutex::new(draining),
             connections: Registry::new(
                 Port::Grpc,
                 limits(options),
@@ -113,8 +132,19 @@ impl Workers {
         }
     }
 
-    /// Waits until every worker has ended.
+    /// Sends every connection a GOAWAY. No connection may be dealt afterwards.
+    pub(super) fn drain(&self) {
+        self.stage.send_replace(Stage::Drain);
+    }
+
+    /// Waits until every worker has served its last connection, or its drain timeout has passed.
+    pub async fn drained(&self) {
+        let _ = self.draining.lock().await.recv().await;
+    }
+
+    /// Ends the threads, and with them the connections to the store. Blocks until they have ended.
     pub fn join(&self) {
+        self.stage.send_replace(Stage::End);
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A worker that panicked has said so on its own.
@@ -128,7 +158,7 @@ async fn work(
     serving: Option<JoinHandle<()>>,
     tls: Option<Arc<Tls>>,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
-    drain: watch::Receiver<bool>,
+    (mut stage, (start_drain, drain)): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
     drain_timeout: Duration,
 ) {
     calls.hot.limiter.attend();
@@ -153,7 +183,6 @@ async fn work(
             }
         });
     };
-    let mut draining = drain.clone();
     loop {
         tokio::select! {
             dealt = dealt.recv() => match dealt {
@@ -161,10 +190,11 @@ async fn work(
                 None => break,
             },
             Some(_) = connections.join_next() => {}
-            _ = draining.wait_for(|drain| *drain) => break,
+            _ = stage.wait_for(|stage| *stage >= Stage::Drain) => break,
         }
     }
-    // Those that were dealt at the last moment are told to go like all others.
+    let _ = start_drain.send(true);
+    // Connections that were dealt at the last moment get a GOAWAY like all others.
     while let Ok(dealt) = dealt.try_recv() {
         serve(&mut connections, dealt);
     }
