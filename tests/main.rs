@@ -41,6 +41,9 @@ mod memcached;
 mod memory;
 // Counters in Redis, alone, watched by sentinels, and in a cluster.
 mod redis;
+// What a panic costs.
+#[cfg(debug_assertions)]
+mod panics;
 // Rules that change under load, in each of the ways that files can.
 mod reload;
 // The first answer, and starts that fail.

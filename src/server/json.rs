@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     limiter::{self, Code, Limiter, Trail},
+    panics,
     proto::{
         self,
         envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
@@ -85,6 +86,7 @@ async fn decide(
     limiter: &Limiter,
     span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, String> {
+    panics::point("json");
     let request = limiter::Request::from(read(body)?);
     let Some(span) = span else {
         return limiter.decide(&request, None).await.map_err(|refusal| refusal.to_string());

@@ -29,7 +29,13 @@ pub use listen::{Listener, bind_tcp};
 pub use worker::Workers;
 
 use super::{health::Health, tls::Tls};
-use crate::{limiter::Limiter, memory, spans::Tracer, stats::Stats};
+use crate::{
+    limiter::Limiter,
+    memory,
+    panics::{self, Boundary},
+    spans::Tracer,
+    stats::Stats,
+};
 use listen::Connection;
 
 /// How the server is run; see the settings of the same names.
@@ -70,7 +76,12 @@ pub struct Parts {
 
 /// Accepts connections and deals them to the workers, until `drain` turns true. Those that wait to be
 /// accepted at that moment are still taken, and asked to go.
-pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch::Receiver<bool>) {
+pub async fn accept(listener: Listener, workers: Arc<Workers>, drain: watch::Receiver<bool>) {
+    let accept = async || accept_until(&listener, &workers, drain.clone()).await;
+    panics::restart_task(Boundary::Listener, accept).await;
+}
+
+async fn accept_until(listener: &Listener, workers: &Workers, mut drain: watch::Receiver<bool>) {
     let mut refused = Refused::default();
     let mut idle = true;
     loop {
@@ -79,13 +90,14 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
             accepted = listener.accept() => accepted,
             _ = drain.wait_for(|drain| *drain) => return,
         };
+        panics::point("grpc_accept");
         match accepted {
             Ok(connection) => {
                 if std::mem::take(&mut idle) {
                     memory::allow_huge_pages(true);
                 }
                 if !workers.deal(connection) {
-                    refused.tell(&workers);
+                    refused.tell(workers);
                 }
             }
             Err(error) => pause_after(&error).await,

@@ -24,6 +24,7 @@ use tonic::{Code, Status};
 use super::{body::AnswerBody, opening::Opening};
 use crate::{
     limiter::{Answer, Limiter, Refusal, Request},
+    panics::{self, Boundary, Panicked, caught},
     proto::envoy::service::ratelimit::v3::RateLimitRequest,
     server::wire,
     spans::Tracer,
@@ -56,19 +57,23 @@ impl ShouldRateLimit {
     /// heap, in one piece. A timer is made for a message alone; a store keeps to the time it is given.
     pub(super) async fn call(&self, mut opening: Opening, mut body: Incoming) -> Response<AnswerBody> {
         let begun = opening.begun;
-        let answer = match (opening.span.take(), opening.fault.take()) {
-            (Some(span), fault) => Box::pin(self.traced(span, fault, opening, body)).await,
-            (None, Some(fault)) => Err(fault),
-            (None, None) => {
-                match future::poll_fn(|context| Poll::Ready(whole_message(&mut body, context))).await {
-                    Ok(message) => match self.at_once(message) {
-                        Ok(answer) => answer,
-                        Err(request) => Box::pin(self.later(request, opening.until())).await,
-                    },
-                    Err(first) => Box::pin(self.in_time(opening, first, body)).await,
+        let answer = caught(Boundary::GrpcRequest, async {
+            panics::point("grpc_request");
+            match (opening.span.take(), opening.fault.take()) {
+                (Some(span), fault) => Box::pin(self.traced(span, fault, opening, body)).await,
+                (None, Some(fault)) => Err(fault),
+                (None, None) => {
+                    match future::poll_fn(|context| Poll::Ready(whole_message(&mut body, context))).await {
+                        Ok(message) => match self.at_once(message) {
+                            Ok(answer) => answer,
+                            Err(request) => Box::pin(self.later(request, opening.until())).await,
+                        },
+                        Err(first) => Box::pin(self.in_time(opening, first, body)).await,
+                    }
                 }
             }
-        };
+        });
+        let answer = answer.await.unwrap_or_else(|Panicked| Err(internal_error().into()));
         let service = self.stats.service();
         service.requests(StatsMethod::ShouldRateLimit).increment();
         service.response_time(StatsMethod::ShouldRateLimit).observe(begun.elapsed());
@@ -173,6 +178,11 @@ fn whole_message(body: &mut Incoming, context: &mut Context<'_>) -> Result<Bytes
     }
     let whole = data.len() >= PREFIX && data.len() - PREFIX == (&data[1..PREFIX]).get_u32() as usize;
     if whole { Ok(data) } else { Err(data) }
+}
+
+/// The answer to a call that panicked.
+pub(super) fn internal_error() -> Status {
+    Status::internal("internal error; the log of the rate limit service has the details")
 }
 
 pub(super) fn encoded(decided: Result<Answer, Refusal>) -> Result<Bytes, Fault> {

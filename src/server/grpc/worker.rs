@@ -28,6 +28,7 @@ use super::{
     unary::ShouldRateLimit,
 };
 use crate::{
+    panics::{self, Boundary},
     server::tls::Tls,
     stats::{self, Stats},
 };
@@ -66,6 +67,7 @@ impl Workers {
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
+                panics::name_thread(Boundary::GrpcConnection);
                 let calls = calls(options, &parts, others);
                 let work = work(calls, parts.tls, receiver, drain, drain_timeout);
                 LocalSet::new().block_on(&runtime, work);
@@ -123,8 +125,26 @@ async fn work(
     calls.hot.limiter.attend();
     let calls = Rc::new(calls);
     let mut connections = JoinSet::new();
+    // Connections survive a panic of the loop that receives them, and so does their channel.
+    panics::restart_task(Boundary::Listener, async || {
+        receive(&calls, tls.as_ref(), &mut connections, &mut dealt, &drain).await;
+    })
+    .await;
+    let end = Instant::now() + drain_timeout;
+    while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
+}
+
+/// Serves the connections that are dealt to this worker, until the service drains.
+async fn receive(
+    calls: &Rc<Calls>,
+    tls: Option<&Arc<Tls>>,
+    connections: &mut JoinSet<()>,
+    dealt: &mut mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
+    drain: &watch::Receiver<bool>,
+) {
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
-        let (calls, tls, drain) = (calls.clone(), tls.clone(), drain.clone());
+        panics::point("worker");
+        let (calls, tls, drain) = (calls.clone(), tls.cloned(), drain.clone());
         connections.spawn_local(async move {
             let _open = open;
             let tls = tls.map(|tls| (tls, connection.peer()));
@@ -146,7 +166,7 @@ async fn work(
     loop {
         tokio::select! {
             dealt = dealt.recv() => match dealt {
-                Some(dealt) => serve(&mut connections, dealt),
+                Some(dealt) => serve(connections, dealt),
                 None => break,
             },
             Some(_) = connections.join_next() => {}
@@ -155,10 +175,8 @@ async fn work(
     }
     // Those that were dealt at the last moment are told to go like all others.
     while let Ok(dealt) = dealt.try_recv() {
-        serve(&mut connections, dealt);
+        serve(connections, dealt);
     }
-    let end = Instant::now() + drain_timeout;
-    while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
 }
 
 /// Serves a connection as it is, or after a handshake with this peer.
