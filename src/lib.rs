@@ -8,8 +8,9 @@
 //! In reading order: [`rules`] are what is asked for and [`source`] is where they come from;
 //! [`algorithm`], [`table`] and [`store`] count; [`limiter`] decides, and refuses in the words of a
 //! [`template`]; [`stats`] and [`spans`] tell; [`server`] is the edge; [`settings`], [`app`] and [`cli`] put it together.
-//! To the servers that are asked [`tls`] is spoken, and gRPC over a [`channel`]. What a panic costs is in
-//! [`panics`].
+//! To the servers that are asked [`tls`] is spoken, and gRPC over a [`channel`]. [`protobuf`] is
+//! read without building messages where the size of what is built would be up to a peer. What a panic costs is
+//! in [`panics`].
 
 pub mod algorithm;
 pub mod app;
@@ -20,6 +21,7 @@ pub mod limiter;
 pub mod memory;
 pub mod panics;
 pub mod proto;
+pub mod protobuf;
 pub mod rules;
 pub mod server;
 pub mod settings;

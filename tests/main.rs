@@ -44,6 +44,8 @@ mod redis;
 // What a panic costs.
 #[cfg(debug_assertions)]
 mod panics;
+// Both implementations of the gRPC port, held against each other.
+mod reference;
 // Rules that change under load, in each of the ways that files can.
 mod reload;
 // The first answer, and starts that fail.

@@ -29,6 +29,7 @@ use crate::{
 use super::{
     body::AnswerBody,
     opening::Opening,
+    reference::Reference,
     unary::{self, ShouldRateLimit},
 };
 
@@ -37,6 +38,8 @@ pub(super) struct Calls {
     pub(super) hot: ShouldRateLimit,
     /// Health, reflection, and the answer to calls that do not exist.
     pub(super) others: tonic::service::Routes,
+    /// Serves every connection, where the settings choose it.
+    pub(super) reference: Option<Reference>,
     pub(super) lifetime: Lifetime,
     pub(super) http2: http2::Builder<LocalExecutor>,
 }
