@@ -41,6 +41,9 @@ mod memcached;
 mod memory;
 // Counters in Redis, alone, watched by sentinels, and in a cluster.
 mod redis;
+// What a panic costs.
+#[cfg(debug_assertions)]
+mod panics;
 // Midnight, the ends of months and years, leap days, clocks that step.
 mod moments;
 // Both implementations of the gRPC port, held against each other.
