@@ -80,7 +80,7 @@ pub(super) enum Handle<'r> {
 pub(super) type Brought = Vec<Option<Limits>>;
 
 /// The limits that a request brings along; nothing where it brings none.
-pub(super) fn brought(request: &Request) -> Result<Brought, Refusal> {
+pub(super) fn brought(request: &Request<'_>) -> Result<Brought, Refusal> {
     if request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
         return Ok(Brought::new());
     }
@@ -94,7 +94,7 @@ pub(super) fn brought(request: &Request) -> Result<Brought, Refusal> {
 
 /// Plans a request whose domain is loaded, and fills the batch with its checks.
 pub(super) fn plan<'r>(
-    request: &'r Request,
+    request: &'r Request<'_>,
     domain: &'r Domain,
     brought: &'r Brought,
     served: &'r Served,
@@ -166,7 +166,7 @@ impl<'r> Met<'r> {
 }
 
 fn checks<'r>(
-    request: &Request,
+    request: &Request<'_>,
     at: usize,
     met: &Met<'r>,
     limits: impl Iterator<Item = &'r Limit>,
@@ -191,7 +191,7 @@ fn checks<'r>(
 
 /// The key of the counter that a limit is held against.
 fn counter_key<'a, 'r>(
-    request: &'a Request,
+    request: &'a Request<'_>,
     at: usize,
     met: &'a Met<'r>,
     limit: &'a Limit,
@@ -200,8 +200,8 @@ fn counter_key<'a, 'r>(
     let matched = if let Met::Rule(matched) = met { Some(matched) } else { None };
     CounterKey {
         prefix: &context.policy.key_prefix,
-        domain: &request.domain,
-        entries: request.descriptors.get(at).map_or(&[], |descriptor| &descriptor.entries),
+        domain: request.domain,
+        entries: request.descriptors.get(at).map_or(&[], |descriptor| descriptor.entries.as_slice()),
         matched,
         limit,
     }
@@ -209,7 +209,7 @@ fn counter_key<'a, 'r>(
 
 /// The statistics under which this request counts. `scratch` lends its space.
 fn handle<'r>(
-    request: &Request,
+    request: &Request<'_>,
     at: usize,
     met: &Met<'r>,
     served: &'r Served,
@@ -225,20 +225,20 @@ fn handle<'r>(
             }
             scratch.push_str(&matched.rule.full_key);
         }
-        Met::Rule(matched) => matched.write_metric_key(&request.domain, entries, scratch),
+        Met::Rule(matched) => matched.write_metric_key(request.domain, entries, scratch),
         _ => {
-            scratch.push_str(&request.domain);
+            scratch.push_str(request.domain);
             for entry in entries {
                 scratch.push('.');
-                scratch.push_str(&entry.key);
+                scratch.push_str(entry.key);
                 if !entry.value.is_empty() {
                     scratch.push('_');
-                    scratch.push_str(&entry.value);
+                    scratch.push_str(entry.value);
                 }
             }
         }
     }
-    let found = stats.dynamic(&request.domain, &scratch[start..]);
+    let found = stats.dynamic(request.domain, &scratch[start..]);
     scratch.truncate(start);
     Handle::LookedUp(found)
 }

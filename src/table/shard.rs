@@ -93,17 +93,8 @@ impl<S: Copy + Default> Shard<S> {
         if !is_full || self.slots.buckets() >= self.max_buckets {
             return room.map(|room| room.at);
         }
-        self.grow(now);
+        self.rebuild(Slots::<S>::grown(self.slots.buckets(), self.max_buckets), Some(tag), now);
         self.slots.room(tag, now).map(|room| room.at)
-    }
-
-    fn grow(&mut self, now: u32) {
-        let buckets = self.slots.buckets();
-        // Where much has ended without being swept, dropping it makes as much room as growing.
-        let live = self.live(now);
-        let mostly_live = live.saturating_mul(4) >= self.used.saturating_mul(3);
-        let wanted = if mostly_live { Slots::<S>::grown(buckets, self.max_buckets) } else { buckets };
-        self.rebuild(wanted, now);
     }
 
     /// Takes fewer buckets where most are not needed.
@@ -115,26 +106,42 @@ impl<S: Copy + Default> Shard<S> {
             Slots::<S>::grown(needed, self.max_buckets)
         };
         if wanted.saturating_mul(4) < self.slots.buckets().saturating_mul(3) {
-            self.rebuild(wanted, now);
+            self.rebuild(wanted, None, now);
         }
     }
 
-    fn live(&self, now: u32) -> usize {
-        self.slots.iter().filter(|slot| slot.end > now).count()
+    /// Moves what is live into so many buckets, or as many more as it takes to leave room for a new key. Only the
+    /// largest size may be too small.
+    fn rebuild(&mut self, buckets: usize, new: Option<Tag>, now: u32) {
+        let mut buckets = buckets;
+        let (slots, live) = loop {
+            let (slots, live, fits) = self.moved(buckets, new, now);
+            if fits || buckets >= self.max_buckets {
+                break (slots, live);
+            }
+            buckets = Slots::<S>::grown(buckets, self.max_buckets);
+        };
+        let used = slots.iter().filter(|slot| slot.end != 0).count();
+        self.expired = self.expired.wrapping_add(self.used.saturating_sub(live) as u64);
+        self.evicted = self.evicted.wrapping_add(live.saturating_sub(used) as u64);
+        (self.slots, self.used) = (slots, used);
     }
 
-    /// Moves what is live into so many buckets.
-    fn rebuild(&mut self, buckets: usize, now: u32) {
-        let empty = Slots::empty(self.slots.bucket_size(), buckets);
-        let old = std::mem::replace(&mut self.slots, empty);
-        let before = std::mem::take(&mut self.used);
-        let mut live: usize = 0;
-        for slot in old.iter().filter(|slot| slot.end > now) {
+    /// What is live, in so many buckets; its number; and whether all of it fits, and a new key beside it.
+    fn moved(&self, buckets: usize, new: Option<Tag>, now: u32) -> (Slots<S>, usize, bool) {
+        let mut slots = Slots::empty(self.slots.bucket_size(), buckets);
+        let (mut live, mut fits) = (0_usize, true);
+        for slot in self.slots.iter().filter(|slot| slot.end > now) {
             live = live.saturating_add(1);
-            if let Some(room) = self.slots.room(slot.tag, now) {
-                self.put(room.at, *slot, now);
+            if let Some(room) = slots.room(slot.tag, now) {
+                fits &= !room.is_full;
+                if let Some(place) = slots.get_mut(room.at) {
+                    *place = *slot;
+                }
             }
         }
-        self.expired = self.expired.wrapping_add(before.saturating_sub(live) as u64);
+        let has_room = |tag| slots.room(tag, now).is_some_and(|room| !room.is_full);
+        let fits = fits && new.is_none_or(has_room);
+        (slots, live, fits)
     }
 }

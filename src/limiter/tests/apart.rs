@@ -31,10 +31,9 @@ fn house(lost: bool) -> House {
 }
 
 fn left(house: &House, entries: &[(&str, &str)], limit: Option<LimitOverride>) -> u32 {
-    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
-    let entries = entries.iter().map(entry).collect();
+    let entries = entries.iter().map(|(key, value)| Entry { key, value }).collect();
     let mut asked = request(&[]);
-    asked.descriptors = vec![Descriptor { entries, limit, ..Descriptor::default() }];
+    asked.descriptors.push(Descriptor { entries, limit, ..Descriptor::default() });
     let answer = finish(pin!(house.limiter.decide(&asked, None))).unwrap();
     answer.statuses[0].limit_remaining
 }

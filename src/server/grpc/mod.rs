@@ -6,9 +6,11 @@
 
 mod body;
 mod connection;
+mod framing;
 mod listen;
 mod opening;
 mod others;
+mod reference;
 mod traced;
 mod unary;
 mod worker;
@@ -26,6 +28,7 @@ use tokio::sync::watch;
 use tracing::warn;
 
 pub use listen::{Listener, bind_tcp};
+pub use reference::RateLimit;
 pub use worker::Workers;
 
 use super::{health::Health, tls::Tls};
@@ -35,6 +38,8 @@ use listen::Connection;
 /// How the server is run; see the settings of the same names.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Serve with tonic, the reference.
+    pub tonic: bool,
     /// How many threads answer.
     pub workers: usize,
     /// A connection is asked to go after this time; zero lets it stay.

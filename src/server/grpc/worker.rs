@@ -7,16 +7,15 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
     runtime,
     sync::{mpsc, watch},
-    task::{JoinSet, LocalSet},
+    task::{JoinHandle, JoinSet, LocalSet},
     time::Instant,
 };
 use tonic::service::Routes;
@@ -25,6 +24,7 @@ use super::{
     Connection, OpenConnection, Options, Parts,
     connection::{self, Calls, Lifetime},
     others,
+    reference::{Io, Reference},
     unary::ShouldRateLimit,
 };
 use crate::{
@@ -35,7 +35,7 @@ use crate::{
 /// All workers.
 pub struct Workers {
     each: Vec<Worker>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
     max_connections: usize,
     stats: Arc<Stats>,
 }
@@ -66,9 +66,16 @@ impl Workers {
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
-                let calls = calls(options, &parts, others);
-                let work = work(calls, parts.tls, receiver, drain, drain_timeout);
-                LocalSet::new().block_on(&runtime, work);
+                let tasks = LocalSet::new();
+                let (reference, serving) = tasks.block_on(&runtime, async {
+                    options
+                        .tonic
+                        .then(|| Reference::start(&options, &parts, others.clone(), drain.clone()))
+                        .unzip()
+                });
+                let calls = Calls { reference, ..calls(options, &parts, others) };
+                let work = work(calls, serving, parts.tls, receiver, drain, drain_timeout);
+                tasks.block_on(&runtime, work);
                 // Whatever is still under way has had its time.
                 runtime.shutdown_background();
             })?;
@@ -115,6 +122,7 @@ impl Workers {
 
 async fn work(
     calls: Calls,
+    serving: Option<JoinHandle<()>>,
     tls: Option<Arc<Tls>>,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
     drain: watch::Receiver<bool>,
@@ -126,17 +134,16 @@ async fn work(
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
         let (calls, tls, drain) = (calls.clone(), tls.clone(), drain.clone());
         connections.spawn_local(async move {
-            let _open = open;
             let tls = tls.map(|tls| (tls, connection.peer()));
             match connection {
                 Connection::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
-                        serve_as_agreed(stream, tls, calls, drain).await;
+                        serve_as_agreed(stream, open, tls, calls, drain).await;
                     }
                 }
                 Connection::Unix(stream) => {
                     if let Ok(stream) = UnixStream::from_std(stream) {
-                        serve_as_agreed(stream, tls, calls, drain).await;
+                        serve_as_agreed(stream, open, tls, calls, drain).await;
                     }
                 }
             }
@@ -159,25 +166,44 @@ async fn work(
     }
     let end = Instant::now() + drain_timeout;
     while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
+    if let Some(serving) = serving {
+        // Whatever it still serves has had its time.
+        let _ = tokio::time::timeout_at(end, serving).await;
+    }
 }
 
 /// Serves a connection as it is, or after a handshake with this peer.
 async fn serve_as_agreed(
-    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    stream: impl Io + 'static,
+    open: OpenConnection,
     tls: Option<(Arc<Tls>, String)>,
     calls: Rc<Calls>,
     mut drain: watch::Receiver<bool>,
 ) {
     let Some((tls, peer)) = tls else {
-        return connection::serve(stream, calls, drain).await;
+        return serve_http2(stream, open, calls, drain).await;
     };
     // On the heap: a connection without TLS is not to carry the size of one with it.
     let with_tls = Box::pin(async move {
         if let Some(stream) = tls.handshake(stream, peer, &mut drain).await {
-            connection::serve(stream, calls, drain).await;
+            serve_http2(stream, open, calls, drain).await;
         }
     });
     with_tls.await;
+}
+
+/// Serves a connection with the implementation that the settings choose.
+async fn serve_http2(
+    stream: impl Io + 'static,
+    open: OpenConnection,
+    calls: Rc<Calls>,
+    drain: watch::Receiver<bool>,
+) {
+    if let Some(reference) = &calls.reference {
+        return reference.serve(stream, open);
+    }
+    connection::serve(stream, calls, drain).await;
+    drop(open);
 }
 
 fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
@@ -190,6 +216,7 @@ fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
             max_request_bytes: options.max_request_bytes,
         },
         others,
+        reference: None,
         lifetime: Lifetime {
             age: some(options.max_connection_age),
             grace: some(options.max_connection_age_grace),
@@ -206,18 +233,18 @@ fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
 mod tests {
     use super::*;
 
-    fn size<F>(_: impl Fn(TcpStream, Rc<Calls>, watch::Receiver<bool>) -> F) -> usize {
+    fn size<F>(_: impl Fn(TcpStream, OpenConnection, Rc<Calls>, watch::Receiver<bool>) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_plain_connection_does_not_carry_the_size_of_tls() {
-        let plain = size(connection::serve);
-        let either = size(|stream, calls, drain| serve_as_agreed(stream, None, calls, drain));
-        let with_tls = size(|stream, calls, mut drain| async move {
+        let plain = size(serve_http2);
+        let either = size(|stream, open, calls, drain| serve_as_agreed(stream, open, None, calls, drain));
+        let with_tls = size(|stream, open, calls, mut drain| async move {
             let tls: Option<Arc<Tls>> = None;
             if let Some(stream) = tls?.handshake(stream, "", &mut drain).await {
-                connection::serve(stream, calls, drain).await;
+                serve_http2(stream, open, calls, drain).await;
             }
             Some(())
         });

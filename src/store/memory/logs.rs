@@ -334,8 +334,8 @@ mod tests {
     #[test]
     fn the_shard_that_holds_more_than_its_share_gives_logs_up() {
         let now = Time::from_seconds(100);
-        // Room for 20,000 logs of one hit, of which one shard is given 18,000 that last longest.
-        let logs = Logs::in_place_of(20_000 * 104 / BYTES_PER_KEY);
+        // One shard is given 18,000 logs of one hit that last longest, of 20,000 for which there is room.
+        let logs = Logs::in_place_of(20_000 * 96 / BYTES_PER_KEY);
         let (inside, beside) = keys_in_and_beside_a_shard(18_000);
         for key in &inside {
             logs.ask(*key, of_seconds(86_400), Hits::Take(1), now);
@@ -350,7 +350,7 @@ mod tests {
         };
         assert_eq!(left(&beside), 18_000, "callers in other shards lost nothing");
         let inside = left(&inside);
-        assert!((1000..=2000).contains(&inside), "{inside} are left of the shard over its share");
+        assert!((1900..=2000).contains(&inside), "{inside} are left of the shard over its share");
     }
 
     #[test]
@@ -371,16 +371,17 @@ mod tests {
         #[test]
         fn behaves_as_a_map_that_forgets_only_beyond_its_bytes(
             bound in 0..60_usize,
-            steps in prop::collection::vec((0..200_u16, 0..4_u64, 0..3_u64, 1..30_u64), 1..300),
+            steps in prop::collection::vec((0..200_u16, 0..4_u64, 0..3_u64), 1..300),
         ) {
             let logs = Logs::in_place_of(bound * 10);
             let table: Table<u64> = Table::new(1);
             let mut model: HashMap<u16, Log> = HashMap::new();
             let mut now = 1000;
-            for (name, hits, pause, window) in steps {
+            for (name, hits, pause) in steps {
                 now += pause;
                 let at = Time::from_seconds(now);
-                let (key, limit) = (table.key(&name.to_string()), of_seconds(window));
+                // A key holds the length of its window.
+                let (key, limit) = (table.key(&name.to_string()), of_seconds(1 + u64::from(name) % 29));
                 let verdict = logs.ask(key, limit, Hits::Take(hits), at);
                 let expected = limit.ask(model.entry(name).or_default(), Hits::Take(hits), at);
                 let usage = logs.usage();

@@ -22,8 +22,8 @@ function judges.c(key, asked, is_trial)
       call('EXPIRE', key, seconds)
     end
   end
-  -- Beyond 2^53, which is over every limit, a double may be no integer of Redis.
-  return math.min(is_trial == 'look' and count or after, 9007199254740992), after <= limit
+  -- Beyond 2^62, which is over every limit, a double may be no integer of Redis.
+  return math.min(is_trial == 'look' and count or after, 4611686018427387904), after <= limit
 end
 
 function judges.l(key, asked, is_trial)

@@ -21,13 +21,13 @@ for i, key in ipairs(KEYS) do
     -- A counter that can hold no more says so, and is left as it is.
     local after = redis.pcall('INCRBY', key, string.format('%.0f', hits))
     counts[i] = type(after) == 'number' and after or count
-    -- Beyond 2^53, which is over every limit, a double may be no integer of Redis.
-    counts[i] = math.min(counts[i], 9007199254740992)
+    -- Beyond 2^62, which is over every limit, a double may be no integer of Redis.
+    counts[i] = math.min(counts[i], 4611686018427387904)
     if made then
       redis.call('EXPIRE', key, seconds)
     end
   else
-    counts[i] = math.min(count, 9007199254740992)
+    counts[i] = math.min(count, 4611686018427387904)
   end
 end
 return counts
