@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code};
+use tollgate::proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest,
+    rate_limit_response::{Code, DescriptorStatus},
+};
 
 use crate::support::{
     client::request,
@@ -53,7 +56,7 @@ fn saturates(server: &Server, keys: &[&str]) {
             for _ in 0..3 {
                 let answer = client.ask(hits(key, &value, huge, 2)).unwrap();
                 assert_eq!(answer.overall_code(), Code::OverLimit, "{key} {huge}");
-                let codes: Vec<_> = answer.statuses.iter().map(|status| status.code()).collect();
+                let codes: Vec<_> = answer.statuses.iter().map(DescriptorStatus::code).collect();
                 assert_eq!(codes, [Code::OverLimit; 2], "{key} {huge}");
                 let metrics = server.metrics();
                 let now = (statistic(&metrics, "total_hits", key), statistic(&metrics, "over_limit", key));

@@ -391,7 +391,7 @@ mod tests {
                     prop_assert!(verdict.remaining >= expected.remaining);
                 }
                 let own = table.key(&name.to_string());
-                let own = hold(&logs.shards[shard_of(own)]).place(own).is_some() as usize;
+                let own = usize::from(hold(&logs.shards[shard_of(own)]).place(own).is_some());
                 prop_assert!(usage.bytes <= logs.max_bytes || usage.entries <= own, "{usage:?}");
                 if hits == 3 {
                     logs.sweep(0, 1, at);
