@@ -135,9 +135,9 @@ fn keys(count: usize) -> Vec<Key> {
 fn bytes_of<T: Counts>(keys: &[Key]) -> f64 {
     let before = resident_kib();
     let table = T::empty(10_000_000);
-    keys.iter().for_each(|key| {
+    for key in keys {
         table.count(*key, 1, 3600);
-    });
+    }
     let after = resident_kib();
     black_box(&table);
     f64::from(after.saturating_sub(before)) * 1024.0
@@ -145,9 +145,9 @@ fn bytes_of<T: Counts>(keys: &[Key]) -> f64 {
 
 fn nanos<T: Counts>(max: usize, before: &[Key], counted: &[Key]) -> f64 {
     let table = T::empty(max);
-    before.iter().for_each(|key| {
+    for key in before {
         table.count(*key, 1, 3600);
-    });
+    }
     let begun = Instant::now();
     for key in counted {
         black_box(table.count(*key, 2, 3601));
