@@ -56,6 +56,8 @@ mod moments;
 mod reference;
 // Rules that change under load, in each of the ways that files can.
 mod reload;
+// Everything at once for minutes; not a part of the suite.
+mod soak;
 // The first answer, and starts that fail.
 mod start;
 // What the project is built from, pinned.
