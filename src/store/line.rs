@@ -63,18 +63,32 @@ impl<L: Language> Line<L> {
         self.owed
     }
 
+    /// Puts behind what is unsent what `write` writes, which as many answers are to follow as it returns. They
+    /// are sent by [`flush`](Self::flush).
+    pub(super) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> usize) -> usize {
+        let answers = write(&mut self.out);
+        self.owed += answers;
+        answers
+    }
+
     /// Sends what `write` writes, which so many answers are to follow.
     pub(super) async fn send(
         &mut self,
         answers: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), Failure> {
-        write(&mut self.out);
-        self.owed += answers;
+        self.write(|out| {
+            write(out);
+            answers
+        });
         self.flush().await
     }
 
-    async fn flush(&mut self) -> Result<(), Failure> {
+    /// Sends what is unsent.
+    pub(super) async fn flush(&mut self) -> Result<(), Failure> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
         while self.written < self.out.len() {
             match self.wire.write(&self.out[self.written..]).await {
                 Ok(0) => return Err(self.lost(&io::ErrorKind::WriteZero.into())),
@@ -101,20 +115,6 @@ impl<L: Language> Line<L> {
                 Err(garbage) => return Err(self.garbage(&garbage.0)),
             }
         }
-    }
-
-    /// Sends what `write` writes, and waits for the answers that follow, which are so many.
-    pub(super) async fn ask(
-        &mut self,
-        answers: usize,
-        write: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Vec<L::Reply>, Failure> {
-        self.send(answers, write).await?;
-        let mut replies = Vec::with_capacity(answers);
-        for _ in 0..answers {
-            replies.push(self.receive().await?);
-        }
-        Ok(replies)
     }
 
     /// Sends what is unsent, and drops the answers that are owed.
