@@ -4,6 +4,7 @@
 //! workers and keeps it. `connection` serves it, `unary` answers the one hot call below tonic, `traced` those of it that
 //! have a span; health checks and reflection go through tonic's router.
 
+mod activity;
 mod body;
 mod connection;
 mod framing;
@@ -31,7 +32,7 @@ pub use listen::{Listener, bind_tcp};
 pub use reference::RateLimit;
 pub use worker::Workers;
 
-use super::{health::Health, tls::Tls};
+use super::{connections::Handle, health::Health, tls::Tls};
 use crate::{limiter::Limiter, memory, spans::Tracer, stats::Stats};
 use listen::Connection;
 
@@ -50,8 +51,10 @@ pub struct Options {
     pub keepalive_interval: Duration,
     /// A ping must be answered within this time.
     pub keepalive_timeout: Duration,
-    /// Connections beyond this number are refused.
+    /// Connections at one time.
     pub max_connections: usize,
+    /// Connections of one peer address at one time.
+    pub max_connections_per_address: usize,
     /// Calls under way on one connection.
     pub max_concurrent_streams: u32,
     /// The size of a message.
@@ -83,7 +86,6 @@ const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 /// Accepts connections and deals them to the workers until `drain` turns true. Then accepts what waits in the
 /// backlog, closes the port, and lets the workers drain.
 pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch::Receiver<bool>) {
-    let mut refused = Refused::default();
     let mut idle = true;
     loop {
         let accepted = tokio::select! {
@@ -96,9 +98,7 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
                 if std::mem::take(&mut idle) {
                     memory::allow_huge_pages(true);
                 }
-                if !workers.deal(connection) {
-                    refused.tell(&workers);
-                }
+                workers.deal(connection);
             }
             Err(error) => pause_after(&error).await,
         }
@@ -114,41 +114,24 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
     workers.drain();
 }
 
-/// Says that connections are refused, at most every ten seconds.
-#[derive(Default)]
-struct Refused {
-    told: Option<Instant>,
-}
-
-impl Refused {
-    fn tell(&mut self, workers: &Workers) {
-        if self.told.is_none_or(|told| told.elapsed() > Duration::from_secs(10)) {
-            self.told = Some(Instant::now());
-            warn!(
-                open = workers.open(),
-                "connections are refused: as many are open as GRPC_MAX_CONNECTIONS allows"
-            );
-        }
-    }
-}
-
 /// Out of file descriptors the same error comes at once again: waiting lets some be closed.
 async fn pause_after(error: &io::Error) {
     warn!(%error, "a gRPC connection could not be accepted");
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-/// Counts a connection for as long as it lasts.
+/// A connection's place, and its count, for as long as it lasts.
 struct OpenConnection {
+    handle: Handle,
     of_worker: Arc<AtomicUsize>,
     stats: Arc<Stats>,
 }
 
 impl OpenConnection {
-    fn new(of_worker: Arc<AtomicUsize>, stats: Arc<Stats>) -> Self {
+    fn new(handle: Handle, of_worker: Arc<AtomicUsize>, stats: Arc<Stats>) -> Self {
         of_worker.fetch_add(1, Ordering::Relaxed);
         stats.service().connections_accepted.increment();
-        Self { of_worker, stats }
+        Self { handle, of_worker, stats }
     }
 }
 
