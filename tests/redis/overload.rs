@@ -7,6 +7,8 @@
 //! cargo test --release --test all redis::overload::figures -- --ignored --nocapture
 //! ```
 
+#![expect(clippy::cast_precision_loss, reason = "a test's numbers are small")]
+
 use std::{
     collections::BTreeMap,
     env,
@@ -89,7 +91,8 @@ fn timeline(outcome: &Outcome, begun: Instant) -> String {
         };
         *quarters.entry(quarter).or_default().entry(verdict).or_default() += 1;
     }
-    quarters.iter().map(|(quarter, seen)| format!("{} ms: {seen:?}\n", quarter * 250)).collect()
+    let lines = quarters.iter().map(|(quarter, seen)| format!("{} ms: {seen:?}", quarter * 250));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[test]

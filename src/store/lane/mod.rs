@@ -101,16 +101,15 @@ impl<B: Backend> Awaited<B> {
         let heard = match until {
             Some(until) if until < self.by.into_std() => {
                 // On the heap: a timer is larger than all else that waits here, and seldom made.
-                match Box::pin(timeout_at(until.into(), &mut self.answered)).await {
-                    Ok(heard) => heard,
-                    Err(_) => {
-                        // It may be this process that was late: an answer that has come meanwhile counts.
-                        yield_now().await;
-                        let Ok(heard) = self.answered.try_recv() else {
-                            return failed(FailureReason::Timeout, "no answer within the caller's timeout");
-                        };
-                        Ok(heard)
-                    }
+                if let Ok(heard) = Box::pin(timeout_at(until.into(), &mut self.answered)).await {
+                    heard
+                } else {
+                    // It may be this process that was late: an answer that has come meanwhile counts.
+                    yield_now().await;
+                    let Ok(heard) = self.answered.try_recv() else {
+                        return failed(FailureReason::Timeout, "no answer within the caller's timeout");
+                    };
+                    Ok(heard)
                 }
             }
             _ => (&mut self.answered).await,

@@ -195,9 +195,15 @@ impl<B: Backend> Lane<B> {
                 state.queue.since()
             };
             match since {
-                Some(since) if !window.is_zero() => return Ok(sleep_until(since + window).await),
-                // What is ready on other connections of this core goes along.
-                Some(_) => return Ok(yield_now().await),
+                Some(since) if !window.is_zero() => {
+                    sleep_until(since + window).await;
+                    return Ok(());
+                }
+                Some(_) => {
+                    // What is ready on other connections of this core goes along.
+                    yield_now().await;
+                    return Ok(());
+                }
                 None => tokio::select! {
                     biased;
                     () = self.work.notified() => {}

@@ -1,5 +1,7 @@
 //! The measured bound against servers whose pace is known.
 
+#![expect(clippy::cast_precision_loss, reason = "a test's numbers are small")]
+
 use proptest::prelude::*;
 
 use super::*;
