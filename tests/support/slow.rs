@@ -23,12 +23,14 @@ pub(crate) struct Pace {
     start: Instant,
     /// When it has done all that it was sent.
     free: Instant,
+    /// Keys that it has counted, or is going to.
+    served: u64,
 }
 
 impl Pace {
     /// So long for each key, and a pause of `pause` in every `every`.
     pub(crate) fn new(each: Duration, pause: Duration, every: Duration) -> Self {
-        Self { each, pause, every, start: Instant::now(), free: Instant::now() }
+        Self { each, pause, every, start: Instant::now(), free: Instant::now(), served: 0 }
     }
 
     /// Keys that it counts in a second.
@@ -46,6 +48,7 @@ impl Pace {
             at += self.pause.saturating_sub(within);
         }
         self.free = at;
+        self.served += u64::from(keys);
         at
     }
 }
@@ -72,6 +75,11 @@ impl Slow {
     pub(crate) fn stall(&self, time: Duration) {
         let mut pace = self.pace.lock().expect("nobody panics with it");
         pace.free = pace.free.max(Instant::now()) + time;
+    }
+
+    /// Keys that it has counted, or is going to.
+    pub(crate) fn served(&self) -> u64 {
+        self.pace.lock().expect("nobody panics with it").served
     }
 
     /// `host:port`.
