@@ -189,8 +189,8 @@ fn above_what_redis_can_do_only_the_excess_is_refused() {
     let redis = Redis::single();
     let each = Duration::from_secs(1) / PER_SECOND;
     let slow = Slow::to(redis.port, Pace::new(each, Duration::ZERO, Duration::from_millis(4)));
-    let server = service(&tcp(&slow.address()), "1s");
-    let patience = Duration::from_secs(20);
+    let server = service(&tcp(&slow.address()), "4s");
+    let patience = Duration::from_secs(30);
     let load = Steady::start(server.ports.grpc, 3 * PER_SECOND, patience, &requests(), &one("control", "v"));
     let begun = Instant::now();
     thread::sleep(Duration::from_secs(5));

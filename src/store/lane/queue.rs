@@ -159,9 +159,10 @@ impl<P: Pipeline> Queue<P> {
         Some(queued)
     }
 
-    /// Takes all that is queued.
+    /// Takes all that is queued, of a connection on which nothing is on its way any more.
     pub(super) fn drain(&mut self) -> VecDeque<Queued<P>> {
         (self.checks, self.sealed) = (0, false);
+        (self.in_flight, self.bound) = (0, Bound::UNKNOWN);
         std::mem::take(&mut self.pipelines)
     }
 

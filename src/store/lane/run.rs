@@ -16,11 +16,15 @@ use super::{
     queue::Queued,
     store_error,
 };
-use crate::store::{
-    FailureReason, StoreError,
-    failure::{Failure, Kind},
-    line::Line,
-    pace::Pace,
+use crate::{
+    panics::{self, Boundary, Panicked, caught},
+    store::{
+        FailureReason, StoreError,
+        failure::{Failure, Kind},
+        line::Line,
+        meters::Meters,
+        pace::Pace,
+    },
 };
 
 /// A server that answers nothing in time for so much longer than an answer may take is taken for lost, or for half
@@ -62,9 +66,16 @@ impl From<Failure> for Left {
 }
 
 impl<B: Backend> Lane<B> {
+    /// Runs until the lane ends, whatever panics meanwhile.
+    pub(super) async fn keep_running(self: Arc<Self>) {
+        while let Err(Panicked) = caught(Boundary::StoreConnection, self.run()).await {
+            panics::pause().await;
+        }
+    }
+
     /// Keeps a connection, and sends what waits; until the lane ends.
-    pub(super) async fn run(self: Arc<Self>) {
-        let _end = Ending(&self);
+    async fn run(&self) {
+        let _end = Ending(self);
         let Shared { backend, meters, bounds } = &*self.shared;
         let (mut pace, mut again, mut was_replica) = (bounds.at_start.clone(), false, false);
         loop {
@@ -75,10 +86,11 @@ impl<B: Backend> Lane<B> {
                         pace = Pace::again();
                     }
                     let begun = Instant::now();
+                    let mut open = OpenConnection { meters, lost: false };
                     let Err(left) = self.serve(line, &mut pace).await;
                     self.lock().connected = false;
                     backend.forget_keys();
-                    meters.disconnected(!left.is_lost());
+                    open.lost = left.is_lost();
                     (left, begun.elapsed())
                 }
                 Err(left) => (left, Duration::ZERO),
@@ -215,6 +227,7 @@ impl<B: Backend> Lane<B> {
 
     /// Sends what may be sent, and drops what would be late.
     fn send(&self, line: &mut Line<B::Language>, flight: &mut Flight<B>, now: Instant) {
+        panics::point("store_exchange");
         let mut late = Vec::new();
         {
             let mut state = self.lock();
@@ -344,12 +357,25 @@ impl<B: Backend> Lane<B> {
     }
 }
 
+/// Counts the end of a connection, also of one whose task panics.
+struct OpenConnection<'a> {
+    meters: &'a Meters,
+    /// The server ended it.
+    lost: bool,
+}
+
+impl Drop for OpenConnection<'_> {
+    fn drop(&mut self) {
+        self.meters.disconnected(!self.lost);
+    }
+}
+
 /// Shuts the lane when nobody runs it any more, so that no caller waits for ever.
 struct Ending<'a, B: Backend>(&'a Lane<B>);
 
 impl<B: Backend> Drop for Ending<'_, B> {
     fn drop(&mut self) {
-        let message = self.0.told("connection closed during shutdown");
+        let message = self.0.told("connection closed");
         let error = StoreError { reason: FailureReason::Unavailable, message: message.into() };
         self.0.lock().connected = false;
         self.0.close(error.clone(), &error);
