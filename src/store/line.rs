@@ -41,8 +41,18 @@ pub(super) struct Line<L> {
     incoming: BytesMut,
     /// Answers that are still to come.
     owed: usize,
+    /// How many bytes of them may wait to be read.
+    allowed: usize,
     language: PhantomData<L>,
 }
+
+/// So many bytes may come however little was asked: the longest error, and the largest value under a key that
+/// is not ours.
+const ALWAYS_ALLOWED: usize = 128 * 1024;
+
+/// And so many for each byte of what was asked. The answers to all that we ask are at most three times as long:
+/// 38 bytes for the 16 of a run in the argument of a script.
+const ALLOWED_FOR_A_BYTE: usize = 8;
 
 impl<L: Language> Line<L> {
     pub(super) fn new(wire: Wire, server: String) -> Self {
@@ -54,6 +64,7 @@ impl<L: Language> Line<L> {
             written: 0,
             incoming,
             owed: 0,
+            allowed: ALWAYS_ALLOWED,
             language: PhantomData,
         }
     }
@@ -69,8 +80,18 @@ impl<L: Language> Line<L> {
         answers: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), Failure> {
+        if self.owed == 0 {
+            if !self.incoming.is_empty() {
+                // Another's answer would be taken for one to this.
+                return Err(self.garbage(&self.shown()));
+            }
+            self.allowed = ALWAYS_ALLOWED;
+        }
+        let before = self.out.len();
         write(&mut self.out);
         self.owed += answers;
+        let asked = self.out.len().saturating_sub(before);
+        self.allowed = self.allowed.saturating_add(asked.saturating_mul(ALLOWED_FOR_A_BYTE));
         self.flush().await
     }
 
@@ -129,12 +150,19 @@ impl<L: Language> Line<L> {
     /// Ends when the server ends the connection, or says what it was not asked.
     pub(super) async fn idle(&mut self) -> Failure {
         match self.read().await {
-            Ok(()) => self.garbage(&self.incoming.escape_ascii().to_string()),
+            Ok(()) => self.garbage(&self.shown()),
             Err(failure) => failure,
         }
     }
 
     async fn read(&mut self) -> Result<(), Failure> {
+        if self.incoming.len() > self.allowed {
+            let message = format!(
+                "{}: it sends more than the {} bytes that the {} answers still owed can have",
+                self.server, self.allowed, self.owed
+            );
+            return Err(Failure::new(Kind::Garbage, message));
+        }
         match self.wire.read_buf(&mut self.incoming).await {
             Ok(0) => Err(self.lost(&io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => Ok(()),
@@ -148,6 +176,11 @@ impl<L: Language> Line<L> {
             _ => format!("the connection broke ({error})"),
         };
         Failure::new(Kind::Lost, format!("{}: {why}", self.server))
+    }
+
+    /// The beginning of what came and was not asked for.
+    fn shown(&self) -> String {
+        self.incoming.iter().take(80).flat_map(|byte| byte.escape_ascii()).map(char::from).collect()
     }
 
     fn garbage(&self, seen: &str) -> Failure {

@@ -84,6 +84,12 @@ impl Process {
         self.memory("VmHWM:")
     }
 
+    /// Forgets the peak so far: from now on it is measured anew.
+    pub(crate) fn reset_peak(&self) {
+        let path = format!("/proc/{}/clear_refs", self.child.id());
+        fs::write(&path, "5").unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+
     fn memory(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
