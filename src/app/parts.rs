@@ -13,7 +13,7 @@ use crate::{
         health::Health,
         tls::{self, Tls},
     },
-    settings::{Answers, Backend, DynamicMetadata, OnFailure, Settings},
+    settings::{Answers, Backend, DynamicMetadata, GrpcServer, OnFailure, Settings},
     source::{Source, xds},
     spans::Tracer,
     stats::{Exposition, RuleStats, ShardCount, Stats, StatsOptions},
@@ -185,12 +185,14 @@ fn telling(answers: &Answers) -> Telling {
 pub(super) fn grpc_options(settings: &Settings) -> grpc::Options {
     let server = &settings.server;
     grpc::Options {
+        tonic: server.implementation == GrpcServer::Tonic,
         workers: server.workers,
         max_connection_age: server.max_connection_age,
         max_connection_age_grace: server.max_connection_age_grace,
         keepalive_interval: server.keepalive_interval,
         keepalive_timeout: server.keepalive_timeout,
         max_connections: server.max_connections,
+        max_connections_per_address: server.max_connections_per_address,
         max_concurrent_streams: server.max_concurrent_streams,
         max_request_bytes: server.max_request_bytes,
     }

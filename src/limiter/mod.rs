@@ -130,6 +130,14 @@ impl Limiter {
         self.store.answers_at_once()
     }
 
+    /// Whether the request has what every request has and stays within the bounds.
+    ///
+    /// # Errors
+    /// When it does not; that is counted.
+    pub fn check(&self, request: &Request<'_>) -> Result<(), Refusal> {
+        self.policy.bounds.check(request).inspect_err(|refusal| refusal.count(&self.stats))
+    }
+
     /// May this request pass? Nothing where the store does not answer at once: then
     /// [`decide`](Self::decide) is to be asked.
     ///

@@ -39,6 +39,8 @@ pub struct Settings {
 pub struct Server {
     /// Where it listens.
     pub listen: GrpcListen,
+    /// Which implementation of HTTP/2 serves it.
+    pub implementation: GrpcServer,
     /// TLS, if it is spoken there.
     pub tls: Option<GrpcTls>,
     /// Threads that answer; one at least.
@@ -53,6 +55,8 @@ pub struct Server {
     pub keepalive_timeout: Duration,
     /// Connections at one time; one at least.
     pub max_connections: usize,
+    /// Connections of one peer address at one time; one at least.
+    pub max_connections_per_address: usize,
     /// Requests at one time on one connection; one at least.
     pub max_concurrent_streams: u32,
     /// Bytes of one request's message.
@@ -65,6 +69,16 @@ pub struct Server {
     pub shutdown_delay: Duration,
     /// Time that requests in flight have to finish; zero is none.
     pub shutdown_timeout: Duration,
+}
+
+/// Which implementation of HTTP/2 serves gRPC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GrpcServer {
+    /// A connection made for `ShouldRateLimit`.
+    #[default]
+    Fast,
+    /// tonic, the reference.
+    Tonic,
 }
 
 /// Where the gRPC server listens.

@@ -8,6 +8,7 @@ use std::{
     future::{self, Future},
     pin::{Pin, pin},
     rc::Rc,
+    sync::Arc,
     time::Duration,
 };
 
@@ -21,11 +22,16 @@ use tokio::{
 };
 use tower_service::Service;
 
-use crate::stats::Method;
+use crate::{
+    server::connections::{Closing, FAREWELL},
+    stats::Method,
+};
 
 use super::{
+    activity::{Activity, UnderWay, Watched},
     body::AnswerBody,
     opening::Opening,
+    reference::Reference,
     unary::{self, ShouldRateLimit},
 };
 
@@ -34,6 +40,8 @@ pub(super) struct Calls {
     pub(super) hot: ShouldRateLimit,
     /// Health, reflection, and the answer to calls that do not exist.
     pub(super) others: tonic::service::Routes,
+    /// Serves every connection, where the settings choose it.
+    pub(super) reference: Option<Reference>,
     pub(super) lifetime: Lifetime,
     pub(super) http2: http2::Builder<LocalExecutor>,
 }
@@ -82,23 +90,39 @@ pub(super) async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + 'static,
     calls: Rc<Calls>,
     mut drain: watch::Receiver<bool>,
+    activity: Arc<Activity>,
 ) {
     let lifetime = calls.lifetime;
     let age = lifetime.age.map(|age| Instant::now() + jittered(age));
     let builder = calls.http2.clone();
-    let service = service_fn(move |request| answer(calls.clone(), request));
+    let io = Watched::new(io, activity.clone());
+    let of_requests = activity.clone();
+    let service = service_fn(move |request| {
+        let under_way = UnderWay::new(of_requests.clone());
+        let answer = answer(calls.clone(), request);
+        async move {
+            let _under_way = under_way;
+            answer.await
+        }
+    });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    tokio::select! {
+    let grace = tokio::select! {
         // Errors here are the peer's: it went away or spoke no HTTP/2. hyper has told it.
         _ = connection.as_mut() => return,
-        () = wait_until(age) => {}
-        _ = drain.wait_for(|drain| *drain) => {}
-    }
+        () = wait_until(age) => lifetime.grace,
+        _ = drain.wait_for(|drain| *drain) => lifetime.grace,
+        closing = activity.handle().closing() => match closing {
+            Closing::Silent => return,
+            Closing::Idle => Some(FAREWELL),
+        },
+        () = activity.preface_timeout() => return,
+    };
     connection.as_mut().graceful_shutdown();
-    let cut = lifetime.grace.map(|grace| Instant::now() + grace);
+    let cut = grace.map(|grace| Instant::now() + grace);
     tokio::select! {
         _ = connection => {}
         () = wait_until(cut) => {}
+        _ = activity.handle().closing() => {}
     }
 }
 

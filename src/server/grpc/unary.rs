@@ -20,19 +20,20 @@ use hyper::body::Incoming;
 use tokio::time::timeout_at;
 use tonic::{Code, Status};
 
-use super::{body::AnswerBody, opening::Opening};
+use super::{
+    body::AnswerBody,
+    framing::{self, PREFIX},
+    opening::{self, Opening},
+};
 use crate::{
-    limiter::{Answer, Limiter, Refusal, Request},
+    limiter::{Answer, Bounds, Limiter, Refusal, Request},
     server::wire,
     spans::Tracer,
-    stats::{Method as StatsMethod, Refusal as Reason, Stats},
+    stats::{Method as StatsMethod, Stats},
 };
 
 /// The path of the call.
 pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-
-/// In front of every message.
-const PREFIX: usize = 5;
 
 /// Answers the call.
 pub(super) struct ShouldRateLimit {
@@ -110,18 +111,15 @@ impl ShouldRateLimit {
     ) -> Result<Bytes, Fault> {
         let reading = self.read_message(first, body);
         let Some(deadline) = opening.deadline() else { return reading.await };
-        timeout_at(deadline, reading).await.unwrap_or_else(|_| {
-            self.stats.service().refused(Reason::DeadlineExceeded).increment();
-            Err(Status::deadline_exceeded("the caller's grpc-timeout has passed").into())
-        })
+        timeout_at(deadline, reading)
+            .await
+            .unwrap_or_else(|_| Err(opening::deadline_exceeded(&self.stats).into()))
     }
 
     /// Reads the request of a message with its prefix. It borrows its texts from the message.
     pub(super) fn read_request<'a>(&self, message: &'a Bytes) -> Result<Request<'a>, Fault> {
         self.read_prefix(message)?;
-        let message = message.get(PREFIX..).unwrap_or_default();
-        wire::read(message, self.limiter.bounds())
-            .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")).into())
+        read(message, self.limiter.bounds())
     }
 
     /// Reads one message with its prefix, and the end of the request behind it.
@@ -145,22 +143,16 @@ impl ShouldRateLimit {
 
     /// The length of the message behind a prefix.
     fn read_prefix(&self, mut data: &[u8]) -> Result<usize, Fault> {
-        let compressed = data.get_u8();
-        let length = data.get_u32() as usize;
-        if compressed != 0 {
-            let help = "the message is compressed; send it with grpc-encoding identity";
-            return Err(Status::unimplemented(help).into());
-        }
-        let most = self.max_request_bytes;
-        if length > most {
-            self.stats.service().refused(Reason::MessageTooLarge).increment();
-            return Err(Status::resource_exhausted(format!(
-                "the message has {length} bytes, at most {most} are taken (GRPC_MAX_REQUEST_BYTES)"
-            ))
-            .into());
-        }
-        Ok(length)
+        let mut prefix = [0; PREFIX];
+        data.copy_to_slice(&mut prefix);
+        framing::length(prefix, self.max_request_bytes, &self.stats)
     }
+}
+
+/// Reads the request of a message with its prefix.
+pub(super) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Fault> {
+    wire::read(message.get(PREFIX..).unwrap_or_default(), bounds)
+        .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")).into())
 }
 
 /// The message with its prefix, if all of the request is there already; else what is there of it.
@@ -185,7 +177,7 @@ pub(super) fn encoded(decided: Result<Answer, Refusal>) -> Result<Bytes, Fault> 
 }
 
 /// The errors of the Go service are of the code UNKNOWN, and its callers may look for that.
-fn status(refusal: &Refusal) -> Status {
+pub(super) fn status(refusal: &Refusal) -> Status {
     let code = if refusal.is_out_of_bounds() { Code::InvalidArgument } else { Code::Unknown };
     Status::new(code, refusal.to_string())
 }
