@@ -130,7 +130,9 @@ fn no_parser_panics_on_damaged_input() {
     for target in TARGETS {
         let mut noise = Noise(number("TOLLGATE_FUZZ_SEED", 7));
         let seeds = seeds(*target);
-        seeds.iter().for_each(|seed| run(*target, seed));
+        for seed in &seeds {
+            run(*target, seed);
+        }
         for _ in 0..inputs {
             let (one, other) = (noise.below(seeds.len()), noise.below(seeds.len()));
             run(*target, &noise.damaged(&seeds[one], &seeds[other]));

@@ -118,8 +118,9 @@ pub(super) fn fuzz(bytes: &[u8]) {
     use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
     let none = Bounds { descriptors: usize::MAX, entries: usize::MAX };
-    match (read(bytes, none), RateLimitRequest::decode(bytes)) {
-        (Ok(ours), Ok(message)) => assert_eq!(ours, Request::from(&message)),
+    let by_prost = RateLimitRequest::decode(bytes);
+    match (read(bytes, none), &by_prost) {
+        (Ok(ours), Ok(message)) => assert_eq!(ours, Request::from(message)),
         (Err(_), Err(_)) => {}
         (ours, prosts) => assert!(ours.is_ok() == prosts.is_ok(), "{ours:?} but {prosts:?}"),
     }
