@@ -11,9 +11,6 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-// What hostile input may take of the memory.
-mod peaks;
-
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 9}}]\n";
 
 fn refusal(server: &Server, request: RateLimitRequest) -> (tonic::Code, String) {

@@ -43,6 +43,7 @@ mod memory;
 mod redis;
 // Midnight, the ends of months and years, leap days, clocks that step.
 mod moments;
+mod peaks;
 // Both implementations of the gRPC port, held against each other.
 mod reference;
 // Rules that change under load, in each of the ways that files can.

@@ -300,6 +300,30 @@ impl<'de> Part<'de> for Unit {
     }
 }
 
+/// The name of a field, which is one of these.
+struct Name(&'static [&'static str]);
+
+impl<'de> DeserializeSeed<'de> for Name {
+    type Value = &'static str;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<&'static str, D::Error> {
+        json.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Name {
+    type Value = &'static str;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field's name")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<&'static str, E> {
+        let known = self.0.iter().find(|known| **known == name);
+        known.copied().ok_or_else(|| E::custom(format_args!("unrecognized field name '{}'", cut(name))))
+    }
+}
+
 /// The value of a field, unless it is `null`.
 fn value<'de, A: MapAccess<'de>, P: Part<'de>>(map: &mut A, part: P) -> Result<Option<P::Value>, A::Error> {
     map.next_value_seed(Seed(Field(part)))
@@ -314,8 +338,10 @@ impl<'de> Part<'de> for RequestPart {
 
     fn of_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut request = Request::default();
-        while let Some(name) = map.next_key_seed(Seed(Text))? {
-            match &*name {
+        while let Some(name) =
+            map.next_key_seed(Name(&["domain", "descriptors", "hitsAddend", "hits_addend"]))?
+        {
+            match name {
                 "domain" => request.domain = value(&mut map, Text)?.unwrap_or(request.domain),
                 "descriptors" => {
                     if let Some(kept) = value(&mut map, Descriptors(self.0))? {
@@ -325,7 +351,7 @@ impl<'de> Part<'de> for RequestPart {
                 "hitsAddend" | "hits_addend" => {
                     request.hits_addend = value(&mut map, Number::new())?.unwrap_or(request.hits_addend);
                 }
-                _ => return Err(unknown(&name)),
+                _ => {}
             }
         }
         Ok(request)
@@ -362,8 +388,15 @@ impl<'de> Part<'de> for DescriptorPart {
 
     fn of_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut read = Descriptor::default();
-        while let Some(name) = map.next_key_seed(Seed(Text))? {
-            match &*name {
+        while let Some(name) = map.next_key_seed(Name(&[
+            "entries",
+            "limit",
+            "hitsAddend",
+            "hits_addend",
+            "isNegativeHits",
+            "is_negative_hits",
+        ]))? {
+            match name {
                 "entries" => {
                     if let Some(kept) = value(&mut map, Entries(self.0))? {
                         (read.entries, read.excess) = kept;
@@ -376,7 +409,7 @@ impl<'de> Part<'de> for DescriptorPart {
                 "isNegativeHits" | "is_negative_hits" => {
                     read.is_negative_hits = value(&mut map, Flag)?.unwrap_or(read.is_negative_hits);
                 }
-                _ => return Err(unknown(&name)),
+                _ => {}
             }
         }
         Ok(read)
@@ -412,11 +445,11 @@ impl<'de> Part<'de> for EntryPart {
 
     fn of_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut entry = Self::Value::default();
-        while let Some(name) = map.next_key_seed(Seed(Text))? {
-            match &*name {
+        while let Some(name) = map.next_key_seed(Name(&["key", "value"]))? {
+            match name {
                 "key" => entry.0 = value(&mut map, Text)?.unwrap_or(entry.0),
                 "value" => entry.1 = value(&mut map, Text)?.unwrap_or(entry.1),
-                _ => return Err(unknown(&name)),
+                _ => {}
             }
         }
         Ok(entry)
@@ -432,22 +465,18 @@ impl<'de> Part<'de> for Limit {
 
     fn of_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut limit = LimitOverride { requests_per_unit: 0, unit: 0 };
-        while let Some(name) = map.next_key_seed(Seed(Text))? {
-            match &*name {
+        while let Some(name) = map.next_key_seed(Name(&["requestsPerUnit", "requests_per_unit", "unit"]))? {
+            match name {
                 "requestsPerUnit" | "requests_per_unit" => {
                     let read = value(&mut map, Number::new())?;
                     limit.requests_per_unit = read.unwrap_or(limit.requests_per_unit);
                 }
                 "unit" => limit.unit = value(&mut map, Unit)?.unwrap_or(limit.unit),
-                _ => return Err(unknown(&name)),
+                _ => {}
             }
         }
         Ok(limit)
     }
-}
-
-fn unknown<E: Error>(name: &str) -> E {
-    E::custom(format_args!("unrecognized field name '{}'", cut(name)))
 }
 
 /// Holds the reader against `prost-reflect`: both accept the same texts, and read the same content.
