@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     limiter::{self, Code, Limiter, Trail},
+    panics,
     proto::{self, envoy::service::ratelimit::v3::RateLimitResponse},
     spans::{OpenSpan, Tracer},
     text::cut,
@@ -85,6 +86,7 @@ async fn decide(
     limiter: &Limiter,
     span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, String> {
+    panics::point("json");
     let read = request::read(body, limiter.bounds())?;
     let request = read.to_limiter();
     let Some(span) = span else {

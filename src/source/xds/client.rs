@@ -19,7 +19,7 @@ use super::{
     session::Session,
     sotw,
 };
-use crate::{proto::envoy::config::core::v3::Node, settings::groups::Xds, text::cut};
+use crate::{panics, proto::envoy::config::core::v3::Node, settings::groups::Xds, text::cut};
 
 /// How often replaced rules that requests still used are looked at, to free them.
 const FREE_EVERY: Duration = Duration::from_secs(10);
@@ -63,6 +63,7 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
     let mut pauses = Pauses::new(settings.backoff);
     let mut told = HashSet::new();
     loop {
+        panics::point("xds_client");
         let (trouble, pause) = match connect(settings).await {
             Err(trouble) => (trouble, spread(settings.connect_retry_interval, chance())),
             Ok(channel) => {

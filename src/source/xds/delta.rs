@@ -13,7 +13,7 @@ use tonic::{Status, transport::Channel};
 use super::{
     client::Subscriber,
     resource::{self, TYPE_URL},
-    session::{Session, Update},
+    session::{INTERNAL, Session, Update},
     stream::{self, Received},
     weigh,
 };
@@ -56,11 +56,16 @@ pub(super) async fn talk<T>(
     let _ = asks.try_send(DeltaDiscoveryRequest { initial_resource_versions: versions.collect(), ..ask() });
     let mut responses = stream::open(channel, subscriber, outbox).await?;
     while let Some(received) = responses.message().await? {
-        let error_detail = judge(session, &received, held).await.err();
+        let error_detail = session.judge_or_refuse(judge(session, &received, held)).await.err();
+        let is_lost = error_detail.as_ref().is_some_and(|status| status.code == INTERNAL);
         let response_nonce = received.response.nonce;
         let answer = DeltaDiscoveryRequest { response_nonce, error_detail, ..ask() };
         if asks.send(answer).await.is_err() {
             break;
+        }
+        if is_lost {
+            // What the response changed is only known to the control plane, which sends it again to a new stream.
+            return Err(Status::internal("a response could not be read"));
         }
     }
     Ok(())

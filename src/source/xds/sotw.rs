@@ -34,7 +34,7 @@ pub(super) async fn talk<T>(
     let mut responses = stream::open(channel, subscriber, outbox).await?;
     let mut accepted = String::new();
     while let Some(received) = responses.message().await? {
-        let error_detail = judge(session, &received).await.err();
+        let error_detail = session.judge_or_refuse(judge(session, &received)).await.err();
         let response: DiscoveryResponse = received.response;
         if error_detail.is_none() {
             accepted = response.version_info;
