@@ -90,6 +90,15 @@ fn time_out(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
+/// A caller's `grpc-timeout`: what is read of it is added to moments.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz_time_out(bytes: &[u8]) {
+    let Ok(value) = HeaderValue::from_bytes(bytes) else { return };
+    let headers = HeaderMap::from_iter([(header::HeaderName::from_static("grpc-timeout"), value)]);
+    let opening = Opening { begun: Instant::now(), time_out: time_out(&headers), fault: None, span: None };
+    assert_eq!(opening.until().is_some(), opening.deadline().is_some());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,7 +43,7 @@ use super::{
     meters::Meters,
     pace::Pace,
 };
-use crate::settings::ServerAddress;
+use crate::{settings::ServerAddress, text::cut};
 
 /// A connection to a server, opened again whenever it is lost.
 pub(super) struct Lane<B: Backend> {
@@ -235,8 +235,7 @@ impl<B: Backend> Lane<B> {
 
     /// What became of a check, or of a probe, that the server answered with an error.
     pub(super) fn answered_with(&self, kind: Kind, error: &str) -> Failure {
-        let error: String = error.chars().take(200).collect();
-        self.failure(kind, format_args!("it answered \"{error}\"{}", B::hint(kind)))
+        self.failure(kind, format_args!("it answered \"{}\"{}", cut(error), B::hint(kind)))
     }
 
     fn overdue(&self) -> Failure {
