@@ -118,6 +118,12 @@ impl Limiter {
         self.store.attend();
     }
 
+    /// True where the store answers without waiting, so that [`decide_at_once`](Self::decide_at_once) decides.
+    #[must_use]
+    pub fn answers_at_once(&self) -> bool {
+        self.store.answers_at_once()
+    }
+
     /// May this request pass? Nothing where the store does not answer at once: then
     /// [`decide`](Self::decide) is to be asked.
     ///
@@ -125,7 +131,7 @@ impl Limiter {
     /// As [`decide`](Self::decide).
     #[must_use]
     pub fn decide_at_once(&self, request: &Request) -> Option<Result<Answer, Refusal>> {
-        if !self.store.answers_at_once() {
+        if !self.answers_at_once() {
             return None;
         }
         let served = self.source.load();

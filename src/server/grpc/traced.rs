@@ -1,51 +1,45 @@
-//! `ShouldRateLimit` of which a span tells. Apart from `unary`, so that calls without one pass by it.
+//! `ShouldRateLimit` with a span. Apart from `calls`, so that an untraced call costs one branch.
 
-use bytes::Bytes;
-use hyper::body::Incoming;
+use std::{rc::Rc, time::Instant};
+
 use tonic::Code;
 
-use super::{
-    opening::Opening,
-    unary::{Fault, ShouldRateLimit, encoded},
+use super::calls::{Calls, Fault, not_a_request, status};
+use crate::{
+    limiter::{Answer, Trail},
+    server::{told, wire},
+    spans::OpenSpan,
 };
-use crate::{limiter::Trail, server::told, spans::OpenSpan};
 
-impl ShouldRateLimit {
-    /// Answers the call and ends its span. Put this on the heap: it holds all that a call may need.
-    pub(super) async fn traced(
-        &self,
-        mut span: Box<OpenSpan>,
-        fault: Option<Fault>,
-        opening: Opening,
-        body: Incoming,
-    ) -> Result<Bytes, Fault> {
-        let answer = match fault {
-            Some(fault) => Err(fault),
-            None => self.decide_traced(&mut span, opening, body).await,
-        };
-        span.tell("rpc.system", "grpc".into());
-        span.tell("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
-        span.tell("rpc.method", "ShouldRateLimit".into());
-        let code = answer.as_ref().err().map_or(Code::Ok, |status| status.code());
-        span.tell("rpc.grpc.status_code", i64::from(i32::from(code)).into());
-        if let Err(status) = &answer {
-            span.fail(status.message());
+/// Decides a call and ends its span.
+pub(super) async fn decide(
+    calls: Rc<Calls>,
+    mut span: Box<OpenSpan>,
+    message: Vec<u8>,
+    until: Option<Instant>,
+) -> Result<Answer, Fault> {
+    let answer = match wire::read(&message) {
+        Ok(request) => {
+            let mut trail = Trail::default();
+            let decided = calls.limiter.decide_traced(&request, until, &mut trail).await;
+            told::tell(&mut span, &request, decided.as_ref().ok(), &trail);
+            decided.map_err(|refusal| status(&refusal).into())
         }
-        span.answered();
-        answer
-    }
+        Err(error) => Err(not_a_request(&error)),
+    };
+    end(span, answer.as_ref().map(|_| ()));
+    answer
+}
 
-    async fn decide_traced(
-        &self,
-        span: &mut OpenSpan,
-        opening: Opening,
-        mut body: Incoming,
-    ) -> Result<Bytes, Fault> {
-        let message = self.read_in_time(&opening, Bytes::new(), &mut body).await?;
-        let request = self.read_request(message)?;
-        let mut trail = Trail::default();
-        let decided = self.limiter.decide_traced(&request, opening.until(), &mut trail).await;
-        told::tell(span, &request, decided.as_ref().ok(), &trail);
-        encoded(decided)
+/// Ends the span of a call with what it came to.
+pub(super) fn end(mut span: Box<OpenSpan>, answer: Result<(), &Fault>) {
+    span.tell("rpc.system", "grpc".into());
+    span.tell("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
+    span.tell("rpc.method", "ShouldRateLimit".into());
+    let code = answer.err().map_or(Code::Ok, |status| status.code());
+    span.tell("rpc.grpc.status_code", i64::from(i32::from(code)).into());
+    if let Err(status) = answer {
+        span.fail(status.message());
     }
+    span.answered();
 }

@@ -1,6 +1,7 @@
 //! The threads that answer: each with a runtime of its own and the connections that were dealt to it.
 
 use std::{
+    cell::Cell,
     io,
     rc::Rc,
     sync::{
@@ -22,10 +23,10 @@ use tokio::{
 use tonic::service::Routes;
 
 use super::{
-    Connection, OpenConnection, Options, Parts,
-    connection::{self, Calls, Lifetime},
-    others,
-    unary::ShouldRateLimit,
+    Connection, OpenConnection, Options, Parts, aux_services,
+    calls::{Calls, PATH},
+    driver::{self, Lifetime},
+    http2::{Budget, Config},
 };
 use crate::{
     server::tls::Tls,
@@ -57,17 +58,19 @@ impl Workers {
         drain: &watch::Receiver<bool>,
         drain_timeout: Duration,
     ) -> io::Result<Self> {
-        let others = others::routes(&parts.health);
+        let routes = aux_services::routes(&parts.health);
+        let budget = Budget::new(options.max_inflight_bytes);
         let mut workers = Vec::new();
         let mut threads = Vec::new();
         for number in 0..options.workers.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
-            let (parts, others, drain) = (parts.clone(), others.clone(), drain.clone());
+            let (parts, routes, drain) = (parts.clone(), routes.clone(), drain.clone());
+            let budget = budget.clone();
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
-                let calls = calls(options, &parts, others);
-                let work = work(calls, parts.tls, receiver, drain, drain_timeout);
+                let serving = Serving::new(options, &parts, routes, budget);
+                let work = work(serving, parts.tls, receiver, drain, drain_timeout);
                 LocalSet::new().block_on(&runtime, work);
                 // Whatever is still under way has had its time.
                 runtime.shutdown_background();
@@ -114,29 +117,28 @@ impl Workers {
 }
 
 async fn work(
-    calls: Calls,
+    serving: Serving,
     tls: Option<Arc<Tls>>,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
     drain: watch::Receiver<bool>,
     drain_timeout: Duration,
 ) {
-    calls.hot.limiter.attend();
-    let calls = Rc::new(calls);
+    serving.calls.limiter.attend();
     let mut connections = JoinSet::new();
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
-        let (calls, tls, drain) = (calls.clone(), tls.clone(), drain.clone());
+        let (serving, tls, drain) = (serving.clone(), tls.clone(), drain.clone());
         connections.spawn_local(async move {
             let _open = open;
             let tls = tls.map(|tls| (tls, connection.peer()));
             match connection {
                 Connection::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
-                        serve_as_agreed(stream, tls, calls, drain).await;
+                        serve_as_agreed(stream, tls, serving, drain).await;
                     }
                 }
                 Connection::Unix(stream) => {
                     if let Ok(stream) = UnixStream::from_std(stream) {
-                        serve_as_agreed(stream, tls, calls, drain).await;
+                        serve_as_agreed(stream, tls, serving, drain).await;
                     }
                 }
             }
@@ -165,40 +167,55 @@ async fn work(
 async fn serve_as_agreed(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
     tls: Option<(Arc<Tls>, String)>,
-    calls: Rc<Calls>,
+    serving: Serving,
     mut drain: watch::Receiver<bool>,
 ) {
     let Some((tls, peer)) = tls else {
-        return connection::serve(stream, calls, drain).await;
+        return driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain).await;
     };
     // On the heap: a connection without TLS is not to carry the size of one with it.
     let with_tls = Box::pin(async move {
         if let Some(stream) = tls.handshake(stream, peer, &mut drain).await {
-            connection::serve(stream, calls, drain).await;
+            driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain).await;
         }
     });
     with_tls.await;
 }
 
-fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
-    let some = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
-    Calls {
-        hot: ShouldRateLimit {
+/// What connections are served with; one of it for each worker.
+#[derive(Clone)]
+struct Serving {
+    calls: Rc<Calls>,
+    config: Config,
+    lifetime: Lifetime,
+}
+
+impl Serving {
+    fn new(options: Options, parts: &Parts, routes: Routes, budget: Arc<Budget>) -> Self {
+        let some = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
+        let lifetime = Lifetime {
+            age: some(options.max_connection_age),
+            grace: some(options.max_connection_age_grace),
+            keepalive_interval: some(options.keepalive_interval),
+            keepalive_timeout: options.keepalive_timeout,
+        };
+        let config = Config {
+            max_streams: options.max_concurrent_streams,
+            budget: budget.clone(),
+            unary: PATH,
+            keep_fields: parts.tracer.is_some(),
+        };
+        let calls = Rc::new(Calls {
             limiter: parts.limiter.clone(),
             stats: parts.stats.clone(),
             tracer: parts.tracer.clone(),
             max_request_bytes: options.max_request_bytes,
-        },
-        others,
-        lifetime: Lifetime {
-            age: some(options.max_connection_age),
-            grace: some(options.max_connection_age_grace),
-        },
-        http2: connection::http2(
-            options.max_concurrent_streams,
-            options.keepalive_interval,
-            options.keepalive_timeout,
-        ),
+            receive_timeout: options.receive_timeout,
+            budget,
+            routes,
+            buffers: Cell::default(),
+        });
+        Self { calls, config, lifetime }
     }
 }
 

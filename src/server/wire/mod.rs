@@ -5,7 +5,8 @@
 
 mod encode;
 
-pub(super) use encode::{encode, encoded_len};
+pub(super) use encode::encode;
+use prost::Message;
 use prost_types::{ListValue, Struct, Value as ProtoValue, value::Kind};
 
 use crate::{
@@ -20,6 +21,11 @@ use crate::{
     },
     rules::{Metadata, Value},
 };
+
+/// Reads a request from the bytes of a message.
+pub(super) fn read(message: &[u8]) -> Result<Request, prost::DecodeError> {
+    RateLimitRequest::decode(message).map(Request::from)
+}
 
 impl From<RateLimitRequest> for Request {
     fn from(message: RateLimitRequest) -> Self {

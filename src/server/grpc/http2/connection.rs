@@ -1,0 +1,723 @@
+//! The state machine of a connection: what each frame that the peer sends means.
+//!
+//! [`Connection::receive`] takes the bytes that were read. Requests reach the [`Service`], which answers through
+//! the methods of `sending`, at once or later. Errors of a stream reset it; an error of the connection is
+//! returned, and [`Connection::fail`] then says goodbye.
+
+use std::{sync::Arc, time::Instant};
+
+use super::{
+    budget::{Budget, Share},
+    frame::{self, FrameHead, HEAD, MAX_PAYLOAD, Reason, flag, kind, setting},
+    head::{BadHead, Head, MAX_LIST, Reader, is_trailer},
+    hpack::Decoder,
+    limits::{self, Limits},
+    streams::{Stream, Streams},
+};
+
+/// The first bytes that a client sends.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The window of a stream, and of a new connection, before anything opens it.
+pub(super) const FIRST_WINDOW: u32 = 65_535;
+
+/// The window of a connection. It does not bound what is held, which the streams' windows and the budget do: what
+/// arrives is counted as taken at once, so that a message which waits keeps none of the others.
+const WINDOW: u32 = 1 << 20;
+
+/// The peer hears of what was taken when it is so much.
+const CREDIT_STEP: u32 = WINDOW / 2;
+
+/// A header block that takes more is an attack (CVE-2024-27316): no list below [`MAX_LIST`] needs it.
+const MAX_BLOCK: usize = 2 * MAX_LIST;
+
+/// So is one of more frames.
+const MAX_BLOCK_FRAMES: u32 = 16;
+
+/// Streams that were reset last: what was on its way to them is dropped without another reset.
+const RESETS_REMEMBERED: usize = 16;
+
+/// Buffers up to this size are kept between frames.
+const KEPT_CAPACITY: usize = 1024;
+
+/// What is the same for all connections of a worker.
+#[derive(Clone)]
+pub(in super::super) struct Config {
+    pub(in super::super) max_streams: u32,
+    pub(in super::super) budget: Arc<Budget>,
+    /// The path of the call that is answered in place.
+    pub(in super::super) unary: &'static str,
+    /// Whether that call needs all fields of its head as well.
+    pub(in super::super) keep_fields: bool,
+}
+
+/// Who answers the requests of a connection.
+pub(in super::super) trait Service: Sized {
+    /// What is kept of a call while its stream is open.
+    type Call;
+
+    /// A call begins.
+    fn open(&mut self, id: u32, head: &Head) -> Self::Call;
+
+    /// Some of its data came; with `end` there is no more.
+    fn data(&mut self, http: &mut Connection<Self::Call>, id: u32, data: &[u8], end: bool);
+
+    /// The peer gave it up, or broke the protocol.
+    fn closed(&mut self, call: Self::Call);
+}
+
+/// A connection.
+pub(in super::super) struct Connection<C> {
+    /// What is to be written.
+    pub(in super::super) out: Vec<u8>,
+    pub(super) config: Config,
+    pub(super) streams: Streams<C>,
+    pub(super) limits: Limits,
+    /// How large frames to the peer may be.
+    pub(super) max_frame: usize,
+    /// The window of a new stream to the peer.
+    pub(super) first_send_window: i64,
+    pub(super) send_window: i64,
+    /// Data that waited was sent since this was looked at last.
+    pub(super) unblocked: bool,
+    /// The next header block has to say that no table is used.
+    pub(super) says_table_size: bool,
+    said_table_size: bool,
+    receive_window: u32,
+    /// What was taken and not told the peer.
+    credit: u32,
+    pub(super) phase: Phase,
+    pub(super) goodbye: Goodbye,
+    /// The peer opens no more streams.
+    pub(super) peer_left: bool,
+    /// The last stream that the peer opened.
+    pub(super) last: u32,
+    /// The numbers that the peer skipped last: they are closed and were never open.
+    skipped: (u32, u32),
+    resets: [u32; RESETS_REMEMBERED],
+    next_reset: usize,
+    decoder: Decoder,
+    memo: Memo,
+    block: Option<Block>,
+    data: Data,
+    now: Instant,
+}
+
+/// How far the peer has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum Phase {
+    /// The preface is not complete.
+    Preface,
+    /// The first SETTINGS are missing.
+    Settings,
+    /// Requests may come.
+    Open,
+}
+
+/// How far we have come with leaving.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Goodbye {
+    /// Nothing was said.
+    None,
+    /// The peer knows that it should leave. What it sent before it knew is still taken.
+    Announced,
+    /// Streams above this one are not taken.
+    Said(u32),
+}
+
+/// The last header block that left the table as it was, and what it meant.
+struct Memo {
+    block: Vec<u8>,
+    version: u64,
+    head: Option<Head>,
+}
+
+/// A header block that continues in other frames.
+struct Block {
+    stream: u32,
+    end: bool,
+    depends_on_itself: bool,
+    bytes: Vec<u8>,
+    frames: u32,
+    share: Share,
+}
+
+/// The DATA frame whose payload is being received.
+#[derive(Default)]
+struct Data {
+    stream: u32,
+    left: usize,
+    padding: usize,
+    end: bool,
+    /// Its stream is not open: the payload is dropped.
+    dropped: bool,
+    under_way: bool,
+}
+
+impl<C> Connection<C> {
+    /// A new connection, which greets the peer.
+    pub(in super::super) fn new(config: Config, now: Instant) -> Self {
+        let mut out = Vec::with_capacity(64);
+        let mut settings = Vec::with_capacity(2 * frame::SETTING);
+        frame::write_setting(&mut settings, setting::MAX_CONCURRENT_STREAMS, config.max_streams);
+        let list = u32::try_from(MAX_LIST).unwrap_or(u32::MAX);
+        frame::write_setting(&mut settings, setting::MAX_HEADER_LIST_SIZE, list);
+        frame::write(&mut out, kind::SETTINGS, 0, 0, &settings);
+        let more = (WINDOW - FIRST_WINDOW).to_be_bytes();
+        frame::write(&mut out, kind::WINDOW_UPDATE, 0, 0, &more);
+        Self {
+            out,
+            streams: Streams::new(&config.budget),
+            config,
+            limits: Limits::new(now),
+            max_frame: MAX_PAYLOAD,
+            first_send_window: FIRST_WINDOW.into(),
+            send_window: FIRST_WINDOW.into(),
+            unblocked: false,
+            says_table_size: false,
+            said_table_size: false,
+            receive_window: WINDOW,
+            credit: 0,
+            phase: Phase::Preface,
+            goodbye: Goodbye::None,
+            peer_left: false,
+            last: 0,
+            skipped: (0, 0),
+            resets: [0; RESETS_REMEMBERED],
+            next_reset: 0,
+            decoder: Decoder::new(),
+            memo: Memo { block: Vec::new(), version: 0, head: None },
+            block: None,
+            data: Data::default(),
+            now,
+        }
+    }
+
+    /// Takes what was read, and returns how much of it; the rest is to come again with more behind it.
+    ///
+    /// # Errors
+    /// When the peer broke the protocol in a way that ends the connection.
+    pub(in super::super) fn receive<S: Service<Call = C>>(
+        &mut self,
+        bytes: &[u8],
+        now: Instant,
+        service: &mut S,
+    ) -> Result<usize, Reason> {
+        self.now = now;
+        self.limits.refill(now);
+        let mut rest = bytes;
+        if self.phase == Phase::Preface {
+            let Some(begun) = rest.get(..PREFACE.len().min(rest.len())) else { return Ok(0) };
+            if !PREFACE.starts_with(begun) {
+                return Err(Reason::ProtocolError);
+            }
+            let Some(behind) = rest.strip_prefix(PREFACE) else { return Ok(0) };
+            rest = behind;
+            self.phase = Phase::Settings;
+        }
+        loop {
+            if self.data.under_way {
+                rest = self.continue_data(rest, service)?;
+                if self.data.under_way {
+                    break;
+                }
+            }
+            let Some(head) = FrameHead::read(rest) else { break };
+            self.check_order(head)?;
+            let Some(payload) = rest.get(HEAD..) else { break };
+            if head.kind == kind::DATA {
+                let Some(behind) = self.begin_data(head, payload, service)? else { break };
+                rest = behind;
+            } else {
+                let Some((payload, behind)) = payload.split_at_checked(head.length) else { break };
+                self.frame(head, payload, service)?;
+                rest = behind;
+            }
+        }
+        if self.credit >= CREDIT_STEP {
+            frame::write(&mut self.out, kind::WINDOW_UPDATE, 0, 0, &self.credit.to_be_bytes());
+            self.receive_window = self.receive_window.saturating_add(self.credit);
+            self.credit = 0;
+        }
+        Ok(bytes.len().saturating_sub(rest.len()))
+    }
+
+    fn check_order(&mut self, head: FrameHead) -> Result<(), Reason> {
+        if head.length > MAX_PAYLOAD {
+            return Err(Reason::FrameSizeError);
+        }
+        if self.phase == Phase::Settings {
+            if head.kind != kind::SETTINGS || head.has(flag::ACK) {
+                return Err(Reason::ProtocolError);
+            }
+            self.phase = Phase::Open;
+        }
+        match &self.block {
+            Some(block) if head.kind == kind::CONTINUATION && head.stream == block.stream => Ok(()),
+            None if head.kind != kind::CONTINUATION => Ok(()),
+            _ => Err(Reason::ProtocolError),
+        }
+    }
+
+    fn frame<S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        match head.kind {
+            kind::HEADERS => self.headers(head, payload, service),
+            kind::CONTINUATION => self.continuation(head, payload, service),
+            kind::PRIORITY => self.priority(head, payload, service),
+            kind::RST_STREAM => self.peer_reset(head, payload, service),
+            kind::SETTINGS => self.settings(head, payload),
+            kind::PING => self.ping(head, payload),
+            kind::GOAWAY if head.stream != 0 => Err(Reason::ProtocolError),
+            kind::GOAWAY if payload.len() < 8 => Err(Reason::FrameSizeError),
+            kind::GOAWAY => {
+                self.peer_left = true;
+                self.limits.spend(1)
+            }
+            kind::WINDOW_UPDATE => self.window_update(head, payload, service),
+            kind::PUSH_PROMISE => Err(Reason::ProtocolError),
+            // Kinds that are not known are ignored.
+            _ => self.limits.spend(1),
+        }
+    }
+
+    /// Begins with a DATA frame, whose payload may be incomplete. `None` if too little of it is there.
+    fn begin_data<'b, S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &'b [u8],
+        service: &mut S,
+    ) -> Result<Option<&'b [u8]>, Reason> {
+        if head.stream == 0 || self.is_idle(head.stream) {
+            return Err(Reason::ProtocolError);
+        }
+        let (mut left, mut padding, mut payload) = (head.length, 0, payload);
+        if head.has(flag::PADDED) {
+            left = left.checked_sub(1).ok_or(Reason::FrameSizeError)?;
+            let Some((length, behind)) = payload.split_first() else { return Ok(None) };
+            padding = usize::from(*length);
+            left = left.checked_sub(padding).ok_or(Reason::ProtocolError)?;
+            payload = behind;
+        }
+        let length = u32::try_from(head.length).unwrap_or(u32::MAX);
+        self.receive_window = self.receive_window.checked_sub(length).ok_or(Reason::FlowControlError)?;
+        self.credit = self.credit.saturating_add(length);
+        let end = head.has(flag::END_STREAM);
+        if left < limits::TINY && !end {
+            self.limits.spend(1)?;
+        }
+        let dropped = match self.take_data(head.stream, length, left, end) {
+            Ok(()) => false,
+            Err(reason) => {
+                self.refuse(head.stream, reason, service)?;
+                true
+            }
+        };
+        self.data = Data { stream: head.stream, left, padding, end, dropped, under_way: true };
+        Ok(Some(payload))
+    }
+
+    /// Counts data of a stream against its window and its content-length.
+    fn take_data(&mut self, id: u32, length: u32, data: usize, end: bool) -> Result<(), Reason> {
+        let stream = self.streams.get_mut(id).ok_or(Reason::StreamClosed)?;
+        if !stream.receiving {
+            return Err(Reason::StreamClosed);
+        }
+        stream.receive_window = stream.receive_window.saturating_sub(length.into());
+        if stream.receive_window < 0 {
+            return Err(Reason::FlowControlError);
+        }
+        if let Some(missing) = &mut stream.missing {
+            let data = u64::try_from(data).unwrap_or(u64::MAX);
+            *missing = missing.checked_sub(data).ok_or(Reason::ProtocolError)?;
+            if end && *missing > 0 {
+                return Err(Reason::ProtocolError);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on what is there of a DATA frame's payload, and returns what follows it.
+    fn continue_data<'b, S: Service<Call = C>>(
+        &mut self,
+        bytes: &'b [u8],
+        service: &mut S,
+    ) -> Result<&'b [u8], Reason> {
+        let (data, behind) = bytes.split_at_checked(self.data.left).unwrap_or((bytes, &[]));
+        self.data.left = self.data.left.saturating_sub(data.len());
+        let padding = self.data.padding.min(behind.len());
+        let whole = self.data.left == 0;
+        if whole {
+            self.data.padding = self.data.padding.saturating_sub(padding);
+            self.data.under_way = self.data.padding > 0;
+        }
+        let (_, behind) = behind.split_at_checked(padding).unwrap_or((&[], behind));
+        let (id, end) = (self.data.stream, whole && self.data.end && !self.data.under_way);
+        if !self.data.dropped && (end || !data.is_empty()) {
+            let Some(stream) = self.streams.get_mut(id) else { return Ok(behind) };
+            stream.receiving = !end;
+            service.data(self, id, data, end);
+        }
+        Ok(behind)
+    }
+
+    fn headers<S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        if head.stream & 1 == 0 {
+            return Err(Reason::ProtocolError);
+        }
+        let mut block = payload;
+        if head.has(flag::PADDED) {
+            let (padding, behind) = block.split_first().ok_or(Reason::FrameSizeError)?;
+            let length = behind.len().checked_sub(usize::from(*padding)).ok_or(Reason::ProtocolError)?;
+            block = behind.get(..length).unwrap_or_default();
+        }
+        let mut depends_on_itself = false;
+        if head.has(flag::PRIORITY) {
+            let (priority, behind) = block.split_at_checked(5).ok_or(Reason::FrameSizeError)?;
+            depends_on_itself = depends_on(priority, head.stream);
+            block = behind;
+        }
+        let end = head.has(flag::END_STREAM);
+        if head.has(flag::END_HEADERS) {
+            return self.header_block(head.stream, block, end, depends_on_itself, service);
+        }
+        let mut begun = Block {
+            stream: head.stream,
+            end,
+            depends_on_itself,
+            bytes: Vec::new(),
+            frames: 0,
+            share: Share::new(&self.config.budget),
+        };
+        begun.add(block)?;
+        self.block = Some(begun);
+        Ok(())
+    }
+
+    fn continuation<S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        let mut block = self.block.take().ok_or(Reason::ProtocolError)?;
+        block.add(payload)?;
+        if head.has(flag::END_HEADERS) {
+            return self.header_block(block.stream, &block.bytes, block.end, block.depends_on_itself, service);
+        }
+        self.block = Some(block);
+        Ok(())
+    }
+
+    /// A complete header block: a request, or trailers.
+    fn header_block<S: Service<Call = C>>(
+        &mut self,
+        id: u32,
+        block: &[u8],
+        end: bool,
+        depends_on_itself: bool,
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        if id <= self.last {
+            return self.trailers(id, block, end, service);
+        }
+        if id > self.last.saturating_add(2) {
+            self.skipped = (self.last, id);
+        }
+        self.last = id;
+        let head = self.head(block)?;
+        if matches!(self.goodbye, Goodbye::Said(last) if id > last) {
+            return Ok(());
+        }
+        let head = match head {
+            Ok(head) if head.content_length.is_some_and(|length| length > 0) && end => {
+                Err(BadHead::Malformed)
+            }
+            Ok(_) if depends_on_itself => Err(BadHead::Malformed),
+            head => head,
+        };
+        let stream = |call, missing| Stream {
+            send_window: self.first_send_window,
+            receive_window: FIRST_WINDOW.into(),
+            missing,
+            receiving: !end,
+            opened: self.now,
+            outgoing: None,
+            call,
+        };
+        match head {
+            Err(BadHead::Malformed) => self.refuse_unopened(id, Reason::ProtocolError, limits::MALFORMED),
+            Err(BadHead::TooLarge) => {
+                self.limits.spend(limits::MALFORMED)?;
+                self.answer_431(id, end);
+                Ok(())
+            }
+            Ok(_) if self.streams.len() >= self.config.max_streams as usize => {
+                self.refuse_unopened(id, Reason::RefusedStream, 1)
+            }
+            Ok(head) => {
+                let call = service.open(id, &head);
+                if !self.streams.insert(id, stream(call, head.content_length)) {
+                    return self.refuse_unopened(id, Reason::RefusedStream, 1);
+                }
+                if end {
+                    service.data(self, id, &[], true);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What a block means. Blocks that repeat the last one, and do not touch the table, are not decoded again.
+    fn head(&mut self, block: &[u8]) -> Result<Result<Head, BadHead>, Reason> {
+        let version = self.decoder.version();
+        if self.memo.version == version && self.memo.block == block {
+            if let Some(head) = &self.memo.head {
+                return Ok(Ok(head.clone()));
+            }
+        }
+        let mut reader = Reader::new(self.config.unary, self.config.keep_fields);
+        let decoded = self.decoder.decode(block, |name, value| reader.field(name, value));
+        decoded.map_err(|_| Reason::CompressionError)?;
+        let head = reader.finish();
+        if let Ok(head) = &head {
+            if self.decoder.version() == version && block.len() <= KEPT_CAPACITY {
+                self.memo.block.clear();
+                self.memo.block.extend_from_slice(block);
+                self.memo.version = version;
+                self.memo.head = Some(head.clone());
+            }
+        }
+        Ok(head)
+    }
+
+    /// A header block on a stream that was opened before: trailers, or nonsense.
+    fn trailers<S: Service<Call = C>>(
+        &mut self,
+        id: u32,
+        block: &[u8],
+        end: bool,
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        let mut good = true;
+        let decoded = self.decoder.decode(block, |name, value| good &= is_trailer(name, value));
+        decoded.map_err(|_| Reason::CompressionError)?;
+        let (first, next) = self.skipped;
+        if id > first && id < next {
+            return Err(Reason::ProtocolError);
+        }
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receiving) else {
+            return self.refuse(id, Reason::StreamClosed, service);
+        };
+        if !good || !end || stream.missing.is_some_and(|missing| missing > 0) {
+            return self.refuse(id, Reason::ProtocolError, service);
+        }
+        stream.receiving = false;
+        service.data(self, id, &[], true);
+        Ok(())
+    }
+
+    fn priority<S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        // Priorities are not followed, so no tree of them is kept (CVE-2019-9513).
+        self.limits.spend(1)?;
+        if head.stream == 0 {
+            return Err(Reason::ProtocolError);
+        }
+        let reason = if payload.len() != 5 {
+            Reason::FrameSizeError
+        } else if depends_on(payload, head.stream) {
+            Reason::ProtocolError
+        } else {
+            return Ok(());
+        };
+        if self.is_idle(head.stream) { Err(reason) } else { self.refuse(head.stream, reason, service) }
+    }
+
+    fn peer_reset<S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        if head.stream == 0 || self.is_idle(head.stream) {
+            return Err(Reason::ProtocolError);
+        }
+        if payload.len() != 4 {
+            return Err(Reason::FrameSizeError);
+        }
+        let Some(stream) = self.streams.remove(head.stream) else { return self.limits.spend(1) };
+        let lasted = self.now.saturating_duration_since(stream.opened);
+        service.closed(stream.call);
+        if lasted < limits::RAPID { self.limits.spend(1) } else { Ok(()) }
+    }
+
+    fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+        if head.stream != 0 {
+            return Err(Reason::ProtocolError);
+        }
+        if head.has(flag::ACK) {
+            self.limits.spend(1)?;
+            return if payload.is_empty() { Ok(()) } else { Err(Reason::FrameSizeError) };
+        }
+        let (entries, rest) = payload.as_chunks::<{ frame::SETTING }>();
+        if !rest.is_empty() {
+            return Err(Reason::FrameSizeError);
+        }
+        self.limits.spend(u32::try_from(entries.len()).unwrap_or(u32::MAX).saturating_add(1))?;
+        for [a, b, value @ ..] in entries {
+            self.setting(u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))?;
+        }
+        frame::write_head(&mut self.out, 0, kind::SETTINGS, flag::ACK, 0);
+        self.send_blocked();
+        Ok(())
+    }
+
+    fn setting(&mut self, id: u16, value: u32) -> Result<(), Reason> {
+        match id {
+            setting::HEADER_TABLE_SIZE => {
+                // Answers use no table. A peer that allows less than it did has to be told once.
+                if value < 4096 && !self.said_table_size {
+                    self.said_table_size = true;
+                    self.says_table_size = true;
+                }
+            }
+            setting::ENABLE_PUSH if value > 1 => return Err(Reason::ProtocolError),
+            setting::INITIAL_WINDOW_SIZE => {
+                let value = i32::try_from(value).map_err(|_| Reason::FlowControlError)?;
+                let change = i64::from(value).saturating_sub(self.first_send_window);
+                self.first_send_window = value.into();
+                for (_, stream) in self.streams.iter_mut() {
+                    stream.send_window = stream.send_window.saturating_add(change);
+                    if stream.send_window > i32::MAX.into() {
+                        return Err(Reason::FlowControlError);
+                    }
+                }
+            }
+            setting::MAX_FRAME_SIZE => {
+                if !(16_384..1 << 24).contains(&value) {
+                    return Err(Reason::ProtocolError);
+                }
+                self.max_frame = value as usize;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+        if head.stream != 0 {
+            return Err(Reason::ProtocolError);
+        }
+        if payload.len() != 8 {
+            return Err(Reason::FrameSizeError);
+        }
+        self.limits.spend(1)?;
+        if !head.has(flag::ACK) {
+            frame::write(&mut self.out, kind::PING, flag::ACK, 0, payload);
+        } else if payload == super::sending::GOODBYE_PING && self.goodbye == Goodbye::Announced {
+            self.say_goodbye();
+        }
+        Ok(())
+    }
+
+    fn window_update<S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        if head.stream != 0 && self.is_idle(head.stream) {
+            return Err(Reason::ProtocolError);
+        }
+        if payload.len() != 4 {
+            return Err(Reason::FrameSizeError);
+        }
+        self.limits.spend(1)?;
+        let more = i64::from(frame::u32_at(payload).unwrap_or(0) & 0x7fff_ffff);
+        if head.stream == 0 {
+            if more == 0 {
+                return Err(Reason::ProtocolError);
+            }
+            self.send_window = self.send_window.saturating_add(more);
+            if self.send_window > i32::MAX.into() {
+                return Err(Reason::FlowControlError);
+            }
+            self.send_blocked();
+            return Ok(());
+        }
+        // One for a stream that is closed was on its way.
+        let Some(stream) = self.streams.get_mut(head.stream) else { return Ok(()) };
+        if more == 0 {
+            return self.refuse(head.stream, Reason::ProtocolError, service);
+        }
+        stream.send_window = stream.send_window.saturating_add(more);
+        if stream.send_window > i32::MAX.into() {
+            return self.refuse(head.stream, Reason::FlowControlError, service);
+        }
+        self.send_outgoing(head.stream);
+        Ok(())
+    }
+
+    /// Resets a stream because of what the peer sent on it.
+    fn refuse<S: Service<Call = C>>(&mut self, id: u32, reason: Reason, service: &mut S) -> Result<(), Reason> {
+        if let Some(call) = self.reset(id, reason) {
+            service.closed(call);
+        } else if self.resets.contains(&id) {
+            // It was reset, and this was on its way.
+            return self.limits.spend(1);
+        } else {
+            self.write_reset(id, reason);
+        }
+        self.limits.spend(limits::MALFORMED)
+    }
+
+    fn refuse_unopened(&mut self, id: u32, reason: Reason, cost: u32) -> Result<(), Reason> {
+        self.write_reset(id, reason);
+        self.limits.spend(cost)
+    }
+
+    /// Remembers that a stream was reset.
+    pub(super) fn remember_reset(&mut self, id: u32) {
+        if let Some(place) = self.resets.get_mut(self.next_reset) {
+            *place = id;
+        }
+        self.next_reset = self.next_reset.wrapping_add(1) & (RESETS_REMEMBERED - 1);
+    }
+
+    /// True for a stream that was never opened. We open none, and even numbers would be ours.
+    fn is_idle(&self, id: u32) -> bool {
+        id > self.last || id & 1 == 0
+    }
+}
+
+impl Block {
+    fn add(&mut self, bytes: &[u8]) -> Result<(), Reason> {
+        self.frames = self.frames.saturating_add(1);
+        let length = self.bytes.len().saturating_add(bytes.len());
+        if length > MAX_BLOCK || self.frames > MAX_BLOCK_FRAMES || !self.share.resize(length) {
+            return Err(Reason::EnhanceYourCalm);
+        }
+        self.bytes.reserve_exact(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// True if a priority names the stream that it is for.
+fn depends_on(priority: &[u8], id: u32) -> bool {
+    frame::u32_at(priority).is_some_and(|other| other & 0x7fff_ffff == id)
+}
