@@ -103,6 +103,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
 }
 
 const OPTIONS: Options = Options {
+    tonic: false,
     workers: 1,
     max_connection_age: Duration::ZERO,
     max_connection_age_grace: Duration::ZERO,

@@ -41,6 +41,8 @@ mod memcached;
 mod memory;
 // Counters in Redis, alone, watched by sentinels, and in a cluster.
 mod redis;
+// Both implementations of the gRPC port, held against each other.
+mod reference;
 // Rules that change under load, in each of the ways that files can.
 mod reload;
 // The first answer, and starts that fail.

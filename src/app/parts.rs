@@ -13,7 +13,7 @@ use crate::{
         health::Health,
         tls::{self, Tls},
     },
-    settings::{Answers, Backend, DynamicMetadata, OnFailure, Settings},
+    settings::{Answers, Backend, DynamicMetadata, GrpcServer, OnFailure, Settings},
     source::{Source, xds},
     spans::Tracer,
     stats::{Exposition, RuleStats, ShardCount, Stats, StatsOptions},
@@ -185,6 +185,7 @@ fn telling(answers: &Answers) -> Telling {
 pub(super) fn grpc_options(settings: &Settings) -> grpc::Options {
     let server = &settings.server;
     grpc::Options {
+        tonic: server.implementation == GrpcServer::Tonic,
         workers: server.workers,
         max_connection_age: server.max_connection_age,
         max_connection_age_grace: server.max_connection_age_grace,

@@ -40,12 +40,19 @@ pub enum Refusal {
     TooManyEntries,
     /// Its caller's time was up.
     DeadlineExceeded,
+    /// Its message came in pieces, and incomplete messages took all the memory they may.
+    InflightBytes,
 }
 
 impl Refusal {
     /// Every refusal, each at its own number.
-    pub const ALL: [Self; 4] =
-        [Self::MessageTooLarge, Self::TooManyDescriptors, Self::TooManyEntries, Self::DeadlineExceeded];
+    pub const ALL: [Self; 5] = [
+        Self::MessageTooLarge,
+        Self::TooManyDescriptors,
+        Self::TooManyEntries,
+        Self::DeadlineExceeded,
+        Self::InflightBytes,
+    ];
 
     /// The value of the label `reason`.
     #[must_use]
@@ -55,6 +62,7 @@ impl Refusal {
             Self::TooManyDescriptors => "too_many_descriptors",
             Self::TooManyEntries => "too_many_entries",
             Self::DeadlineExceeded => "deadline_exceeded",
+            Self::InflightBytes => "inflight_bytes",
         }
     }
 }

@@ -21,6 +21,9 @@ use super::{
 /// The program that is tested.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tollgate");
 
+/// The implementation of the gRPC port that services are started with, where a test does not choose one.
+pub(crate) const GRPC_SERVER: &str = "TOLLGATE_TEST_GRPC_SERVER";
+
 /// A running service. It is killed when this is dropped.
 pub(crate) struct Server {
     pub(crate) process: Process,
@@ -152,7 +155,11 @@ impl Setup {
             env: BTreeMap::new(),
             working_dir: None,
         };
-        env.iter().fold(setup, |setup, (name, value)| setup.env(name, value))
+        let setup = env.iter().fold(setup, |setup, (name, value)| setup.env(name, value));
+        match std::env::var(GRPC_SERVER) {
+            Ok(implementation) => setup.env("GRPC_SERVER", &implementation),
+            Err(_) => setup,
+        }
     }
 
     /// Nothing set but ports, in a directory that is there already: as in the README's first run.

@@ -12,37 +12,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Buf;
 use http::HeaderMap;
-use tonic::{Code, Status};
+use tonic::Status;
 
 use super::{
     aux_services::AuxCalls,
+    framing::{self, Fault, PREFIX},
     http2::{Budget, Connection, End, Head, Reason as ResetReason, Route, Service, Share, hpack},
+    request_head::RequestHead,
     traced,
     waiting::{Signal, Waiting},
 };
 use crate::{
-    limiter::{Answer, Limiter, Refusal},
+    limiter::{Answer, Limiter},
     server::wire,
-    spans::{OpenSpan, Tracer},
+    spans::Tracer,
     stats::{Method, Refusal as Reason, Stats},
 };
 
 /// The path of the call that is answered in place.
 pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Bytes before a message: whether it is compressed, and its length.
-pub(super) const PREFIX: usize = 5;
-
-/// The time that is kept for the answer's way to its caller, at most.
-const MARGIN: Duration = Duration::from_millis(2);
-
 /// A message that waits for its share of the budget is granted one after so long, if there is one by then.
 const GRANT_PAUSE: Duration = Duration::from_millis(5);
-
-/// A status on the heap: errors are rare, and calls are moved about.
-pub(super) type Fault = Box<Status>;
 
 /// What the calls of a worker are answered with.
 pub(super) struct Calls {
@@ -82,10 +74,8 @@ pub(super) enum Call {
 
 /// A call of `ShouldRateLimit` whose message is not complete.
 pub(super) struct Unary {
-    begun: Instant,
-    timeout: Option<Duration>,
+    head: RequestHead,
     route: Route,
-    span: Option<Box<OpenSpan>>,
     partial: Option<Box<Partial>>,
 }
 
@@ -99,14 +89,8 @@ struct Partial {
 impl Unary {
     /// When the message has to be complete.
     fn deadline(&self, receive_timeout: Duration) -> Instant {
-        let timeout = self.timeout.map_or(receive_timeout, |timeout| timeout.min(receive_timeout));
-        self.begun.checked_add(timeout).unwrap_or(self.begun)
-    }
-
-    /// When counters that have not been answered are decided without: early enough for the caller to learn.
-    fn until(&self) -> Option<Instant> {
-        let timeout = self.timeout?;
-        self.begun.checked_add(timeout.saturating_sub(MARGIN.min(timeout / 4)))
+        let timeout = self.head.timeout.map_or(receive_timeout, |timeout| timeout.min(receive_timeout));
+        self.head.begun.checked_add(timeout).unwrap_or(self.head.begun)
     }
 }
 
@@ -135,13 +119,11 @@ impl Service for ConnectionCalls {
         if head.route == Route::Other {
             return self.aux.open(id, head, &self.calls, self.now);
         }
-        let span = self.calls.tracer.as_ref().zip(head.fields.as_ref()).and_then(|(tracer, fields)| {
-            // The path without its slash is what gRPC's instrumentations call a span.
-            tracer.join(&fields.headers, PATH.trim_start_matches('/'))
-        });
         self.unfinished = self.unfinished.saturating_add(1);
         self.opened = true;
-        Call::Unary(Unary { begun: self.now, timeout: head.timeout, route: head.route, span, partial: None })
+        let headers = head.fields.as_ref().map(|fields| &fields.headers);
+        let call = RequestHead::new(self.now, head.timeout, headers, self.calls.tracer.as_ref());
+        Call::Unary(Unary { head: call, route: head.route, partial: None })
     }
 
     fn data(&mut self, http: &mut Connection<Call>, id: u32, data: &[u8], end: bool) {
@@ -200,7 +182,7 @@ impl ConnectionCalls {
             Ok(message) => message,
             Err(fault) => return self.fail(http, id, unary, &fault),
         };
-        if unary.span.is_none() {
+        if unary.head.span.is_none() {
             match self.calls.decide_now(message, &mut self.message) {
                 Some(Ok(())) => {
                     http.send_message(id, &self.message);
@@ -210,10 +192,10 @@ impl ConnectionCalls {
                 None => {}
             }
         }
-        let (begun, until) = (unary.begun, unary.until());
+        let (begun, until) = (unary.head.begun, unary.head.until());
         let message = message.to_vec();
         let calls = self.calls.clone();
-        let place = match unary.span {
+        let place = match unary.head.span {
             Some(span) => self.waiting.add(id, begun, traced::decide(calls, span, message, until)),
             None => self.waiting.add(id, begun, decide_later(calls, message, until)),
         };
@@ -228,17 +210,14 @@ impl ConnectionCalls {
         let partial = unary.partial.get_or_insert_with(|| {
             Box::new(Partial { bytes: Vec::new(), share: Share::new(&self.calls.budget), granted: false })
         });
-        let fault = match partial.add(data, self.calls.max_request_bytes) {
+        let fault = match partial.add(data, &self.calls) {
             Ok(()) if !end => {
                 let deadline = unary.deadline(self.calls.receive_timeout);
                 self.remind(deadline);
                 return self.open_window(http, id);
             }
             Ok(()) => None,
-            Err(fault) => {
-                self.calls.count_refused(&fault);
-                Some(fault)
-            }
+            Err(fault) => Some(fault),
         };
         let Some(mut unary) = self.take(http, id) else { return };
         let bytes = unary.partial.take().map(|partial| partial.bytes).unwrap_or_default();
@@ -278,7 +257,7 @@ impl ConnectionCalls {
         self.due = None;
         let timeout = self.calls.receive_timeout;
         let unfinished = http.calls().filter_map(|(id, call)| match call {
-            Call::Unary(unary) => Some((id, unary.deadline(timeout), unary.timeout)),
+            Call::Unary(unary) => Some((id, unary.deadline(timeout), unary.head.timeout)),
             _ => None,
         });
         for (id, deadline, own) in unfinished.collect::<Vec<_>>() {
@@ -287,12 +266,12 @@ impl ConnectionCalls {
                 self.open_window(http, id);
                 continue;
             }
-            let what = match own {
-                Some(own) if own <= timeout => "the caller's grpc-timeout has passed".to_owned(),
-                _ => format!("the message was not complete within {timeout:?} (GRPC_RECEIVE_TIMEOUT)"),
-            };
-            let fault = Status::deadline_exceeded(what).into();
-            self.calls.count_refused(&fault);
+            let mut fault = framing::deadline_exceeded(&self.calls.stats);
+            if own.is_none_or(|own| own > timeout) {
+                let what = format!("the message was not complete within {timeout:?} (GRPC_RECEIVE_TIMEOUT)");
+                fault = Status::deadline_exceeded(what);
+            }
+            let fault = fault.into();
             if let Some(unary) = self.take(http, id) {
                 self.fail(http, id, unary, &fault);
             }
@@ -326,18 +305,18 @@ impl ConnectionCalls {
 
     fn fail(&mut self, http: &mut Connection<Call>, id: u32, unary: Unary, fault: &Fault) {
         self.count(&unary);
-        if let Some(span) = unary.span {
-            traced::end(span, Err(fault));
+        if let Some(span) = unary.head.span {
+            traced::finish(span, Some(fault));
         }
         send_fault(http, id, fault);
     }
 
     /// Calls that are answered in the read that brought them share one look at the clock.
     fn count(&mut self, unary: &Unary) {
-        if unary.begun == self.now {
+        if unary.head.begun == self.now {
             self.answered = self.answered.saturating_add(1);
         } else {
-            self.calls.count(1, unary.begun.elapsed());
+            self.calls.count(1, unary.head.begun.elapsed());
         }
     }
 
@@ -370,21 +349,25 @@ impl ConnectionCalls {
 impl Partial {
     /// # Errors
     /// When the message is not one that is accepted, or the budget is spent.
-    fn add(&mut self, data: &[u8], most: usize) -> Result<(), Fault> {
+    fn add(&mut self, data: &[u8], calls: &Calls) -> Result<(), Fault> {
         let length = self.bytes.len().saturating_add(data.len());
         if self.bytes.capacity() < length {
             // No more than the message needs, once that is known.
-            let whole = length_of(&self.bytes).or_else(|| length_of(data)).map(|whole| whole.saturating_add(PREFIX));
+            let whole =
+                length_of(&self.bytes).or_else(|| length_of(data)).map(|whole| whole.saturating_add(PREFIX));
             let capacity = length.next_power_of_two().max(64).min(whole.unwrap_or(64).max(length));
             if !self.share.resize(capacity) {
+                calls.stats.service().refused(Reason::InflightBytes).increment();
                 let what = "unfinished messages take all the memory they may (GRPC_MAX_INFLIGHT_BYTES)";
                 return Err(Status::resource_exhausted(what).into());
             }
             self.bytes.reserve_exact(capacity.saturating_sub(self.bytes.len()));
         }
         self.bytes.extend_from_slice(data);
-        match read_prefix(&self.bytes, most)? {
-            Some(whole) if self.bytes.len().saturating_sub(PREFIX) > whole => Err(several_messages()),
+        match calls.length(&self.bytes)? {
+            Some(whole) if self.bytes.len().saturating_sub(PREFIX) > whole => {
+                Err(framing::several_messages())
+            }
             _ => Ok(()),
         }
     }
@@ -394,17 +377,24 @@ impl Calls {
     /// The message behind its prefix.
     fn message_of<'m>(&self, unary: &Unary, framed: &'m [u8]) -> Result<&'m [u8], Fault> {
         match unary.route {
-            Route::NotPost => return Err(Status::internal("the method is not POST, which gRPC calls are").into()),
+            Route::NotPost => {
+                return Err(Status::internal("the method is not POST, which gRPC calls are").into());
+            }
             Route::NotGrpc => return Err(Status::internal("the content-type is not application/grpc").into()),
             Route::Unary | Route::Other => {}
         }
-        let length = read_prefix(framed, self.max_request_bytes).inspect_err(|fault| self.count_refused(fault))?;
         let message = framed.get(PREFIX..).unwrap_or_default();
-        match length {
-            Some(length) if message.len() > length => Err(several_messages()),
+        match self.length(framed)? {
+            Some(length) if message.len() > length => Err(framing::several_messages()),
             Some(length) if message.len() == length => Ok(message),
-            _ => Err(Status::internal("the request ended before its message did").into()),
+            _ => Err(framing::incomplete()),
         }
+    }
+
+    /// The length of a message, if all of its prefix is there.
+    fn length(&self, framed: &[u8]) -> Result<Option<usize>, Fault> {
+        let prefix = framed.first_chunk();
+        prefix.map(|prefix| framing::length(*prefix, self.max_request_bytes, &self.stats)).transpose()
     }
 
     /// Decides now and writes the answer, framed, in place of what `into` holds; `None` if the store has to be
@@ -413,17 +403,13 @@ impl Calls {
         if !self.limiter.answers_at_once() {
             return None;
         }
-        let request = match wire::read(message) {
+        let request = match framing::read(message, self.limiter.bounds()) {
             Ok(request) => request,
-            Err(error) => return Some(Err(not_a_request(&error))),
+            Err(fault) => return Some(Err(fault)),
         };
         let decided = self.limiter.decide_at_once(&request)?;
-        Some(decided.map(|answer| write_message(&answer, into)).map_err(|refusal| status(&refusal).into()))
-    }
-
-    pub(super) async fn decide(&self, message: &[u8], until: Option<Instant>) -> Result<Answer, Fault> {
-        let request = wire::read(message).map_err(|error| not_a_request(&error))?;
-        self.limiter.decide(&request, until).await.map_err(|refusal| status(&refusal).into())
+        let written = decided.map(|answer| write_message(&answer, into));
+        Some(written.map_err(|refusal| framing::status(&refusal).into()))
     }
 
     fn count(&self, calls: u32, took: Duration) {
@@ -431,41 +417,16 @@ impl Calls {
         service.requests(Method::ShouldRateLimit).add(calls.into());
         service.response_time(Method::ShouldRateLimit).observe_many(took, calls.into());
     }
-
-    /// Counts a call that was beyond a bound.
-    fn count_refused(&self, fault: &Fault) {
-        let reason = match fault.code() {
-            Code::DeadlineExceeded => Reason::DeadlineExceeded,
-            Code::ResourceExhausted => Reason::MessageTooLarge,
-            _ => return,
-        };
-        self.stats.service().refused(reason).increment();
-    }
 }
 
 async fn decide_later(calls: Rc<Calls>, message: Vec<u8>, until: Option<Instant>) -> Result<Answer, Fault> {
-    calls.decide(&message, until).await
-}
-
-/// Reads the prefix of a message, if all of it is there: how long the message is.
-fn read_prefix(framed: &[u8], most: usize) -> Result<Option<usize>, Fault> {
-    let Some(length) = length_of(framed) else { return Ok(None) };
-    if framed.first() != Some(&0) {
-        let help = "the message is compressed; send it with grpc-encoding identity";
-        return Err(Status::unimplemented(help).into());
-    }
-    if length > most {
-        return Err(Status::resource_exhausted(format!(
-            "the message has {length} bytes, at most {most} are taken (GRPC_MAX_REQUEST_BYTES)"
-        ))
-        .into());
-    }
-    Ok(Some(length))
+    let request = framing::read(&message, calls.limiter.bounds())?;
+    calls.limiter.decide(&request, until).await.map_err(|refusal| framing::status(&refusal).into())
 }
 
 fn length_of(framed: &[u8]) -> Option<usize> {
-    let mut prefix = framed.get(1..PREFIX)?;
-    Some(prefix.get_u32() as usize)
+    let [_, length @ ..] = framed.first_chunk::<PREFIX>()?;
+    Some(u32::from_be_bytes(*length) as usize)
 }
 
 /// Writes an answer with its prefix, in place of what `into` holds.
@@ -498,20 +459,6 @@ pub(super) fn write_fields(fields: &HeaderMap, block: &mut Vec<u8>) {
     for (name, value) in fields {
         hpack::write_field(block, name.as_str().as_bytes(), value.as_bytes());
     }
-}
-
-/// The errors of the Go service are of the code UNKNOWN, and its callers may look for that.
-pub(super) fn status(refusal: &Refusal) -> Status {
-    let code = if refusal.is_out_of_bounds() { Code::InvalidArgument } else { Code::Unknown };
-    Status::new(code, refusal.to_string())
-}
-
-pub(super) fn not_a_request(error: &dyn std::fmt::Display) -> Fault {
-    Status::internal(format!("the message is no RateLimitRequest: {error}")).into()
-}
-
-fn several_messages() -> Fault {
-    Status::internal("more than one message came in a call that takes one").into()
 }
 
 /// What a stream is reset with when the service that should answer it is gone.

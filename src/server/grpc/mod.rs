@@ -3,13 +3,17 @@
 //! A connection is dealt to the core that has fewest and stays there: Envoy opens one for each of its
 //! workers and keeps it. `driver` moves its bytes, `http2` is the protocol without I/O, `calls` answers
 //! `ShouldRateLimit`, with `waiting` for those that wait for a store and `traced` for those that have a span;
-//! `aux_services` has the calls that go through tonic's router: health checks and reflection.
+//! `aux_services` has the calls that go through tonic's router: health checks and reflection. `reference` serves
+//! all of it with tonic instead, where the settings choose that.
 
 mod aux_services;
 mod calls;
 mod driver;
+mod framing;
 mod http2;
 mod listen;
+mod reference;
+mod request_head;
 mod traced;
 mod waiting;
 mod worker;
@@ -27,6 +31,7 @@ use tokio::sync::watch;
 use tracing::warn;
 
 pub use listen::{Listener, bind_tcp};
+pub use reference::RateLimit;
 pub use worker::Workers;
 
 use super::{health::Health, tls::Tls};
@@ -36,6 +41,8 @@ use listen::Connection;
 /// How the server is run; see the settings of the same names.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Serve with tonic, the reference.
+    pub tonic: bool,
     /// How many threads answer.
     pub workers: usize,
     /// A connection is asked to go after this time; zero lets it stay.

@@ -2,12 +2,15 @@
 
 use std::{rc::Rc, time::Instant};
 
-use tonic::Code;
+use tonic::{Code, Status};
 
-use super::calls::{Calls, Fault, not_a_request, status};
+use super::{
+    calls::Calls,
+    framing::{self, Fault},
+};
 use crate::{
     limiter::{Answer, Trail},
-    server::{told, wire},
+    server::told,
     spans::OpenSpan,
 };
 
@@ -18,27 +21,27 @@ pub(super) async fn decide(
     message: Vec<u8>,
     until: Option<Instant>,
 ) -> Result<Answer, Fault> {
-    let answer = match wire::read(&message) {
+    let answer = match framing::read(&message, calls.limiter.bounds()) {
         Ok(request) => {
             let mut trail = Trail::default();
             let decided = calls.limiter.decide_traced(&request, until, &mut trail).await;
             told::tell(&mut span, &request, decided.as_ref().ok(), &trail);
-            decided.map_err(|refusal| status(&refusal).into())
+            decided.map_err(|refusal| framing::status(&refusal).into())
         }
-        Err(error) => Err(not_a_request(&error)),
+        Err(fault) => Err(fault),
     };
-    end(span, answer.as_ref().map(|_| ()));
+    finish(span, answer.as_ref().err().map(AsRef::as_ref));
     answer
 }
 
-/// Ends the span of a call with what it came to.
-pub(super) fn end(mut span: Box<OpenSpan>, answer: Result<(), &Fault>) {
+/// Ends the span of a call that failed with this status, or succeeded.
+pub(super) fn finish(mut span: Box<OpenSpan>, failed: Option<&Status>) {
     span.tell("rpc.system", "grpc".into());
     span.tell("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
     span.tell("rpc.method", "ShouldRateLimit".into());
-    let code = answer.err().map_or(Code::Ok, |status| status.code());
+    let code = failed.map_or(Code::Ok, Status::code);
     span.tell("rpc.grpc.status_code", i64::from(i32::from(code)).into());
-    if let Err(status) = answer {
+    if let Some(status) = failed {
         span.fail(status.message());
     }
     span.answered();

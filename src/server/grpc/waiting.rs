@@ -14,7 +14,7 @@ use std::{
     time::Instant,
 };
 
-use super::calls::Fault;
+use super::framing::Fault;
 use crate::limiter::Answer;
 
 /// The calls of a connection that wait.

@@ -8,16 +8,15 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
     runtime,
     sync::{mpsc, watch},
-    task::{JoinSet, LocalSet},
+    task::{JoinHandle, JoinSet, LocalSet},
     time::Instant,
 };
 use tonic::service::Routes;
@@ -27,6 +26,7 @@ use super::{
     calls::{Calls, PATH},
     driver::{self, Lifetime},
     http2::{Budget, Config},
+    reference::{Io, Reference},
 };
 use crate::{
     server::tls::Tls,
@@ -36,7 +36,7 @@ use crate::{
 /// All workers.
 pub struct Workers {
     each: Vec<Worker>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
     max_connections: usize,
     stats: Arc<Stats>,
 }
@@ -69,9 +69,17 @@ impl Workers {
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
-                let serving = Serving::new(options, &parts, routes, budget);
-                let work = work(serving, parts.tls, receiver, drain, drain_timeout);
-                LocalSet::new().block_on(&runtime, work);
+                let tasks = LocalSet::new();
+                let (reference, ended) = tasks.block_on(&runtime, async {
+                    options
+                        .tonic
+                        .then(|| Reference::start(&options, &parts, routes.clone(), drain.clone()))
+                        .unzip()
+                });
+                let reference = reference.map(Rc::new);
+                let serving = Serving { reference, ..Serving::new(options, &parts, routes, budget) };
+                let work = work(serving, ended, parts.tls, receiver, drain, drain_timeout);
+                tasks.block_on(&runtime, work);
                 // Whatever is still under way has had its time.
                 runtime.shutdown_background();
             })?;
@@ -118,6 +126,7 @@ impl Workers {
 
 async fn work(
     serving: Serving,
+    reference_ended: Option<JoinHandle<()>>,
     tls: Option<Arc<Tls>>,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
     drain: watch::Receiver<bool>,
@@ -128,17 +137,16 @@ async fn work(
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
         let (serving, tls, drain) = (serving.clone(), tls.clone(), drain.clone());
         connections.spawn_local(async move {
-            let _open = open;
             let tls = tls.map(|tls| (tls, connection.peer()));
             match connection {
                 Connection::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
-                        serve_as_agreed(stream, tls, serving, drain).await;
+                        serve_as_agreed(stream, open, tls, serving, drain).await;
                     }
                 }
                 Connection::Unix(stream) => {
                     if let Ok(stream) = UnixStream::from_std(stream) {
-                        serve_as_agreed(stream, tls, serving, drain).await;
+                        serve_as_agreed(stream, open, tls, serving, drain).await;
                     }
                 }
             }
@@ -161,30 +169,51 @@ async fn work(
     }
     let end = Instant::now() + drain_timeout;
     while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
+    if let Some(ended) = reference_ended {
+        // Whatever it still serves has had its time.
+        let _ = tokio::time::timeout_at(end, ended).await;
+    }
 }
 
 /// Serves a connection as it is, or after a handshake with this peer.
 async fn serve_as_agreed(
-    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    stream: impl Io + 'static,
+    open: OpenConnection,
     tls: Option<(Arc<Tls>, String)>,
     serving: Serving,
     mut drain: watch::Receiver<bool>,
 ) {
     let Some((tls, peer)) = tls else {
-        return driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain).await;
+        return serve_http2(stream, open, serving, drain).await;
     };
     // On the heap: a connection without TLS is not to carry the size of one with it.
     let with_tls = Box::pin(async move {
         if let Some(stream) = tls.handshake(stream, peer, &mut drain).await {
-            driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain).await;
+            serve_http2(stream, open, serving, drain).await;
         }
     });
     with_tls.await;
 }
 
+/// Serves a connection with the implementation that the settings choose.
+async fn serve_http2(
+    stream: impl Io + 'static,
+    open: OpenConnection,
+    serving: Serving,
+    drain: watch::Receiver<bool>,
+) {
+    if let Some(reference) = &serving.reference {
+        return reference.serve(stream, open);
+    }
+    driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain).await;
+    drop(open);
+}
+
 /// What connections are served with; one of it for each worker.
 #[derive(Clone)]
 struct Serving {
+    /// Serves every connection, where the settings choose it.
+    reference: Option<Rc<Reference>>,
     calls: Rc<Calls>,
     config: Config,
     lifetime: Lifetime,
@@ -215,7 +244,7 @@ impl Serving {
             routes,
             buffers: Cell::default(),
         });
-        Self { calls, config, lifetime }
+        Self { reference: None, calls, config, lifetime }
     }
 }
 
@@ -223,18 +252,18 @@ impl Serving {
 mod tests {
     use super::*;
 
-    fn size<F>(_: impl Fn(TcpStream, Rc<Calls>, watch::Receiver<bool>) -> F) -> usize {
+    fn size<F>(_: impl Fn(TcpStream, OpenConnection, Serving, watch::Receiver<bool>) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_plain_connection_does_not_carry_the_size_of_tls() {
-        let plain = size(connection::serve);
-        let either = size(|stream, calls, drain| serve_as_agreed(stream, None, calls, drain));
-        let with_tls = size(|stream, calls, mut drain| async move {
+        let plain = size(serve_http2);
+        let either = size(|stream, open, calls, drain| serve_as_agreed(stream, open, None, calls, drain));
+        let with_tls = size(|stream, open, calls, mut drain| async move {
             let tls: Option<Arc<Tls>> = None;
             if let Some(stream) = tls?.handshake(stream, "", &mut drain).await {
-                connection::serve(stream, calls, drain).await;
+                serve_http2(stream, open, calls, drain).await;
             }
             Some(())
         });

@@ -4,7 +4,6 @@
 //! The hot call sends what is written here. The numbers of fields are those of Envoy's API, and a test
 //! holds every byte against what prost makes of the same answer.
 
-
 use crate::{
     limiter::{Answer, CurrentLimit, Header, Status},
     rules::{Metadata, Value},

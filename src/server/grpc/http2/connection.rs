@@ -412,7 +412,13 @@ impl<C> Connection<C> {
         let mut block = self.block.take().ok_or(Reason::ProtocolError)?;
         block.add(payload)?;
         if head.has(flag::END_HEADERS) {
-            return self.header_block(block.stream, &block.bytes, block.end, block.depends_on_itself, service);
+            return self.header_block(
+                block.stream,
+                &block.bytes,
+                block.end,
+                block.depends_on_itself,
+                service,
+            );
         }
         self.block = Some(block);
         Ok(())
@@ -673,7 +679,12 @@ impl<C> Connection<C> {
     }
 
     /// Resets a stream because of what the peer sent on it.
-    fn refuse<S: Service<Call = C>>(&mut self, id: u32, reason: Reason, service: &mut S) -> Result<(), Reason> {
+    fn refuse<S: Service<Call = C>>(
+        &mut self,
+        id: u32,
+        reason: Reason,
+        service: &mut S,
+    ) -> Result<(), Reason> {
         if let Some(call) = self.reset(id, reason) {
             service.closed(call);
         } else if self.resets.contains(&id) {

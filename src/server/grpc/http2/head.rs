@@ -113,11 +113,8 @@ impl<'p> Reader<'p> {
                 method.is_some() && self.method.replace(method.unwrap_or_default()).is_none()
             }
             b":path" => {
-                let path = if value == self.unary.as_bytes() {
-                    Path::Unary
-                } else {
-                    Path::Other(value.to_vec())
-                };
+                let path =
+                    if value == self.unary.as_bytes() { Path::Unary } else { Path::Other(value.to_vec()) };
                 !value.is_empty() && is_value(value) && self.path.replace(path).is_none()
             }
             b":scheme" => !value.is_empty() && !std::mem::replace(&mut self.has_scheme, true),
@@ -147,7 +144,7 @@ impl<'p> Reader<'p> {
             b"content-type" => {
                 self.is_grpc.get_or_insert(value.starts_with(b"application/grpc"));
             }
-            b"grpc-timeout" => self.timeout = self.timeout.or_else(|| timeout(value)),
+            b"grpc-timeout" => self.timeout = self.timeout.or_else(|| grpc_timeout(value)),
             _ => {}
         }
         if self.keep_fields || matches!(self.path, Some(Path::Other(_))) {
@@ -199,7 +196,7 @@ fn is_value(value: &[u8]) -> bool {
 }
 
 /// gRPC's timeout: at most eight digits and a unit. One that cannot be read is ignored.
-fn timeout(text: &[u8]) -> Option<Duration> {
+pub(in super::super) fn grpc_timeout(text: &[u8]) -> Option<Duration> {
     let (unit, digits) = text.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;

@@ -37,11 +37,7 @@ impl Decoder {
     }
 
     /// Decodes a block, and calls `field` with each name and value.
-    pub(super) fn decode(
-        &mut self,
-        block: &[u8],
-        mut field: impl FnMut(&[u8], &[u8]),
-    ) -> Result<(), Broken> {
+    pub(super) fn decode(&mut self, block: &[u8], mut field: impl FnMut(&[u8], &[u8])) -> Result<(), Broken> {
         let mut rest = block;
         let mut resizable = true;
         while let Some(first) = rest.first().copied() {

@@ -27,6 +27,6 @@ pub(super) use self::{
     budget::{Budget, Share},
     connection::{Config, Connection, Service},
     frame::Reason,
-    head::{Fields, Head, Route},
+    head::{Fields, Head, Route, grpc_timeout},
     streams::End,
 };

@@ -190,7 +190,8 @@ impl<C> Connection<C> {
     fn write_block(&mut self, id: u32, block: &[u8], end: bool) {
         let sizes = usize::from(std::mem::take(&mut self.says_table_size));
         let length = block.len().saturating_add(sizes);
-        let (first, rest) = block.split_at_checked(self.max_frame.saturating_sub(sizes)).unwrap_or((block, &[]));
+        let (first, rest) =
+            block.split_at_checked(self.max_frame.saturating_sub(sizes)).unwrap_or((block, &[]));
         let end_stream = if end { flag::END_STREAM } else { 0 };
         let end_headers = if rest.is_empty() { flag::END_HEADERS } else { 0 };
         let length = length.min(self.max_frame);
