@@ -72,7 +72,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
     let serving = thread::spawn(move || {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
-            let workers = Workers::start(OPTIONS, &parts, &draining, Duration::from_secs(1)).unwrap();
+            let workers = Workers::start(OPTIONS, &parts, Duration::from_secs(1)).unwrap();
             let workers = Arc::new(workers);
             grpc::accept(Listener::tcp(listener).unwrap(), workers.clone(), draining).await;
             workers.join();
@@ -110,6 +110,7 @@ const OPTIONS: Options = Options {
     keepalive_interval: Duration::ZERO,
     keepalive_timeout: Duration::from_secs(10),
     max_connections: 10,
+    max_connections_per_address: 10,
     max_concurrent_streams: 10,
     max_request_bytes: 10_000,
     receive_timeout: Duration::from_secs(5),

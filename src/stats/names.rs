@@ -146,8 +146,10 @@ metrics! {
         "gRPC connections open now.";
     CONNECTIONS_ACCEPTED: Counter "tollgate_connections_accepted_total" []
         "gRPC connections taken.";
-    CONNECTIONS_REFUSED: Counter "tollgate_connections_refused_total" []
-        "gRPC connections turned away because there were as many as may be.";
+    CONNECTIONS_REFUSED: Counter "tollgate_connections_refused_total" ["port", "reason"]
+        "Connections refused because a limit was reached and no connection could make room.";
+    CONNECTIONS_CLOSED: Counter "tollgate_connections_closed_total" ["port", "reason"]
+        "Connections closed by the service: silent and idle ones to make room for others, and those beyond a time limit.";
     TLS_CERTIFICATE_EXPIRY: Gauge "tollgate_tls_certificate_expiry_timestamp_seconds" []
         "When the certificate that the gRPC port serves expires; absent without TLS.";
     TLS_RELOAD_ERRORS: Counter "tollgate_tls_reload_errors_total" []

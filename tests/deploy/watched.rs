@@ -15,6 +15,7 @@ use tollgate::proto::envoy::{
 
 use crate::support::{
     client::descriptor,
+    clock::Clock,
     eventually, holds,
     proxy::{Proxy, Way},
     redis::{self, Redis},
@@ -47,6 +48,7 @@ const ABOUT_TIME: [&str; 2] = ["TollgateRedisSlow", "TollgateAnswersLate"];
 
 #[test]
 fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashboard_has_an_answer() {
+    let _clock = Clock::machine().enter();
     let redis = Redis::single();
     let way = Proxy::to(redis.port);
     let mut shared = setup().redis(&redis::tcp(&way.address())).start_healthy();
@@ -229,10 +231,11 @@ fn ask_too_much(server: &Server) {
     server.ask(of("named", descriptors)).expect_err("these are too many descriptors");
     let open = || TcpStream::connect(("127.0.0.1", server.ports.grpc)).unwrap();
     let connections: Vec<_> = (0..12).map(|_| open()).collect();
-    eventually("connections are refused", || {
+    eventually("silent connections make room", || {
         let metrics = server.metrics();
-        let refused = metrics.get("tollgate_connections_refused_total").copied();
-        holds(refused.is_some_and(|count| count > 0.0), || format!("{refused:?}"))
+        let closed =
+            metrics.get("tollgate_connections_closed_total{port=\"grpc\",reason=\"silent\"}").copied();
+        holds(closed.is_some_and(|count| count > 0.0), || format!("{closed:?}"))
     });
     drop(connections);
 }

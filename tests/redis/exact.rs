@@ -14,13 +14,14 @@ use tokio::{runtime::Builder, task::JoinSet};
 
 use crate::support::{
     client::descriptor,
+    clock::window,
     noise::Noise,
     raw::{RawClient, framed},
     redis::{Cluster, Env, Redis, Sentinels},
     server::{Server, Setup},
 };
 
-use super::{Code, RateLimitRequest, RateLimitResponse, YEAR, request, window};
+use super::{Code, RateLimitRequest, RateLimitResponse, YEAR, request};
 
 const PROCESSES: usize = 4;
 /// Requests that each process has open at a time.

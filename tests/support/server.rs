@@ -15,7 +15,8 @@ use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use tonic::Status;
 
 use super::{
-    PATIENCE, client::Client, eventually, holds, http, ports::free_port, process::Process, redis::Env, within,
+    PATIENCE, client::Client, clock::Clock, eventually, holds, http, ports::free_port, process::Process,
+    redis::Env, within,
 };
 
 /// The program that is tested.
@@ -50,6 +51,7 @@ pub(crate) struct Setup {
     env: BTreeMap<String, String>,
     /// Where it works instead of a directory of its own.
     working_dir: Option<PathBuf>,
+    clock: Clock,
 }
 
 impl Server {
@@ -154,6 +156,7 @@ impl Setup {
             rules: Vec::new(),
             env: BTreeMap::new(),
             working_dir: None,
+            clock: Clock::current(),
         };
         let setup = env.iter().fold(setup, |setup, (name, value)| setup.env(name, value));
         match std::env::var(GRPC_SERVER) {
@@ -249,6 +252,7 @@ impl Setup {
             None => command.current_dir(dir.path()).env("RUNTIME_ROOT", dir.path()),
         };
         command.envs(ports.env()).envs(&self.env);
+        self.clock.apply(&mut command);
         let process = Process::start(command, &dir.path().join("log"));
         let socket = self.env.get("GRPC_UDS").map(PathBuf::from);
         Server { process, ports, dir, socket }

@@ -23,9 +23,14 @@ use tokio::{
 use tracing::debug;
 
 use super::{
+    activity::{Activity, PREFACE_TIMEOUT},
     calls::{Buffers, Call, Calls, ConnectionCalls},
     http2::{Config, Connection, Reason, Share},
     waiting::Signal,
+};
+use crate::{
+    server::connections::{Closing, FAREWELL},
+    stats::ConnectionClosed,
 };
 
 /// What is read at a time.
@@ -42,9 +47,6 @@ const MAX_KEPT: usize = 1 << 20;
 
 /// Incomplete frames below this size are not charged to the budget.
 const UNCHARGED: usize = 1024;
-
-/// The time that a new connection has for the preface and the first SETTINGS.
-const GREETING: Duration = Duration::from_secs(10);
 
 /// The time that it has when it should leave. Its first request may be on the way.
 const LAST_GREETING: Duration = Duration::from_secs(1);
@@ -79,15 +81,25 @@ pub(super) async fn serve(
     config: Config,
     lifetime: Lifetime,
     mut drain: watch::Receiver<bool>,
+    activity: Arc<Activity>,
 ) {
-    let mut driver = Driver::new(io, calls, config, lifetime);
-    tokio::select! {
+    let mut driver = Driver::new(io, calls, config, lifetime, activity.clone());
+    let closing = tokio::select! {
         biased;
         () = future::poll_fn(|context| driver.poll(context)) => return,
-        _ = drain.wait_for(|drain| *drain) => {}
+        _ = drain.wait_for(|drain| *drain) => None,
+        closing = activity.handle().closing() => Some(closing),
+    };
+    match closing {
+        Some(Closing::Silent) => return,
+        Some(Closing::Idle) => driver.lifetime.grace = Some(FAREWELL),
+        None => {}
     }
     driver.leave(Instant::now());
-    future::poll_fn(|context| driver.poll(context)).await;
+    tokio::select! {
+        () = future::poll_fn(|context| driver.poll(context)) => {}
+        _ = activity.handle().closing() => {}
+    }
 }
 
 struct Driver<S> {
@@ -95,6 +107,7 @@ struct Driver<S> {
     http: Connection<Call>,
     calls: ConnectionCalls,
     signal: Arc<Signal>,
+    activity: Arc<Activity>,
     /// How much of `http.out` is written.
     written: usize,
     /// The incomplete frame that the last read left.
@@ -129,7 +142,7 @@ enum Stage {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
-    fn new(io: S, calls: Rc<Calls>, config: Config, lifetime: Lifetime) -> Self {
+    fn new(io: S, calls: Rc<Calls>, config: Config, lifetime: Lifetime, activity: Arc<Activity>) -> Self {
         let now = Instant::now();
         let share = Share::new(&config.budget);
         Self {
@@ -137,6 +150,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             http: Connection::new(config, now),
             calls: ConnectionCalls::new(calls, now),
             signal: Arc::default(),
+            activity,
             written: 0,
             rest: Vec::new(),
             share,
@@ -247,8 +261,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             Err(reason) => self.fail(reason),
         }
         self.calls.after_read(&mut self.http);
-        if self.left.is_some() && !self.http.is_greeting() {
-            self.http.announce_goodbye();
+        if !self.http.is_greeting() {
+            let handle = self.activity.handle();
+            handle.ready(self.calls.now);
+            if self.http.is_idle() {
+                handle.idle(self.calls.now);
+            } else {
+                handle.busy();
+            }
+            if self.left.is_some() {
+                self.http.announce_goodbye();
+            }
         }
         Poll::Ready(true)
     }
@@ -284,6 +307,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.signal.register(context.waker());
         let woken = self.signal.take();
         self.calls.poll(&mut self.http, &self.signal, woken);
+        if self.http.is_idle() {
+            self.activity.handle().idle(self.calls.now);
+        }
     }
 
     /// Writes what is to be written; false when that is not possible any more.
@@ -381,7 +407,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         let Lifetime { grace, keepalive_interval, keepalive_timeout, .. } = self.lifetime;
         let over = match self.stage {
             Stage::Lingering(end) => end <= now,
-            Stage::Serving if self.http.is_greeting() => self.greeting_ends() <= now,
+            Stage::Serving if self.http.is_greeting() && self.greeting_ends() <= now => {
+                self.activity.handle().count(ConnectionClosed::PrefaceTimeout);
+                true
+            }
             _ => false,
         };
         if over
@@ -410,7 +439,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
 
     /// When the peer has to have sent its preface and its settings.
     fn greeting_ends(&self) -> Instant {
-        let end = after(self.opened, GREETING);
+        let end = after(self.opened, PREFACE_TIMEOUT);
         self.left.map_or(end, |left| end.min(after(left, LAST_GREETING)))
     }
 }

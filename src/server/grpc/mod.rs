@@ -6,6 +6,7 @@
 //! `aux_services` has the calls that go through tonic's router: health checks and reflection. `reference` serves
 //! all of it with tonic instead, where the settings choose that.
 
+mod activity;
 mod aux_services;
 mod calls;
 mod driver;
@@ -27,14 +28,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 use tracing::warn;
 
 pub use listen::{Listener, bind_tcp};
 pub use reference::RateLimit;
 pub use worker::Workers;
 
-use super::{health::Health, tls::Tls};
+use super::{connections::Handle, health::Health, tls::Tls};
 use crate::{limiter::Limiter, memory, spans::Tracer, stats::Stats};
 use listen::Connection;
 
@@ -53,8 +54,10 @@ pub struct Options {
     pub keepalive_interval: Duration,
     /// A ping must be answered within this time.
     pub keepalive_timeout: Duration,
-    /// Connections beyond this number are refused.
+    /// Connections at one time.
     pub max_connections: usize,
+    /// Connections of one peer address at one time.
+    pub max_connections_per_address: usize,
     /// Calls under way on one connection.
     pub max_concurrent_streams: u32,
     /// The size of a message.
@@ -80,47 +83,42 @@ pub struct Parts {
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// Accepts connections and deals them to the workers, until `drain` turns true. Those that wait to be
-/// accepted at that moment are still taken, and asked to go.
+/// A drain accepts connections that wait in the backlog until none came for so long: a client whose `connect`
+/// has succeeded gets a GOAWAY instead of a reset.
+const BACKLOG_QUIET: Duration = Duration::from_millis(5);
+
+/// And for so long at most, since clients that reconnect at once could keep the backlog full for ever.
+const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Accepts connections and deals them to the workers until `drain` turns true. Then accepts what waits in the
+/// backlog, closes the port, and lets the workers drain.
 pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch::Receiver<bool>) {
-    let mut refused = Refused::default();
     let mut idle = true;
     loop {
         let accepted = tokio::select! {
             biased;
+            _ = drain.wait_for(|drain| *drain) => break,
             accepted = listener.accept() => accepted,
-            _ = drain.wait_for(|drain| *drain) => return,
         };
         match accepted {
             Ok(connection) => {
                 if std::mem::take(&mut idle) {
                     memory::allow_huge_pages(true);
                 }
-                if !workers.deal(connection) {
-                    refused.tell(&workers);
-                }
+                workers.deal(connection);
             }
             Err(error) => pause_after(&error).await,
         }
     }
-}
-
-/// Says that connections are refused, at most every ten seconds.
-#[derive(Default)]
-struct Refused {
-    told: Option<Instant>,
-}
-
-impl Refused {
-    fn tell(&mut self, workers: &Workers) {
-        if self.told.is_none_or(|told| told.elapsed() > Duration::from_secs(10)) {
-            self.told = Some(Instant::now());
-            warn!(
-                open = workers.open(),
-                "connections are refused: as many are open as GRPC_MAX_CONNECTIONS allows"
-            );
-        }
+    let end = Instant::now() + BACKLOG_TIMEOUT;
+    while Instant::now() < end
+        && let Ok(Ok(connection)) = timeout(BACKLOG_QUIET, listener.accept()).await
+    {
+        workers.deal(connection);
     }
+    drop(listener);
+    // Last, so that every connection that was dealt gets its GOAWAY.
+    workers.drain();
 }
 
 /// Out of file descriptors the same error comes at once again: waiting lets some be closed.
@@ -129,17 +127,18 @@ async fn pause_after(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-/// Counts a connection for as long as it lasts.
+/// A connection's place, and its count, for as long as it lasts.
 struct OpenConnection {
+    handle: Handle,
     of_worker: Arc<AtomicUsize>,
     stats: Arc<Stats>,
 }
 
 impl OpenConnection {
-    fn new(of_worker: Arc<AtomicUsize>, stats: Arc<Stats>) -> Self {
+    fn new(handle: Handle, of_worker: Arc<AtomicUsize>, stats: Arc<Stats>) -> Self {
         of_worker.fetch_add(1, Ordering::Relaxed);
         stats.service().connections_accepted.increment();
-        Self { of_worker, stats }
+        Self { handle, of_worker, stats }
     }
 }
 

@@ -34,7 +34,8 @@ use tonic::{
 use tower_service::Service;
 
 use super::{
-    OpenConnection, Options, Parts,
+    Options, Parts,
+    activity::{Activity, UnderWay, Watched},
     framing::{self, Fault, PREFIX},
     http2::grpc_timeout,
     request_head::RequestHead,
@@ -97,10 +98,19 @@ impl Reference {
         (Self { connections }, serving)
     }
 
-    /// Serves a connection until it ends; `open` counts it until then.
-    pub(super) fn serve(&self, io: impl Io + 'static, open: OpenConnection) {
+    /// Serves a connection until it ends; `activity` counts it until then.
+    pub(super) fn serve(&self, io: impl Io + 'static, activity: Arc<Activity>) {
+        let watched = activity.clone();
+        // tonic sends no GOAWAY to one connection alone, so that one which makes room reads its end.
+        let ending = Box::pin(async move {
+            tokio::select! {
+                _ = watched.handle().closing() => {}
+                () = watched.preface_timeout() => {}
+            }
+        });
+        let io = Watched::new(Box::new(io) as Box<dyn Io>, activity.clone());
         // A server that has drained closes what comes late.
-        let _ = self.connections.send(Connection { io: Box::new(io), _open: open });
+        let _ = self.connections.send(Connection { io, activity, ending: Some(ending) });
     }
 }
 
@@ -174,8 +184,10 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let call = head(request.headers(), None);
+        let under_way = request.extensions().get::<Arc<Activity>>().cloned().map(UnderWay::new);
         let mut checked = self.clone();
         Box::pin(async move {
+            let _under_way = under_way;
             let (head, body) = request.into_parts();
             let message = read_in_time(&call, body, checked.max, &checked.stats).await;
             let message = message.and_then(|message| check(&message, &checked.limiter).map(|()| message));
@@ -250,14 +262,18 @@ pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 struct Connection {
-    io: Box<dyn Io>,
-    _open: OpenConnection,
+    io: Watched<Box<dyn Io>>,
+    activity: Arc<Activity>,
+    /// Completes when the service closes the connection; none when it has.
+    ending: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ();
+    type ConnectInfo = Arc<Activity>;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> Arc<Activity> {
+        self.activity.clone()
+    }
 }
 
 impl AsyncRead for Connection {
@@ -266,7 +282,13 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, into)
+        if let Some(ending) = &mut self.ending
+            && ending.as_mut().poll(context).is_pending()
+        {
+            return Pin::new(&mut self.io).poll_read(context, into);
+        }
+        self.ending = None;
+        Poll::Ready(Ok(()))
     }
 }
 

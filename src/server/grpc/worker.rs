@@ -1,7 +1,12 @@
-//! The threads that answer: each with a runtime of its own and the connections that were dealt to it.
+//! The worker threads: each has a runtime of its own and serves the connections that were dealt to it.
+//!
+//! [`accept`](super::accept) deals connections and starts the drain; `app` waits for it and ends the threads.
+//! A worker's runtime also runs connections to the store, which other threads share when there are fewer of
+//! them than workers. So a worker that has drained keeps its runtime until [`Workers::join`].
 
 use std::{
     cell::Cell,
+    convert::Infallible,
     io,
     rc::Rc,
     sync::{
@@ -15,30 +20,48 @@ use std::{
 use tokio::{
     net::{TcpStream, UnixStream},
     runtime,
-    sync::{mpsc, watch},
+    sync::{Mutex as AsyncMutex, mpsc, watch},
     task::{JoinHandle, JoinSet, LocalSet},
     time::Instant,
 };
 use tonic::service::Routes;
 
 use super::{
-    Connection, OpenConnection, Options, Parts, aux_services,
+    Connection, OpenConnection, Options, Parts,
+    activity::Activity,
+    aux_services,
     calls::{Calls, PATH},
     driver::{self, Lifetime},
     http2::{Budget, Config},
     reference::{Io, Reference},
 };
 use crate::{
-    server::tls::Tls,
-    stats::{self, Stats},
+    server::{
+        connections::{Limits, Registry},
+        tls::Tls,
+    },
+    stats::{self, Port, Stats},
 };
 
 /// All workers.
 pub struct Workers {
     each: Vec<Worker>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
-    max_connections: usize,
+    stage: watch::Sender<Stage>,
+    /// Closed when the last worker has drained.
+    draining: AsyncMutex<mpsc::Receiver<Infallible>>,
+    connections: Arc<Registry>,
     stats: Arc<Stats>,
+}
+
+/// What all workers do now.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Serve,
+    /// Every connection gets a GOAWAY.
+    Drain,
+    /// The threads end.
+    End,
 }
 
 struct Worker {
@@ -47,39 +70,37 @@ struct Worker {
 }
 
 impl Workers {
-    /// Starts the threads. When `drain` turns true they ask their connections to go, and end when all
-    /// have gone or `drain_timeout` is over.
+    /// Starts the threads. A drain takes at most `drain_timeout`.
     ///
     /// # Errors
     /// When a thread or its runtime cannot be made.
-    pub fn start(
-        options: Options,
-        parts: &Parts,
-        drain: &watch::Receiver<bool>,
-        drain_timeout: Duration,
-    ) -> io::Result<Self> {
+    pub fn start(options: Options, parts: &Parts, drain_timeout: Duration) -> io::Result<Self> {
         let routes = aux_services::routes(&parts.health);
         let budget = Budget::new(options.max_inflight_bytes);
+        let (stage, _) = watch::channel(Stage::Serve);
+        let (busy, draining) = mpsc::channel(1);
         let mut workers = Vec::new();
         let mut threads = Vec::new();
         for number in 0..options.workers.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
-            let (parts, routes, drain) = (parts.clone(), routes.clone(), drain.clone());
-            let budget = budget.clone();
+            let (parts, routes, budget) = (parts.clone(), routes.clone(), budget.clone());
+            let (mut stage, busy) = (stage.subscribe(), busy.clone());
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
-                let tasks = LocalSet::new();
-                let (reference, ended) = tasks.block_on(&runtime, async {
-                    options
+                LocalSet::new().block_on(&runtime, async {
+                    let drain = watch::channel(false);
+                    let (reference, ended) = options
                         .tonic
-                        .then(|| Reference::start(&options, &parts, routes.clone(), drain.clone()))
-                        .unzip()
+                        .then(|| Reference::start(&options, &parts, routes.clone(), drain.1.clone()))
+                        .unzip();
+                    let reference = reference.map(Rc::new);
+                    let serving = Serving { reference, ..Serving::new(options, &parts, routes, budget) };
+                    let stages = (stage.clone(), drain);
+                    work(serving, ended, parts.tls, receiver, stages, drain_timeout).await;
+                    drop(busy);
+                    let _ = stage.wait_for(|stage| *stage == Stage::End).await;
                 });
-                let reference = reference.map(Rc::new);
-                let serving = Serving { reference, ..Serving::new(options, &parts, routes, budget) };
-                let work = work(serving, ended, parts.tls, receiver, drain, drain_timeout);
-                tasks.block_on(&runtime, work);
                 // Whatever is still under way has had its time.
                 runtime.shutdown_background();
             })?;
@@ -89,33 +110,45 @@ impl Workers {
         Ok(Self {
             each: workers,
             threads: Mutex::new(threads),
-            max_connections: options.max_connections,
+            stage,
+            draining: AsyncMutex::new(draining),
+            connections: Registry::new(
+                Port::Grpc,
+                limits(options),
+                parts.stats.clone(),
+                std::time::Instant::now(),
+            ),
             stats: parts.stats.clone(),
         })
     }
 
-    /// Hands a connection to the worker that has fewest; false when there are too many already, or the
+    /// Hands a connection to the worker that has fewest; closes it when there is no place for it, or the
     /// workers have ended.
-    pub(super) fn deal(&self, connection: Connection) -> bool {
+    pub(super) fn deal(&self, connection: Connection) {
+        let Ok(handle) = self.connections.admit(connection.address(), std::time::Instant::now()) else {
+            return;
+        };
         let idlest = self.each.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
-        let taken = idlest.filter(|_| self.open() < self.max_connections).is_some_and(|worker| {
-            let open = OpenConnection::new(worker.open.clone(), self.stats.clone());
-            worker.connections.send((connection, open)).is_ok()
-        });
-        if !taken {
-            self.stats.service().connections_refused.increment();
+        if let Some(worker) = idlest {
+            let open = OpenConnection::new(handle, worker.open.clone(), self.stats.clone());
+            // Workers end when the service does; then the connection is closed with the channel.
+            let _ = worker.connections.send((connection, open));
         }
-        taken
     }
 
-    /// Connections that are open now.
-    #[must_use]
-    pub fn open(&self) -> usize {
-        self.each.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum()
+    /// Sends every connection a GOAWAY. No connection may be dealt afterwards.
+    pub(super) fn drain(&self) {
+        self.stage.send_replace(Stage::Drain);
     }
 
-    /// Waits until every worker has ended.
+    /// Waits until every worker has served its last connection, or its drain timeout has passed.
+    pub async fn drained(&self) {
+        let _ = self.draining.lock().await.recv().await;
+    }
+
+    /// Ends the threads, and with them the connections to the store. Blocks until they have ended.
     pub fn join(&self) {
+        self.stage.send_replace(Stage::End);
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A worker that panicked has said so on its own.
@@ -129,7 +162,7 @@ async fn work(
     reference_ended: Option<JoinHandle<()>>,
     tls: Option<Arc<Tls>>,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
-    drain: watch::Receiver<bool>,
+    (mut stage, (start_drain, drain)): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
     drain_timeout: Duration,
 ) {
     serving.calls.limiter.attend();
@@ -137,22 +170,22 @@ async fn work(
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
         let (serving, tls, drain) = (serving.clone(), tls.clone(), drain.clone());
         connections.spawn_local(async move {
+            let activity = Arc::new(Activity::new(open));
             let tls = tls.map(|tls| (tls, connection.peer()));
             match connection {
                 Connection::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
-                        serve_as_agreed(stream, open, tls, serving, drain).await;
+                        serve_as_agreed(stream, activity, tls, serving, drain).await;
                     }
                 }
                 Connection::Unix(stream) => {
                     if let Ok(stream) = UnixStream::from_std(stream) {
-                        serve_as_agreed(stream, open, tls, serving, drain).await;
+                        serve_as_agreed(stream, activity, tls, serving, drain).await;
                     }
                 }
             }
         });
     };
-    let mut draining = drain.clone();
     loop {
         tokio::select! {
             dealt = dealt.recv() => match dealt {
@@ -160,10 +193,11 @@ async fn work(
                 None => break,
             },
             Some(_) = connections.join_next() => {}
-            _ = draining.wait_for(|drain| *drain) => break,
+            _ = stage.wait_for(|stage| *stage >= Stage::Drain) => break,
         }
     }
-    // Those that were dealt at the last moment are told to go like all others.
+    let _ = start_drain.send(true);
+    // Connections that were dealt at the last moment get a GOAWAY like all others.
     while let Ok(dealt) = dealt.try_recv() {
         serve(&mut connections, dealt);
     }
@@ -178,35 +212,47 @@ async fn work(
 /// Serves a connection as it is, or after a handshake with this peer.
 async fn serve_as_agreed(
     stream: impl Io + 'static,
-    open: OpenConnection,
+    activity: Arc<Activity>,
     tls: Option<(Arc<Tls>, String)>,
     serving: Serving,
     mut drain: watch::Receiver<bool>,
 ) {
     let Some((tls, peer)) = tls else {
-        return serve_http2(stream, open, serving, drain).await;
+        return serve_http2(stream, activity, serving, drain).await;
     };
     // On the heap: a connection without TLS is not to carry the size of one with it.
     let with_tls = Box::pin(async move {
-        if let Some(stream) = tls.handshake(stream, peer, &mut drain).await {
-            serve_http2(stream, open, serving, drain).await;
+        let shaken = tokio::select! {
+            shaken = tls.handshake(stream, peer, &mut drain) => shaken,
+            _ = activity.handle().closing() => None,
+        };
+        if let Some(stream) = shaken {
+            serve_http2(stream, activity, serving, drain).await;
         }
     });
     with_tls.await;
 }
 
+fn limits(options: Options) -> Limits {
+    Limits {
+        connections: options.max_connections,
+        per_address: options.max_connections_per_address,
+        idle_closed_per_second: (options.max_connections / 10).max(10),
+        names: ["GRPC_MAX_CONNECTIONS", "GRPC_MAX_CONNECTIONS_PER_ADDRESS"],
+    }
+}
+
 /// Serves a connection with the implementation that the settings choose.
 async fn serve_http2(
     stream: impl Io + 'static,
-    open: OpenConnection,
+    activity: Arc<Activity>,
     serving: Serving,
     drain: watch::Receiver<bool>,
 ) {
     if let Some(reference) = &serving.reference {
-        return reference.serve(stream, open);
+        return reference.serve(stream, activity);
     }
-    driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain).await;
-    drop(open);
+    driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain, activity).await;
 }
 
 /// What connections are served with; one of it for each worker.
@@ -252,18 +298,19 @@ impl Serving {
 mod tests {
     use super::*;
 
-    fn size<F>(_: impl Fn(TcpStream, OpenConnection, Serving, watch::Receiver<bool>) -> F) -> usize {
+    fn size<F>(_: impl Fn(TcpStream, Arc<Activity>, Serving, watch::Receiver<bool>) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_plain_connection_does_not_carry_the_size_of_tls() {
         let plain = size(serve_http2);
-        let either = size(|stream, open, calls, drain| serve_as_agreed(stream, open, None, calls, drain));
-        let with_tls = size(|stream, open, calls, mut drain| async move {
+        let either =
+            size(|stream, activity, calls, drain| serve_as_agreed(stream, activity, None, calls, drain));
+        let with_tls = size(|stream, activity, calls, mut drain| async move {
             let tls: Option<Arc<Tls>> = None;
             if let Some(stream) = tls?.handshake(stream, "", &mut drain).await {
-                serve_http2(stream, open, calls, drain).await;
+                serve_http2(stream, activity, calls, drain).await;
             }
             Some(())
         });

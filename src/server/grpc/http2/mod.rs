@@ -1,8 +1,8 @@
 //! HTTP/2 for the gRPC port, without I/O: bytes that were read go in, calls come out, and what is to be written
 //! gathers in a buffer.
 //!
-//! Reading order: [`connection`] is the state machine of a connection (RFC 9113), `sending` the side of it that
-//! answers; `frame` knows how frames are written, `hpack` with `table` and `huffman` how header blocks are
+//! Reading order: [`connection`] is the state machine of a connection (RFC 9113), `control` its frames that carry no
+//! request, `sending` the side that answers; `frame` knows how frames are written, `hpack` with `table` and `huffman` how header blocks are
 //! (RFC 7541), `head` which requests are malformed, `streams` what is kept of an open one. `limits` bounds what
 //! a peer can cost, [`budget`] what all of them together can make us hold. `super::driver` does the I/O,
 //! `super::calls` answers.
@@ -12,6 +12,7 @@
 
 pub(super) mod budget;
 pub(super) mod connection;
+mod control;
 pub(super) mod frame;
 pub(super) mod head;
 pub(super) mod hpack;

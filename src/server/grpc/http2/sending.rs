@@ -252,6 +252,11 @@ impl<C> Connection<C> {
         self.streams.is_empty() && (self.peer_left || matches!(self.goodbye, Goodbye::Said(_)))
     }
 
+    /// True when no stream is open.
+    pub(in super::super) fn is_idle(&self) -> bool {
+        self.streams.is_empty()
+    }
+
     /// True after the first goodbye and before the second.
     pub(in super::super) fn has_announced(&self) -> bool {
         self.goodbye == Goodbye::Announced
