@@ -49,6 +49,8 @@ mod reference;
 mod reload;
 // The first answer, and starts that fail.
 mod start;
+// What the project is built from, pinned.
+mod supply_chain;
 // Clients that are silent, slow or many lock nobody out.
 mod slow_clients;
 // Who is sent statistics, and by which names they are shown.
