@@ -366,7 +366,7 @@ impl Partial {
         self.bytes.extend_from_slice(data);
         match calls.length(&self.bytes)? {
             Some(whole) if self.bytes.len().saturating_sub(PREFIX) > whole => {
-                Err(framing::several_messages())
+                Err(framing::several_messages().into())
             }
             _ => Ok(()),
         }
@@ -385,9 +385,9 @@ impl Calls {
         }
         let message = framed.get(PREFIX..).unwrap_or_default();
         match self.length(framed)? {
-            Some(length) if message.len() > length => Err(framing::several_messages()),
+            Some(length) if message.len() > length => Err(framing::several_messages().into()),
             Some(length) if message.len() == length => Ok(message),
-            _ => Err(framing::incomplete()),
+            _ => Err(framing::incomplete().into()),
         }
     }
 

@@ -53,13 +53,13 @@ pub(super) fn status(refusal: &Refusal) -> Status {
 }
 
 /// The answer to a request of which too much came.
-pub(super) fn several_messages() -> Fault {
-    Status::internal("more than one message came in a call that takes one").into()
+pub(super) fn several_messages() -> Status {
+    Status::internal("more than one message came in a call that takes one")
 }
 
 /// The answer to a request of which too little came.
-pub(super) fn incomplete() -> Fault {
-    Status::internal("the request ended before its message did").into()
+pub(super) fn incomplete() -> Status {
+    Status::internal("the request ended before its message did")
 }
 
 /// The answer to a call whose message did not come in the caller's time; it is counted.

@@ -235,13 +235,13 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
         if let Some(prefix) = data.first_chunk() {
             let length = framing::length(*prefix, max, stats)?;
             if data.len() - PREFIX > length {
-                return Err(framing::several_messages());
+                return Err(framing::several_messages().into());
             }
         }
     }
     match data.first_chunk() {
         Some(prefix) if data.len() - PREFIX == framing::length(*prefix, max, stats)? => Ok(data.freeze()),
-        _ => Err(framing::incomplete()),
+        _ => Err(framing::incomplete().into()),
     }
 }
 

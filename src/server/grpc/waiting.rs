@@ -127,10 +127,10 @@ impl Wake for Signal {
     }
 
     fn wake_by_ref(self: &std::sync::Arc<Self>) {
-        if !self.woken.swap(true, Ordering::AcqRel) {
-            if let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner) {
-                task.wake_by_ref();
-            }
+        if !self.woken.swap(true, Ordering::AcqRel)
+            && let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            task.wake_by_ref();
         }
     }
 }

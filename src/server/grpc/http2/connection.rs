@@ -7,13 +7,13 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{
-    budget::{Budget, Share},
-    control::depends_on,
+    budget::Budget,
     frame::{self, FrameHead, HEAD, MAX_PAYLOAD, Reason, flag, kind, setting},
-    head::{BadHead, Head, MAX_LIST, Reader, is_trailer},
+    head::{Head, MAX_LIST},
+    headers::{Block, Memo},
     hpack::Decoder,
     limits::{self, Limits},
-    streams::{Stream, Streams},
+    streams::Streams,
 };
 
 /// The first bytes that a client sends.
@@ -29,17 +29,8 @@ const WINDOW: u32 = 1 << 20;
 /// The peer hears of what was taken when it is so much.
 const CREDIT_STEP: u32 = WINDOW / 2;
 
-/// A header block that takes more is an attack (CVE-2024-27316): no list below [`MAX_LIST`] needs it.
-const MAX_BLOCK: usize = 2 * MAX_LIST;
-
-/// So is one of more frames.
-const MAX_BLOCK_FRAMES: u32 = 16;
-
 /// Streams that were reset last: what was on its way to them is dropped without another reset.
 const RESETS_REMEMBERED: usize = 16;
-
-/// Buffers up to this size are kept between frames.
-const KEPT_CAPACITY: usize = 1024;
 
 /// What is the same for all connections of a worker.
 #[derive(Clone)]
@@ -94,12 +85,12 @@ pub(in super::super) struct Connection<C> {
     /// The last stream that the peer opened.
     pub(super) last: u32,
     /// The numbers that the peer skipped last: they are closed and were never open.
-    skipped: (u32, u32),
+    pub(super) skipped: (u32, u32),
     resets: [u32; RESETS_REMEMBERED],
     next_reset: usize,
-    decoder: Decoder,
-    memo: Memo,
-    block: Option<Block>,
+    pub(super) decoder: Decoder,
+    pub(super) memo: Memo,
+    pub(super) block: Option<Block>,
     data: Data,
     pub(super) now: Instant,
 }
@@ -124,23 +115,6 @@ pub(super) enum Goodbye {
     Announced,
     /// Streams above this one are not taken.
     Said(u32),
-}
-
-/// The last header block that left the table as it was, and what it meant.
-struct Memo {
-    block: Vec<u8>,
-    version: u64,
-    head: Option<Head>,
-}
-
-/// A header block that continues in other frames.
-struct Block {
-    stream: u32,
-    end: bool,
-    depends_on_itself: bool,
-    bytes: Vec<u8>,
-    frames: u32,
-    share: Share,
 }
 
 /// The DATA frame whose payload is being received.
@@ -218,7 +192,7 @@ impl<C> Connection<C> {
         }
         loop {
             if self.data.under_way {
-                rest = self.continue_data(rest, service)?;
+                rest = self.continue_data(rest, service);
                 if self.data.under_way {
                     break;
                 }
@@ -343,11 +317,7 @@ impl<C> Connection<C> {
     }
 
     /// Hands on what is there of a DATA frame's payload, and returns what follows it.
-    fn continue_data<'b, S: Service<Call = C>>(
-        &mut self,
-        bytes: &'b [u8],
-        service: &mut S,
-    ) -> Result<&'b [u8], Reason> {
+    fn continue_data<'b, S: Service<Call = C>>(&mut self, bytes: &'b [u8], service: &mut S) -> &'b [u8] {
         let (data, behind) = bytes.split_at_checked(self.data.left).unwrap_or((bytes, &[]));
         self.data.left = self.data.left.saturating_sub(data.len());
         let padding = self.data.padding.min(behind.len());
@@ -359,178 +329,11 @@ impl<C> Connection<C> {
         let (_, behind) = behind.split_at_checked(padding).unwrap_or((&[], behind));
         let (id, end) = (self.data.stream, whole && self.data.end && !self.data.under_way);
         if !self.data.dropped && (end || !data.is_empty()) {
-            let Some(stream) = self.streams.get_mut(id) else { return Ok(behind) };
+            let Some(stream) = self.streams.get_mut(id) else { return behind };
             stream.receiving = !end;
             service.data(self, id, data, end);
         }
-        Ok(behind)
-    }
-
-    fn headers<S: Service<Call = C>>(
-        &mut self,
-        head: FrameHead,
-        payload: &[u8],
-        service: &mut S,
-    ) -> Result<(), Reason> {
-        if head.stream & 1 == 0 {
-            return Err(Reason::ProtocolError);
-        }
-        let mut block = payload;
-        if head.has(flag::PADDED) {
-            let (padding, behind) = block.split_first().ok_or(Reason::FrameSizeError)?;
-            let length = behind.len().checked_sub(usize::from(*padding)).ok_or(Reason::ProtocolError)?;
-            block = behind.get(..length).unwrap_or_default();
-        }
-        let mut depends_on_itself = false;
-        if head.has(flag::PRIORITY) {
-            let (priority, behind) = block.split_at_checked(5).ok_or(Reason::FrameSizeError)?;
-            depends_on_itself = depends_on(priority, head.stream);
-            block = behind;
-        }
-        let end = head.has(flag::END_STREAM);
-        if head.has(flag::END_HEADERS) {
-            return self.header_block(head.stream, block, end, depends_on_itself, service);
-        }
-        let mut begun = Block {
-            stream: head.stream,
-            end,
-            depends_on_itself,
-            bytes: Vec::new(),
-            frames: 0,
-            share: Share::new(&self.config.budget),
-        };
-        begun.add(block)?;
-        self.block = Some(begun);
-        Ok(())
-    }
-
-    fn continuation<S: Service<Call = C>>(
-        &mut self,
-        head: FrameHead,
-        payload: &[u8],
-        service: &mut S,
-    ) -> Result<(), Reason> {
-        let mut block = self.block.take().ok_or(Reason::ProtocolError)?;
-        block.add(payload)?;
-        if head.has(flag::END_HEADERS) {
-            return self.header_block(
-                block.stream,
-                &block.bytes,
-                block.end,
-                block.depends_on_itself,
-                service,
-            );
-        }
-        self.block = Some(block);
-        Ok(())
-    }
-
-    /// A complete header block: a request, or trailers.
-    fn header_block<S: Service<Call = C>>(
-        &mut self,
-        id: u32,
-        block: &[u8],
-        end: bool,
-        depends_on_itself: bool,
-        service: &mut S,
-    ) -> Result<(), Reason> {
-        if id <= self.last {
-            return self.trailers(id, block, end, service);
-        }
-        if id > self.last.saturating_add(2) {
-            self.skipped = (self.last, id);
-        }
-        self.last = id;
-        let head = self.head(block)?;
-        if matches!(self.goodbye, Goodbye::Said(last) if id > last) {
-            return Ok(());
-        }
-        let head = match head {
-            Ok(head) if head.content_length.is_some_and(|length| length > 0) && end => {
-                Err(BadHead::Malformed)
-            }
-            Ok(_) if depends_on_itself => Err(BadHead::Malformed),
-            head => head,
-        };
-        let stream = |call, missing| Stream {
-            send_window: self.first_send_window,
-            receive_window: FIRST_WINDOW.into(),
-            missing,
-            receiving: !end,
-            opened: self.now,
-            outgoing: None,
-            call,
-        };
-        match head {
-            Err(BadHead::Malformed) => self.refuse_unopened(id, Reason::ProtocolError, limits::MALFORMED),
-            Err(BadHead::TooLarge) => {
-                self.limits.spend(limits::MALFORMED)?;
-                self.answer_431(id, end);
-                Ok(())
-            }
-            Ok(_) if self.streams.len() >= self.config.max_streams as usize => {
-                self.refuse_unopened(id, Reason::RefusedStream, 1)
-            }
-            Ok(head) => {
-                let call = service.open(id, &head);
-                if !self.streams.insert(id, stream(call, head.content_length)) {
-                    return self.refuse_unopened(id, Reason::RefusedStream, 1);
-                }
-                if end {
-                    service.data(self, id, &[], true);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// What a block means. Blocks that repeat the last one, and do not touch the table, are not decoded again.
-    fn head(&mut self, block: &[u8]) -> Result<Result<Head, BadHead>, Reason> {
-        let version = self.decoder.version();
-        if self.memo.version == version && self.memo.block == block {
-            if let Some(head) = &self.memo.head {
-                return Ok(Ok(head.clone()));
-            }
-        }
-        let mut reader = Reader::new(self.config.unary, self.config.keep_fields);
-        let decoded = self.decoder.decode(block, |name, value| reader.field(name, value));
-        decoded.map_err(|_| Reason::CompressionError)?;
-        let head = reader.finish();
-        if let Ok(head) = &head {
-            if self.decoder.version() == version && block.len() <= KEPT_CAPACITY {
-                self.memo.block.clear();
-                self.memo.block.extend_from_slice(block);
-                self.memo.version = version;
-                self.memo.head = Some(head.clone());
-            }
-        }
-        Ok(head)
-    }
-
-    /// A header block on a stream that was opened before: trailers, or nonsense.
-    fn trailers<S: Service<Call = C>>(
-        &mut self,
-        id: u32,
-        block: &[u8],
-        end: bool,
-        service: &mut S,
-    ) -> Result<(), Reason> {
-        let mut good = true;
-        let decoded = self.decoder.decode(block, |name, value| good &= is_trailer(name, value));
-        decoded.map_err(|_| Reason::CompressionError)?;
-        let (first, next) = self.skipped;
-        if id > first && id < next {
-            return Err(Reason::ProtocolError);
-        }
-        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receiving) else {
-            return self.refuse(id, Reason::StreamClosed, service);
-        };
-        if !good || !end || stream.missing.is_some_and(|missing| missing > 0) {
-            return self.refuse(id, Reason::ProtocolError, service);
-        }
-        stream.receiving = false;
-        service.data(self, id, &[], true);
-        Ok(())
+        behind
     }
 
     /// Resets a stream because of what the peer sent on it.
@@ -551,7 +354,7 @@ impl<C> Connection<C> {
         self.limits.spend(limits::MALFORMED)
     }
 
-    fn refuse_unopened(&mut self, id: u32, reason: Reason, cost: u32) -> Result<(), Reason> {
+    pub(super) fn refuse_unopened(&mut self, id: u32, reason: Reason, cost: u32) -> Result<(), Reason> {
         self.write_reset(id, reason);
         self.limits.spend(cost)
     }
@@ -567,18 +370,5 @@ impl<C> Connection<C> {
     /// True for a stream that was never opened. We open none, and even numbers would be ours.
     pub(super) fn never_opened(&self, id: u32) -> bool {
         id > self.last || id & 1 == 0
-    }
-}
-
-impl Block {
-    fn add(&mut self, bytes: &[u8]) -> Result<(), Reason> {
-        self.frames = self.frames.saturating_add(1);
-        let length = self.bytes.len().saturating_add(bytes.len());
-        if length > MAX_BLOCK || self.frames > MAX_BLOCK_FRAMES || !self.share.resize(length) {
-            return Err(Reason::EnhanceYourCalm);
-        }
-        self.bytes.reserve_exact(bytes.len());
-        self.bytes.extend_from_slice(bytes);
-        Ok(())
     }
 }

@@ -70,12 +70,10 @@ impl<C> Connection<C> {
 
     fn setting(&mut self, id: u16, value: u32) -> Result<(), Reason> {
         match id {
-            setting::HEADER_TABLE_SIZE => {
-                // Answers use no table. A peer that allows less than it did has to be told once.
-                if value < 4096 && !self.said_table_size {
-                    self.said_table_size = true;
-                    self.says_table_size = true;
-                }
+            // Answers use no table. A peer that allows less than it did has to be told once.
+            setting::HEADER_TABLE_SIZE if value < 4096 && !self.said_table_size => {
+                self.said_table_size = true;
+                self.says_table_size = true;
             }
             setting::ENABLE_PUSH if value > 1 => return Err(Reason::ProtocolError),
             setting::INITIAL_WINDOW_SIZE => {

@@ -104,11 +104,10 @@ impl FrameHead {
 
 /// Writes the head of a frame whose payload is below 2^24 bytes.
 pub(super) fn write_head(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, stream: u32) {
-    let length = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
-    let stream = stream.to_be_bytes();
-    let [_, a, b, c] = length;
-    let [s, t, u, v] = stream;
-    out.extend_from_slice(&[a, b, c, kind, flags, s, t, u, v]);
+    let [_, length @ ..] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
+    out.extend_from_slice(&length);
+    out.extend_from_slice(&[kind, flags]);
+    out.extend_from_slice(&stream.to_be_bytes());
 }
 
 /// Writes a frame.

@@ -3,7 +3,7 @@
 //! Every frame that carries no request forward costs a token: pings, settings, resets, priorities, window
 //! updates, empty or tiny pieces, unknown frames, malformed requests. Tokens come with each answer and slowly
 //! with time. Honest peers stay far from the end; each flood that has a CVE number meets it after
-//! [`Limits::BURST`] frames, and the connection ends with ENHANCE_YOUR_CALM.
+//! [`Limits::BURST`] frames, and the connection ends with `ENHANCE_YOUR_CALM`.
 
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,8 @@ impl Limits {
     /// As many as can be saved.
     pub(super) const BURST: u32 = 2_000;
 
-    /// Tokens for each answer. A client may send several frames for each of its requests: grpc-go sends a PING
-    /// and two WINDOW_UPDATEs.
+    /// Tokens for each answer. A client may send several frames for each of its requests: grpc-go sends a `PING`
+    /// and two of `WINDOW_UPDATE`.
     const PER_ANSWER: u32 = 8;
 
     /// Tokens a second.

@@ -21,6 +21,9 @@ const HEAD: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 /// `grpc-status: 0`.
 const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
 
+/// What an answer takes beside its message.
+const OVERHEAD: usize = 3 * frame::HEAD + HEAD.len() + TRAILERS.len();
+
 impl<C> Connection<C> {
     /// Answers a call with one message, framed as gRPC does, and the status that all went well.
     pub(in super::super) fn send_message(&mut self, id: u32, message: &[u8]) {
@@ -33,7 +36,7 @@ impl<C> Connection<C> {
         }
         self.send_window = self.send_window.saturating_sub(length);
         let out = &mut self.out;
-        out.reserve(message.len().saturating_add(3 * frame::HEAD + HEAD.len() + TRAILERS.len()));
+        out.reserve(message.len().saturating_add(OVERHEAD));
         frame::write(out, kind::HEADERS, flag::END_HEADERS, id, HEAD);
         frame::write(out, kind::DATA, 0, id, message);
         frame::write(out, kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, id, TRAILERS);
@@ -237,9 +240,8 @@ impl<C> Connection<C> {
     }
 
     fn write_goaway(&mut self, last: u32, reason: Reason) {
-        let [a, b, c, d] = last.to_be_bytes();
-        let [e, f, g, h] = (reason as u32).to_be_bytes();
-        frame::write(&mut self.out, kind::GOAWAY, 0, 0, &[a, b, c, d, e, f, g, h]);
+        let payload = [last.to_be_bytes(), (reason as u32).to_be_bytes()];
+        frame::write(&mut self.out, kind::GOAWAY, 0, 0, payload.as_flattened());
     }
 
     /// True while the peer has not come so far that it can send requests.
@@ -265,7 +267,9 @@ impl<C> Connection<C> {
     /// Ends all streams without a word, since the connection is over.
     pub(in super::super) fn abandon<S: Service<Call = C>>(&mut self, service: &mut S) {
         let calls: Vec<C> = self.streams.drain().map(|stream| stream.call).collect();
-        calls.into_iter().for_each(|call| service.closed(call));
+        for call in calls {
+            service.closed(call);
+        }
     }
 
     /// The first window of a stream.

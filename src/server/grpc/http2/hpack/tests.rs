@@ -183,7 +183,8 @@ mod against_another_decoder {
             "[a-z0-9]{0,12}".prop_map(move |text| plain(text.as_bytes())),
             // Complete codes of five bits, and padding.
             prop::collection::vec(0..10_u8, 0..9).prop_map(|symbols| {
-                let mut bits: String = symbols.iter().map(|symbol| format!("{symbol:05b}")).collect();
+                let mut bits =
+                    symbols.iter().map(|symbol| format!("{symbol:05b}")).collect::<Vec<_>>().concat();
                 bits.push_str(&"1".repeat((8 - bits.len() % 8) % 8));
                 let mut out = vec![0x80 | u8::try_from(bits.len() / 8).unwrap()];
                 out.extend(
