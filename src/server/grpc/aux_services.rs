@@ -24,10 +24,12 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 use tower_service::Service;
 
 use super::{
-    calls::{Call, Calls, GONE, end_with, write_head},
+    calls::{Call, Calls, GONE, end_with, send_fault, write_head},
+    framing,
     http2::{Budget, Connection, End, Fields, Head, Reason, Share},
 };
 use crate::{
+    panics::{self, Boundary, Panicked},
     proto,
     server::health::{self, Health},
     stats::Method,
@@ -139,7 +141,11 @@ impl AuxCalls {
         self.fresh = false;
         for place in 0..self.calls.len() {
             let Some(Some(call)) = self.calls.get_mut(place) else { continue };
-            let done = call.poll(context, http, calls).is_ready();
+            let polled = panics::catch(Boundary::GrpcRequest, || call.poll(context, http, calls).is_ready());
+            let done = polled.unwrap_or_else(|Panicked| {
+                send_fault(http, call.id, &framing::internal_error().into());
+                true
+            });
             call.credit(http);
             if done || http.call(call.id).is_none() {
                 self.remove(place);
@@ -157,6 +163,7 @@ impl AuxCall {
         loop {
             match &mut self.stage {
                 Stage::Calling(response) => {
+                    panics::point("grpc_request_other");
                     let Ok(response) = ready!(response.as_mut().poll(context));
                     if let Some(begun) = self.check {
                         let service = calls.stats.service();
@@ -250,7 +257,10 @@ fn request(fields: Option<&Fields>, body: RequestBody) -> Request<RequestBody> {
 /// [`LocalSet`](tokio::task::LocalSet).
 pub(super) fn routes(health: &Arc<Health>) -> Routes {
     let (reporter, health_service) = tonic_health::server::health_reporter();
-    tokio::task::spawn_local(report(reporter, health.clone()));
+    let health = health.clone();
+    tokio::task::spawn_local(async move {
+        panics::restart_task(Boundary::Maintenance, async || report(&reporter, &health).await).await;
+    });
     let mut routes = Routes::new(health_service);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -267,7 +277,7 @@ pub(super) fn routes(health: &Arc<Health>) -> Routes {
     routes.prepare()
 }
 
-async fn report(reporter: HealthReporter, health: Arc<Health>) {
+async fn report(reporter: &HealthReporter, health: &Health) {
     let mut changes = health.changes();
     loop {
         let status =

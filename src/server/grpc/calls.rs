@@ -6,6 +6,7 @@
 
 use std::{
     cell::Cell,
+    future::Future,
     rc::Rc,
     sync::Arc,
     task::Context,
@@ -25,6 +26,7 @@ use super::{
 };
 use crate::{
     limiter::{Answer, Limiter},
+    panics::{self, Boundary, Panicked, caught},
     server::wire,
     spans::Tracer,
     stats::{Method, Refusal as Reason, Stats},
@@ -70,6 +72,8 @@ pub(super) enum Call {
     Aux(usize),
     /// It is being answered.
     Answered,
+    /// Its head could not be read.
+    Panicked,
 }
 
 /// A call of `ShouldRateLimit` whose message is not complete.
@@ -119,11 +123,7 @@ impl Service for ConnectionCalls {
         if head.route == Route::Other {
             return self.aux.open(id, head, &self.calls, self.now);
         }
-        self.unfinished = self.unfinished.saturating_add(1);
-        self.opened = true;
-        let headers = head.fields.as_ref().map(|fields| &fields.headers);
-        let call = RequestHead::new(self.now, head.timeout, headers, self.calls.tracer.as_ref());
-        Call::Unary(Unary { head: call, route: head.route, partial: None })
+        panics::catch(Boundary::GrpcRequest, || self.begin(head)).unwrap_or(Call::Panicked)
     }
 
     fn data(&mut self, http: &mut Connection<Call>, id: u32, data: &[u8], end: bool) {
@@ -136,7 +136,8 @@ impl Service for ConnectionCalls {
             }
             Call::Unary(_) => self.gather(http, id, data, end),
             Call::Aux(place) => self.aux.data(*place, http, data, end),
-            Call::Waiting(_) | Call::Answered => {}
+            Call::Panicked if end => send_fault(http, id, &framing::internal_error().into()),
+            Call::Waiting(_) | Call::Answered | Call::Panicked => {}
         }
     }
 
@@ -145,12 +146,21 @@ impl Service for ConnectionCalls {
             Call::Waiting(place) => self.waiting.remove(place),
             Call::Aux(place) => self.aux.remove(place),
             Call::Unary(_) => self.unfinished = self.unfinished.saturating_sub(1),
-            Call::Answered => {}
+            Call::Answered | Call::Panicked => {}
         }
     }
 }
 
 impl ConnectionCalls {
+    fn begin(&mut self, head: &Head) -> Call {
+        panics::point("grpc_request_head");
+        self.unfinished = self.unfinished.saturating_add(1);
+        self.opened = true;
+        let headers = head.fields.as_ref().map(|fields| &fields.headers);
+        let call = RequestHead::new(self.now, head.timeout, headers, self.calls.tracer.as_ref());
+        Call::Unary(Unary { head: call, route: head.route, partial: None })
+    }
+
     pub(super) fn new(calls: Rc<Calls>, now: Instant) -> Self {
         Self {
             aux: AuxCalls::new(&calls.budget),
@@ -183,7 +193,12 @@ impl ConnectionCalls {
             Err(fault) => return self.fail(http, id, unary, &fault),
         };
         if unary.head.span.is_none() {
-            match self.calls.decide_now(message, &mut self.message) {
+            let (calls, into) = (&self.calls, &mut self.message);
+            let decided = panics::catch(Boundary::GrpcRequest, || {
+                panics::point("grpc_request");
+                calls.decide_now(message, into)
+            });
+            match decided.unwrap_or_else(|Panicked| Some(Err(framing::internal_error().into()))) {
                 Some(Ok(())) => {
                     http.send_message(id, &self.message);
                     return self.count(&unary);
@@ -196,8 +211,8 @@ impl ConnectionCalls {
         let message = message.to_vec();
         let calls = self.calls.clone();
         let place = match unary.head.span {
-            Some(span) => self.waiting.add(id, begun, traced::decide(calls, span, message, until)),
-            None => self.waiting.add(id, begun, decide_later(calls, message, until)),
+            Some(span) => self.waiting.add(id, begun, guarded(traced::decide(calls, span, message, until))),
+            None => self.waiting.add(id, begun, guarded(decide_later(calls, message, until))),
         };
         if let Some(call) = http.call(id) {
             *call = Call::Waiting(place);
@@ -419,6 +434,15 @@ impl Calls {
     }
 }
 
+/// Answers a call that panics.
+async fn guarded(decision: impl Future<Output = Result<Answer, Fault>>) -> Result<Answer, Fault> {
+    let decided = caught(Boundary::GrpcRequest, async {
+        panics::point("grpc_request");
+        decision.await
+    });
+    decided.await.unwrap_or_else(|Panicked| Err(framing::internal_error().into()))
+}
+
 async fn decide_later(calls: Rc<Calls>, message: Vec<u8>, until: Option<Instant>) -> Result<Answer, Fault> {
     let request = framing::read(&message, calls.limiter.bounds())?;
     calls.limiter.decide(&request, until).await.map_err(|refusal| framing::status(&refusal).into())
@@ -431,6 +455,7 @@ fn length_of(framed: &[u8]) -> Option<usize> {
 
 /// Writes an answer with its prefix, in place of what `into` holds.
 fn write_message(answer: &Answer, into: &mut Vec<u8>) {
+    panics::point("grpc_response_body");
     into.clear();
     into.extend_from_slice(&[0; PREFIX]);
     wire::encode(answer, into);
@@ -441,7 +466,7 @@ fn write_message(answer: &Answer, into: &mut Vec<u8>) {
 }
 
 /// Answers with a status alone.
-fn send_fault(http: &mut Connection<Call>, id: u32, fault: &Fault) {
+pub(super) fn send_fault(http: &mut Connection<Call>, id: u32, fault: &Fault) {
     let response = fault.clone().into_http::<()>();
     let mut block = Vec::with_capacity(128);
     write_head(&response, &mut block);

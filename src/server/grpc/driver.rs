@@ -29,6 +29,7 @@ use super::{
     waiting::Signal,
 };
 use crate::{
+    panics,
     server::connections::{Closing, FAREWELL},
     stats::ConnectionClosed,
 };
@@ -83,6 +84,7 @@ pub(super) async fn serve(
     mut drain: watch::Receiver<bool>,
     activity: Arc<Activity>,
 ) {
+    panics::point("grpc_connection");
     let mut driver = Driver::new(io, calls, config, lifetime, activity.clone());
     let closing = tokio::select! {
         biased;

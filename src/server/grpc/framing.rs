@@ -67,3 +67,8 @@ pub(super) fn deadline_exceeded(stats: &Stats) -> Status {
     stats.service().refused(Reason::DeadlineExceeded).increment();
     Status::deadline_exceeded("the caller's grpc-timeout has passed")
 }
+
+/// The answer to a call that panicked.
+pub(super) fn internal_error() -> Status {
+    Status::internal("internal error; the log of the rate limit service has the details")
+}

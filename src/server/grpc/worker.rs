@@ -36,6 +36,7 @@ use super::{
     reference::{Io, Reference},
 };
 use crate::{
+    panics::{self, Boundary},
     server::{
         connections::{Limits, Registry},
         tls::Tls,
@@ -88,6 +89,7 @@ impl Workers {
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
+                panics::name_thread(Boundary::GrpcConnection);
                 LocalSet::new().block_on(&runtime, async {
                     let drain = watch::channel(false);
                     let (reference, ended) = options
@@ -162,13 +164,38 @@ async fn work(
     reference_ended: Option<JoinHandle<()>>,
     tls: Option<Arc<Tls>>,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
-    (mut stage, (start_drain, drain)): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
+    (stage, drain): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
     drain_timeout: Duration,
 ) {
     serving.calls.limiter.attend();
     let mut connections = JoinSet::new();
+    // Connections survive a panic of the loop that receives them, and so does their channel.
+    panics::restart_task(Boundary::Listener, async || {
+        receive(&serving, tls.as_ref(), &mut connections, &mut dealt, (stage.clone(), &drain)).await;
+    })
+    .await;
+    let end = Instant::now() + drain_timeout;
+    while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
+    if let Some(ended) = reference_ended {
+        // Whatever it still serves has had its time.
+        let _ = tokio::time::timeout_at(end, ended).await;
+    }
+}
+
+/// Serves the connections that are dealt to this worker, until the service drains.
+async fn receive(
+    serving: &Serving,
+    tls: Option<&Arc<Tls>>,
+    connections: &mut JoinSet<()>,
+    dealt: &mut mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
+    (mut stage, (start_drain, drain)): (
+        watch::Receiver<Stage>,
+        &(watch::Sender<bool>, watch::Receiver<bool>),
+    ),
+) {
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
-        let (serving, tls, drain) = (serving.clone(), tls.clone(), drain.clone());
+        panics::point("worker");
+        let (serving, tls, drain) = (serving.clone(), tls.cloned(), drain.clone());
         connections.spawn_local(async move {
             let activity = Arc::new(Activity::new(open));
             let tls = tls.map(|tls| (tls, connection.peer()));
@@ -189,7 +216,7 @@ async fn work(
     loop {
         tokio::select! {
             dealt = dealt.recv() => match dealt {
-                Some(dealt) => serve(&mut connections, dealt),
+                Some(dealt) => serve(connections, dealt),
                 None => break,
             },
             Some(_) = connections.join_next() => {}
@@ -199,13 +226,7 @@ async fn work(
     let _ = start_drain.send(true);
     // Connections that were dealt at the last moment get a GOAWAY like all others.
     while let Ok(dealt) = dealt.try_recv() {
-        serve(&mut connections, dealt);
-    }
-    let end = Instant::now() + drain_timeout;
-    while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
-    if let Some(ended) = reference_ended {
-        // Whatever it still serves has had its time.
-        let _ = tokio::time::timeout_at(end, ended).await;
+        serve(connections, dealt);
     }
 }
 
