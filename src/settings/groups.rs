@@ -61,6 +61,10 @@ pub struct Server {
     pub max_concurrent_streams: u32,
     /// Bytes of one request's message.
     pub max_request_bytes: usize,
+    /// Time in which a request must be complete.
+    pub receive_timeout: Duration,
+    /// Bytes that all connections together may hold of incomplete requests and unread answers.
+    pub max_inflight_bytes: usize,
     /// Descriptors of one request; one at least.
     pub max_descriptors: usize,
     /// Entries of one descriptor; one at least.
