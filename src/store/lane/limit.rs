@@ -15,8 +15,11 @@ const SHARE: f64 = 0.6;
 /// What is on its way takes at most this share of it.
 const WINDOW: f64 = 0.4;
 
-/// Measurements fade within about this time, in seconds.
-const MEMORY: f64 = 0.05;
+/// Measurements fade within about so many times the time that an answer has, within these bounds in seconds: long
+/// enough that a stall, and the haste after it, are one.
+const MEMORY: f64 = 5.0;
+const MIN_MEMORY: f64 = 0.05;
+const MAX_MEMORY: f64 = 5.0;
 
 /// A server that was not busy for so long is measured anew: it may have become faster.
 const FORGET: Duration = Duration::from_secs(1);
@@ -112,10 +115,12 @@ impl Capacity {
     }
 
     fn add(&mut self, mut new: Sample) {
+        let timeout = self.timeout.as_secs_f64();
+        let memory = (timeout * MEMORY).clamp(MIN_MEMORY, MAX_MEMORY);
         let Some(sum) = &mut self.sum else {
             self.first.push(new);
             let seconds: f64 = self.first.iter().map(|sample| sample.seconds).sum();
-            if self.first.len() == 3 || seconds > MEMORY {
+            if self.first.len() == 3 || seconds > memory {
                 self.first.sort_by(|one, other| one.seconds_each().total_cmp(&other.seconds_each()));
                 self.sum = self.first.get((self.first.len() - 1) / 2).copied();
                 self.measure();
@@ -124,8 +129,8 @@ impl Capacity {
         };
         // A stall says little of what comes after it.
         let expected = sum.seconds_each() * new.checks;
-        new.seconds = new.seconds.min(f64::max(4.0 * expected, self.timeout.as_secs_f64() / 4.0));
-        let kept = MEMORY / (MEMORY + new.seconds);
+        new.seconds = new.seconds.min(f64::max(4.0 * expected, timeout / 4.0));
+        let kept = memory / (memory + new.seconds);
         sum.checks = sum.checks * kept + new.checks;
         sum.seconds = sum.seconds * kept + new.seconds;
         self.measure();
