@@ -9,15 +9,19 @@
 //! [`algorithm`], [`table`] and [`store`] count; [`limiter`] decides, and refuses in the words of a
 //! [`template`]; [`stats`] and [`spans`] tell; [`server`] is the edge; [`settings`], [`app`] and [`cli`] put it together.
 //! To the servers that are asked [`tls`] is spoken, and gRPC over a [`channel`]. [`protobuf`] is
-//! read without building messages where the size of what is built would be up to a peer.
+//! read without building messages where the size of what is built would be up to a peer. What a panic costs is
+//! in [`panics`].
 
 pub mod algorithm;
 pub mod app;
 pub mod channel;
 pub mod cli;
 pub mod clock;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod limiter;
 pub mod memory;
+pub mod panics;
 pub mod proto;
 pub mod protobuf;
 pub mod rules;
@@ -31,4 +35,5 @@ pub mod store;
 pub mod table;
 pub mod telemetry;
 pub mod template;
+pub mod text;
 pub mod tls;

@@ -27,8 +27,14 @@ mod drain;
 mod explain;
 // Random bytes, frames, messages and JSON on every port.
 mod garbage;
+// Tables that are full, have expired, and are full again.
+mod full;
 // Whether the service says that it is fit to be asked.
 mod health;
+// Hits near the largest number.
+mod huge;
+// Callers and limits that must not share a counter.
+mod keys;
 // Counters that are answered for late, or never.
 mod late;
 // Who may know whom below `src/`, as ARCHITECTURE.md has it.
@@ -41,14 +47,22 @@ mod memcached;
 mod memory;
 // Counters in Redis, alone, watched by sentinels, and in a cluster.
 mod redis;
+// What a panic costs.
+#[cfg(debug_assertions)]
+mod panics;
 // Midnight, the ends of months and years, leap days, clocks that step.
 mod moments;
+mod peaks;
 // Both implementations of the gRPC port, held against each other.
 mod reference;
 // Rules that change under load, in each of the ways that files can.
 mod reload;
+// Everything at once for minutes; not a part of the suite.
+mod soak;
 // The first answer, and starts that fail.
 mod start;
+// What the project is built from, pinned.
+mod supply_chain;
 // Clients that are silent, slow or many lock nobody out.
 mod slow_clients;
 // Who is sent statistics, and by which names they are shown.

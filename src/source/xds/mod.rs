@@ -2,8 +2,8 @@
 //!
 //! [`spawn`] starts a thread that connects, takes what it is told, has it compiled and served, and answers
 //! whether it was. `app` starts it in place of the watcher of files. Reading order: `client` is the loop,
-//! `connect` and `tls` get it a channel, `sotw` and `delta` speak the two dialects, `session` judges what
-//! came, `resource` reads it, and `pauses` says how long to wait before trying again. What is served is the
+//! `connect` and `tls` get it a channel, `sotw` and `delta` speak the two dialects on a `stream` that
+//! `weigh`s responses before it decodes them, `session` judges what came, `resource` reads it, and `pauses` says how long to wait before trying again. What is served is the
 //! business of [`Source`]: a bad update leaves the last good rules, and so does a control plane that is gone.
 
 mod client;
@@ -13,7 +13,9 @@ mod pauses;
 mod resource;
 mod session;
 mod sotw;
+mod stream;
 mod tls;
+mod weigh;
 
 use std::{
     io,
@@ -24,7 +26,11 @@ use std::{
 use tokio::{runtime, sync::watch};
 
 use super::Source;
-use crate::{clock::Clock, settings::groups::Xds};
+use crate::{
+    clock::Clock,
+    panics::{self, Boundary},
+    settings::groups::Xds,
+};
 
 /// A subscription. It ends when this is dropped.
 #[derive(Debug)]
@@ -82,7 +88,7 @@ pub fn spawn<T: Send + Sync + 'static>(
         let session = session::Session::new(&source, &settings.server, &clock, &status, judge);
         runtime.block_on(async {
             tokio::select! {
-                () = client::run(&settings, &session) => {}
+                () = panics::restart_task(Boundary::XdsClient, async || client::run(&settings, &session).await) => {}
                 // Nothing is ever sent: the other side is gone.
                 _ = is_alive.changed() => {}
             }
@@ -99,4 +105,10 @@ impl Subscription {
         // A thread that ended has nothing more to tell.
         let _ = self.judged.wait_for(|judged| *judged).await;
     }
+}
+
+/// A response of either dialect, as far as to the compiled rules.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    stream::fuzz(bytes);
 }

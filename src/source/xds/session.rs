@@ -10,14 +10,16 @@ use siphasher::sip::SipHasher13;
 use tokio::sync::watch;
 
 use super::{
-    super::{Draft, Outcome, Source, lock},
+    super::{Draft, Outcome, Source, compile_or_refuse, lock},
     Status,
 };
 use crate::{
     clock::{Clock, Time},
+    panics::{self, Boundary, Panicked, caught},
     proto::{google, ratelimit::config::ratelimit::v3::RateLimitConfig},
     rules::{Diagnostic, compile_resources},
     settings::groups::XdsServer,
+    text::cut,
 };
 
 /// The errors that a control plane is told of one response. Its log is not where they are read first.
@@ -29,6 +31,9 @@ const SAME_AGAIN: Duration = Duration::from_secs(1);
 
 /// The code of a refusal, as gRPC numbers them.
 const INVALID_ARGUMENT: i32 = 3;
+
+/// The code of an error of ours.
+pub(super) const INTERNAL: i32 = 13;
 
 /// What is told, and what becomes of it.
 pub(super) struct Session<'a, T> {
@@ -81,9 +86,31 @@ impl<'a, T> Session<'a, T> {
         self.source
     }
 
+    /// How many messages the rules may hold.
+    pub(super) fn max_values(&self) -> usize {
+        self.source.options.max_values
+    }
+
     /// There is no stream any more, or none came about.
     pub(super) fn lost(&self) {
         self.is_lost.set(true);
+    }
+
+    /// Judges a response; one that causes a panic is refused, and what is served stays.
+    pub(super) async fn judge_or_refuse(
+        &self,
+        judge: impl Future<Output = Result<(), google::rpc::Status>>,
+    ) -> Result<(), google::rpc::Status> {
+        let judged = caught(Boundary::XdsResponse, async {
+            panics::point("xds_response");
+            judge.await
+        });
+        judged.await.unwrap_or_else(|Panicked| {
+            self.status.change(|status| status.refused += 1);
+            self.judged.send_replace(true);
+            let message = "internal error: reading the response panicked".to_owned();
+            Err(google::rpc::Status { code: INTERNAL, message })
+        })
     }
 
     /// Serves an update, or says why not, in the words that the control plane is to be told.
@@ -91,7 +118,7 @@ impl<'a, T> Session<'a, T> {
         if self.is_lost.take() {
             tracing::info!("{} is there again", self.origin);
         }
-        let version = update.version.to_owned();
+        let version = cut(update.version).to_owned();
         let outcome = self.source.offer(&self.origin, update, self.clock.now());
         let state = self.source.state();
         self.status.change(|status| {
@@ -137,7 +164,7 @@ impl<T> Source<T> {
             return Outcome::Unchanged;
         }
         let is_complete = findings.is_empty();
-        let mut compiled = compile_resources(&resources, self.options);
+        let mut compiled = compile_or_refuse(&origin, || compile_resources(&resources, self.options));
         compiled.diagnostics.splice(0..0, findings);
         let draft = Draft { origin: &origin, digest, files: resources.len(), is_complete, compiled };
         self.take(draft, now, &mut reloading)

@@ -72,7 +72,7 @@ impl<B: Backend, O: Default> Fleet<B, O> {
         let Some(place) = threads.get_mut(seat) else { return };
         let handle = Handle::current();
         for lane in self.known.load().servers.iter().filter_map(|server| server.lanes.get(seat)) {
-            handle.spawn(lane.clone().run());
+            handle.spawn(lane.clone().keep_running());
         }
         *place = Some(handle);
     }
@@ -100,7 +100,7 @@ impl<B: Backend, O: Default> Fleet<B, O> {
         let open = |thread: &Option<Handle>| {
             let lane = Arc::new(Lane::new(address.clone(), self.shared.clone()));
             if let Some(thread) = thread {
-                thread.spawn(lane.clone().run());
+                thread.spawn(lane.clone().keep_running());
             }
             lane
         };
@@ -131,7 +131,8 @@ impl<B: Backend, O: Default> Fleet<B, O> {
         PoolUsage {
             kind,
             breakers_open: lanes().filter(|lane| lane.is_shut()).count() as u64,
-            queued: lanes().map(|lane| lane.waiting() as u64).sum(),
+            queued: lanes().map(|lane| lane.load().0 as u64).sum(),
+            max_outstanding: lanes().map(|lane| lane.load().1 as u64).sum(),
             max_queued: (lanes().count() as u64).saturating_mul(self.shared.bounds.max_queued as u64),
             ..self.shared.meters.usage()
         }

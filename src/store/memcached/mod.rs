@@ -24,6 +24,7 @@ pub use name_servers::NameServers;
 use super::{Applied, Batch, Counting, PoolUsage, Store, lane::Seats};
 use crate::{
     clock::Time,
+    panics::{self, Boundary, Panicked, caught},
     rules::Countable,
     settings::memcached::{Memcached, MemcachedServers},
 };
@@ -56,7 +57,13 @@ impl MemcachedStore {
     /// asked each time; once, within a runtime that lives as long as the service.
     pub fn watch(&self, name_servers: impl Fn() -> NameServers + Send + Sync + 'static) {
         if let MemcachedServers::Srv { name, refresh } = &self.found_by {
-            tokio::spawn(self.servers.clone().follow(name.clone(), *refresh, name_servers));
+            let (servers, name, refresh) = (self.servers.clone(), name.clone(), *refresh);
+            tokio::spawn(async move {
+                let follow = || servers.follow(&name, refresh, &name_servers);
+                while let Err(Panicked) = caught(Boundary::StoreDiscovery, follow()).await {
+                    panics::pause().await;
+                }
+            });
         }
     }
 }
@@ -80,4 +87,32 @@ impl Store for MemcachedStore {
     fn pools(&self) -> Vec<PoolUsage> {
         vec![self.servers.usage()]
     }
+}
+
+/// An answer of memcached.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_reply(bytes: &[u8]) {
+    use crate::store::line::Language;
+
+    if let Ok(Some((_, length))) = reply::Text::read(bytes) {
+        assert!(length <= bytes.len());
+    }
+    let _ = reply::counter(bytes);
+}
+
+/// An answer of a name server to a question that stands before it, or to one of ours.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_dns(bytes: &[u8]) {
+    if let Some(question) = dns::question(0x1234, "_memcache._tcp.cache.test") {
+        let _ = dns::answer(&question, bytes);
+    }
+    let (question, answer) = bytes.split_at(bytes.len() / 2);
+    let _ = dns::answer(question, answer);
+    let _ = dns::question(7, &String::from_utf8_lossy(bytes));
+}
+
+/// The system's `resolv.conf`.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_resolv_conf(bytes: &[u8]) {
+    name_servers::fuzz(&String::from_utf8_lossy(bytes));
 }
