@@ -2,11 +2,12 @@
 
 use std::{fmt::Write, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::{Request, StatusCode};
-use hyper::body::Incoming;
 
 use super::{
     http::{Answer, text, typed},
+    pages::Pages,
     tls::Tls,
 };
 use crate::{
@@ -40,6 +41,15 @@ pub struct Admin {
     pub tls: Option<Arc<Tls>>,
     /// Where spans go, if there are any.
     pub tracer: Option<Arc<Tracer>>,
+    /// The pages on their way to readers.
+    pub shown: Arc<Shown>,
+}
+
+/// The large pages.
+#[derive(Default)]
+pub struct Shown {
+    rules: Pages,
+    stats: Pages,
 }
 
 const PAGES: &str = "/: this list\n\
@@ -48,22 +58,29 @@ const PAGES: &str = "/: this list\n\
 
 impl Admin {
     /// The pages of the debug port.
-    pub async fn page(self, request: Request<Incoming>) -> Answer {
+    pub async fn page(self, request: Request<Bytes>) -> Answer {
         match request.uri().path() {
             "/" => text(StatusCode::OK, PAGES),
-            "/rlconfig" => text(StatusCode::OK, aside(move || self.rules()).await),
-            "/stats" => text(StatusCode::OK, aside(move || self.stats.render(&self.gauges())).await),
+            "/rlconfig" => {
+                let shown = self.shown.clone();
+                text(StatusCode::OK, shown.rules.get(move || self.rules()).await)
+            }
+            "/stats" => text(StatusCode::OK, self.statistics().await),
             _ => text(StatusCode::NOT_FOUND, PAGES),
         }
     }
 
     /// The metrics, at their path.
-    pub async fn metrics(self, request: Request<Incoming>, path: Arc<str>) -> Answer {
+    pub async fn metrics(self, request: Request<Bytes>, path: Arc<str>) -> Answer {
         if request.uri().path() != &*path {
             return text(StatusCode::NOT_FOUND, format!("The metrics are at {path}\n"));
         }
-        let page = aside(move || self.stats.render(&self.gauges())).await;
-        typed(StatusCode::OK, CONTENT_TYPE, page)
+        typed(StatusCode::OK, CONTENT_TYPE, self.statistics().await)
+    }
+
+    async fn statistics(self) -> Bytes {
+        let shown = self.shown.clone();
+        shown.stats.get(move || self.stats.render(&self.gauges())).await
     }
 
     /// The loaded rules, one a line; and above them, when newer ones were refused, why.
@@ -139,9 +156,4 @@ fn span_gauges(tracer: &Tracer) -> SpanGauges {
     let counts = tracer.counts();
     let dropped = Dropped::ALL.map(|reason| (reason.name(), counts.dropped(reason)));
     SpanGauges { exported: counts.exported(), dropped: dropped.into() }
-}
-
-/// Makes a page on a thread of its own: a large one must not hold up health checks.
-async fn aside(page: impl FnOnce() -> String + Send + 'static) -> String {
-    tokio::task::spawn_blocking(page).await.unwrap_or_else(|_| "the page could not be made\n".into())
 }

@@ -155,13 +155,25 @@ impl Registry {
         address: Option<IpAddr>,
         now: Instant,
     ) -> Result<Handle, ConnectionRefused> {
+        self.try_admit(address, now).inspect_err(|reason| {
+            self.stats.service().connections_refused(self.port, *reason).increment();
+            let event = "connection refused: limit reached, all others are busy";
+            self.log(&mut self.members(), now, event, *reason);
+        })
+    }
+
+    /// Admits a connection of this peer; a refusal is neither counted nor logged.
+    ///
+    /// # Errors
+    /// As [`Registry::admit`].
+    pub fn try_admit(
+        self: &Arc<Self>,
+        address: Option<IpAddr>,
+        now: Instant,
+    ) -> Result<Handle, ConnectionRefused> {
         let address = address.map(network);
         let mut members = self.members();
-        if let Err(reason) = self.find_place(&mut members, address, now) {
-            self.stats.service().connections_refused(self.port, reason).increment();
-            self.log(&mut members, now, "connection refused: limit reached, all others are busy", reason);
-            return Err(reason);
-        }
+        self.find_place(&mut members, address, now)?;
         let id = members.next_id;
         members.next_id = id.wrapping_add(1);
         let entry = Arc::new(Entry { id, address, state: AtomicU64::new(SILENT), closing: Notify::new() });

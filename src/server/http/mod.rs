@@ -1,0 +1,269 @@
+//! The HTTP/1.1 server of three ports: health checks and `/json`, pages for people, metrics for Prometheus.
+//!
+//! `app` serves each port with [`serve`] and a function from a request to its answer. The server bounds everything
+//! around that function: connections (in all and of one address), time to send a request and to read the answer,
+//! bytes of heads, bodies and pipelined requests. While all connections of a port are busy, the path that probes read
+//! is still answered, on places reserved for it. What a page of another site makes a browser send is refused.
+
+mod body;
+mod stream;
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    net::IpAddr,
+    pin::pin,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tracing::{debug, warn};
+
+use self::{
+    body::Bodies,
+    stream::{Activity, Watched},
+};
+use super::connections::{Handle, Limits, Registry};
+use crate::stats::{ConnectionClosed, ConnectionRefused, Port, Stats};
+
+/// Connections beyond the limit, on which only the path of the probes is answered. A kubelet, a load balancer
+/// and two Prometheus servers open no more at a time.
+const RESERVED: usize = 16;
+
+/// How long such a connection may last. Probes wait one second unless told otherwise.
+const RESERVED_TIME: Duration = Duration::from_secs(5);
+
+/// Bytes of a request's head, and bytes read ahead of the request that is being answered: pipelined requests
+/// beyond wait in the kernel.
+const READ_AHEAD: usize = 16 * 1024;
+
+/// How long answers may still take when the service ends.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// What is answered.
+pub type Answer = Response<Full<Bytes>>;
+
+/// How a port is served.
+pub struct Options {
+    /// Which port it is.
+    pub port: Port,
+    /// Where refused and closed connections are counted.
+    pub stats: Arc<Stats>,
+    /// Connections at one time; three quarters of them of one address.
+    pub max_connections: usize,
+    /// How long a client may take for the head of a request, for its body, and to read the answer.
+    pub timeout: Duration,
+    /// Bytes of a request's body.
+    pub max_body: usize,
+    /// The path that probes read.
+    pub probe: Arc<str>,
+}
+
+/// Serves a port with `answer`, until `stop` turns true; then finishes the answers that are under way. Run it on a
+/// [`LocalSet`](tokio::task::LocalSet).
+pub async fn serve<F, A>(listener: TcpListener, options: Options, answer: F, mut stop: watch::Receiver<bool>)
+where
+    F: Fn(Request<Bytes>) -> A + 'static,
+    A: Future<Output = Answer> + 'static,
+{
+    let server = Rc::new(Server::new(options, answer));
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                if let Some(place) = server.place(peer.ip()) {
+                    connections.spawn_local(server.clone().connection(stream, place, stop.clone()));
+                }
+            }
+            Err(error) => {
+                warn!(%error, "an HTTP connection could not be accepted");
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    drop(listener);
+    let finished = async { while connections.join_next().await.is_some() {} };
+    let _ = timeout(LAST_ANSWERS, finished).await;
+}
+
+struct Server<F> {
+    options: Options,
+    answer: F,
+    bodies: Bodies,
+    places: Arc<Registry>,
+    reserved: Arc<Registry>,
+}
+
+/// A connection's place, and whether it is one of those reserved for probes.
+struct Place {
+    handle: Handle,
+    is_reserved: bool,
+}
+
+impl<F, A> Server<F>
+where
+    F: Fn(Request<Bytes>) -> A + 'static,
+    A: Future<Output = Answer> + 'static,
+{
+    fn new(options: Options, answer: F) -> Self {
+        let registry = |connections, per_address| {
+            let names = ["HTTP_MAX_CONNECTIONS", "three quarters of HTTP_MAX_CONNECTIONS"];
+            // HTTP/1 clients connect often anyway, so that any number may make room.
+            let limits = Limits { connections, per_address, idle_closed_per_second: usize::MAX, names };
+            Registry::new(options.port, limits, options.stats.clone(), Instant::now())
+        };
+        let most = options.max_connections;
+        Self {
+            bodies: Bodies::new(options.max_body, options.timeout),
+            places: registry(most, most.saturating_sub(most / 4)),
+            reserved: registry(RESERVED, RESERVED),
+            options,
+            answer,
+        }
+    }
+
+    fn place(&self, peer: IpAddr) -> Option<Place> {
+        let now = Instant::now();
+        match self.places.try_admit(Some(peer), now) {
+            Ok(handle) => Some(Place { handle, is_reserved: false }),
+            Err(_) => {
+                let handle = self.reserved.admit(Some(peer), now).ok()?;
+                Some(Place { handle, is_reserved: true })
+            }
+        }
+    }
+
+    async fn connection(self: Rc<Self>, stream: TcpStream, place: Place, mut stop: watch::Receiver<bool>) {
+        let Place { handle, is_reserved } = place;
+        let activity = Rc::new(Activity::new(handle));
+        let io = Watched::new(stream, activity.clone(), self.options.timeout);
+        let (server, of_requests) = (self.clone(), activity.clone());
+        let service = service_fn(move |request| {
+            let (server, activity) = (server.clone(), of_requests.clone());
+            async move { Ok::<_, Infallible>(server.respond(request, &activity, is_reserved).await) }
+        });
+        let mut builder = http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.options.timeout)
+            .max_buf_size(READ_AHEAD)
+            .keep_alive(!is_reserved);
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            _ = activity.handle.closing() => return activity.discard(),
+            () = sleep(RESERVED_TIME), if is_reserved => return activity.discard(),
+            _ = stop.wait_for(|stop| *stop) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            debug!(%error, "an HTTP connection ended early");
+            if error.is_timeout() {
+                activity.count_late_head();
+            }
+        }
+    }
+
+    async fn respond(&self, request: Request<Incoming>, activity: &Activity, is_reserved: bool) -> Answer {
+        if is_reserved && request.uri().path() != &*self.options.probe {
+            let refused = self.options.stats.service();
+            refused.connections_refused(self.options.port, ConnectionRefused::Total).increment();
+            let text =
+                text(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable: HTTP_MAX_CONNECTIONS reached\n");
+            return text;
+        }
+        if is_of_another_site(request.method(), request.headers()) {
+            return text(
+                StatusCode::FORBIDDEN,
+                "Forbidden: sent by a page of another site (Origin or Sec-Fetch-Site)\n",
+            );
+        }
+        let (head, body) = request.into_parts();
+        let body = match self.bodies.read(body).await {
+            Ok(body) => body,
+            Err(refused) => {
+                if refused.is_late() {
+                    activity.handle.count(ConnectionClosed::ReadTimeout);
+                }
+                return refused.into();
+            }
+        };
+        activity.begin();
+        let answer = (self.answer)(Request::from_parts(head, body.bytes.clone())).await;
+        activity.end();
+        answer
+    }
+}
+
+/// Whether a browser sends this for a page of another site. Browsers name the page's origin with everything but GET
+/// and HEAD, which change nothing here; other clients send neither header.
+fn is_of_another_site(method: &Method, headers: &HeaderMap) -> bool {
+    const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+    if method == Method::GET || method == Method::HEAD {
+        return false;
+    }
+    let is_own = |site: &HeaderValue| site == "same-origin" || site == "none";
+    headers.contains_key(header::ORIGIN) || !headers.get_all(SEC_FETCH_SITE).iter().all(is_own)
+}
+
+/// An answer in plain text.
+#[must_use]
+pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    typed(status, "text/plain; charset=utf-8", body)
+}
+
+/// An answer of this content type.
+#[must_use]
+pub fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_page_of_another_site_sends_is_told_by_its_headers() {
+        for (method, name, value, is_refused) in [
+            (Method::POST, "origin", "http://evil.test", true),
+            (Method::POST, "origin", "null", true),
+            (Method::POST, "origin", "", true),
+            (Method::POST, "sec-fetch-site", "cross-site", true),
+            (Method::POST, "sec-fetch-site", "same-site", true),
+            (Method::POST, "sec-fetch-site", "Cross-Site", true),
+            (Method::OPTIONS, "origin", "http://evil.test", true),
+            (Method::PUT, "sec-fetch-site", "cross-site", true),
+            (Method::POST, "sec-fetch-site", "same-origin", false),
+            (Method::POST, "sec-fetch-site", "none", false),
+            (Method::POST, "accept", "*/*", false),
+            (Method::GET, "origin", "http://grafana.test", false),
+            (Method::HEAD, "sec-fetch-site", "cross-site", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            assert_eq!(is_of_another_site(&method, &headers), is_refused, "{method} {name}: {value}");
+        }
+    }
+}
