@@ -11,7 +11,7 @@ mod stream;
 use std::{
     convert::Infallible,
     future::Future,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     pin::pin,
     rc::Rc,
     sync::Arc,
@@ -52,6 +52,13 @@ const READ_AHEAD: usize = 16 * 1024;
 /// How long answers may still take when the service ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
+/// The end accepts connections that wait in the backlog until none came for so long, or for so long in all.
+const BACKLOG_QUIET: Duration = Duration::from_millis(5);
+const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How long a connection on which nothing came may still send a request at the end.
+const LAST_REQUEST: Duration = Duration::from_millis(100);
+
 /// What is answered.
 pub type Answer = Response<Full<Bytes>>;
 
@@ -87,16 +94,19 @@ where
             _ = stop.wait_for(|stop| *stop) => break,
         };
         match accepted {
-            Ok((stream, peer)) => {
-                if let Some(place) = server.place(peer.ip()) {
-                    connections.spawn_local(server.clone().connection(stream, place, stop.clone()));
-                }
-            }
+            Ok(accepted) => server.clone().begin(accepted, &mut connections, &stop),
             Err(error) => {
                 warn!(%error, "an HTTP connection could not be accepted");
                 sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+    // Who has connected already gets an answer instead of a reset.
+    let end = Instant::now() + BACKLOG_TIMEOUT;
+    while Instant::now() < end
+        && let Ok(Ok(accepted)) = timeout(BACKLOG_QUIET, listener.accept()).await
+    {
+        server.clone().begin(accepted, &mut connections, &stop);
     }
     drop(listener);
     let finished = async { while connections.join_next().await.is_some() {} };
@@ -139,6 +149,17 @@ where
         }
     }
 
+    fn begin(
+        self: Rc<Self>,
+        (stream, peer): (TcpStream, SocketAddr),
+        connections: &mut JoinSet<()>,
+        stop: &watch::Receiver<bool>,
+    ) {
+        if let Some(place) = self.place(peer.ip()) {
+            connections.spawn_local(self.connection(stream, place, stop.clone()));
+        }
+    }
+
     fn place(&self, peer: IpAddr) -> Option<Place> {
         let now = Instant::now();
         match self.places.try_admit(Some(peer), now) {
@@ -171,8 +192,15 @@ where
             _ = activity.handle.closing() => return activity.discard(),
             () = sleep(RESERVED_TIME), if is_reserved => return activity.discard(),
             _ = stop.wait_for(|stop| *stop) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+                // hyper would close a silent connection at once, though its request may be on the way.
+                let last = if activity.handle.is_silent() { LAST_REQUEST } else { Duration::ZERO };
+                tokio::select! {
+                    ended = connection.as_mut() => ended,
+                    () = sleep(last) => {
+                        connection.as_mut().graceful_shutdown();
+                        connection.await
+                    }
+                }
             }
         };
         if let Err(error) = ended {
