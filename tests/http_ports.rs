@@ -2,11 +2,13 @@
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
+
+use socket2::{Domain, Socket, Type};
 
 use crate::support::{
     PATIENCE, eventually,
@@ -32,9 +34,13 @@ fn connect(port: u16) -> TcpStream {
 
 /// A client that sends the same request again and again, until nothing more is taken, and reads nothing.
 fn never_reading(port: u16, path: &str) -> TcpStream {
-    let mut stream = connect(port);
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    // So that the kernel takes little for it.
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
+    let mut stream = TcpStream::from(socket);
     stream.set_nonblocking(true).unwrap();
-    let requests = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(500);
+    let requests = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(1000);
     for _ in 0..100 {
         // It may be closed already to make room for others.
         if stream.write(requests.as_bytes()).is_err() {
@@ -64,18 +70,14 @@ fn probe(server: &Server) {
 fn six_hundred_clients_that_never_read_keep_no_probe_out() {
     let server = setup().start();
     let ports = server.ports;
-    for (port, path) in [
-        (ports.http, "/healthcheck"),
-        (ports.debug, "/stats"),
-        (ports.debug, "/rlconfig"),
-        (ports.metrics, "/metrics"),
-    ] {
+    for (port, path) in [(ports.http, "/healthcheck"), (ports.debug, "/stats"), (ports.metrics, "/metrics")] {
         let _clients: Vec<_> = (0..600).map(|_| never_reading(port, path)).collect();
-        for _ in 0..10 {
+        for _ in 0..5 {
             probe(&server);
         }
     }
-    assert!(count(&server, "closed", "http", "idle") >= 88.0, "those without a place made room");
+    let made_room = ["silent", "idle"].map(|reason| count(&server, "closed", "http", reason));
+    assert!(made_room.iter().sum::<f64>() >= 88.0, "those without a place made room: {made_room:?}");
     assert!(server.process.resident_kib() < 150 << 10, "{} KiB", server.process.resident_kib());
 }
 
@@ -266,8 +268,9 @@ fn a_request_that_cannot_be_answered_now_is_no_bad_request() {
     let redis = Redis::single();
     let memcached = Memcached::single();
     let lost_redis = setup().redis(&redis.env()).env("REDIS_TIMEOUT", "50ms").start_healthy();
-    let lost_memcached = memcached.setup().rules("d.yaml", RULES).start_healthy();
-    let no_rules = Setup::new().start();
+    let lost_memcached =
+        memcached.setup().rules("d.yaml", RULES).env("MEMCACHE_TIMEOUT", "50ms").start_healthy();
+    let no_rules = Setup::new().rules("d.yaml", "domain: ''\n").start();
     assert_eq!(ask_json(&lost_redis, &[]).status, 200);
     redis.freeze();
     memcached.freeze();
@@ -305,11 +308,14 @@ fn sigterm_under_load_never_makes_a_bad_request_of_json() {
     }
 }
 
+/// Clients that ask at the same time.
+const CLIENTS: usize = 8;
+
 fn ends_under_load(mut server: Server) {
     let port = server.ports.http;
     let over = AtomicBool::new(false);
     let outcomes: Vec<Vec<Result<u16, ErrorKind>>> = thread::scope(|scope| {
-        let clients: Vec<_> = (0..8).map(|_| scope.spawn(|| ask_until(&over, port))).collect();
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| ask_until(&over, port))).collect();
         thread::sleep(Duration::from_millis(300));
         server.process.signal("TERM");
         let ended = server.process.wait(PATIENCE).expect("it ends while it is asked");
@@ -319,12 +325,21 @@ fn ends_under_load(mut server: Server) {
     });
     let all: Vec<_> = outcomes.into_iter().flatten().collect();
     let answered = all.iter().filter(|outcome| **outcome == Ok(200)).count();
+    // The last connection of each client may wait in the backlog when the port is closed: nothing was asked on it.
+    let reset = all.iter().filter(|outcome| **outcome == Err(ErrorKind::ConnectionReset)).count();
     let wrong: Vec<_> = all
         .iter()
-        .filter(|outcome| !matches!(outcome, Ok(200 | 503) | Err(ErrorKind::ConnectionRefused)))
+        .filter(|outcome| {
+            !matches!(outcome, Ok(200 | 503) | Err(ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset))
+        })
         .collect();
     assert!(answered > 50, "{answered} of {}", all.len());
-    assert!(wrong.is_empty(), "{wrong:?} of {}\n{}", all.len(), server.process.log());
+    assert!(
+        wrong.is_empty() && reset <= CLIENTS,
+        "{reset} reset, {wrong:?} of {}\n{}",
+        all.len(),
+        server.process.log()
+    );
 }
 
 fn ask_until(over: &AtomicBool, port: u16) -> Vec<Result<u16, ErrorKind>> {

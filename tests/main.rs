@@ -43,14 +43,21 @@ mod memcached;
 mod memory;
 // Counters in Redis, alone, watched by sentinels, and in a cluster.
 mod redis;
+// What a panic costs.
+#[cfg(debug_assertions)]
+mod panics;
 // Midnight, the ends of months and years, leap days, clocks that step.
 mod moments;
 // Both implementations of the gRPC port, held against each other.
 mod reference;
 // Rules that change under load, in each of the ways that files can.
 mod reload;
+// Everything at once for minutes; not a part of the suite.
+mod soak;
 // The first answer, and starts that fail.
 mod start;
+// What the project is built from, pinned.
+mod supply_chain;
 // Clients that are silent, slow or many lock nobody out.
 mod slow_clients;
 // Who is sent statistics, and by which names they are shown.

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 
 use super::{
-    http::{Answer, text, typed},
+    http::{Answer, internal_error, text, typed},
     pages::Pages,
     tls::Tls,
 };
 use crate::{
     clock::Time,
     limiter::{Limiter, OverLimitCache},
+    panics::Panicked,
     source::{ReloadState, Source, xds},
     spans::{Dropped, Tracer},
     stats::{
@@ -63,9 +64,13 @@ impl Admin {
             "/" => text(StatusCode::OK, PAGES),
             "/rlconfig" => {
                 let shown = self.shown.clone();
-                text(StatusCode::OK, shown.rules.get(move || self.rules()).await)
+                let page = shown.rules.get(move || self.rules()).await;
+                page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
             }
-            "/stats" => text(StatusCode::OK, self.statistics().await),
+            "/stats" => {
+                let page = self.statistics().await;
+                page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
+            }
             _ => text(StatusCode::NOT_FOUND, PAGES),
         }
     }
@@ -75,10 +80,11 @@ impl Admin {
         if request.uri().path() != &*path {
             return text(StatusCode::NOT_FOUND, format!("The metrics are at {path}\n"));
         }
-        typed(StatusCode::OK, CONTENT_TYPE, self.statistics().await)
+        let page = self.statistics().await;
+        page.map_or_else(|Panicked| internal_error(), |page| typed(StatusCode::OK, CONTENT_TYPE, page))
     }
 
-    async fn statistics(self) -> Bytes {
+    async fn statistics(self) -> Result<Bytes, Panicked> {
         let shown = self.shown.clone();
         shown.stats.get(move || self.stats.render(&self.gauges())).await
     }

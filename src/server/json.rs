@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     limiter::{self, Code, Limiter, Refusal, Trail},
+    panics,
     proto::{
         self,
         envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
@@ -109,6 +110,7 @@ async fn decide(
     limiter: &Limiter,
     span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, NotDecided> {
+    panics::point("json");
     let message = read(body).map_err(NotDecided::BadRequest)?;
     let request = limiter::Request::from(&message);
     let Some(span) = span else {

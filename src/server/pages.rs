@@ -13,6 +13,8 @@ use std::{
 
 use bytes::Bytes;
 
+use crate::panics::{self, Boundary, Panicked};
+
 /// Different copies of a page that may be on their way to readers; while there are as many, the last one made is
 /// shared.
 const COPIES: usize = 4;
@@ -35,22 +37,33 @@ struct Last {
 
 impl Pages {
     /// The page: made now, or by another request that began to after this one.
-    pub(super) async fn get(&self, make: impl FnOnce() -> String + Send + 'static) -> Bytes {
+    ///
+    /// # Errors
+    /// When making it panicked.
+    pub(super) async fn get(
+        &self,
+        make: impl FnOnce() -> String + Send + 'static,
+    ) -> Result<Bytes, Panicked> {
         let asked = Instant::now();
         let _waiting = Waiting::new(self);
         let _turn = self.turn.lock().await;
         if let Some((begun, page)) = &self.last().page
             && (*begun >= asked || self.copies.load(Ordering::Relaxed) >= COPIES)
         {
-            return page.clone();
+            return Ok(page.clone());
         }
         let begun = Instant::now();
+        let make = move || {
+            panics::catch(Boundary::HttpRequest, || {
+                panics::point("admin_page");
+                make()
+            })
+        };
         // On a thread of its own: a large page must not hold up health checks.
-        let made = tokio::task::spawn_blocking(make).await;
-        let text = made.unwrap_or_else(|_| "the page could not be made\n".into());
+        let text = tokio::task::spawn_blocking(make).await.map_err(|_| Panicked)??;
         let page = Bytes::from_owner(Copy::new(text, self.copies.clone()));
         self.last().page = Some((begun, page.clone()));
-        page
+        Ok(page)
     }
 
     fn last(&self) -> MutexGuard<'_, Last> {
@@ -124,7 +137,7 @@ mod tests {
         Builder::new_current_thread().build().unwrap().block_on(async {
             let (pages, count) = (Arc::new(Pages::default()), Arc::default());
             for expected in ["0", "1", "2"] {
-                assert_eq!(pages.get(numbered(&count)).await, expected);
+                assert_eq!(pages.get(numbered(&count)).await.unwrap(), expected);
             }
             assert!(pages.last().page.is_none(), "no copy is kept");
             let mut waiting = JoinSet::new();
@@ -144,13 +157,17 @@ mod tests {
             let (pages, count) = (Pages::default(), Arc::default());
             let mut held = Vec::new();
             for _ in 0..100 {
-                held.push(pages.get(numbered(&count)).await);
+                held.push(pages.get(numbered(&count)).await.unwrap());
             }
             assert_eq!((pages.copies.load(Ordering::Relaxed), count.load(Ordering::Relaxed)), (4, 4));
             assert_eq!(held[99], "3", "the last one made is shared");
             held.clear();
-            pages.get(numbered(&count)).await;
-            assert_eq!(pages.get(numbered(&count)).await, "5", "with the readers gone it is made anew");
+            pages.get(numbered(&count)).await.unwrap();
+            assert_eq!(
+                pages.get(numbered(&count)).await.unwrap(),
+                "5",
+                "with the readers gone it is made anew"
+            );
         });
     }
 }

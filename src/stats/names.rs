@@ -142,6 +142,8 @@ metrics! {
         "Always 1; the labels tell which program this is.";
     REQUESTS_REFUSED: Counter "tollgate_requests_refused_total" ["reason"]
         "Requests turned away before they were decided, because they were beyond a bound.";
+    PANICS: Counter "tollgate_panics_total" ["where"]
+        "Panics, by the work that each interrupted; the log has their backtraces.";
     CONNECTIONS_OPEN: Gauge "tollgate_connections_open" []
         "gRPC connections open now.";
     CONNECTIONS_ACCEPTED: Counter "tollgate_connections_accepted_total" []

@@ -15,6 +15,7 @@ use super::{
     service::{ConnectionClosed, ConnectionRefused, Method, Port, Refusal, ServiceStats, StoreFailure},
 };
 use crate::{
+    panics,
     rules::OnStoreFailure,
     store::{PoolUsage, StoreKind},
 };
@@ -206,6 +207,7 @@ fn bounds(page: &mut Page, stats: &Stats) {
     let service = &stats.service;
     let refused = Refusal::ALL.map(|reason| ([reason.name()], service.refused(reason).get()));
     page.values(&names::REQUESTS_REFUSED, refused);
+    page.values(&names::PANICS, panics::counts().map(|(name, n)| ([name], n)));
     page.value(&names::CONNECTIONS_OPEN, service.connections_open());
     page.value(&names::CONNECTIONS_ACCEPTED, service.connections_accepted.get());
     let refused = Port::ALL.into_iter().flat_map(|port| {

@@ -23,6 +23,7 @@ use tokio::{
 use tower_service::Service;
 
 use crate::{
+    panics::{self, Boundary, Panicked, caught},
     server::connections::{Closing, FAREWELL},
     stats::Method,
 };
@@ -92,6 +93,7 @@ pub(super) async fn serve(
     mut drain: watch::Receiver<bool>,
     activity: Arc<Activity>,
 ) {
+    panics::point("grpc_connection");
     let lifetime = calls.lifetime;
     let age = lifetime.age.map(|age| Instant::now() + jittered(age));
     let builder = calls.http2.clone();
@@ -133,17 +135,25 @@ fn answer(
 ) -> impl Future<Output = Result<Response<AnswerBody>, tonic::Status>> {
     // The head of the hot call ends here, and the other calls' future is on the heap: what is moved
     // about for every call is small.
-    let way = if request.uri().path() == unary::PATH {
-        let (head, body) = request.into_parts();
-        Way::Hot(Opening::of(&head, calls.hot.tracer.as_ref()), body)
-    } else {
-        let check = (request.uri().path() == HEALTH_CHECK).then(Instant::now);
-        Way::Other(Box::pin(calls.others.clone().call(request)), check)
-    };
+    let way = panics::catch(Boundary::GrpcRequest, || {
+        panics::point("grpc_request_head");
+        if request.uri().path() == unary::PATH {
+            let (head, body) = request.into_parts();
+            Way::Hot(Opening::of(&head, calls.hot.tracer.as_ref()), body)
+        } else {
+            let check = (request.uri().path() == HEALTH_CHECK).then(Instant::now);
+            Way::Other(Box::pin(calls.others.clone().call(request)), check)
+        }
+    });
     async move {
         match way {
-            Way::Hot(opening, body) => Ok(calls.hot.call(opening, body).await),
-            Way::Other(answer, check) => {
+            Err(Panicked) => Ok(unary::internal_error().into_http()),
+            Ok(Way::Hot(opening, body)) => Ok(calls.hot.call(opening, body).await),
+            Ok(Way::Other(answer, check)) => {
+                let answer = caught(Boundary::GrpcRequest, async {
+                    panics::point("grpc_request_other");
+                    answer.await
+                });
                 let answer = answer.await;
                 if let Some(begun) = check {
                     let service = calls.hot.stats.service();
@@ -151,8 +161,9 @@ fn answer(
                     service.response_time(Method::Check).observe(begun.elapsed());
                 }
                 match answer {
-                    Ok(response) => Ok(response.map(AnswerBody::Tonic)),
-                    Err(never) => match never {},
+                    Ok(Ok(response)) => Ok(response.map(AnswerBody::Tonic)),
+                    Ok(Err(never)) => match never {},
+                    Err(Panicked) => Ok(unary::internal_error().into_http()),
                 }
             }
         }

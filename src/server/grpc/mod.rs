@@ -33,7 +33,13 @@ pub use reference::RateLimit;
 pub use worker::Workers;
 
 use super::{connections::Handle, health::Health, tls::Tls};
-use crate::{limiter::Limiter, memory, spans::Tracer, stats::Stats};
+use crate::{
+    limiter::Limiter,
+    memory,
+    panics::{self, Boundary},
+    spans::Tracer,
+    stats::Stats,
+};
 use listen::Connection;
 
 /// How the server is run; see the settings of the same names.
@@ -85,7 +91,15 @@ const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Accepts connections and deals them to the workers until `drain` turns true. Then accepts what waits in the
 /// backlog, closes the port, and lets the workers drain.
-pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch::Receiver<bool>) {
+pub async fn accept(listener: Listener, workers: Arc<Workers>, drain: watch::Receiver<bool>) {
+    let accept = async || accept_until(&listener, &workers, drain.clone()).await;
+    panics::restart_task(Boundary::Listener, accept).await;
+    drop(listener);
+    // Last, so that every connection that was dealt gets its GOAWAY.
+    workers.drain();
+}
+
+async fn accept_until(listener: &Listener, workers: &Workers, mut drain: watch::Receiver<bool>) {
     let mut idle = true;
     loop {
         let accepted = tokio::select! {
@@ -93,6 +107,7 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
             _ = drain.wait_for(|drain| *drain) => break,
             accepted = listener.accept() => accepted,
         };
+        panics::point("grpc_accept");
         match accepted {
             Ok(connection) => {
                 if std::mem::take(&mut idle) {
@@ -109,9 +124,6 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
     {
         workers.deal(connection);
     }
-    drop(listener);
-    // Last, so that every connection that was dealt gets its GOAWAY.
-    workers.drain();
 }
 
 /// Out of file descriptors the same error comes at once again: waiting lets some be closed.

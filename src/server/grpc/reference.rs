@@ -43,6 +43,7 @@ use super::{
 };
 use crate::{
     limiter::{self, Limiter, Trail},
+    panics::{self, Boundary, Panicked, caught},
     proto::envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse,
         rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
@@ -189,15 +190,19 @@ where
         Box::pin(async move {
             let _under_way = under_way;
             let (head, body) = request.into_parts();
-            let message = read_in_time(&opening, body, checked.max, &checked.stats).await;
-            let message = message.and_then(|message| check(&message, &checked.limiter).map(|()| message));
-            let response = match message {
-                Ok(message) => {
-                    let body = Body::new(Full::new(message));
-                    checked.inner.call(Request::from_parts(head, body)).await
+            let response = caught(Boundary::GrpcRequest, async {
+                panics::point("grpc_request");
+                let message = read_in_time(&opening, body, checked.max, &checked.stats).await;
+                let message = message.and_then(|message| check(&message, &checked.limiter).map(|()| message));
+                match message {
+                    Ok(message) => {
+                        let body = Body::new(Full::new(message));
+                        checked.inner.call(Request::from_parts(head, body)).await
+                    }
+                    Err(fault) => Ok(fault.into_http()),
                 }
-                Err(fault) => Ok(fault.into_http()),
-            };
+            });
+            let response = response.await.unwrap_or_else(|Panicked| Ok(unary::internal_error().into_http()));
             let service = checked.stats.service();
             service.requests(Method::ShouldRateLimit).increment();
             service.response_time(Method::ShouldRateLimit).observe(opening.begun.elapsed());

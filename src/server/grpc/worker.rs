@@ -34,6 +34,7 @@ use super::{
     unary::ShouldRateLimit,
 };
 use crate::{
+    panics::{self, Boundary},
     server::{
         connections::{Limits, Registry},
         tls::Tls,
@@ -85,6 +86,7 @@ impl Workers {
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
+                panics::name_thread(Boundary::GrpcConnection);
                 LocalSet::new().block_on(&runtime, async {
                     let drain = watch::channel(false);
                     let (reference, serving) = options
@@ -158,14 +160,39 @@ async fn work(
     serving: Option<JoinHandle<()>>,
     tls: Option<Arc<Tls>>,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
-    (mut stage, (start_drain, drain)): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
+    (stage, drain): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
     drain_timeout: Duration,
 ) {
     calls.hot.limiter.attend();
     let calls = Rc::new(calls);
     let mut connections = JoinSet::new();
+    // Connections survive a panic of the loop that receives them, and so does their channel.
+    panics::restart_task(Boundary::Listener, async || {
+        receive(&calls, tls.as_ref(), &mut connections, &mut dealt, (stage.clone(), &drain)).await;
+    })
+    .await;
+    let end = Instant::now() + drain_timeout;
+    while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
+    if let Some(serving) = serving {
+        // Whatever it still serves has had its time.
+        let _ = tokio::time::timeout_at(end, serving).await;
+    }
+}
+
+/// Serves the connections that are dealt to this worker, until the service drains.
+async fn receive(
+    calls: &Rc<Calls>,
+    tls: Option<&Arc<Tls>>,
+    connections: &mut JoinSet<()>,
+    dealt: &mut mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
+    (mut stage, (start_drain, drain)): (
+        watch::Receiver<Stage>,
+        &(watch::Sender<bool>, watch::Receiver<bool>),
+    ),
+) {
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
-        let (calls, tls, drain) = (calls.clone(), tls.clone(), drain.clone());
+        panics::point("worker");
+        let (calls, tls, drain) = (calls.clone(), tls.cloned(), drain.clone());
         connections.spawn_local(async move {
             let activity = Arc::new(Activity::new(open));
             let tls = tls.map(|tls| (tls, connection.peer()));
@@ -186,7 +213,7 @@ async fn work(
     loop {
         tokio::select! {
             dealt = dealt.recv() => match dealt {
-                Some(dealt) => serve(&mut connections, dealt),
+                Some(dealt) => serve(connections, dealt),
                 None => break,
             },
             Some(_) = connections.join_next() => {}
@@ -196,13 +223,7 @@ async fn work(
     let _ = start_drain.send(true);
     // Connections that were dealt at the last moment get a GOAWAY like all others.
     while let Ok(dealt) = dealt.try_recv() {
-        serve(&mut connections, dealt);
-    }
-    let end = Instant::now() + drain_timeout;
-    while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
-    if let Some(serving) = serving {
-        // Whatever it still serves has had its time.
-        let _ = tokio::time::timeout_at(end, serving).await;
+        serve(connections, dealt);
     }
 }
 
@@ -234,6 +255,8 @@ fn limits(options: Options) -> Limits {
     Limits {
         connections: options.max_connections,
         per_address: options.max_connections_per_address,
+        // A newcomer cannot wait here, and the one that is silent longest is the likeliest to stay so.
+        patience: Duration::ZERO,
         idle_closed_per_second: (options.max_connections / 10).max(10),
         names: ["GRPC_MAX_CONNECTIONS", "GRPC_MAX_CONNECTIONS_PER_ADDRESS"],
     }

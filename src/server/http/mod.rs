@@ -9,6 +9,7 @@ mod body;
 mod stream;
 
 use std::{
+    cell::Cell,
     convert::Infallible,
     future::Future,
     net::{IpAddr, SocketAddr},
@@ -26,7 +27,6 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
-    task::JoinSet,
     time::{sleep, timeout},
 };
 use tracing::{debug, warn};
@@ -36,7 +36,17 @@ use self::{
     stream::{Activity, Watched},
 };
 use super::connections::{Handle, Limits, Registry};
-use crate::stats::{ConnectionClosed, ConnectionRefused, Port, Stats};
+use crate::{
+    panics::{self, Boundary, Panicked, caught},
+    stats::{ConnectionClosed, ConnectionRefused, Port, Stats},
+};
+
+/// A connection makes room for another when nothing has moved on it for so long. Before, it may only be waiting
+/// for its turn: of a burst of clients nobody is closed who sent a request.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The pause before a connection without a place is tried again, and between looks at the end.
+const RETRY: Duration = Duration::from_millis(5);
 
 /// Connections beyond the limit, on which only the path of the probes is answered. A kubelet, a load balancer
 /// and two Prometheus servers open no more at a time.
@@ -80,21 +90,35 @@ pub struct Options {
 
 /// Serves a port with `answer`, until `stop` turns true; then finishes the answers that are under way. Run it on a
 /// [`LocalSet`](tokio::task::LocalSet).
-pub async fn serve<F, A>(listener: TcpListener, options: Options, answer: F, mut stop: watch::Receiver<bool>)
+pub async fn serve<F, A>(listener: TcpListener, options: Options, answer: F, stop: watch::Receiver<bool>)
 where
     F: Fn(Request<Bytes>) -> A + 'static,
     A: Future<Output = Answer> + 'static,
 {
     let server = Rc::new(Server::new(options, answer));
-    let mut connections = JoinSet::new();
+    let accept = async || accept_until(&listener, &server, stop.clone()).await;
+    panics::restart_task(Boundary::Listener, accept).await;
+    drop(listener);
+    server.finish().await;
+}
+
+async fn accept_until<F, A>(listener: &TcpListener, server: &Rc<Server<F>>, mut stop: watch::Receiver<bool>)
+where
+    F: Fn(Request<Bytes>) -> A + 'static,
+    A: Future<Output = Answer> + 'static,
+{
+    let begin = |(stream, peer): (TcpStream, SocketAddr), stop: &watch::Receiver<bool>| {
+        let connection = server.clone().connection(stream, peer.ip(), stop.clone());
+        tokio::task::spawn_local(caught(Boundary::HttpConnection, connection));
+    };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            Some(_) = connections.join_next() => continue,
             _ = stop.wait_for(|stop| *stop) => break,
         };
+        panics::point("http_accept");
         match accepted {
-            Ok(accepted) => server.clone().begin(accepted, &mut connections, &stop),
+            Ok(accepted) => begin(accepted, &stop),
             Err(error) => {
                 warn!(%error, "an HTTP connection could not be accepted");
                 sleep(Duration::from_millis(50)).await;
@@ -106,11 +130,8 @@ where
     while Instant::now() < end
         && let Ok(Ok(accepted)) = timeout(BACKLOG_QUIET, listener.accept()).await
     {
-        server.clone().begin(accepted, &mut connections, &stop);
+        begin(accepted, &stop);
     }
-    drop(listener);
-    let finished = async { while connections.join_next().await.is_some() {} };
-    let _ = timeout(LAST_ANSWERS, finished).await;
 }
 
 struct Server<F> {
@@ -119,6 +140,8 @@ struct Server<F> {
     bodies: Bodies,
     places: Arc<Registry>,
     reserved: Arc<Registry>,
+    /// Connections that wait for a place.
+    waiting: Cell<usize>,
 }
 
 /// A connection's place, and whether it is one of those reserved for probes.
@@ -133,46 +156,56 @@ where
     A: Future<Output = Answer> + 'static,
 {
     fn new(options: Options, answer: F) -> Self {
-        let registry = |connections, per_address| {
+        let registry = |connections, per_address, patience| {
             let names = ["HTTP_MAX_CONNECTIONS", "three quarters of HTTP_MAX_CONNECTIONS"];
             // HTTP/1 clients connect often anyway, so that any number may make room.
-            let limits = Limits { connections, per_address, idle_closed_per_second: usize::MAX, names };
+            let idle_closed_per_second = usize::MAX;
+            let limits = Limits { connections, per_address, patience, idle_closed_per_second, names };
             Registry::new(options.port, limits, options.stats.clone(), Instant::now())
         };
         let most = options.max_connections;
         Self {
             bodies: Bodies::new(options.max_body, options.timeout),
-            places: registry(most, most.saturating_sub(most / 4)),
-            reserved: registry(RESERVED, RESERVED),
+            places: registry(most, most.saturating_sub(most / 4), PATIENCE),
+            reserved: registry(RESERVED, RESERVED, Duration::ZERO),
+            waiting: Cell::new(0),
             options,
             answer,
         }
     }
 
-    fn begin(
-        self: Rc<Self>,
-        (stream, peer): (TcpStream, SocketAddr),
-        connections: &mut JoinSet<()>,
-        stop: &watch::Receiver<bool>,
-    ) {
-        if let Some(place) = self.place(peer.ip()) {
-            connections.spawn_local(self.connection(stream, place, stop.clone()));
-        }
-    }
-
-    fn place(&self, peer: IpAddr) -> Option<Place> {
-        let now = Instant::now();
-        match self.places.try_admit(Some(peer), now) {
-            Ok(handle) => Some(Place { handle, is_reserved: false }),
-            Err(_) => {
-                let handle = self.reserved.admit(Some(peer), now).ok()?;
-                Some(Place { handle, is_reserved: true })
+    /// A place, waited for while others are about to give theirs up; else one that is reserved.
+    async fn place(&self, peer: IpAddr) -> Option<Place> {
+        let admit = || self.places.try_admit(Some(peer), Instant::now()).ok();
+        let mut handle = admit();
+        if handle.is_none() && self.waiting.get() < self.options.max_connections {
+            self.waiting.set(self.waiting.get().saturating_add(1));
+            let end = Instant::now() + PATIENCE * 2;
+            while handle.is_none() && Instant::now() < end {
+                sleep(RETRY).await;
+                handle = admit();
             }
+            self.waiting.set(self.waiting.get().saturating_sub(1));
+        }
+        if let Some(handle) = handle {
+            return Some(Place { handle, is_reserved: false });
+        }
+        let handle = self.reserved.admit(Some(peer), Instant::now()).ok()?;
+        Some(Place { handle, is_reserved: true })
+    }
+
+    /// Waits until the connections that are left are closed, but not long.
+    async fn finish(&self) {
+        let end = Instant::now() + LAST_ANSWERS;
+        let is_open = || self.places.open().saturating_add(self.reserved.open()) > 0;
+        while is_open() && Instant::now() < end {
+            sleep(RETRY).await;
         }
     }
 
-    async fn connection(self: Rc<Self>, stream: TcpStream, place: Place, mut stop: watch::Receiver<bool>) {
-        let Place { handle, is_reserved } = place;
+    async fn connection(self: Rc<Self>, stream: TcpStream, peer: IpAddr, mut stop: watch::Receiver<bool>) {
+        panics::point("http_connection");
+        let Some(Place { handle, is_reserved }) = self.place(peer).await else { return };
         let activity = Rc::new(Activity::new(handle));
         let io = Watched::new(stream, activity.clone(), self.options.timeout);
         let (server, of_requests) = (self.clone(), activity.clone());
@@ -236,7 +269,11 @@ where
             }
         };
         activity.begin();
-        let answer = (self.answer)(Request::from_parts(head, body.bytes.clone())).await;
+        let answered = caught(Boundary::HttpRequest, async {
+            panics::point("http_request");
+            (self.answer)(Request::from_parts(head, body.bytes.clone())).await
+        });
+        let answer = answered.await.unwrap_or_else(|Panicked| internal_error());
         activity.end();
         answer
     }
@@ -251,6 +288,12 @@ fn is_of_another_site(method: &Method, headers: &HeaderMap) -> bool {
     }
     let is_own = |site: &HeaderValue| site == "same-origin" || site == "none";
     headers.contains_key(header::ORIGIN) || !headers.get_all(SEC_FETCH_SITE).iter().all(is_own)
+}
+
+/// The answer to a request that panicked.
+#[must_use]
+pub fn internal_error() -> Answer {
+    text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; the log has the details.\n")
 }
 
 /// An answer in plain text.
