@@ -39,6 +39,8 @@ mod keys;
 mod late;
 // Who may know whom below `src/`, as ARCHITECTURE.md has it.
 mod layers;
+// The HTTP ports: slow clients, browsers, and how `/json` fails.
+mod http_ports;
 // The rules that come with the project answer as their comments say.
 mod lesson;
 // Counters in memcached, on one server and on several.

@@ -3,6 +3,7 @@
 //! The thread that calls [`serve`] keeps house: probes, pages, metrics, accepting connections, signals.
 //! Decisions are made on the workers' threads, rules are read on the watcher's.
 
+mod descriptors;
 mod house;
 mod parts;
 mod ports;
@@ -11,7 +12,12 @@ mod sinks;
 
 use std::{error::Error, fmt, io, pin::pin, sync::Arc, time::Duration};
 
-use tokio::{net::TcpListener, runtime, sync::watch, task::LocalSet};
+use tokio::{
+    net::TcpListener,
+    runtime,
+    sync::watch,
+    task::{JoinSet, LocalSet},
+};
 use tracing::info;
 
 use crate::{
@@ -24,6 +30,7 @@ use crate::{
     },
     settings::Settings,
     shutdown,
+    stats::Port,
 };
 use parts::Parts;
 pub(crate) use parts::policy;
@@ -43,6 +50,9 @@ pub fn serve(settings: &Settings) -> Result<(), StartError> {
 }
 
 async fn run(settings: &Settings) -> Result<(), StartError> {
+    let mut settings = settings.clone();
+    descriptors::fit(&mut settings);
+    let settings = &settings;
     let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
     let mut signal = pin!(signals.wait());
     let parts = Parts::new(settings)?;
@@ -66,7 +76,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
         .map_err(StartError::runtime)?;
     ports.announce(settings);
     let accepting = tokio::task::spawn_local(grpc::accept(ports.grpc, workers.clone(), draining));
-    serve_pages(settings, &parts, ports.http, ports.debug, ports.metrics, &stopping);
+    let mut pages = serve_pages(settings, &parts, ports.http, ports.debug, ports.metrics, &stopping);
     if let Some(tls) = parts.tls.clone() {
         tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
     }
@@ -89,6 +99,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
         let _ = tokio::task::spawn_blocking(move || tracer.end()).await;
     }
     let _ = stop.send(true);
+    while pages.join_next().await.is_some() {}
     // Last, because `/json` uses the workers' connections to the store.
     let _ = tokio::task::spawn_blocking(move || workers.join()).await;
     drop(feed);
@@ -105,6 +116,7 @@ async fn maintain(parts: Parts, settings: Settings, stop: watch::Receiver<bool>)
 /// answer take no longer, so that more would be waited in vain.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
+/// Serves the HTTP ports; each task ends after `stop` has turned true.
 fn serve_pages(
     settings: &Settings,
     parts: &Parts,
@@ -112,22 +124,34 @@ fn serve_pages(
     debug: TcpListener,
     metrics: Option<TcpListener>,
     stop: &watch::Receiver<bool>,
-) {
+) -> JoinSet<()> {
+    let options = |port, probe: &str| http::Options {
+        port,
+        stats: parts.stats.clone(),
+        max_connections: settings.http.max_connections,
+        timeout: settings.http.timeout,
+        max_body: settings.server.max_request_bytes,
+        probe: probe.into(),
+    };
+    let mut serving = JoinSet::new();
     let questions = json::Parts {
         limiter: parts.limiter.clone(),
         health: parts.health.clone(),
         tracer: parts.tracer.clone(),
-        max_request_bytes: settings.server.max_request_bytes,
+        is_enabled: settings.http.json,
     };
     let questions = move |request| questions.clone().answer(request);
-    tokio::task::spawn_local(http::serve(main, questions, stop.clone()));
+    serving.spawn_local(http::serve(main, options(Port::Http, "/healthcheck"), questions, stop.clone()));
     let admin = parts.admin();
-    tokio::task::spawn_local(http::serve(debug, move |request| admin.clone().page(request), stop.clone()));
+    let page = move |request| admin.clone().page(request);
+    serving.spawn_local(http::serve(debug, options(Port::Debug, "/"), page, stop.clone()));
     if let (Some(listener), Some(prometheus)) = (metrics, &settings.stats.prometheus) {
         let (admin, path) = (parts.admin(), Arc::<str>::from(prometheus.path.as_str()));
+        let options = options(Port::Metrics, &path);
         let page = move |request| admin.clone().metrics(request, path.clone());
-        tokio::task::spawn_local(http::serve(listener, page, stop.clone()));
+        serving.spawn_local(http::serve(listener, options, page, stop.clone()));
     }
+    serving
 }
 
 /// Why the service did not start, a line for each reason.

@@ -8,12 +8,12 @@ use crate::{
     limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, Telling},
     rules::{OnStoreFailure, RuleSet},
     server::{
-        admin::Admin,
+        admin::{Admin, Shown},
         grpc,
         health::Health,
         tls::{self, Tls},
     },
-    settings::{Answers, Backend, DynamicMetadata, GrpcServer, KeyFormat, OnFailure, Settings},
+    settings::{Answers, Backend, ClientName, DynamicMetadata, GrpcServer, KeyFormat, OnFailure, Settings},
     source::{Source, xds},
     spans::Tracer,
     stats::{Exposition, RuleStats, ShardCount, Stats, StatsOptions},
@@ -37,6 +37,7 @@ pub(super) struct Parts {
     pub(super) health: Arc<Health>,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) tracer: Option<Arc<Tracer>>,
+    shown: Arc<Shown>,
 }
 
 impl Parts {
@@ -61,7 +62,18 @@ impl Parts {
             Arc::new(SystemClock),
         ));
         let xds = settings.rules.control_plane.as_ref().map(|_| Arc::default());
-        Ok(Self { stats, source, xds, store, over_limit, limiter, health: Arc::default(), tls, tracer })
+        Ok(Self {
+            stats,
+            source,
+            xds,
+            store,
+            over_limit,
+            limiter,
+            health: Arc::default(),
+            tls,
+            tracer,
+            shown: Arc::default(),
+        })
     }
 
     pub(super) fn grpc(&self) -> grpc::Parts {
@@ -84,6 +96,7 @@ impl Parts {
             limiter: self.limiter.clone(),
             tls: self.tls.clone(),
             tracer: self.tracer.clone(),
+            shown: self.shown.clone(),
         }
     }
 }
@@ -138,8 +151,14 @@ fn store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
 /// TLS on the gRPC port, if it is to be spoken there.
 fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, StartError> {
     let Some(set) = settings.server.tls.clone() else { return Ok(None) };
-    let clients =
-        set.clients.map(|clients| tls::Clients { authorities: clients.authorities, name: clients.name });
+    let name = |name| match name {
+        ClientName::Host(name) => tls::ClientName::Host(name),
+        ClientName::Uri(uri) => tls::ClientName::Uri(uri),
+        ClientName::Email(address) => tls::ClientName::Email(address),
+    };
+    let clients = set
+        .clients
+        .map(|clients| tls::Clients { authorities: clients.authorities, name: clients.name.map(name) });
     let options = tls::Options { certificate: set.certificate, key: set.key, clients };
     Tls::load(options, SystemClock.now()).map(Arc::new).map(Some).map_err(StartError)
 }

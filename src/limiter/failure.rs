@@ -3,6 +3,10 @@
 //! Called by [`Limiter`] when its store has failed. Whatever the policy decides is counted by policy and
 //! reason, and told in the answer's dynamic metadata where there is any.
 
+use std::sync::atomic::Ordering;
+
+use tracing::warn;
+
 use super::{
     Limiter, Refusal,
     plan::{Asked, Plan, Planned},
@@ -13,6 +17,9 @@ use crate::{
     stats::StoreFailure,
     store::{Batch, FailureReason, Store, StoreError, StoreUsage, memory::MemoryStore},
 };
+
+/// The pause between two log lines about requests whose counters are lost.
+const LOG_PAUSE_SECONDS: u64 = 10;
 
 /// By which policy a request was decided whose counters are lost, and why they are.
 #[derive(Clone, Copy)]
@@ -37,6 +44,7 @@ impl Limiter {
         let policy = domain.on_store_failure.unwrap_or(self.policy.on_store_failure);
         let reason = reason(error.reason);
         self.stats.service().store_failures(policy, reason).increment();
+        self.log_store_failure(&error, policy, now);
         match policy {
             OnStoreFailure::Error => return Err(Refusal::Store(error)),
             OnStoreFailure::Allow => suppose(plan, false),
@@ -48,6 +56,20 @@ impl Limiter {
             }
         }
         Ok(Lost { policy, reason })
+    }
+
+    /// Logs why a store failed, which callers do not see; at most every ten seconds.
+    fn log_store_failure(&self, error: &StoreError, policy: OnStoreFailure, now: Time) {
+        let (last, seconds) = (self.store_failure_logged.load(Ordering::Relaxed), now.seconds());
+        if last > 0 && seconds.saturating_sub(last) < LOG_PAUSE_SECONDS {
+            return;
+        }
+        // Of several threads one logs.
+        let mine =
+            self.store_failure_logged.compare_exchange(last, seconds, Ordering::Relaxed, Ordering::Relaxed);
+        if mine.is_ok() {
+            warn!(policy = policy.name(), reason = reason(error.reason).name(), "store failure: {error}");
+        }
     }
 
     /// Gives back what has ended of the counters of this process; called about once a second.

@@ -26,7 +26,7 @@ mod trail;
 use std::{
     future::Future,
     pin::pin,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicU64},
     task::{Context, Poll, Waker},
     time::Instant,
 };
@@ -101,6 +101,8 @@ pub struct Limiter {
     clock: Arc<dyn Clock>,
     /// Counts while the store is lost, where policy says so; made when that happens first.
     local: OnceLock<MemoryStore>,
+    /// The second in which a failure of the store was logged last.
+    store_failure_logged: AtomicU64,
 }
 
 impl Limiter {
@@ -114,7 +116,16 @@ impl Limiter {
         stats: Arc<Stats>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        Self { policy, source, store, over_limit, stats, clock, local: OnceLock::new() }
+        Self {
+            policy,
+            source,
+            store,
+            over_limit,
+            stats,
+            clock,
+            local: OnceLock::new(),
+            store_failure_logged: AtomicU64::new(0),
+        }
     }
 
     /// Called once on each thread that asks, within its runtime, before the first request.

@@ -5,7 +5,7 @@ use std::fmt;
 use super::request::Request;
 use crate::{
     stats::{Refusal as Reason, Stats},
-    store::StoreError,
+    store::{FailureReason, StoreError},
 };
 
 /// Why a request got no answer.
@@ -84,6 +84,12 @@ impl Refusal {
         matches!(self, Self::TooManyDescriptors { .. } | Self::TooManyEntries { .. })
     }
 
+    /// True when the service cannot answer now, and the same request may be answered later.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::NoRules | Self::Store(_))
+    }
+
     pub(super) fn count(&self, stats: &Stats) {
         let service = stats.service();
         match self {
@@ -117,7 +123,14 @@ impl fmt::Display for Refusal {
                 f,
                 "the limit of descriptor {descriptor} has the unit {unit}, accepted are 1 (SECOND) to 7 (WEEK)"
             ),
-            Self::Store(error) => error.fmt(f),
+            // Callers see neither addresses nor what a server answered. The log does, and spans.
+            Self::Store(error) => f.write_str(match error.reason {
+                FailureReason::Timeout => "the counter store did not answer in time",
+                FailureReason::QueueFull => "too many requests wait for the counter store",
+                FailureReason::Unavailable => "the counter store is unavailable",
+                FailureReason::ConnectionLost => "the connection to the counter store was lost",
+                FailureReason::BadAnswer => "the counter store answered with an error",
+            }),
         }
     }
 }

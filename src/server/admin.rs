@@ -2,17 +2,18 @@
 
 use std::{fmt::Write, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::{Request, StatusCode};
-use hyper::body::Incoming;
 
 use super::{
     http::{Answer, internal_error, text, typed},
+    pages::Pages,
     tls::Tls,
 };
 use crate::{
     clock::Time,
     limiter::{Limiter, OverLimitCache},
-    panics::{self, Boundary, Panicked},
+    panics::Panicked,
     source::{ReloadState, Source, xds},
     spans::{Dropped, Tracer},
     stats::{
@@ -41,6 +42,15 @@ pub struct Admin {
     pub tls: Option<Arc<Tls>>,
     /// Where spans go, if there are any.
     pub tracer: Option<Arc<Tracer>>,
+    /// The pages on their way to readers.
+    pub shown: Arc<Shown>,
+}
+
+/// The large pages.
+#[derive(Default)]
+pub struct Shown {
+    rules: Pages,
+    stats: Pages,
 }
 
 const PAGES: &str = "/: this list\n\
@@ -49,21 +59,34 @@ const PAGES: &str = "/: this list\n\
 
 impl Admin {
     /// The pages of the debug port.
-    pub async fn page(self, request: Request<Incoming>) -> Answer {
+    pub async fn page(self, request: Request<Bytes>) -> Answer {
         match request.uri().path() {
             "/" => text(StatusCode::OK, PAGES),
-            "/rlconfig" => aside(move || text(StatusCode::OK, self.rules())).await,
-            "/stats" => aside(move || text(StatusCode::OK, self.stats.render(&self.gauges()))).await,
+            "/rlconfig" => {
+                let shown = self.shown.clone();
+                let page = shown.rules.get(move || self.rules()).await;
+                page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
+            }
+            "/stats" => {
+                let page = self.statistics().await;
+                page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
+            }
             _ => text(StatusCode::NOT_FOUND, PAGES),
         }
     }
 
     /// The metrics, at their path.
-    pub async fn metrics(self, request: Request<Incoming>, path: Arc<str>) -> Answer {
+    pub async fn metrics(self, request: Request<Bytes>, path: Arc<str>) -> Answer {
         if request.uri().path() != &*path {
             return text(StatusCode::NOT_FOUND, format!("The metrics are at {path}\n"));
         }
-        aside(move || typed(StatusCode::OK, CONTENT_TYPE, self.stats.render(&self.gauges()))).await
+        let page = self.statistics().await;
+        page.map_or_else(|Panicked| internal_error(), |page| typed(StatusCode::OK, CONTENT_TYPE, page))
+    }
+
+    async fn statistics(self) -> Result<Bytes, Panicked> {
+        let shown = self.shown.clone();
+        shown.stats.get(move || self.stats.render(&self.gauges())).await
     }
 
     /// The loaded rules, one a line; and above them, when newer ones were refused, why.
@@ -139,18 +162,4 @@ fn span_gauges(tracer: &Tracer) -> SpanGauges {
     let counts = tracer.counts();
     let dropped = Dropped::ALL.map(|reason| (reason.name(), counts.dropped(reason)));
     SpanGauges { exported: counts.exported(), dropped: dropped.into() }
-}
-
-/// Makes a page on a thread of its own: a large one must not hold up health checks.
-async fn aside(page: impl FnOnce() -> Answer + Send + 'static) -> Answer {
-    let page = move || {
-        panics::catch(Boundary::HttpRequest, || {
-            panics::point("admin_page");
-            page()
-        })
-    };
-    match tokio::task::spawn_blocking(page).await {
-        Ok(Ok(page)) => page,
-        Ok(Err(Panicked)) | Err(_) => internal_error(),
-    }
 }

@@ -7,17 +7,16 @@ mod request;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
-use hyper::body::Incoming;
+use http::{HeaderValue, Method, Request, StatusCode, header};
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
 use super::{
     health::Health,
-    http::{Answer, read_body, text, typed},
+    http::{Answer, text, typed},
     told,
 };
 use crate::{
-    limiter::{self, Code, Limiter, Trail},
+    limiter::{self, Code, Limiter, Refusal, Trail},
     panics,
     proto::{self, envoy::service::ratelimit::v3::RateLimitResponse},
     spans::{OpenSpan, Tracer},
@@ -33,30 +32,55 @@ pub struct Parts {
     pub health: Arc<Health>,
     /// Where spans go, if there are any.
     pub tracer: Option<Arc<Tracer>>,
-    /// The size of a question.
-    pub max_request_bytes: usize,
+    /// `JSON_ENABLED`: answers `/json`.
+    pub is_enabled: bool,
+}
+
+/// Why a request was not decided.
+enum NotDecided {
+    /// It is no request, or asks what cannot be.
+    BadRequest(String),
+    /// The service cannot answer now.
+    Unavailable(String),
+}
+
+impl From<Refusal> for NotDecided {
+    fn from(refusal: Refusal) -> Self {
+        let why = refusal.to_string();
+        if refusal.is_unavailable() { Self::Unavailable(why) } else { Self::BadRequest(why) }
+    }
 }
 
 impl Parts {
     /// Answers `/healthcheck` and `/json`.
-    pub async fn answer(self, request: Request<Incoming>) -> Answer {
+    pub async fn answer(self, request: Request<Bytes>) -> Answer {
         match request.uri().path() {
             "/healthcheck" => healthcheck(&self.health),
-            "/json" => self.decide(request).await,
-            _ => text(StatusCode::NOT_FOUND, "Here are /healthcheck and /json.\n"),
+            "/json" if !self.is_enabled => {
+                text(StatusCode::NOT_FOUND, "Not Found: /json is off (JSON_ENABLED)\n")
+            }
+            // What changes something is not done for GET, which a browser sends for any page.
+            "/json" if matches!(*request.method(), Method::GET | Method::HEAD) => {
+                let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed: use POST\n");
+                answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+                answer
+            }
+            "/json" => self.decide(&request).await,
+            _ => text(StatusCode::NOT_FOUND, "Not found. Endpoints: GET /healthcheck, POST /json.\n"),
         }
     }
 
-    async fn decide(&self, request: Request<Incoming>) -> Answer {
+    async fn decide(&self, request: &Request<Bytes>) -> Answer {
         let mut span = self.tracer.as_ref().and_then(|tracer| tracer.join(request.headers(), "POST /json"));
-        let decided = match read_body(request.into_body(), self.max_request_bytes).await {
-            Ok(body) => decide(&body, &self.limiter, span.as_deref_mut()).await,
-            Err(error) => Err(error),
-        };
-        let error = decided.as_ref().err().cloned();
-        let answer = match decided {
-            Ok(answer) => answered(answer),
-            Err(error) => bad_request(&error),
+        let decided = decide(request.body(), &self.limiter, span.as_deref_mut()).await;
+        let (answer, error) = match decided {
+            Ok(answer) => (answered(answer), None),
+            Err(NotDecided::BadRequest(why)) => {
+                (text(StatusCode::BAD_REQUEST, format!("Bad Request: {}\n", cut(&why))), Some(why))
+            }
+            Err(NotDecided::Unavailable(why)) => {
+                (text(StatusCode::SERVICE_UNAVAILABLE, format!("Service Unavailable: {}\n", cut(&why))), Some(why))
+            }
         };
         if let Some(mut span) = span {
             span.tell("http.request.method", "POST".into());
@@ -85,17 +109,17 @@ async fn decide(
     body: &[u8],
     limiter: &Limiter,
     span: Option<&mut OpenSpan>,
-) -> Result<limiter::Answer, String> {
+) -> Result<limiter::Answer, NotDecided> {
     panics::point("json");
-    let read = request::read(body, limiter.bounds())?;
+    let read = request::read(body, limiter.bounds()).map_err(NotDecided::BadRequest)?;
     let request = read.to_limiter();
     let Some(span) = span else {
-        return limiter.decide(&request, None).await.map_err(|refusal| refusal.to_string());
+        return Ok(limiter.decide(&request, None).await?);
     };
     let mut trail = Trail::default();
     let decided = limiter.decide_traced(&request, None, &mut trail).await;
     told::tell(span, &request, decided.as_ref().ok(), &trail);
-    decided.map_err(|refusal| refusal.to_string())
+    Ok(decided?)
 }
 
 fn answered(answer: limiter::Answer) -> Answer {
@@ -107,10 +131,6 @@ fn answered(answer: limiter::Answer) -> Answer {
         Ok(json) => typed(status, "application/json", json),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
     }
-}
-
-fn bad_request(why: &str) -> Answer {
-    text(StatusCode::BAD_REQUEST, format!("Bad Request: {}\n", cut(why)))
 }
 
 /// Writes a response in protobuf's JSON mapping.

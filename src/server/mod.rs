@@ -10,6 +10,7 @@ pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod json;
+mod pages;
 pub mod tls;
 mod told;
 pub mod wire;

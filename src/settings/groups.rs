@@ -101,6 +101,12 @@ pub struct Http {
     pub listen: HostPort,
     /// For those who look after the service.
     pub debug: HostPort,
+    /// Serve `/json`.
+    pub json: bool,
+    /// Connections at one time on each HTTP port; one at least.
+    pub max_connections: usize,
+    /// How long a client may take for a head, a body, and to read an answer.
+    pub timeout: Duration,
 }
 
 /// Where rules come from and how they are read.

@@ -29,12 +29,28 @@ pub struct GrpcTls {
 pub struct GrpcTlsClients {
     /// The authorities that may have signed it.
     pub authorities: PathBuf,
-    /// The name or address that it must be made out to; none lets any pass.
-    pub name: Option<ServerName<'static>>,
+    /// The name that it must be made out to; none lets any pass.
+    pub name: Option<ClientName>,
+}
+
+/// A subjectAltName.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ClientName {
+    /// A DNS name or an IP address.
+    Host(ServerName<'static>),
+    /// A URI, such as SPIFFE's.
+    Uri(String),
+    /// An e-mail address.
+    Email(String),
 }
 
 /// TLS as it is set, if it is.
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<GrpcTls> {
+    if reader.is_set(vars::GRPC_SERVER_TLS_CA_CERT) {
+        let message = "changes nothing, as in the Go service: no client is asked for a certificate because of it. \
+            GRPC_CLIENT_TLS_CACERT requires client certificates";
+        reader.warn(vars::GRPC_SERVER_TLS_CA_CERT, message);
+    }
     if !reader.flag(vars::GRPC_SERVER_USE_TLS) {
         warn_of_unused(reader);
         return None;
@@ -70,26 +86,56 @@ fn path(reader: &mut Reader<'_>, var: Var) -> PathBuf {
     })
 }
 
-/// A DNS name or an IP address, in brackets or without, which is what Go compares as well.
-fn client_name(reader: &mut Reader<'_>) -> Option<ServerName<'static>> {
+fn client_name(reader: &mut Reader<'_>) -> Option<ClientName> {
     reader.parsed_text(vars::GRPC_CLIENT_TLS_SAN, |text| {
-        if text.is_empty() {
-            return Ok(None);
-        }
-        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-        ServerName::try_from(bare.to_owned()).map(Some).map_err(|_| {
-            let refusal = Refusal::new("a DNS name or an IP address");
-            if text.contains("://") {
-                refusal.with_hint("URIs, as of SPIFFE, are not compared, in the Go service neither")
-            } else if text.contains('*') {
-                refusal.with_hint(
-                    "write a name in full; a certificate for *.example.com has every name one level below",
-                )
-            } else {
-                refusal
-            }
-        })
+        if text.is_empty() { Ok(None) } else { name_of(text).map(Some) }
     })
+}
+
+/// A name in one of the forms that certificates hold. Addresses may stand in brackets, as in Go.
+fn name_of(text: &str) -> Result<ClientName, Refusal> {
+    let refusal = Refusal::new("a DNS name, an IP address, a URI or an e-mail address");
+    if text.contains('*') {
+        let hint = "write a name in full; a certificate for *.example.com has every name one level below";
+        return Err(refusal.with_hint(hint));
+    }
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
+    if let Some((scheme, rest)) = text.split_once("://") {
+        return match scheme {
+            "spiffe" => spiffe_id(rest)
+                .map_err(|hint| refusal.with_hint(hint))
+                .map(|()| ClientName::Uri(text.to_owned())),
+            _ if is_plain && !scheme.is_empty() && !rest.is_empty() => Ok(ClientName::Uri(text.to_owned())),
+            _ => Err(refusal),
+        };
+    }
+    if let Some((local, domain)) = text.split_once('@') {
+        let is_address = is_plain && !local.is_empty() && !domain.is_empty() && !domain.contains('@');
+        return if is_address { Ok(ClientName::Email(text.to_owned())) } else { Err(refusal) };
+    }
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    ServerName::try_from(bare.to_owned()).map(ClientName::Host).map_err(|_| refusal)
+}
+
+/// What may stand behind `spiffe://`, by the SPIFFE ID specification.
+fn spiffe_id(rest: &str) -> Result<(), &'static str> {
+    let (domain, path) = rest.split_once('/').map_or((rest, None), |(domain, path)| (domain, Some(path)));
+    let is_lower = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
+    if domain.is_empty() || !domain.bytes().all(is_lower) {
+        return Err(
+            "the trust domain of a SPIFFE ID has lower-case letters, digits, dots, dashes and underscores",
+        );
+    }
+    let is_segment = |segment: &str| {
+        let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        !matches!(segment, "" | "." | "..") && segment.bytes().all(is_known)
+    };
+    if path.is_none_or(|path| path.split('/').all(is_segment)) {
+        return Ok(());
+    }
+    Err(
+        "the path of a SPIFFE ID has segments of letters, digits, dots, dashes and underscores, and no slash at its end",
+    )
 }
 
 fn warn_of_unused(reader: &mut Reader<'_>) {
@@ -139,32 +185,66 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_told_by_name_or_address() {
+    fn clients_are_named_by_every_kind_of_name() {
+        let host = |name: &'static str| Some(ClientName::Host(ServerName::try_from(name).unwrap()));
+        let uri = |text: &str| Some(ClientName::Uri(text.to_owned()));
         for (text, name) in [
             ("", None),
-            ("envoy.test", Some("envoy.test")),
-            ("a_b", Some("a_b")),
-            ("10.0.0.1", Some("10.0.0.1")),
-            ("::1", Some("::1")),
-            ("[::1]", Some("::1")),
+            ("envoy.test", host("envoy.test")),
+            ("a_b", host("a_b")),
+            ("10.0.0.1", host("10.0.0.1")),
+            ("::1", host("::1")),
+            ("[::1]", host("::1")),
+            ("spiffe://cluster.local/ns/a/sa/b", uri("spiffe://cluster.local/ns/a/sa/b")),
+            ("spiffe://cluster.local", uri("spiffe://cluster.local")),
+            ("https://Envoy.test/x?y", uri("https://Envoy.test/x?y")),
+            ("gateway@envoy.test", Some(ClientName::Email("gateway@envoy.test".to_owned()))),
         ] {
             let set =
                 [&ON[..], &[("GRPC_CLIENT_TLS_CACERT", "ca.crt"), ("GRPC_CLIENT_TLS_SAN", text)]].concat();
             let clients = settings(&set).0.unwrap().clients.unwrap();
-            assert_eq!(clients.name, name.map(|name| ServerName::try_from(name).unwrap()), "{text}");
+            assert_eq!(clients.name, name, "{text}");
         }
     }
 
     #[test]
     fn names_that_no_certificate_could_have_are_refused() {
-        for text in ["spiffe://cluster.local/ns/a", "*.envoy.test", "a b", "[envoy.test", "-"] {
+        for text in [
+            "*.envoy.test",
+            "a b",
+            "[envoy.test",
+            "-",
+            "spiffe://",
+            "spiffe:///ns",
+            "spiffe://Cluster.local/ns",
+            "spiffe://cluster.local/",
+            "spiffe://cluster.local/ns//a",
+            "spiffe://cluster.local/../a",
+            "spiffe://cluster.local/*",
+            "://x",
+            "https://a b",
+            "@envoy.test",
+            "a@",
+            "a@b@c",
+        ] {
             let set =
                 [&ON[..], &[("GRPC_CLIENT_TLS_CACERT", "ca.crt"), ("GRPC_CLIENT_TLS_SAN", text)]].concat();
             let problems = settings(&set).2;
             assert!(
-                problems.len() == 1 && problems[0].contains("a DNS name or an IP address"),
-                "{problems:?}"
+                problems.len() == 1 && problems[0].contains("a DNS name, an IP address, a URI"),
+                "{text}: {problems:?}"
             );
+        }
+    }
+
+    #[test]
+    fn the_name_that_envoy_gateway_sets_is_warned_of_once() {
+        for on in [&ON[..], &[]] {
+            let set = [on, &[("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt")]].concat();
+            let (tls, warnings, problems) = settings(&set);
+            assert!(tls.is_none_or(|tls| tls.clients.is_none()));
+            assert_eq!((warnings.len(), problems.len()), (1, 0), "{warnings:?}");
+            assert!(warnings[0].starts_with("GRPC_SERVER_TLS_CA_CERT: changes nothing"), "{warnings:?}");
         }
     }
 

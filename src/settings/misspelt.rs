@@ -5,10 +5,6 @@
 
 use super::{reader::Warning, vars};
 
-/// Names that are set for the Go service and that nobody reads: Envoy Gateway sets this one, and were it
-/// heeded, clients without a certificate would be refused.
-const KNOWN_ELSEWHERE: [&str; 1] = ["GRPC_SERVER_TLS_CA_CERT"];
-
 /// A warning for each of these names that is hardly anything but one of ours misspelt.
 pub fn misspelt<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Warning> {
     let mut warnings: Vec<_> = names
@@ -26,7 +22,7 @@ pub fn misspelt<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Warning> {
 /// The variable that was probably meant by a name that is none.
 fn meant_by(name: &str) -> Option<&'static str> {
     // Short names and those of one word are too near to other programs' own.
-    if name.len() < 8 || !name.contains('_') || KNOWN_ELSEWHERE.contains(&name) {
+    if name.len() < 8 || !name.contains('_') {
         return None;
     }
     if vars::ALL.iter().any(|var| var.name == name) {

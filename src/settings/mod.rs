@@ -40,7 +40,7 @@ pub use self::{
         Answers, Backend, DynamicMetadata, GrpcListen, GrpcServer, HeaderNames, Http, KeyFormat, Log,
         LogFormat, OnFailure, Prometheus, Rules, Server, Settings, StatsSettings, Store,
     },
-    grpc_tls::{GrpcTls, GrpcTlsClients},
+    grpc_tls::{ClientName, GrpcTls, GrpcTlsClients},
     markdown::markdown,
     misspelt::misspelt,
     reader::{Problem, Warning},
@@ -65,9 +65,11 @@ impl Settings {
         cores: usize,
     ) -> Result<(Self, Vec<Warning>), Vec<Problem>> {
         let mut reader = Reader::new(env);
+        let server = server(&mut reader, cores);
+        let http = http(&mut reader, &server);
         let settings = Self {
-            server: server(&mut reader, cores),
-            http: http(&mut reader),
+            server,
+            http,
             rules: rules(&mut reader, exists),
             store: store(&mut reader, exists),
             answers: answers::read(&mut reader),
@@ -135,11 +137,34 @@ fn grpc_server(text: &str) -> Result<GrpcServer, parse::Refusal> {
     }
 }
 
-fn http(reader: &mut Reader<'_>) -> Http {
+fn http(reader: &mut Reader<'_>, server: &Server) -> Http {
     Http {
         listen: reader.host_port(vars::HOST, vars::PORT),
         debug: reader.host_port(vars::DEBUG_HOST, vars::DEBUG_PORT),
+        json: json(reader, server),
+        max_connections: reader.count(vars::HTTP_MAX_CONNECTIONS, 1),
+        timeout: reader.parsed(vars::HTTP_TIMEOUT, server::some_duration),
     }
+}
+
+/// Whether `/json` is served: where clients of the gRPC port must show a certificate, only when it is set.
+fn json(reader: &mut Reader<'_>, server: &Server) -> bool {
+    let is_on = reader.flag(vars::JSON_ENABLED);
+    if server.tls.as_ref().is_none_or(|tls| tls.clients.is_none()) {
+        return is_on;
+    }
+    if !reader.is_set(vars::JSON_ENABLED) {
+        let message = "is false, because GRPC_CLIENT_TLS_CACERT requires client certificates and /json would count \
+            without one: set it to serve /json all the same";
+        reader.warn(vars::JSON_ENABLED, message);
+        return false;
+    }
+    if is_on {
+        let message = "serves /json to clients without a certificate, which GRPC_CLIENT_TLS_CACERT requires on the \
+            gRPC port";
+        reader.warn(vars::JSON_ENABLED, message);
+    }
+    is_on
 }
 
 fn rules(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Rules {

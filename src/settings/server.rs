@@ -7,7 +7,13 @@ use std::{
     time::Duration,
 };
 
-use super::{HostPort, duration::duration, parse::Refusal, reader::Reader, vars::Var};
+use super::{
+    HostPort,
+    duration::duration,
+    parse::Refusal,
+    reader::Reader,
+    vars::{self, Var},
+};
 
 /// How long Envoy waits for an answer unless its `timeout` says otherwise.
 const ENVOY_WAITS: Duration = Duration::from_millis(20);
@@ -24,8 +30,10 @@ pub enum ServerAddress {
 /// TLS to a server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StoreTls {
-    /// Certificates to trust beside those of the system.
+    /// Certificates to trust in place of those of the system.
     pub ca: Option<PathBuf>,
+    /// `TLS_TRUST_SYSTEM_CAS`: beside those of the system.
+    pub trust_system: bool,
     /// Our own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Take a certificate that was made out to another host.
@@ -57,7 +65,8 @@ impl TlsNames {
         let path = |var: Var| Some(reader.text(var)).filter(|path| !path.is_empty()).map(PathBuf::from);
         let ca = path(self.ca);
         let identity = path(self.certificate).zip(path(self.key));
-        StoreTls { ca, identity, skip_hostname: reader.flag(self.skip_hostname) }
+        let trust_system = reader.flag(vars::TLS_TRUST_SYSTEM_CAS);
+        StoreTls { ca, trust_system, identity, skip_hostname: reader.flag(self.skip_hostname) }
     }
 
     /// Whether the files are there and together, where TLS is spoken; else whether there are none.

@@ -63,6 +63,8 @@ pub enum Protocol {
 pub struct CollectorTls {
     /// Whom to trust in place of whom the system trusts.
     pub authorities: Option<NamedPath>,
+    /// `TLS_TRUST_SYSTEM_CAS`: beside whom the system trusts.
+    pub trust_system: bool,
     /// A certificate to show, and its key.
     pub identity: Option<[NamedPath; 2]>,
 }
@@ -281,7 +283,7 @@ fn tls(reader: &mut Reader<'_>) -> CollectorTls {
             None
         }
     };
-    CollectorTls { authorities, identity }
+    CollectorTls { authorities, trust_system: reader.flag(vars::TLS_TRUST_SYSTEM_CAS), identity }
 }
 
 fn file(reader: &Reader<'_>, var: Var) -> Option<NamedPath> {

@@ -49,14 +49,28 @@ variables! {
             be set. All files of this group are read again when they change.";
         GRPC_SERVER_TLS_KEY = "", "Path of the certificate's private key, in PEM; with TLS it must be set.";
         GRPC_CLIENT_TLS_CACERT = "", "Path of the authorities, in PEM, one of which must have signed the \
-            certificate of a client; without it no client is asked for one. `GRPC_SERVER_TLS_CA_CERT` is \
-            another name and changes nothing, as in the Go service.";
-        GRPC_CLIENT_TLS_SAN = "", "The DNS name or IP address that the certificate of a client must be made \
-            out to.";
+            certificate of a client; without it no client is asked for one.";
+        GRPC_CLIENT_TLS_SAN = "", "The subjectAltName that the certificate of a client must have: a DNS name, an IP \
+            address, a URI such as `spiffe://cluster.local/ns/a/sa/b`, or an e-mail address.";
+        GRPC_SERVER_TLS_CA_CERT = "", "Changes nothing, as in the Go service; Envoy Gateway sets it. \
+            `GRPC_CLIENT_TLS_CACERT` requires client certificates.";
+    }
+    "TLS to other servers" {
+        TLS_TRUST_SYSTEM_CAS = "false", "Trusts the system's certificate authorities beside those of \
+            `REDIS_TLS_CACERT`, `MEMCACHE_TLS_CACERT`, `CONFIG_GRPC_XDS_SERVER_TLS_CACERT` and \
+            `OTEL_EXPORTER_OTLP_CERTIFICATE`. Without it a file of authorities replaces them; where no file is set, the \
+            system's count either way.";
     }
     "HTTP" {
         HOST = "0.0.0.0", "Address of the HTTP port.";
         PORT = "8080", "HTTP port, for `/healthcheck` and `/json`; `0` takes any free one.";
+        JSON_ENABLED = "true", "Serves `POST /json`, which counts as gRPC does and asks nobody for a certificate. \
+            When it is not set, it is off if `GRPC_CLIENT_TLS_CACERT` has clients of the gRPC port show one.";
+        HTTP_MAX_CONNECTIONS = "512", "Connections at one time on each of the ports of this group and that of \
+            the metrics, three quarters of them from one address. When they are reached, a connection that sent nothing is \
+            closed to make room, else the one on which nothing has moved for longest. Probes have 16 places more.";
+        HTTP_TIMEOUT = "10s", "How long a client of these ports may take for the head of a request, for its body, \
+            and to read the answer.";
         DEBUG_HOST = "0.0.0.0", "Address of the debug port.";
         DEBUG_PORT = "6070", "Debug port, for `/rlconfig` and `/stats`; `0` takes any free one.";
     }
@@ -88,7 +102,7 @@ variables! {
             Values are never shown.";
         CONFIG_GRPC_XDS_SERVER_USE_TLS = "false", "Speaks TLS to it. The files below are read anew for each \
             connection.";
-        CONFIG_GRPC_XDS_SERVER_TLS_CACERT = "", "PEM file of certificates to trust beside those of the system.";
+        CONFIG_GRPC_XDS_SERVER_TLS_CACERT = "", "PEM file of certificates to trust in place of those of the system.";
         CONFIG_GRPC_XDS_SERVER_TLS_SAN = "", "The name that its certificate must hold; without it, the host \
             that is asked.";
         CONFIG_GRPC_XDS_CLIENT_TLS_CERT = "", "PEM file of a certificate to show to it.";
@@ -136,7 +150,7 @@ variables! {
         REDIS_AUTH = "", "`password` or `user:password`; goes before what `REDIS_URL` says.";
         REDIS_SENTINEL_AUTH = "", "The same for the sentinels.";
         REDIS_TLS = "false", "Speaks TLS.";
-        REDIS_TLS_CACERT = "", "PEM file of certificates to trust beside those of the system. This and the next \
+        REDIS_TLS_CACERT = "", "PEM file of certificates to trust in place of those of the system. This and the next \
             three are for the second Redis too.";
         REDIS_TLS_CLIENT_CERT = "", "PEM file of a certificate to show to Redis.";
         REDIS_TLS_CLIENT_KEY = "", "PEM file of its key.";
@@ -188,7 +202,7 @@ variables! {
         MEMCACHE_SRV_REFRESH = "0", "How often the name server is asked again; with `0` never, once it has told \
             some.";
         MEMCACHE_TLS = "false", "Speaks TLS.";
-        MEMCACHE_TLS_CACERT = "", "PEM file of certificates to trust beside those of the system.";
+        MEMCACHE_TLS_CACERT = "", "PEM file of certificates to trust in place of those of the system.";
         MEMCACHE_TLS_CLIENT_CERT = "", "PEM file of a certificate to show to memcached.";
         MEMCACHE_TLS_CLIENT_KEY = "", "PEM file of its key.";
         MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION = "false", "Takes a certificate that was made out to another host. \

@@ -58,8 +58,10 @@ pub enum XdsServer {
 /// TLS to a control plane.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct XdsTls {
-    /// Certificates to trust beside those of the system.
+    /// Certificates to trust in place of those of the system.
     pub ca: Option<PathBuf>,
+    /// `TLS_TRUST_SYSTEM_CAS`: beside those of the system.
+    pub trust_system: bool,
     /// Our own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The name that its certificate must hold, when that is not the one it is found by.
@@ -225,7 +227,8 @@ fn tls(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Option<XdsTls
         (Some(_), None) => half_an_identity(reader, files[1], files[2]),
         (None, Some(_)) => half_an_identity(reader, files[2], files[1]),
     };
-    Some(XdsTls { ca, identity, server_name: Some(name).filter(|name| !name.is_empty()) })
+    let trust_system = reader.flag(vars::TLS_TRUST_SYSTEM_CAS);
+    Some(XdsTls { ca, trust_system, identity, server_name: Some(name).filter(|name| !name.is_empty()) })
 }
 
 fn file(reader: &mut Reader<'_>, var: Var, exists: &dyn Fn(&Path) -> bool) -> Option<PathBuf> {

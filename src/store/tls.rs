@@ -24,8 +24,7 @@ pub(super) struct Words {
 /// All that is wrong with them, each with its variable and its path.
 pub(super) fn load(settings: &StoreTls, words: &Words) -> Result<Client, Vec<String>> {
     let wanted = Wanted {
-        // As in the Go service: a server with a public certificate stays trusted.
-        trusted: settings.ca.as_deref().map_or(Trusted::System, Trusted::SystemAnd),
+        trusted: Trusted::by(settings.ca.as_deref(), settings.trust_system),
         identity: settings.identity.as_ref().map(|(certificate, key)| (&**certificate, &**key)),
         any_host: settings.skip_hostname,
     };

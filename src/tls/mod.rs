@@ -58,11 +58,23 @@ pub enum Trusted<'a> {
     Only(&'a Path),
 }
 
+impl<'a> Trusted<'a> {
+    /// The authorities in this file, or where there is none those of the system; both with `and_system`.
+    #[must_use]
+    pub fn by(file: Option<&'a Path>, and_system: bool) -> Self {
+        match file {
+            None => Self::System,
+            Some(path) if and_system => Self::SystemAnd(path),
+            Some(path) => Self::Only(path),
+        }
+    }
+}
+
 /// What TLS is spoken with.
 pub struct Client {
     /// For a handshake; it names no protocol yet.
     pub config: ClientConfig,
-    /// The text of the file of authorities.
+    /// The authorities as PEM, where a file names some.
     pub ca: Option<Vec<u8>>,
     /// The texts of the files of our own certificate and of its key.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
@@ -113,15 +125,21 @@ fn config(
 fn trusted(wanted: Trusted<'_>, words: &Words) -> Result<(Option<Vec<u8>>, RootCertStore), String> {
     let mut roots = RootCertStore::empty();
     let mut why = String::new();
+    let mut of_system = Vec::new();
     if !matches!(wanted, Trusted::Only(_)) {
         let found = rustls_native_certs::load_native_certs();
+        if matches!(wanted, Trusted::SystemAnd(_)) {
+            of_system = pem::encode(&found.certs);
+        }
         roots.add_parsable_certificates(found.certs);
         why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
     }
     let accepted = "a PEM file with the certificates to trust";
     match wanted {
         Trusted::SystemAnd(path) | Trusted::Only(path) => {
-            let (text, ()) = read(words.ca, path, accepted, |text| add(&mut roots, text))?;
+            let (mut text, ()) = read(words.ca, path, accepted, |text| add(&mut roots, text))?;
+            text.push(b'\n');
+            text.extend(of_system);
             Ok((Some(text), roots))
         }
         Trusted::System if roots.is_empty() => Err(format!(

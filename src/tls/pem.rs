@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use tokio_rustls::rustls::{
     crypto::CryptoProvider,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
@@ -69,6 +70,21 @@ pub fn chain(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     Ok(found)
 }
 
+/// Certificates as PEM.
+#[must_use]
+pub fn encode(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for certificate in certificates {
+        text.extend(b"-----BEGIN CERTIFICATE-----\n");
+        for line in STANDARD.encode(certificate).as_bytes().chunks(64) {
+            text.extend(line);
+            text.push(b'\n');
+        }
+        text.extend(b"-----END CERTIFICATE-----\n");
+    }
+    text
+}
+
 /// The first key in these bytes.
 ///
 /// # Errors
@@ -108,6 +124,13 @@ mod tests {
             let told = read(&path).unwrap_err();
             assert!(told.starts_with(why), "{}: {told}", path.display());
         }
+    }
+
+    #[test]
+    fn what_is_encoded_is_read_back() {
+        let sizes = [1, 47, 48, 49, 1000];
+        let all: Vec<_> = sizes.map(|size| CertificateDer::from(vec![7; size])).into();
+        assert_eq!(certificates(&encode(&all)), Ok(all));
     }
 
     #[test]

@@ -65,6 +65,19 @@ fn certificates_are_asked_for_and_shown() {
 }
 
 #[test]
+fn a_file_of_authorities_replaces_those_of_the_system_unless_they_are_to_be_trusted_too() {
+    let certificates = Certificates::made_out_to("127.0.0.1");
+    let memcached = speaking(&certificates, false);
+    let system = certificates.path("ca.pem").display().to_string();
+    let others = Certificates::made_out_to("127.0.0.1");
+    let setup = trusting(&memcached, &others).env("SSL_CERT_FILE", &system);
+    tells(setup.clone(), &[&memcached.address(), "MEMCACHE_TLS_CACERT"]);
+    for setup in [setup.clone().env("TLS_TRUST_SYSTEM_CAS", "true"), setup.unset("MEMCACHE_TLS_CACERT")] {
+        assert_eq!(code(&setup.start_healthy().client(), "five", "v").0, Code::Ok);
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_told_with_what_to_do_about_it() {
     let certificates = Certificates::made_out_to("elsewhere.test");
     let memcached = speaking(&certificates, false);

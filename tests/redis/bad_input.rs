@@ -153,6 +153,10 @@ fn certificates_that_do_not_fit() {
     Lost::start(&[url(), others.trusted(), certificates.shown()]).tells(&[&address, "REDIS_TLS_CACERT"]);
     Lost::start(&[url(), certificates.trusted(), others.shown()]).tells(&[&address]);
     Lost::start(&[url(), certificates.trusted()]).tells(&[&address]);
+    // One that the system trusts, where a file names others.
+    let system = vec![("SSL_CERT_FILE", certificates.path("ca.pem").display().to_string())];
+    Lost::start(&[url(), others.trusted(), certificates.shown(), system])
+        .tells(&[&address, "REDIS_TLS_CACERT"]);
 }
 
 #[test]

@@ -82,6 +82,20 @@ fn tls_with_a_certificate_of_ours_to_an_ip_address() {
 }
 
 #[test]
+fn the_authorities_of_the_system_count_where_no_file_is_named_or_both_are_to() {
+    let certificates = Certificates::made_out_to("127.0.0.1");
+    let others = Certificates::made_out_to("127.0.0.1");
+    let (port, args) = certificates.redis_args(false);
+    let redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    let url = || tcp(&format!("rediss://127.0.0.1:{port}"));
+    let system = || set("SSL_CERT_FILE", certificates.path("ca.pem").to_str().unwrap());
+    counts(&[url(), system()]);
+    redis.ask(&["FLUSHALL"]);
+    counts(&[url(), system(), others.trusted(), set("TLS_TRUST_SYSTEM_CAS", "true")]);
+    assert_eq!(redis.counter(&counter("two", "v")), 3);
+}
+
+#[test]
 fn a_certificate_of_another_host_is_taken_when_told_so() {
     let certificates = Certificates::made_out_to("elsewhere.test");
     let (port, args) = certificates.redis_args(false);

@@ -133,6 +133,14 @@ impl Secured {
             .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
     }
 
+    /// Trusts others by its file, and the authority as the system's.
+    fn trusting_others(&self, control_plane: &ControlPlane) -> Setup {
+        let others = self.files.put("others.crt", &Authority::new("others").pem());
+        self.setup(control_plane)
+            .env("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", others.to_str().unwrap())
+            .env("SSL_CERT_FILE", &self.path("ca.crt"))
+    }
+
     /// All that Envoy Gateway sets, but for hosts, ports and the directory of the certificates.
     fn envoy_gateway(&self, control_plane: &ControlPlane, redis: &Redis) -> Setup {
         let [certificate, key, authority] = ["tls.crt", "tls.key", "ca.crt"].map(|name| self.path(name));
@@ -181,6 +189,17 @@ fn tls_is_spoken_with_whom_the_authority_vouches_for() {
     let server = others.setup(&control_plane).start();
     wait_for_log(&server, "must be in the file of CONFIG_GRPC_XDS_SERVER_TLS_CACERT");
     assert_eq!(server.rules_shown(), [""; 0]);
+}
+
+#[test]
+fn the_authorities_of_the_system_count_beside_a_file_only_when_it_is_set() {
+    let secured = Secured::new("localhost");
+    let control_plane = secured.control_plane(false);
+    let server = secured.trusting_others(&control_plane).start();
+    server.wait_for_log(&["CONFIG_GRPC_XDS_SERVER_TLS_CACERT"]);
+    assert!(server.rules_shown().is_empty());
+    let server = secured.trusting_others(&control_plane).env("TLS_TRUST_SYSTEM_CAS", "true").start();
+    server.wait_for_rule("d.k");
 }
 
 #[test]

@@ -66,6 +66,8 @@ pub struct Limits {
     pub connections: usize,
     /// Connections of one peer address at one time; of IPv6, of one network of 64 bits.
     pub per_address: usize,
+    /// How long a connection must have been silent or idle before it makes room.
+    pub patience: Duration,
     /// Idle connections that may be closed in a second to make room. Without it, more live clients than places
     /// would spend their time connecting.
     pub idle_closed_per_second: usize,
@@ -101,6 +103,8 @@ pub enum Closing {
 struct Entry {
     id: u64,
     address: Option<IpAddr>,
+    /// In microseconds since the registry's start.
+    admitted: u64,
     /// [`SILENT`], [`BUSY`], or the microseconds since the registry's start at which it became idle.
     state: AtomicU64,
     closing: Notify,
@@ -155,16 +159,34 @@ impl Registry {
         address: Option<IpAddr>,
         now: Instant,
     ) -> Result<Handle, ConnectionRefused> {
+        self.try_admit(address, now).inspect_err(|reason| {
+            self.stats.service().connections_refused(self.port, *reason).increment();
+            let event = "connection refused: limit reached, all others are busy";
+            self.log(&mut self.members(), now, event, *reason);
+        })
+    }
+
+    /// Admits a connection of this peer; a refusal is neither counted nor logged.
+    ///
+    /// # Errors
+    /// As [`Registry::admit`].
+    pub fn try_admit(
+        self: &Arc<Self>,
+        address: Option<IpAddr>,
+        now: Instant,
+    ) -> Result<Handle, ConnectionRefused> {
         let address = address.map(network);
         let mut members = self.members();
-        if let Err(reason) = self.find_place(&mut members, address, now) {
-            self.stats.service().connections_refused(self.port, reason).increment();
-            self.log(&mut members, now, "connection refused: limit reached, all others are busy", reason);
-            return Err(reason);
-        }
+        self.find_place(&mut members, address, now)?;
         let id = members.next_id;
         members.next_id = id.wrapping_add(1);
-        let entry = Arc::new(Entry { id, address, state: AtomicU64::new(SILENT), closing: Notify::new() });
+        let entry = Arc::new(Entry {
+            id,
+            address,
+            admitted: self.micros(now),
+            state: AtomicU64::new(SILENT),
+            closing: Notify::new(),
+        });
         for scope in members.scopes(address) {
             scope.open = scope.open.saturating_add(1);
             scope.silent.insert(id);
@@ -198,9 +220,11 @@ impl Registry {
 
     /// Has one connection close, of this address or of any. False when all are busy.
     fn make_room(&self, members: &mut Members, address: Option<IpAddr>, now: Instant) -> bool {
-        let (id, closed) = match members.longest_silent(address) {
+        let before = self.micros(now).checked_sub(self.patience_micros());
+        let Some(before) = before else { return false };
+        let (id, closed) = match members.longest_silent(address, before) {
             Some(id) => (id, ConnectionClosed::Silent),
-            None => match self.longest_idle(members, address, now) {
+            None => match self.longest_idle(members, address, before, now) {
                 Some(id) => (id, ConnectionClosed::Idle),
                 None => return false,
             },
@@ -213,11 +237,17 @@ impl Registry {
         true
     }
 
-    fn longest_idle(&self, members: &mut Members, address: Option<IpAddr>, now: Instant) -> Option<u64> {
+    fn longest_idle(
+        &self,
+        members: &mut Members,
+        address: Option<IpAddr>,
+        before: u64,
+        now: Instant,
+    ) -> Option<u64> {
         if !members.idle_closed.is_left(self.limits.idle_closed_per_second, now) {
             return None;
         }
-        let id = members.longest_idle(address, now)?;
+        let id = members.longest_idle(address, before, now)?;
         members.idle_closed.used = members.idle_closed.used.saturating_add(1);
         Some(id)
     }
@@ -233,6 +263,10 @@ impl Registry {
             ConnectionRefused::PerAddress => (per_address, self.limits.per_address),
         };
         warn!(port = self.port.name(), limit, value, open = members.everyone.open, "{event}");
+    }
+
+    fn patience_micros(&self) -> u64 {
+        u64::try_from(self.limits.patience.as_micros()).unwrap_or(u64::MAX)
     }
 
     fn micros(&self, now: Instant) -> u64 {
@@ -259,15 +293,18 @@ impl Members {
         std::iter::once(&mut self.everyone).chain(peer)
     }
 
-    fn longest_silent(&mut self, address: Option<IpAddr>) -> Option<u64> {
-        self.scope(address)?.silent.first().copied()
+    /// The connection that is silent longest, if it was admitted before.
+    fn longest_silent(&mut self, address: Option<IpAddr>, before: u64) -> Option<u64> {
+        let id = *self.scope(address)?.silent.first()?;
+        self.entries.get(&id).filter(|entry| entry.admitted <= before).map(|_| id)
     }
 
-    fn longest_idle(&mut self, address: Option<IpAddr>, now: Instant) -> Option<u64> {
+    /// The connection that is idle longest, if it became so before.
+    fn longest_idle(&mut self, address: Option<IpAddr>, before: u64, now: Instant) -> Option<u64> {
         let mut candidates = std::mem::take(&mut self.scope(address)?.candidates);
         let mut found = self.still_idle(&mut candidates);
         if found.is_none() && !self.scope(address)?.was_scanned_in_vain(now) {
-            candidates = self.scan(address);
+            candidates = self.scan(address, before);
             found = self.still_idle(&mut candidates);
             self.scope(address)?.nobody_idle = found.is_none().then_some(now);
         }
@@ -286,14 +323,14 @@ impl Members {
     }
 
     /// Those idle longest, the longest last.
-    fn scan(&self, address: Option<IpAddr>) -> Vec<(u64, u64)> {
+    fn scan(&self, address: Option<IpAddr>, before: u64) -> Vec<(u64, u64)> {
         let of_scope = |entry: &&Arc<Entry>| address.is_none() || entry.address == address;
         let idle = self
             .entries
             .values()
             .filter(of_scope)
             .map(|entry| (entry.state.load(Ordering::Relaxed), entry.id));
-        let mut idle: Vec<_> = idle.filter(|(state, _)| *state < SILENT).collect();
+        let mut idle: Vec<_> = idle.filter(|(state, _)| *state <= before).collect();
         if idle.len() > CANDIDATES {
             idle.select_nth_unstable(CANDIDATES);
             idle.truncate(CANDIDATES);

@@ -3,14 +3,21 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::stats::StatsOptions;
+use crate::stats::{ShardCount, StatsOptions};
 
 fn registry(connections: usize, per_address: usize, idle_closed_per_second: usize) -> Arc<Registry> {
-    let stats = Arc::new(Stats::new(StatsOptions {
-        max_series: 1,
-        shards: crate::stats::ShardCount::for_workers(1),
-    }));
-    let limits = Limits { connections, per_address, idle_closed_per_second, names: ["TOTAL", "PER_ADDRESS"] };
+    patient(connections, per_address, idle_closed_per_second, Duration::ZERO)
+}
+
+fn patient(
+    connections: usize,
+    per_address: usize,
+    idle_closed_per_second: usize,
+    patience: Duration,
+) -> Arc<Registry> {
+    let stats = Arc::new(Stats::new(StatsOptions { max_series: 1, shards: ShardCount::for_workers(1) }));
+    let names = ["TOTAL", "PER_ADDRESS"];
+    let limits = Limits { connections, per_address, patience, idle_closed_per_second, names };
     Registry::new(Port::Grpc, limits, stats, Instant::now())
 }
 
@@ -100,6 +107,20 @@ fn idle_connections_make_room_at_a_bounded_rate() {
     }
     assert_eq!(admit(10), Err(ConnectionRefused::Total), "two have made room in this second");
     assert!(admit(1500).is_ok(), "the next second has begun");
+}
+
+#[test]
+fn a_connection_makes_room_only_when_it_was_silent_or_idle_for_long_enough() {
+    let registry = patient(1, 1, 10, Duration::from_millis(100));
+    let silent = registry.admit(None, at(&registry, 1000)).unwrap();
+    assert!(registry.admit(None, at(&registry, 1099)).is_err() && !is_asked_to_close(&silent));
+    let idle = registry.admit(None, at(&registry, 1100)).unwrap();
+    assert!(is_asked_to_close(&silent));
+    idle.ready(at(&registry, 1150));
+    assert!(registry.admit(None, at(&registry, 1249)).is_err() && !is_asked_to_close(&idle));
+    // The pause after a scan that found nobody is over as well.
+    let newcomer = registry.admit(None, at(&registry, 1400)).unwrap();
+    assert!(is_asked_to_close(&idle) && newcomer.is_silent());
 }
 
 #[test]

@@ -258,6 +258,8 @@ fn limits(options: Options) -> Limits {
     Limits {
         connections: options.max_connections,
         per_address: options.max_connections_per_address,
+        // A newcomer cannot wait here, and the one that is silent longest is the likeliest to stay so.
+        patience: Duration::ZERO,
         idle_closed_per_second: (options.max_connections / 10).max(10),
         names: ["GRPC_MAX_CONNECTIONS", "GRPC_MAX_CONNECTIONS_PER_ADDRESS"],
     }

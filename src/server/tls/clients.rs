@@ -5,20 +5,61 @@
 use std::sync::Arc;
 
 use tokio_rustls::rustls::{
-    DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
     client::{danger::HandshakeSignatureValid, verify_server_name},
-    pki_types::{CertificateDer, ServerName, UnixTime},
+    pki_types::{CertificateDer, UnixTime},
     server::{
         ParsedCertificate,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
 };
+use x509_cert::{
+    Certificate,
+    der::Decode as _,
+    ext::pkix::{SubjectAltName, name::GeneralName},
+};
+
+use super::ClientName;
 
 /// Asks of a certificate what `signed` asks, and that it is made out to `name`.
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) signed: Arc<dyn ClientCertVerifier>,
-    pub(super) name: ServerName<'static>,
+    pub(super) name: ClientName,
+}
+
+/// The subjectAltNames of a certificate.
+fn names(certificate: &CertificateDer<'_>) -> Result<Vec<GeneralName>, Error> {
+    let unreadable = |_| Error::InvalidCertificate(CertificateError::BadEncoding);
+    let certificate = Certificate::from_der(certificate).map_err(unreadable)?.tbs_certificate;
+    let names = certificate.get::<SubjectAltName>().map_err(unreadable)?;
+    Ok(names.map(|(_, names)| names.0).unwrap_or_default())
+}
+
+fn has_uri(names: &[GeneralName], wanted: &str) -> bool {
+    let uris: Vec<&str> = names
+        .iter()
+        .filter_map(|name| match name {
+            GeneralName::UniformResourceIdentifier(uri) => Some(uri.as_str()),
+            _ => None,
+        })
+        .collect();
+    // A certificate of SPIFFE names one workload; one with several URIs is to be refused, whichever they are.
+    let is_ambiguous = wanted.starts_with("spiffe://") && uris.len() > 1;
+    !is_ambiguous && uris.contains(&wanted)
+}
+
+/// Names of mail boxes are compared as they are, their hosts in any case.
+fn has_email(names: &[GeneralName], wanted: &str) -> bool {
+    let is_wanted = |address: &str| match (address.split_once('@'), wanted.split_once('@')) {
+        (Some((name, host)), Some((local, domain))) => name == local && host.eq_ignore_ascii_case(domain),
+        _ => false,
+    };
+    names.iter().any(|name| matches!(name, GeneralName::Rfc822Name(address) if is_wanted(address.as_str())))
+}
+
+fn require(is_made_out: bool) -> Result<(), Error> {
+    if is_made_out { Ok(()) } else { Err(Error::InvalidCertificate(CertificateError::NotValidForName)) }
 }
 
 impl ClientCertVerifier for Named {
@@ -29,7 +70,11 @@ impl ClientCertVerifier for Named {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
-        verify_server_name(&ParsedCertificate::try_from(end_entity)?, &self.name)?;
+        match &self.name {
+            ClientName::Host(name) => verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?,
+            ClientName::Uri(uri) => require(has_uri(&names(end_entity)?, uri))?,
+            ClientName::Email(address) => require(has_email(&names(end_entity)?, address))?,
+        }
         Ok(verified)
     }
 

@@ -8,7 +8,7 @@ use std::{path::Path, sync::Arc};
 use tokio_rustls::rustls::{
     RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, ServerName},
+    pki_types::CertificateDer,
     server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::{CertifiedKey, SigningKey, SingleCertAndKey},
 };
@@ -17,7 +17,7 @@ use x509_cert::{
     der::{Decode as _, Encode as _},
 };
 
-use super::{Contents, Files, Options, clients::Named};
+use super::{ClientName, Contents, Files, Options, clients::Named};
 use crate::{clock::Time, tls::pem};
 
 /// What is served to those who connect.
@@ -119,7 +119,7 @@ fn belong_together(chain: &Chain, key: &dyn SigningKey) -> bool {
 
 fn verifier(
     contents: &Contents,
-    name: Option<&ServerName<'static>>,
+    name: Option<&ClientName>,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let mut roots = RootCertStore::empty();

@@ -56,7 +56,18 @@ pub struct Clients {
     /// `GRPC_CLIENT_TLS_CACERT`.
     pub authorities: PathBuf,
     /// `GRPC_CLIENT_TLS_SAN`.
-    pub name: Option<ServerName<'static>>,
+    pub name: Option<ClientName>,
+}
+
+/// What the certificate of a client is made out to: a subjectAltName.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ClientName {
+    /// A DNS name or an IP address.
+    Host(ServerName<'static>),
+    /// A URI, such as SPIFFE's.
+    Uri(String),
+    /// An e-mail address.
+    Email(String),
 }
 
 /// The files as they are now.

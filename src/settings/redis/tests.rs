@@ -149,7 +149,7 @@ fn the_second_redis_has_variables_of_its_own_and_shares_some() {
     assert_eq!((second.timeout, second.connections), (Duration::from_millis(5), 3));
     assert_eq!(second.pipeline_window, Duration::from_micros(150));
     let identity = Some(("/tls/cert".into(), "/tls/key".into()));
-    let tls = RedisTls { ca: Some("/tls/ca".into()), identity, skip_hostname: true };
+    let tls = RedisTls { ca: Some("/tls/ca".into()), trust_system: false, identity, skip_hostname: true };
     assert_eq!(second.tls, Some(tls));
     for pool in [&read.main, &second] {
         assert_eq!((pool.connect_timeout, pool.max_queued), (Duration::from_secs(1), 7));

@@ -26,8 +26,7 @@ pub(super) const WORDS: Words = Words {
 /// All that is wrong with them, each with its variable and its path.
 pub(super) fn load(settings: &XdsTls) -> Result<Arc<ClientConfig>, String> {
     let wanted = Wanted {
-        // As in the Go service.
-        trusted: settings.ca.as_deref().map_or(Trusted::System, Trusted::SystemAnd),
+        trusted: Trusted::by(settings.ca.as_deref(), settings.trust_system),
         identity: settings.identity.as_ref().map(|(certificate, key)| (&**certificate, &**key)),
         any_host: false,
     };
@@ -44,7 +43,7 @@ mod tests {
     fn every_file_that_is_not_there_is_told_by_its_variable() {
         let gone = |name: &str| format!("/nowhere/{name}.pem").into();
         let settings =
-            XdsTls { ca: Some(gone("ca")), identity: Some((gone("cert"), gone("key"))), server_name: None };
+            XdsTls { ca: Some(gone("ca")), identity: Some((gone("cert"), gone("key"))), ..XdsTls::default() };
         let told = load(&settings).map(drop).unwrap_err();
         for (variable, name) in [(WORDS.ca, "ca"), (WORDS.certificate, "cert"), (WORDS.key, "key")] {
             assert!(told.contains(&format!("{variable}=/nowhere/{name}.pem: accepted is ")), "{told}");

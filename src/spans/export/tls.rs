@@ -41,8 +41,7 @@ impl Tls {
         let mut wanted = Wanted { trusted: Trusted::System, identity: None, any_host: false };
         if let Some(file) = &files.authorities {
             words.ca = file.variable;
-            // In place of those of the system, as in the Go service.
-            wanted.trusted = Trusted::Only(&file.path);
+            wanted.trusted = Trusted::by(Some(&file.path), files.trust_system);
         }
         if let Some([certificate, key]) = &files.identity {
             (words.certificate, words.key) = (certificate.variable, key.variable);

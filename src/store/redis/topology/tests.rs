@@ -179,8 +179,8 @@ async fn sentinels_are_asked_over_tls() {
     let (ip, elsewhere) = (authority.server("127.0.0.1", true), authority.server("redis.example", false));
     let identity = Some(authority.identity("client"));
     for (config, tls) in [
-        (ip, RedisTls { ca: ca.clone(), identity, skip_hostname: false }),
-        (elsewhere, RedisTls { ca, identity: None, skip_hostname: true }),
+        (ip, RedisTls { ca: ca.clone(), trust_system: false, identity, skip_hostname: false }),
+        (elsewhere, RedisTls { ca, skip_hostname: true, ..RedisTls::default() }),
     ] {
         let oracle = Oracle::new(None, Some(config)).await;
         oracle.says(master(6379));

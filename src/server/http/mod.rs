@@ -1,0 +1,340 @@
+//! The HTTP/1.1 server of three ports: health checks and `/json`, pages for people, metrics for Prometheus.
+//!
+//! `app` serves each port with [`serve`] and a function from a request to its answer. The server bounds everything
+//! around that function: connections (in all and of one address), time to send a request and to read the answer,
+//! bytes of heads, bodies and pipelined requests. While all connections of a port are busy, the path that probes read
+//! is still answered, on places reserved for it. What a page of another site makes a browser send is refused.
+
+mod body;
+mod stream;
+
+use std::{
+    cell::Cell,
+    convert::Infallible,
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    pin::pin,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    time::{sleep, timeout},
+};
+use tracing::{debug, warn};
+
+use self::{
+    body::Bodies,
+    stream::{Activity, Watched},
+};
+use super::connections::{Handle, Limits, Registry};
+use crate::{
+    panics::{self, Boundary, Panicked, caught},
+    stats::{ConnectionClosed, ConnectionRefused, Port, Stats},
+};
+
+/// A connection makes room for another when nothing has moved on it for so long. Before, it may only be waiting
+/// for its turn: of a burst of clients nobody is closed who sent a request.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The pause before a connection without a place is tried again, and between looks at the end.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// Connections beyond the limit, on which only the path of the probes is answered. A kubelet, a load balancer
+/// and two Prometheus servers open no more at a time.
+const RESERVED: usize = 16;
+
+/// How long such a connection may last. Probes wait one second unless told otherwise.
+const RESERVED_TIME: Duration = Duration::from_secs(5);
+
+/// Bytes of a request's head, and bytes read ahead of the request that is being answered: pipelined requests
+/// beyond wait in the kernel.
+const READ_AHEAD: usize = 16 * 1024;
+
+/// How long answers may still take when the service ends.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// The end accepts connections that wait in the backlog until none came for so long, or for so long in all.
+const BACKLOG_QUIET: Duration = Duration::from_millis(5);
+const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How long a connection on which nothing came may still send a request at the end.
+const LAST_REQUEST: Duration = Duration::from_millis(100);
+
+/// What is answered.
+pub type Answer = Response<Full<Bytes>>;
+
+/// How a port is served.
+pub struct Options {
+    /// Which port it is.
+    pub port: Port,
+    /// Where refused and closed connections are counted.
+    pub stats: Arc<Stats>,
+    /// Connections at one time; three quarters of them of one address.
+    pub max_connections: usize,
+    /// How long a client may take for the head of a request, for its body, and to read the answer.
+    pub timeout: Duration,
+    /// Bytes of a request's body.
+    pub max_body: usize,
+    /// The path that probes read.
+    pub probe: Arc<str>,
+}
+
+/// Serves a port with `answer`, until `stop` turns true; then finishes the answers that are under way. Run it on a
+/// [`LocalSet`](tokio::task::LocalSet).
+pub async fn serve<F, A>(listener: TcpListener, options: Options, answer: F, stop: watch::Receiver<bool>)
+where
+    F: Fn(Request<Bytes>) -> A + 'static,
+    A: Future<Output = Answer> + 'static,
+{
+    let server = Rc::new(Server::new(options, answer));
+    let accept = async || accept_until(&listener, &server, stop.clone()).await;
+    panics::restart_task(Boundary::Listener, accept).await;
+    drop(listener);
+    server.finish().await;
+}
+
+async fn accept_until<F, A>(listener: &TcpListener, server: &Rc<Server<F>>, mut stop: watch::Receiver<bool>)
+where
+    F: Fn(Request<Bytes>) -> A + 'static,
+    A: Future<Output = Answer> + 'static,
+{
+    let begin = |(stream, peer): (TcpStream, SocketAddr), stop: &watch::Receiver<bool>| {
+        let connection = server.clone().connection(stream, peer.ip(), stop.clone());
+        tokio::task::spawn_local(caught(Boundary::HttpConnection, connection));
+    };
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
+        panics::point("http_accept");
+        match accepted {
+            Ok(accepted) => begin(accepted, &stop),
+            Err(error) => {
+                warn!(%error, "an HTTP connection could not be accepted");
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    // Who has connected already gets an answer instead of a reset.
+    let end = Instant::now() + BACKLOG_TIMEOUT;
+    while Instant::now() < end
+        && let Ok(Ok(accepted)) = timeout(BACKLOG_QUIET, listener.accept()).await
+    {
+        begin(accepted, &stop);
+    }
+}
+
+struct Server<F> {
+    options: Options,
+    answer: F,
+    bodies: Bodies,
+    places: Arc<Registry>,
+    reserved: Arc<Registry>,
+    /// Connections that wait for a place.
+    waiting: Cell<usize>,
+}
+
+/// A connection's place, and whether it is one of those reserved for probes.
+struct Place {
+    handle: Handle,
+    is_reserved: bool,
+}
+
+impl<F, A> Server<F>
+where
+    F: Fn(Request<Bytes>) -> A + 'static,
+    A: Future<Output = Answer> + 'static,
+{
+    fn new(options: Options, answer: F) -> Self {
+        let registry = |connections, per_address, patience| {
+            let names = ["HTTP_MAX_CONNECTIONS", "three quarters of HTTP_MAX_CONNECTIONS"];
+            // HTTP/1 clients connect often anyway, so that any number may make room.
+            let idle_closed_per_second = usize::MAX;
+            let limits = Limits { connections, per_address, patience, idle_closed_per_second, names };
+            Registry::new(options.port, limits, options.stats.clone(), Instant::now())
+        };
+        let most = options.max_connections;
+        Self {
+            bodies: Bodies::new(options.max_body, options.timeout),
+            places: registry(most, most.saturating_sub(most / 4), PATIENCE),
+            reserved: registry(RESERVED, RESERVED, Duration::ZERO),
+            waiting: Cell::new(0),
+            options,
+            answer,
+        }
+    }
+
+    /// A place, waited for while others are about to give theirs up; else one that is reserved.
+    async fn place(&self, peer: IpAddr) -> Option<Place> {
+        let admit = || self.places.try_admit(Some(peer), Instant::now()).ok();
+        let mut handle = admit();
+        if handle.is_none() && self.waiting.get() < self.options.max_connections {
+            self.waiting.set(self.waiting.get().saturating_add(1));
+            let end = Instant::now() + PATIENCE * 2;
+            while handle.is_none() && Instant::now() < end {
+                sleep(RETRY).await;
+                handle = admit();
+            }
+            self.waiting.set(self.waiting.get().saturating_sub(1));
+        }
+        if let Some(handle) = handle {
+            return Some(Place { handle, is_reserved: false });
+        }
+        let handle = self.reserved.admit(Some(peer), Instant::now()).ok()?;
+        Some(Place { handle, is_reserved: true })
+    }
+
+    /// Waits until the connections that are left are closed, but not long.
+    async fn finish(&self) {
+        let end = Instant::now() + LAST_ANSWERS;
+        let is_open = || self.places.open().saturating_add(self.reserved.open()) > 0;
+        while is_open() && Instant::now() < end {
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn connection(self: Rc<Self>, stream: TcpStream, peer: IpAddr, mut stop: watch::Receiver<bool>) {
+        panics::point("http_connection");
+        let Some(Place { handle, is_reserved }) = self.place(peer).await else { return };
+        let activity = Rc::new(Activity::new(handle));
+        let io = Watched::new(stream, activity.clone(), self.options.timeout);
+        let (server, of_requests) = (self.clone(), activity.clone());
+        let service = service_fn(move |request| {
+            let (server, activity) = (server.clone(), of_requests.clone());
+            async move { Ok::<_, Infallible>(server.respond(request, &activity, is_reserved).await) }
+        });
+        let mut builder = http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.options.timeout)
+            .max_buf_size(READ_AHEAD)
+            .keep_alive(!is_reserved);
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            _ = activity.handle.closing() => return activity.discard(),
+            () = sleep(RESERVED_TIME), if is_reserved => return activity.discard(),
+            _ = stop.wait_for(|stop| *stop) => {
+                // hyper would close a silent connection at once, though its request may be on the way.
+                let last = if activity.handle.is_silent() { LAST_REQUEST } else { Duration::ZERO };
+                tokio::select! {
+                    ended = connection.as_mut() => ended,
+                    () = sleep(last) => {
+                        connection.as_mut().graceful_shutdown();
+                        connection.await
+                    }
+                }
+            }
+        };
+        if let Err(error) = ended {
+            debug!(%error, "an HTTP connection ended early");
+            if error.is_timeout() {
+                activity.count_late_head();
+            }
+        }
+    }
+
+    async fn respond(&self, request: Request<Incoming>, activity: &Activity, is_reserved: bool) -> Answer {
+        if is_reserved && request.uri().path() != &*self.options.probe {
+            let refused = self.options.stats.service();
+            refused.connections_refused(self.options.port, ConnectionRefused::Total).increment();
+            let text =
+                text(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable: HTTP_MAX_CONNECTIONS reached\n");
+            return text;
+        }
+        if is_of_another_site(request.method(), request.headers()) {
+            return text(
+                StatusCode::FORBIDDEN,
+                "Forbidden: sent by a page of another site (Origin or Sec-Fetch-Site)\n",
+            );
+        }
+        let (head, body) = request.into_parts();
+        let body = match self.bodies.read(body).await {
+            Ok(body) => body,
+            Err(refused) => {
+                if refused.is_late() {
+                    activity.handle.count(ConnectionClosed::ReadTimeout);
+                }
+                return refused.into();
+            }
+        };
+        activity.begin();
+        let answered = caught(Boundary::HttpRequest, async {
+            panics::point("http_request");
+            (self.answer)(Request::from_parts(head, body.bytes.clone())).await
+        });
+        let answer = answered.await.unwrap_or_else(|Panicked| internal_error());
+        activity.end();
+        answer
+    }
+}
+
+/// Whether a browser sends this for a page of another site. Browsers name the page's origin with everything but GET
+/// and HEAD, which change nothing here; other clients send neither header.
+fn is_of_another_site(method: &Method, headers: &HeaderMap) -> bool {
+    const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+    if method == Method::GET || method == Method::HEAD {
+        return false;
+    }
+    let is_own = |site: &HeaderValue| site == "same-origin" || site == "none";
+    headers.contains_key(header::ORIGIN) || !headers.get_all(SEC_FETCH_SITE).iter().all(is_own)
+}
+
+/// The answer to a request that panicked.
+#[must_use]
+pub fn internal_error() -> Answer {
+    text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; the log has the details.\n")
+}
+
+/// An answer in plain text.
+#[must_use]
+pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    typed(status, "text/plain; charset=utf-8", body)
+}
+
+/// An answer of this content type.
+#[must_use]
+pub fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_page_of_another_site_sends_is_told_by_its_headers() {
+        for (method, name, value, is_refused) in [
+            (Method::POST, "origin", "http://evil.test", true),
+            (Method::POST, "origin", "null", true),
+            (Method::POST, "origin", "", true),
+            (Method::POST, "sec-fetch-site", "cross-site", true),
+            (Method::POST, "sec-fetch-site", "same-site", true),
+            (Method::POST, "sec-fetch-site", "Cross-Site", true),
+            (Method::OPTIONS, "origin", "http://evil.test", true),
+            (Method::PUT, "sec-fetch-site", "cross-site", true),
+            (Method::POST, "sec-fetch-site", "same-origin", false),
+            (Method::POST, "sec-fetch-site", "none", false),
+            (Method::POST, "accept", "*/*", false),
+            (Method::GET, "origin", "http://grafana.test", false),
+            (Method::HEAD, "sec-fetch-site", "cross-site", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            assert_eq!(is_of_another_site(&method, &headers), is_refused, "{method} {name}: {value}");
+        }
+    }
+}

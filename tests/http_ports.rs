@@ -1,0 +1,364 @@
+//! The HTTP ports: slow, silent and many clients keep no probe out; browsers and `/json`; how `/json` fails.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::support::{
+    PATIENCE, eventually,
+    grpc_tls::{Authority, Files},
+    holds, http,
+    memcached::Memcached,
+    redis::Redis,
+    server::{BINARY, Server, Setup},
+};
+
+const RULES: &str =
+    "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
+
+const QUESTION: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
+
+fn setup() -> Setup {
+    Setup::new().rules("d.yaml", RULES)
+}
+
+fn connect(port: u16) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", port)).unwrap()
+}
+
+/// A client that sends the same request again and again, until nothing more is taken, and reads nothing.
+fn never_reading(port: u16, path: &str) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    // So that the kernel takes little for it.
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_nonblocking(true).unwrap();
+    let requests = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").repeat(1000);
+    for _ in 0..100 {
+        // It may be closed already to make room for others.
+        if stream.write(requests.as_bytes()).is_err() {
+            break;
+        }
+    }
+    stream
+}
+
+/// The answer of a POST to `/json` with these headers.
+fn ask_json(server: &Server, headers: &[(&str, &str)]) -> http::Answer {
+    http::send(server.ports.http, "POST", "/json", headers, QUESTION.as_bytes()).unwrap()
+}
+
+fn count(server: &Server, metric: &str, port: &str, reason: &str) -> f64 {
+    server.metrics()[&format!("tollgate_connections_{metric}_total{{port=\"{port}\",reason=\"{reason}\"}}")]
+}
+
+fn probe(server: &Server) {
+    let ports = server.ports;
+    for (port, path) in [(ports.http, "/healthcheck"), (ports.debug, "/"), (ports.metrics, "/metrics")] {
+        assert_eq!(http::get(port, path).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn six_hundred_clients_that_never_read_keep_no_probe_out() {
+    let server = setup().start();
+    let ports = server.ports;
+    for (port, path) in [(ports.http, "/healthcheck"), (ports.debug, "/stats"), (ports.metrics, "/metrics")] {
+        let _clients: Vec<_> = (0..600).map(|_| never_reading(port, path)).collect();
+        for _ in 0..5 {
+            probe(&server);
+        }
+    }
+    let made_room = ["silent", "idle"].map(|reason| count(&server, "closed", "http", reason));
+    assert!(made_room.iter().sum::<f64>() >= 88.0, "those without a place made room: {made_room:?}");
+    assert!(server.process.resident_kib() < 150 << 10, "{} KiB", server.process.resident_kib());
+}
+
+#[test]
+fn six_hundred_silent_clients_keep_no_probe_out() {
+    let server = setup().start();
+    let ports = server.ports;
+    for port in [ports.http, ports.debug, ports.metrics] {
+        let _clients: Vec<_> = (0..600).map(|_| connect(port)).collect();
+        for _ in 0..10 {
+            probe(&server);
+        }
+    }
+    assert!(count(&server, "closed", "metrics", "silent") >= 88.0);
+}
+
+#[test]
+fn a_client_that_is_slow_with_its_request_or_its_answer_is_closed_and_counted() {
+    let server = setup().env("HTTP_TIMEOUT", "1s").start();
+    let begun = Instant::now();
+    let mut slow: Vec<_> =
+        ["", "GET /healthcheck HT", "POST /json HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{"]
+            .iter()
+            .map(|sent| {
+                let mut stream = connect(server.ports.http);
+                stream.write_all(sent.as_bytes()).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream
+            })
+            .collect();
+    let _deaf = never_reading(server.ports.http, "/healthcheck");
+    let ends: Vec<_> = slow
+        .iter_mut()
+        .map(|stream| {
+            let mut text = String::new();
+            let end = stream.read_to_string(&mut text);
+            assert!(end.is_ok() || end.unwrap_err().kind() != ErrorKind::WouldBlock, "it is closed");
+            text
+        })
+        .collect();
+    assert!(begun.elapsed() >= Duration::from_millis(950), "{:?}", begun.elapsed());
+    assert!(ends[2].starts_with("HTTP/1.1 408") && ends[2].contains("HTTP_TIMEOUT"), "{ends:?}");
+    eventually("all are counted", || {
+        let counted = ["preface_timeout", "read_timeout", "write_timeout"]
+            .map(|reason| count(&server, "closed", "http", reason));
+        holds(counted == [1.0, 2.0, 1.0], || format!("{counted:?}"))
+    });
+}
+
+#[test]
+fn a_body_of_any_size_is_bounded() {
+    let server = setup().env("GRPC_MAX_REQUEST_BYTES", "1000").start();
+    let padded = |size: usize| format!("{QUESTION}{}", " ".repeat(size - QUESTION.len()));
+    for (size, status) in [(999, 200), (1000, 200), (1001, 400), (1_000_000, 400)] {
+        assert_eq!(http::post(server.ports.http, "/json", &padded(size)).status, status, "{size} bytes");
+    }
+    // The length is not known before the end.
+    let chunked = format!("{:x}\r\n{}\r\n0\r\n\r\n", 1001, padded(1001));
+    let mut stream = connect(server.ports.http);
+    let head =
+        "POST /json HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+    stream.write_all(format!("{head}{chunked}").as_bytes()).unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+}
+
+#[test]
+fn few_large_bodies_are_read_at_a_time_and_small_ones_always() {
+    let server = setup().start();
+    let head = "POST /json HTTP/1.1\r\nhost: localhost\r\ncontent-length: 200000\r\n\r\n";
+    let begin = || {
+        let mut stream = connect(server.ports.http);
+        stream.write_all(format!("{head}{}", " ".repeat(100_000)).as_bytes()).unwrap();
+        stream
+    };
+    let unfinished: Vec<_> = (0..4).map(|_| begin()).collect();
+    let large = || {
+        let body = format!("{}{QUESTION}", " ".repeat(100_000));
+        http::post(server.ports.http, "/json", &body).status
+    };
+    eventually("a fifth is refused", || {
+        let status = large();
+        holds(status == 503, || status.to_string())
+    });
+    assert_eq!(http::post(server.ports.http, "/json", QUESTION).status, 200);
+    drop(unfinished);
+    eventually("there is room again", || {
+        let status = large();
+        holds(status == 200, || status.to_string())
+    });
+}
+
+#[test]
+fn probes_have_places_while_every_other_waits_for_its_counters() {
+    let redis = Redis::single();
+    let setup = setup().redis(&redis.env()).env("REDIS_TIMEOUT", "30s").env("HTTP_MAX_CONNECTIONS", "8");
+    let server = setup.start_healthy();
+    redis.freeze();
+    let post = format!(
+        "POST /json HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{QUESTION}",
+        QUESTION.len()
+    );
+    let waiting: Vec<_> = (0..6)
+        .map(|_| {
+            let mut stream = connect(server.ports.http);
+            stream.write_all(post.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    // Six are all that one address may have of eight.
+    eventually("one more is refused", || {
+        let answer = http::send(server.ports.http, "GET", "/nowhere", &[], b"");
+        let status = answer.map(|answer| answer.status).map_err(|error| error.to_string());
+        holds(status == Ok(503), || format!("{status:?}"))
+    });
+    for _ in 0..100 {
+        // Whatever it says of Redis, it says it.
+        assert!([200, 500].contains(&http::get(server.ports.http, "/healthcheck").status));
+    }
+    assert!(count(&server, "refused", "http", "max_connections") >= 1.0);
+    let _silent: Vec<_> = (0..40).map(|_| connect(server.ports.http)).collect();
+    assert!(
+        [200, 500].contains(&http::get(server.ports.http, "/healthcheck").status),
+        "silent ones make room"
+    );
+    redis.thaw();
+    drop(waiting);
+}
+
+#[test]
+fn what_a_page_of_another_site_sends_changes_nothing() {
+    let server = setup().start();
+    let refused: &[&[(&str, &str)]] = &[
+        &[("origin", "http://evil.test")],
+        &[("origin", "http://localhost:8080")],
+        &[("origin", "null")],
+        &[("Origin", "")],
+        &[("sec-fetch-site", "cross-site")],
+        &[("sec-fetch-site", "same-site")],
+        &[("content-type", "text/plain"), ("origin", "http://evil.test"), ("sec-fetch-mode", "no-cors")],
+        &[("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")],
+    ];
+    for headers in refused {
+        let answer = ask_json(&server, headers);
+        assert_eq!(answer.status, 403, "{headers:?}");
+        assert!(answer.header("access-control-allow-origin").is_none());
+    }
+    for (port, path) in [(server.ports.debug, "/stats"), (server.ports.metrics, "/metrics")] {
+        for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
+            let origin = [("origin", "http://evil.test")];
+            assert_eq!(http::send(port, method, path, &origin, b"").unwrap().status, 403, "{method} {path}");
+        }
+        let read = http::send(port, "GET", path, &[("origin", "http://grafana.test")], b"").unwrap();
+        assert_eq!(read.status, 200, "{path} is read all the same");
+    }
+    let get = http::send(server.ports.http, "GET", "/json", &[], QUESTION.as_bytes()).unwrap();
+    assert_eq!((get.status, get.header("allow")), (405, Some("POST")));
+    let answer = ask_json(&server, &[("sec-fetch-site", "same-origin")]);
+    let remaining = &answer.json()["statuses"][0]["limitRemaining"];
+    assert_eq!((answer.status, remaining.as_u64()), (200, Some(999_999)), "nothing was counted before");
+}
+
+#[test]
+fn json_is_off_where_clients_must_show_a_certificate_unless_it_is_set() {
+    let authority = Authority::new("ours");
+    let files = Files::new(&authority.server());
+    let mutual = || files.mutual(&authority).rules("d.yaml", RULES);
+    for (setup, status, logged) in [
+        (setup(), 200, None),
+        (setup().env("JSON_ENABLED", "false"), 404, None),
+        (files.setup().rules("d.yaml", RULES), 200, None),
+        (mutual(), 404, Some("JSON_ENABLED: is false, because GRPC_CLIENT_TLS_CACERT")),
+        (mutual().env("JSON_ENABLED", "true"), 200, Some("JSON_ENABLED: serves /json to clients without")),
+        (mutual().env("JSON_ENABLED", "false"), 404, None),
+    ] {
+        let server = setup.start();
+        assert_eq!(ask_json(&server, &[]).status, status, "{logged:?}");
+        assert_eq!(http::get(server.ports.http, "/healthcheck").status, 200);
+        let log = server.process.log();
+        assert_eq!(log.matches("JSON_ENABLED").count(), usize::from(logged.is_some()), "{log}");
+        assert!(logged.is_none_or(|text| log.contains(text)), "{log}");
+    }
+}
+
+#[test]
+fn a_request_that_cannot_be_answered_now_is_no_bad_request() {
+    let redis = Redis::single();
+    let memcached = Memcached::single();
+    let lost_redis = setup().redis(&redis.env()).env("REDIS_TIMEOUT", "50ms").start_healthy();
+    let lost_memcached =
+        memcached.setup().rules("d.yaml", RULES).env("MEMCACHE_TIMEOUT", "50ms").start_healthy();
+    let no_rules = Setup::new().rules("d.yaml", "domain: ''\n").start();
+    assert_eq!(ask_json(&lost_redis, &[]).status, 200);
+    redis.freeze();
+    memcached.freeze();
+    for (server, address) in
+        [(&lost_redis, redis.address()), (&lost_memcached, memcached.address()), (&no_rules, String::new())]
+    {
+        for _ in 0..3 {
+            let answer = ask_json(server, &[]);
+            assert_eq!(answer.status, 503, "{}", answer.text());
+            assert!(answer.text().starts_with("Service Unavailable: "), "{}", answer.text());
+            hides(&answer.text(), &address);
+            let over_grpc = server.ask(crate::support::client::request("d", &[&[("k", "v")]])).unwrap_err();
+            hides(over_grpc.message(), &address);
+            assert_eq!(http::post(server.ports.http, "/json", "{").status, 400, "bad input stays bad input");
+        }
+        assert!(server.process.log().contains(&address), "the log names it: {}", server.process.log());
+    }
+    redis.thaw();
+    memcached.thaw();
+}
+
+/// Callers see no address of a store.
+fn hides(text: &str, address: &str) {
+    let port = address.rsplit(':').next().unwrap_or_default();
+    assert!(port.is_empty() || !text.contains(port) && !text.contains("127.0.0.1"), "{text}");
+}
+
+#[test]
+fn sigterm_under_load_never_makes_a_bad_request_of_json() {
+    let redis = Redis::single();
+    for setup in [setup(), setup().redis(&redis.env()).env("GRPC_WORKERS", "4").env("REDIS_POOL_SIZE", "1")] {
+        for delay in ["0s", "300ms"] {
+            ends_under_load(setup.clone().env("SHUTDOWN_DELAY", delay).start_healthy());
+        }
+    }
+}
+
+/// Clients that ask at the same time.
+const CLIENTS: usize = 8;
+
+fn ends_under_load(mut server: Server) {
+    let port = server.ports.http;
+    let over = AtomicBool::new(false);
+    let outcomes: Vec<Vec<Result<u16, ErrorKind>>> = thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| ask_until(&over, port))).collect();
+        thread::sleep(Duration::from_millis(300));
+        server.process.signal("TERM");
+        let ended = server.process.wait(PATIENCE).expect("it ends while it is asked");
+        over.store(true, Ordering::Relaxed);
+        assert!(ended.success(), "{ended}");
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    let all: Vec<_> = outcomes.into_iter().flatten().collect();
+    let answered = all.iter().filter(|outcome| **outcome == Ok(200)).count();
+    // The last connection of each client may wait in the backlog when the port is closed: nothing was asked on it.
+    let reset = all.iter().filter(|outcome| **outcome == Err(ErrorKind::ConnectionReset)).count();
+    let wrong: Vec<_> = all
+        .iter()
+        .filter(|outcome| {
+            !matches!(outcome, Ok(200 | 503) | Err(ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset))
+        })
+        .collect();
+    assert!(answered > 50, "{answered} of {}", all.len());
+    assert!(
+        wrong.is_empty() && reset <= CLIENTS,
+        "{reset} reset, {wrong:?} of {}\n{}",
+        all.len(),
+        server.process.log()
+    );
+}
+
+fn ask_until(over: &AtomicBool, port: u16) -> Vec<Result<u16, ErrorKind>> {
+    let mut outcomes = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let answer = http::send(port, "POST", "/json", &[], QUESTION.as_bytes());
+        outcomes.push(answer.map(|answer| answer.status).map_err(|error| error.kind()));
+    }
+    outcomes
+}
+
+#[test]
+fn few_file_descriptors_lower_the_limits_and_lock_nobody_out() {
+    let shell = format!("ulimit -n 256; exec {BINARY}");
+    let server = setup().program("/bin/sh".as_ref(), &["-c", &shell]).start();
+    assert!(server.process.log().contains("RLIMIT_NOFILE"), "{}", server.process.log());
+    for port in [server.ports.grpc, server.ports.http, server.ports.debug, server.ports.metrics] {
+        let _silent: Vec<_> = (0..300).map(|_| connect(port)).collect();
+        probe(&server);
+        server.ask(crate::support::client::request("d", &[&[("k", "v")]])).unwrap();
+    }
+}
