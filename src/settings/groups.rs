@@ -118,6 +118,8 @@ pub struct Rules {
     pub watch_root: bool,
     /// Several files may share a domain.
     pub merge_domains: bool,
+    /// Values in all rules together.
+    pub max_values: usize,
     /// Unhealthy while no rules are loaded.
     pub healthy_with_at_least_one: bool,
     /// Answer before the control plane has told any.

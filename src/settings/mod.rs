@@ -155,6 +155,7 @@ fn rules(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Rules {
         ignore_dot_files: reader.flag(vars::RUNTIME_IGNOREDOTFILES),
         watch_root: reader.flag(vars::RUNTIME_WATCH_ROOT),
         merge_domains: reader.flag(vars::MERGE_DOMAIN_CONFIG),
+        max_values: reader.count(vars::RULES_MAX_VALUES, 1),
         healthy_with_at_least_one: reader.flag(vars::HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED),
         force_start: reader.flag(vars::FORCE_START_WITHOUT_INITIAL_CONFIG),
         control_plane,

@@ -72,6 +72,9 @@ variables! {
         RUNTIME_WATCH_ROOT = "true", "As in the Go service, where it chose what to watch. Here every way of \
             changing rules is noticed with either value.";
         MERGE_DOMAIN_CONFIG = "false", "Lets several files share a domain; their descriptors join.";
+        RULES_MAX_VALUES = "500000", "Keys, values, lists and maps in all rules files together, aliases written \
+            out, or messages in all resources of a control plane. A rule has about nine; each takes up to half a \
+            kilobyte while rules are read. Rules with more are refused.";
         FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Opens the ports before a control plane has told rules, and \
             answers with an error until then. With files the service always starts.";
         HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED = "false", "Is unhealthy while no rules are loaded.";

@@ -157,8 +157,10 @@ impl ConnectionClosed {
 pub enum StoreFailure {
     /// No answer came in time.
     Timeout,
-    /// As much as may be was waiting already.
+    /// As many checks as may were queued already.
     QueueFull,
+    /// More checks waited than the server answers in time.
+    Overloaded,
     /// They were found lost before, and are not asked until they are back.
     Unavailable,
     /// The connection broke while the answer was awaited.
@@ -169,8 +171,14 @@ pub enum StoreFailure {
 
 impl StoreFailure {
     /// Every reason, each at its own number.
-    pub const ALL: [Self; 5] =
-        [Self::Timeout, Self::QueueFull, Self::Unavailable, Self::ConnectionLost, Self::BadAnswer];
+    pub const ALL: [Self; 6] = [
+        Self::Timeout,
+        Self::QueueFull,
+        Self::Overloaded,
+        Self::Unavailable,
+        Self::ConnectionLost,
+        Self::BadAnswer,
+    ];
 
     /// The value of the label `reason`.
     #[must_use]
@@ -178,6 +186,7 @@ impl StoreFailure {
         match self {
             Self::Timeout => "timeout",
             Self::QueueFull => "queue_full",
+            Self::Overloaded => "overloaded",
             Self::Unavailable => "unavailable",
             Self::ConnectionLost => "connection_lost",
             Self::BadAnswer => "bad_answer",

@@ -160,3 +160,9 @@ impl Drop for OpenConnection {
         self.stats.service().connections_closed.increment();
     }
 }
+
+/// A caller's `grpc-timeout`.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_time_out(bytes: &[u8]) {
+    request_head::fuzz_timeout(bytes);
+}

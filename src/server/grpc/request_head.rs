@@ -48,6 +48,13 @@ impl RequestHead {
     }
 }
 
+/// A caller's `grpc-timeout`: what is read of it is added to moments.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz_timeout(bytes: &[u8]) {
+    let head = RequestHead { begun: Instant::now(), timeout: super::http2::grpc_timeout(bytes), span: None };
+    assert_eq!(head.until().is_some(), head.deadline().is_some());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -127,3 +127,9 @@ fn to_value(value: &Value) -> ProtoValue {
     };
     ProtoValue { kind: Some(kind) }
 }
+
+/// A message, read by our own reader and by prost.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    request::fuzz(bytes);
+}

@@ -78,7 +78,8 @@ impl RedisStore {
                 by: guard(pool, check),
                 hits: check.hits,
             });
-            let answer = lane.ask(batch.checks().len(), |bundle| bundle.count_guarded(guarded))?;
+            let answer =
+                lane.ask(batch.checks().len(), batch.until, |bundle| bundle.count_guarded(guarded))?;
             let asked = Asked { checks: (0..batch.checks().len()).collect(), answer, lane };
             // A slot that is on its way elsewhere is asked in two steps.
             if take(batch, &mut [asked]).await?.is_empty() {
@@ -131,7 +132,7 @@ impl RedisStore {
             }
         }
         let asked = groups.into_iter().map(|Group { pool, lane, checks }| {
-            let answer = lane.ask(checks.len(), |bundle| {
+            let answer = lane.ask(checks.len(), batch.until, |bundle| {
                 for place in &checks {
                     add(bundle, pool, batch, *place, &hits, now);
                 }
@@ -215,7 +216,7 @@ impl RedisStore {
             pool.lane(&name(batch, check))?
         };
         let asking = ask && to.as_ref() == Some(lane.address());
-        let answer = lane.ask(1, |bundle| {
+        let answer = lane.ask(1, batch.until, |bundle| {
             bundle.ask_alone(asking, |bundle| add(bundle, pool, batch, moved.place, hits, now));
         })?;
         Ok(Asked { checks: SmallVec::from_slice(&[moved.place]), answer, lane })
