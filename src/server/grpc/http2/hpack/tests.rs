@@ -245,7 +245,8 @@ mod against_another_decoder {
             }
         }
 
-        /// The decoders refuse different things: sizes behind fields are accepted by the other one, sizes alone by ours.
+        /// The decoders refuse different things: sizes behind fields are accepted by the other one, sizes alone by
+        /// ours. It panics at an index of 0.
         #[test]
         fn damaged_blocks_that_both_accept_mean_the_same(
             mut blocks in prop::collection::vec(block(), 1..6), damage in any::<(prop::sample::Index, prop::sample::Index, u8)>(),
@@ -258,8 +259,8 @@ mod against_another_decoder {
             }
             let (mut decoder, mut other) = (Decoder::new(), fluke_hpack::Decoder::new());
             for block in blocks {
-                let (found, expected) = (decode(&mut decoder, &block), theirs(&mut other, &block));
-                let (Some(found), Some(expected)) = (found, expected) else { break };
+                let Some(found) = decode(&mut decoder, &block) else { break };
+                let Some(expected) = theirs(&mut other, &block) else { break };
                 prop_assert_eq!(found, expected, "{:02x?}", block);
             }
         }
