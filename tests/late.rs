@@ -113,6 +113,8 @@ const OPTIONS: Options = Options {
     max_connections_per_address: 10,
     max_concurrent_streams: 10,
     max_request_bytes: 10_000,
+    receive_timeout: Duration::from_secs(5),
+    max_inflight_bytes: 1 << 20,
 };
 
 fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> Limiter {
@@ -133,6 +135,7 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
         bounds: Bounds { descriptors: 10, entries: 10 },
         near_limit_ratio: 0.8,
         key_prefix: String::new(),
+        full_keys: false,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,

@@ -43,6 +43,8 @@ pub(super) struct Line<L> {
     owed: usize,
     /// How many bytes of them may wait to be read.
     allowed: usize,
+    /// Bytes came while no answer was owed.
+    unasked: bool,
     language: PhantomData<L>,
 }
 
@@ -65,6 +67,7 @@ impl<L: Language> Line<L> {
             incoming,
             owed: 0,
             allowed: ALWAYS_ALLOWED,
+            unasked: false,
             language: PhantomData,
         }
     }
@@ -74,28 +77,43 @@ impl<L: Language> Line<L> {
         self.owed
     }
 
+    /// Puts behind what is unsent what `write` writes, which as many answers are to follow as it returns. They
+    /// are sent by [`flush`](Self::flush).
+    pub(super) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> usize) -> usize {
+        if self.owed == 0 {
+            self.unasked |= !self.incoming.is_empty();
+            self.allowed = ALWAYS_ALLOWED;
+        }
+        let before = self.out.len();
+        let answers = write(&mut self.out);
+        self.owed += answers;
+        let asked = self.out.len().saturating_sub(before);
+        self.allowed = self.allowed.saturating_add(asked.saturating_mul(ALLOWED_FOR_A_BYTE));
+        answers
+    }
+
     /// Sends what `write` writes, which so many answers are to follow.
     pub(super) async fn send(
         &mut self,
         answers: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), Failure> {
-        if self.owed == 0 {
-            if !self.incoming.is_empty() {
-                // Another's answer would be taken for one to this.
-                return Err(self.garbage(&self.shown()));
-            }
-            self.allowed = ALWAYS_ALLOWED;
-        }
-        let before = self.out.len();
-        write(&mut self.out);
-        self.owed += answers;
-        let asked = self.out.len().saturating_sub(before);
-        self.allowed = self.allowed.saturating_add(asked.saturating_mul(ALLOWED_FOR_A_BYTE));
+        self.write(|out| {
+            write(out);
+            answers
+        });
         self.flush().await
     }
 
-    async fn flush(&mut self) -> Result<(), Failure> {
+    /// Sends what is unsent.
+    pub(super) async fn flush(&mut self) -> Result<(), Failure> {
+        if self.unasked {
+            // It would be taken for the answer to what is sent now.
+            return Err(self.garbage(&self.shown()));
+        }
+        if self.out.is_empty() {
+            return Ok(());
+        }
         while self.written < self.out.len() {
             match self.wire.write(&self.out[self.written..]).await {
                 Ok(0) => return Err(self.lost(&io::ErrorKind::WriteZero.into())),
@@ -122,20 +140,6 @@ impl<L: Language> Line<L> {
                 Err(garbage) => return Err(self.garbage(&garbage.0)),
             }
         }
-    }
-
-    /// Sends what `write` writes, and waits for the answers that follow, which are so many.
-    pub(super) async fn ask(
-        &mut self,
-        answers: usize,
-        write: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Vec<L::Reply>, Failure> {
-        self.send(answers, write).await?;
-        let mut replies = Vec::with_capacity(answers);
-        for _ in 0..answers {
-            replies.push(self.receive().await?);
-        }
-        Ok(replies)
     }
 
     /// Sends what is unsent, and drops the answers that are owed.

@@ -6,7 +6,7 @@
 mod encode;
 mod request;
 
-pub(super) use encode::{encode, encoded_len};
+pub(super) use encode::encode;
 use prost_types::{ListValue, Struct, Value as ProtoValue, value::Kind};
 pub use request::read;
 
