@@ -114,78 +114,93 @@ fn an_accepted_grpc_message_takes_a_few_times_its_size() {
     assert!(grown < 10 * message.len() as u64 + 8_000_000, "{grown}");
 }
 
+/// A kind of input of any size. A small one goes first, so that the code that it meets is in memory.
+type Kind = (&'static str, fn(usize) -> String, usize);
+
 #[test]
 fn a_json_body_of_many_empty_parts_or_long_texts() {
-    let around = |descriptors: &str| format!("{{\"domain\":\"d\",\"descriptors\":[{descriptors}]}}");
-    let objects = |count: usize| vec!["{}"; count].join(",");
-    let long = "x".repeat(4_000_000);
-    let mut cases = Vec::new();
-    for (count, code) in [(127, 200), (128, 200), (129, 400), (1_000_000, 400)] {
-        cases.push((format!("{count} descriptors"), around(&objects(count)), code));
+    fn around(descriptors: &str) -> String {
+        format!("{{\"domain\":\"d\",\"descriptors\":[{descriptors}]}}")
     }
-    for (count, code) in [(63, 200), (64, 200), (65, 400), (1_000_000, 400)] {
-        let entries = format!("{{\"entries\":[{}]}}", objects(count));
-        cases.push((format!("{count} entries"), around(&entries), code));
+    fn objects(count: usize) -> String {
+        vec!["{}"; count].join(",")
     }
-    for (what, body) in [
-        ("a long name", format!("{{\"{long}\":1}}")),
-        ("a long name with an escape", format!("{{\"\\u0061{long}\":1}}")),
-        ("a name of escapes", format!("{{\"{}\":1}}", "\\n".repeat(2_000_000))),
-        ("a long text for a list", format!("{{\"descriptors\":\"{long}\"}}")),
-        ("a long text for a number", format!("{{\"hits_addend\":\"{long}\"}}")),
-        ("a long number", format!("{{\"hits_addend\":{}}}", "1".repeat(4_000_000))),
-        ("lists within lists", "[".repeat(4_000_000)),
-        ("lists within lists of descriptors", around(&"[".repeat(4_000_000))),
-        ("objects within objects", "{\"descriptors\":[".repeat(200_000)),
-        ("an unfinished text", format!("{{\"domain\":\"{long}")),
-        ("a long text and then nonsense", format!("{{\"domain\":\"\\u0061{long}\",\"x\":1}}")),
-    ] {
-        cases.push((what.to_owned(), body, 400));
-    }
-    for (what, body, code) in cases {
+    let descriptors: fn(usize) -> String = |count| around(&objects(count));
+    let entries: fn(usize) -> String = |count| around(&format!("{{\"entries\":[{}]}}", objects(count)));
+    let kinds: [Kind; 19] = [
+        ("descriptors", descriptors, 127),
+        ("descriptors", descriptors, 128),
+        ("descriptors", descriptors, 129),
+        ("descriptors", descriptors, 1_000_000),
+        ("entries", entries, 63),
+        ("entries", entries, 64),
+        ("entries", entries, 65),
+        ("entries", entries, 1_000_000),
+        ("a long name", |n| format!("{{\"{}\":1}}", "x".repeat(n)), 4_000_000),
+        ("a long name with an escape", |n| format!("{{\"\\u0061{}\":1}}", "x".repeat(n)), 4_000_000),
+        ("a name of escapes", |n| format!("{{\"{}\":1}}", "\\n".repeat(n)), 2_000_000),
+        ("a long text for a list", |n| format!("{{\"descriptors\":\"{}\"}}", "x".repeat(n)), 4_000_000),
+        ("a long text for a number", |n| format!("{{\"hits_addend\":\"{}\"}}", "x".repeat(n)), 4_000_000),
+        ("a long number", |n| format!("{{\"hits_addend\":{}}}", "1".repeat(n)), 4_000_000),
+        ("lists within lists", |n| "[".repeat(n), 4_000_000),
+        ("lists within lists of descriptors", |n| around(&"[".repeat(n)), 4_000_000),
+        ("objects within objects", |n| "{\"descriptors\":[".repeat(n), 200_000),
+        ("an unfinished text", |n| format!("{{\"domain\":\"{}", "x".repeat(n)), 4_000_000),
+        (
+            "a text and then nonsense",
+            |n| format!("{{\"domain\":\"\\t{}\",\"x\":1}}", "x".repeat(n)),
+            4_000_000,
+        ),
+    ];
+    for (what, body, count) in kinds {
         let server = Server::start(RULES);
-        for body in ["{}", "{\"domain\":\"d\",\"descriptors\":[{}]}"] {
-            http1::post(server.ports.http, "/json", body);
-        }
+        http1::post(server.ports.http, "/json", &body(100));
+        let text = body(count);
         let grown = growth(&server.process, || {
-            let answer = http1::post(server.ports.http, "/json", &body);
-            assert_eq!(answer.status, code, "{what}: {}", answer.text());
-            if code == 400 {
-                assert!(answer.text().len() < 300, "{what}: {}", answer.text());
-            }
+            let answer = http1::post(server.ports.http, "/json", &text);
+            let accepted = matches!((what, count), ("descriptors", ..=128) | ("entries", ..=64));
+            assert_eq!(answer.status, if accepted { 200 } else { 400 }, "{what}: {}", answer.text());
+            assert!(accepted || answer.text().len() < 300, "{what}: {}", answer.text());
         });
-        is_small(&what, body.len(), grown);
+        is_small(&format!("{count} {what}"), text.len(), grown);
     }
 }
 
 #[test]
 fn a_rules_file_of_many_empty_values() {
-    let around = |items: &str| format!("domain: d\ndescriptors: [{items}]\n");
-    let merging = format!(
-        "x: &m {{{}}}\ndomain: d\ndescriptors:\n{}",
-        (0..1_000).map(|n| format!("k{n}: v")).collect::<Vec<_>>().join(","),
-        "- {<<: *m}\n".repeat(50_000)
-    );
-    let wide = format!("a: &a [{}]\nb: [{}]\n", "x,".repeat(1_000), "*a,".repeat(2_000));
-    for (name, text, message) in [
-        ("empty.yaml", around(&"{},".repeat(1_000_000)), "RULES_MAX_VALUES"),
-        ("texts.yaml", around(&"a,".repeat(1_500_000)), "RULES_MAX_VALUES"),
-        ("merging.yaml", merging, "without measure"),
-        ("wide.yaml", wide, "without measure"),
-        ("deep.yaml", around(&"[".repeat(1_000_000)), "nested more than"),
-        ("colons.yaml", around(&"a:,".repeat(1_000_000)), "colons before commas"),
-        ("name.yaml", format!("domain: d\n\"{}\": 1\n", "x".repeat(4_000_000)), "name.yaml"),
-    ] {
+    fn around(items: &str) -> String {
+        format!("domain: d\ndescriptors: [{items}]\n")
+    }
+    fn pairs(count: usize) -> String {
+        (0..count).map(|n| format!("k{n}: v")).collect::<Vec<_>>().join(",")
+    }
+    let merging: fn(usize) -> String =
+        |n| format!("x: &m {{{}}}\ndomain: d\ndescriptors:\n{}", pairs(n / 50), "- {<<: *m}\n".repeat(n));
+    let wide: fn(usize) -> String = |n| format!("a: &a [{}]\nb: [{}]\n", "x,".repeat(n / 2), "*a,".repeat(n));
+    let kinds: [(Kind, &str); 7] = [
+        (("empty", |n| around(&"{},".repeat(n)), 1_000_000), "RULES_MAX_VALUES"),
+        (("texts", |n| around(&"a,".repeat(n)), 1_500_000), "RULES_MAX_VALUES"),
+        (("merging", merging, 50_000), "without measure"),
+        (("wide", wide, 2_000), "without measure"),
+        (("deep", |n| around(&"[".repeat(n)), 1_000_000), "nested more than"),
+        (("colons", |n| around(&"a:,".repeat(n)), 1_000_000), "colons before commas"),
+        (("name", |n| format!("domain: d\n\"{}\": 1\n", "x".repeat(n)), 4_000_000), "xxx"),
+    ];
+    for ((name, text, count), message) in kinds {
         let server = Server::start(RULES);
         server.wait_for_rule("d.k:");
-        server.write("small.yaml", "domain: d\ndescriptors: [{}, {<<: 1}]\n");
-        server.wait_for_log(&["small.yaml"]);
-        std::fs::remove_file(server.rules_dir().join("small.yaml")).unwrap();
+        let small = format!("small-{name}.yaml");
+        server.write(&small, &text(100));
+        server.wait_for_log(&[&small]);
+        std::fs::remove_file(server.rules_dir().join(&small)).unwrap();
+        let text = text(count);
         let grown = growth(&server.process, || {
-            server.write(name, &text);
-            server.wait_for_log(&[name, message]);
+            server.write(&format!("{name}.yaml"), &text);
+            server.wait_for_log(&[&format!("/{name}.yaml"), message]);
         });
-        is_small(name, text.len(), grown);
+        // The scanner of YAML copies a text into a buffer that doubles as it grows.
+        let size = if name == "name" { text.len() * 3 / 2 } else { text.len() };
+        is_small(name, size, grown);
         let log = server.process.log();
         assert!(log.lines().all(|line| line.len() < 2_000), "a line of the log is long");
     }

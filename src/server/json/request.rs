@@ -42,10 +42,36 @@ struct Descriptor<'a> {
 /// # Errors
 /// When the text is no such request; the error says where.
 pub(super) fn read(body: &[u8], bounds: Bounds) -> Result<Request<'_>, String> {
+    if let Some(name) = long_name(body) {
+        return Err(cut_display(format_args!("unrecognized field name '{}'", String::from_utf8_lossy(name))));
+    }
     let mut json = serde_json::Deserializer::from_slice(body);
     let request =
         Seed(RequestPart(bounds)).deserialize(&mut json).and_then(|request| json.end().map(|()| request));
     request.map_err(cut_display)
+}
+
+/// The longest name of a field has 17 letters, each of which may be written as an escape of six.
+const LONGEST_NAME: usize = 17 * 6;
+
+/// The beginning of a name that is longer than any field's. It is looked for before anything is read: `serde_json`
+/// copies a name with escapes into a buffer that doubles as it grows.
+fn long_name(body: &[u8]) -> Option<&[u8]> {
+    let mut rest = body;
+    loop {
+        let start = rest.iter().position(|byte| *byte == b'"')?;
+        let text = rest.get(start.checked_add(1)?..)?;
+        let mut escaped = false;
+        let end = text.iter().position(|byte| {
+            let ends = *byte == b'"' && !escaped;
+            escaped = *byte == b'\\' && !escaped;
+            ends
+        })?;
+        rest = text.get(end.checked_add(1)?..)?;
+        if end > LONGEST_NAME && rest.trim_ascii_start().first() == Some(&b':') {
+            return text.get(..LONGEST_NAME);
+        }
+    }
 }
 
 impl Request<'_> {
