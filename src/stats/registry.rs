@@ -133,7 +133,7 @@ impl Registry {
             let sums = totals.entry(Labels::of(stats.full_key())).or_default();
             sums.is_of_rules |= !stats.is_of_caller();
             for (sum, count) in sums.counts.iter_mut().zip(counts) {
-                *sum = sum.wrapping_add(count);
+                *sum = sum.saturating_add(count);
             }
         });
         totals

@@ -9,6 +9,7 @@ use super::{
     RedisStore,
     backend::{Awaited, Lane},
     bundle::{self, Bundle, Guard, Guarded, Judge, Outcome},
+    name::name,
     pool::Pool,
     topology::slots,
 };
@@ -73,7 +74,7 @@ impl RedisStore {
     pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
         if let Some(OneStep { pool, lane }) = self.one_step(batch)? {
             let guarded = batch.checks().iter().map(|check| Guarded {
-                key: batch.key(check),
+                key: name(batch, check),
                 by: guard(pool, check),
                 hits: check.hits,
             });
@@ -95,14 +96,14 @@ impl RedisStore {
     /// The lane that can count all checks in one step.
     fn one_step(&self, batch: &Batch<'_>) -> Result<Option<OneStep<'_>>, StoreError> {
         let Some(first) = batch.checks().first() else { return Ok(None) };
-        let (pool, key) = (self.pool(first), batch.key(first));
+        let (pool, key) = (self.pool(first), name(batch, first));
         let together = |check: &Check<'_>| {
             Arc::ptr_eq(self.pool(check), pool)
                 && (!pool.is_cluster()
-                    || slots::slot(batch.key(check).as_bytes()) == slots::slot(key.as_bytes()))
+                    || slots::slot(name(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
         };
         if batch.checks().iter().all(together) {
-            Ok(Some(OneStep { pool, lane: pool.lane(key)? }))
+            Ok(Some(OneStep { pool, lane: pool.lane(&key)? }))
         } else {
             Ok(None)
         }
@@ -123,7 +124,7 @@ impl RedisStore {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
         for (place, check) in batch.checks().iter().enumerate() {
             let pool = self.pool(check);
-            let lane = pool.lane(batch.key(check))?;
+            let lane = pool.lane(&name(batch, check))?;
             match groups.iter_mut().find(|group| Arc::ptr_eq(&group.lane, &lane)) {
                 Some(group) => group.checks.push(place),
                 None => groups.push(Group { pool, lane, checks: SmallVec::from_slice(&[place]) }),
@@ -211,7 +212,7 @@ impl RedisStore {
                 pool.backend().topology.doubt();
                 let _ = timeout_at(deadline, changes.changed()).await;
             }
-            pool.lane(batch.key(check))?
+            pool.lane(&name(batch, check))?
         };
         let asking = ask && to.as_ref() == Some(lane.address());
         let answer = lane.ask(1, |bundle| {
@@ -257,7 +258,7 @@ fn add(
     now: Time,
 ) {
     let check = &batch.checks()[place];
-    let key = batch.key(check);
+    let key = &*name(batch, check);
     let (seen, hits) = (&pool.backend().seen, hits(place, check));
     let id = seen.id(key);
     match (Judge::new(check.limit.algorithm, || seen.slack()), hits) {
