@@ -88,11 +88,11 @@ fn a_callers_series_appears_with_its_first_value() {
     };
     let v = ["v".to_owned()];
     ask(&client, "d", &v);
-    names(&["near_limit", "total_hits"]);
+    names(&["near_limit", "total_hits", "within_limit"]);
     ask(&client, "d", &v);
-    names(&["near_limit", "over_limit", "total_hits"]);
+    names(&["near_limit", "over_limit", "total_hits", "within_limit"]);
     ask(&client, "d", &v);
-    names(&["near_limit", "over_limit", "over_limit_with_local_cache", "total_hits"]);
+    names(&["near_limit", "over_limit", "over_limit_with_local_cache", "total_hits", "within_limit"]);
 }
 
 #[test]
