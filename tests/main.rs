@@ -67,6 +67,8 @@ mod start;
 mod supply_chain;
 // Clients that are silent, slow or many lock nobody out.
 mod slow_clients;
+// Series that callers' values make.
+mod series;
 // Who is sent statistics, and by which names they are shown.
 mod statsd;
 

@@ -250,7 +250,7 @@ impl Limiter {
     fn unknown_domain(&self, request: &Request<'_>, now: Time) -> Answer {
         let plan: Plan<'_> = request.descriptors.iter().map(|_| Planned::NoLimit).collect();
         for _ in &plan {
-            self.stats.domain_not_found(request.domain);
+            self.stats.domain_not_found(request.domain, now);
         }
         conclude::conclude(request, &plan, &Batch::default(), &self.policy, &self.stats, now)
     }

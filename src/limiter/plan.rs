@@ -176,7 +176,7 @@ fn checks<'r>(
 ) -> Limited<'r> {
     let descriptor = &request.descriptors[at];
     let hits = request.hits(descriptor);
-    let stats = handle(request, at, met, served, batch.keys(), context.stats);
+    let stats = handle(request, at, met, served, batch.keys(), context);
     stats.add(RuleCounter::TotalHits, hits.taken());
     let held = limits.map(|limit| {
         let start = batch.keys().len();
@@ -214,7 +214,7 @@ fn handle<'r>(
     met: &Met<'r>,
     served: &'r Served,
     scratch: &mut String,
-    stats: &Stats,
+    context: &Context<'_>,
 ) -> Handle<'r> {
     let entries = &request.descriptors[at].entries;
     let start = scratch.len();
@@ -238,7 +238,7 @@ fn handle<'r>(
             }
         }
     }
-    let found = stats.dynamic(request.domain, &scratch[start..]);
+    let found = context.stats.dynamic(request.domain, &scratch[start..], context.now);
     scratch.truncate(start);
     Handle::LookedUp(found)
 }

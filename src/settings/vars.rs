@@ -245,8 +245,8 @@ variables! {
             labels; a missing one changes nothing.";
         PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS = "false", "Response times are in milliseconds, though the name \
             says seconds; not with a file of one's own.";
-        METRICS_MAX_SERIES = "10000", "Names that requests make for metrics (`detailed_metric`, \
-            `value_to_metric`, limits brought along), of six series each; what comes after is counted under one name a domain.";
+        METRICS_MAX_SERIES = "10000", "Series that the values of requests make (`detailed_metric`, `value_to_metric`, \
+            limits brought along, unknown domains), over all metrics. Further ones are counted in `__overflow__`, one name a domain.";
         DISABLE_STATS = "false", "Turns metrics and sinks off, whatever the others say.";
         USE_STATSD = "true", "Sends statistics to statsd. When it is not set, not if `USE_PROMETHEUS` or \
             `USE_DOG_STATSD` is set to true, and it is no trouble if nobody listens.";

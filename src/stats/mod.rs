@@ -11,13 +11,15 @@
 //! # What bounds the number of series
 //!
 //! * The rules of the files always have series of their own: their operator bounds them.
-//! * Names made from requests (`detailed_metric`, `value_to_metric`, a limit that the request brings
-//!   along) have room for [`StatsOptions::max_series`]. First come, first kept: were a series dropped
-//!   for a newer one, a caller who invents values could drop those that are watched, and a counter that
-//!   comes back at zero looks like a restart. A name without room, or one longer than a kilobyte,
-//!   counts in the series `__overflow__` of its domain, and in `tollgate_metrics_series_overflow_total`.
-//! * Domains that no rules know have as much room again, counted by themselves: invented domains shall
-//!   not take the room of the metrics that somebody asked for. The rest counts as `__overflow__`.
+//! * Names made from requests (`detailed_metric`, `value_to_metric`, a limit that the request brings along),
+//!   and domains that no rules know, have room for [`StatsOptions::max_series`] series together, of which
+//!   invented domains get a tenth at most. A series takes room with its first hit and is shown from then on.
+//!   First come, first kept: were a series dropped for a newer one, a caller who invents values could drop
+//!   those that are watched. But when there is no room, names that nobody used for an hour are given up. What
+//!   finds no room counts in the series `__overflow__` of its domain, and in
+//!   `tollgate_metrics_series_overflow_total`.
+//! * Such a name has at most 200 bytes behind its domain. A longer one ends in `~` and a hash of the whole, so
+//!   that two of them are never one series.
 //! * A rule that vanishes with a reload keeps its counts, and finds them again when it comes back. Only
 //!   when more rules have come than there were at the last look, and than `max_series`, are vanished ones
 //!   forgotten: never one that something could still count on, and never part of a series whose other
@@ -35,6 +37,7 @@ mod names;
 mod page;
 mod prometheus;
 mod registry;
+mod room;
 mod rule;
 mod service;
 pub mod shard;
@@ -45,7 +48,8 @@ mod unknown_domains;
 
 use std::{fmt, sync::Arc};
 
-use self::{mapper::Mapped, registry::Registry, unknown_domains::UnknownDomains};
+use self::{mapper::Mapped, registry::Registry, room::Room, unknown_domains::UnknownDomains};
+use crate::clock::Time;
 
 pub use self::{
     gauges::{Gauges, LocalCacheGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges},
@@ -60,15 +64,15 @@ pub use self::{
 /// The key, or the domain, under which everything is counted that found no room.
 const OVERFLOW: &str = "__overflow__";
 
-/// The room for names made from requests, unless the operator says otherwise. Each has six series, so
-/// they make a page of 60,000 samples and 7 MB, from counters of 6 MB on two cores: as much as one
-/// target may ask of a Prometheus that comes by every few seconds. Who wants more should decide to.
+/// The room for series made from requests, unless the operator says otherwise: of names as long as they may
+/// be, a page of 3 MB. A name has two series from its first hit on, and four or five when it goes over its
+/// limit.
 pub const DEFAULT_MAX_SERIES: usize = 10_000;
 
 /// How statistics are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StatsOptions {
-    /// How many names made from requests have series of their own (`METRICS_MAX_SERIES`).
+    /// How many series may be made from requests (`METRICS_MAX_SERIES`).
     pub max_series: usize,
     /// How far counters are spread, so that workers don't wait for each other.
     pub shards: ShardCount,
@@ -101,6 +105,8 @@ impl Default for Exposition {
 
 /// All statistics of one service. Shared by all its rooms.
 pub struct Stats {
+    /// For all series that callers make.
+    room: Arc<Room>,
     registry: Registry,
     unknown_domains: UnknownDomains,
     service: ServiceStats,
@@ -113,9 +119,11 @@ impl Stats {
     /// Statistics of a service that starts now.
     #[must_use]
     pub fn new(options: StatsOptions) -> Self {
+        let room = Room::new(options.max_series);
         Self {
-            registry: Registry::new(options),
-            unknown_domains: UnknownDomains::new(options),
+            registry: Registry::new(room.clone(), options.shards),
+            unknown_domains: UnknownDomains::new(&room, options.shards),
+            room,
             service: ServiceStats::new(options.shards),
             exposition: Exposition::default(),
             #[cfg(target_os = "linux")]
@@ -139,13 +147,25 @@ impl Stats {
     /// The counters by a full key made from a request. When it is new and finds no room, those of what
     /// overflows in `domain`, which must be a domain of the rules. A known key costs one look-up.
     #[must_use]
-    pub fn dynamic(&self, domain: &str, full_key: &str) -> Arc<RuleStats> {
-        self.registry.dynamic(domain, full_key)
+    pub fn dynamic(&self, domain: &str, full_key: &str, now: Time) -> Arc<RuleStats> {
+        self.registry.dynamic(domain, full_key, now)
     }
 
     /// Counts a request for a domain that has no rules.
-    pub fn domain_not_found(&self, domain: &str) {
-        self.unknown_domains.count(domain);
+    pub fn domain_not_found(&self, domain: &str, now: Time) {
+        self.unknown_domains.count(domain, now);
+    }
+
+    /// Gives up series of callers that nobody touched for an hour, if others found no room. To be called every
+    /// now and then.
+    pub fn maintain(&self, now: Time) {
+        let is_due = self.room.is_search_due(now);
+        if is_due {
+            self.registry.make_room(now);
+        }
+        if self.unknown_domains.room().is_search_due(now) || is_due {
+            self.unknown_domains.make_room(now);
+        }
     }
 
     /// The counters of the service as a whole.

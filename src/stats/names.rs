@@ -209,11 +209,11 @@ metrics! {
     STORE_EXPIRED: Counter "tollgate_store_expired_total" []
         "Counters given back because their time was over.";
     SERIES: Gauge "tollgate_metrics_series" []
-        "Names made from requests that have series of their own.";
+        "Series that callers' values have made: of their names, and of domains that no rules know.";
     SERIES_MAX: Gauge "tollgate_metrics_series_max" []
-        "How many names made from requests may have series of their own (METRICS_MAX_SERIES).";
+        "How many series callers' values may make (METRICS_MAX_SERIES).";
     SERIES_OVERFLOW: Counter "tollgate_metrics_series_overflow_total" ["domain"]
-        "How often a name found no room and was counted in its domain's series __overflow__ instead.";
+        "How often a name or a series found no room and was counted in its domain's series __overflow__ instead.";
 }
 
 /// What the `prometheus` crate's collector tells of the process, where there is a `/proc` to read.

@@ -78,16 +78,21 @@ pub(super) const fn metric(counter: RuleCounter) -> Metric {
     }
 }
 
-/// The six metrics of the rules. Their labels are the same, so they are made once.
+/// The six metrics of the rules.
 fn rules(page: &mut Page, stats: &Stats) {
     let totals = stats.registry.totals();
     let mut family = family(&names::TOTAL_HITS);
-    family.set_metric(totals.keys().map(rule_sample).collect());
     for counter in RuleCounter::ALL {
         describe(&mut family, &metric(counter));
-        for (sample, (labels, counts)) in family.mut_metric().iter_mut().zip(&totals) {
-            count(sample, shown(counter, labels, counts));
-        }
+        let values = totals.iter().map(|(labels, sums)| (labels, sums, shown(counter, labels, &sums.counts)));
+        // A series of a caller's value comes with the first thing that it has to show.
+        let values = values.filter(|(_, sums, value)| sums.is_of_rules || *value > 0);
+        let sample = |(labels, _, value)| {
+            let mut sample = rule_sample(labels);
+            count(&mut sample, value);
+            sample
+        };
+        family.set_metric(values.map(sample).collect());
         page.family(&family);
     }
 }
@@ -272,9 +277,8 @@ fn store(page: &mut Page, store: &StoreGauges) {
 }
 
 fn series(page: &mut Page, stats: &Stats) {
-    let (taken, max) = stats.registry.room();
-    page.value(&names::SERIES, taken as u64);
-    page.value(&names::SERIES_MAX, max as u64);
+    page.value(&names::SERIES, stats.room.taken() as u64);
+    page.value(&names::SERIES_MAX, stats.room.max() as u64);
     let refused = stats.registry.refused();
     page.values(&names::SERIES_OVERFLOW, refused.iter().map(|(domain, n)| ([domain.as_str()], *n)));
 }

@@ -9,13 +9,15 @@ use std::{
 };
 
 use super::{
-    OVERFLOW, StatsOptions,
-    bounded::{Bounded, totals},
+    OVERFLOW,
+    bounded::{Bounded, Placed, totals},
     directory::Named,
     labels::Labels,
-    rule::{Origin, RuleCounter, RuleStats},
+    room::{Place, Room, cut},
+    rule::{Caller, Overflow, RuleCounter, RuleStats},
     shard::{Counter, ShardCount},
 };
+use crate::clock::Time;
 
 /// Domains that have an overflow series of their own. The domains are those of the rules, so few; the
 /// bound is for a service whose rules have come and gone for a year.
@@ -25,9 +27,9 @@ const OVERFLOWING_DOMAINS: usize = 1_000;
 #[derive(Debug)]
 pub(super) struct Registry {
     stats: Bounded<RuleStats>,
-    overflows: Bounded<Overflow>,
+    overflows: Bounded<OverflowEntry>,
     /// Stands in for domains beyond [`OVERFLOWING_DOMAINS`].
-    last_overflow: Overflow,
+    last_overflow: OverflowEntry,
     /// Names made for rules and not forgotten yet.
     rules: AtomicUsize,
     /// The number of them at which it is worth looking for rules that have vanished.
@@ -35,25 +37,32 @@ pub(super) struct Registry {
     shards: ShardCount,
 }
 
-/// Where the hits of a domain go whose names found no room.
+/// The overflow of a domain, by the domain's name.
 #[derive(Debug)]
-struct Overflow {
-    domain: Box<str>,
-    stats: Arc<RuleStats>,
-    /// How often a name found no room.
-    refused: Counter,
+struct OverflowEntry {
+    overflow: Arc<Overflow>,
+    place: Option<Place>,
+}
+
+/// What one series shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Sums {
+    /// The sums of all names that share its labels.
+    pub(super) counts: [u64; RuleCounter::ALL.len()],
+    /// One of the names is of the rules: then all series are shown once one is; else those that are not zero.
+    pub(super) is_of_rules: bool,
 }
 
 impl Registry {
-    pub(super) fn new(options: StatsOptions) -> Self {
-        let StatsOptions { max_series, shards } = options;
-        let stats = Bounded::new(max_series);
+    pub(super) fn new(room: Arc<Room>, shards: ShardCount) -> Self {
+        let forget_at = AtomicUsize::new(room.max());
+        let stats = Bounded::new(room);
         Self {
-            last_overflow: Overflow::new(OVERFLOW, &stats, shards),
+            last_overflow: OverflowEntry::new(OVERFLOW, None, &stats, shards),
             stats,
-            overflows: Bounded::new(OVERFLOWING_DOMAINS),
+            overflows: Bounded::new(Room::new(OVERFLOWING_DOMAINS)),
             rules: AtomicUsize::new(0),
-            forget_at: AtomicUsize::new(max_series),
+            forget_at,
             shards,
         }
     }
@@ -62,7 +71,7 @@ impl Registry {
         self.stats.names().get(full_key).unwrap_or_else(|| {
             let make = || {
                 self.rules.fetch_add(1, Relaxed);
-                RuleStats::new(full_key, Origin::Rules, self.shards)
+                RuleStats::of_rules(full_key, self.shards)
             };
             let stats = self.stats.names().get_or_make(full_key, make);
             if self.rules.load(Relaxed) > self.forget_at.load(Relaxed) {
@@ -72,74 +81,98 @@ impl Registry {
         })
     }
 
-    pub(super) fn dynamic(&self, domain: &str, full_key: &str) -> Arc<RuleStats> {
-        let make = || RuleStats::new(full_key, Origin::Request, self.shards);
-        self.stats.admit(full_key, make).unwrap_or_else(|| self.overflow(domain))
+    pub(super) fn dynamic(&self, domain: &str, full_key: &str, now: Time) -> Arc<RuleStats> {
+        let rest = full_key.strip_prefix(domain).and_then(|rest| rest.strip_prefix('.'));
+        match rest.map(cut) {
+            Some(std::borrow::Cow::Owned(rest)) => self.bounded(domain, &[domain, ".", &rest].concat(), now),
+            _ => self.bounded(domain, full_key, now),
+        }
     }
 
-    fn overflow(&self, domain: &str) -> Arc<RuleStats> {
-        let own = self.overflows.admit(domain, || Overflow::new(domain, &self.stats, self.shards));
-        let overflow = own.as_deref().unwrap_or(&self.last_overflow);
-        overflow.refused.increment();
-        Arc::clone(&overflow.stats)
+    fn bounded(&self, domain: &str, name: &str, now: Time) -> Arc<RuleStats> {
+        self.stats.touch(name, now).unwrap_or_else(|| {
+            let overflow = self.overflow(domain, now);
+            let of_caller = |place| {
+                let caller = Caller { place, overflow: overflow.clone() };
+                RuleStats::of_caller(name, caller, self.shards)
+            };
+            self.stats.admit(name, now, of_caller).unwrap_or_else(|| {
+                overflow.refused.increment();
+                overflow.stats.clone()
+            })
+        })
     }
 
-    /// Forgets rules that are gone, series by series: what rules with the same labels have counted is
-    /// one sum, which must not shrink while one of them lives.
+    fn overflow(&self, domain: &str, now: Time) -> Arc<Overflow> {
+        let make = |place| OverflowEntry::new(domain, Some(place), &self.stats, self.shards);
+        let own = self.overflows.admit(domain, now, make);
+        own.as_deref().unwrap_or(&self.last_overflow).overflow.clone()
+    }
+
+    /// Gives up names of callers that nobody used for an hour. Series by series: what
+    /// names with the same labels have counted is one sum, which must not shrink while one of them is in use.
+    pub(super) fn make_room(&self, now: Time) {
+        self.stats.make_room(now, RuleStats::series);
+    }
+
+    /// Forgets rules that are gone, series by series like [`make_room`](Self::make_room).
     fn forget_vanished(&self) {
-        let from_request = |stats: &RuleStats| stats.origin() == Origin::Request;
-        let left = self.stats.names().forget_unheld(|stats| Labels::of(stats.full_key()), from_request);
-        let rules = left.saturating_sub(self.stats.admitted());
+        let left = self.stats.names().forget_unheld(RuleStats::series, RuleStats::is_of_caller);
+        let mut callers = 0_usize;
+        self.stats.names().for_each(|stats| callers = callers.saturating_add(stats.is_of_caller().into()));
+        let rules = left.saturating_sub(callers);
         self.rules.store(rules, Relaxed);
         // Looking again only when as many have come as were left makes a look cost nothing per rule.
-        self.forget_at.store(rules + rules.max(self.stats.max()), Relaxed);
+        self.forget_at.store(rules.saturating_add(rules.max(self.stats.room().max())), Relaxed);
     }
 
     /// The counts of each series that has any, in the order of its labels.
-    pub(super) fn totals(&self) -> BTreeMap<Labels, [u64; RuleCounter::ALL.len()]> {
-        let mut totals = BTreeMap::<_, [u64; RuleCounter::ALL.len()]>::new();
-        self.for_each(|full_key, counts| {
-            let sums = totals.entry(Labels::of(full_key)).or_default();
-            for (sum, count) in sums.iter_mut().zip(counts) {
+    pub(super) fn totals(&self) -> BTreeMap<Labels, Sums> {
+        let mut totals = BTreeMap::<_, Sums>::new();
+        self.for_each(|stats, counts| {
+            let sums = totals.entry(Labels::of(stats.full_key())).or_default();
+            sums.is_of_rules |= !stats.is_of_caller();
+            for (sum, count) in sums.counts.iter_mut().zip(counts) {
                 *sum = sum.saturating_add(count);
             }
         });
         totals
     }
 
-    /// Shows the full key and the counts of every rule that has any. Rules are not forgotten meanwhile, so
-    /// `show` is not to wait for anybody.
-    pub(super) fn for_each(&self, mut show: impl FnMut(&str, [u64; RuleCounter::ALL.len()])) {
+    /// Shows the counts of every name that has any. Names are not forgotten meanwhile, so `show` is not to
+    /// wait for anybody.
+    pub(super) fn for_each(&self, mut show: impl FnMut(&RuleStats, [u64; RuleCounter::ALL.len()])) {
         self.stats.names().for_each(|stats| {
             if let Some(counts) = stats.counts() {
-                show(stats.full_key(), counts);
+                show(stats, counts);
             }
         });
     }
 
     /// How often names of each domain found no room.
     pub(super) fn refused(&self) -> BTreeMap<String, u64> {
-        totals(&self.overflows, &self.last_overflow, |overflow| overflow.refused.get())
-    }
-
-    /// Names made from requests that have counters of their own, and how many may have.
-    pub(super) fn room(&self) -> (usize, usize) {
-        (self.stats.admitted(), self.stats.max())
+        totals(&self.overflows, &self.last_overflow, |entry| entry.overflow.refused.get())
     }
 }
 
-impl Overflow {
-    fn new(domain: &str, all: &Bounded<RuleStats>, shards: ShardCount) -> Self {
+impl OverflowEntry {
+    fn new(domain: &str, place: Option<Place>, all: &Bounded<RuleStats>, shards: ShardCount) -> Self {
         let full_key = format!("{domain}.{OVERFLOW}");
-        let make = || RuleStats::new(&full_key, Origin::Rules, shards);
-        let stats = all.names().get_or_make(&full_key, make);
-        Self { domain: domain.into(), stats, refused: Counter::new(shards) }
+        let stats = all.names().get_or_make(&full_key, || RuleStats::of_rules(&full_key, shards));
+        let overflow = Overflow { domain: domain.into(), stats, refused: Counter::new(shards) };
+        Self { overflow: Arc::new(overflow), place }
     }
 }
 
-impl Named for Overflow {
+impl Named for OverflowEntry {
     fn name(&self) -> &str {
-        &self.domain
+        &self.overflow.domain
+    }
+}
+
+impl Placed for OverflowEntry {
+    fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
     }
 }
 
@@ -147,8 +180,10 @@ impl Named for Overflow {
 mod tests {
     use super::*;
 
+    const NOW: Time = Time::from_seconds(1_000_000);
+
     fn registry(max_series: usize) -> Registry {
-        Registry::new(StatsOptions { max_series, shards: ShardCount::for_workers(2) })
+        Registry::new(Room::new(max_series), ShardCount::for_workers(2))
     }
 
     fn hit(stats: &RuleStats, n: u64) {
@@ -156,7 +191,7 @@ mod tests {
     }
 
     fn total(registry: &Registry, full_key: &str) -> Option<u64> {
-        registry.totals().get(&Labels::of(full_key)).map(|counts| counts[0])
+        registry.totals().get(&Labels::of(full_key)).map(|sums| sums.counts[0])
     }
 
     #[test]
@@ -164,15 +199,15 @@ mod tests {
         let registry = registry(10);
         let rule = registry.rule("d.k");
         assert!(Arc::ptr_eq(&rule, &registry.rule("d.k")));
-        assert!(Arc::ptr_eq(&rule, &registry.dynamic("d", "d.k")));
-        assert_eq!(registry.room(), (0, 10));
+        assert!(Arc::ptr_eq(&rule, &registry.dynamic("d", "d.k", NOW)));
+        assert_eq!(registry.stats.room().taken(), 0);
     }
 
     #[test]
     fn names_beyond_the_bound_land_in_one_series_for_each_domain() {
         let registry = registry(1);
         for (domain, full_key) in [("d", "d.a"), ("d", "d.b"), ("d", "d.c"), ("e", "e.a"), ("d", "d.a")] {
-            hit(&registry.dynamic(domain, full_key), 1);
+            hit(&registry.dynamic(domain, full_key, NOW), 1);
         }
         let found = ["d.a", "d.b", "d.__overflow__", "e.__overflow__"].map(|key| total(&registry, key));
         assert_eq!(found, [Some(2), None, Some(2), Some(1)]);
@@ -183,7 +218,7 @@ mod tests {
     fn overflow_series_are_bounded_as_well() {
         let registry = registry(0);
         for n in 0..OVERFLOWING_DOMAINS + 5 {
-            hit(&registry.dynamic(&n.to_string(), &format!("{n}.k")), 1);
+            hit(&registry.dynamic(&n.to_string(), &format!("{n}.k"), NOW), 1);
         }
         assert_eq!(registry.totals().len(), OVERFLOWING_DOMAINS + 1);
         assert_eq!(total(&registry, "__overflow__.__overflow__"), Some(5));
@@ -192,7 +227,7 @@ mod tests {
     #[test]
     fn rules_find_room_when_requests_have_taken_all_of_it() {
         let registry = registry(1);
-        registry.dynamic("d", "d.a");
+        let _ = registry.dynamic("d", "d.a", NOW);
         hit(&registry.rule("d.rule"), 3);
         assert_eq!(total(&registry, "d.rule"), Some(3));
     }
@@ -214,8 +249,8 @@ mod tests {
         let living = registry.rule("d.living.x.1");
         hit(&living, 1);
         hit(&registry.rule("d.living.x.2"), 2);
-        hit(&registry.dynamic("d", "d.request"), 4);
-        hit(&registry.dynamic("d", "d.overflow"), 8);
+        hit(&registry.dynamic("d", "d.request", NOW), 4);
+        hit(&registry.dynamic("d", "d.overflow", NOW), 8);
         for n in 0..200 {
             hit(&registry.rule(&format!("d.gone{n}")), 1);
         }
@@ -223,5 +258,67 @@ mod tests {
         let kept = ["d.living.x", "d.request", "d.overflow"].map(|key| total(&registry, key));
         assert_eq!(kept, [Some(3), Some(4), Some(8)]);
         assert!(Arc::ptr_eq(&living, &registry.rule("d.living.x.1")));
+    }
+
+    #[test]
+    fn every_series_of_a_caller_takes_room_and_what_finds_none_overflows() {
+        let registry = registry(3);
+        let name = registry.dynamic("d", "d.a", NOW);
+        let room = || registry.stats.room().taken();
+        assert_eq!(room(), 1, "a name takes room before it has counted");
+        for (counter, taken) in [
+            (RuleCounter::TotalHits, 1),
+            (RuleCounter::OverLimit, 2),
+            (RuleCounter::OverLimit, 2),
+            (RuleCounter::NearLimit, 3),
+        ] {
+            name.add(counter, 1);
+            assert_eq!(room(), taken, "{counter:?}");
+        }
+        name.add(RuleCounter::WithinLimit, 0);
+        assert!(registry.refused().is_empty(), "nothing takes no room");
+        name.add(RuleCounter::WithinLimit, 5);
+        assert_eq!((room(), registry.refused()), (3, [("d".to_owned(), 1)].into()));
+        let totals = registry.totals();
+        let counts = |key: &str| totals[&Labels::of(key)].counts;
+        assert_eq!((counts("d.a"), counts("d.__overflow__")), ([1, 2, 1, 0, 0, 0], [0, 0, 0, 5, 0, 0]));
+    }
+
+    #[test]
+    fn names_that_nobody_used_for_an_hour_make_room_and_come_back_at_zero() {
+        let registry = registry(4);
+        for (key, n) in [("d.idle", 1), ("d.used.x.1", 2), ("d.used.x.2", 4)] {
+            hit(&registry.dynamic("d", key, NOW), n);
+        }
+        let held = registry.dynamic("d", "d.held", NOW);
+        hit(&held, 8);
+        let later = Time::from_seconds(NOW.seconds() + 3600);
+        hit(&registry.dynamic("d", "d.used.x.2", later), 16);
+        hit(&registry.dynamic("d", "d.new", later), 32);
+        registry.make_room(later);
+        let found =
+            ["d.idle", "d.used.x", "d.held", "d.new", "d.__overflow__"].map(|key| total(&registry, key));
+        assert_eq!(found, [None, Some(22), Some(8), None, Some(32)], "a series goes whole or not at all");
+        hit(&registry.dynamic("d", "d.idle", later), 64);
+        assert_eq!(total(&registry, "d.idle"), Some(64));
+    }
+
+    #[test]
+    fn long_names_are_cut_and_stay_apart() {
+        let registry = registry(100);
+        for length in [198, 199, 200, 1_000_000] {
+            for end in ["a", "é"] {
+                let key = format!("d.{}{end}", "x".repeat(length));
+                hit(&registry.dynamic("d", &key, NOW), 1);
+                hit(&registry.dynamic("d", &key, NOW), 1);
+            }
+        }
+        let totals = registry.totals();
+        assert_eq!(totals.len(), 8, "{totals:?}");
+        for (Labels { key1, .. }, sums) in &totals {
+            assert!((199..=200).contains(&key1.len()) && sums.counts[0] == 2, "{key1}");
+        }
+        let uncut = totals.keys().filter(|labels| !labels.key1.contains('~')).count();
+        assert_eq!(uncut, 3, "up to 200 bytes nothing is cut");
     }
 }

@@ -3,9 +3,21 @@
 //! The limiter adds to them through a handle that it got when the rules were published; the exposition
 //! reads them. What a counter means, and when it counts, is the limiter's to say.
 
+use std::{
+    collections::hash_map::DefaultHasher,
+    hash::{Hash as _, Hasher as _},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
 use super::{
+    bounded::Placed,
     directory::Named,
-    shard::{Cells, ShardCount},
+    labels::Labels,
+    room::Place,
+    shard::{Cells, Counter, ShardCount},
 };
 
 /// What is counted of a rule.
@@ -41,27 +53,61 @@ impl RuleCounter {
 #[derive(Debug)]
 pub struct RuleStats {
     full_key: Box<str>,
-    origin: Origin,
+    /// Tells these counters from others that had the name before.
+    number: u64,
+    /// The same for all that share the labels of their series.
+    series: u64,
+    /// Of a name that a caller's values made.
+    caller: Option<Caller>,
     cells: Cells<{ RuleCounter::ALL.len() }>,
 }
 
-/// Where a name comes from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Origin {
-    /// From the rules, which the operator bounds.
-    Rules,
-    /// From a request, which nobody bounds but we.
-    Request,
+/// What a name that a caller's values made has beside its counters.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) place: Place,
+    /// Counts what finds no room.
+    pub(super) overflow: Arc<Overflow>,
+}
+
+/// Where the hits of a domain go that found no room.
+#[derive(Debug)]
+pub(super) struct Overflow {
+    pub(super) domain: Box<str>,
+    pub(super) stats: Arc<RuleStats>,
+    /// How often a name or a series found no room.
+    pub(super) refused: Counter,
 }
 
 impl RuleStats {
-    pub(super) fn new(full_key: &str, origin: Origin, shards: ShardCount) -> Self {
-        Self { full_key: full_key.into(), origin, cells: Cells::new(shards) }
+    /// Counters by a name of the rules.
+    pub(super) fn of_rules(full_key: &str, shards: ShardCount) -> Self {
+        Self::new(full_key, None, shards)
     }
 
-    /// Adds to one of the counters.
+    /// Counters by a name that a caller's values made.
+    pub(super) fn of_caller(full_key: &str, caller: Caller, shards: ShardCount) -> Self {
+        Self::new(full_key, Some(caller), shards)
+    }
+
+    fn new(full_key: &str, caller: Option<Caller>, shards: ShardCount) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBERS.fetch_add(1, Relaxed);
+        let mut series = DefaultHasher::new();
+        Labels::of(full_key).hash(&mut series);
+        Self { full_key: full_key.into(), number, series: series.finish(), caller, cells: Cells::new(shards) }
+    }
+
+    /// Adds to one of the counters; of a name that a caller's values made, to the overflow of its domain where
+    /// the counter's series finds no room.
     pub fn add(&self, counter: RuleCounter, n: u64) {
-        self.cells.add(counter as usize, n);
+        match &self.caller {
+            Some(caller) if n > 0 && !caller.place.has_series(counter as usize) => {
+                caller.overflow.refused.increment();
+                caller.overflow.stats.add(counter, n);
+            }
+            _ => self.cells.add(counter as usize, n),
+        }
     }
 
     /// What a counter holds.
@@ -76,8 +122,19 @@ impl RuleStats {
         &self.full_key
     }
 
-    pub(super) fn origin(&self) -> Origin {
-        self.origin
+    /// True for a name that a caller's values made.
+    pub(super) fn is_of_caller(&self) -> bool {
+        self.caller.is_some()
+    }
+
+    /// Tells these counters from others that had the name before.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The same number for all that share the labels of their series.
+    pub(super) fn series(&self) -> u64 {
+        self.series
     }
 
     /// All counters in the order of [`RuleCounter::ALL`], unless nothing was counted yet.
@@ -89,6 +146,12 @@ impl RuleStats {
 impl Named for RuleStats {
     fn name(&self) -> &str {
         &self.full_key
+    }
+}
+
+impl Placed for RuleStats {
+    fn place(&self) -> Option<&Place> {
+        self.caller.as_ref().map(|caller| &caller.place)
     }
 }
 
@@ -105,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_rule_that_was_only_looked_at_has_no_counts() {
-        let stats = RuleStats::new("d.k", Origin::Rules, ShardCount::for_workers(2));
+        let stats = RuleStats::of_rules("d.k", ShardCount::for_workers(2));
         stats.add(RuleCounter::TotalHits, 0);
         assert_eq!(stats.counts(), None);
         stats.add(RuleCounter::NearLimit, 7);

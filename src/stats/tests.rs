@@ -11,6 +11,8 @@ use super::*;
 use crate::rules::OnStoreFailure;
 use reading::parse;
 
+const NOW: Time = Time::from_seconds(1_000_000);
+
 fn sample(stats: &Stats, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     parse(&stats.render(&Gauges::default())).get(&(name.to_owned(), labels)).copied()
@@ -89,7 +91,7 @@ fn counts_made_by_four_threads_while_the_page_is_read_are_all_there_in_the_end()
         shard::assign();
         for n in 0..5_000 {
             rule.add(RuleCounter::TotalHits, 1);
-            stats.dynamic("d", &format!("d.k_{}", (n + thread) % 150)).add(RuleCounter::TotalHits, 1);
+            stats.dynamic("d", &format!("d.k_{}", (n + thread) % 150), NOW).add(RuleCounter::TotalHits, 1);
             stats.service().requests(Method::ShouldRateLimit).increment();
         }
     };

@@ -1,13 +1,25 @@
 //! Requests for domains that have no rules. Callers may invent domains, so their number is bounded.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use super::{
-    OVERFLOW, StatsOptions,
-    bounded::{Bounded, totals},
+    OVERFLOW,
+    bounded::{Bounded, Placed, totals},
     directory::Named,
+    room::{Place, Room, cut},
     shard::{Counter, ShardCount},
 };
+use crate::clock::Time;
+
+/// One part in so many of the room for callers' series is for invented domains: they shall not take that of the
+/// metrics that an operator wants.
+const SHARE: usize = 10;
 
 /// The domains that requests name and no rules know.
 #[derive(Debug)]
@@ -21,30 +33,55 @@ pub(super) struct UnknownDomains {
 #[derive(Debug)]
 struct UnknownDomain {
     name: Box<str>,
+    /// Tells this counter from others that had the name before.
+    number: u64,
     requests: Counter,
+    place: Option<Place>,
 }
 
 impl UnknownDomains {
-    pub(super) fn new(options: StatsOptions) -> Self {
-        let StatsOptions { max_series, shards } = options;
-        Self { domains: Bounded::new(max_series), rest: UnknownDomain::new(OVERFLOW, shards), shards }
+    /// They take part of this room.
+    pub(super) fn new(room: &Arc<Room>, shards: ShardCount) -> Self {
+        let room = Room::part(room, room.max().div_ceil(SHARE));
+        Self { domains: Bounded::new(room), rest: UnknownDomain::new(OVERFLOW, None, shards), shards }
     }
 
     /// Counts a request for this domain.
-    pub(super) fn count(&self, domain: &str) {
-        let own = self.domains.admit(domain, || UnknownDomain::new(domain, self.shards));
+    pub(super) fn count(&self, domain: &str, now: Time) {
+        let name = cut(domain);
+        let make = |place| UnknownDomain::new(&name, Some(place), self.shards);
+        let own = self.domains.admit(&name, now, make);
         own.as_deref().unwrap_or(&self.rest).requests.increment();
+    }
+
+    /// Gives up domains that nobody named for an hour.
+    pub(super) fn make_room(&self, now: Time) {
+        self.domains.make_room(now, |domain| domain.number);
+    }
+
+    /// What the domains take part of.
+    pub(super) fn room(&self) -> &Room {
+        self.domains.room()
     }
 
     /// The requests for each.
     pub(super) fn totals(&self) -> BTreeMap<String, u64> {
         totals(&self.domains, &self.rest, |domain| domain.requests.get())
     }
+
+    /// Shows each domain, which of the counters that had its name it has, and its requests.
+    pub(super) fn for_each(&self, mut show: impl FnMut(&str, u64, u64)) {
+        let mut show = |domain: &UnknownDomain| show(&domain.name, domain.number, domain.requests.get());
+        self.domains.names().for_each(&mut show);
+        show(&self.rest);
+    }
 }
 
 impl UnknownDomain {
-    fn new(name: &str, shards: ShardCount) -> Self {
-        Self { name: name.into(), requests: Counter::new(shards) }
+    fn new(name: &str, place: Option<Place>, shards: ShardCount) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBERS.fetch_add(1, Relaxed);
+        Self { name: name.into(), number, requests: Counter::new(shards), place }
     }
 }
 
@@ -54,27 +91,59 @@ impl Named for UnknownDomain {
     }
 }
 
+impl Placed for UnknownDomain {
+    fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const NOW: Time = Time::from_seconds(1_000_000);
+
+    fn domains(max_series: usize) -> UnknownDomains {
+        UnknownDomains::new(&Room::new(max_series), ShardCount::for_workers(1))
+    }
+
+    fn named(expected: &[(&str, u64)]) -> BTreeMap<String, u64> {
+        expected.iter().map(|(domain, n)| ((*domain).to_owned(), *n)).collect()
+    }
+
     #[test]
     fn invented_domains_share_a_count_once_there_are_too_many() {
-        let domains = UnknownDomains::new(StatsOptions { max_series: 2, shards: ShardCount::for_workers(1) });
+        let domains = domains(20);
         for domain in ["a", "b", "c", "d", "a"] {
-            domains.count(domain);
+            domains.count(domain, NOW);
         }
-        let expected = [("__overflow__", 2), ("a", 2), ("b", 1)];
-        assert_eq!(domains.totals(), expected.map(|(domain, n)| (domain.to_owned(), n)).into());
+        assert_eq!(domains.totals(), named(&[("__overflow__", 2), ("a", 2), ("b", 1)]));
+        let later = Time::from_seconds(NOW.seconds() + 3600);
+        domains.count("a", later);
+        domains.make_room(later);
+        domains.count("e", later);
+        assert_eq!(domains.totals(), named(&[("__overflow__", 2), ("a", 3), ("e", 1)]), "b was idle");
     }
 
     #[test]
     fn domains_that_statsd_writes_alike_add_up() {
-        let domains = UnknownDomains::new(StatsOptions::default());
+        let domains = domains(1000);
         for domain in ["a:b", "a|b", "a.b"] {
-            domains.count(domain);
+            domains.count(domain, NOW);
         }
-        let expected = [("a.b", 1), ("a_b", 2)];
-        assert_eq!(domains.totals(), expected.map(|(domain, n)| (domain.to_owned(), n)).into());
+        assert_eq!(domains.totals(), named(&[("a.b", 1), ("a_b", 2)]));
+    }
+
+    #[test]
+    fn long_domains_are_cut_and_stay_apart() {
+        let domains = domains(1000);
+        for end in ["a", "b", "b"] {
+            domains.count(&format!("{}{end}", "é".repeat(1000)), NOW);
+        }
+        let totals = domains.totals();
+        assert!(totals.keys().all(|name| (199..=200).contains(&name.len())), "{totals:?}");
+        let mut counts: Vec<_> = totals.into_values().collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [1, 2]);
     }
 }

@@ -43,10 +43,13 @@ impl Mapped {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut shown = Shown::default();
         let mut names = singles.len();
-        stats.registry.for_each(|full_key, counts| {
+        stats.registry.for_each(|stats, counts| {
             names += 1;
-            for (place, count) in known.rule(&self.mapper, full_key).into_iter().zip(counts) {
-                shown.add(place, count);
+            let places = known.rule(&self.mapper, stats.full_key());
+            for (place, count) in places.into_iter().zip(counts) {
+                if count > 0 || !stats.is_of_caller() {
+                    shown.add(place, count);
+                }
             }
         });
         for single in &singles {

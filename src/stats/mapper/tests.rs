@@ -173,7 +173,7 @@ mappings:
 fn a_file_that_maps_nothing_leaves_the_page_as_it_is() {
     let fill = |stats: &Stats| {
         stats.rule("d.k.x").add(RuleCounter::TotalHits, 7);
-        stats.domain_not_found("nowhere");
+        stats.domain_not_found("nowhere", crate::clock::Time::default());
         stats.service().response_time(Method::ShouldRateLimit).observe(std::time::Duration::from_micros(30));
     };
     let stats = Stats::new(StatsOptions::default());

@@ -73,6 +73,11 @@ impl Link {
         }
     }
 
+    /// True when somebody wants to be told.
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.is_asked_for
+    }
+
     /// True when something can be sent; opens the way if it is time to. The last time it is always time.
     pub(super) fn is_open(&mut self, is_last: bool) -> bool {
         let stale = matches!(self.socket, Some(Socket::Udp(_))) && self.opened.elapsed() > LOOK_UP_AGAIN;

@@ -64,6 +64,7 @@ pub fn start(
             ledger: Ledger::default(),
             link: Link::new(sink.target, sink.is_asked_for),
             dialect: sink.dialect,
+            noted: Instant::now(),
         };
         let run = move || teller.run(interval, &stopped);
         Ok((stop, thread::Builder::new().name("statsd".to_owned()).spawn(run)?))
@@ -95,7 +96,12 @@ struct Teller {
     ledger: Ledger,
     link: Link,
     dialect: Dialect,
+    /// When it was last noted what was counted.
+    noted: Instant,
 }
+
+/// How often is noted what was counted while the sink is away.
+const NOTE_EVERY: Duration = Duration::from_secs(900);
 
 impl Teller {
     fn run(&mut self, interval: Duration, stopped: &Receiver<()>) {
@@ -113,10 +119,20 @@ impl Teller {
         }
     }
 
+    /// Takes note of what a sink that is away is owed: names that nobody uses are given up after an hour.
+    fn note(&mut self) {
+        if self.link.is_asked_for() && self.noted.elapsed() > NOTE_EVERY {
+            self.noted = Instant::now();
+            self.ledger.enter(&self.stats, &(self.state)());
+        }
+    }
+
     fn flush(&mut self, is_last: bool) {
         if !self.link.is_open(is_last) {
+            self.note();
             return;
         }
+        self.noted = Instant::now();
         panics::point("statsd");
         self.ledger.enter(&self.stats, &(self.state)());
         match self.ledger.tell(&mut Outbox::new(&mut self.link, &self.dialect)) {

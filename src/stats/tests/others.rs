@@ -53,8 +53,8 @@ fn pool(kind: StoreKind) -> PoolUsage {
 fn a_full_page_shows_every_documented_metric_and_no_other() {
     let stats = Stats::new(StatsOptions { max_series: 0, ..StatsOptions::default() });
     stats.rule("d.k").add(RuleCounter::TotalHits, 1);
-    let _ = stats.dynamic("d", "d.k_v");
-    stats.domain_not_found("nowhere");
+    let _ = stats.dynamic("d", "d.k_v", Time::default());
+    stats.domain_not_found("nowhere", Time::default());
     let page = stats.render(&all_gauges());
     let head = |kind: &str| -> Vec<(String, String)> {
         let lines = page.lines().filter_map(|line| line.strip_prefix(kind)?.split_once(' '));

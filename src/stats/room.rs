@@ -1,0 +1,181 @@
+//! The room for series that callers' values create: how many there may be, and who takes part of it.
+//!
+//! `bounded` takes a [`Place`] for each name, the name's counters take the rest of their series from it, and
+//! what is dropped gives its series back. When a name was refused, those that nobody touched for [`IDLE`]
+//! are given up.
+
+use std::{
+    borrow::Cow,
+    hash::Hasher as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use siphasher::sip::SipHasher13;
+
+use crate::clock::Time;
+
+/// Series that nobody touched for so many seconds make room for others.
+pub(super) const IDLE: u64 = 3600;
+
+/// Seconds between two searches for idle series. A search visits every name.
+const SEARCH_EVERY: u64 = 10;
+
+/// The longest name that a caller's values make, in bytes and without the domain. No dashboard shows more.
+pub(super) const MAX_NAME_BYTES: usize = 200;
+
+/// How many series there may be.
+#[derive(Debug)]
+pub(super) struct Room {
+    max: usize,
+    taken: AtomicUsize,
+    /// The room that this is a part of.
+    whole: Option<Arc<Room>>,
+    /// A series was refused since the last search.
+    refused: AtomicBool,
+    /// When idle series were last searched for, in seconds since 1970.
+    searched: AtomicU64,
+}
+
+impl Room {
+    /// Room for `max` series.
+    pub(super) fn new(max: usize) -> Arc<Self> {
+        Self::within(None, max)
+    }
+
+    /// Room for `max` series, which take part of the room `whole` too.
+    pub(super) fn part(whole: &Arc<Self>, max: usize) -> Arc<Self> {
+        Self::within(Some(whole.clone()), max)
+    }
+
+    fn within(whole: Option<Arc<Self>>, max: usize) -> Arc<Self> {
+        let (taken, refused, searched) = Default::default();
+        Arc::new(Self { max, taken, whole, refused, searched })
+    }
+
+    /// How many series there are.
+    pub(super) fn taken(&self) -> usize {
+        self.taken.load(Relaxed)
+    }
+
+    /// How many there may be.
+    pub(super) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// True when no series more may come, which one wanted to.
+    pub(super) fn refuses(&self) -> bool {
+        let is_full = self.taken() >= self.max || self.whole.as_ref().is_some_and(|whole| whole.refuses());
+        if is_full {
+            self.refused.store(true, Relaxed);
+        }
+        is_full
+    }
+
+    /// Takes room for one series.
+    fn take(&self) -> bool {
+        let next = |taken: usize| taken.checked_add(1).filter(|next| *next <= self.max);
+        let mut taken = self.taken.fetch_update(Relaxed, Relaxed, next).is_ok();
+        if taken && self.whole.as_ref().is_some_and(|whole| !whole.take()) {
+            self.taken.fetch_sub(1, Relaxed);
+            taken = false;
+        }
+        if !taken {
+            self.refused.store(true, Relaxed);
+        }
+        taken
+    }
+
+    fn give_back(&self, series: usize) {
+        self.taken.fetch_sub(series, Relaxed);
+        if let Some(whole) = &self.whole {
+            whole.give_back(series);
+        }
+    }
+
+    /// True when idle series are to be searched for: one was refused, and the last search is a while ago.
+    pub(super) fn is_search_due(&self, now: Time) -> bool {
+        let is_due = now.seconds().abs_diff(self.searched.load(Relaxed)) >= SEARCH_EVERY;
+        let is_due = is_due && self.refused.swap(false, Relaxed);
+        if is_due {
+            self.searched.store(now.seconds(), Relaxed);
+        }
+        is_due
+    }
+}
+
+/// What one name takes of the room: one series from the start, more as its counters leave zero.
+#[derive(Debug)]
+pub(super) struct Place {
+    room: Arc<Room>,
+    /// The counters whose series have room, a bit for each.
+    series: AtomicU8,
+    /// When a request last used the name, in seconds since 1970.
+    touched: AtomicU64,
+}
+
+impl Place {
+    /// A place in the room, if there is one.
+    pub(super) fn take(room: &Arc<Room>, now: Time) -> Option<Self> {
+        let touched = AtomicU64::new(now.seconds());
+        room.take().then(|| Self { room: room.clone(), series: AtomicU8::new(0), touched })
+    }
+
+    /// True when the series of this counter has room, which it takes the first time.
+    pub(super) fn has_series(&self, counter: usize) -> bool {
+        let bit = 1_u8.checked_shl(u32::try_from(counter).unwrap_or(u32::MAX)).unwrap_or(0);
+        let mut series = self.series.load(Relaxed);
+        while series & bit == 0 {
+            // Room for the first was taken with the place.
+            let took = series != 0;
+            if took && !self.room.take() {
+                return false;
+            }
+            match self.series.compare_exchange(series, series | bit, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(others) => series = others,
+            }
+            if took {
+                self.room.give_back(1);
+            }
+        }
+        true
+    }
+
+    /// A request uses the name.
+    pub(super) fn touch(&self, now: Time) {
+        // Most touches come within the same second, and do not write to what other cores read.
+        if self.touched.load(Relaxed) != now.seconds() {
+            self.touched.store(now.seconds(), Relaxed);
+        }
+    }
+
+    /// True when no request used the name for a long time. A clock that was set back does not keep it.
+    pub(super) fn is_idle(&self, now: Time) -> bool {
+        now.seconds().abs_diff(self.touched.load(Relaxed)) >= IDLE
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.room.give_back(self.series.load(Relaxed).count_ones().max(1) as usize);
+    }
+}
+
+/// A name of at most [`MAX_NAME_BYTES`]. One that is longer is cut, and ends in a hash of the whole, so that two
+/// long names have two series. The hash is the same on every replica.
+pub(super) fn cut(name: &str) -> Cow<'_, str> {
+    if name.len() <= MAX_NAME_BYTES {
+        return Cow::Borrowed(name);
+    }
+    let mut hasher = SipHasher13::new();
+    hasher.write(name.as_bytes());
+    let hash = format!("~{:016x}", hasher.finish());
+    let mut end = MAX_NAME_BYTES.saturating_sub(hash.len());
+    while !name.is_char_boundary(end) {
+        end = end.saturating_sub(1);
+    }
+    Cow::Owned([name.get(..end).unwrap_or_default(), &hash].concat())
+}

@@ -1,0 +1,181 @@
+//! Series that callers' values make: bounded in number and length, shown once they count something, and given up
+//! when nobody touched them for an hour and others need the room. Nothing that was counted is lost on the way.
+
+use std::{
+    collections::BTreeMap,
+    net::UdpSocket,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use crate::support::{
+    client::{Client, request},
+    clock::Clock,
+    eventually, holds, http,
+    server::{Server, Setup},
+};
+
+const RULES: &str = "domain: d\ndescriptors:\n- {key: ip, detailed_metric: true, rate_limit: {unit: year, requests_per_unit: 1}}\n";
+const PREFIX: &str = "ratelimit_service_rate_limit_";
+
+fn setup() -> Setup {
+    Setup::new().rules("d.yaml", RULES).env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")
+}
+
+/// One hit for each of these values.
+fn ask(client: &Client, domain: &str, values: &[String]) {
+    for values in values.chunks(100) {
+        let entries: Vec<_> = values.iter().map(|value| [("ip", value.as_str())]).collect();
+        let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(<[_; 1]>::as_slice).collect();
+        client.ask(request(domain, &descriptors)).unwrap();
+    }
+}
+
+/// The series that callers made, by name and labels.
+fn series(server: &Server) -> BTreeMap<String, f64> {
+    let mut metrics = server.metrics();
+    metrics.retain(|name, _| name.starts_with(PREFIX) && !name.contains("__overflow__"));
+    metrics
+}
+
+fn sample(server: &Server, name: &str) -> f64 {
+    server.metrics().get(name).copied().unwrap_or_default()
+}
+
+fn hits(metrics: &BTreeMap<String, f64>) -> f64 {
+    metrics.iter().filter(|(name, _)| name.contains("total_hits{")).map(|(_, n)| n).sum()
+}
+
+#[test]
+fn the_page_stays_small_whatever_callers_send() {
+    let server = setup().env("METRICS_MAX_SERIES", "500").start();
+    let client = server.client();
+    // Of 1 KB each; two in a row differ in their last character only.
+    let long = |n: usize| format!("{}{}{}", n / 2, "é".repeat(500), n % 2);
+    for n in 0..100 {
+        ask(&client, &format!("{}{n}", "x".repeat(1000)), &["v".to_owned()]);
+    }
+    ask(&client, "d", &(0..1000).map(long).collect::<Vec<_>>());
+    let made = series(&server);
+    assert_eq!(made.len(), 500, "the room is used up");
+    assert!(made.values().all(|n| *n > 0.0), "none is shown before it counts: {made:?}");
+    let domains = made.keys().filter(|name| name.contains("domain_not_found")).count();
+    assert_eq!(domains, 50, "invented domains have a tenth of it");
+    let longest = |name: &String| name.split('"').map(str::len).max();
+    assert!(made.keys().map(longest).max().flatten() <= Some(200));
+    let page = http::get(server.ports.metrics, "/metrics").body.len();
+    assert!(page < 500 * 300 + 100_000, "{page} bytes");
+    let all = server.metrics();
+    assert!((hits(&all) - 1000.0).abs() < 0.5, "no hit is lost: {}", hits(&all));
+    assert!((all["tollgate_metrics_series"] - 500.0).abs() < 0.5);
+    assert!((all["tollgate_metrics_series_max"] - 500.0).abs() < 0.5);
+    assert!(all["tollgate_metrics_series_overflow_total{domain=\"d\"}"] > 0.0);
+}
+
+#[test]
+fn a_callers_series_appears_with_its_first_value() {
+    let server = setup().start();
+    let client = server.client();
+    let names = |expected: &[&str]| {
+        let made = series(&server);
+        let found: Vec<_> = made.keys().map(|name| name[PREFIX.len()..].split('{').next().unwrap()).collect();
+        assert_eq!(found, expected, "{made:?}");
+        assert!(made.values().all(|n| *n > 0.0), "{made:?}");
+    };
+    let v = ["v".to_owned()];
+    ask(&client, "d", &v);
+    names(&["near_limit", "total_hits", "within_limit"]);
+    ask(&client, "d", &v);
+    names(&["near_limit", "over_limit", "total_hits", "within_limit"]);
+    ask(&client, "d", &v);
+    names(&["near_limit", "over_limit", "over_limit_with_local_cache", "total_hits", "within_limit"]);
+}
+
+#[test]
+fn idle_series_make_room_hour_after_hour() {
+    let clock = Clock::ordinary().steerable();
+    let _clock = clock.enter();
+    let server = setup().env("METRICS_MAX_SERIES", "20").start();
+    let client = server.client();
+    let kept = "kept".to_owned();
+    for hour in 0..5 {
+        ask(&client, "d", &[kept.clone()]);
+        let name = format!("new{hour}");
+        // The first hits find no room; they are counted all the same.
+        eventually("a new name finds room", || {
+            ask(&client, "d", &[name.clone()]);
+            let made = series(&server);
+            holds(made.keys().any(|series| series.contains(&format!("ip_{name}\""))), || format!("{made:?}"))
+        });
+        ask(&client, "d", &(0..20).map(|n| format!("{hour}of{n}")).collect::<Vec<_>>());
+        let taken = sample(&server, "tollgate_metrics_series");
+        assert!((taken - 20.0).abs() < 0.5 && series(&server).len() <= 20, "{taken} are taken");
+        clock.step(1800.0);
+        ask(&client, "d", &[kept.clone()]);
+        clock.step(1800.0);
+    }
+    let of_kept = format!("{PREFIX}total_hits{{domain=\"d\",key1=\"ip_kept\"}}");
+    assert!((sample(&server, &of_kept) - 10.0).abs() < 0.5, "what is used stays, and goes on counting");
+}
+
+#[test]
+fn statsd_is_sent_every_hit_of_series_that_go_and_come_back() {
+    let clock = Clock::ordinary().steerable();
+    let _clock = clock.enter();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let port = socket.local_addr().unwrap().port().to_string();
+    let (told, stop) = (Arc::new(Mutex::new(0)), Arc::new(AtomicBool::new(false)));
+    let receiver = {
+        let (told, stop) = (told.clone(), stop.clone());
+        thread::spawn(move || {
+            let mut packet = vec![0; 1 << 16];
+            while !stop.load(Relaxed) {
+                let Ok(length) = socket.recv(&mut packet) else { continue };
+                let text = String::from_utf8_lossy(&packet[..length]).into_owned();
+                for line in text.lines().filter(|line| line.contains(".total_hits:")) {
+                    let n = line.rsplit(':').next().and_then(|rest| rest.split('|').next()).unwrap();
+                    *told.lock().unwrap() += n.parse::<u64>().unwrap();
+                }
+            }
+        })
+    };
+    let server = setup()
+        .env("METRICS_MAX_SERIES", "20")
+        .env("USE_STATSD", "true")
+        .env("STATSD_HOST", "127.0.0.1")
+        .env("STATSD_PORT", &port)
+        .env("STATSD_PROTOCOL", "udp")
+        .env("STATS_FLUSH_INTERVAL", "50ms")
+        .start();
+    let client = server.client();
+    let mut asked = 0;
+    let mut hit = |names: Vec<String>| {
+        ask(&client, "d", &names);
+        asked += names.len() as u64;
+    };
+    for round in 0..4 {
+        // The same names come back with more hits than they had before.
+        let names: Vec<_> =
+            (0..8).map(|n| format!("{}{n}", if round % 2 == 0 { "even" } else { "odd" })).collect();
+        eventually("the names of this round found room", || {
+            hit(names.clone());
+            let made = series(&server);
+            holds(made.keys().any(|series| series.contains(&names[0])), || format!("{made:?}"))
+        });
+        for _ in 0..=round {
+            hit(names.clone());
+        }
+        clock.step(3600.0);
+    }
+    eventually("every hit is told", || {
+        let told = *told.lock().unwrap();
+        holds(told == asked, || format!("{told} of {asked}"))
+    });
+    stop.store(true, Relaxed);
+    receiver.join().unwrap();
+}
