@@ -32,6 +32,8 @@ mod failover;
 mod keys;
 // Redis killed, frozen, cut off and slow, under load.
 mod loss;
+// Rules with several limits, which count all or nothing.
+pub(crate) mod several;
 // The service that starts before its Redis.
 mod start;
 // Every way to reach a Redis.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Policy, Refusal, Served, request::Request};
+use super::{Policy, Refusal, Served, hash_tag, request::Request};
 use crate::{
     algorithm::{Algorithm, Hits, Verdict},
     clock::Time,
@@ -66,7 +66,8 @@ pub(super) enum Asked {
     Store(usize),
     /// The counter is known to refuse these hits for some time.
     KnownOver(Verdict),
-    /// The counters are lost: by policy this one is supposed to be over its limit, or untouched.
+    /// The counters are lost: by policy this one is supposed to be over its limit, or untouched. Or another
+    /// limit of the rule is known to refuse, so that this one does not matter.
     Nobody { over: bool },
 }
 
@@ -178,27 +179,36 @@ fn checks<'r>(
     let hits = request.hits(descriptor);
     let stats = handle(request, at, met, served, batch.keys(), context.stats);
     stats.add(RuleCounter::TotalHits, hits.taken());
+    let (first, is_group) = (batch.checks().len(), met.limits().is_some_and(Limits::are_several));
     let held = limits.map(|limit| {
         let start = batch.keys().len();
-        write_counter_key(request, at, met, limit, context, batch.keys());
+        write_counter_key(request, at, met, limit, is_group, context, batch.keys());
         Held { limit, asked: Asked::Store(batch.push(start, limit, hits)) }
     });
     let limits = held.collect();
+    if is_group {
+        batch.group(first);
+    }
     let metadata = if let Met::Rule(matched) = met { matched.metadata() } else { None };
     Limited { limits, hits, stats, rule: met.rule(), metadata }
 }
 
 /// `prefix domain _ (key _ value _)… window's start`: the key that the Go service counts under. What it
 /// does not know ends in a tag, and has no start where the state outlives a window.
+///
+/// The counters of a rule with several limits are changed in one step, so all but the end of their keys stands in
+/// braces, by which a Redis Cluster keeps them on one server.
 fn write_counter_key(
     request: &Request,
     at: usize,
     met: &Met<'_>,
     limit: &Limit,
+    is_group: bool,
     context: &Context<'_>,
     into: &mut String,
 ) {
     into.push_str(&context.policy.key_prefix);
+    let start = into.len();
     into.push_str(&request.domain);
     into.push('_');
     for (level, entry) in request.descriptors[at].entries.iter().enumerate() {
@@ -209,6 +219,9 @@ fn write_counter_key(
             _ => &entry.value,
         });
         into.push('_');
+    }
+    if is_group {
+        hash_tag::enclose(into, start, context.policy.key_prefix.len());
     }
     if let Algorithm::FixedWindow(fixed) = limit.algorithm {
         into.push_str(itoa::Buffer::new().format(fixed.window.start(context.now).seconds()));

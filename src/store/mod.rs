@@ -31,7 +31,7 @@ use crate::clock::Time;
 use self::batch::looking;
 
 pub use self::{
-    batch::{Batch, Check, Counting, Outcome},
+    batch::{Batch, Check, Counting, Member, Outcome},
     usage::{Distribution, PoolUsage, StoreKind, StoreUsage},
 };
 

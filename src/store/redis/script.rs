@@ -60,6 +60,10 @@ scripts! {
     STATES = "begin" "keep" "bucket" "sliding_window" "each";
     /// Keys of sliding logs, and the same.
     LOGS = "begin" "sliding_log" "each_log";
+    /// Keys of fixed windows of one rule, for each the limit and the seconds to live, and runs.
+    COUNT_TOGETHER = "count_together";
+    /// Keys of one rule, runs, and an argument for each key, as `bundle::together` writes them.
+    ASK_TOGETHER = "begin" "keep" "bucket" "sliding_window" "sliding_log" "counter" "ask_together";
     /// Keys of any kind, and an argument for each, as `bundle::guard` writes them.
     ASK_GUARDED = "begin" "keep" "bucket" "sliding_window" "sliding_log" "ask_guarded";
 }

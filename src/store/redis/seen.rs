@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::{bundle::Expiry, random};
 use crate::{
     clock::Time,
-    rules::Limit,
+    rules::{Limit, Unit},
     table::{Key, Table},
 };
 
@@ -51,6 +51,14 @@ impl Seen {
         u32::try_from(limit.window().seconds()).unwrap_or(u32::MAX).saturating_add(self.slack())
     }
 
+    /// True when a longer window may have begun at the same moment. Under the names of the Go service both have one
+    /// counter then; a tag keeps others apart.
+    pub(super) fn may_be_shared(limit: &Limit, now: Time) -> bool {
+        let start = limit.window().start(now).seconds();
+        let begins_too = |unit: &Unit| unit.seconds() > limit.unit.seconds() && start.is_multiple_of(unit.seconds());
+        limit.tag.is_empty() && Unit::ALL.iter().any(begins_too)
+    }
+
     /// A part of the jitter.
     pub(super) fn slack(&self) -> u32 {
         u32::try_from(random::below(self.jitter)).unwrap_or(u32::MAX)
@@ -77,7 +85,6 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Unit;
 
     #[test]
     fn a_key_is_known_until_its_window_ends_or_all_are_forgotten() {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Bundle, Expiry, guard::Guarding, judge::Judging};
+use super::{Bundle, Expiry, guard::Guarding, judge::Judging, together::Together};
 use crate::{
     store::redis::{
         resp::{self, Reply},
@@ -26,8 +26,10 @@ pub(super) enum CommandKind {
     GiveBack { hits: u64 },
     /// Keys that a script counts, each for itself.
     Judge(Judging),
-    /// Several keys in one step.
+    /// All checks of a request in one step.
     Guard(Guarding),
+    /// The limits of a rule in one step.
+    Together(Together),
     /// Gives an expiry to a key that has lost its own.
     Expire { seconds: u32 },
 }
@@ -63,12 +65,19 @@ impl Command {
         match &self.kind {
             CommandKind::Judge(judging) => judging.keys(),
             CommandKind::Guard(guarding) => guarding.keys(),
+            CommandKind::Together(together) => together.keys(),
             _ => 1,
         }
     }
 
     fn is_scripted(&self) -> bool {
-        matches!(self.kind, CommandKind::GiveBack { .. } | CommandKind::Judge(_) | CommandKind::Guard(_))
+        match self.kind {
+            CommandKind::GiveBack { .. }
+            | CommandKind::Judge(_)
+            | CommandKind::Guard(_)
+            | CommandKind::Together(_) => true,
+            CommandKind::Count { .. } | CommandKind::Expire { .. } => false,
+        }
     }
 }
 
@@ -110,6 +119,7 @@ impl Bundle {
             }
             CommandKind::Judge(judging) => judging.write(into, form),
             CommandKind::Guard(guard) => guard.write(into, form),
+            CommandKind::Together(together) => together.write(into, form),
             CommandKind::Expire { seconds } => write_expire(into, key, *seconds),
         }
     }

@@ -9,6 +9,7 @@ use super::{
     Ask, Bundle, Outcome,
     command::{Command, CommandKind},
     kept::Kept,
+    together,
 };
 use crate::{
     algorithm::fixed_window,
@@ -44,6 +45,8 @@ enum Dealing {
     Judging(Time, Vec<Result<Kept, Outcome>>),
     /// One outcome a key.
     Each(SmallVec<[store::Outcome; 4]>),
+    /// The limits of a rule as the next caller finds them, and what the last one was told.
+    Together(Time, SmallVec<[together::Limit; 2]>, SmallVec<[store::Outcome; 2]>),
     Not(Outcome),
 }
 
@@ -112,6 +115,9 @@ impl Bundle {
                 Dealing::Judging(now, told.collect())
             }),
             CommandKind::Guard(guarding) => guarding.read(next()).map(Dealing::Each),
+            CommandKind::Together(together) => together
+                .read(next())
+                .map(|(now, limits)| Dealing::Together(now, limits, SmallVec::new())),
             CommandKind::Expire { .. } => {
                 next();
                 Ok(Dealing::Left(0))
@@ -152,6 +158,13 @@ fn outcome(ask: &Ask, dealing: &mut [Dealing]) -> Outcome {
             Some(Err(outcome)) => return outcome.clone(),
             None => store::Outcome::Counted(0),
         },
+        Some(Dealing::Together(now, limits, told)) => {
+            // The checks of a caller follow each other.
+            if key == 0 {
+                *told = together::ask(limits, ask.run, ask.hits, *now);
+            }
+            told.get(key).copied().unwrap_or(store::Outcome::Counted(0))
+        }
         Some(Dealing::Each(each)) => each.get(key).copied().unwrap_or(store::Outcome::Counted(0)),
         Some(Dealing::Not(outcome)) => return outcome.clone(),
         // Every ask names a command of its own bundle, and a key of it.
@@ -180,10 +193,11 @@ pub(super) fn number(reply: Reply) -> Result<u64, String> {
     }
 }
 
-pub(super) fn numbers(reply: Reply, expected: usize) -> Result<SmallVec<[u64; 4]>, String> {
+/// So many answers to one command.
+pub(super) fn list(reply: Reply, expected: usize) -> Result<Vec<Reply>, String> {
     match reply {
-        Reply::List(list) if list.len() == expected => list.into_iter().map(number).collect(),
+        Reply::List(list) if list.len() == expected => Ok(list),
         Reply::Error(error) => Err(error),
-        _ => Err(format!("{expected} numbers were asked and something else came")),
+        _ => Err(format!("{expected} answers were asked and something else came")),
     }
 }

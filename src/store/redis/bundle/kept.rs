@@ -89,6 +89,17 @@ impl Kept {
         }
         verdict
     }
+
+    /// True when these hits would be admitted; what is given back always is.
+    pub(super) fn fits(&self, hits: Hits, now: Time) -> bool {
+        let Hits::Take(taken) = hits else { return true };
+        let look = Hits::Take(0);
+        match self {
+            Self::Window(limit, state) => taken <= limit.ask(*state, look, now).1.remaining.into(),
+            Self::Bucket(limit, state) => taken <= limit.ask(*state, look, now).1.remaining.into(),
+            Self::Log(limit, total, _) => taken == 0 || total.saturating_add(taken) <= limit.limit.into(),
+        }
+    }
 }
 
 /// A state of so many bytes; where there is nothing, that of a key that was never seen.
