@@ -20,8 +20,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), protox::compile([SERVED], ["proto"])?.encode_to_vec())?;
     tonic_prost_build::configure()
-        // The server answers ShouldRateLimit below tonic; see src/server/grpc.
-        .build_server(false)
         .compile_fds(protox::compile([SERVED].into_iter().chain(ASKED), ["proto"])?)?;
     Ok(())
 }

@@ -57,24 +57,25 @@ fn main() -> Result<(), Box<dyn Error>> {
 struct Case {
     name: &'static str,
     limiter: Limiter,
-    requests: Vec<Request>,
+    requests: Vec<Request<'static>>,
     nanos: Vec<f64>,
 }
 
 impl Case {
     fn new(
         name: &'static str,
-        key: &str,
+        key: &'static str,
         rules: &str,
         value: &dyn Fn(usize) -> String,
     ) -> Result<Self, Box<dyn Error>> {
         let request = |n| Request {
-            domain: "bench".into(),
-            descriptors: vec![Descriptor {
-                entries: vec![Entry { key: key.into(), value: value(n) }],
+            domain: "bench",
+            descriptors: std::iter::once(Descriptor {
+                entries: std::iter::once(Entry { key, value: value(n).leak() }).collect(),
                 ..Descriptor::default()
-            }],
-            hits_addend: 0,
+            })
+            .collect(),
+            ..Request::default()
         };
         Ok(Self {
             name,

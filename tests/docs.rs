@@ -9,12 +9,14 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 use tollgate::rules::{CompileOptions, Compiled, SourceFile, compile};
 
-use crate::support::server::{BINARY, Server, Setup};
+use crate::support::{
+    clock::{self, Clock},
+    server::{BINARY, Server, Setup},
+};
 
 mod markdown;
 
@@ -85,6 +87,7 @@ fn compiled(block: &Block) -> Compiled {
 
 #[test]
 fn every_command_shown_answers_as_shown() {
+    let _clock = Clock::ordinary().enter();
     let mut seen = 0;
     for page in pages() {
         let consoles: Vec<_> = blocks(&read(&page)).into_iter().filter(|block| block.is("console")).collect();
@@ -181,7 +184,7 @@ fn without_times(text: &str) -> String {
 }
 
 fn minute() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 60
+    clock::now() / 60
 }
 
 #[test]

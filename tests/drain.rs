@@ -1,15 +1,27 @@
-//! The end of a service: SIGTERM under load loses no request.
+//! Graceful shutdown: SIGTERM under load loses no request.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 use http::HeaderMap;
+use socket2::SockRef;
 use tokio::{runtime::Builder, sync::oneshot, time::sleep};
 
 use crate::support::{
     PATIENCE,
     client::request,
+    eventually, holds,
     load::Load,
+    memcached::Memcached,
     raw::{Exchange, RawClient, framed},
+    redis::Redis,
     server::{Server, Setup},
 };
 
@@ -81,4 +93,119 @@ fn a_request_that_never_ends_does_not_keep_the_service() {
         );
     });
     assert!(server.process.wait(PATIENCE).is_some(), "it ends after its deadline");
+}
+
+/// Four workers that share one connection to Redis.
+fn sharing(redis: &Redis) -> Setup {
+    let setup = Setup::new().rules("d.yaml", RULES).redis(&redis.env());
+    setup.env("GRPC_WORKERS", "4").env("REDIS_POOL_SIZE", "1")
+}
+
+#[test]
+fn a_connection_to_redis_lasts_until_its_last_worker_has_drained() {
+    let redis = Redis::single();
+    let mut server = sharing(&redis).start_healthy();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        // One connection for each worker, each with a request whose message is still to come.
+        let mut open = Vec::new();
+        for _ in 0..4 {
+            let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
+            let (send, body) = oneshot::channel();
+            let asking = tokio::spawn(async move { client.exchange(body, &HeaderMap::new()).await });
+            open.push((send, asking));
+            sleep(Duration::from_millis(50)).await;
+        }
+        sleep(Duration::from_millis(200)).await;
+        server.process.signal("TERM");
+        for (send, asking) in open {
+            // The worker of the request before this one has drained, whichever it is.
+            sleep(Duration::from_millis(300)).await;
+            send.send(framed(&request("d", &[&[("k", "v")]]))).unwrap();
+            match asking.await.unwrap() {
+                Exchange::Answered(status) => assert_eq!(status.code, 0, "{status:?}"),
+                lost => panic!("{lost:?}"),
+            }
+        }
+    });
+    assert!(server.process.wait(PATIENCE).expect("it ends").success());
+}
+
+#[test]
+fn sigterm_under_load_loses_no_request_that_counts_in_redis_or_memcached() {
+    let (redis, memcached) = (Redis::single(), Memcached::single());
+    let in_memcached = || memcached.setup().rules("d.yaml", RULES).env("GRPC_WORKERS", "4");
+    for setup in [&|| sharing(&redis), &in_memcached as &dyn Fn() -> Setup] {
+        let mut ending = setup().start_healthy();
+        let staying = setup().start_healthy();
+        let load = Load::start(&[ending.ports.grpc, staying.ports.grpc], 8, &request("d", &[&[("k", "v")]]));
+        load.wait_for(2000);
+        ending.process.signal("TERM");
+        let status = ending.process.wait(PATIENCE).expect("it ends under load");
+        assert!(status.success(), "{status}");
+        load.wait_for(500);
+        load.stop().assert_nothing_lost();
+    }
+}
+
+#[test]
+fn clients_that_reconnect_without_pause_do_not_delay_the_end() {
+    const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+    let mut server = Setup::new().rules("d.yaml", RULES).env("SHUTDOWN_TIMEOUT", "2s").start();
+    let staying = Server::start(RULES);
+    let ports = [server.ports.grpc, staying.ports.grpc];
+    let load = Load::start(&ports, 4, &request("d", &[&[("k", "v")]]));
+    load.wait_for(500);
+    let storms = [Storm::at(ports[0]), Storm::at(ports[0])];
+    eventually("the storm is there", || {
+        holds(storms.iter().all(|storm| storm.connections() > 100), || "not yet".to_owned())
+    });
+    let begun = Instant::now();
+    server.process.signal("TERM");
+    let ended = server.process.wait(PATIENCE);
+    let took = begun.elapsed();
+    drop(storms);
+    assert!(ended.expect("it ends while clients reconnect").success());
+    assert!(took < SHUTDOWN_TIMEOUT + PATIENCE / 4, "the end took {took:?}");
+    load.wait_for(500);
+    load.stop().assert_nothing_lost();
+}
+
+/// A client that connects again and again, and never says anything. It ends when this is dropped.
+struct Storm {
+    stop: Arc<AtomicBool>,
+    connections: Arc<AtomicU64>,
+}
+
+impl Storm {
+    fn at(port: u16) -> Self {
+        let storm = Self { stop: Arc::default(), connections: Arc::default() };
+        let (stop, connections) = (Arc::clone(&storm.stop), Arc::clone(&storm.connections));
+        thread::spawn(move || {
+            // The last one stays open: it must not be waited for beyond the deadline.
+            let mut kept = None;
+            while !stop.load(Ordering::Relaxed) {
+                if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+                    // Closed by a reset, so that it leaves no port behind that waits.
+                    let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+                    connections.fetch_add(1, Ordering::Relaxed);
+                    kept = Some(stream);
+                } else {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            drop(kept);
+        });
+        storm
+    }
+
+    fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
 }

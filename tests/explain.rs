@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::support::{
     client::request,
+    clock::Clock,
     server::{BINARY, Setup},
 };
 
@@ -28,6 +29,7 @@ descriptors:
 fn explain(args: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(BINARY);
     command.arg("explain").args(args).stdin(Stdio::null());
+    Clock::current().apply(&mut command);
     command.envs(variables.iter().copied()).output().unwrap()
 }
 

@@ -12,13 +12,14 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
 
 use crate::support::{
     client::Client,
+    clock::{self, Clock},
     redis::Redis,
     server::{Server, Setup},
     within,
@@ -33,11 +34,13 @@ use counters::Database;
 
 #[test]
 fn requests_are_answered_as_recorded() {
+    let _clock = Clock::ordinary().enter();
     replay("answers", |_, case| play_requests(case, Setup::new()));
 }
 
 #[test]
 fn requests_are_answered_as_recorded_and_leave_the_same_counters_in_redis() {
+    let _clock = Clock::ordinary().enter();
     let redis = Redis::single();
     replay("answers", |number, case| {
         let database = Database::emptied(&redis, number);
@@ -48,23 +51,27 @@ fn requests_are_answered_as_recorded_and_leave_the_same_counters_in_redis() {
 
 #[test]
 fn rules_files_are_taken_or_refused_as_recorded() {
+    let _clock = Clock::ordinary().enter();
     replay("configs", |_, case| play_rules(case));
 }
 
 /// Plays every case of a file, several at a time, and fails with all differences. A case is played by its
-/// number among the others.
+/// number among the others. The recordings hold several limits on one descriptor, which share a counter where
+/// their windows begin in the same second; that is why the tests choose an ordinary moment.
 fn replay(kind: &str, play: impl Fn(usize, &Value) -> Vec<String> + Sync) {
     let only = env::var("GOLDEN_ONLY").unwrap_or_default();
     let path = format!("{}/tests/golden/{kind}.jsonl", env!("CARGO_MANIFEST_DIR"));
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let cases: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let cases: Vec<_> = cases.into_iter().filter(|case| name(case).contains(&only)).collect();
+    let clock = Clock::current();
     let (next, differences) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     // A case mostly waits for its server to start, so each core can take two.
     let workers = thread::available_parallelism().map_or(2, NonZero::get) * 2;
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
+                let _clock = clock.enter();
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let Some(case) = cases.get(number) else { break };
@@ -94,7 +101,7 @@ fn within_a_minute(play: impl Fn() -> Vec<String>) -> Vec<String> {
 }
 
 fn minute() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 60
+    clock::now() / 60
 }
 
 /// A run of requests: each answer, then the metrics they left. It ends with its first difference, since

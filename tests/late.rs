@@ -72,7 +72,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
     let serving = thread::spawn(move || {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
-            let workers = Workers::start(OPTIONS, &parts, &draining, Duration::from_secs(1)).unwrap();
+            let workers = Workers::start(OPTIONS, &parts, Duration::from_secs(1)).unwrap();
             let workers = Arc::new(workers);
             grpc::accept(Listener::tcp(listener).unwrap(), workers.clone(), draining).await;
             workers.join();
@@ -103,6 +103,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
 }
 
 const OPTIONS: Options = Options {
+    tonic: false,
     workers: 1,
     max_connection_age: Duration::ZERO,
     max_connection_age_grace: Duration::ZERO,

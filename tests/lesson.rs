@@ -9,6 +9,7 @@ use tollgate::proto::envoy::service::ratelimit::v3::{
 
 use crate::support::{
     client::{Client, request},
+    clock::Clock,
     server::{BINARY, Server, Setup},
 };
 
@@ -46,6 +47,8 @@ fn the_lesson_is_checked_without_a_complaint() {
 
 #[test]
 fn every_example_of_the_lesson_answers_as_it_says() {
+    // The lesson has limits per minute, and this moment leaves a whole one.
+    let _clock = Clock::ordinary().enter();
     let server = served();
     let client = server.client();
 
@@ -72,6 +75,8 @@ fn every_example_of_the_lesson_answers_as_it_says() {
 
 #[test]
 fn the_quotas_of_the_lesson_lead_from_one_model_to_the_other() {
+    // The lesson has limits per minute, and this moment leaves a whole one.
+    let _clock = Clock::ordinary().enter();
     let server = served();
     let client = server.client();
     let both = || request("lesson", &[&[("model", "large")], &[("model", "small")]]);
@@ -100,6 +105,8 @@ fn route(client: &Client, request: RateLimitRequest) -> Option<String> {
 
 #[test]
 fn gold_is_held_against_its_own_limit_alone() {
+    // The lesson has limits per minute, and this moment leaves a whole one.
+    let _clock = Clock::ordinary().enter();
     let server = served();
     let client = server.client();
     let gold: &[&[(&str, &str)]] = &[&[("remote_address", "192.0.2.9")], &[("plan", "gold")]];

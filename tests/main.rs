@@ -41,6 +41,10 @@ mod memcached;
 mod memory;
 // Counters in Redis, alone, watched by sentinels, and in a cluster.
 mod redis;
+// Midnight, the ends of months and years, leap days, clocks that step.
+mod moments;
+// Both implementations of the gRPC port, held against each other.
+mod reference;
 // Rules that change under load, in each of the ways that files can.
 mod reload;
 // The first answer, and starts that fail.

@@ -5,7 +5,7 @@
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use tollgate::proto::envoy::service::ratelimit::v3::{
@@ -14,6 +14,7 @@ use tollgate::proto::envoy::service::ratelimit::v3::{
 
 use crate::support::{
     client::{Client, request},
+    clock::window,
     server::Server,
     steady::{Asked, Outcome, Verdict, quantile},
 };
@@ -32,6 +33,8 @@ mod failover;
 mod keys;
 // Redis killed, frozen, cut off and slow, under load.
 mod loss;
+// Commands that are denied, errors of every kind, and answers that are none.
+mod replies;
 // Rules with several limits, which count all or nothing.
 pub(crate) mod several;
 // The service that starts before its Redis.
@@ -77,16 +80,6 @@ pub(crate) fn told(answer: &RateLimitResponse) -> (Code, u32) {
 /// The name of a counter in [`RULES`], now.
 pub(crate) fn counter(key: &str, value: &str) -> String {
     format!("d_{key}_{value}_{}", window(YEAR))
-}
-
-/// When the current window of so many seconds began.
-pub(crate) fn window(seconds: u64) -> u64 {
-    let now = now();
-    now - now % seconds
-}
-
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs()
 }
 
 /// How many decisions were made without counters.

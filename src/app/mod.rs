@@ -60,7 +60,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let timeout = settings.server.shutdown_timeout;
-    let workers = Workers::start(parts::grpc_options(settings), &parts.grpc(), &draining, timeout)
+    let workers = Workers::start(parts::grpc_options(settings), &parts.grpc(), timeout)
         .map(Arc::new)
         .map_err(StartError::runtime)?;
     ports.announce(settings);
@@ -81,13 +81,15 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     tokio::time::sleep(settings.server.shutdown_delay).await;
     let _ = drain.send(true);
     let _ = accepting.await;
-    // The pages are still served while the workers finish: a probe may want to know.
-    let _ = tokio::task::spawn_blocking(move || workers.join()).await;
+    // Pages and `/json` are still served while the workers drain.
+    workers.drained().await;
     let _ = tokio::task::spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
     if let Some(tracer) = parts.tracer.clone() {
         let _ = tokio::task::spawn_blocking(move || tracer.end()).await;
     }
     let _ = stop.send(true);
+    // Last, because `/json` uses the workers' connections to the store.
+    let _ = tokio::task::spawn_blocking(move || workers.join()).await;
     drop(feed);
     info!("ended");
     Ok(())

@@ -13,7 +13,7 @@ use crate::{
         health::Health,
         tls::{self, Tls},
     },
-    settings::{Answers, Backend, DynamicMetadata, OnFailure, Settings},
+    settings::{Answers, Backend, DynamicMetadata, GrpcServer, OnFailure, Settings},
     source::{Source, xds},
     spans::Tracer,
     stats::{Exposition, RuleStats, ShardCount, Stats, StatsOptions},
@@ -48,7 +48,11 @@ impl Parts {
         });
         let stats = Arc::new(stats.shown(exposition));
         let counters = stats.clone();
-        let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
+        let counted_in = store.clone();
+        let attach = move |rules: &RuleSet| {
+            counted_in.rules_changed(rules);
+            limiter::handles(rules, &counters)
+        };
         let source = Arc::new(Source::new(compile_options(settings), attach));
         let cache = settings.store.local_cache_bytes;
         let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
@@ -185,6 +189,7 @@ fn telling(answers: &Answers) -> Telling {
 pub(super) fn grpc_options(settings: &Settings) -> grpc::Options {
     let server = &settings.server;
     grpc::Options {
+        tonic: server.implementation == GrpcServer::Tonic,
         workers: server.workers,
         max_connection_age: server.max_connection_age,
         max_connection_age_grace: server.max_connection_age_grace,

@@ -9,7 +9,7 @@ use super::{
 use crate::template::Values;
 
 /// The body and its type; none where the request passes or nobody asked for one.
-pub(super) fn of(concluded: &Concluded<'_, '_>) -> Option<(String, Header)> {
+pub(super) fn of(concluded: &Concluded<'_, '_, '_>) -> Option<(String, Header)> {
     let at = concluded.governs?;
     let limited = concluded.limited(at)?;
     let own = limited.rule.and_then(|rule| rule.over_limit_body.as_deref());

@@ -17,7 +17,7 @@ use crate::{
 
 /// Concludes a request whose checks have their outcomes.
 pub(super) fn conclude<'r>(
-    request: &Request,
+    request: &Request<'_>,
     plan: &[Planned<'r>],
     batch: &Batch<'r>,
     policy: &Policy,
@@ -64,8 +64,8 @@ pub(super) fn conclude<'r>(
 }
 
 /// What a request came to: all that headers, bodies and metadata are made of.
-pub(super) struct Concluded<'a, 'r> {
-    pub(super) request: &'a Request,
+pub(super) struct Concluded<'a, 'r, 'm> {
+    pub(super) request: &'a Request<'m>,
     pub(super) plan: &'a [Planned<'r>],
     batch: &'a Batch<'r>,
     pub(super) policy: &'a Policy,
@@ -75,7 +75,7 @@ pub(super) struct Concluded<'a, 'r> {
     pub(super) governs: Option<usize>,
 }
 
-impl<'a, 'r> Concluded<'a, 'r> {
+impl<'a, 'r> Concluded<'a, 'r, '_> {
     /// The limits of a descriptor, if it has any.
     pub(super) fn limited(&self, at: usize) -> Option<&'a Limited<'r>> {
         match self.plan.get(at) {

@@ -33,7 +33,7 @@ pub struct HeaderNames {
 }
 
 /// All headers but that of the body.
-pub(super) fn of(concluded: &Concluded<'_, '_>, closest: Option<usize>) -> Vec<Header> {
+pub(super) fn of(concluded: &Concluded<'_, '_, '_>, closest: Option<usize>) -> Vec<Header> {
     let Telling { headers, retry_after, policy_headers, .. } = &concluded.policy.telling;
     let mut all = Vec::new();
     if let (Some(names), Some(at)) = (headers, closest) {
@@ -60,7 +60,7 @@ fn three(names: &HeaderNames, status: &Status) -> Vec<Header> {
 
 /// `RateLimit-Policy` with every limit that can refuse the request, and `RateLimit` with how those stand
 /// that govern.
-fn policies(concluded: &Concluded<'_, '_>) -> Vec<Header> {
+fn policies(concluded: &Concluded<'_, '_, '_>) -> Vec<Header> {
     let (mut policies, mut standing) = (String::new(), String::new());
     for at in 0..concluded.plan.len() {
         let Some(limited) = concluded.limited(at).filter(|limited| !limited.is_shadow()) else { continue };
@@ -94,7 +94,7 @@ fn gap(list: &str) -> &'static str {
 
 /// The policy that a limit is: ready made with its rule, or of a limit that the request brought.
 fn policy_of<'r>(
-    concluded: &Concluded<'_, '_>,
+    concluded: &Concluded<'_, '_, '_>,
     at: usize,
     limited: &Limited<'r>,
     limit: &Limit,
@@ -108,10 +108,14 @@ fn policy_of<'r>(
 }
 
 /// What a rule is called: by its full key, and where the request brought the limit by the domain and keys.
-pub(super) fn rule_name<'r>(concluded: &Concluded<'_, '_>, at: usize, limited: &Limited<'r>) -> Cow<'r, str> {
+pub(super) fn rule_name<'r>(
+    concluded: &Concluded<'_, '_, '_>,
+    at: usize,
+    limited: &Limited<'r>,
+) -> Cow<'r, str> {
     if let Some(rule) = limited.rule {
         return Cow::Borrowed(&rule.full_key);
     }
-    let keys = concluded.request.descriptors[at].entries.iter().map(|entry| entry.key.as_str());
-    Cow::Owned(std::iter::once(&*concluded.request.domain).chain(keys).collect::<Vec<_>>().join("."))
+    let keys = concluded.request.descriptors[at].entries.iter().map(|entry| entry.key);
+    Cow::Owned(std::iter::once(concluded.request.domain).chain(keys).collect::<Vec<_>>().join("."))
 }

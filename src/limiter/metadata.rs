@@ -14,7 +14,7 @@ use super::{
 use crate::rules::{Limit, Metadata, Value};
 
 /// `{domain, descriptors, hitsAddend?, metadata?}`.
-pub(super) fn of(concluded: &Concluded<'_, '_>) -> Option<Metadata> {
+pub(super) fn of(concluded: &Concluded<'_, '_, '_>) -> Option<Metadata> {
     let with_limits = match concluded.policy.telling.metadata {
         MetadataDetail::None => return None,
         MetadataDetail::Plain => false,
@@ -22,7 +22,7 @@ pub(super) fn of(concluded: &Concluded<'_, '_>) -> Option<Metadata> {
     };
     let request = concluded.request;
     let mut all = Metadata::new();
-    all.insert("domain".into(), Value::Text(request.domain.clone()));
+    all.insert("domain".into(), Value::Text(request.domain.to_owned()));
     let descriptors = request.descriptors.iter().enumerate().map(|(at, asked)| {
         let mut one = descriptor(asked);
         if with_limits {
@@ -48,7 +48,7 @@ pub(super) fn of(concluded: &Concluded<'_, '_>) -> Option<Metadata> {
     Some(all)
 }
 
-fn descriptor(descriptor: &Descriptor) -> Metadata {
+fn descriptor(descriptor: &Descriptor<'_>) -> Metadata {
     let mut one = Metadata::new();
     let entries =
         descriptor.entries.iter().map(|entry| Value::Text(format!("{}={}", entry.key, entry.value)));
@@ -65,7 +65,7 @@ fn descriptor(descriptor: &Descriptor) -> Metadata {
 
 /// `{why, rule?, limit?, remaining?, reset?, retryAfter?, governs?}`: the rule, and of its limits the one
 /// that spoke.
-fn decision(concluded: &Concluded<'_, '_>, at: usize) -> Metadata {
+fn decision(concluded: &Concluded<'_, '_, '_>, at: usize) -> Metadata {
     let mut told = Metadata::new();
     let mut tell = |key: &str, value| told.insert(key.to_owned(), value);
     let (rule, why) = match &concluded.plan[at] {

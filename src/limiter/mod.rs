@@ -119,14 +119,34 @@ impl Limiter {
         self.store.attend();
     }
 
+    /// What one request may hold.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        self.policy.bounds
+    }
+
+    /// True where the store answers without waiting, so that [`decide_at_once`](Self::decide_at_once) decides.
+    #[must_use]
+    pub fn answers_at_once(&self) -> bool {
+        self.store.answers_at_once()
+    }
+
+    /// Whether the request has what every request has and stays within the bounds.
+    ///
+    /// # Errors
+    /// When it does not; that is counted.
+    pub fn check(&self, request: &Request<'_>) -> Result<(), Refusal> {
+        self.policy.bounds.check(request).inspect_err(|refusal| refusal.count(&self.stats))
+    }
+
     /// May this request pass? Nothing where the store does not answer at once: then
     /// [`decide`](Self::decide) is to be asked.
     ///
     /// # Errors
     /// As [`decide`](Self::decide).
     #[must_use]
-    pub fn decide_at_once(&self, request: &Request) -> Option<Result<Answer, Refusal>> {
-        if !self.store.answers_at_once() {
+    pub fn decide_at_once(&self, request: &Request<'_>) -> Option<Result<Answer, Refusal>> {
+        if !self.answers_at_once() {
             return None;
         }
         let served = self.source.load();
@@ -140,7 +160,7 @@ impl Limiter {
     /// # Errors
     /// When the request makes no sense, no rules are loaded, or the counters cannot be reached. Each is
     /// counted.
-    pub async fn decide(&self, request: &Request, until: Option<Instant>) -> Result<Answer, Refusal> {
+    pub async fn decide(&self, request: &Request<'_>, until: Option<Instant>) -> Result<Answer, Refusal> {
         let served = self.source.current();
         self.counted(self.try_decide(request, served.as_deref(), until, None).await)
     }
@@ -151,7 +171,7 @@ impl Limiter {
     /// As [`decide`](Self::decide).
     pub async fn decide_traced(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         until: Option<Instant>,
         trail: &mut Trail,
     ) -> Result<Answer, Refusal> {
@@ -165,7 +185,7 @@ impl Limiter {
 
     async fn try_decide(
         &self,
-        request: &Request,
+        request: &Request<'_>,
         served: Option<&Served>,
         until: Option<Instant>,
         mut trail: Option<&mut Trail>,
@@ -173,7 +193,7 @@ impl Limiter {
         self.policy.bounds.check(request)?;
         let now = self.clock.now();
         let served = served.ok_or(Refusal::NoRules)?;
-        let Some(domain) = served.rules.domain(&request.domain) else {
+        let Some(domain) = served.rules.domain(request.domain) else {
             return Ok(self.unknown_domain(request, now));
         };
         let brought = plan::brought(request)?;
@@ -213,10 +233,10 @@ impl Limiter {
         Ok(answer)
     }
 
-    fn unknown_domain(&self, request: &Request, now: Time) -> Answer {
+    fn unknown_domain(&self, request: &Request<'_>, now: Time) -> Answer {
         let plan: Plan<'_> = request.descriptors.iter().map(|_| Planned::NoLimit).collect();
         for _ in &plan {
-            self.stats.domain_not_found(&request.domain);
+            self.stats.domain_not_found(request.domain);
         }
         conclude::conclude(request, &plan, &Batch::default(), &self.policy, &self.stats, now)
     }

@@ -81,7 +81,7 @@ pub(super) enum Handle<'r> {
 pub(super) type Brought = Vec<Option<Limits>>;
 
 /// The limits that a request brings along; nothing where it brings none.
-pub(super) fn brought(request: &Request) -> Result<Brought, Refusal> {
+pub(super) fn brought(request: &Request<'_>) -> Result<Brought, Refusal> {
     if request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
         return Ok(Brought::new());
     }
@@ -95,7 +95,7 @@ pub(super) fn brought(request: &Request) -> Result<Brought, Refusal> {
 
 /// Plans a request whose domain is loaded, and fills the batch with its checks.
 pub(super) fn plan<'r>(
-    request: &'r Request,
+    request: &'r Request<'_>,
     domain: &'r Domain,
     brought: &'r Brought,
     served: &'r Served,
@@ -167,7 +167,7 @@ impl<'r> Met<'r> {
 }
 
 fn checks<'r>(
-    request: &Request,
+    request: &Request<'_>,
     at: usize,
     met: &Met<'r>,
     limits: impl Iterator<Item = &'r Limit>,
@@ -199,7 +199,7 @@ fn checks<'r>(
 /// The counters of a rule with several limits are changed in one step, so all but the end of their keys stands in
 /// braces, by which a Redis Cluster keeps them on one server.
 fn write_counter_key(
-    request: &Request,
+    request: &Request<'_>,
     at: usize,
     met: &Met<'_>,
     limit: &Limit,
@@ -209,14 +209,14 @@ fn write_counter_key(
 ) {
     into.push_str(&context.policy.key_prefix);
     let start = into.len();
-    into.push_str(&request.domain);
+    into.push_str(request.domain);
     into.push('_');
     for (level, entry) in request.descriptors[at].entries.iter().enumerate() {
-        into.push_str(&entry.key);
+        into.push_str(entry.key);
         into.push('_');
         into.push_str(match met {
             Met::Rule(matched) => matched.counter_value(level, entry),
-            _ => &entry.value,
+            _ => entry.value,
         });
         into.push('_');
     }
@@ -231,7 +231,7 @@ fn write_counter_key(
 
 /// The statistics under which this request counts. `scratch` lends its space.
 fn handle<'r>(
-    request: &Request,
+    request: &Request<'_>,
     at: usize,
     met: &Met<'r>,
     served: &'r Served,
@@ -247,20 +247,20 @@ fn handle<'r>(
             }
             scratch.push_str(&matched.rule.full_key);
         }
-        Met::Rule(matched) => matched.write_metric_key(&request.domain, entries, scratch),
+        Met::Rule(matched) => matched.write_metric_key(request.domain, entries, scratch),
         _ => {
-            scratch.push_str(&request.domain);
+            scratch.push_str(request.domain);
             for entry in entries {
                 scratch.push('.');
-                scratch.push_str(&entry.key);
+                scratch.push_str(entry.key);
                 if !entry.value.is_empty() {
                     scratch.push('_');
-                    scratch.push_str(&entry.value);
+                    scratch.push_str(entry.value);
                 }
             }
         }
     }
-    let found = stats.dynamic(&request.domain, &scratch[start..]);
+    let found = stats.dynamic(request.domain, &scratch[start..]);
     scratch.truncate(start);
     Handle::LookedUp(found)
 }

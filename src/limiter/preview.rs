@@ -21,13 +21,18 @@ pub struct Preview {
 ///
 /// # Errors
 /// When the request makes no sense.
-pub fn preview(request: &Request, served: &Served, policy: &Policy, now: Time) -> Result<Preview, Refusal> {
+pub fn preview(
+    request: &Request<'_>,
+    served: &Served,
+    policy: &Policy,
+    now: Time,
+) -> Result<Preview, Refusal> {
     policy.bounds.check(request)?;
     let stats = Stats::new(StatsOptions::default());
     let brought = plan::brought(request)?;
     let mut batch = Batch::default();
     let context = plan::Context { policy, stats: &stats, now };
-    let plan = match served.rules.domain(&request.domain) {
+    let plan = match served.rules.domain(request.domain) {
         Some(domain) => plan::plan(request, domain, &brought, served, &mut batch, &context),
         None => request.descriptors.iter().map(|_| Planned::NoLimit).collect(),
     };

@@ -56,11 +56,11 @@ pub struct Bounds {
 impl Bounds {
     /// # Errors
     /// When the request lacks what every request has, or asks too much at once.
-    pub(super) fn check(self, request: &Request) -> Result<(), Refusal> {
+    pub(super) fn check(self, request: &Request<'_>) -> Result<(), Refusal> {
         if request.domain.is_empty() {
             return Err(Refusal::NoDomain);
         }
-        let seen = request.descriptors.len();
+        let seen = request.descriptors.len().saturating_add(request.excess_descriptors);
         if seen == 0 {
             return Err(Refusal::NoDescriptors);
         }
@@ -68,7 +68,7 @@ impl Bounds {
             return Err(Refusal::TooManyDescriptors { seen, most: self.descriptors });
         }
         for (descriptor, held) in request.descriptors.iter().enumerate() {
-            let seen = held.entries.len();
+            let seen = held.entries.len().saturating_add(held.excess_entries);
             if seen > self.entries {
                 return Err(Refusal::TooManyEntries { descriptor, seen, most: self.entries });
             }

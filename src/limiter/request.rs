@@ -1,4 +1,9 @@
 //! A request as the limiter knows it, free of any protocol's types.
+//!
+//! Its texts are borrowed from the message that it was read from. Nothing is allocated for a request of up to
+//! two descriptors with up to four entries each.
+
+use smallvec::SmallVec;
 
 use crate::{
     algorithm::Hits,
@@ -7,20 +12,24 @@ use crate::{
 
 /// May this pass?
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Request {
+pub struct Request<'a> {
     /// The domain whose rules apply.
-    pub domain: String,
+    pub domain: &'a str,
     /// What the request is, from each point of view that may be limited.
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: SmallVec<[Descriptor<'a>; 2]>,
+    /// How many more descriptors there were: those above the bound are counted and not kept.
+    pub excess_descriptors: usize,
     /// Hits of each descriptor that names none; 0 counts as 1.
     pub hits_addend: u32,
 }
 
 /// One point of view.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Descriptor {
+pub struct Descriptor<'a> {
     /// The way down the tree of rules.
-    pub entries: Vec<Entry>,
+    pub entries: SmallVec<[Entry<'a>; 4]>,
+    /// How many more entries there were: those above the bound are counted and not kept.
+    pub excess_entries: usize,
     /// Takes the place of whatever the rules say.
     pub limit: Option<LimitOverride>,
     /// This descriptor's own hits; 0 looks without counting.
@@ -30,12 +39,12 @@ pub struct Descriptor {
 }
 
 /// One `key = value`.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Entry {
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Entry<'a> {
     /// The key.
-    pub key: String,
+    pub key: &'a str,
     /// The value, which may be empty.
-    pub value: String,
+    pub value: &'a str,
 }
 
 /// A limit that a request brings along.
@@ -47,13 +56,13 @@ pub struct LimitOverride {
     pub unit: i32,
 }
 
-impl rules::Entry for Entry {
+impl rules::Entry for Entry<'_> {
     fn key(&self) -> &str {
-        &self.key
+        self.key
     }
 
     fn value(&self) -> &str {
-        &self.value
+        self.value
     }
 }
 
@@ -65,10 +74,10 @@ impl LimitOverride {
     }
 }
 
-impl Request {
+impl Request<'_> {
     /// The hits of one of its descriptors.
     #[must_use]
-    pub fn hits(&self, descriptor: &Descriptor) -> Hits {
+    pub fn hits(&self, descriptor: &Descriptor<'_>) -> Hits {
         let hits = descriptor.hits_addend.unwrap_or_else(|| u64::from(self.hits_addend.max(1)));
         if descriptor.is_negative_hits { Hits::GiveBack(hits) } else { Hits::Take(hits) }
     }

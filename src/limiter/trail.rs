@@ -34,7 +34,7 @@ pub struct Wait {
 impl Trail {
     /// Notes which rules were met. They are looked up once more, so that a plan need not carry them for the
     /// few requests that are traced.
-    pub(super) fn note_rules(&mut self, request: &Request, domain: &Domain, plan: &[Planned<'_>]) {
+    pub(super) fn note_rules(&mut self, request: &Request<'_>, domain: &Domain, plan: &[Planned<'_>]) {
         let mut scratch = String::new();
         let met = request.descriptors.iter().zip(plan).map(|(descriptor, planned)| {
             let by_rule = descriptor.limit.is_none() && !matches!(planned, Planned::NoLimit);

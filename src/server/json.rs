@@ -85,7 +85,8 @@ async fn decide(
     limiter: &Limiter,
     span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, String> {
-    let request = limiter::Request::from(read(body)?);
+    let message = read(body)?;
+    let request = limiter::Request::from(&message);
     let Some(span) = span else {
         return limiter.decide(&request, None).await.map_err(|refusal| refusal.to_string());
     };

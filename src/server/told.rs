@@ -17,8 +17,8 @@ const MOST: usize = 32;
 const LONGEST: usize = 256;
 
 /// Tells of a request, of its answer if it got one, and of the way there.
-pub(super) fn tell(span: &mut OpenSpan, request: &Request, answer: Option<&Answer>, trail: &Trail) {
-    span.tell("tollgate.domain", shortened(&request.domain).to_owned().into());
+pub(super) fn tell(span: &mut OpenSpan, request: &Request<'_>, answer: Option<&Answer>, trail: &Trail) {
+    span.tell("tollgate.domain", shortened(request.domain).to_owned().into());
     let count = i64::try_from(request.descriptors.len()).unwrap_or(i64::MAX);
     span.tell("tollgate.descriptor_count", count.into());
     if span.tells_values() {
@@ -58,12 +58,12 @@ fn code(code: Code) -> &'static str {
 }
 
 /// `key=value,key=value`, its beginning if it is long.
-fn descriptor(descriptor: &Descriptor) -> String {
+fn descriptor(descriptor: &Descriptor<'_>) -> String {
     let mut text = String::new();
     for entry in &descriptor.entries {
         let comma = if text.is_empty() { "" } else { "," };
         // Writing to a String cannot fail.
-        let _ = write!(text, "{comma}{}={}", shortened(&entry.key), shortened(&entry.value));
+        let _ = write!(text, "{comma}{}={}", shortened(entry.key), shortened(entry.value));
         if text.len() > LONGEST {
             break;
         }
@@ -83,11 +83,13 @@ mod tests {
 
     #[test]
     fn a_descriptor_is_told_as_pairs_and_never_at_length() {
-        let entry = |key: &str, value: &str| Entry { key: key.to_owned(), value: value.to_owned() };
-        let of = |entries| descriptor(&Descriptor { entries, ..Descriptor::default() });
-        assert_eq!(of(vec![entry("a", "b"), entry("c", "")]), "a=b,c=");
+        fn of(entries: &[(&str, &str)]) -> String {
+            let entries = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+            descriptor(&Descriptor { entries, ..Descriptor::default() })
+        }
+        assert_eq!(of(&[("a", "b"), ("c", "")]), "a=b,c=");
         for text in ["ü".repeat(1000), "x".repeat(5_000_000)] {
-            let told = of(vec![entry(&text, &text), entry("a", "b")]);
+            let told = of(&[(&text, &text), ("a", "b")]);
             assert!((LONGEST - 1..=LONGEST).contains(&told.len()), "{}", told.len());
         }
     }

@@ -39,6 +39,8 @@ pub struct Settings {
 pub struct Server {
     /// Where it listens.
     pub listen: GrpcListen,
+    /// Which implementation of HTTP/2 serves it.
+    pub implementation: GrpcServer,
     /// TLS, if it is spoken there.
     pub tls: Option<GrpcTls>,
     /// Threads that answer; one at least.
@@ -65,6 +67,16 @@ pub struct Server {
     pub shutdown_delay: Duration,
     /// Time that requests in flight have to finish; zero is none.
     pub shutdown_timeout: Duration,
+}
+
+/// Which implementation of HTTP/2 serves gRPC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GrpcServer {
+    /// A connection made for `ShouldRateLimit`.
+    #[default]
+    Fast,
+    /// tonic, the reference.
+    Tonic,
 }
 
 /// Where the gRPC server listens.

@@ -37,8 +37,8 @@ pub use self::{
     address::HostPort,
     duration::duration,
     groups::{
-        Answers, Backend, DynamicMetadata, GrpcListen, HeaderNames, Http, Log, LogFormat, OnFailure,
-        Prometheus, Rules, Server, Settings, StatsSettings, Store,
+        Answers, Backend, DynamicMetadata, GrpcListen, GrpcServer, HeaderNames, Http, Log, LogFormat,
+        OnFailure, Prometheus, Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{GrpcTls, GrpcTlsClients},
     markdown::markdown,
@@ -88,6 +88,7 @@ fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
     // The length that stands before a message of gRPC has 32 bits.
     let max_request_bytes = reader.bits_32(vars::GRPC_MAX_REQUEST_BYTES, 1);
     Server {
+        implementation: reader.parsed(vars::GRPC_SERVER, grpc_server),
         tls: grpc_tls::read(reader),
         listen: if socket.is_empty() { GrpcListen::Tcp(tcp) } else { GrpcListen::Unix(socket.into()) },
         workers: usize::try_from(workers).ok().filter(|workers| *workers > 0).unwrap_or(cores.max(1)),
@@ -102,6 +103,14 @@ fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
         max_entries: reader.count(vars::MAX_ENTRIES_PER_DESCRIPTOR, 1),
         shutdown_delay: reader.duration(vars::SHUTDOWN_DELAY),
         shutdown_timeout: reader.duration(vars::SHUTDOWN_TIMEOUT),
+    }
+}
+
+fn grpc_server(text: &str) -> Result<GrpcServer, parse::Refusal> {
+    match text.to_ascii_lowercase().as_str() {
+        "fast" => Ok(GrpcServer::Fast),
+        "tonic" => Ok(GrpcServer::Tonic),
+        _ => Err(parse::Refusal::new("fast or tonic")),
     }
 }
 

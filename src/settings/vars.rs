@@ -12,6 +12,8 @@ variables! {
         GRPC_HOST = "0.0.0.0", "Address of the gRPC port; `0.0.0.0` and `::` both mean all, IPv4 and IPv6.";
         GRPC_PORT = "8081", "gRPC port; `0` takes any free one.";
         GRPC_UDS = "", "Path of a unix socket to serve gRPC on in place of the port.";
+        GRPC_SERVER = "fast", "HTTP/2 implementation of the gRPC port: `fast`, made for `ShouldRateLimit`, or `tonic`, \
+            the reference, with the same answers at several times the CPU.";
         GRPC_WORKERS = "0", "Threads that answer gRPC, each with its own share of the connections; `0` \
             is one \
             for each core that the process may use.";

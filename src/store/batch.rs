@@ -206,8 +206,15 @@ impl<'r> Batch<'r> {
     pub(super) fn hits_to_give_back(&self, planned: &NextHits) -> NextHits {
         let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
         for group in self.groups() {
-            let (Some(checks), Some(planned)) = (self.checks.get(group.clone()), planned.get(group.clone())) else { break };
-            if planned.contains(&None) || !checks.iter().any(Check::is_over) {
+            let (Some(checks), Some(planned)) = (self.checks.get(group.clone()), planned.get(group.clone()))
+            else {
+                break;
+            };
+            let takes_together = |check: &Check<'_>| check.member != Member::Alone && check.takes();
+            if !checks.iter().all(takes_together)
+                || planned.contains(&None)
+                || !checks.iter().any(Check::is_over)
+            {
                 continue;
             }
             for (at, check) in group.zip(checks) {
@@ -222,7 +229,8 @@ impl<'r> Batch<'r> {
     pub(super) fn refuse_given_back(&mut self, given_back: &NextHits, over: &[bool]) {
         for (at, check) in self.checks.iter_mut().enumerate() {
             let was_given_back = given_back.get(at).is_some_and(Option::is_some);
-            if let (Outcome::Counted(count), true, Some(true)) = (check.outcome, was_given_back, over.get(at)) {
+            if let (Outcome::Counted(count), true, Some(true)) = (check.outcome, was_given_back, over.get(at))
+            {
                 // Though others may have made room again meanwhile.
                 check.outcome = Outcome::Refused(count);
             }

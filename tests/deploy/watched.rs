@@ -15,6 +15,7 @@ use tollgate::proto::envoy::{
 
 use crate::support::{
     client::descriptor,
+    clock::Clock,
     eventually, holds,
     proxy::{Proxy, Way},
     redis::{self, Redis},
@@ -47,6 +48,7 @@ const ABOUT_TIME: [&str; 2] = ["TollgateRedisSlow", "TollgateAnswersLate"];
 
 #[test]
 fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashboard_has_an_answer() {
+    let _clock = Clock::machine().enter();
     let redis = Redis::single();
     let way = Proxy::to(redis.port);
     let mut shared = setup().redis(&redis::tcp(&way.address())).start_healthy();

@@ -1,13 +1,13 @@
 //! What a case leaves in Redis, in the form that the recordings are kept in.
 
-use std::{
-    collections::BTreeMap,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::support::redis::{Connection, Env, Redis, tcp};
+use crate::support::{
+    clock,
+    redis::{Connection, Env, Redis, tcp},
+};
 
 use super::compare::{difference, same};
 
@@ -75,12 +75,11 @@ impl<'a> Database<'a> {
 
 /// The counter's name with its window's length; else with what is wrong with its window or expiry.
 fn named(key: &str, ttl: i64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs();
     let (name, start) = key.rsplit_once('_').unwrap_or((key, ""));
     // Without jitter a counter is kept as long as its window.
     let unit = u64::try_from(ttl).ok().and_then(|ttl| UNITS.iter().find(|(seconds, _)| *seconds >= ttl));
     match (unit, start.parse::<u64>()) {
-        (Some((seconds, unit)), Ok(start)) if start == now - now % seconds => format!("{name}@{unit}"),
+        (Some((seconds, unit)), Ok(start)) if start == clock::window(*seconds) => format!("{name}@{unit}"),
         _ => format!("{name}@start {start}, expiry {ttl}"),
     }
 }

@@ -1,6 +1,6 @@
 //! What is kept, under which names, and for how long: as the Go service would have it, and could go on with it.
 
-use crate::redis::{now, window};
+use crate::support::clock::{now, window};
 
 use super::{Code, Memcached, code, counter, one, request, told, with_rules};
 

@@ -4,14 +4,14 @@
 use crate::support::{
     certificates::Certificates,
     client::Client,
-    eventually,
+    clock, eventually,
     fake::Fake,
     holds,
     redis::{Env, Redis, tcp},
     server::{Server, Setup},
 };
 
-use super::{Code, RULES, code, counter, now, one};
+use super::{Code, RULES, code, counter, one};
 
 // Clusters that send us from server to server.
 mod storms;
@@ -203,7 +203,7 @@ fn a_server_without_memory_is_told_and_used_again_when_it_has_some() {
     redis.ask(&["CONFIG", "SET", "maxmemory", "1mb"]);
     eventually("it is told", || {
         // Each key takes some of it.
-        let _ = client.ask(one("many", &format!("{}-{}", now(), "x".repeat(5000))));
+        let _ = client.ask(one("many", &format!("{}-{}", clock::now(), "x".repeat(5000))));
         let refused = client.ask(one("many", "v")).is_err();
         holds(refused && server.process.log().contains("OOM"), || server.process.log())
     });

@@ -14,13 +14,14 @@ use tokio::{runtime::Builder, task::JoinSet};
 
 use crate::support::{
     client::descriptor,
+    clock::window,
     noise::Noise,
     raw::{RawClient, framed},
     redis::{Cluster, Env, Redis, Sentinels},
     server::{Server, Setup},
 };
 
-use super::{Code, RateLimitRequest, RateLimitResponse, YEAR, request, window};
+use super::{Code, RateLimitRequest, RateLimitResponse, YEAR, request};
 
 const PROCESSES: usize = 4;
 /// Requests that each process has open at a time.
@@ -73,8 +74,7 @@ pub(crate) struct Servers(Vec<Server>);
 impl Servers {
     /// Each with these rules and so many threads.
     pub(crate) fn with(setup: &Setup, rules: &str, workers: &str) -> Self {
-        let start =
-            || setup.clone().rules("d.yaml", rules).env("GRPC_WORKERS", workers).start_healthy();
+        let start = || setup.clone().rules("d.yaml", rules).env("GRPC_WORKERS", workers).start_healthy();
         Self((0..PROCESSES).map(|_| start()).collect())
     }
 

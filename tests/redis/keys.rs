@@ -5,12 +5,13 @@ use std::{thread, time::Duration};
 
 use crate::support::{
     client::{descriptor, request},
+    clock::window,
     eventually, holds,
     redis::Redis,
     server::{Server, Setup},
 };
 
-use super::{Code, RULES, YEAR, code, counter, one, told, window};
+use super::{Code, RULES, YEAR, code, counter, one, told};
 
 const UNITS: [(&str, u64); 7] = [
     ("second", 1),

@@ -249,7 +249,11 @@ fn the_limits_of_one_rule_stay_together_where_limits_per_second_have_their_own_r
         keys.map(|name| redis.counter(&name)).sum::<i64>()
     };
     assert_eq!((of(&main, "d_soon_"), of(&per_second, "d_soon_")), (10, 0), "five in each of two windows");
-    assert_eq!((of(&main, "d_second_"), of(&per_second, "d_second_")), (0, 40), "alone, it counts what it is");
+    assert_eq!(
+        (of(&main, "d_second_"), of(&per_second, "d_second_")),
+        (0, 40),
+        "alone, it counts what it is"
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{eventually, ports::free_port, process::Process, server::Setup};
+use super::{clock::Clock, eventually, ports::free_port, process::Process, server::Setup};
 
 /// A running memcached. It is killed when this is dropped.
 pub(crate) struct Memcached {
@@ -18,6 +18,7 @@ pub(crate) struct Memcached {
     args: Vec<String>,
     process: Option<Process>,
     dir: TempDir,
+    clock: Clock,
 }
 
 impl Memcached {
@@ -42,7 +43,13 @@ impl Memcached {
             ["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "2", "-m", "64", "-p", &port.to_string()]
                 .map(str::to_owned);
         let args = fixed.into_iter().chain(args.iter().map(|arg| (*arg).to_owned())).collect();
-        Self { port, args, process: None, dir: dir.expect("a directory can be made") }
+        Self {
+            port,
+            args,
+            process: None,
+            dir: dir.expect("a directory can be made"),
+            clock: Clock::current(),
+        }
     }
 
     /// Starts it, on the same port every time, and waits until it listens.
@@ -50,6 +57,7 @@ impl Memcached {
         assert!(self.process.is_none(), "the server on port {} runs already", self.port);
         let mut command = Command::new("memcached");
         command.args(&self.args).current_dir(self.dir.path());
+        self.clock.apply(&mut command);
         self.process = Some(Process::start(command, &self.dir.path().join("log")));
         eventually("memcached listens", || {
             let process = self.process.as_mut().expect("it was started");

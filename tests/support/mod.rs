@@ -4,7 +4,7 @@
 //! [`http`], [`load`] and [`steady`] ask them; [`upstream`] is what Envoy forwards to; [`noise`] makes
 //! repeatable garbage. [`redis`] starts real Redis in each topology and [`memcached`] real memcached, with
 //! [`certificates`] where TLS is asked for; [`fake`] is taken for one, and a [`proxy`] stands before it.
-//! [`grpc_tls`] has certificates for the gRPC port, and clients that have them; [`control_plane`] tells rules,
+//! [`clock`] moves the time of what is started. [`grpc_tls`] has certificates for the gRPC port, and clients that have them; [`control_plane`] tells rules,
 //! and a [`receiver`] takes spans.
 //! Nothing here asserts anything about the service: that is the tests' part.
 
@@ -16,6 +16,7 @@ use std::{
 pub(crate) mod bootstrap;
 pub(crate) mod certificates;
 pub(crate) mod client;
+pub(crate) mod clock;
 pub(crate) mod control_plane;
 pub(crate) mod envoy;
 pub(crate) mod fake;

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::within;
+use super::{clock, within};
 
 /// How long a program may take to end after SIGTERM before it is killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
@@ -98,5 +98,6 @@ impl Drop for Process {
         if self.exited().is_none() {
             self.kill();
         }
+        clock::clean_up_after(self.child.id());
     }
 }

@@ -15,11 +15,15 @@ use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use tonic::Status;
 
 use super::{
-    PATIENCE, client::Client, eventually, holds, http, ports::free_port, process::Process, redis::Env, within,
+    PATIENCE, client::Client, clock::Clock, eventually, holds, http, ports::free_port, process::Process,
+    redis::Env, within,
 };
 
 /// The program that is tested.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tollgate");
+
+/// The implementation of the gRPC port that services are started with, where a test does not choose one.
+pub(crate) const GRPC_SERVER: &str = "TOLLGATE_TEST_GRPC_SERVER";
 
 /// A running service. It is killed when this is dropped.
 pub(crate) struct Server {
@@ -47,6 +51,7 @@ pub(crate) struct Setup {
     env: BTreeMap<String, String>,
     /// Where it works instead of a directory of its own.
     working_dir: Option<PathBuf>,
+    clock: Clock,
 }
 
 impl Server {
@@ -151,8 +156,13 @@ impl Setup {
             rules: Vec::new(),
             env: BTreeMap::new(),
             working_dir: None,
+            clock: Clock::current(),
         };
-        env.iter().fold(setup, |setup, (name, value)| setup.env(name, value))
+        let setup = env.iter().fold(setup, |setup, (name, value)| setup.env(name, value));
+        match std::env::var(GRPC_SERVER) {
+            Ok(implementation) => setup.env("GRPC_SERVER", &implementation),
+            Err(_) => setup,
+        }
     }
 
     /// Nothing set but ports, in a directory that is there already: as in the README's first run.
@@ -242,6 +252,7 @@ impl Setup {
             None => command.current_dir(dir.path()).env("RUNTIME_ROOT", dir.path()),
         };
         command.envs(ports.env()).envs(&self.env);
+        self.clock.apply(&mut command);
         let process = Process::start(command, &dir.path().join("log"));
         let socket = self.env.get("GRPC_UDS").map(PathBuf::from);
         Server { process, ports, dir, socket }

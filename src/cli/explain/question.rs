@@ -15,12 +15,14 @@ pub(super) struct Question {
 
 impl Question {
     /// As the limiter has it.
-    pub(super) fn to_request(&self) -> limiter::Request {
-        let entry =
-            |(key, value): &(String, String)| limiter::Entry { key: key.clone(), value: value.clone() };
-        let entries = self.descriptor.entries().iter().map(entry).collect();
-        let descriptor = limiter::Descriptor { entries, ..limiter::Descriptor::default() };
-        limiter::Request { domain: self.domain.clone(), descriptors: vec![descriptor], hits_addend: 0 }
+    pub(super) fn to_request(&self) -> limiter::Request<'_> {
+        let entries = self.descriptor.entries().iter().map(|(key, value)| limiter::Entry { key, value });
+        let descriptor = limiter::Descriptor { entries: entries.collect(), ..limiter::Descriptor::default() };
+        limiter::Request {
+            domain: &self.domain,
+            descriptors: std::iter::once(descriptor).collect(),
+            ..limiter::Request::default()
+        }
     }
 }
 
@@ -47,8 +49,8 @@ mod tests {
         let question: Question = " shop  name=ann lee,path=/".parse().unwrap();
         let request = question.to_request();
         let entries: Vec<_> =
-            request.descriptors[0].entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
-        assert_eq!((&*request.domain, entries), ("shop", vec![("name", "ann lee"), ("path", "/")]));
+            request.descriptors[0].entries.iter().map(|entry| (entry.key, entry.value)).collect();
+        assert_eq!((request.domain, entries), ("shop", vec![("name", "ann lee"), ("path", "/")]));
     }
 
     #[test]

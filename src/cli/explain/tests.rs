@@ -165,7 +165,8 @@ fn a_long_level_is_told_in_part() {
     let descriptor = |n| format!("- {{key: k, value: v{n}, rate_limit: {{unlimited: true}}}}");
     let many: Vec<String> = (0..100).map(descriptor).collect();
     let rules = rules(&format!("domain: d\ndescriptors:\n{}\n", many.join("\n")));
-    let request = "d k=w".parse::<Question>().unwrap().to_request();
+    let question: Question = "d k=w".parse().unwrap();
+    let request = question.to_request();
     let way = way::walk(rules.domain("d").unwrap(), &request.descriptors[0].entries);
     assert_eq!((way.levels[0].near.len(), way.levels[0].others), (8, 92));
 }
@@ -188,8 +189,7 @@ proptest! {
             .collect();
         let rules = rules(&format!("domain: d\ndescriptors:\n{}", descriptors.concat()));
         let domain = rules.domain("d").unwrap();
-        let entries: Vec<limiter::Entry> =
-            entries.into_iter().map(|(key, value)| limiter::Entry { key, value }).collect();
+        let entries: Vec<_> = entries.iter().map(|(key, value)| limiter::Entry { key, value }).collect();
         let way = way::walk(domain, &entries);
         let met = domain.find(&entries, &mut String::new());
         let came_to = if let End::Rule(rule) = &way.end { Some(rule.id) } else { None };
@@ -198,7 +198,7 @@ proptest! {
         for (passage, entry) in way.levels.iter().zip(&entries) {
             let text = format!("{}_{}", entry.key, entry.value);
             for near in &passage.near {
-                let matches = *near.text == text || *near.text == entry.key
+                let matches = *near.text == text || *near.text == *entry.key
                     || crate::rules::wildcard::Pattern::new(near.text).matches(&text);
                 let after = matches!(near.why, Why::AfterExact | Why::AfterWildcard | Why::AfterValue);
                 prop_assert_eq!(matches, after, "{} {:?}", near.text, near.why);
@@ -206,7 +206,7 @@ proptest! {
             let by_how = passage.taken.map(|taken| match taken.how {
                 How::Exact => *taken.node.text == text,
                 How::Wildcard => crate::rules::wildcard::Pattern::new(&taken.node.text).matches(&text),
-                How::Bare => *taken.node.text == entry.key,
+                How::Bare => *taken.node.text == *entry.key,
             });
             prop_assert_ne!(by_how, Some(false));
         }
@@ -216,7 +216,8 @@ proptest! {
 #[test]
 fn a_preview_counts_every_refusal_as_one() {
     let served = Served { rules: rules(RULES), attached: Vec::new() };
-    let request = "shop path=/,method=GET".parse::<Question>().unwrap().to_request();
+    let question: Question = "shop path=/,method=GET".parse().unwrap();
+    let request = question.to_request();
     let preview = limiter::preview(&request, &served, &policy(), Time::from_seconds(90)).unwrap();
     assert_eq!(preview.keys, ["p:shop_path_/_method_GET_60"]);
     assert_eq!(preview.refused.code, Code::OverLimit);

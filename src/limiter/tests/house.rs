@@ -141,10 +141,12 @@ impl House {
     }
 }
 
-pub(super) fn request(keys: &[&str]) -> Request {
-    let entry = |key: &str| Entry { key: key.to_owned(), value: "v".to_owned() };
-    let descriptor = |key: &&str| Descriptor { entries: vec![entry(key)], ..Descriptor::default() };
-    Request { domain: "d".into(), descriptors: keys.iter().map(descriptor).collect(), hits_addend: 0 }
+pub(super) fn request<'a>(keys: &[&'a str]) -> Request<'a> {
+    let descriptor = |key: &&'a str| Descriptor {
+        entries: std::iter::once(Entry { key, value: "v" }).collect(),
+        ..Descriptor::default()
+    };
+    Request { domain: "d", descriptors: keys.iter().map(descriptor).collect(), ..Request::default() }
 }
 
 pub(super) fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {

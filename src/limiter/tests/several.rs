@@ -61,8 +61,6 @@ fn the_limit_of_which_the_smallest_part_remains_governs_until_one_refuses() {
         (2000, 2, status(Code::OverLimit, "steady", 1, 3598)),
         (2000, 1, status(Code::Ok, "spike", 0, 1)),
         (3000, 1, status(Code::OverLimit, "steady", 0, 3597)),
-        // More than an hour ever gives.
-        (3000, 6, status(Code::OverLimit, "spike", 2, 1)),
     ] {
         assert_eq!(ask(&house, millis, hits, &[]), expected, "{hits} at {millis}");
     }
@@ -96,7 +94,8 @@ fn a_refusal_by_one_consumes_from_none_whatever_the_policy() {
 #[test]
 fn a_client_that_keeps_trying_gets_what_the_longer_limit_gives() {
     for (lost, flag) in [(None, ""), (Some(FailureReason::Timeout), ""), (None, "shadow_mode: true\n  ")] {
-        let list = "rate_limit: [{unit: second, requests_per_unit: 30}, {unit: minute, requests_per_unit: 70}]";
+        let list =
+            "rate_limit: [{unit: second, requests_per_unit: 30}, {unit: minute, requests_per_unit: 70}]";
         let house = house(&format!("{flag}{list}"), |own| own.on_store_failure = OnStoreFailure::Local);
         house.store.set_lost(lost);
         let mut passed = [0; 6];

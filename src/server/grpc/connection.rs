@@ -26,6 +26,7 @@ use crate::stats::Method;
 use super::{
     body::AnswerBody,
     opening::Opening,
+    reference::Reference,
     unary::{self, ShouldRateLimit},
 };
 
@@ -34,6 +35,8 @@ pub(super) struct Calls {
     pub(super) hot: ShouldRateLimit,
     /// Health, reflection, and the answer to calls that do not exist.
     pub(super) others: tonic::service::Routes,
+    /// Serves every connection, where the settings choose it.
+    pub(super) reference: Option<Reference>,
     pub(super) lifetime: Lifetime,
     pub(super) http2: http2::Builder<LocalExecutor>,
 }

@@ -6,9 +6,11 @@
 
 mod body;
 mod connection;
+mod framing;
 mod listen;
 mod opening;
 mod others;
+mod reference;
 mod traced;
 mod unary;
 mod worker;
@@ -22,10 +24,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::timeout};
 use tracing::warn;
 
 pub use listen::{Listener, bind_tcp};
+pub use reference::RateLimit;
 pub use worker::Workers;
 
 use super::{health::Health, tls::Tls};
@@ -35,6 +38,8 @@ use listen::Connection;
 /// How the server is run; see the settings of the same names.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Serve with tonic, the reference.
+    pub tonic: bool,
     /// How many threads answer.
     pub workers: usize,
     /// A connection is asked to go after this time; zero lets it stay.
@@ -68,16 +73,23 @@ pub struct Parts {
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// Accepts connections and deals them to the workers, until `drain` turns true. Those that wait to be
-/// accepted at that moment are still taken, and asked to go.
+/// A drain accepts connections that wait in the backlog until none came for so long: a client whose `connect`
+/// has succeeded gets a GOAWAY instead of a reset.
+const BACKLOG_QUIET: Duration = Duration::from_millis(5);
+
+/// And for so long at most, since clients that reconnect at once could keep the backlog full for ever.
+const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Accepts connections and deals them to the workers until `drain` turns true. Then accepts what waits in the
+/// backlog, closes the port, and lets the workers drain.
 pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch::Receiver<bool>) {
     let mut refused = Refused::default();
     let mut idle = true;
     loop {
         let accepted = tokio::select! {
             biased;
+            _ = drain.wait_for(|drain| *drain) => break,
             accepted = listener.accept() => accepted,
-            _ = drain.wait_for(|drain| *drain) => return,
         };
         match accepted {
             Ok(connection) => {
@@ -91,6 +103,15 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
             Err(error) => pause_after(&error).await,
         }
     }
+    let end = Instant::now() + BACKLOG_TIMEOUT;
+    while Instant::now() < end
+        && let Ok(Ok(connection)) = timeout(BACKLOG_QUIET, listener.accept()).await
+    {
+        workers.deal(connection);
+    }
+    drop(listener);
+    // Last, so that every connection that was dealt gets its GOAWAY.
+    workers.drain();
 }
 
 /// Says that connections are refused, at most every ten seconds.

@@ -7,7 +7,10 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::unary::{Fault, PATH};
-use crate::spans::{OpenSpan, Tracer};
+use crate::{
+    spans::{OpenSpan, Tracer},
+    stats::{Refusal, Stats},
+};
 
 /// What is known of a call before its message has come.
 pub(super) struct Opening {
@@ -26,12 +29,17 @@ const MARGIN: Duration = Duration::from_millis(2);
 impl Opening {
     /// Reads the head of a call.
     pub(super) fn of(head: &request::Parts, tracer: Option<&Arc<Tracer>>) -> Self {
+        Self { fault: check_call(head).err(), ..Self::new(&head.headers, tracer) }
+    }
+
+    /// Reads the headers of a call that can be answered.
+    pub(super) fn new(headers: &HeaderMap, tracer: Option<&Arc<Tracer>>) -> Self {
         Self {
             begun: Instant::now(),
-            time_out: time_out(&head.headers),
-            fault: check_call(head).err(),
+            time_out: time_out(headers),
+            fault: None,
             // The path without its slash is what gRPC's instrumentations call a span.
-            span: tracer.and_then(|tracer| tracer.join(&head.headers, &PATH[1..])),
+            span: tracer.and_then(|tracer| tracer.join(headers, &PATH[1..])),
         }
     }
 
@@ -45,6 +53,12 @@ impl Opening {
         let time_out = self.time_out?;
         Some((self.begun + time_out - MARGIN.min(time_out / 4)).into_std())
     }
+}
+
+/// The answer to a call whose message did not come in the caller's time; it is counted.
+pub(super) fn deadline_exceeded(stats: &Stats) -> Status {
+    stats.service().refused(Refusal::DeadlineExceeded).increment();
+    Status::deadline_exceeded("the caller's grpc-timeout has passed")
 }
 
 fn check_call(head: &request::Parts) -> Result<(), Fault> {

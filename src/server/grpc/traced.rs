@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use super::{
     opening::Opening,
@@ -23,15 +23,7 @@ impl ShouldRateLimit {
             Some(fault) => Err(fault),
             None => self.decide_traced(&mut span, opening, body).await,
         };
-        span.tell("rpc.system", "grpc".into());
-        span.tell("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
-        span.tell("rpc.method", "ShouldRateLimit".into());
-        let code = answer.as_ref().err().map_or(Code::Ok, |status| status.code());
-        span.tell("rpc.grpc.status_code", i64::from(i32::from(code)).into());
-        if let Err(status) = &answer {
-            span.fail(status.message());
-        }
-        span.answered();
+        finish(span, answer.as_ref().err().map(AsRef::as_ref));
         answer
     }
 
@@ -42,10 +34,23 @@ impl ShouldRateLimit {
         mut body: Incoming,
     ) -> Result<Bytes, Fault> {
         let message = self.read_in_time(&opening, Bytes::new(), &mut body).await?;
-        let request = self.read_request(message)?;
+        let request = self.read_request(&message)?;
         let mut trail = Trail::default();
         let decided = self.limiter.decide_traced(&request, opening.until(), &mut trail).await;
         told::tell(span, &request, decided.as_ref().ok(), &trail);
         encoded(decided)
     }
+}
+
+/// Ends the span of a call that failed with this status, or succeeded.
+pub(super) fn finish(mut span: Box<OpenSpan>, failed: Option<&Status>) {
+    span.tell("rpc.system", "grpc".into());
+    span.tell("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
+    span.tell("rpc.method", "ShouldRateLimit".into());
+    let code = failed.map_or(Code::Ok, Status::code);
+    span.tell("rpc.grpc.status_code", i64::from(i32::from(code)).into());
+    if let Some(status) = failed {
+        span.fail(status.message());
+    }
+    span.answered();
 }

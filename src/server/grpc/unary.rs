@@ -17,24 +17,23 @@ use http::{HeaderValue, Response, header};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use prost::Message;
 use tokio::time::timeout_at;
 use tonic::{Code, Status};
 
-use super::{body::AnswerBody, opening::Opening};
+use super::{
+    body::AnswerBody,
+    framing::{self, PREFIX},
+    opening::{self, Opening},
+};
 use crate::{
-    limiter::{Answer, Limiter, Refusal, Request},
-    proto::envoy::service::ratelimit::v3::RateLimitRequest,
+    limiter::{Answer, Bounds, Limiter, Refusal, Request},
     server::wire,
     spans::Tracer,
-    stats::{Method as StatsMethod, Refusal as Reason, Stats},
+    stats::{Method as StatsMethod, Stats},
 };
 
 /// The path of the call.
 pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-
-/// In front of every message.
-const PREFIX: usize = 5;
 
 /// Answers the call.
 pub(super) struct ShouldRateLimit {
@@ -61,9 +60,9 @@ impl ShouldRateLimit {
             (None, Some(fault)) => Err(fault),
             (None, None) => {
                 match future::poll_fn(|context| Poll::Ready(whole_message(&mut body, context))).await {
-                    Ok(message) => match self.at_once(message) {
-                        Ok(answer) => answer,
-                        Err(request) => Box::pin(self.later(request, opening.until())).await,
+                    Ok(message) => match self.at_once(&message) {
+                        Some(answer) => answer,
+                        None => Box::pin(self.later(message, opening.until())).await,
                     },
                     Err(first) => Box::pin(self.in_time(opening, first, body)).await,
                 }
@@ -78,25 +77,28 @@ impl ShouldRateLimit {
         }
     }
 
-    /// The answer to a message with its prefix; the request, if its counters have to be waited for.
-    fn at_once(&self, message: Bytes) -> Result<Result<Bytes, Fault>, Request> {
-        let request = match self.read_request(message) {
-            Ok(request) => request,
-            Err(fault) => return Ok(Err(fault)),
-        };
-        self.limiter.decide_at_once(&request).map(encoded).ok_or(request)
+    /// The answer to a message with its prefix; `None` if its counters have to be waited for.
+    fn at_once(&self, message: &Bytes) -> Option<Result<Bytes, Fault>> {
+        if !self.limiter.answers_at_once() {
+            return None;
+        }
+        match self.read_request(message) {
+            Ok(request) => self.limiter.decide_at_once(&request).map(encoded),
+            Err(fault) => Some(Err(fault)),
+        }
     }
 
-    async fn later(&self, request: Request, until: Option<std::time::Instant>) -> Result<Bytes, Fault> {
+    async fn later(&self, message: Bytes, until: Option<std::time::Instant>) -> Result<Bytes, Fault> {
+        let request = self.read_request(&message)?;
         encoded(self.limiter.decide(&request, until).await)
     }
 
     /// Waits for the rest of a message, but no longer than its caller, and answers it.
     async fn in_time(&self, opening: Opening, first: Bytes, mut body: Incoming) -> Result<Bytes, Fault> {
         let message = self.read_in_time(&opening, first, &mut body).await?;
-        match self.at_once(message) {
-            Ok(answer) => answer,
-            Err(request) => self.later(request, opening.until()).await,
+        match self.at_once(&message) {
+            Some(answer) => answer,
+            None => self.later(message, opening.until()).await,
         }
     }
 
@@ -109,17 +111,15 @@ impl ShouldRateLimit {
     ) -> Result<Bytes, Fault> {
         let reading = self.read_message(first, body);
         let Some(deadline) = opening.deadline() else { return reading.await };
-        timeout_at(deadline, reading).await.unwrap_or_else(|_| {
-            self.stats.service().refused(Reason::DeadlineExceeded).increment();
-            Err(Status::deadline_exceeded("the caller's grpc-timeout has passed").into())
-        })
+        timeout_at(deadline, reading)
+            .await
+            .unwrap_or_else(|_| Err(opening::deadline_exceeded(&self.stats).into()))
     }
 
-    pub(super) fn read_request(&self, mut message: Bytes) -> Result<Request, Fault> {
-        self.read_prefix(&mut message)?;
-        let request = RateLimitRequest::decode(message)
-            .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")))?;
-        Ok(Request::from(request))
+    /// Reads the request of a message with its prefix. It borrows its texts from the message.
+    pub(super) fn read_request<'a>(&self, message: &'a Bytes) -> Result<Request<'a>, Fault> {
+        self.read_prefix(message)?;
+        read(message, self.limiter.bounds())
     }
 
     /// Reads one message with its prefix, and the end of the request behind it.
@@ -129,7 +129,7 @@ impl ShouldRateLimit {
     async fn read_message(&self, first: Bytes, body: &mut Incoming) -> Result<Bytes, Fault> {
         let mut data = first;
         loop {
-            let length = if data.len() < PREFIX { None } else { Some(self.read_prefix(&mut data.clone())?) };
+            let length = if data.len() < PREFIX { None } else { Some(self.read_prefix(&data)?) };
             if length.is_some_and(|length| data.len() - PREFIX > length) {
                 return Err(Status::internal("more than one message came in a call that takes one").into());
             }
@@ -141,24 +141,18 @@ impl ShouldRateLimit {
         }
     }
 
-    /// Takes the prefix off, and says how long the message is.
-    fn read_prefix(&self, data: &mut Bytes) -> Result<usize, Fault> {
-        let compressed = data.get_u8();
-        let length = data.get_u32() as usize;
-        if compressed != 0 {
-            let help = "the message is compressed; send it with grpc-encoding identity";
-            return Err(Status::unimplemented(help).into());
-        }
-        let most = self.max_request_bytes;
-        if length > most {
-            self.stats.service().refused(Reason::MessageTooLarge).increment();
-            return Err(Status::resource_exhausted(format!(
-                "the message has {length} bytes, at most {most} are taken (GRPC_MAX_REQUEST_BYTES)"
-            ))
-            .into());
-        }
-        Ok(length)
+    /// The length of the message behind a prefix.
+    fn read_prefix(&self, mut data: &[u8]) -> Result<usize, Fault> {
+        let mut prefix = [0; PREFIX];
+        data.copy_to_slice(&mut prefix);
+        framing::length(prefix, self.max_request_bytes, &self.stats)
     }
+}
+
+/// Reads the request of a message with its prefix.
+pub(super) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Fault> {
+    wire::read(message.get(PREFIX..).unwrap_or_default(), bounds)
+        .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")).into())
 }
 
 /// The message with its prefix, if all of the request is there already; else what is there of it.
@@ -183,7 +177,7 @@ pub(super) fn encoded(decided: Result<Answer, Refusal>) -> Result<Bytes, Fault> 
 }
 
 /// The errors of the Go service are of the code UNKNOWN, and its callers may look for that.
-fn status(refusal: &Refusal) -> Status {
+pub(super) fn status(refusal: &Refusal) -> Status {
     let code = if refusal.is_out_of_bounds() { Code::InvalidArgument } else { Code::Unknown };
     Status::new(code, refusal.to_string())
 }

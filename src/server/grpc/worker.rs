@@ -1,22 +1,26 @@
-//! The threads that answer: each with a runtime of its own and the connections that were dealt to it.
+//! The worker threads: each has a runtime of its own and serves the connections that were dealt to it.
+//!
+//! [`accept`](super::accept) deals connections and starts the drain; `app` waits for it and ends the threads.
+//! A worker's runtime also runs connections to the store, which other threads share when there are fewer of
+//! them than workers. So a worker that has drained keeps its runtime until [`Workers::join`].
 
 use std::{
+    convert::Infallible,
     io,
     rc::Rc,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
     runtime,
-    sync::{mpsc, watch},
-    task::{JoinSet, LocalSet},
+    sync::{Mutex as AsyncMutex, mpsc, watch},
+    task::{JoinHandle, JoinSet, LocalSet},
     time::Instant,
 };
 use tonic::service::Routes;
@@ -25,6 +29,7 @@ use super::{
     Connection, OpenConnection, Options, Parts,
     connection::{self, Calls, Lifetime},
     others,
+    reference::{Io, Reference},
     unary::ShouldRateLimit,
 };
 use crate::{
@@ -35,9 +40,22 @@ use crate::{
 /// All workers.
 pub struct Workers {
     each: Vec<Worker>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
+    stage: watch::Sender<Stage>,
+    /// Closed when the last worker has drained.
+    draining: AsyncMutex<mpsc::Receiver<Infallible>>,
     max_connections: usize,
     stats: Arc<Stats>,
+}
+
+/// What all workers do now.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Serve,
+    /// Every connection gets a GOAWAY.
+    Drain,
+    /// The threads end.
+    End,
 }
 
 struct Worker {
@@ -46,29 +64,35 @@ struct Worker {
 }
 
 impl Workers {
-    /// Starts the threads. When `drain` turns true they ask their connections to go, and end when all
-    /// have gone or `drain_timeout` is over.
+    /// Starts the threads. A drain takes at most `drain_timeout`.
     ///
     /// # Errors
     /// When a thread or its runtime cannot be made.
-    pub fn start(
-        options: Options,
-        parts: &Parts,
-        drain: &watch::Receiver<bool>,
-        drain_timeout: Duration,
-    ) -> io::Result<Self> {
+    pub fn start(options: Options, parts: &Parts, drain_timeout: Duration) -> io::Result<Self> {
         let others = others::routes(&parts.health);
+        let (stage, _) = watch::channel(Stage::Serve);
+        let (busy, draining) = mpsc::channel(1);
         let mut workers = Vec::new();
         let mut threads = Vec::new();
         for number in 0..options.workers.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
-            let (parts, others, drain) = (parts.clone(), others.clone(), drain.clone());
+            let (parts, others) = (parts.clone(), others.clone());
+            let (mut stage, busy) = (stage.subscribe(), busy.clone());
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
-                let calls = calls(options, &parts, others);
-                let work = work(calls, parts.tls, receiver, drain, drain_timeout);
-                LocalSet::new().block_on(&runtime, work);
+                LocalSet::new().block_on(&runtime, async {
+                    let drain = watch::channel(false);
+                    let (reference, serving) = options
+                        .tonic
+                        .then(|| Reference::start(&options, &parts, others.clone(), drain.1.clone()))
+                        .unzip();
+                    let calls = Calls { reference, ..calls(options, &parts, others) };
+                    let stages = (stage.clone(), drain);
+                    work(calls, serving, parts.tls, receiver, stages, drain_timeout).await;
+                    drop(busy);
+                    let _ = stage.wait_for(|stage| *stage == Stage::End).await;
+                });
                 // Whatever is still under way has had its time.
                 runtime.shutdown_background();
             })?;
@@ -78,6 +102,8 @@ impl Workers {
         Ok(Self {
             each: workers,
             threads: Mutex::new(threads),
+            stage,
+            draining: AsyncMutex::new(draining),
             max_connections: options.max_connections,
             stats: parts.stats.clone(),
         })
@@ -103,8 +129,19 @@ impl Workers {
         self.each.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum()
     }
 
-    /// Waits until every worker has ended.
+    /// Sends every connection a GOAWAY. No connection may be dealt afterwards.
+    pub(super) fn drain(&self) {
+        self.stage.send_replace(Stage::Drain);
+    }
+
+    /// Waits until every worker has served its last connection, or its drain timeout has passed.
+    pub async fn drained(&self) {
+        let _ = self.draining.lock().await.recv().await;
+    }
+
+    /// Ends the threads, and with them the connections to the store. Blocks until they have ended.
     pub fn join(&self) {
+        self.stage.send_replace(Stage::End);
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A worker that panicked has said so on its own.
@@ -115,9 +152,10 @@ impl Workers {
 
 async fn work(
     calls: Calls,
+    serving: Option<JoinHandle<()>>,
     tls: Option<Arc<Tls>>,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
-    drain: watch::Receiver<bool>,
+    (mut stage, (start_drain, drain)): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
     drain_timeout: Duration,
 ) {
     calls.hot.limiter.attend();
@@ -126,23 +164,21 @@ async fn work(
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
         let (calls, tls, drain) = (calls.clone(), tls.clone(), drain.clone());
         connections.spawn_local(async move {
-            let _open = open;
             let tls = tls.map(|tls| (tls, connection.peer()));
             match connection {
                 Connection::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
-                        serve_as_agreed(stream, tls, calls, drain).await;
+                        serve_as_agreed(stream, open, tls, calls, drain).await;
                     }
                 }
                 Connection::Unix(stream) => {
                     if let Ok(stream) = UnixStream::from_std(stream) {
-                        serve_as_agreed(stream, tls, calls, drain).await;
+                        serve_as_agreed(stream, open, tls, calls, drain).await;
                     }
                 }
             }
         });
     };
-    let mut draining = drain.clone();
     loop {
         tokio::select! {
             dealt = dealt.recv() => match dealt {
@@ -150,34 +186,54 @@ async fn work(
                 None => break,
             },
             Some(_) = connections.join_next() => {}
-            _ = draining.wait_for(|drain| *drain) => break,
+            _ = stage.wait_for(|stage| *stage >= Stage::Drain) => break,
         }
     }
-    // Those that were dealt at the last moment are told to go like all others.
+    let _ = start_drain.send(true);
+    // Connections that were dealt at the last moment get a GOAWAY like all others.
     while let Ok(dealt) = dealt.try_recv() {
         serve(&mut connections, dealt);
     }
     let end = Instant::now() + drain_timeout;
     while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
+    if let Some(serving) = serving {
+        // Whatever it still serves has had its time.
+        let _ = tokio::time::timeout_at(end, serving).await;
+    }
 }
 
 /// Serves a connection as it is, or after a handshake with this peer.
 async fn serve_as_agreed(
-    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    stream: impl Io + 'static,
+    open: OpenConnection,
     tls: Option<(Arc<Tls>, String)>,
     calls: Rc<Calls>,
     mut drain: watch::Receiver<bool>,
 ) {
     let Some((tls, peer)) = tls else {
-        return connection::serve(stream, calls, drain).await;
+        return serve_http2(stream, open, calls, drain).await;
     };
     // On the heap: a connection without TLS is not to carry the size of one with it.
     let with_tls = Box::pin(async move {
         if let Some(stream) = tls.handshake(stream, peer, &mut drain).await {
-            connection::serve(stream, calls, drain).await;
+            serve_http2(stream, open, calls, drain).await;
         }
     });
     with_tls.await;
+}
+
+/// Serves a connection with the implementation that the settings choose.
+async fn serve_http2(
+    stream: impl Io + 'static,
+    open: OpenConnection,
+    calls: Rc<Calls>,
+    drain: watch::Receiver<bool>,
+) {
+    if let Some(reference) = &calls.reference {
+        return reference.serve(stream, open);
+    }
+    connection::serve(stream, calls, drain).await;
+    drop(open);
 }
 
 fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
@@ -190,6 +246,7 @@ fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
             max_request_bytes: options.max_request_bytes,
         },
         others,
+        reference: None,
         lifetime: Lifetime {
             age: some(options.max_connection_age),
             grace: some(options.max_connection_age_grace),
@@ -206,18 +263,18 @@ fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
 mod tests {
     use super::*;
 
-    fn size<F>(_: impl Fn(TcpStream, Rc<Calls>, watch::Receiver<bool>) -> F) -> usize {
+    fn size<F>(_: impl Fn(TcpStream, OpenConnection, Rc<Calls>, watch::Receiver<bool>) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_plain_connection_does_not_carry_the_size_of_tls() {
-        let plain = size(connection::serve);
-        let either = size(|stream, calls, drain| serve_as_agreed(stream, None, calls, drain));
-        let with_tls = size(|stream, calls, mut drain| async move {
+        let plain = size(serve_http2);
+        let either = size(|stream, open, calls, drain| serve_as_agreed(stream, open, None, calls, drain));
+        let with_tls = size(|stream, open, calls, mut drain| async move {
             let tls: Option<Arc<Tls>> = None;
             if let Some(stream) = tls?.handshake(stream, "", &mut drain).await {
-                connection::serve(stream, calls, drain).await;
+                serve_http2(stream, open, calls, drain).await;
             }
             Some(())
         });

@@ -1,12 +1,14 @@
 //! Between Envoy's messages and the limiter's: the only room that knows both.
 //!
-//! Requests are read by prost. Answers to the hot call are written by `encode` straight into bytes; those
-//! to `/json` become prost's messages here first.
+//! `request` reads a request from its bytes and `encode` writes an answer as bytes, both without prost's
+//! messages. Those are for `/json`, whose requests and answers are made from them and into them here.
 
 mod encode;
+mod request;
 
 pub(super) use encode::{encode, encoded_len};
 use prost_types::{ListValue, Struct, Value as ProtoValue, value::Kind};
+pub use request::read;
 
 use crate::{
     limiter::{Answer, Code, CurrentLimit, Descriptor, Entry, Header, LimitOverride, Request, Status},
@@ -21,27 +23,30 @@ use crate::{
     rules::{Metadata, Value},
 };
 
-impl From<RateLimitRequest> for Request {
-    fn from(message: RateLimitRequest) -> Self {
+impl<'a> From<&'a RateLimitRequest> for Request<'a> {
+    fn from(message: &'a RateLimitRequest) -> Self {
         Self {
-            domain: message.domain,
-            descriptors: message.descriptors.into_iter().map(Descriptor::from).collect(),
+            domain: &message.domain,
+            descriptors: message.descriptors.iter().map(Descriptor::from).collect(),
+            excess_descriptors: 0,
             hits_addend: message.hits_addend,
         }
     }
 }
 
-impl From<RateLimitDescriptor> for Descriptor {
-    fn from(message: RateLimitDescriptor) -> Self {
+impl<'a> From<&'a RateLimitDescriptor> for Descriptor<'a> {
+    fn from(message: &'a RateLimitDescriptor) -> Self {
         let limit = message
             .limit
+            .as_ref()
             .map(|limit| LimitOverride { requests_per_unit: limit.requests_per_unit, unit: limit.unit });
         Self {
             entries: message
                 .entries
-                .into_iter()
-                .map(|entry| Entry { key: entry.key, value: entry.value })
+                .iter()
+                .map(|entry| Entry { key: &entry.key, value: &entry.value })
                 .collect(),
+            excess_entries: 0,
             limit,
             hits_addend: message.hits_addend,
             is_negative_hits: message.is_negative_hits,

@@ -55,6 +55,9 @@ pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
         replies: Vec<Reply<Self>>,
     ) -> Result<(), Failure>;
 
+    /// A connection is ready, and its first pipeline is not sent yet.
+    fn connected(&self, _lane: &Lane<Self>) {}
+
     /// The error that was answered, if it was one.
     fn error(reply: Reply<Self>) -> Option<(Kind, String)>;
 

@@ -97,6 +97,7 @@ impl<B: Backend> Lane<B> {
         }
         pace.reset();
         self.lock().connected = true;
+        self.shared.backend.connected(self);
         let mut pipeline = B::Pipeline::default();
         loop {
             let since = self.next(&mut line, &mut pipeline).await?;

@@ -14,7 +14,8 @@ use crate::{
     clock::Time,
     rules::Limit,
     store::{
-        Applied, Batch, Check, Counting, FailureReason, Member, Outcome, StoreError, batch::NextHits, looking, random,
+        Applied, Batch, Check, Counting, FailureReason, Member, Outcome, StoreError, batch::NextHits,
+        looking, random,
     },
 };
 
@@ -54,9 +55,8 @@ impl MemcachedStore {
     async fn count_groups(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
         let is_looked_at = |check: &Check<'_>| check.member != Member::Alone && check.takes();
         let looked: SmallVec<[bool; 8]> = batch.checks().iter().map(is_looked_at).collect();
-        let hits = |_: usize, check: &Check<'_>| {
-            Some(if is_looked_at(check) { Hits::Take(0) } else { check.hits })
-        };
+        let hits =
+            |_: usize, check: &Check<'_>| Some(if is_looked_at(check) { Hits::Take(0) } else { check.hits });
         let asked = self.ask(batch, now, hits)?;
         self.hear(batch, asked).await?;
         let hits = batch.hits_that_fit(|place| looked[place]);
@@ -76,7 +76,12 @@ impl MemcachedStore {
 
     /// Counts these hits, and gives back those of a group that has gone over a limit meanwhile: its counters
     /// never admit more than their limits, and keep nothing of what was refused.
-    async fn count_what_fits(&self, batch: &mut Batch<'_>, now: Time, hits: NextHits) -> Result<(), StoreError> {
+    async fn count_what_fits(
+        &self,
+        batch: &mut Batch<'_>,
+        now: Time,
+        hits: NextHits,
+    ) -> Result<(), StoreError> {
         if hits.iter().all(Option::is_none) {
             return Ok(());
         }

@@ -133,9 +133,10 @@ impl Model {
             matches!(hits, Hits::Take(_)) && model.is_over(&key(name, limit, now), limit, *hits, now)
         };
         let stops = counting == Counting::StopWhenOver
-            && groups.iter().flatten().any(|(name, limit, hits)| {
-                self.is_over(&key(name, limit, now), limit, *hits, now)
-            });
+            && groups
+                .iter()
+                .flatten()
+                .any(|(name, limit, hits)| self.is_over(&key(name, limit, now), limit, *hits, now));
         let mut outcomes = Vec::new();
         for group in groups {
             let over: Vec<bool> = group.iter().map(|check| is_over(self, check)).collect();

@@ -2,13 +2,14 @@
 //!
 //! Reading order: a request's checks are `route`d, each to a lane of the `pool` that owns its key; a
 //! lane is one connection and what waits for it, and makes a `bundle` of it: one pipeline. `backend` is what a
-//! lane has to know of Redis. `script` holds what runs on the server, `seen` knows which keys expire,
+//! lane has to know of Redis. `permissions` checks what the user may do, `script` holds what runs on the server, `seen` knows which keys expire,
 //! `topology` knows whom to ask. `wire` greets a server, `resp` is its language, `failure` is for when it goes
 //! wrong.
 
 mod backend;
 mod bundle;
 mod failure;
+mod permissions;
 mod pool;
 mod resp;
 mod route;
@@ -23,8 +24,10 @@ use std::sync::Arc;
 use super::{Applied, Batch, Counting, PoolUsage, Store, lane::Seats, random};
 use crate::{
     clock::Time,
+    rules::{Limit, Limits, RuleSet, Unit},
     settings::redis::{Redis, RedisPool},
 };
+use permissions::Needs;
 use pool::Pool;
 
 /// Redis as a store.
@@ -67,6 +70,17 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
+    fn rules_changed(&self, rules: &RuleSet) {
+        let apart = self.per_second.as_ref();
+        let is_apart = |limits: &Limits, limit: &Limit| {
+            !limits.are_several() && limit.unit == Unit::Second && apart.is_some()
+        };
+        self.main.need(Needs::of(rules, |limits, limit| !is_apart(limits, limit)));
+        if let Some(apart) = apart {
+            apart.need(Needs::of(rules, is_apart));
+        }
+    }
+
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
         match batch.counting {
             Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),

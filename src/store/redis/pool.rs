@@ -1,9 +1,13 @@
 //! One Redis: its servers as they are known now, and the lanes to each.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
+};
 
 use super::{
     backend::{Lane, RedisBackend},
+    permissions::Needs,
     seen::Seen,
     topology::{Servers, Topology},
     wire::Dialer,
@@ -41,6 +45,9 @@ impl Pool {
                 topology: Topology::new(settings)?,
                 seen: Seen::new(jitter),
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
+                user: settings.credentials.as_ref().and_then(|login| login.user.clone()),
+                needs: AtomicU8::new(Needs::COUNTERS.bits()),
+                cannot_extend: AtomicBool::new(false),
             },
             meters: Meters::default(),
             bounds: Bounds {
@@ -62,6 +69,28 @@ impl Pool {
     /// What its lanes know of it.
     pub(super) fn backend(&self) -> &RedisBackend {
         &self.fleet.shared.backend
+    }
+
+    /// The rules need these commands from now on: where some are new, every connection checks them.
+    pub(super) fn need(&self, needs: Needs) {
+        // Requests are stopped when over by a setting, which rules do not know.
+        let kept = |bits| Some(needs.bits() | bits & Needs::WHOLE_REQUESTS.bits());
+        self.need_by(needs, kept);
+    }
+
+    /// A request needs these commands.
+    pub(super) fn need_too(&self, needs: Needs) {
+        if !Needs::from_bits(self.backend().needs.load(Relaxed)).include(needs) {
+            self.need_by(needs, |bits| Some(bits | needs.bits()));
+        }
+    }
+
+    fn need_by(&self, needs: Needs, change: impl FnMut(u8) -> Option<u8>) {
+        let before = self.backend().needs.fetch_update(Relaxed, Relaxed, change);
+        if before.is_ok_and(|before| !Needs::from_bits(before).include(needs)) {
+            // Who connects later checks then.
+            self.fleet.each_lane(|lane| drop(lane.ask(0, |bundle| bundle.check(needs))));
+        }
     }
 
     /// Follows the servers as they change. Called once, within a runtime.

@@ -9,6 +9,7 @@ use super::{
     RedisStore,
     backend::{Awaited, Lane},
     bundle::{self, Bundle, Guard, Guarded, Judge, Outcome},
+    permissions::Needs,
     pool::Pool,
     seen::Seen,
     topology::slots,
@@ -69,7 +70,8 @@ impl RedisStore {
     pub(super) fn count<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
         let look = batch.counting == Counting::Look;
         let how = if look { How::EachAlone } else { How::AsGrouped };
-        let hits = move |_: usize, check: &Check<'_>| Some(if look { looking(check.hits) } else { check.hits });
+        let hits =
+            move |_: usize, check: &Check<'_>| Some(if look { looking(check.hits) } else { check.hits });
         match self.ask(batch, now, how, hits) {
             Ok(mut asked) => {
                 Applied::Later(Box::pin(async move { self.hear(batch, now, &mut asked, how, hits).await }))
@@ -84,6 +86,7 @@ impl RedisStore {
     /// read first and counted then: a request that comes between finds the room that this one found.
     pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
         if let Some(OneStep { pool, lane }) = self.one_step(batch)? {
+            pool.need_too(Needs::WHOLE_REQUESTS);
             let guarded = (0..batch.checks().len()).map(|place| guarded(pool, batch, place, now));
             let answer = lane.ask(batch.checks().len(), |bundle| bundle.count_guarded(guarded))?;
             let asked = Asked { checks: (0..batch.checks().len()).collect(), answer, lane };
@@ -102,11 +105,17 @@ impl RedisStore {
     ///
     /// The counters are read and then changed one by one, and hits are given back where others came between. So no
     /// more is admitted than the limits say, and nothing is left of what was refused.
-    async fn count_split(&self, batch: &mut Batch<'_>, now: Time, firsts: &[usize]) -> Result<(), StoreError> {
+    async fn count_split(
+        &self,
+        batch: &mut Batch<'_>,
+        now: Time,
+        firsts: &[usize],
+    ) -> Result<(), StoreError> {
         let groups = || firsts.iter().filter_map(|first| batch.group_at(*first)).flatten();
         let split: SmallVec<[usize; 8]> = groups().collect();
         let how = How::EachAlone;
-        self.ask_all(batch, now, how, |place, check| split.contains(&place).then(|| looking(check.hits))).await?;
+        self.ask_all(batch, now, how, |place, check| split.contains(&place).then(|| looking(check.hits)))
+            .await?;
         let hits = batch.hits_that_fit(|place| split.contains(&place));
         self.ask_all(batch, now, how, |place, _| hits[place]).await?;
         let back = batch.hits_to_give_back(&hits);
@@ -223,10 +232,12 @@ impl RedisStore {
     ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'f>> {
         Box::pin(async move {
             let mut split = SmallVec::<[usize; 1]>::new();
+            let deadline = self.deadline(batch);
             for _ in 0..MAX_REDIRECTS {
                 moved.retain(|moved| is_asked_again(batch, moved, how, &mut split));
-                let Some(last) = moved.last() else { break };
-                let deadline = self.deadline(batch, last.place);
+                if moved.is_empty() {
+                    break;
+                }
                 let mut again = SmallVec::<[Asked; 1]>::new();
                 for moved in moved.drain(..) {
                     again.push(self.ask_elsewhere(batch, now, &moved, how, hits, deadline).await?);
@@ -289,8 +300,9 @@ impl RedisStore {
         Ok(Asked { checks, answer, lane })
     }
 
-    fn deadline(&self, batch: &Batch<'_>, place: usize) -> Instant {
-        let own = Instant::now() + self.pool(&batch.checks()[place]).fleet.shared.bounds.timeout;
+    /// Until when all that has moved is asked elsewhere, however often it moves on.
+    fn deadline(&self, batch: &Batch<'_>) -> Instant {
+        let own = Instant::now() + self.main.fleet.shared.bounds.timeout;
         batch.until.map_or(own, |until| own.min(until.into()))
     }
 }
@@ -331,15 +343,7 @@ async fn take(batch: &mut Batch<'_>, asked: &mut [Asked]) -> Result<Vec<Moved>, 
 }
 
 /// Adds a check to what a lane sends next; the first of a group adds all of it.
-fn add(
-    bundle: &mut Bundle,
-    pool: &Pool,
-    batch: &Batch<'_>,
-    place: usize,
-    how: How,
-    hits: Hits,
-    now: Time,
-) {
+fn add(bundle: &mut Bundle, pool: &Pool, batch: &Batch<'_>, place: usize, how: How, hits: Hits, now: Time) {
     let check = &batch.checks()[place];
     let (key, seen) = (batch.key(check), &pool.backend().seen);
     let id = seen.id(key);
@@ -358,7 +362,9 @@ fn add(
             let slot = if pool.is_cluster() { slots::slot(key.as_bytes()) } else { 0 };
             bundle.judge(key, id, slot, judge, hits);
         }
-        (None, Hits::Take(hits)) => bundle.count(key, id, hits, seen.expiry(id, check.limit, now)),
+        (None, Hits::Take(hits)) => {
+            bundle.count(key, id, hits, pool.backend().expiry(id, check.limit, now));
+        }
         (None, Hits::GiveBack(hits)) => bundle.give_back(key, id, hits),
     }
 }

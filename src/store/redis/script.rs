@@ -53,7 +53,9 @@ macro_rules! scripts {
 scripts! {
     /// One key, and the hits that are taken off it.
     GIVE_BACK = "give_back";
-    /// Keys, and for each the hits (negative when given back), the limit and the seconds to live.
+    /// A key, and the seconds to live unless it lives longer.
+    EXTEND = "extend";
+    /// Keys, and for each the hits (negative when given back), the limit, the seconds to live, and its member.
     COUNT_GUARDED = "count_guarded";
     /// Keys of buckets and sliding windows, a byte for each that tells its argument, and arguments as
     /// `bundle::judge` writes them.

@@ -13,7 +13,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{eventually, holds, ports::free_port, process::Process};
+use super::{clock::Clock, eventually, holds, ports::free_port, process::Process};
 
 mod cluster;
 mod resp;
@@ -36,6 +36,7 @@ pub(crate) struct Redis {
     process: Option<Process>,
     dir: TempDir,
     starts: AtomicU32,
+    clock: Clock,
 }
 
 impl Redis {
@@ -66,7 +67,7 @@ impl Redis {
         ];
         let own = own.iter().flat_map(|(name, value)| [*name, value.as_str()]);
         let args = own.chain(fixed).chain(tester).chain(args.iter().copied()).map(str::to_owned).collect();
-        Self { port, args, process: None, dir, starts: AtomicU32::new(0) }
+        Self { port, args, process: None, dir, starts: AtomicU32::new(0), clock: Clock::current() }
     }
 
     /// Starts it, on the same port every time, and waits until it answers.
@@ -80,6 +81,7 @@ impl Redis {
         assert!(self.process.is_none(), "the server on port {} runs already", self.port);
         let mut command = Command::new("redis-server");
         command.args(&self.args).current_dir(self.dir.path());
+        self.clock.apply(&mut command);
         let start = self.starts.fetch_add(1, Ordering::Relaxed);
         self.process = Some(Process::start(command, &self.dir.path().join(format!("log-{start}"))));
     }

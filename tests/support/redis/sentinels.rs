@@ -8,7 +8,7 @@ use std::{
 use tempfile::TempDir;
 
 use super::{Env, Redis, TESTER, ask, directory, eventually, free_port, holds, write};
-use crate::support::process::Process;
+use crate::support::{clock::Clock, process::Process};
 
 /// What the sentinels call the master.
 const MASTER: &str = "counters";
@@ -42,6 +42,7 @@ impl Sentinels {
             write(&path, &config(index, &ports, [&master, &replica], password));
             let mut command = Command::new("redis-server");
             command.arg(path).arg("--sentinel").current_dir(dir.path());
+            Clock::current().apply(&mut command);
             (ports[index], Process::start(command, &dir.path().join(format!("{index}.log"))))
         });
         let started = Self { watchers: watchers.collect(), servers: [master, replica], _dir: dir };

@@ -151,8 +151,8 @@ impl Guard {
 
     fn outcome(&self, told: Reply, became: &Reply, hits: Hits, now: Time) -> Result<Outcome, String> {
         match self {
-            Self::Count { .. } if *became == Reply::Integer(2) => deal::number(told).map(Outcome::Refused),
-            Self::Count { .. } => deal::number(told).map(Outcome::Counted),
+            Self::Count { .. } if *became == Reply::Integer(2) => deal::integer(told).map(Outcome::Refused),
+            Self::Count { .. } => deal::integer(told).map(Outcome::Counted),
             Self::Judge(judge) => {
                 let hits = if *became == Reply::Integer(1) { looking(hits) } else { hits };
                 Ok(Outcome::Judged(judge.read(told)?.judge(0, hits, now)))

@@ -218,5 +218,7 @@ pub(super) fn write_argument(letter: u8, seconds: u32, numbers: [u64; 3], runs: 
     for number in numbers {
         into.extend(number.to_le_bytes());
     }
-    runs.iter().for_each(|run| run.write(into));
+    for run in runs {
+        run.write(into);
+    }
 }

@@ -20,7 +20,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::failure::Failure;
+use super::{failure::Failure, permissions::Needs};
 use crate::{
     algorithm::Hits,
     clock::Time,
@@ -65,8 +65,19 @@ pub(super) struct Expiry {
     pub(super) seconds: u32,
     /// When its window ends.
     pub(super) end: Time,
-    /// Whether it is told to the server: false when this process has told it in this window.
-    pub(super) told: bool,
+    /// Whether the server has to set it.
+    pub(super) set: Expire,
+}
+
+/// How a counter gets its expiry.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Expire {
+    /// It has one: this process has set it in this window.
+    Known,
+    /// It is set.
+    Set,
+    /// It is set unless there is a longer one: that of a longer window, which may have begun at the same moment.
+    Extend,
 }
 
 /// A pipeline in the making.
@@ -204,8 +215,8 @@ impl Bundle {
     ) {
         let hits = within_bounds(hits);
         let known = self.joining.get(&id).copied();
-        let known = known
-            .filter(|at| self.together(*at).is_some_and(|together| together.may_join(checks.clone())));
+        let known =
+            known.filter(|at| self.together(*at).is_some_and(|together| together.may_join(checks.clone())));
         let command = known.unwrap_or_else(|| {
             let new = self.push("", CommandKind::Together(checks.collect())).command;
             self.joining.insert(id, new);
@@ -247,9 +258,14 @@ impl Bundle {
         }
     }
 
-    /// Gives an expiry to a key that has lost its own.
-    pub(super) fn expire(&mut self, key: &str, seconds: u32) {
-        self.push(key, CommandKind::Expire { seconds });
+    /// Gives an expiry to a key that has none.
+    pub(super) fn expire(&mut self, key: &str, seconds: u32, set: Expire) {
+        self.push(key, CommandKind::Expire { seconds, set });
+    }
+
+    /// Checks that the user may run these commands.
+    pub(super) fn check(&mut self, needs: Needs) {
+        self.push("", CommandKind::Check(needs));
     }
 
     /// What comes later does not join what was gathered before.
@@ -275,7 +291,10 @@ impl Bundle {
         let fits = *added + hits <= MOST_HITS;
         if fits {
             *added += hits;
-            known.told |= expiry.told;
+            // Of two windows that share a key the longer one decides.
+            if expiry.set != Expire::Known && (known.set == Expire::Known || known.end < expiry.end) {
+                *known = expiry;
+            }
         }
         fits
     }

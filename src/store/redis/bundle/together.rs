@@ -65,7 +65,8 @@ impl Together {
     pub(super) fn may_join<'a>(&self, mut checks: impl Iterator<Item = Guarded<'a>>) -> bool {
         let mut own = self.limits.iter();
         let alike = |check: Guarded<'_>| {
-            own.next().is_some_and(|(key, by)| self.key(key) == check.key.as_bytes() && by.is_same_limit(check.by))
+            own.next()
+                .is_some_and(|(key, by)| self.key(key) == check.key.as_bytes() && by.is_same_limit(check.by))
         };
         self.runs.len() < MOST_RUNS && checks.all(alike) && own.next().is_none()
     }
@@ -102,7 +103,9 @@ impl Together {
             return;
         }
         let mut argument = Vec::with_capacity(48);
-        self.runs.iter().for_each(|run| run.write(&mut argument));
+        for run in &self.runs {
+            run.write(&mut argument);
+        }
         resp::write_word(into, &argument);
         for (_, by) in &self.limits {
             argument.clear();
@@ -135,7 +138,7 @@ impl Together {
             kept::at_one_moment(told, self.keys())?
         };
         let limit = |(told, (_, by)): (Reply, &(Range<u32>, Guard))| match by {
-            Guard::Count { limit, .. } => deal::number(told).map(|count| Limit::Count(*limit, count)),
+            Guard::Count { limit, .. } => deal::integer(told).map(|count| Limit::Count(*limit, count)),
             Guard::Judge(judge) => judge.read(told).map(Limit::Judge),
         };
         let limits: Result<_, String> = told.into_iter().zip(&self.limits).map(limit).collect();

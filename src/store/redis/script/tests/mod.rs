@@ -161,8 +161,11 @@ fn refused_requests_count_only_where_they_are_over() {
             let over: Vec<_> =
                 checks.iter().map(|(at, hits)| models[*at].would_be_over(*hits, now)).collect();
             let any_over = over.contains(&true);
-            let guarded = checks.iter().zip(&names).map(|((at, hits), key)| {
-                Guarded { key, by: models[*at].guard(), hits: *hits, member: Member::Alone }
+            let guarded = checks.iter().zip(&names).map(|((at, hits), key)| Guarded {
+                key,
+                by: models[*at].guard(),
+                hits: *hits,
+                member: Member::Alone,
             });
             let guarded: Vec<_> = guarded.collect();
             let mut heard = bundle.ask(|bundle| bundle.count_guarded(guarded.into_iter()));
@@ -192,7 +195,11 @@ fn told_together(models: &mut [Model], hits: Hits, now: Time) -> Vec<store::Outc
     models.iter_mut().map(told).collect()
 }
 
-fn group<'a>(models: &'a [Model], names: &'a [String], hits: Hits) -> impl Iterator<Item = Guarded<'a>> + Clone {
+fn group<'a>(
+    models: &'a [Model],
+    names: &'a [String],
+    hits: Hits,
+) -> impl Iterator<Item = Guarded<'a>> + Clone {
     models.iter().zip(names).enumerate().map(move |(at, (model, key))| {
         let member = if at == 0 { Member::First } else { Member::Next };
         Guarded { key, by: model.guard(), hits, member }
@@ -265,8 +272,11 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
             let one = if step.hits.0 % 2 == 0 { Hits::Take(1) } else { Hits::Take(0) };
             let names = names(&models, now);
             let alone = models.iter().zip(&names).skip(of_group);
-            let alone = alone.map(|(model, key)| {
-                Guarded { key, by: model.guard(), hits: one, member: Member::Alone }
+            let alone = alone.map(|(model, key)| Guarded {
+                key,
+                by: model.guard(),
+                hits: one,
+                member: Member::Alone,
             });
             let checks: Vec<_> = group(&models[..of_group], &names, hits).chain(alone).collect();
             let mut heard = bundle.ask(|bundle| bundle.count_guarded(checks.into_iter()));
@@ -300,7 +310,8 @@ fn nothing_is_counted_where_one_key_of_a_rule_is_none_of_ours() {
     redis.ask(&["SET", "a broken number", "1.5"]);
     let mut bundle = Bundle::default();
     for foreign in ["a list", "a text", "a broken number"] {
-        for (of_good, of_foreign) in Name::ALL.into_iter().flat_map(|one| Name::ALL.map(|other| (one, other))) {
+        for (of_good, of_foreign) in Name::ALL.into_iter().flat_map(|one| Name::ALL.map(|other| (one, other)))
+        {
             let model = |kind: Name| Model::new((kind.at(9, minute, None), minute));
             let models = [model(of_good), model(of_foreign)];
             let good = format!("{of_good:?} beside {of_foreign:?} at {foreign}");
@@ -397,7 +408,12 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
             let heard = heard.try_recv().unwrap().unwrap();
             assert_eq!(matches!(heard[0], Outcome::Failed(_)), key != "good", "{name:?} {key}: {heard:?}");
         }
-        let guarded = keys.map(|key| Guarded { key, by: Guard::Judge(judge), hits: Hits::Take(1), member: Member::Alone });
+        let guarded = keys.map(|key| Guarded {
+            key,
+            by: Guard::Judge(judge),
+            hits: Hits::Take(1),
+            member: Member::Alone,
+        });
         let mut heard = bundle.ask(|bundle| bundle.count_guarded(guarded.into_iter()));
         redis.exchange(&mut bundle, now);
         assert!(matches!(heard.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)));

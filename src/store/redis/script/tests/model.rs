@@ -64,7 +64,9 @@ impl Model {
     /// The limit that a group holds hits against.
     pub(super) fn guard(&self) -> Guard {
         match self.algorithm {
-            Algorithm::FixedWindow(limit) => Guard::Count { limit: limit.limit, seconds: SLACK, shared: false },
+            Algorithm::FixedWindow(limit) => {
+                Guard::Count { limit: limit.limit, seconds: SLACK, shared: false }
+            }
             _ => Guard::Judge(self.judge()),
         }
     }

@@ -19,7 +19,9 @@ use crate::{
             bundle::{Bundle, Shown},
             failure::Failure,
             resp::{self, Reply},
-            script::{ASK_GUARDED, ASK_TOGETHER, COUNT_GUARDED, COUNT_TOGETHER, GIVE_BACK, LOGS, STATES},
+            script::{
+                ASK_GUARDED, ASK_TOGETHER, COUNT_GUARDED, COUNT_TOGETHER, EXTEND, GIVE_BACK, LOGS, STATES,
+            },
         },
     },
 };
@@ -48,6 +50,7 @@ impl Redis {
         let stream = (0..1000).find_map(|_| connect()).expect("redis-server listens");
         let mut redis = Self { process, stream, incoming: Vec::new(), timed: HashMap::new(), _dir: dir };
         for script in [
+            &EXTEND,
             &GIVE_BACK,
             &COUNT_GUARDED,
             &STATES,

@@ -1,0 +1,111 @@
+//! Reads a request from the bytes of a `RateLimitRequest`.
+//!
+//! The texts of the request are slices of the message, and what exceeds a bound is counted without being
+//! kept: the memory of a request is a matter of the bounds, whatever its message holds. The limiter then
+//! refuses it with the number that was seen. Used for every call of `ShouldRateLimit`.
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    limiter::{Bounds, Descriptor, Entry, LimitOverride, Request},
+    protobuf::{Fields, Malformed},
+};
+
+/// Reads a request and keeps as many descriptors and entries as the bounds allow.
+///
+/// # Errors
+/// When the bytes are not a `RateLimitRequest`.
+pub fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malformed> {
+    let mut request = Request::default();
+    let mut fields = Fields::new(message);
+    while let Some(key) = fields.next()? {
+        match key.number {
+            1 => request.domain = fields.text(key)?,
+            2 => {
+                let message = fields.message(key)?;
+                if request.descriptors.len() < bounds.descriptors {
+                    // Filled where it stays: it is large to move.
+                    request.descriptors.push(Descriptor::default());
+                    if let Some(descriptor) = request.descriptors.last_mut() {
+                        read_descriptor(message, bounds.entries, descriptor)?;
+                    }
+                } else {
+                    read_descriptor(message, 0, &mut Descriptor::default())?;
+                    request.excess_descriptors = request.excess_descriptors.saturating_add(1);
+                }
+            }
+            3 => request.hits_addend = low_half(fields.number(key)?),
+            _ => fields.skip(key)?,
+        }
+    }
+    Ok(request)
+}
+
+fn read_descriptor<'a>(
+    mut fields: Fields<'a>,
+    most: usize,
+    descriptor: &mut Descriptor<'a>,
+) -> Result<(), Malformed> {
+    while let Some(key) = fields.next()? {
+        match key.number {
+            1 => {
+                let entry = read_entry(fields.message(key)?)?;
+                if descriptor.entries.len() < most {
+                    descriptor.entries.push(entry);
+                } else {
+                    descriptor.excess_entries = descriptor.excess_entries.saturating_add(1);
+                }
+            }
+            2 => read_limit(
+                fields.message(key)?,
+                descriptor.limit.get_or_insert(LimitOverride { requests_per_unit: 0, unit: 0 }),
+            )?,
+            3 => read_wrapped(fields.message(key)?, descriptor.hits_addend.get_or_insert(0))?,
+            4 => descriptor.is_negative_hits = fields.number(key)? != 0,
+            _ => fields.skip(key)?,
+        }
+    }
+    Ok(())
+}
+
+fn read_entry(mut fields: Fields<'_>) -> Result<Entry<'_>, Malformed> {
+    let mut entry = Entry::default();
+    while let Some(key) = fields.next()? {
+        match key.number {
+            1 => entry.key = fields.text(key)?,
+            2 => entry.value = fields.text(key)?,
+            _ => fields.skip(key)?,
+        }
+    }
+    Ok(entry)
+}
+
+/// A limit that comes twice is one: the fields of the second replace those of the first.
+fn read_limit(mut fields: Fields<'_>, limit: &mut LimitOverride) -> Result<(), Malformed> {
+    while let Some(key) = fields.next()? {
+        match key.number {
+            1 => limit.requests_per_unit = low_half(fields.number(key)?),
+            2 => limit.unit = low_half(fields.number(key)?).cast_signed(),
+            _ => fields.skip(key)?,
+        }
+    }
+    Ok(())
+}
+
+/// A `google.protobuf.UInt64Value`.
+fn read_wrapped(mut fields: Fields<'_>, value: &mut u64) -> Result<(), Malformed> {
+    while let Some(key) = fields.next()? {
+        match key.number {
+            1 => *value = fields.number(key)?,
+            _ => fields.skip(key)?,
+        }
+    }
+    Ok(())
+}
+
+/// Protobuf's numbers of 32 bits are the lower half of what was sent.
+#[expect(clippy::cast_possible_truncation, reason = "the upper half is dropped on purpose")]
+fn low_half(number: u64) -> u32 {
+    number as u32
+}

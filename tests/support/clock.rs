@@ -1,0 +1,245 @@
+//! The clock that the programs of a test run on, which Debian's `faketime` moves.
+//!
+//! [`server`](super::server), [`redis`](super::redis) and [`memcached`](super::memcached) start their programs on
+//! the clock of the test's thread. Without more it reads an ordinary moment when the test first uses it: five
+//! minutes past an hour, when no two windows began in the same second. No limit per hour or longer resets during
+//! such a test, whatever the machine's clock reads.
+//! `TOLLGATE_TEST_CLOCK` names another moment, at which every test begins that does not choose one of its own.
+
+use std::{
+    cell::RefCell,
+    env, fs,
+    path::Path,
+    process::Command,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tempfile::TempDir;
+
+/// Where Debian and its descendants put the library, behind the machine's triple.
+const LIBRARIES: [&str; 3] =
+    ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime"];
+
+const MINUTE: i64 = 60;
+const HOUR: i64 = 60 * MINUTE;
+const DAY: i64 = 24 * HOUR;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Clock>> = const { RefCell::new(None) };
+}
+
+/// A clock that is ahead of the machine's by a fixed time, or by one that the test changes.
+#[derive(Clone)]
+pub(crate) struct Clock {
+    /// Seconds; clones are one clock.
+    ahead: Arc<Mutex<f64>>,
+    file: Option<Arc<TempDir>>,
+}
+
+/// Restores the thread's clock when it is dropped.
+pub(crate) struct Entered(Option<Clock>);
+
+impl Clock {
+    /// The clock of this thread's test.
+    pub(crate) fn current() -> Self {
+        CURRENT.with_borrow_mut(|current| current.get_or_insert_with(Self::of_the_suite).clone())
+    }
+
+    /// A clock that reads this moment now: `2026-12-31T23:59:55Z`, fractions of a second allowed.
+    pub(crate) fn at(moment: &str) -> Self {
+        Self::ahead(seconds(moment) - real())
+    }
+
+    /// The same clock, but [`Clock::step`] moves it under running programs.
+    pub(crate) fn steerable(self) -> Self {
+        let dir =
+            tempfile::Builder::new().prefix("tollgate-clock-").tempdir().expect("a directory can be made");
+        write(dir.path(), self.get());
+        Self { file: Some(Arc::new(dir)), ..self }
+    }
+
+    /// An ordinary moment, or what `TOLLGATE_TEST_CLOCK` names.
+    fn of_the_suite() -> Self {
+        match env::var("TOLLGATE_TEST_CLOCK") {
+            Ok(moment) if moment == "machine" => Self::machine(),
+            Ok(moment) if !moment.is_empty() => Self::at(&moment),
+            _ => Self::ordinary(),
+        }
+    }
+
+    /// A clock that reads an ordinary moment now, even if `TOLLGATE_TEST_CLOCK` names another.
+    pub(crate) fn ordinary() -> Self {
+        let real = real();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_precision_loss,
+            reason = "seconds of this century"
+        )]
+        let ahead = ordinary(real as i64) as f64 - real;
+        Self::ahead(ahead)
+    }
+
+    /// The machine's own, for what is compared with programs that `faketime` cannot move: those written in Go.
+    pub(crate) fn machine() -> Self {
+        Self::ahead(0.0)
+    }
+
+    /// Makes it the clock of this thread until the result is dropped.
+    #[must_use]
+    pub(crate) fn enter(&self) -> Entered {
+        Entered(CURRENT.replace(Some(self.clone())))
+    }
+
+    /// Moves it, forwards or backwards, for programs that run on it already too.
+    pub(crate) fn step(&self, seconds: f64) {
+        let ahead = self.get() + seconds;
+        write(self.file.as_ref().expect("only a steerable clock is moved").path(), ahead);
+        *self.ahead.lock().expect("nobody fails with it") = ahead;
+    }
+
+    /// Moves it to so many seconds behind a moment, or before it.
+    pub(crate) fn move_to(&self, moment: &str, seconds: f64) {
+        self.step(Self::at(moment).now() + seconds - self.now());
+    }
+
+    /// What it reads, in seconds since 1970.
+    pub(crate) fn now(&self) -> f64 {
+        real() + self.get()
+    }
+
+    fn ahead(seconds: f64) -> Self {
+        Self { ahead: Arc::new(Mutex::new(seconds)), file: None }
+    }
+
+    fn get(&self) -> f64 {
+        *self.ahead.lock().expect("nobody fails with it")
+    }
+
+    /// Has a program run on it once it is started.
+    pub(crate) fn apply(&self, command: &mut Command) {
+        if self.get() == 0.0 && self.file.is_none() {
+            return;
+        }
+        // The library for several threads takes a lock to read any clock; the other one is safe as long as nothing
+        // is read again.
+        let name = if self.file.is_some() { "libfaketimeMT.so.1" } else { "libfaketime.so.1" };
+        // Redis' own allocator reads a clock before the library can; found first, the system's takes its place.
+        command.env("LD_PRELOAD", library(name) + ":libc.so.6");
+        // Timers wait for as long as they should, and files are as old as they are.
+        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("NO_FAKE_STAT", "1");
+        match &self.file {
+            Some(dir) => {
+                command.env("FAKETIME_TIMESTAMP_FILE", dir.path().join("ahead")).env("FAKETIME_NO_CACHE", "1")
+            }
+            None => command
+                .env("FAKETIME", format!("{:+.6}", self.get()))
+                .env("FAKETIME_CACHE_DURATION", "1000000000"),
+        };
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}
+
+/// What the clock of this test reads, in whole seconds since 1970.
+pub(crate) fn now() -> u64 {
+    Duration::from_secs_f64(Clock::current().now()).as_secs()
+}
+
+/// When the current window of so many seconds began.
+pub(crate) fn window(seconds: u64) -> u64 {
+    let now = now();
+    now - now % seconds
+}
+
+/// The library leaves two files for each program that is killed; this removes them.
+pub(crate) fn clean_up_after(process: u32) {
+    for name in [format!("sem.faketime_sem_{process}"), format!("faketime_shm_{process}")] {
+        // A program on the machine's own clock has none.
+        let _ = fs::remove_file(Path::new("/dev/shm").join(name));
+    }
+}
+
+/// The next ordinary moment: five minutes past an hour, when all windows began in seconds of their own.
+fn ordinary(from: i64) -> i64 {
+    let first = from - from.rem_euclid(HOUR) + 5 * MINUTE + 2;
+    let mut hours = (0..).map(|hour| first + hour * HOUR).filter(|moment| *moment >= from);
+    hours.find(|moment| starts(*moment).windows(2).all(|pair| pair[0] != pair[1])).expect("hours go on")
+}
+
+/// When the windows of all units but the second began, sorted.
+fn starts(moment: i64) -> [i64; 6] {
+    let mut starts = [MINUTE, HOUR, DAY, 7 * DAY, 30 * DAY, 365 * DAY].map(|length| moment - moment % length);
+    starts.sort_unstable();
+    starts
+}
+
+fn real() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs_f64()
+}
+
+/// Replaced rather than rewritten, so that nobody reads half of it.
+fn write(dir: &Path, ahead: f64) {
+    let part = dir.join("ahead.part");
+    fs::write(&part, format!("{ahead:+.6}\n")).expect("a clock's file can be written");
+    fs::rename(&part, dir.join("ahead")).expect("a clock's file can be replaced");
+}
+
+fn library(name: &str) -> String {
+    let found = LIBRARIES.iter().map(|place| format!("{place}/{name}")).find(|path| Path::new(path).exists());
+    found.unwrap_or_else(|| {
+        panic!("no {name} in {LIBRARIES:?}: run `tests/run`, which installs Debian's libfaketime")
+    })
+}
+
+/// Seconds since 1970 of a moment such as `2027-01-01T00:00:20Z`.
+fn seconds(moment: &str) -> f64 {
+    let parts = || {
+        let (date, time) = moment.strip_suffix('Z')?.split_once('T')?;
+        let date: Vec<i64> = date.split('-').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+        let time: Vec<f64> = time.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+        Some((<[i64; 3]>::try_from(date).ok()?, <[f64; 3]>::try_from(time).ok()?))
+    };
+    let ([year, month, day], [hours, minutes, seconds]) =
+        parts().unwrap_or_else(|| panic!("expected a moment such as 2027-01-01T00:00:20Z, got {moment:?}"));
+    #[expect(clippy::cast_precision_loss, reason = "days of this century")]
+    let days = days(year, month, day) as f64;
+    ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
+}
+
+/// Days from 1970 to a date of the Gregorian calendar; years begin in March here, so that leap days end them.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let leap_days = year / 4 - year / 100 + year / 400;
+    365 * year + leap_days + (153 * month + 2) / 5 + day - 1 - 719_468
+}
+
+#[test]
+fn moments_are_read_as_date_reads_them() {
+    for moment in [
+        "1970-01-01T00:00:00Z",
+        "2024-02-29T12:30:05Z",
+        "2026-12-31T23:59:59Z",
+        "2027-01-01T00:00:20Z",
+        "2028-03-01T00:00:00Z",
+    ] {
+        let output =
+            Command::new("date").args(["-u", "+%s", "-d", moment]).output().expect("date can be started");
+        let expected: f64 =
+            String::from_utf8_lossy(&output.stdout).trim().parse().expect("date prints a number");
+        assert!((seconds(moment) - expected).abs() < 1e-3, "{moment}");
+    }
+}
+
+#[test]
+fn an_ordinary_moment_comes_soon() {
+    for from in (0..3 * 365 * DAY).step_by(1009).map(|passed| passed + 20_700 * DAY) {
+        let moment = ordinary(from);
+        // A month and a year begin on one day once in six years.
+        assert!((0..=31 * DAY).contains(&(moment - from)), "{from}: {moment}");
+    }
+}
