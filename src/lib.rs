@@ -9,7 +9,8 @@
 //! [`algorithm`], [`table`] and [`store`] count; [`limiter`] decides, and refuses in the words of a
 //! [`template`]; [`stats`] and [`spans`] tell; [`server`] is the edge; [`settings`], [`app`] and [`cli`] put it together.
 //! To the servers that are asked [`tls`] is spoken, and gRPC over a [`channel`]. [`protobuf`] is
-//! read without building messages where the size of what is built would be up to a peer.
+//! read without building messages where the size of what is built would be up to a peer. What a panic costs is
+//! in [`panics`].
 
 pub mod algorithm;
 pub mod app;
@@ -18,6 +19,7 @@ pub mod cli;
 pub mod clock;
 pub mod limiter;
 pub mod memory;
+pub mod panics;
 pub mod proto;
 pub mod protobuf;
 pub mod rules;

@@ -6,8 +6,8 @@ use tollgate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
 use crate::support::{
     client::request,
-    eventually, http as http1,
-    raw::{Exchange, GrpcStatus, RawClient, framed},
+    http as http1,
+    raw::{Exchange, GrpcStatus, RawClient},
     server::{Server, Setup},
 };
 
@@ -48,36 +48,6 @@ fn a_descriptor_of_too_many_entries_is_refused() {
     let (code, text) = refusal(&server, request("d", &[&[("k", "v")], &[("k", "v"); 3]]));
     assert_eq!(code, tonic::Code::InvalidArgument);
     assert!(text.contains("MAX_ENTRIES_PER_DESCRIPTOR") && text.contains('3'), "{text}");
-}
-
-#[test]
-fn connections_beyond_the_most_are_closed() {
-    let server = Setup::new().rules("d.yaml", RULES).env("GRPC_MAX_CONNECTIONS", "2").start();
-    let answered = |client: &mut RawClient| {
-        let mut client = client.clone();
-        async move {
-            let body = framed(&request("d", &[&[("k", "v")]]));
-            matches!(client.exchange(body, &HeaderMap::new()).await, Exchange::Answered(_))
-        }
-    };
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    // The connection by which the start was noticed may still count.
-    let mut kept = eventually("two connections are taken", || {
-        runtime.block_on(async {
-            let mut two =
-                [RawClient::connect(server.ports.grpc).await?, RawClient::connect(server.ports.grpc).await?];
-            if answered(&mut two[0]).await && answered(&mut two[1]).await {
-                Ok(two)
-            } else {
-                Err(String::new())
-            }
-        })
-    });
-    runtime.block_on(async {
-        let mut third = RawClient::connect(server.ports.grpc).await.unwrap();
-        assert!(!answered(&mut third).await, "the third is closed");
-        assert!(answered(&mut kept[0]).await && answered(&mut kept[1]).await, "the others stay");
-    });
 }
 
 #[test]

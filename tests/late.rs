@@ -110,6 +110,7 @@ const OPTIONS: Options = Options {
     keepalive_interval: Duration::ZERO,
     keepalive_timeout: Duration::from_secs(10),
     max_connections: 10,
+    max_connections_per_address: 10,
     max_concurrent_streams: 10,
     max_request_bytes: 10_000,
 };

@@ -41,6 +41,9 @@ mod memcached;
 mod memory;
 // Counters in Redis, alone, watched by sentinels, and in a cluster.
 mod redis;
+// What a panic costs.
+#[cfg(debug_assertions)]
+mod panics;
 // Midnight, the ends of months and years, leap days, clocks that step.
 mod moments;
 // Both implementations of the gRPC port, held against each other.
@@ -49,6 +52,10 @@ mod reference;
 mod reload;
 // The first answer, and starts that fail.
 mod start;
+// What the project is built from, pinned.
+mod supply_chain;
+// Clients that are silent, slow or many lock nobody out.
+mod slow_clients;
 // Who is sent statistics, and by which names they are shown.
 mod statsd;
 

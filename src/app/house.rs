@@ -10,7 +10,7 @@ use tokio::{
 use super::{StartError, parts::Parts};
 use crate::{
     clock::{Clock, SystemClock},
-    memory,
+    memory, panics,
     server::health::Part,
     settings::{Backend, Settings},
     stats::Method,
@@ -60,7 +60,7 @@ pub(super) async fn never_reached(parts: &Parts, settings: &Settings) -> StartEr
 }
 
 /// What is to be done from time to time.
-pub(super) async fn keep_house(parts: Parts, settings: Settings, mut stop: watch::Receiver<bool>) {
+pub(super) async fn keep_house(parts: &Parts, settings: &Settings, mut stop: watch::Receiver<bool>) {
     let mut last_answered = 0;
     let mut sweep = interval(Duration::from_secs(1));
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -69,10 +69,11 @@ pub(super) async fn keep_house(parts: Parts, settings: Settings, mut stop: watch
     loop {
         tokio::select! {
             _ = look.tick() => {
-                parts.judge_rules(&settings);
-                parts.judge_store(&settings);
+                parts.judge_rules(settings);
+                parts.judge_store(settings);
             }
             _ = sweep.tick() => {
+                panics::point("maintenance");
                 let now = SystemClock.now();
                 parts.store.maintain(now);
                 parts.limiter.maintain(now);

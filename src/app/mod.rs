@@ -16,6 +16,7 @@ use tracing::info;
 
 use crate::{
     clock::SystemClock,
+    panics::{self, Boundary},
     server::{
         grpc::{self, Workers},
         health::Part,
@@ -69,7 +70,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     if let Some(tls) = parts.tls.clone() {
         tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
     }
-    tokio::task::spawn_local(house::keep_house(parts.clone(), settings.clone(), stopping));
+    tokio::task::spawn_local(maintain(parts.clone(), settings.clone(), stopping));
     let flushing = sinks::start(settings, &parts.stats, parts.admin()).map_err(StartError::runtime)?;
 
     let signal = tokio::select! {
@@ -93,6 +94,11 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     drop(feed);
     info!("ended");
     Ok(())
+}
+
+async fn maintain(parts: Parts, settings: Settings, stop: watch::Receiver<bool>) {
+    let work = async || house::keep_house(&parts, &settings, stop.clone()).await;
+    panics::restart_task(Boundary::Maintenance, work).await;
 }
 
 /// How long the end waits for sinks that are told the rest. Connecting and writing to one that does not

@@ -196,6 +196,7 @@ pub(super) fn grpc_options(settings: &Settings) -> grpc::Options {
         keepalive_interval: server.keepalive_interval,
         keepalive_timeout: server.keepalive_timeout,
         max_connections: server.max_connections,
+        max_connections_per_address: server.max_connections_per_address,
         max_concurrent_streams: server.max_concurrent_streams,
         max_request_bytes: server.max_request_bytes,
     }

@@ -4,6 +4,7 @@ use std::{io, sync::Arc};
 
 use crate::{
     clock::{Clock, SystemClock},
+    panics::{self, Boundary},
     rules::{CompileOptions, Countable},
     settings::{Backend, Settings},
     source::{
@@ -40,7 +41,8 @@ impl Feed {
             app_directory: rules.app_directory.clone(),
             ignore_dot_files: rules.ignore_dot_files,
         };
-        source.reload(&directory, SystemClock.now());
+        // After a panic the watcher reads the rules once more.
+        let _ = panics::catch(Boundary::RulesReload, || source.reload(&directory, SystemClock.now()));
         watch::spawn(source.clone(), directory, SystemClock, watch::Pace::default()).map(Self::Files)
     }
 

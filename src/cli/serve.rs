@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, io::Write, path::Path, process::ExitCode};
 
 use tracing::warn;
 
-use crate::{app, settings::Settings, telemetry};
+use crate::{app, panics, settings::Settings, telemetry};
 
 /// What the process was started with.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +37,7 @@ pub fn run(environment: &Environment, ignored: &[String]) -> ExitCode {
         Err(problems) => return fail("the settings make no sense:", &problems),
     };
     telemetry::install(settings.log);
+    panics::install();
     if !ignored.is_empty() {
         warn!(arguments = ignored.join(" "), "called as ratelimit: arguments mean nothing and are ignored");
     }

@@ -18,7 +18,10 @@ use super::{
     store_failure, suspicion,
     yaml::{self, Fault},
 };
-use crate::proto::ratelimit::config::ratelimit::v3::RateLimitConfig;
+use crate::{
+    panics::{self, Boundary, Panicked},
+    proto::ratelimit::config::ratelimit::v3::RateLimitConfig,
+};
 
 /// A rules file as it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,7 +58,7 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
     let mut findings: Vec<Findings> =
         files.iter().map(|file| Findings::of(&file.name, options.portable)).collect();
     let raw: Vec<Option<RawFile>> =
-        files.iter().zip(&mut findings).map(|(file, findings)| read(file, findings)).collect();
+        files.iter().zip(&mut findings).map(|(file, findings)| read_or_fault(file, findings)).collect();
     compile_shapes(&raw, options, findings)
 }
 
@@ -68,7 +71,24 @@ pub fn compile_resources(resources: &[&RateLimitConfig], options: CompileOptions
     compile_shapes(&raw, options, findings)
 }
 
+/// Reads a file. One on which the YAML scanner panics is as wrong as any other, and named.
+fn read_or_fault(file: &SourceFile, findings: &mut Findings) -> Option<RawFile> {
+    let read = panics::catch(Boundary::RulesReload, || {
+        panics::point("yaml_scan");
+        read(file, findings)
+    });
+    read.unwrap_or_else(|Panicked| {
+        findings.fault(Fault {
+            place: None,
+            message: "internal error: reading the file panicked".to_owned(),
+            help: Some("please report it with the file; the log has a backtrace".to_owned()),
+        });
+        None
+    })
+}
+
 fn compile_shapes(raw: &[Option<RawFile>], options: CompileOptions, mut findings: Vec<Findings>) -> Compiled {
+    panics::point("rules_compile");
     let drafts = domains(raw, options, &mut findings);
 
     let on_store_failure: Vec<_> =

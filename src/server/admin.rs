@@ -6,12 +6,13 @@ use http::{Request, StatusCode};
 use hyper::body::Incoming;
 
 use super::{
-    http::{Answer, text, typed},
+    http::{Answer, internal_error, text, typed},
     tls::Tls,
 };
 use crate::{
     clock::Time,
     limiter::{Limiter, OverLimitCache},
+    panics::{self, Boundary, Panicked},
     source::{ReloadState, Source, xds},
     spans::{Dropped, Tracer},
     stats::{
@@ -51,8 +52,8 @@ impl Admin {
     pub async fn page(self, request: Request<Incoming>) -> Answer {
         match request.uri().path() {
             "/" => text(StatusCode::OK, PAGES),
-            "/rlconfig" => text(StatusCode::OK, aside(move || self.rules()).await),
-            "/stats" => text(StatusCode::OK, aside(move || self.stats.render(&self.gauges())).await),
+            "/rlconfig" => aside(move || text(StatusCode::OK, self.rules())).await,
+            "/stats" => aside(move || text(StatusCode::OK, self.stats.render(&self.gauges()))).await,
             _ => text(StatusCode::NOT_FOUND, PAGES),
         }
     }
@@ -62,8 +63,7 @@ impl Admin {
         if request.uri().path() != &*path {
             return text(StatusCode::NOT_FOUND, format!("The metrics are at {path}\n"));
         }
-        let page = aside(move || self.stats.render(&self.gauges())).await;
-        typed(StatusCode::OK, CONTENT_TYPE, page)
+        aside(move || typed(StatusCode::OK, CONTENT_TYPE, self.stats.render(&self.gauges()))).await
     }
 
     /// The loaded rules, one a line; and above them, when newer ones were refused, why.
@@ -142,6 +142,15 @@ fn span_gauges(tracer: &Tracer) -> SpanGauges {
 }
 
 /// Makes a page on a thread of its own: a large one must not hold up health checks.
-async fn aside(page: impl FnOnce() -> String + Send + 'static) -> String {
-    tokio::task::spawn_blocking(page).await.unwrap_or_else(|_| "the page could not be made\n".into())
+async fn aside(page: impl FnOnce() -> Answer + Send + 'static) -> Answer {
+    let page = move || {
+        panics::catch(Boundary::HttpRequest, || {
+            panics::point("admin_page");
+            page()
+        })
+    };
+    match tokio::task::spawn_blocking(page).await {
+        Ok(Ok(page)) => page,
+        Ok(Err(Panicked)) | Err(_) => internal_error(),
+    }
 }

@@ -13,6 +13,8 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
+use crate::panics::{self, Boundary, Panicked, caught};
+
 /// Connections that one port takes at a time; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 512;
 
@@ -23,19 +25,33 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub type Answer = Response<Full<Bytes>>;
 
 /// Serves a port with `answer`, until `stop` turns true. Run it on a [`LocalSet`](tokio::task::LocalSet).
-pub async fn serve<F, A>(listener: TcpListener, answer: F, mut stop: watch::Receiver<bool>)
+pub async fn serve<F, A>(listener: TcpListener, answer: F, stop: watch::Receiver<bool>)
 where
     F: Fn(Request<Incoming>) -> A + 'static,
     A: Future<Output = Answer> + 'static,
 {
     let answer = Rc::new(answer);
     let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let accept = async || accept_until(&listener, &answer, &free, stop.clone()).await;
+    panics::restart_task(Boundary::Listener, accept).await;
+}
+
+async fn accept_until<F, A>(
+    listener: &TcpListener,
+    answer: &Rc<F>,
+    free: &Arc<Semaphore>,
+    mut stop: watch::Receiver<bool>,
+) where
+    F: Fn(Request<Incoming>) -> A + 'static,
+    A: Future<Output = Answer> + 'static,
+{
     loop {
         let Ok(place) = free.clone().acquire_owned().await else { return };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => return,
         };
+        panics::point("http_accept");
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -45,12 +61,10 @@ where
             }
         };
         let answer = answer.clone();
-        tokio::task::spawn_local(async move {
+        tokio::task::spawn_local(caught(Boundary::HttpConnection, async move {
             let _place = place;
-            let service = service_fn(move |request| {
-                let answer = answer(request);
-                async move { Ok::<_, Infallible>(answer.await) }
-            });
+            panics::point("http_connection");
+            let service = service_fn(move |request| answer_or_500(answer.clone(), request));
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(PATIENCE)
@@ -58,8 +72,26 @@ where
             if let Err(error) = connection.await {
                 debug!(%error, "an HTTP connection ended early");
             }
-        });
+        }));
     }
+}
+
+async fn answer_or_500<F, A>(answer: Rc<F>, request: Request<Incoming>) -> Result<Answer, Infallible>
+where
+    F: Fn(Request<Incoming>) -> A,
+    A: Future<Output = Answer>,
+{
+    let answered = caught(Boundary::HttpRequest, async {
+        panics::point("http_request");
+        answer(request).await
+    });
+    Ok(answered.await.unwrap_or_else(|Panicked| internal_error()))
+}
+
+/// The answer to a request that panicked.
+#[must_use]
+pub fn internal_error() -> Answer {
+    text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; the log has the details.\n")
 }
 
 /// Reads a body of at most so many bytes.

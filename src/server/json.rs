@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     limiter::{self, Code, Limiter, Trail},
+    panics,
     proto::{
         self,
         envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
@@ -85,6 +86,7 @@ async fn decide(
     limiter: &Limiter,
     span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, String> {
+    panics::point("json");
     let message = read(body)?;
     let request = limiter::Request::from(&message);
     let Some(span) = span else {

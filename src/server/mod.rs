@@ -1,10 +1,11 @@
 //! The edges: gRPC for Envoy, HTTP for probes, people and Prometheus.
 //!
 //! [`grpc`] is the hot path, [`wire`] turns its messages into the limiter's and back, [`json`] is the same
-//! question over HTTP, [`admin`] shows what is loaded and counted, [`health`] is asked by probes, [`tls`]
+//! question over HTTP, [`connections`] decides who is admitted to a port, [`admin`] shows what is loaded and counted, [`health`] is asked by probes, [`tls`]
 //! holds the gRPC port's certificate, `told` is what a span says of a decision.
 
 pub mod admin;
+pub mod connections;
 pub mod grpc;
 pub mod health;
 pub mod http;

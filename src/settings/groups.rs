@@ -55,6 +55,8 @@ pub struct Server {
     pub keepalive_timeout: Duration,
     /// Connections at one time; one at least.
     pub max_connections: usize,
+    /// Connections of one peer address at one time; one at least.
+    pub max_connections_per_address: usize,
     /// Requests at one time on one connection; one at least.
     pub max_concurrent_streams: u32,
     /// Bytes of one request's message.

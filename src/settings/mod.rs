@@ -87,6 +87,7 @@ fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
     let workers = reader.whole(vars::GRPC_WORKERS, 0..=4096);
     // The length that stands before a message of gRPC has 32 bits.
     let max_request_bytes = reader.bits_32(vars::GRPC_MAX_REQUEST_BYTES, 1);
+    let max_connections = reader.count(vars::GRPC_MAX_CONNECTIONS, 1);
     Server {
         implementation: reader.parsed(vars::GRPC_SERVER, grpc_server),
         tls: grpc_tls::read(reader),
@@ -96,7 +97,11 @@ fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
         max_connection_age_grace: reader.duration(vars::GRPC_MAX_CONNECTION_AGE_GRACE),
         keepalive_interval: reader.duration(vars::GRPC_KEEPALIVE_INTERVAL),
         keepalive_timeout: reader.duration(vars::GRPC_KEEPALIVE_TIMEOUT),
-        max_connections: reader.count(vars::GRPC_MAX_CONNECTIONS, 1),
+        max_connections,
+        max_connections_per_address: per_address(
+            reader.count(vars::GRPC_MAX_CONNECTIONS_PER_ADDRESS, 0),
+            max_connections,
+        ),
         max_concurrent_streams: reader.bits_32(vars::GRPC_MAX_CONCURRENT_STREAMS, 1),
         max_request_bytes: usize::try_from(max_request_bytes).unwrap_or(usize::MAX),
         max_descriptors: reader.count(vars::MAX_DESCRIPTORS_PER_REQUEST, 1),
@@ -104,6 +109,11 @@ fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
         shutdown_delay: reader.duration(vars::SHUTDOWN_DELAY),
         shutdown_timeout: reader.duration(vars::SHUTDOWN_TIMEOUT),
     }
+}
+
+/// Connections of one peer address, of all that there may be; three quarters of them when it is not set.
+fn per_address(set: usize, of_all: usize) -> usize {
+    if set > 0 { set } else { of_all - of_all / 4 }
 }
 
 fn grpc_server(text: &str) -> Result<GrpcServer, parse::Refusal> {

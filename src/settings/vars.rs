@@ -25,7 +25,12 @@ variables! {
             vanished peer, and to be remembered by load balancers, which forget idle connections after \
             four minutes and more. `0` is never.";
         GRPC_KEEPALIVE_TIMEOUT = "20s", "A connection that does not answer the ping for so long is closed.";
-        GRPC_MAX_CONNECTIONS = "10000", "Connections at one time; those beyond are closed at once.";
+        GRPC_MAX_CONNECTIONS = "10000", "Connections at one time. When they are reached, a connection that never \
+            sent its HTTP/2 preface is closed to make room, else the one idle longest; while all are busy, new ones \
+            are refused.";
+        GRPC_MAX_CONNECTIONS_PER_ADDRESS = "0", "The same for one peer address (of IPv6, one network of 64 bits); `0` \
+            is three quarters of `GRPC_MAX_CONNECTIONS`, so that one address can come through a NAT or a load \
+            balancer and yet never take every place. Unix sockets have no such limit.";
         GRPC_MAX_CONCURRENT_STREAMS = "1024", "Requests at one time on one connection.";
         GRPC_MAX_REQUEST_BYTES = "4194304", "Bytes of one request; larger ones are refused.";
         MAX_DESCRIPTORS_PER_REQUEST = "128", "Descriptors of one request; requests with more are refused.";

@@ -3,7 +3,7 @@
 //! An error stands for rules that could not be read: the set is not served without them. A warning
 //! stands for what holds no rules, and what the Go service passes over as well.
 
-use std::{fs, io, path::Path};
+use std::{fmt, fs, io, path::Path};
 
 use super::trail;
 use crate::rules::{Diagnostic, Severity};
@@ -64,6 +64,18 @@ pub(super) fn too_large_together(directory: &Path, limit: u64) -> Diagnostic {
 pub(super) fn too_many(directory: &Path, limit: usize) -> Diagnostic {
     let message = format!("the directory holds more than {limit} files and directories, at all depths");
     error(directory, message, "keep nothing but rules files in the directory, or name another")
+}
+
+/// A set of rules that made the compiler panic, or the code that prepares it for service.
+pub(super) fn panicked(origin: &dyn fmt::Display) -> Diagnostic {
+    Diagnostic {
+        severity: Severity::Error,
+        file: origin.to_string(),
+        place: None,
+        path: String::new(),
+        message: "internal error: compiling the rules panicked".to_owned(),
+        help: Some("please report it with the rules; the log has a backtrace".to_owned()),
+    }
 }
 
 /// A symlink that leads to no file.

@@ -28,6 +28,7 @@ use arc_swap::{ArcSwapOption, Guard};
 pub use self::files::{Reading, RulesDir, read_dir};
 use crate::{
     clock::Time,
+    panics::{self, Boundary, Panicked},
     rules::{CompileOptions, Compiled, Diagnostic, RuleSet, Severity, compile},
 };
 
@@ -169,7 +170,8 @@ impl<T> Source<T> {
     ) -> Outcome {
         let digest = reading.digest(directory);
         let is_complete = !reading.has_errors();
-        let mut compiled = compile(&reading.files, self.options);
+        let mut compiled =
+            compile_or_refuse(&directory.path().display(), || compile(&reading.files, self.options));
         compiled.diagnostics.splice(0..0, reading.findings);
         let path = directory.path();
         let files = reading.files.len();
@@ -179,9 +181,20 @@ impl<T> Source<T> {
 
     fn take(&self, draft: Draft<'_>, now: Time, reloading: &mut Reloading<T>) -> Outcome {
         let Draft { origin, digest, files, is_complete, compiled } = draft;
-        let findings = compiled.diagnostics;
+        let mut findings = compiled.diagnostics;
+        let ready = compiled.rules.filter(|_| is_complete).and_then(|rules| {
+            let attached = panics::catch(Boundary::RulesReload, || {
+                panics::point("rules_publish");
+                (self.attach)(&rules)
+            });
+            if attached.is_err() {
+                findings.push(findings::panicked(origin));
+            }
+            Some(Published { rules, attached: attached.ok()? })
+        });
         log::findings(&findings);
-        let outcome = if let Some(rules) = compiled.rules.filter(|_| is_complete) {
+        let outcome = if let Some(set) = ready {
+            let rules = &set.rules;
             let served = ReloadState {
                 hash: digest.0,
                 files,
@@ -191,7 +204,7 @@ impl<T> Source<T> {
                 ..ReloadState::default()
             };
             log::loaded(origin, &served);
-            reloading.retired.extend(self.publish(now, rules, served));
+            reloading.retired.extend(self.publish(now, set, served));
             Outcome::Loaded
         } else {
             log::refused(origin, self.published.load().is_some());
@@ -203,12 +216,11 @@ impl<T> Source<T> {
         outcome
     }
 
-    /// Puts `rules` into service and gives back those that they replace.
-    fn publish(&self, now: Time, rules: RuleSet, mut served: ReloadState) -> Option<Arc<Published<T>>> {
-        let attached = (self.attach)(&rules);
+    /// Puts `set` into service and gives back the one that it replaces.
+    fn publish(&self, now: Time, set: Published<T>, mut served: ReloadState) -> Option<Arc<Published<T>>> {
         // Whoever sees the new rules waits here for their state, and is not told that of the old ones.
         let mut state = lock(&self.state);
-        let before = self.published.swap(Some(Arc::new(Published { rules, attached })));
+        let before = self.published.swap(Some(Arc::new(set)));
         served.last_success = Some(now);
         served.last_error = state.last_error.take();
         served.is_current = true;
@@ -238,6 +250,14 @@ impl<T> Reloading<T> {
         // Nobody can take a set that is not published, so that a count of one stays one.
         self.retired.retain(|set| Arc::strong_count(set) > 1);
     }
+}
+
+/// What comes of compiling a set; one that makes the compiler panic is refused like any other that is wrong.
+fn compile_or_refuse(origin: &dyn fmt::Display, compile: impl FnOnce() -> Compiled) -> Compiled {
+    panics::catch(Boundary::RulesReload, compile).unwrap_or_else(|Panicked| {
+        let diagnostics = vec![findings::panicked(origin)];
+        Compiled { rules: None, diagnostics }
+    })
 }
 
 /// Locks, and takes what a thread that panicked left: every value behind these locks is whole at any time.

@@ -20,7 +20,10 @@ use std::{
 use notify::{Config, ErrorKind, RecommendedWatcher, RecursiveMode};
 
 use super::{RulesDir, Source, interest::Interest, listing::Listing};
-use crate::clock::Clock;
+use crate::{
+    clock::Clock,
+    panics::{self, Boundary},
+};
 
 /// How long the thread waits for what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,9 +77,9 @@ pub(super) fn spawn_with<W: notify::Watcher + 'static, T: Send + Sync + 'static>
     let (sender, receiver) = sync_channel(1);
     let bell = Bell { sender, stopped: Arc::default() };
     let ears = Ears { bell: bell.clone(), receiver, pace };
-    let thread = thread::Builder::new()
-        .name("rules-watcher".to_owned())
-        .spawn(move || run::<W, T>(&source, &directory, &clock, &ears))?;
+    let thread = thread::Builder::new().name("rules-watcher".to_owned()).spawn(move || {
+        panics::restart(Boundary::RulesWatcher, || run::<W, T>(&source, &directory, &clock, &ears));
+    })?;
     Ok(Watcher { bell, thread: Some(thread) })
 }
 
@@ -84,9 +87,8 @@ impl Watcher {
     /// Ends the thread, and waits until a reload that is under way is done.
     pub fn stop(mut self) {
         self.bell.stop();
-        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            tracing::error!("the thread that watches the rules had ended in a panic");
-        }
+        // The thread stops its own panics.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -100,6 +102,7 @@ impl Drop for Watcher {
 fn run<W: notify::Watcher, T>(source: &Source<T>, directory: &RulesDir, clock: &dyn Clock, ears: &Ears) {
     let mut trouble = None;
     loop {
+        panics::point("rules_watcher");
         let (watch, listing) = Watch::<W>::set(directory, &ears.bell);
         watch.tell_new_trouble(&mut trouble, ears.pace.look_every);
         source.reload_if_changed(directory, clock.now());
@@ -198,7 +201,9 @@ impl<W: notify::Watcher> Watch<W> {
     fn on(interest: &Interest, bell: &Bell) -> Self {
         let (strikes, concerned) = (bell.clone(), interest.clone());
         let handler = move |event: notify::Result<notify::Event>| {
-            if event.is_err() || event.is_ok_and(|event| concerned.concerns(&event)) {
+            let concerns = || event.is_err() || event.is_ok_and(|event| concerned.concerns(&event));
+            // This is a thread of notify's, which nobody starts again.
+            if panics::catch(Boundary::RulesWatcher, concerns).unwrap_or(true) {
                 strikes.ring();
             }
         };

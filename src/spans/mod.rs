@@ -57,11 +57,13 @@ pub enum Dropped {
     Unreachable,
     /// The collector did not want it.
     Refused,
+    /// Sending its batch panicked.
+    Panicked,
 }
 
 impl Dropped {
     /// Every reason, each at its own number.
-    pub const ALL: [Self; 3] = [Self::QueueFull, Self::Unreachable, Self::Refused];
+    pub const ALL: [Self; 4] = [Self::QueueFull, Self::Unreachable, Self::Refused, Self::Panicked];
 
     /// The value of the label `reason`.
     #[must_use]
@@ -70,6 +72,7 @@ impl Dropped {
             Self::QueueFull => "queue_full",
             Self::Unreachable => "unreachable",
             Self::Refused => "refused",
+            Self::Panicked => "panicked",
         }
     }
 }
@@ -193,7 +196,7 @@ mod tests {
         Tracer::start(&spans).unwrap()
     }
 
-    fn dropped(tracer: &Tracer) -> [u64; 3] {
+    fn dropped(tracer: &Tracer) -> [u64; 4] {
         Dropped::ALL.map(|reason| tracer.counts().dropped(reason))
     }
 
@@ -204,9 +207,9 @@ mod tests {
             tracer.join(&HeaderMap::new(), "call").unwrap().answered();
         }
         tracer.end();
-        assert_eq!((dropped(&tracer), tracer.counts().exported()), ([0, 10, 0], 0));
+        assert_eq!((dropped(&tracer), tracer.counts().exported()), ([0, 10, 0, 0], 0));
         tracer.join(&HeaderMap::new(), "call").unwrap().answered();
-        assert_eq!(dropped(&tracer), [1, 10, 0], "nobody takes it any more");
+        assert_eq!(dropped(&tracer), [1, 10, 0, 0], "nobody takes it any more");
         tracer.end();
     }
 
@@ -217,6 +220,6 @@ mod tests {
         let [first, second] = [(); 2].map(|()| tracer.join(&HeaderMap::new(), "call"));
         assert!(first.is_some() && second.is_some(), "both begin while there is room");
         drop((first, second));
-        assert_eq!(dropped(&tracer), [2, 0, 0]);
+        assert_eq!(dropped(&tracer), [2, 0, 0, 0]);
     }
 }

@@ -53,7 +53,7 @@ pub use self::{
     names::{Kind, Metric, documentation},
     prometheus::CONTENT_TYPE,
     rule::{RuleCounter, RuleStats},
-    service::{Method, Refusal, ServiceStats, StoreFailure},
+    service::{ConnectionClosed, ConnectionRefused, Method, Port, Refusal, ServiceStats, StoreFailure},
     shard::{Counter, ShardCount},
 };
 

@@ -146,12 +146,16 @@ metrics! {
         "Always 1; the labels tell which program this is.";
     REQUESTS_REFUSED: Counter "tollgate_requests_refused_total" ["reason"]
         "Requests turned away before they were decided, because they were beyond a bound.";
+    PANICS: Counter "tollgate_panics_total" ["where"]
+        "Panics, by the work that each interrupted; the log has their backtraces.";
     CONNECTIONS_OPEN: Gauge "tollgate_connections_open" []
         "gRPC connections open now.";
     CONNECTIONS_ACCEPTED: Counter "tollgate_connections_accepted_total" []
         "gRPC connections taken.";
-    CONNECTIONS_REFUSED: Counter "tollgate_connections_refused_total" []
-        "gRPC connections turned away because there were as many as may be.";
+    CONNECTIONS_REFUSED: Counter "tollgate_connections_refused_total" ["port", "reason"]
+        "Connections refused because a limit was reached and no connection could make room.";
+    CONNECTIONS_CLOSED: Counter "tollgate_connections_closed_total" ["port", "reason"]
+        "Connections closed by the service: silent and idle ones to make room for others, and those beyond a time limit.";
     TLS_CERTIFICATE_EXPIRY: Gauge "tollgate_tls_certificate_expiry_timestamp_seconds" []
         "When the certificate that the gRPC port serves expires; absent without TLS.";
     TLS_RELOAD_ERRORS: Counter "tollgate_tls_reload_errors_total" []

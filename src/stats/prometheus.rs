@@ -12,9 +12,10 @@ use super::{
     names::{self, Metric},
     page::{Page, count, describe, family, labelled},
     rule::RuleCounter,
-    service::{Method, Refusal, ServiceStats, StoreFailure},
+    service::{ConnectionClosed, ConnectionRefused, Method, Port, Refusal, ServiceStats, StoreFailure},
 };
 use crate::{
+    panics,
     rules::OnStoreFailure,
     store::{PoolUsage, StoreKind},
 };
@@ -211,9 +212,20 @@ fn bounds(page: &mut Page, stats: &Stats) {
     let service = &stats.service;
     let refused = Refusal::ALL.map(|reason| ([reason.name()], service.refused(reason).get()));
     page.values(&names::REQUESTS_REFUSED, refused);
+    page.values(&names::PANICS, panics::counts().map(|(name, n)| ([name], n)));
     page.value(&names::CONNECTIONS_OPEN, service.connections_open());
     page.value(&names::CONNECTIONS_ACCEPTED, service.connections_accepted.get());
-    page.value(&names::CONNECTIONS_REFUSED, service.connections_refused.get());
+    let refused = Port::ALL.into_iter().flat_map(|port| {
+        ConnectionRefused::ALL
+            .map(|reason| ([port.name(), reason.name()], service.connections_refused(port, reason).get()))
+    });
+    page.values(&names::CONNECTIONS_REFUSED, refused);
+    let closed = Port::ALL.into_iter().flat_map(|port| {
+        ConnectionClosed::ALL.map(|reason| {
+            ([port.name(), reason.name()], service.connections_closed_by_us(port, reason).get())
+        })
+    });
+    page.values(&names::CONNECTIONS_CLOSED, closed);
 }
 
 fn tls(page: &mut Page, tls: &TlsGauges) {

@@ -59,6 +59,91 @@ impl Refusal {
     }
 }
 
+/// The ports of the service.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Port {
+    /// Requests from Envoy.
+    Grpc,
+    /// Health checks and `/json`.
+    Http,
+    /// Pages for people.
+    Debug,
+    /// The page for Prometheus.
+    Metrics,
+}
+
+impl Port {
+    /// Every port, each at its own number.
+    pub const ALL: [Self; 4] = [Self::Grpc, Self::Http, Self::Debug, Self::Metrics];
+
+    /// The value of the label `port`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Grpc => "grpc",
+            Self::Http => "http",
+            Self::Debug => "debug",
+            Self::Metrics => "metrics",
+        }
+    }
+}
+
+/// Which limit refused a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ConnectionRefused {
+    /// That of the port.
+    Total,
+    /// That of one peer address.
+    PerAddress,
+}
+
+impl ConnectionRefused {
+    /// Every reason, each at its own number.
+    pub const ALL: [Self; 2] = [Self::Total, Self::PerAddress];
+
+    /// The value of the label `reason`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Total => "max_connections",
+            Self::PerAddress => "max_connections_per_address",
+        }
+    }
+}
+
+/// Why the service closed a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ConnectionClosed {
+    /// To make room: it never sent anything, or no preface.
+    Silent,
+    /// To make room: it was idle longest.
+    Idle,
+    /// Its preface or its first request did not arrive in time.
+    PrefaceTimeout,
+    /// A request did not arrive in time.
+    ReadTimeout,
+    /// The peer did not read a response in time.
+    WriteTimeout,
+}
+
+impl ConnectionClosed {
+    /// Every reason, each at its own number.
+    pub const ALL: [Self; 5] =
+        [Self::Silent, Self::Idle, Self::PrefaceTimeout, Self::ReadTimeout, Self::WriteTimeout];
+
+    /// The value of the label `reason`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Silent => "silent",
+            Self::Idle => "idle",
+            Self::PrefaceTimeout => "preface_timeout",
+            Self::ReadTimeout => "read_timeout",
+            Self::WriteTimeout => "write_timeout",
+        }
+    }
+}
+
 /// Why the counters of a request could not be asked.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StoreFailure {
@@ -106,8 +191,8 @@ pub struct ServiceStats {
     /// Connections of those taken that have ended. Counted in place of those open, because a number that
     /// only grows can be spread over shards.
     pub connections_closed: Counter,
-    /// Connections turned away because there were as many as may be.
-    pub connections_refused: Counter,
+    connections_refused: [[Counter; ConnectionRefused::ALL.len()]; Port::ALL.len()],
+    connections_closed_by_us: [[Counter; ConnectionClosed::ALL.len()]; Port::ALL.len()],
     requests: [Counter; Method::ALL.len()],
     response_time: [Histogram; Method::ALL.len()],
     refused: [Counter; Refusal::ALL.len()],
@@ -123,12 +208,25 @@ impl ServiceStats {
             global_shadow_mode: counter(),
             connections_accepted: counter(),
             connections_closed: counter(),
-            connections_refused: counter(),
+            connections_refused: Port::ALL.map(|_| ConnectionRefused::ALL.map(|_| counter())),
+            connections_closed_by_us: Port::ALL.map(|_| ConnectionClosed::ALL.map(|_| counter())),
             requests: Method::ALL.map(|_| counter()),
             response_time: Method::ALL.map(|_| Histogram::new(shards)),
             refused: Refusal::ALL.map(|_| counter()),
             store_failures: OnStoreFailure::ALL.map(|_| StoreFailure::ALL.map(|_| counter())),
         }
+    }
+
+    /// Connections that a port refused for this reason.
+    #[must_use]
+    pub fn connections_refused(&self, port: Port, reason: ConnectionRefused) -> &Counter {
+        &self.connections_refused[port as usize][reason as usize]
+    }
+
+    /// Connections that the service itself closed for this reason.
+    #[must_use]
+    pub fn connections_closed_by_us(&self, port: Port, reason: ConnectionClosed) -> &Counter {
+        &self.connections_closed_by_us[port as usize][reason as usize]
     }
 
     /// Calls of this method, whatever the answer.
@@ -192,6 +290,27 @@ mod tests {
         assert_eq!(Refusal::ALL.map(|reason| service.refused(reason).get()), [1, 2, 3, 4]);
         let sum = |method| service.response_time(method).snapshot().sum;
         assert_eq!(Method::ALL.map(sum), [1, 2].map(Duration::from_secs));
+    }
+
+    #[test]
+    fn every_port_and_reason_of_connections_counts_for_itself() {
+        let service = ServiceStats::new(ShardCount::for_workers(1));
+        let refused =
+            || Port::ALL.into_iter().flat_map(|port| ConnectionRefused::ALL.map(|reason| (port, reason)));
+        let closed =
+            || Port::ALL.into_iter().flat_map(|port| ConnectionClosed::ALL.map(|reason| (port, reason)));
+        for (n, (port, reason)) in (1..).zip(refused()) {
+            service.connections_refused(port, reason).add(n);
+        }
+        for (n, (port, reason)) in (1..).zip(closed()) {
+            service.connections_closed_by_us(port, reason).add(n);
+        }
+        let refused: Vec<_> =
+            refused().map(|(port, reason)| service.connections_refused(port, reason).get()).collect();
+        let closed: Vec<_> =
+            closed().map(|(port, reason)| service.connections_closed_by_us(port, reason).get()).collect();
+        assert_eq!(refused, (1..=8).collect::<Vec<_>>());
+        assert_eq!(closed, (1..=20).collect::<Vec<_>>());
     }
 
     #[test]

@@ -231,10 +231,11 @@ fn ask_too_much(server: &Server) {
     server.ask(of("named", descriptors)).expect_err("these are too many descriptors");
     let open = || TcpStream::connect(("127.0.0.1", server.ports.grpc)).unwrap();
     let connections: Vec<_> = (0..12).map(|_| open()).collect();
-    eventually("connections are refused", || {
+    eventually("silent connections make room", || {
         let metrics = server.metrics();
-        let refused = metrics.get("tollgate_connections_refused_total").copied();
-        holds(refused.is_some_and(|count| count > 0.0), || format!("{refused:?}"))
+        let closed =
+            metrics.get("tollgate_connections_closed_total{port=\"grpc\",reason=\"silent\"}").copied();
+        holds(closed.is_some_and(|count| count > 0.0), || format!("{closed:?}"))
     });
     drop(connections);
 }

@@ -9,6 +9,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
+use crate::panics;
+
 /// Of every gRPC answer.
 pub(super) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
@@ -34,6 +36,7 @@ impl Body for AnswerBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        panics::point("grpc_response_body");
         match &mut *self {
             Self::Message(message) => {
                 let message = std::mem::take(message);

@@ -8,6 +8,7 @@ use std::{
     future::{self, Future},
     pin::{Pin, pin},
     rc::Rc,
+    sync::Arc,
     time::Duration,
 };
 
@@ -21,9 +22,14 @@ use tokio::{
 };
 use tower_service::Service;
 
-use crate::stats::Method;
+use crate::{
+    panics::{self, Boundary, Panicked, caught},
+    server::connections::{Closing, FAREWELL},
+    stats::Method,
+};
 
 use super::{
+    activity::{Activity, UnderWay, Watched},
     body::AnswerBody,
     opening::Opening,
     reference::Reference,
@@ -85,23 +91,40 @@ pub(super) async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + 'static,
     calls: Rc<Calls>,
     mut drain: watch::Receiver<bool>,
+    activity: Arc<Activity>,
 ) {
+    panics::point("grpc_connection");
     let lifetime = calls.lifetime;
     let age = lifetime.age.map(|age| Instant::now() + jittered(age));
     let builder = calls.http2.clone();
-    let service = service_fn(move |request| answer(calls.clone(), request));
+    let io = Watched::new(io, activity.clone());
+    let of_requests = activity.clone();
+    let service = service_fn(move |request| {
+        let under_way = UnderWay::new(of_requests.clone());
+        let answer = answer(calls.clone(), request);
+        async move {
+            let _under_way = under_way;
+            answer.await
+        }
+    });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    tokio::select! {
+    let grace = tokio::select! {
         // Errors here are the peer's: it went away or spoke no HTTP/2. hyper has told it.
         _ = connection.as_mut() => return,
-        () = wait_until(age) => {}
-        _ = drain.wait_for(|drain| *drain) => {}
-    }
+        () = wait_until(age) => lifetime.grace,
+        _ = drain.wait_for(|drain| *drain) => lifetime.grace,
+        closing = activity.handle().closing() => match closing {
+            Closing::Silent => return,
+            Closing::Idle => Some(FAREWELL),
+        },
+        () = activity.preface_timeout() => return,
+    };
     connection.as_mut().graceful_shutdown();
-    let cut = lifetime.grace.map(|grace| Instant::now() + grace);
+    let cut = grace.map(|grace| Instant::now() + grace);
     tokio::select! {
         _ = connection => {}
         () = wait_until(cut) => {}
+        _ = activity.handle().closing() => {}
     }
 }
 
@@ -112,17 +135,25 @@ fn answer(
 ) -> impl Future<Output = Result<Response<AnswerBody>, tonic::Status>> {
     // The head of the hot call ends here, and the other calls' future is on the heap: what is moved
     // about for every call is small.
-    let way = if request.uri().path() == unary::PATH {
-        let (head, body) = request.into_parts();
-        Way::Hot(Opening::of(&head, calls.hot.tracer.as_ref()), body)
-    } else {
-        let check = (request.uri().path() == HEALTH_CHECK).then(Instant::now);
-        Way::Other(Box::pin(calls.others.clone().call(request)), check)
-    };
+    let way = panics::catch(Boundary::GrpcRequest, || {
+        panics::point("grpc_request_head");
+        if request.uri().path() == unary::PATH {
+            let (head, body) = request.into_parts();
+            Way::Hot(Opening::of(&head, calls.hot.tracer.as_ref()), body)
+        } else {
+            let check = (request.uri().path() == HEALTH_CHECK).then(Instant::now);
+            Way::Other(Box::pin(calls.others.clone().call(request)), check)
+        }
+    });
     async move {
         match way {
-            Way::Hot(opening, body) => Ok(calls.hot.call(opening, body).await),
-            Way::Other(answer, check) => {
+            Err(Panicked) => Ok(unary::internal_error().into_http()),
+            Ok(Way::Hot(opening, body)) => Ok(calls.hot.call(opening, body).await),
+            Ok(Way::Other(answer, check)) => {
+                let answer = caught(Boundary::GrpcRequest, async {
+                    panics::point("grpc_request_other");
+                    answer.await
+                });
                 let answer = answer.await;
                 if let Some(begun) = check {
                     let service = calls.hot.stats.service();
@@ -130,8 +161,9 @@ fn answer(
                     service.response_time(Method::Check).observe(begun.elapsed());
                 }
                 match answer {
-                    Ok(response) => Ok(response.map(AnswerBody::Tonic)),
-                    Err(never) => match never {},
+                    Ok(Ok(response)) => Ok(response.map(AnswerBody::Tonic)),
+                    Ok(Err(never)) => match never {},
+                    Err(Panicked) => Ok(unary::internal_error().into_http()),
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    net::{SocketAddr, TcpListener as StdTcpListener},
+    net::{IpAddr, SocketAddr, TcpListener as StdTcpListener},
     os::unix::{fs::FileTypeExt, net::UnixListener as StdUnixListener, net::UnixStream as StdUnixStream},
     path::{Path, PathBuf},
 };
@@ -28,6 +28,14 @@ pub(super) enum Connection {
 }
 
 impl Connection {
+    /// The address of its peer; a unix socket's peer has none.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(stream) => stream.peer_addr().map(|peer| peer.ip()).ok(),
+            Self::Unix(_) => None,
+        }
+    }
+
     /// Who is at its other end, for people.
     pub(super) fn peer(&self) -> String {
         match self {

@@ -4,6 +4,7 @@
 //! workers and keeps it. `connection` serves it, `unary` answers the one hot call below tonic, `traced` those of it that
 //! have a span; health checks and reflection go through tonic's router.
 
+mod activity;
 mod body;
 mod connection;
 mod framing;
@@ -31,8 +32,14 @@ pub use listen::{Listener, bind_tcp};
 pub use reference::RateLimit;
 pub use worker::Workers;
 
-use super::{health::Health, tls::Tls};
-use crate::{limiter::Limiter, memory, spans::Tracer, stats::Stats};
+use super::{connections::Handle, health::Health, tls::Tls};
+use crate::{
+    limiter::Limiter,
+    memory,
+    panics::{self, Boundary},
+    spans::Tracer,
+    stats::Stats,
+};
 use listen::Connection;
 
 /// How the server is run; see the settings of the same names.
@@ -50,8 +57,10 @@ pub struct Options {
     pub keepalive_interval: Duration,
     /// A ping must be answered within this time.
     pub keepalive_timeout: Duration,
-    /// Connections beyond this number are refused.
+    /// Connections at one time.
     pub max_connections: usize,
+    /// Connections of one peer address at one time.
+    pub max_connections_per_address: usize,
     /// Calls under way on one connection.
     pub max_concurrent_streams: u32,
     /// The size of a message.
@@ -82,8 +91,15 @@ const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Accepts connections and deals them to the workers until `drain` turns true. Then accepts what waits in the
 /// backlog, closes the port, and lets the workers drain.
-pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch::Receiver<bool>) {
-    let mut refused = Refused::default();
+pub async fn accept(listener: Listener, workers: Arc<Workers>, drain: watch::Receiver<bool>) {
+    let accept = async || accept_until(&listener, &workers, drain.clone()).await;
+    panics::restart_task(Boundary::Listener, accept).await;
+    drop(listener);
+    // Last, so that every connection that was dealt gets its GOAWAY.
+    workers.drain();
+}
+
+async fn accept_until(listener: &Listener, workers: &Workers, mut drain: watch::Receiver<bool>) {
     let mut idle = true;
     loop {
         let accepted = tokio::select! {
@@ -91,14 +107,13 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
             _ = drain.wait_for(|drain| *drain) => break,
             accepted = listener.accept() => accepted,
         };
+        panics::point("grpc_accept");
         match accepted {
             Ok(connection) => {
                 if std::mem::take(&mut idle) {
                     memory::allow_huge_pages(true);
                 }
-                if !workers.deal(connection) {
-                    refused.tell(&workers);
-                }
+                workers.deal(connection);
             }
             Err(error) => pause_after(&error).await,
         }
@@ -109,27 +124,6 @@ pub async fn accept(listener: Listener, workers: Arc<Workers>, mut drain: watch:
     {
         workers.deal(connection);
     }
-    drop(listener);
-    // Last, so that every connection that was dealt gets its GOAWAY.
-    workers.drain();
-}
-
-/// Says that connections are refused, at most every ten seconds.
-#[derive(Default)]
-struct Refused {
-    told: Option<Instant>,
-}
-
-impl Refused {
-    fn tell(&mut self, workers: &Workers) {
-        if self.told.is_none_or(|told| told.elapsed() > Duration::from_secs(10)) {
-            self.told = Some(Instant::now());
-            warn!(
-                open = workers.open(),
-                "connections are refused: as many are open as GRPC_MAX_CONNECTIONS allows"
-            );
-        }
-    }
 }
 
 /// Out of file descriptors the same error comes at once again: waiting lets some be closed.
@@ -138,17 +132,18 @@ async fn pause_after(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-/// Counts a connection for as long as it lasts.
+/// A connection's place, and its count, for as long as it lasts.
 struct OpenConnection {
+    handle: Handle,
     of_worker: Arc<AtomicUsize>,
     stats: Arc<Stats>,
 }
 
 impl OpenConnection {
-    fn new(of_worker: Arc<AtomicUsize>, stats: Arc<Stats>) -> Self {
+    fn new(handle: Handle, of_worker: Arc<AtomicUsize>, stats: Arc<Stats>) -> Self {
         of_worker.fetch_add(1, Ordering::Relaxed);
         stats.service().connections_accepted.increment();
-        Self { of_worker, stats }
+        Self { handle, of_worker, stats }
     }
 }
 

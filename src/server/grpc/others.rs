@@ -7,6 +7,7 @@ use tonic::service::Routes;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
+    panics::{self, Boundary},
     proto,
     server::health::{self, Health},
 };
@@ -17,7 +18,10 @@ use crate::{
 /// [`LocalSet`](tokio::task::LocalSet).
 pub(super) fn routes(health: &Arc<Health>) -> Routes {
     let (reporter, health_service) = tonic_health::server::health_reporter();
-    tokio::task::spawn_local(report(reporter, health.clone()));
+    let health = health.clone();
+    tokio::task::spawn_local(async move {
+        panics::restart_task(Boundary::Maintenance, async || report(&reporter, &health).await).await;
+    });
     let mut routes = Routes::new(health_service);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -34,7 +38,7 @@ pub(super) fn routes(health: &Arc<Health>) -> Routes {
     routes.prepare()
 }
 
-async fn report(reporter: HealthReporter, health: Arc<Health>) {
+async fn report(reporter: &HealthReporter, health: &Health) {
     let mut changes = health.changes();
     loop {
         let status =

@@ -34,7 +34,8 @@ use tonic::{
 use tower_service::Service;
 
 use super::{
-    OpenConnection, Options, Parts,
+    Options, Parts,
+    activity::{Activity, UnderWay, Watched},
     framing::{self, PREFIX},
     opening::{self, Opening},
     traced,
@@ -42,6 +43,7 @@ use super::{
 };
 use crate::{
     limiter::{self, Limiter, Trail},
+    panics::{self, Boundary, Panicked, caught},
     proto::envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse,
         rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
@@ -97,10 +99,19 @@ impl Reference {
         (Self { connections }, serving)
     }
 
-    /// Serves a connection until it ends; `open` counts it until then.
-    pub(super) fn serve(&self, io: impl Io + 'static, open: OpenConnection) {
+    /// Serves a connection until it ends; `activity` counts it until then.
+    pub(super) fn serve(&self, io: impl Io + 'static, activity: Arc<Activity>) {
+        let watched = activity.clone();
+        // tonic sends no GOAWAY to one connection alone, so that one which makes room reads its end.
+        let ending = Box::pin(async move {
+            tokio::select! {
+                _ = watched.handle().closing() => {}
+                () = watched.preface_timeout() => {}
+            }
+        });
+        let io = Watched::new(Box::new(io) as Box<dyn Io>, activity.clone());
         // A server that has drained closes what comes late.
-        let _ = self.connections.send(Connection { io: Box::new(io), _open: open });
+        let _ = self.connections.send(Connection { io, activity, ending: Some(ending) });
     }
 }
 
@@ -174,18 +185,24 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let opening = Opening::new(request.headers(), None);
+        let under_way = request.extensions().get::<Arc<Activity>>().cloned().map(UnderWay::new);
         let mut checked = self.clone();
         Box::pin(async move {
+            let _under_way = under_way;
             let (head, body) = request.into_parts();
-            let message = read_in_time(&opening, body, checked.max, &checked.stats).await;
-            let message = message.and_then(|message| check(&message, &checked.limiter).map(|()| message));
-            let response = match message {
-                Ok(message) => {
-                    let body = Body::new(Full::new(message));
-                    checked.inner.call(Request::from_parts(head, body)).await
+            let response = caught(Boundary::GrpcRequest, async {
+                panics::point("grpc_request");
+                let message = read_in_time(&opening, body, checked.max, &checked.stats).await;
+                let message = message.and_then(|message| check(&message, &checked.limiter).map(|()| message));
+                match message {
+                    Ok(message) => {
+                        let body = Body::new(Full::new(message));
+                        checked.inner.call(Request::from_parts(head, body)).await
+                    }
+                    Err(fault) => Ok(fault.into_http()),
                 }
-                Err(fault) => Ok(fault.into_http()),
-            };
+            });
+            let response = response.await.unwrap_or_else(|Panicked| Ok(unary::internal_error().into_http()));
             let service = checked.stats.service();
             service.requests(Method::ShouldRateLimit).increment();
             service.response_time(Method::ShouldRateLimit).observe(opening.begun.elapsed());
@@ -244,14 +261,18 @@ pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 struct Connection {
-    io: Box<dyn Io>,
-    _open: OpenConnection,
+    io: Watched<Box<dyn Io>>,
+    activity: Arc<Activity>,
+    /// Completes when the service closes the connection; none when it has.
+    ending: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ();
+    type ConnectInfo = Arc<Activity>;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> Arc<Activity> {
+        self.activity.clone()
+    }
 }
 
 impl AsyncRead for Connection {
@@ -260,7 +281,13 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, into)
+        if let Some(ending) = &mut self.ending
+            && ending.as_mut().poll(context).is_pending()
+        {
+            return Pin::new(&mut self.io).poll_read(context, into);
+        }
+        self.ending = None;
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     limiter::{Answer, Bounds, Limiter, Refusal, Request},
+    panics::{self, Boundary, Panicked, caught},
     server::wire,
     spans::Tracer,
     stats::{Method as StatsMethod, Stats},
@@ -55,19 +56,23 @@ impl ShouldRateLimit {
     /// heap, in one piece. A timer is made for a message alone; a store keeps to the time it is given.
     pub(super) async fn call(&self, mut opening: Opening, mut body: Incoming) -> Response<AnswerBody> {
         let begun = opening.begun;
-        let answer = match (opening.span.take(), opening.fault.take()) {
-            (Some(span), fault) => Box::pin(self.traced(span, fault, opening, body)).await,
-            (None, Some(fault)) => Err(fault),
-            (None, None) => {
-                match future::poll_fn(|context| Poll::Ready(whole_message(&mut body, context))).await {
-                    Ok(message) => match self.at_once(&message) {
-                        Some(answer) => answer,
-                        None => Box::pin(self.later(message, opening.until())).await,
-                    },
-                    Err(first) => Box::pin(self.in_time(opening, first, body)).await,
+        let answer = caught(Boundary::GrpcRequest, async {
+            panics::point("grpc_request");
+            match (opening.span.take(), opening.fault.take()) {
+                (Some(span), fault) => Box::pin(self.traced(span, fault, opening, body)).await,
+                (None, Some(fault)) => Err(fault),
+                (None, None) => {
+                    match future::poll_fn(|context| Poll::Ready(whole_message(&mut body, context))).await {
+                        Ok(message) => match self.at_once(&message) {
+                            Some(answer) => answer,
+                            None => Box::pin(self.later(message, opening.until())).await,
+                        },
+                        Err(first) => Box::pin(self.in_time(opening, first, body)).await,
+                    }
                 }
             }
-        };
+        });
+        let answer = answer.await.unwrap_or_else(|Panicked| Err(internal_error().into()));
         let service = self.stats.service();
         service.requests(StatsMethod::ShouldRateLimit).increment();
         service.response_time(StatsMethod::ShouldRateLimit).observe(begun.elapsed());
@@ -167,6 +172,11 @@ fn whole_message(body: &mut Incoming, context: &mut Context<'_>) -> Result<Bytes
     }
     let whole = data.len() >= PREFIX && data.len() - PREFIX == (&data[1..PREFIX]).get_u32() as usize;
     if whole { Ok(data) } else { Err(data) }
+}
+
+/// The answer to a call that panicked.
+pub(super) fn internal_error() -> Status {
+    Status::internal("internal error; the log of the rate limit service has the details")
 }
 
 pub(super) fn encoded(decided: Result<Answer, Refusal>) -> Result<Bytes, Fault> {

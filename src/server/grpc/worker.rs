@@ -27,14 +27,19 @@ use tonic::service::Routes;
 
 use super::{
     Connection, OpenConnection, Options, Parts,
+    activity::Activity,
     connection::{self, Calls, Lifetime},
     others,
     reference::{Io, Reference},
     unary::ShouldRateLimit,
 };
 use crate::{
-    server::tls::Tls,
-    stats::{self, Stats},
+    panics::{self, Boundary},
+    server::{
+        connections::{Limits, Registry},
+        tls::Tls,
+    },
+    stats::{self, Port, Stats},
 };
 
 /// All workers.
@@ -44,7 +49,7 @@ pub struct Workers {
     stage: watch::Sender<Stage>,
     /// Closed when the last worker has drained.
     draining: AsyncMutex<mpsc::Receiver<Infallible>>,
-    max_connections: usize,
+    connections: Arc<Registry>,
     stats: Arc<Stats>,
 }
 
@@ -81,6 +86,7 @@ impl Workers {
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 stats::shard::assign();
+                panics::name_thread(Boundary::GrpcConnection);
                 LocalSet::new().block_on(&runtime, async {
                     let drain = watch::channel(false);
                     let (reference, serving) = options
@@ -104,29 +110,28 @@ impl Workers {
             threads: Mutex::new(threads),
             stage,
             draining: AsyncMutex::new(draining),
-            max_connections: options.max_connections,
+            connections: Registry::new(
+                Port::Grpc,
+                limits(options),
+                parts.stats.clone(),
+                std::time::Instant::now(),
+            ),
             stats: parts.stats.clone(),
         })
     }
 
-    /// Hands a connection to the worker that has fewest; false when there are too many already, or the
+    /// Hands a connection to the worker that has fewest; closes it when there is no place for it, or the
     /// workers have ended.
-    pub(super) fn deal(&self, connection: Connection) -> bool {
+    pub(super) fn deal(&self, connection: Connection) {
+        let Ok(handle) = self.connections.admit(connection.address(), std::time::Instant::now()) else {
+            return;
+        };
         let idlest = self.each.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
-        let taken = idlest.filter(|_| self.open() < self.max_connections).is_some_and(|worker| {
-            let open = OpenConnection::new(worker.open.clone(), self.stats.clone());
-            worker.connections.send((connection, open)).is_ok()
-        });
-        if !taken {
-            self.stats.service().connections_refused.increment();
+        if let Some(worker) = idlest {
+            let open = OpenConnection::new(handle, worker.open.clone(), self.stats.clone());
+            // Workers end when the service does; then the connection is closed with the channel.
+            let _ = worker.connections.send((connection, open));
         }
-        taken
-    }
-
-    /// Connections that are open now.
-    #[must_use]
-    pub fn open(&self) -> usize {
-        self.each.iter().map(|worker| worker.open.load(Ordering::Relaxed)).sum()
     }
 
     /// Sends every connection a GOAWAY. No connection may be dealt afterwards.
@@ -155,25 +160,51 @@ async fn work(
     serving: Option<JoinHandle<()>>,
     tls: Option<Arc<Tls>>,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
-    (mut stage, (start_drain, drain)): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
+    (stage, drain): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
     drain_timeout: Duration,
 ) {
     calls.hot.limiter.attend();
     let calls = Rc::new(calls);
     let mut connections = JoinSet::new();
+    // Connections survive a panic of the loop that receives them, and so does their channel.
+    panics::restart_task(Boundary::Listener, async || {
+        receive(&calls, tls.as_ref(), &mut connections, &mut dealt, (stage.clone(), &drain)).await;
+    })
+    .await;
+    let end = Instant::now() + drain_timeout;
+    while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
+    if let Some(serving) = serving {
+        // Whatever it still serves has had its time.
+        let _ = tokio::time::timeout_at(end, serving).await;
+    }
+}
+
+/// Serves the connections that are dealt to this worker, until the service drains.
+async fn receive(
+    calls: &Rc<Calls>,
+    tls: Option<&Arc<Tls>>,
+    connections: &mut JoinSet<()>,
+    dealt: &mut mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
+    (mut stage, (start_drain, drain)): (
+        watch::Receiver<Stage>,
+        &(watch::Sender<bool>, watch::Receiver<bool>),
+    ),
+) {
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
-        let (calls, tls, drain) = (calls.clone(), tls.clone(), drain.clone());
+        panics::point("worker");
+        let (calls, tls, drain) = (calls.clone(), tls.cloned(), drain.clone());
         connections.spawn_local(async move {
+            let activity = Arc::new(Activity::new(open));
             let tls = tls.map(|tls| (tls, connection.peer()));
             match connection {
                 Connection::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
-                        serve_as_agreed(stream, open, tls, calls, drain).await;
+                        serve_as_agreed(stream, activity, tls, calls, drain).await;
                     }
                 }
                 Connection::Unix(stream) => {
                     if let Ok(stream) = UnixStream::from_std(stream) {
-                        serve_as_agreed(stream, open, tls, calls, drain).await;
+                        serve_as_agreed(stream, activity, tls, calls, drain).await;
                     }
                 }
             }
@@ -182,7 +213,7 @@ async fn work(
     loop {
         tokio::select! {
             dealt = dealt.recv() => match dealt {
-                Some(dealt) => serve(&mut connections, dealt),
+                Some(dealt) => serve(connections, dealt),
                 None => break,
             },
             Some(_) = connections.join_next() => {}
@@ -192,48 +223,54 @@ async fn work(
     let _ = start_drain.send(true);
     // Connections that were dealt at the last moment get a GOAWAY like all others.
     while let Ok(dealt) = dealt.try_recv() {
-        serve(&mut connections, dealt);
-    }
-    let end = Instant::now() + drain_timeout;
-    while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
-    if let Some(serving) = serving {
-        // Whatever it still serves has had its time.
-        let _ = tokio::time::timeout_at(end, serving).await;
+        serve(connections, dealt);
     }
 }
 
 /// Serves a connection as it is, or after a handshake with this peer.
 async fn serve_as_agreed(
     stream: impl Io + 'static,
-    open: OpenConnection,
+    activity: Arc<Activity>,
     tls: Option<(Arc<Tls>, String)>,
     calls: Rc<Calls>,
     mut drain: watch::Receiver<bool>,
 ) {
     let Some((tls, peer)) = tls else {
-        return serve_http2(stream, open, calls, drain).await;
+        return serve_http2(stream, activity, calls, drain).await;
     };
     // On the heap: a connection without TLS is not to carry the size of one with it.
     let with_tls = Box::pin(async move {
-        if let Some(stream) = tls.handshake(stream, peer, &mut drain).await {
-            serve_http2(stream, open, calls, drain).await;
+        let shaken = tokio::select! {
+            shaken = tls.handshake(stream, peer, &mut drain) => shaken,
+            _ = activity.handle().closing() => None,
+        };
+        if let Some(stream) = shaken {
+            serve_http2(stream, activity, calls, drain).await;
         }
     });
     with_tls.await;
 }
 
+fn limits(options: Options) -> Limits {
+    Limits {
+        connections: options.max_connections,
+        per_address: options.max_connections_per_address,
+        idle_closed_per_second: (options.max_connections / 10).max(10),
+        names: ["GRPC_MAX_CONNECTIONS", "GRPC_MAX_CONNECTIONS_PER_ADDRESS"],
+    }
+}
+
 /// Serves a connection with the implementation that the settings choose.
 async fn serve_http2(
     stream: impl Io + 'static,
-    open: OpenConnection,
+    activity: Arc<Activity>,
     calls: Rc<Calls>,
     drain: watch::Receiver<bool>,
 ) {
     if let Some(reference) = &calls.reference {
-        return reference.serve(stream, open);
+        return reference.serve(stream, activity);
     }
-    connection::serve(stream, calls, drain).await;
-    drop(open);
+    connection::serve(stream, calls, drain, activity).await;
 }
 
 fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
@@ -263,18 +300,19 @@ fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
 mod tests {
     use super::*;
 
-    fn size<F>(_: impl Fn(TcpStream, OpenConnection, Rc<Calls>, watch::Receiver<bool>) -> F) -> usize {
+    fn size<F>(_: impl Fn(TcpStream, Arc<Activity>, Rc<Calls>, watch::Receiver<bool>) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
     fn a_plain_connection_does_not_carry_the_size_of_tls() {
         let plain = size(serve_http2);
-        let either = size(|stream, open, calls, drain| serve_as_agreed(stream, open, None, calls, drain));
-        let with_tls = size(|stream, open, calls, mut drain| async move {
+        let either =
+            size(|stream, activity, calls, drain| serve_as_agreed(stream, activity, None, calls, drain));
+        let with_tls = size(|stream, activity, calls, mut drain| async move {
             let tls: Option<Arc<Tls>> = None;
             if let Some(stream) = tls?.handshake(stream, "", &mut drain).await {
-                serve_http2(stream, open, calls, drain).await;
+                serve_http2(stream, activity, calls, drain).await;
             }
             Some(())
         });

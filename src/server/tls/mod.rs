@@ -30,6 +30,7 @@ use self::{
 };
 use crate::{
     clock::{Clock, Time},
+    panics::{self, Boundary},
     stats::TlsGauges,
     tls::pem,
 };
@@ -211,9 +212,13 @@ pub async fn look_after(tls: Arc<Tls>, clock: impl Clock + Clone + 'static, mut 
             _ = stop.wait_for(|stop| *stop) => return,
         }
         let (tls, clock) = (tls.clone(), clock.clone());
-        // Elsewhere, because a file system may take its time, and this thread answers probes. A look that
-        // panicked has said so.
-        let _ = tokio::task::spawn_blocking(move || tls.look(clock.now())).await;
+        let look = move || {
+            panics::point("tls_reload");
+            tls.look(clock.now());
+        };
+        // Elsewhere, because a file system may take its time, and this thread answers probes. After a panic
+        // the files are looked at again, as ever.
+        let _ = tokio::task::spawn_blocking(|| panics::catch(Boundary::TlsReload, look)).await;
     }
 }
 

@@ -20,6 +20,7 @@ use super::{
     sotw,
 };
 use crate::{
+    panics,
     proto::envoy::{
         config::core::v3::Node,
         service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
@@ -66,6 +67,7 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
     let mut pauses = Pauses::new(settings.backoff);
     let mut told = HashSet::new();
     loop {
+        panics::point("xds_client");
         let (trouble, pause) = match connect(settings).await {
             Err(trouble) => (trouble, spread(settings.connect_retry_interval, chance())),
             Ok(channel) => {

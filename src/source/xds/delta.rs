@@ -13,7 +13,7 @@ use tonic::{Request, Status, codegen::tokio_stream::wrappers::ReceiverStream, tr
 use super::{
     client::{Subscriber, client},
     resource::{self, TYPE_URL},
-    session::{Session, Update},
+    session::{INTERNAL, Session, Update},
 };
 use crate::{
     proto::{
@@ -56,10 +56,15 @@ pub(super) async fn talk<T>(
     );
     let mut responses = client(channel, subscriber).delta_aggregated_resources(request).await?.into_inner();
     while let Some(response) = responses.message().await? {
-        let error_detail = judge(session, &response, held).await.err();
+        let error_detail = session.judge_or_refuse(judge(session, &response, held)).await.err();
+        let is_lost = error_detail.as_ref().is_some_and(|status| status.code == INTERNAL);
         let answer = DeltaDiscoveryRequest { response_nonce: response.nonce, error_detail, ..ask() };
         if asks.send(answer).await.is_err() {
             break;
+        }
+        if is_lost {
+            // What the response changed is only known to the control plane, which sends it again to a new stream.
+            return Err(Status::internal("a response could not be read"));
         }
     }
     Ok(())

@@ -24,7 +24,11 @@ use std::{
 use tokio::{runtime, sync::watch};
 
 use super::Source;
-use crate::{clock::Clock, settings::groups::Xds};
+use crate::{
+    clock::Clock,
+    panics::{self, Boundary},
+    settings::groups::Xds,
+};
 
 /// A subscription. It ends when this is dropped.
 #[derive(Debug)]
@@ -82,7 +86,7 @@ pub fn spawn<T: Send + Sync + 'static>(
         let session = session::Session::new(&source, &settings.server, &clock, &status, judge);
         runtime.block_on(async {
             tokio::select! {
-                () = client::run(&settings, &session) => {}
+                () = panics::restart_task(Boundary::XdsClient, async || client::run(&settings, &session).await) => {}
                 // Nothing is ever sent: the other side is gone.
                 _ = is_alive.changed() => {}
             }

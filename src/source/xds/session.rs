@@ -10,11 +10,12 @@ use siphasher::sip::SipHasher13;
 use tokio::sync::watch;
 
 use super::{
-    super::{Draft, Outcome, Source, lock},
+    super::{Draft, Outcome, Source, compile_or_refuse, lock},
     Status,
 };
 use crate::{
     clock::{Clock, Time},
+    panics::{self, Boundary, Panicked, caught},
     proto::{google, ratelimit::config::ratelimit::v3::RateLimitConfig},
     rules::{Diagnostic, compile_resources},
     settings::groups::XdsServer,
@@ -29,6 +30,9 @@ const SAME_AGAIN: Duration = Duration::from_secs(1);
 
 /// The code of a refusal, as gRPC numbers them.
 const INVALID_ARGUMENT: i32 = 3;
+
+/// The code of an error of ours.
+pub(super) const INTERNAL: i32 = 13;
 
 /// What is told, and what becomes of it.
 pub(super) struct Session<'a, T> {
@@ -86,6 +90,23 @@ impl<'a, T> Session<'a, T> {
         self.is_lost.set(true);
     }
 
+    /// Judges a response; one that causes a panic is refused, and what is served stays.
+    pub(super) async fn judge_or_refuse(
+        &self,
+        judge: impl Future<Output = Result<(), google::rpc::Status>>,
+    ) -> Result<(), google::rpc::Status> {
+        let judged = caught(Boundary::XdsResponse, async {
+            panics::point("xds_response");
+            judge.await
+        });
+        judged.await.unwrap_or_else(|Panicked| {
+            self.status.change(|status| status.refused += 1);
+            self.judged.send_replace(true);
+            let message = "internal error: reading the response panicked".to_owned();
+            Err(google::rpc::Status { code: INTERNAL, message })
+        })
+    }
+
     /// Serves an update, or says why not, in the words that the control plane is to be told.
     pub(super) async fn judge(&self, update: Update<'_>) -> Result<(), google::rpc::Status> {
         if self.is_lost.take() {
@@ -137,7 +158,7 @@ impl<T> Source<T> {
             return Outcome::Unchanged;
         }
         let is_complete = findings.is_empty();
-        let mut compiled = compile_resources(&resources, self.options);
+        let mut compiled = compile_or_refuse(&origin, || compile_resources(&resources, self.options));
         compiled.diagnostics.splice(0..0, findings);
         let draft = Draft { origin: &origin, digest, files: resources.len(), is_complete, compiled };
         self.take(draft, now, &mut reloading)

@@ -38,7 +38,7 @@ pub(super) async fn talk<T>(
     let mut responses = client(channel, subscriber).stream_aggregated_resources(request).await?.into_inner();
     let mut accepted = String::new();
     while let Some(response) = responses.message().await? {
-        let error_detail = judge(session, &response).await.err();
+        let error_detail = session.judge_or_refuse(judge(session, &response)).await.err();
         if error_detail.is_none() {
             accepted = response.version_info;
         }

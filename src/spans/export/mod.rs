@@ -24,7 +24,11 @@ use tokio::{
 use tracing::warn;
 
 use super::{Counts, Dropped, span::Span};
-use crate::{proto::opentelemetry::proto::resource::v1::Resource, settings::spans::Spans};
+use crate::{
+    panics::{self, Boundary, Panicked, caught},
+    proto::opentelemetry::proto::resource::v1::Resource,
+    settings::spans::Spans,
+};
 use line::Line;
 
 /// Pauses between attempts begin with the first and double up to the second, as the collector's own
@@ -88,13 +92,13 @@ impl Exporter {
         })
     }
 
-    pub(super) fn start(self) -> io::Result<JoinHandle<()>> {
+    pub(super) fn start(mut self) -> io::Result<JoinHandle<()>> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("spans".to_owned()).spawn(move || {
             let ending = self.ending.clone();
             runtime.block_on(async {
                 tokio::select! {
-                    () = self.run() => {}
+                    () = panics::restart_task(Boundary::SpanExporter, async || self.run().await) => {}
                     () = too_long(ending) => warn!("tracing: the last spans were not taken in {LAST_WORDS:?}"),
                 }
             });
@@ -102,13 +106,16 @@ impl Exporter {
         })
     }
 
-    async fn run(mut self) {
+    async fn run(&mut self) {
         loop {
             let batch = self.gather().await;
             if batch.is_empty() {
                 return;
             }
-            self.deliver(batch).await;
+            let spans = batch.len() as u64;
+            if caught(Boundary::SpanExporter, self.deliver(batch)).await == Err(Panicked) {
+                self.counts.add_dropped(Dropped::Panicked, spans);
+            }
         }
     }
 
@@ -132,6 +139,7 @@ impl Exporter {
 
     async fn deliver(&mut self, batch: Vec<Span>) {
         let spans = batch.len() as u64;
+        panics::point("span_exporter");
         let message = batch::message(self.resource.clone(), batch, self.gzip);
         let begun = Instant::now();
         let [mut pause, longest] = PAUSES;

@@ -27,6 +27,7 @@ pub use self::{line::Dialect, link::Target, mogrifier::Mogrifier};
 
 use self::{ledger::Ledger, link::Link, outbox::Outbox};
 use super::{Gauges, Stats};
+use crate::panics::{self, Boundary};
 
 /// Somebody who is to be told.
 #[derive(Debug)]
@@ -102,7 +103,8 @@ impl Teller {
         loop {
             let wait = next.saturating_duration_since(Instant::now());
             let is_last = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
-            self.flush(is_last);
+            // What a flush that panicked did not send is sent by the next one.
+            let _ = panics::catch(Boundary::Statsd, || self.flush(is_last));
             if is_last {
                 return;
             }
@@ -115,6 +117,7 @@ impl Teller {
         if !self.link.is_open(is_last) {
             return;
         }
+        panics::point("statsd");
         self.ledger.enter(&self.stats, &(self.state)());
         match self.ledger.tell(&mut Outbox::new(&mut self.link, &self.dialect)) {
             Ok(()) => self.link.succeeded(),

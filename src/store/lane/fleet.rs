@@ -72,7 +72,7 @@ impl<B: Backend, O: Default> Fleet<B, O> {
         let Some(place) = threads.get_mut(seat) else { return };
         let handle = Handle::current();
         for lane in self.known.load().servers.iter().filter_map(|server| server.lanes.get(seat)) {
-            handle.spawn(lane.clone().run());
+            handle.spawn(lane.clone().keep_running());
         }
         *place = Some(handle);
     }
@@ -100,7 +100,7 @@ impl<B: Backend, O: Default> Fleet<B, O> {
         let open = |thread: &Option<Handle>| {
             let lane = Arc::new(Lane::new(address.clone(), self.shared.clone()));
             if let Some(thread) = thread {
-                thread.spawn(lane.clone().run());
+                thread.spawn(lane.clone().keep_running());
             }
             lane
         };

@@ -9,11 +9,15 @@ use tokio::{
 };
 
 use super::{Backend, Lane, Pipeline, Shared, store_error};
-use crate::store::{
-    FailureReason, StoreError,
-    failure::{Failure, Kind},
-    line::Line,
-    pace::Pace,
+use crate::{
+    panics::{self, Boundary, Panicked, caught},
+    store::{
+        FailureReason, StoreError,
+        failure::{Failure, Kind},
+        line::Line,
+        meters::Meters,
+        pace::Pace,
+    },
 };
 
 /// A server that owes answers for so long is left: the network may have forgotten the connection.
@@ -43,9 +47,16 @@ impl From<Failure> for Left {
 }
 
 impl<B: Backend> Lane<B> {
+    /// Runs until the lane ends, whatever panics meanwhile.
+    pub(super) async fn keep_running(self: Arc<Self>) {
+        while let Err(Panicked) = caught(Boundary::StoreConnection, self.run()).await {
+            panics::pause().await;
+        }
+    }
+
     /// Keeps a connection, and sends what waits; until the lane ends.
-    pub(super) async fn run(self: Arc<Self>) {
-        let _end = Ending(&self);
+    async fn run(&self) {
+        let _end = Ending(self);
         let Shared { backend, meters, bounds } = &*self.shared;
         let (mut pace, mut again, mut was_replica) = (bounds.at_start.clone(), false, false);
         loop {
@@ -56,10 +67,11 @@ impl<B: Backend> Lane<B> {
                         pace = Pace::again();
                     }
                     let begun = Instant::now();
+                    let mut open = OpenConnection { meters, lost: false };
                     let Err(left) = self.serve(line, &mut pace).await;
                     self.lock().connected = false;
                     backend.forget_keys();
-                    meters.disconnected(!left.is_lost());
+                    open.lost = left.is_lost();
                     (left, begun.elapsed())
                 }
                 Err(left) => (left, Duration::ZERO),
@@ -102,6 +114,7 @@ impl<B: Backend> Lane<B> {
         loop {
             let since = self.next(&mut line, &mut pipeline).await?;
             let deadline = since + self.shared.bounds.timeout;
+            panics::point("store_exchange");
             let begun = Instant::now();
             match in_time(deadline, B::exchange(&mut line, &pipeline)).await {
                 Some(Ok(replies)) => {
@@ -214,6 +227,19 @@ impl<B: Backend> Lane<B> {
     fn silent(&self, owed: usize) -> Failure {
         let what = format_args!("{owed} answers are owed for {SILENCE:?}, so it is dialled anew");
         self.failure(Kind::Timeout, what)
+    }
+}
+
+/// Counts the end of a connection, also of one whose task panics.
+struct OpenConnection<'a> {
+    meters: &'a Meters,
+    /// The server ended it.
+    lost: bool,
+}
+
+impl Drop for OpenConnection<'_> {
+    fn drop(&mut self) {
+        self.meters.disconnected(!self.lost);
     }
 }
 

@@ -24,6 +24,7 @@ pub use name_servers::NameServers;
 use super::{Applied, Batch, Counting, PoolUsage, Store, lane::Seats};
 use crate::{
     clock::Time,
+    panics::{self, Boundary, Panicked, caught},
     rules::Countable,
     settings::memcached::{Memcached, MemcachedServers},
 };
@@ -56,7 +57,13 @@ impl MemcachedStore {
     /// asked each time; once, within a runtime that lives as long as the service.
     pub fn watch(&self, name_servers: impl Fn() -> NameServers + Send + Sync + 'static) {
         if let MemcachedServers::Srv { name, refresh } = &self.found_by {
-            tokio::spawn(self.servers.clone().follow(name.clone(), *refresh, name_servers));
+            let (servers, name, refresh) = (self.servers.clone(), name.clone(), *refresh);
+            tokio::spawn(async move {
+                let follow = || servers.follow(&name, refresh, &name_servers);
+                while let Err(Panicked) = caught(Boundary::StoreDiscovery, follow()).await {
+                    panics::pause().await;
+                }
+            });
         }
     }
 }

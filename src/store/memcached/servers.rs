@@ -16,6 +16,7 @@ use super::{
     reply::KINDS,
 };
 use crate::{
+    panics,
     settings::memcached::{Memcached, MemcachedServers},
     store::{
         FailureReason, PoolUsage, StoreError, StoreKind,
@@ -74,8 +75,8 @@ impl Servers {
 
     /// Looks the servers up until they are found, and then, if that is wanted, again and again.
     pub(super) async fn follow(
-        self: Arc<Self>,
-        srv: String,
+        &self,
+        srv: &str,
         refresh: Option<Duration>,
         name_servers: impl Fn() -> NameServers,
     ) {
@@ -83,7 +84,8 @@ impl Servers {
         let mut known = Vec::new();
         let mut failed = false;
         loop {
-            let pause = match name_servers().services(&srv).await {
+            panics::point("store_discovery");
+            let pause = match name_servers().services(srv).await {
                 Ok(found) => {
                     if mem::replace(&mut known, found) != known {
                         info!(servers = ?known.iter().map(ToString::to_string).collect::<Vec<_>>(), "memcached: found by {srv}");

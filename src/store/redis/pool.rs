@@ -13,6 +13,7 @@ use super::{
     wire::Dialer,
 };
 use crate::{
+    panics::{self, Boundary, Panicked},
     settings::redis::{RedisAddress, RedisPool, RedisServers, Startup},
     store::{
         FailureReason, PoolUsage, StoreError, StoreKind,
@@ -102,7 +103,9 @@ impl Pool {
         tokio::spawn(async move {
             while changes.changed().await.is_ok() {
                 let Some(pool) = pool.upgrade() else { return };
-                pool.follow();
+                while let Err(Panicked) = panics::catch(Boundary::StoreDiscovery, || pool.follow()) {
+                    panics::pause().await;
+                }
             }
         });
     }

@@ -16,7 +16,10 @@ use super::{
     circle::{Circle, Connector},
     cluster, sentinel,
 };
-use crate::settings::{HostPort, redis::RedisAddress};
+use crate::{
+    panics::{self, Boundary, Panicked, caught},
+    settings::{HostPort, redis::RedisAddress},
+};
 
 /// Doubts are looked into so often at most: a storm of them must not become one of questions.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
@@ -77,9 +80,16 @@ impl Watcher {
     }
 
     pub(super) async fn watch(mut self, known: Arc<Known>) {
+        while let Err(Panicked) = caught(Boundary::StoreDiscovery, self.watch_until_panic(&known)).await {
+            panics::pause().await;
+        }
+    }
+
+    async fn watch_until_panic(&mut self, known: &Known) {
         let question = self.source.question();
         let (mut doubted, mut lost) = (false, false);
         loop {
+            panics::point("store_discovery");
             let source = &self.source;
             let told = self.circle.ask(&question, |answer, asked| source.read(answer, asked), doubted).await;
             if told.is_none() && !lost {
@@ -92,7 +102,7 @@ impl Watcher {
             {
                 self.meet(&servers);
             }
-            doubted = pause_unless_doubted(&known, pause).await;
+            doubted = pause_unless_doubted(known, pause).await;
         }
     }
 

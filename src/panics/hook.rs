@@ -1,0 +1,95 @@
+//! What every panic of the process runs through: one log line, one count.
+//!
+//! Installed by `cli::serve`; the other commands keep Rust's own hook, as they have no log.
+
+use std::{
+    backtrace::Backtrace,
+    collections::HashMap,
+    panic::{PanicHookInfo, set_hook},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use tracing::error;
+
+use super::{Boundary, WITHIN};
+
+/// Panics of the same line of code are logged this far apart at least: resolving the names of a backtrace
+/// takes milliseconds, and a caller may have found out how to cause them.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// The innermost frames, which is where the mistake is: the outer ones are the runtime's.
+const MAX_BACKTRACE_BYTES: usize = 8 << 10;
+
+/// Lines of code that are remembered as logged; beyond them all are forgotten and logged again.
+const MAX_REMEMBERED: usize = 64;
+
+static COUNTS: [AtomicU64; Boundary::ALL.len()] = [const { AtomicU64::new(0) }; Boundary::ALL.len()];
+
+/// When panics of a line of code were logged last, and how many were not since.
+static LOGGED: Mutex<Option<HashMap<String, (Instant, u64)>>> = Mutex::new(None);
+
+/// Panics so far, by the name of what they were stopped at.
+#[must_use]
+pub fn counts() -> [(&'static str, u64); Boundary::ALL.len()] {
+    Boundary::ALL
+        .map(|boundary| (boundary.name(), COUNTS.get(boundary as usize).map_or(0, |n| n.load(Relaxed))))
+}
+
+/// Logs and counts every panic from now on.
+pub fn install() {
+    set_hook(Box::new(panicked));
+}
+
+/// The hook. It must not panic itself: that would end the process.
+fn panicked(info: &PanicHookInfo<'_>) {
+    let boundary = WITHIN.get();
+    if let Some(count) = COUNTS.get(boundary as usize) {
+        count.fetch_add(1, Relaxed);
+    }
+    let location = info.location().map(ToString::to_string).unwrap_or_default();
+    let Some(suppressed) = unlogged(&location) else { return };
+    let mut backtrace = Backtrace::force_capture().to_string();
+    let end = (0..=MAX_BACKTRACE_BYTES).rev().find(|end| backtrace.is_char_boundary(*end));
+    backtrace.truncate(end.unwrap_or(backtrace.len()));
+    let current = thread::current();
+    error!(
+        "where" = boundary.name(),
+        location,
+        thread = current.name().unwrap_or_default(),
+        suppressed = (suppressed > 0).then_some(suppressed),
+        backtrace,
+        "panicked: {}",
+        message(info)
+    );
+}
+
+fn message<'a>(info: &'a PanicHookInfo<'_>) -> &'a str {
+    let payload = info.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// How many panics of this line of code went unlogged; none while it stays quiet.
+fn unlogged(location: &str) -> Option<u64> {
+    let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+    let logged = logged.get_or_insert_default();
+    let now = Instant::now();
+    match logged.get_mut(location) {
+        Some((last, suppressed)) if now.saturating_duration_since(*last) < QUIET => {
+            *suppressed = suppressed.saturating_add(1);
+            return None;
+        }
+        Some(entry) => return Some(std::mem::replace(entry, (now, 0)).1),
+        None => {}
+    }
+    if logged.len() >= MAX_REMEMBERED {
+        logged.clear();
+    }
+    logged.insert(location.to_owned(), (now, 0));
+    Some(0)
+}

@@ -1,0 +1,55 @@
+//! Panics stop where they should, and say where.
+
+use std::{
+    future::{pending, poll_fn},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    task::Waker,
+};
+
+use super::*;
+
+fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn a_panic_is_stopped_and_the_outer_boundary_is_back() {
+    let outer = catch(Boundary::Statsd, || {
+        let inner = catch(Boundary::HttpRequest, || -> u8 {
+            assert_eq!(WITHIN.get(), Boundary::HttpRequest);
+            panic!("on purpose")
+        });
+        (inner, WITHIN.get())
+    });
+    assert_eq!(outer, Ok((Err(Panicked), Boundary::Statsd)));
+    assert_eq!(WITHIN.get(), Boundary::Other);
+}
+
+#[test]
+fn a_future_is_within_its_boundary_whenever_it_is_polled() {
+    let within = poll_fn(|_| Poll::Ready(WITHIN.get()));
+    assert_eq!(poll_once(caught(Boundary::XdsClient, within)), Poll::Ready(Ok(Boundary::XdsClient)));
+    let panics = caught(Boundary::XdsClient, async { panic!("on purpose") });
+    assert_eq!(poll_once(panics), Poll::<Result<(), _>>::Ready(Err(Panicked)));
+    assert!(poll_once(caught(Boundary::XdsClient, pending::<()>())).is_pending());
+    assert_eq!(WITHIN.get(), Boundary::Other);
+}
+
+#[tokio::test]
+async fn work_that_panicked_starts_again() {
+    let runs = AtomicUsize::new(0);
+    let done = restart_task(Boundary::Maintenance, async || {
+        assert!(runs.fetch_add(1, Relaxed) >= 1, "on purpose");
+        "done"
+    });
+    assert_eq!(done.await, "done");
+    assert_eq!(runs.load(Relaxed), 2);
+}
+
+#[test]
+fn every_boundary_has_a_name_of_its_own() {
+    for (at, boundary) in Boundary::ALL.iter().enumerate() {
+        assert_eq!(*boundary as usize, at);
+        assert!(Boundary::ALL[..at].iter().all(|other| other.name() != boundary.name()));
+    }
+}

@@ -1,0 +1,235 @@
+//! Admission and room, held against a slow and obvious model; and who makes room for whom.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::stats::StatsOptions;
+
+fn registry(connections: usize, per_address: usize, idle_closed_per_second: usize) -> Arc<Registry> {
+    let stats = Arc::new(Stats::new(StatsOptions {
+        max_series: 1,
+        shards: crate::stats::ShardCount::for_workers(1),
+    }));
+    let limits = Limits { connections, per_address, idle_closed_per_second, names: ["TOTAL", "PER_ADDRESS"] };
+    Registry::new(Port::Grpc, limits, stats, Instant::now())
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as `admit` takes it")]
+fn address(number: u8) -> Option<IpAddr> {
+    Some([10, 0, 0, number].into())
+}
+
+fn is_asked_to_close(handle: &Handle) -> bool {
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Waker},
+    };
+    pin!(handle.closing()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+/// A moment after the registry's start.
+fn at(registry: &Registry, millis: u64) -> Instant {
+    registry.start + Duration::from_millis(millis)
+}
+
+#[test]
+fn silent_connections_make_room_before_idle_ones_and_busy_ones_stay() {
+    let registry = registry(4, 4, 10);
+    let [silent, longest, idle, busy] =
+        [0, 1, 2, 3].map(|n| registry.admit(address(n), at(&registry, 0)).unwrap());
+    for (handle, millis) in [(&idle, 20), (&longest, 10), (&busy, 1)] {
+        handle.ready(at(&registry, millis));
+    }
+    busy.busy();
+    let now = at(&registry, 30);
+    for expected in [&silent, &longest, &idle] {
+        assert!(!is_asked_to_close(expected));
+        let newcomer = registry.admit(address(9), now).unwrap();
+        newcomer.ready(now);
+        newcomer.busy();
+        assert!(is_asked_to_close(expected), "the next to make room");
+        assert_eq!(registry.open(), 4);
+        std::mem::forget(newcomer);
+    }
+    assert_eq!(registry.admit(address(9), now).err(), Some(ConnectionRefused::Total));
+    assert!(!is_asked_to_close(&busy));
+    drop(busy);
+    assert!(registry.admit(address(9), now).is_ok(), "a place that was given back is free");
+}
+
+#[test]
+fn an_address_at_its_limit_makes_room_among_its_own() {
+    let registry = registry(10, 2, 10);
+    let now = at(&registry, 0);
+    let other = registry.admit(address(1), now).unwrap();
+    let own = [0, 1].map(|_| registry.admit(address(2), now).unwrap());
+    let third = registry.admit(address(2), now).unwrap();
+    assert!(is_asked_to_close(&own[0]) && !is_asked_to_close(&own[1]) && !is_asked_to_close(&other));
+    for handle in [&own[1], &third] {
+        handle.ready(now);
+        handle.busy();
+    }
+    assert_eq!(registry.admit(address(2), now).err(), Some(ConnectionRefused::PerAddress));
+    assert!(registry.admit(address(3), now).is_ok() && registry.admit(None, now).is_ok());
+}
+
+#[test]
+fn an_ipv6_network_is_one_address_and_a_mapped_ipv4_address_is_itself() {
+    let of = |text: &str| network(text.parse().unwrap());
+    assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:2"));
+    assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+    assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+    assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+}
+
+#[test]
+fn idle_connections_make_room_at_a_bounded_rate() {
+    let registry = registry(3, 3, 2);
+    let mut kept = Vec::new();
+    let mut admit = |millis| {
+        let now = at(&registry, millis);
+        let admitted = registry.admit(None, now);
+        admitted.map(|handle| {
+            handle.ready(now);
+            kept.push(handle);
+        })
+    };
+    for _ in 0..5 {
+        assert!(admit(10).is_ok());
+    }
+    assert_eq!(admit(10), Err(ConnectionRefused::Total), "two have made room in this second");
+    assert!(admit(1500).is_ok(), "the next second has begun");
+}
+
+#[test]
+fn a_connection_that_made_room_is_neither_counted_nor_asked_again() {
+    let registry = registry(1, 1, 10);
+    let now = at(&registry, 0);
+    let first = registry.admit(address(1), now).unwrap();
+    let second = registry.admit(address(1), now).unwrap();
+    first.ready(now);
+    assert_eq!(registry.open(), 1);
+    drop(first);
+    assert_eq!(registry.open(), 1);
+    drop(second);
+    assert_eq!(registry.open(), 0);
+    assert!(registry.members().by_address.is_empty(), "no address is remembered without a connection");
+    assert!(registry.members().everyone.silent.is_empty());
+}
+
+/// The model's connections: its address, its state, and whether it holds its place.
+struct Modelled {
+    handle: Handle,
+    address: Option<IpAddr>,
+    state: u64,
+    admitted: usize,
+    holds_place: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Admit(u8),
+    Ready(prop::sample::Index),
+    Busy(prop::sample::Index),
+    Idle(prop::sample::Index),
+    Leave(prop::sample::Index),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..4u8).prop_map(Step::Admit),
+        2 => any::<prop::sample::Index>().prop_map(Step::Ready),
+        2 => any::<prop::sample::Index>().prop_map(Step::Busy),
+        2 => any::<prop::sample::Index>().prop_map(Step::Idle),
+        1 => any::<prop::sample::Index>().prop_map(Step::Leave),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+/// The place in `model` of the connection that has to make room.
+fn next_to_close(model: &[Modelled], address: Option<IpAddr>) -> Option<usize> {
+    let of_scope = |one: &&(usize, &Modelled)| {
+        one.1.holds_place && (address.is_none() || one.1.address == address) && one.1.state != BUSY
+    };
+    let all: Vec<_> = model.iter().enumerate().collect();
+    let rank = |one: &&(usize, &Modelled)| {
+        if one.1.state == SILENT { (0, one.1.admitted as u64) } else { (1, one.1.state) }
+    };
+    all.iter().filter(of_scope).min_by_key(rank).map(|one| one.0)
+}
+
+proptest! {
+    #[test]
+    fn who_is_admitted_and_who_makes_room_is_as_the_model_says(
+        (total, per_address, steps) in (1..8usize, 1..8usize, steps())
+    ) {
+        let registry = registry(total, per_address, usize::MAX);
+        let mut model: Vec<Modelled> = Vec::new();
+        for (number, step) in steps.into_iter().enumerate() {
+            // Far apart, so that no pause after a scan is under way.
+            let millis = 1000 * (number as u64 + 1);
+            let now = at(&registry, millis);
+            match step {
+                Step::Admit(peer) => {
+                    let address = (peer > 0).then(|| IpAddr::from([10, 0, 0, peer]));
+                    let count = |of: Option<IpAddr>| model.iter().filter(|one| one.holds_place
+                        && (of.is_none() || one.address == of)).count();
+                    let mut room = Vec::new();
+                    let mut refused = None;
+                    if address.is_some() && count(address) >= per_address {
+                        match next_to_close(&model, address) {
+                            Some(one) => room.push(one),
+                            None => refused = Some(ConnectionRefused::PerAddress),
+                        }
+                    }
+                    if refused.is_none() && room.is_empty() && count(None) >= total {
+                        match next_to_close(&model, None) {
+                            Some(one) => room.push(one),
+                            None => refused = Some(ConnectionRefused::Total),
+                        }
+                    }
+                    let admitted = registry.admit(address, now);
+                    prop_assert_eq!(admitted.as_ref().err().copied(), refused);
+                    for one in room {
+                        model[one].holds_place = false;
+                        prop_assert!(is_asked_to_close(&model[one].handle), "step {}: {}", number, one);
+                    }
+                    if let Ok(handle) = admitted {
+                        model.push(Modelled { handle, address, state: SILENT, admitted: number, holds_place: true });
+                    }
+                }
+                Step::Leave(index) if !model.is_empty() => {
+                    model.swap_remove(index.index(model.len()));
+                }
+                Step::Ready(_) | Step::Busy(_) | Step::Idle(_) if model.is_empty() => {}
+                Step::Ready(index) => {
+                    let at = index.index(model.len());
+                    let one = &mut model[at];
+                    one.handle.ready(now);
+                    if one.state == SILENT {
+                        one.state = millis * 1000;
+                    }
+                }
+                Step::Busy(index) => {
+                    let at = index.index(model.len());
+                    let one = &mut model[at];
+                    if one.state != SILENT {
+                        one.handle.busy();
+                        one.state = BUSY;
+                    }
+                }
+                Step::Idle(index) => {
+                    let at = index.index(model.len());
+                    let one = &mut model[at];
+                    if one.state == BUSY {
+                        one.handle.idle(now);
+                        one.state = millis * 1000;
+                    }
+                }
+                Step::Leave(_) => {}
+            }
+            prop_assert_eq!(registry.open(), model.iter().filter(|one| one.holds_place).count());
+        }
+    }
+}

