@@ -72,7 +72,7 @@ fn a_user_who_may_not_expire_is_named_before_the_first_request() {
     let redis = with_user(&ALL.replace("+expire ", ""));
     let mut server = as_ann(&redis, COUNTERS).start_healthy();
     server.wait_for_log(&[
-        "ERROR",
+        "error",
         "user \"ann\" may not run EXPIRE",
         "ACL SETUSER ann +expire",
         &redis.address(),

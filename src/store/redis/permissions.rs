@@ -157,7 +157,7 @@ pub(super) fn denial(user: &str, denied: &[&str]) -> String {
     let (names, grants) = (names.join(", "), grants.join(" "));
     let harm = if denied.contains(&"expire") { "counters never expire without EXPIRE; " } else { "" };
     format!(
-        "user \"{user}\" may not run {names}, which the rules need; {harm}grant it: ACL SETUSER {user} {grants}"
+        "NOPERM: user \"{user}\" may not run {names}, which the rules need; {harm}grant it: ACL SETUSER {user} {grants}"
     )
 }
 

@@ -11,7 +11,6 @@ use super::{
     bundle::{self, Bundle, Guard, Guarded, Judge, Outcome},
     permissions::Needs,
     pool::Pool,
-    seen::Seen,
     topology::slots,
 };
 use crate::{
@@ -377,7 +376,7 @@ fn guarded<'b>(pool: &Pool, batch: &'b Batch<'_>, place: usize, now: Time) -> Gu
         None => Guard::Count {
             limit: check.limit.requests_per_unit,
             seconds: seen.seconds(check.limit),
-            shared: Seen::may_be_shared(check.limit, now),
+            unsure: seen.unsure(batch.key(check), check.limit, now),
         },
     };
     Guarded { key: batch.key(check), by, hits: check.hits, member: check.member }

@@ -55,6 +55,17 @@ impl Seen {
         Expiry { seconds: self.seconds(limit), end, set }
     }
 
+    /// What stands for a key, and when its window ends, where the key may live shorter: another window may have begun
+    /// at the same moment and made it. A tag keeps others apart.
+    pub(super) fn unsure(&self, key: &str, limit: &Limit, now: Time) -> Option<(Key, Time)> {
+        if !limit.tag.is_empty() {
+            return None;
+        }
+        let (id, end) = (self.id(key), limit.window().end(now));
+        let known = self.keys.get(id, now).is_some_and(|seen| self.lasts(seen, end));
+        (!known).then_some((id, end))
+    }
+
     /// True for a key that was seen in this era and lives until `end`.
     fn lasts(&self, seen: u64, end: Time) -> bool {
         seen >> 32 == self.era() && seen & u64::from(u32::MAX) >= end.seconds()
@@ -72,7 +83,7 @@ impl Seen {
 
     /// True when a longer window may have begun at the same moment. Under the names of the Go service both have one
     /// counter then; a tag keeps others apart.
-    pub(super) fn may_be_shared(limit: &Limit, now: Time) -> bool {
+    fn may_be_shared(limit: &Limit, now: Time) -> bool {
         let start = limit.window().start(now).seconds();
         let begins_too =
             |unit: &Unit| unit.seconds() > limit.unit.seconds() && start.is_multiple_of(unit.seconds());

@@ -121,7 +121,9 @@ impl Bundle {
                     .map(|kept| kept.map_err(|error| reading.failed(&error, 1, command.name())));
                 Dealing::Judging(now, told.collect())
             }),
-            CommandKind::Guard(guarding) => guarding.read(next()).map(Dealing::Each),
+            CommandKind::Guard(guarding) => {
+                guarding.read(next(), &mut reading.shown.expiring).map(Dealing::Each)
+            }
             CommandKind::Together(together) => {
                 together.read(next()).map(|(now, limits)| Dealing::Together(now, limits, SmallVec::new()))
             }

@@ -18,6 +18,7 @@ use crate::{
             script::{self, Form},
         },
     },
+    table::Key,
 };
 
 /// One of them.
@@ -31,9 +32,9 @@ pub(in crate::store::redis) struct Guarded<'a> {
 /// What a check is held against.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::redis) enum Guard {
-    /// A fixed window's limit, for how many seconds its counter lives, and whether one of a longer window may be
-    /// under the same key.
-    Count { limit: u32, seconds: u32, shared: bool },
+    /// A fixed window's limit, and for how many seconds its counter lives. `unsure` has what stands for the key, and
+    /// when the window ends, where it may be that the key lives shorter.
+    Count { limit: u32, seconds: u32, unsure: Option<(Key, Time)> },
     /// A limit that a script knows.
     Judge(Judge),
 }
@@ -101,11 +102,15 @@ impl Guarding {
         }
     }
 
-    /// Reads what came of each check.
+    /// Reads what came of each check, and notes the keys that live long enough.
     ///
     /// # Errors
     /// When the command failed.
-    pub(super) fn read(&self, told: Reply) -> Result<SmallVec<[Outcome; 4]>, String> {
+    pub(super) fn read(
+        &self,
+        told: Reply,
+        expiring: &mut Vec<(Key, Time)>,
+    ) -> Result<SmallVec<[Outcome; 4]>, String> {
         let (now, told) = if self.only_counts() {
             (Time::default(), deal::list(told, 2 * self.keys())?)
         } else {
@@ -114,7 +119,13 @@ impl Guarding {
         // Of each check, what is told of its key, and what became of it.
         let mut told = told.into_iter();
         let mut next = || told.next().unwrap_or(Reply::Nil);
-        let outcome = |(by, hits, _): &(Guard, Hits, Member)| by.outcome(next(), &next(), *hits, now);
+        let outcome = |(by, hits, _): &(Guard, Hits, Member)| {
+            let (told, became) = (next(), next());
+            if became == Reply::Integer(0) && hits.taken() > 0 {
+                expiring.extend(by.unsure());
+            }
+            by.outcome(told, &became, *hits, now)
+        };
         self.checks.iter().map(outcome).collect()
     }
 }
@@ -139,10 +150,17 @@ impl Guard {
         }
     }
 
+    fn unsure(&self) -> Option<(Key, Time)> {
+        match self {
+            Self::Count { unsure, .. } => *unsure,
+            Self::Judge(_) => None,
+        }
+    }
+
     /// By which the scripts tell members of a group.
     fn letter(&self, member: Member) -> u8 {
         match (member, self) {
-            (Member::Alone, Self::Count { shared: true, .. }) => b'3',
+            (Member::Alone, Self::Count { unsure: Some(_), .. }) => b'3',
             (Member::Alone, _) => b'0',
             (Member::First, _) => b'1',
             (Member::Next, _) => b'2',

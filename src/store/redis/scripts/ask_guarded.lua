@@ -1,6 +1,6 @@
 -- Asks every check, unless one of them would be over its limit: then only those that would be, and the others
 -- look. What is given back is given back in either case. ARGV holds what is asked of each key, and then a byte for
--- each: 0 alone, 3 alone under a key that a longer window may share, 1 the first of a group and 2 the next; a group
+-- each: 0 alone, 3 alone under a key that may live too short, 1 the first of a group and 2 the next; a group
 -- is counted only if none of it is over. Returns of each check what tells of its key, and what became of it: 0
 -- asked, 1 looked at, 2 refused; and the time.
 local NO_NUMBER = { err = 'ERR value is not an integer or out of range' }

@@ -1,6 +1,6 @@
 -- Counts every check, unless one of them would be over its limit: then only those that would be. What is given
 -- back is given back in either case. A check is a key, and hits, a limit, seconds to live, and its member: 0 alone,
--- 3 alone under a key that a longer window may share, 1 the first of a group and 2 the next; a group is counted
+-- 3 alone under a key that may live too short, 1 the first of a group and 2 the next; a group is counted
 -- only if none of it is over. Returns each counter as it is afterwards, and what became of it: 0 counted, 1 looked
 -- at, 2 refused.
 local told, over, any_over = {}, {}, false

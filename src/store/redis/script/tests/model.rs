@@ -65,7 +65,7 @@ impl Model {
     pub(super) fn guard(&self) -> Guard {
         match self.algorithm {
             Algorithm::FixedWindow(limit) => {
-                Guard::Count { limit: limit.limit, seconds: SLACK, shared: false }
+                Guard::Count { limit: limit.limit, seconds: SLACK, unsure: None }
             }
             _ => Guard::Judge(self.judge()),
         }

@@ -26,14 +26,12 @@ async fn a_refused_log_in_says_what_was_seen_and_what_to_do() {
             &["unknown command 'AUTH'"],
         ),
         (b"-ERR what is hunter2?\r\n", &["not shown"]),
-        (
-            b"+OK\r\n+OK\r\n-NOPERM this user has no permissions to run the 'ping' command\r\n",
-            &["NOPERM", "ACL SETUSER"],
-        ),
     ];
     for (say, words) in cases {
         is_refused(&with_password(None), say, Kind::Auth, words).await;
     }
+    let denied = b"+OK\r\n+OK\r\n-NOPERM this user has no permissions to run the 'ping' command\r\n";
+    is_refused(&with_password(None), denied, Kind::Denied, &["NOPERM", "ACL SETUSER"]).await;
 }
 
 #[tokio::test]
