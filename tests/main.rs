@@ -27,8 +27,14 @@ mod drain;
 mod explain;
 // Random bytes, frames, messages and JSON on every port.
 mod garbage;
+// Tables that are full, have expired, and are full again.
+mod full;
 // Whether the service says that it is fit to be asked.
 mod health;
+// Hits near the largest number.
+mod huge;
+// Callers and limits that must not share a counter.
+mod keys;
 // Counters that are answered for late, or never.
 mod late;
 // Who may know whom below `src/`, as ARCHITECTURE.md has it.
@@ -50,6 +56,8 @@ mod moments;
 mod reference;
 // Rules that change under load, in each of the ways that files can.
 mod reload;
+// Everything at once for minutes; not a part of the suite.
+mod soak;
 // The first answer, and starts that fail.
 mod start;
 // What the project is built from, pinned.

@@ -13,7 +13,7 @@ use crate::{
         health::Health,
         tls::{self, Tls},
     },
-    settings::{Answers, Backend, DynamicMetadata, GrpcServer, OnFailure, Settings},
+    settings::{Answers, Backend, DynamicMetadata, GrpcServer, KeyFormat, OnFailure, Settings},
     source::{Source, xds},
     spans::Tracer,
     stats::{Exposition, RuleStats, ShardCount, Stats, StatsOptions},
@@ -127,7 +127,8 @@ fn store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
     Ok(match &settings.store.chosen {
         Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
         Backend::Redis(redis) => {
-            let store = RedisStore::new(redis, jitter, workers).map_err(StartError)?;
+            let store =
+                RedisStore::new(redis, &settings.store.key_prefix, jitter, workers).map_err(StartError)?;
             store.watch();
             Arc::new(store)
         }
@@ -154,6 +155,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
         bounds: Bounds { descriptors: settings.server.max_descriptors, entries: settings.server.max_entries },
         near_limit_ratio: settings.store.near_limit_ratio,
         key_prefix: settings.store.key_prefix.clone(),
+        full_keys: settings.store.key_format == KeyFormat::Unambiguous,
         stop_when_over: settings.store.stop_when_over,
         shadow_mode: settings.answers.shadow_mode,
         quota_mode: settings.answers.quota_mode,

@@ -7,10 +7,10 @@
 mod answer;
 mod body;
 mod conclude;
+mod counter_key;
 mod decision;
 mod failure;
 mod governing;
-mod hash_tag;
 mod headers;
 mod metadata;
 mod over_limit_cache;
@@ -73,6 +73,9 @@ pub struct Policy {
     pub near_limit_ratio: f32,
     /// `CACHE_KEY_PREFIX`.
     pub key_prefix: String,
+    /// `COUNTER_KEY_FORMAT=unambiguous`: keys in stores that others share are full keys, which the Go service does
+    /// not know.
+    pub full_keys: bool,
     /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
     pub stop_when_over: bool,
     /// `SHADOW_MODE`: every request passes.
@@ -244,7 +247,7 @@ impl Limiter {
     /// Takes the checks out of the batch whose counters are known to be over. The limits of one rule are asked
     /// together or not at all.
     fn leave_out_known(&self, cache: &OverLimitCache, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) {
-        let recall = |check: &Check<'_>| cache.recall(batch.key(check), check.hits, now);
+        let recall = |check: &Check<'_>| cache.recall(batch.full_key(check), check.limit, check.hits, now);
         let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(recall).collect();
         if known.iter().all(Option::is_none) {
             return;
@@ -289,6 +292,6 @@ fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
 
 fn remember(cache: &OverLimitCache, batch: &Batch<'_>, now: Time) {
     for check in batch.checks().iter().filter(|check| check.is_over()) {
-        cache.remember(batch.key(check), check, now);
+        cache.remember(batch.full_key(check), check, now);
     }
 }

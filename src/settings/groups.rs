@@ -137,12 +137,24 @@ pub struct Store {
     pub near_limit_ratio: f32,
     /// Stands before every key.
     pub key_prefix: String,
+    /// How counters are named in a store that others share.
+    pub key_format: KeyFormat,
     /// A request that is over one of its limits adds no hits to its others.
     pub stop_when_over: bool,
     /// A counter is forgotten up to so long after its window.
     pub expiration_jitter_max: Duration,
     /// What becomes of a request whose counters cannot be reached, where its domain says nothing else.
     pub on_failure: OnFailure,
+}
+
+/// How counters are named in a store that others share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum KeyFormat {
+    /// As by the Go service, with which they are shared.
+    #[default]
+    Compatible,
+    /// So that no two have one name, whatever callers send.
+    Unambiguous,
 }
 
 /// What becomes of a request whose counters cannot be reached.

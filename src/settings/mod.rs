@@ -37,8 +37,8 @@ pub use self::{
     address::HostPort,
     duration::duration,
     groups::{
-        Answers, Backend, DynamicMetadata, GrpcListen, GrpcServer, HeaderNames, Http, Log, LogFormat,
-        OnFailure, Prometheus, Rules, Server, Settings, StatsSettings, Store,
+        Answers, Backend, DynamicMetadata, GrpcListen, GrpcServer, HeaderNames, Http, KeyFormat, Log,
+        LogFormat, OnFailure, Prometheus, Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{GrpcTls, GrpcTlsClients},
     markdown::markdown,
@@ -189,6 +189,7 @@ fn store(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Store {
         local_cache_bytes: reader.count(vars::LOCAL_CACHE_SIZE_IN_BYTES, 0),
         near_limit_ratio,
         key_prefix: reader.text(vars::CACHE_KEY_PREFIX),
+        key_format: reader.parsed(vars::COUNTER_KEY_FORMAT, backend::key_format),
         stop_when_over: reader.flag(vars::STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT),
         expiration_jitter_max: Duration::from_secs(jitter),
         on_failure: reader.parsed(vars::STORE_FAILURE_POLICY, backend::on_failure),

@@ -110,6 +110,9 @@ variables! {
             no cache.";
         NEAR_LIMIT_RATIO = "0.8", "The share of a limit from which hits count as `near_limit`.";
         CACHE_KEY_PREFIX = "", "Stands before every key.";
+        COUNTER_KEY_FORMAT = "compatible", "Keys of counters in Redis and memcached: `compatible`, shared with the Go \
+            service, or `unambiguous`, which values that a caller chooses cannot make equal. Keys in memory are \
+            unambiguous.";
         STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT = "false", "A request that is over one of its limits adds no \
             hits to its others.";
         EXPIRATION_JITTER_MAX_SECONDS = "300", "Counters in Redis and memcached are forgotten up to so long \

@@ -108,7 +108,7 @@ fn rule_sample(labels: &Labels) -> Sample {
 fn shown(counter: RuleCounter, labels: &Labels, counts: &[u64; RuleCounter::ALL.len()]) -> u64 {
     let own = counts[counter as usize];
     if counter == RuleCounter::OverLimit && labels.key2.is_some() {
-        own.wrapping_add(counts[RuleCounter::OverLimitWithLocalCache as usize])
+        own.saturating_add(counts[RuleCounter::OverLimitWithLocalCache as usize])
     } else {
         own
     }

@@ -5,7 +5,7 @@
 //! that it can send many requests' checks together. `batch` is what it is asked, `usage` what it tells of
 //! itself.
 //!
-//! What the stores across a network share stands beside them: `lane` is how a server is asked, `wire` is a
+//! What the stores across a network share stands beside them: `hashed` names long keys, `lane` is how a server is asked, `wire` is a
 //! socket, with `tls` where it is asked for, `line` what goes over it; `failure`, `meters` and `pace` are for
 //! when it goes wrong.
 
@@ -15,6 +15,7 @@ pub mod redis;
 
 mod batch;
 mod failure;
+mod hashed;
 mod lane;
 mod line;
 mod meters;

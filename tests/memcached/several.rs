@@ -1,12 +1,21 @@
 //! Rules with several limits. memcached changes one counter at a time, so the counters are read, changed, and given
 //! back where others came between: no more is admitted than the limits say, and nothing is left of what was refused.
 
-use crate::redis::{
-    exact::Servers,
-    several::{FIXED, admitted, counter, hits, offered, rules},
+use crate::{
+    redis::{
+        YEAR,
+        exact::Servers,
+        several::{FIXED, admitted, hits, offered, rules},
+    },
+    support::clock::window,
 };
 
 use super::{Code, Memcached, setup, told};
+
+/// The counter of a fixed window of so many years.
+fn counter(key: &str, value: &str, years: u64) -> String {
+    format!("d_{key}_{value}_{}/{}", window(years * YEAR), years * YEAR)
+}
 
 #[test]
 fn no_more_than_the_limit_is_admitted_and_nothing_is_kept_of_what_was_refused() {

@@ -84,6 +84,12 @@ impl Process {
         self.memory("VmHWM:")
     }
 
+    /// The entries of a directory of `/proc`: `fd` or `task`.
+    pub(crate) fn count(&self, name: &str) -> usize {
+        let path = format!("/proc/{}/{name}", self.child.id());
+        fs::read_dir(&path).unwrap_or_else(|error| panic!("{path}: {error}")).count()
+    }
+
     fn memory(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));

@@ -51,6 +51,7 @@ pub(crate) struct Setup {
     env: BTreeMap<String, String>,
     /// Where it works instead of a directory of its own.
     working_dir: Option<PathBuf>,
+    ports: Option<Ports>,
     clock: Clock,
 }
 
@@ -156,6 +157,7 @@ impl Setup {
             rules: Vec::new(),
             env: BTreeMap::new(),
             working_dir: None,
+            ports: None,
             clock: Clock::current(),
         };
         let setup = env.iter().fold(setup, |setup, (name, value)| setup.env(name, value));
@@ -206,6 +208,11 @@ impl Setup {
         fixed.iter().fold(self, |setup, (name, value)| setup.env(name, value)).envs(env)
     }
 
+    /// Listens where a service did that has ended.
+    pub(crate) fn ports(self, ports: Ports) -> Self {
+        Self { ports: Some(ports), ..self }
+    }
+
     /// Leaves a variable at its default.
     pub(crate) fn unset(mut self, name: &str) -> Self {
         self.env.remove(name);
@@ -243,7 +250,7 @@ impl Setup {
         for (name, text) in &self.rules {
             put(dir.path(), name, text);
         }
-        let ports = Ports { http: free_port(), grpc: free_port(), debug: free_port(), metrics: free_port() };
+        let ports = self.ports.unwrap_or_else(Ports::free);
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear();
         command.envs(["PATH", "HOME"].into_iter().filter_map(|name| Some((name, env::var_os(name)?))));
@@ -275,6 +282,10 @@ impl Server {
 }
 
 impl Ports {
+    fn free() -> Self {
+        Self { http: free_port(), grpc: free_port(), debug: free_port(), metrics: free_port() }
+    }
+
     fn env(self) -> [(&'static str, String); 7] {
         let host = || "127.0.0.1".to_owned();
         [

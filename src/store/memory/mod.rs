@@ -34,7 +34,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store that holds about so many keys at once. When a new key finds no room, the counter among
+    /// A store that holds at most so many keys at once. When a new key finds no room, the counter among
     /// its neighbours that ends soonest is forgotten.
     #[must_use]
     pub fn new(max_keys: usize) -> Self {
@@ -62,6 +62,8 @@ impl MemoryStore {
                 held.count_group(batch, group, keys, any_over, now);
             }
         }
+        drop(held);
+        self.logs.make_room(&keys);
     }
 
     /// Counts each group in one step, and every other check by itself.
@@ -77,11 +79,13 @@ impl MemoryStore {
             } else {
                 held.count_group(batch, group, &keys, false, now);
             }
+            drop(held);
+            self.logs.make_room(&keys);
         }
     }
 
     fn keys(&self, batch: &Batch<'_>, places: Range<usize>) -> SmallVec<[Key; 8]> {
-        batch.checks()[places].iter().map(|check| self.states.key(batch.key(check))).collect()
+        batch.checks()[places].iter().map(|check| self.states.key(batch.full_key(check))).collect()
     }
 
     /// Holds all that the checks at these places keep.

@@ -1,6 +1,6 @@
 //! Counters in Redis, shared by all replicas, and by replicas of the Go service.
 //!
-//! Reading order: a request's checks are `route`d, each to a lane of the `pool` that owns its key; a
+//! Reading order: a request's checks are `route`d, each to a lane of the `pool` that owns its `name`; a
 //! lane is one connection and what waits for it, and makes a `bundle` of it: one pipeline. `backend` is what a
 //! lane has to know of Redis. `permissions` checks what the user may do, `script` holds what runs on the server, `seen` knows which keys expire,
 //! `topology` knows whom to ask. `wire` greets a server, `resp` is its language, `failure` is for when it goes
@@ -9,6 +9,7 @@
 mod backend;
 mod bundle;
 mod failure;
+mod name;
 mod permissions;
 mod pool;
 mod resp;
@@ -39,12 +40,13 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// A store that so many threads will attend. Keys live up to `jitter` seconds longer than needed.
+    /// A store that so many threads will attend, of keys that begin with this prefix. Keys live up to `jitter` seconds longer than needed.
     ///
     /// # Errors
     /// All that is wrong with the files that the settings name.
-    pub fn new(settings: &Redis, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
-        let pool = |pool: &RedisPool| Pool::new(pool, settings.startup, jitter, threads).map(Arc::new);
+    pub fn new(settings: &Redis, key_prefix: &str, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
+        let pool =
+            |pool: &RedisPool| Pool::new(pool, settings.startup, key_prefix, jitter, threads).map(Arc::new);
         let main = pool(&settings.main);
         let per_second = settings.per_second.as_ref().map(pool).transpose();
         match (main, per_second) {

@@ -1,12 +1,16 @@
 //! One Redis: its servers as they are known now, and the lanes to each.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
+    },
 };
 
 use super::{
     backend::{Lane, RedisBackend},
+    name::Names,
     permissions::Needs,
     seen::Seen,
     topology::{Servers, Topology},
@@ -16,7 +20,7 @@ use crate::{
     panics::{self, Boundary, Panicked},
     settings::redis::{RedisAddress, RedisPool, RedisServers, Startup},
     store::{
-        FailureReason, PoolUsage, StoreError, StoreKind,
+        Batch, Check, FailureReason, PoolUsage, StoreError, StoreKind,
         lane::{Bounds, Fleet, Shared},
         meters::Meters,
         pace::Pace,
@@ -27,6 +31,7 @@ use crate::{
 pub(super) struct Pool {
     pub(super) fleet: Fleet<RedisBackend, Arc<Servers>>,
     cluster: bool,
+    names: Names,
 }
 
 impl Pool {
@@ -37,6 +42,7 @@ impl Pool {
     pub(super) fn new(
         settings: &RedisPool,
         startup: Startup,
+        key_prefix: &str,
         jitter: u64,
         threads: usize,
     ) -> Result<Self, Vec<String>> {
@@ -62,6 +68,7 @@ impl Pool {
             // One lane for each thread that asks, as far as connections are allowed.
             fleet: Fleet::new(shared, threads.min(settings.connections)),
             cluster: matches!(settings.servers, RedisServers::Cluster { .. }),
+            names: Names::new(key_prefix),
         };
         pool.follow();
         Ok(pool)
@@ -133,6 +140,11 @@ impl Pool {
     /// The lane to a server that was named instead of another.
     pub(super) fn lane_to(&self, address: &RedisAddress) -> Option<Arc<Lane>> {
         self.fleet.lane(|known| known.owners.masters.iter().position(|master| master == address))
+    }
+
+    /// The name of a check's counter.
+    pub(super) fn name<'b>(&self, batch: &'b Batch<'_>, check: &Check<'_>) -> Cow<'b, str> {
+        self.names.of(batch, check)
     }
 
     /// True when keys of different slots cannot be counted in one step.

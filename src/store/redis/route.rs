@@ -139,14 +139,14 @@ impl RedisStore {
     /// The lane that can count all checks in one step.
     fn one_step(&self, batch: &Batch<'_>) -> Result<Option<OneStep<'_>>, StoreError> {
         let Some(first) = batch.checks().first() else { return Ok(None) };
-        let (pool, key) = (self.pool(first), batch.key(first));
+        let (pool, key) = (self.pool(first), self.pool(first).name(batch, first));
         let together = |check: &Check<'_>| {
             Arc::ptr_eq(self.pool(check), pool)
                 && (!pool.is_cluster()
-                    || slots::slot(batch.key(check).as_bytes()) == slots::slot(key.as_bytes()))
+                    || slots::slot(pool.name(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
         };
         if batch.checks().iter().all(together) {
-            Ok(Some(OneStep { pool, lane: pool.lane(key)? }))
+            Ok(Some(OneStep { pool, lane: pool.lane(&key)? }))
         } else {
             Ok(None)
         }
@@ -180,7 +180,7 @@ impl RedisStore {
                 continue;
             }
             let pool = self.pool(check);
-            let lane = pool.lane(batch.key(check))?;
+            let lane = pool.lane(&pool.name(batch, check))?;
             last = groups.iter().position(|group| Arc::ptr_eq(&group.lane, &lane)).unwrap_or(groups.len());
             match groups.get_mut(last) {
                 Some(group) => group.checks.push(place),
@@ -282,7 +282,7 @@ impl RedisStore {
                 pool.backend().topology.doubt();
                 let _ = timeout_at(deadline, changes.changed()).await;
             }
-            pool.lane(batch.key(check))?
+            pool.lane(&pool.name(batch, check))?
         };
         let asking = ask && to.as_ref() == Some(lane.address());
         let checks: Places = match (how, batch.group_at(moved.place)) {
@@ -344,7 +344,7 @@ async fn take(batch: &mut Batch<'_>, asked: &mut [Asked]) -> Result<Vec<Moved>, 
 /// Adds a check to what a lane sends next; the first of a group adds all of it.
 fn add(bundle: &mut Bundle, pool: &Pool, batch: &Batch<'_>, place: usize, how: How, hits: Hits, now: Time) {
     let check = &batch.checks()[place];
-    let (key, seen) = (batch.key(check), &pool.backend().seen);
+    let (key, seen) = (&*pool.name(batch, check), &pool.backend().seen);
     let id = seen.id(key);
     match (how, check.member) {
         (How::EachAlone, _) | (_, Member::Alone) => {}
@@ -371,13 +371,14 @@ fn add(bundle: &mut Bundle, pool: &Pool, batch: &Batch<'_>, place: usize, how: H
 /// A check that counts together with others.
 fn guarded<'b>(pool: &Pool, batch: &'b Batch<'_>, place: usize, now: Time) -> Guarded<'b> {
     let (seen, check) = (&pool.backend().seen, &batch.checks()[place]);
+    let key = pool.name(batch, check);
     let by = match Judge::new(check.limit.algorithm, || seen.slack()) {
         Some(judge) => Guard::Judge(judge),
         None => Guard::Count {
             limit: check.limit.requests_per_unit,
             seconds: seen.seconds(check.limit),
-            unsure: seen.unsure(batch.key(check), check.limit, now),
+            unsure: seen.unsure(&key, check.limit, now),
         },
     };
-    Guarded { key: batch.key(check), by, hits: check.hits, member: check.member }
+    Guarded { key, by, hits: check.hits, member: check.member }
 }

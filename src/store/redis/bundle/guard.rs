@@ -1,6 +1,8 @@
 //! All checks of a request in one step on the server: as long as none would be over its limit all count, else
 //! only those that would be, and of a group none.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -9,7 +11,7 @@ use super::{
     kept, within_bounds,
 };
 use crate::{
-    algorithm::Hits,
+    algorithm::{Hits, fixed_window},
     clock::Time,
     store::{
         Member, Outcome, looking,
@@ -23,7 +25,7 @@ use crate::{
 
 /// One of them.
 pub(in crate::store::redis) struct Guarded<'a> {
-    pub(in crate::store::redis) key: &'a str,
+    pub(in crate::store::redis) key: Cow<'a, str>,
     pub(in crate::store::redis) by: Guard,
     pub(in crate::store::redis) hits: Hits,
     pub(in crate::store::redis) member: Member,
@@ -47,7 +49,7 @@ pub(super) struct Guarding {
 
 impl<'a> FromIterator<Guarded<'a>> for Guarding {
     fn from_iter<I: IntoIterator<Item = Guarded<'a>>>(checks: I) -> Self {
-        let of = |check: Guarded<'_>| (check.key.into(), (check.by, within_bounds(check.hits), check.member));
+        let of = |check: Guarded<'_>| (check.key.into(), (check.by, check.hits, check.member));
         let (keys, checks) = checks.into_iter().map(of).unzip();
         Self { keys, checks }
     }
@@ -81,7 +83,7 @@ impl Guarding {
             resp::write_word(into, key.as_bytes());
         }
         for (by, hits, member) in &self.checks {
-            let run = Run { hits: *hits, times: 1 };
+            let run = Run { hits: within_bounds(*hits), times: 1 };
             let mut argument = Vec::with_capacity(48);
             match by {
                 Guard::Count { limit, seconds, .. } if only_counts => {
@@ -170,11 +172,18 @@ impl Guard {
     fn outcome(&self, told: Reply, became: &Reply, hits: Hits, now: Time) -> Result<Outcome, String> {
         match self {
             Self::Count { .. } if *became == Reply::Integer(2) => deal::integer(told).map(Outcome::Refused),
-            Self::Count { .. } => deal::integer(told).map(Outcome::Counted),
+            Self::Count { .. } if *became == Reply::Integer(1) => deal::integer(told).map(Outcome::Counted),
+            Self::Count { .. } => Ok(Outcome::Counted(with_all(deal::integer(told)?, hits))),
             Self::Judge(judge) => {
                 let hits = if *became == Reply::Integer(1) { looking(hits) } else { hits };
-                Ok(Outcome::Judged(judge.read(told)?.judge(0, hits, now)))
+                Ok(Outcome::Judged(judge.read(told)?.judge(0, within_bounds(hits), now)))
             }
         }
     }
+}
+
+/// A count with those hits as well that the server was spared. So many are over every limit, and were counted.
+fn with_all(count: u64, hits: Hits) -> u64 {
+    let counted = hits.taken().min(fixed_window::MOST_HITS);
+    count.saturating_add(counted.saturating_sub(within_bounds(hits).taken()))
 }

@@ -4,6 +4,8 @@
 -- is counted only if none of it is over. Returns of each check what tells of its key, and what became of it: 0
 -- asked, 1 looked at, 2 refused; and the time.
 local NO_NUMBER = { err = 'ERR value is not an integer or out of range' }
+-- Beyond 2^62, which is over every limit, a double may be no integer of Redis.
+local MOST = 4611686018427387904
 local members = ARGV[#KEYS + 1]
 
 -- Each tells of a key, and whether all was admitted, and keeps it unless it is a trial.
@@ -18,17 +20,19 @@ function judges.c(key, asked, is_trial, member)
   local count = tonumber(text or '0')
   local after = math.max(count + hits, 0)
   if after == count or is_trial then
-    return is_trial == 'look' and count or after, after <= limit
+    return math.min(is_trial == 'look' and count or after, MOST), after <= limit
   elseif not text then
     call('SET', key, string.format('%.0f', after), 'EX', seconds)
   else
     -- Not a number of more digits than a double has.
-    call('INCRBY', key, string.format('%.0f', after - count))
+    -- A counter that can hold no more says so, and is left as it is.
+    local counted = redis.pcall('INCRBY', key, string.format('%.0f', after - count))
+    after = type(counted) == 'number' and counted or after
     if member == '3' and call('TTL', key) < seconds then
       call('EXPIRE', key, seconds)
     end
   end
-  return after, after <= limit
+  return math.min(after, MOST), after <= limit
 end
 
 function judges.l(key, asked, is_trial)

@@ -4,6 +4,8 @@
 -- only if none of it is over. Returns each counter as it is afterwards, and what became of it: 0 counted, 1 looked
 -- at, 2 refused.
 local told, over, any_over = {}, {}, false
+-- Beyond 2^62, which is over every limit, a double may be no integer of Redis.
+local MOST = 4611686018427387904
 
 local function read(key)
   local text = redis.call('GET', key)
@@ -26,7 +28,9 @@ local function add(i, count, is_new)
     redis.call('SET', key, string.format('%.0f', hits), 'EX', seconds)
     return hits
   end
-  count = redis.call('INCRBY', key, string.format('%.0f', hits))
+  -- A counter that can hold no more says so, and is left as it is.
+  local after = redis.pcall('INCRBY', key, string.format('%.0f', hits))
+  count = type(after) == 'number' and after or count
   if ARGV[4 * i] == '3' and redis.call('TTL', key) < tonumber(seconds) then
     redis.call('EXPIRE', key, seconds)
   end
@@ -54,9 +58,9 @@ while first <= #KEYS do
   for i = first, last do
     local count, is_new = read(KEYS[i])
     if is_refused and tonumber(ARGV[4 * i - 3]) >= 0 and (is_group or not over[i]) then
-      told[2 * i - 1], told[2 * i] = count, is_group and is_over(i, count) and 2 or 1
+      told[2 * i - 1], told[2 * i] = math.min(count, MOST), is_group and is_over(i, count) and 2 or 1
     else
-      told[2 * i - 1], told[2 * i] = add(i, count, is_new), 0
+      told[2 * i - 1], told[2 * i] = math.min(add(i, count, is_new), MOST), 0
     end
   end
   first = last + 1

@@ -162,7 +162,7 @@ fn refused_requests_count_only_where_they_are_over() {
                 checks.iter().map(|(at, hits)| models[*at].would_be_over(*hits, now)).collect();
             let any_over = over.contains(&true);
             let guarded = checks.iter().zip(&names).map(|((at, hits), key)| Guarded {
-                key,
+                key: key.as_str().into(),
                 by: models[*at].guard(),
                 hits: *hits,
                 member: Member::Alone,
@@ -202,7 +202,7 @@ fn group<'a>(
 ) -> impl Iterator<Item = Guarded<'a>> + Clone {
     models.iter().zip(names).enumerate().map(move |(at, (model, key))| {
         let member = if at == 0 { Member::First } else { Member::Next };
-        Guarded { key, by: model.guard(), hits, member }
+        Guarded { key: key.as_str().into(), by: model.guard(), hits, member }
     })
 }
 
@@ -273,7 +273,7 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
             let names = names(&models, now);
             let alone = models.iter().zip(&names).skip(of_group);
             let alone = alone.map(|(model, key)| Guarded {
-                key,
+                key: key.as_str().into(),
                 by: model.guard(),
                 hits: one,
                 member: Member::Alone,
@@ -409,7 +409,7 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
             assert_eq!(matches!(heard[0], Outcome::Failed(_)), key != "good", "{name:?} {key}: {heard:?}");
         }
         let guarded = keys.map(|key| Guarded {
-            key,
+            key: key.into(),
             by: Guard::Judge(judge),
             hits: Hits::Take(1),
             member: Member::Alone,

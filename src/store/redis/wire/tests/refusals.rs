@@ -14,7 +14,7 @@ async fn is_refused(pool: &RedisPool, say: &'static [u8], kind: Kind, words: &[&
 async fn a_refused_log_in_says_what_was_seen_and_what_to_do() {
     let wanted = b"+OK\r\n-NOAUTH Authentication required.\r\n";
     is_refused(&pool(), wanted, Kind::Auth, &["PING", "wants a password", "set REDIS_AUTH"]).await;
-    let cases: [(&'static [u8], &[&str]); 6] = [
+    let cases: [(&'static [u8], &[&str]); 5] = [
         (
             b"-WRONGPASS invalid username-password pair or user is disabled.\r\n",
             &["WRONGPASS", "see REDIS_AUTH"],
