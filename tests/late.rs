@@ -113,6 +113,8 @@ const OPTIONS: Options = Options {
     max_connections_per_address: 10,
     max_concurrent_streams: 10,
     max_request_bytes: 10_000,
+    receive_timeout: Duration::from_secs(5),
+    max_inflight_bytes: 1 << 20,
 };
 
 fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> Limiter {

@@ -52,6 +52,7 @@ mod redis;
 mod panics;
 // Midnight, the ends of months and years, leap days, clocks that step.
 mod moments;
+mod peaks;
 // Both implementations of the gRPC port, held against each other.
 mod reference;
 // Rules that change under load, in each of the ways that files can.

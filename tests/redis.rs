@@ -37,6 +37,8 @@ mod loss;
 mod replies;
 // Rules with several limits, which count all or nothing.
 pub(crate) mod several;
+// A Redis that is slower than its callers, or stalls.
+mod overload;
 // The service that starts before its Redis.
 mod start;
 // Every way to reach a Redis.

@@ -201,5 +201,7 @@ pub(super) fn grpc_options(settings: &Settings) -> grpc::Options {
         max_connections_per_address: server.max_connections_per_address,
         max_concurrent_streams: server.max_concurrent_streams,
         max_request_bytes: server.max_request_bytes,
+        receive_timeout: server.receive_timeout,
+        max_inflight_bytes: server.max_inflight_bytes,
     }
 }

@@ -1,9 +1,10 @@
 //! A small HTTP/1.1 server for probes, people and Prometheus: bounded in every direction.
 
-use std::{convert::Infallible, future::Future, rc::Rc, sync::Arc, time::Duration};
+use std::{convert::Infallible, error::Error, future::Future, rc::Rc, sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body::Body;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,6 +21,9 @@ const MAX_CONNECTIONS: usize = 512;
 
 /// A caller that is slower than this with its headers or its body is cut off.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// No more space is made before a body is there: its length is what the caller says.
+const MOST_AT_ONCE: usize = 4 << 20;
 
 /// What is answered.
 pub type Answer = Response<Full<Bytes>>;
@@ -99,13 +103,23 @@ pub fn internal_error() -> Answer {
 /// # Errors
 /// When it is larger, slower than is taken, or breaks off; the text says which.
 pub async fn read_body(body: Incoming, most: usize) -> Result<Bytes, String> {
-    match tokio::time::timeout(PATIENCE, Limited::new(body, most).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
+    match tokio::time::timeout(PATIENCE, collect(Limited::new(body, most))).await {
+        Ok(Ok(body)) => Ok(body),
         Ok(Err(error)) => {
             Err(format!("the body could not be read (at most {most} bytes are taken): {error}"))
         }
         Err(_) => Err(format!("the body did not come within {} seconds", PATIENCE.as_secs())),
     }
+}
+
+/// A body in one piece. Where its length is known the space is made at once, so that no piece is kept twice.
+async fn collect(mut body: Limited<Incoming>) -> Result<Bytes, Box<dyn Error + Send + Sync>> {
+    let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    let mut whole = BytesMut::with_capacity(length.unwrap_or_default().min(MOST_AT_ONCE));
+    while let Some(frame) = body.frame().await {
+        whole.extend_from_slice(&frame?.into_data().unwrap_or_default());
+    }
+    Ok(whole.freeze())
 }
 
 /// An answer in plain text.

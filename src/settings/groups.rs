@@ -61,6 +61,10 @@ pub struct Server {
     pub max_concurrent_streams: u32,
     /// Bytes of one request's message.
     pub max_request_bytes: usize,
+    /// Time in which a request must be complete.
+    pub receive_timeout: Duration,
+    /// Bytes that all connections together may hold of incomplete requests and unread answers.
+    pub max_inflight_bytes: usize,
     /// Descriptors of one request; one at least.
     pub max_descriptors: usize,
     /// Entries of one descriptor; one at least.
@@ -114,6 +118,8 @@ pub struct Rules {
     pub watch_root: bool,
     /// Several files may share a domain.
     pub merge_domains: bool,
+    /// Values in all rules together.
+    pub max_values: usize,
     /// Unhealthy while no rules are loaded.
     pub healthy_with_at_least_one: bool,
     /// Answer before the control plane has told any.

@@ -41,7 +41,9 @@ pub(super) struct Meters {
     /// By command, how often the server has refused it.
     denied: Mutex<BTreeMap<&'static str, u64>>,
     without_expiry: AtomicU64,
-    logged: Mutex<HashMap<(Kind, String), Logged>>,
+    overloaded: AtomicU64,
+    late: AtomicU64,
+    logged: Mutex<HashMap<(&'static str, String), Logged>>,
 }
 
 #[derive(Default)]
@@ -74,15 +76,30 @@ impl Meters {
         self.batches.add(checks as u64, &CHECKS);
     }
 
+    /// Checks were refused because more waited than is answered in time.
+    pub(super) fn overloaded(&self, checks: usize, failure: &Failure) {
+        self.overloaded.fetch_add(checks as u64, Relaxed);
+        self.log("overloaded", failure);
+    }
+
+    /// Checks were dropped unsent because no answer would have come in time.
+    pub(super) fn dropped(&self, checks: usize) {
+        self.late.fetch_add(checks as u64, Relaxed);
+    }
+
     /// Counts a failure, and logs it unless the like was logged just now.
     pub(super) fn failed(&self, failure: &Failure) {
         self.errors[failure.kind as usize].fetch_add(1, Relaxed);
+        self.log(failure.kind.name(), failure);
+    }
+
+    fn log(&self, kind: &'static str, failure: &Failure) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.len() >= MAX_REMEMBERED {
             logged.clear();
         }
         let now = Instant::now();
-        let known = logged.entry((failure.kind, failure.server().to_owned()));
+        let known = logged.entry((kind, failure.server().to_owned()));
         let entry = known.or_insert(Logged { at: now, since: 0 });
         let again = entry.since > 0;
         if again && now - entry.at < QUIET {
@@ -92,13 +109,13 @@ impl Meters {
         let unlogged = entry.since.saturating_sub(1);
         *entry = Logged { at: now, since: 1 };
         drop(logged);
-        if failure.kind == Kind::Denied {
+        if kind == Kind::Denied.name() {
             // Nothing but the operator mends that.
-            error!(kind = failure.kind.name(), and_the_like = unlogged, "{failure}");
+            error!(kind, suppressed = unlogged, "{failure}");
         } else if unlogged > 0 {
-            warn!(kind = failure.kind.name(), and_the_like = unlogged, "{failure}");
+            warn!(kind, suppressed = unlogged, "{failure}");
         } else {
-            warn!(kind = failure.kind.name(), "{failure}");
+            warn!(kind, "{failure}");
         }
     }
 
@@ -131,6 +148,7 @@ impl Meters {
             errors: errors.collect(),
             denied: denied.iter().map(|(command, times)| (*command, *times)).collect(),
             without_expiry: self.without_expiry.load(Relaxed),
+            shed: [("overloaded", self.overloaded.load(Relaxed)), ("late", self.late.load(Relaxed))],
             operation_time: self.times.distribution(&MICROS, 1e6),
             batch_size: self.batches.distribution(&CHECKS, 1.0),
             ..PoolUsage::default()

@@ -110,8 +110,10 @@ pub struct StoreError {
 pub enum FailureReason {
     /// No answer came in time.
     Timeout,
-    /// As much as may be was waiting already.
+    /// As many checks as may were queued already.
     QueueFull,
+    /// More checks waited than the server answers in time.
+    Overloaded,
     /// The counters were found lost before, and are not asked until they are back.
     Unavailable,
     /// The connection broke while the answer was awaited.
@@ -122,8 +124,14 @@ pub enum FailureReason {
 
 impl FailureReason {
     /// Every reason, each at its own number.
-    pub const ALL: [Self; 5] =
-        [Self::Timeout, Self::QueueFull, Self::Unavailable, Self::ConnectionLost, Self::BadAnswer];
+    pub const ALL: [Self; 6] = [
+        Self::Timeout,
+        Self::QueueFull,
+        Self::Overloaded,
+        Self::Unavailable,
+        Self::ConnectionLost,
+        Self::BadAnswer,
+    ];
 }
 
 impl fmt::Display for StoreError {

@@ -28,9 +28,9 @@ use slots::{Shape, Tag};
 /// So many shards that two cores seldom meet in one. Small tables have fewer, and large ones more.
 const SHARDS: usize = 1024;
 
-/// A shard is no smaller unless it is the only one: the fewer slots it has, the earlier one shard is full while
-/// others have room.
-const LEAST_IN_A_SHARD: usize = 64;
+/// A shard is no smaller unless it is the only one. Of so many slots chance leaves one shard in a hundred full
+/// while nine tenths of all are taken; of fewer it would be more.
+const LEAST_IN_A_SHARD: usize = 512;
 
 /// A shard is no larger unless there are as many shards as a key can tell: moving so many states to grow takes a
 /// fraction of a millisecond.

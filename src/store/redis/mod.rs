@@ -108,3 +108,9 @@ impl Store for RedisStore {
         std::iter::once(main).chain(self.per_second.iter().map(|pool| pool.usage(true))).collect()
     }
 }
+
+/// An answer of Redis.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_resp(bytes: &[u8]) {
+    resp::fuzz(bytes);
+}

@@ -97,7 +97,7 @@ impl Pool {
         let before = self.backend().needs.fetch_update(Relaxed, Relaxed, change);
         if before.is_ok_and(|before| !Needs::from_bits(before).include(needs)) {
             // Who connects later checks then.
-            self.fleet.each_lane(|lane| drop(lane.ask(0, |bundle| bundle.check(needs))));
+            self.fleet.each_lane(|lane| drop(lane.ask(0, None, |bundle| bundle.check(needs))));
         }
     }
 

@@ -87,7 +87,8 @@ impl RedisStore {
         if let Some(OneStep { pool, lane }) = self.one_step(batch)? {
             pool.need_too(Needs::WHOLE_REQUESTS);
             let guarded = (0..batch.checks().len()).map(|place| guarded(pool, batch, place, now));
-            let answer = lane.ask(batch.checks().len(), |bundle| bundle.count_guarded(guarded))?;
+            let answer =
+                lane.ask(batch.checks().len(), batch.until, |bundle| bundle.count_guarded(guarded))?;
             let asked = Asked { checks: (0..batch.checks().len()).collect(), answer, lane };
             // A slot that is on its way elsewhere is asked in two steps.
             if take(batch, &mut [asked]).await?.is_empty() {
@@ -188,7 +189,7 @@ impl RedisStore {
             }
         }
         let asked = groups.into_iter().map(|Group { pool, lane, checks }| {
-            let answer = lane.ask(checks.len(), |bundle| {
+            let answer = lane.ask(checks.len(), batch.until, |bundle| {
                 for place in &checks {
                     if let Some(hits) = hits(*place, &batch.checks()[*place]) {
                         add(bundle, pool, batch, *place, how, hits, now);
@@ -289,7 +290,7 @@ impl RedisStore {
             (How::AsGrouped, Some(group)) => group.collect(),
             _ => SmallVec::from_slice(&[moved.place]),
         };
-        let answer = lane.ask(checks.len(), |bundle| {
+        let answer = lane.ask(checks.len(), batch.until, |bundle| {
             bundle.ask_alone(asking, |bundle| {
                 if let Some(hits) = hits(moved.place, check) {
                     add(bundle, pool, batch, moved.place, how, hits, now);
