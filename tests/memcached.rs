@@ -21,6 +21,8 @@ mod keys;
 mod loss;
 // Limits that memcached cannot count.
 mod refused;
+// Rules with several limits, which count all or nothing.
+mod several;
 // Several servers, and those that a name server tells of.
 mod servers;
 // TLS, and certificates that do not fit.

@@ -33,6 +33,10 @@ mod failover;
 mod keys;
 // Redis killed, frozen, cut off and slow, under load.
 mod loss;
+// Commands that are denied, errors of every kind, and answers that are none.
+mod replies;
+// Rules with several limits, which count all or nothing.
+pub(crate) mod several;
 // A Redis that is slower than its callers, or stalls.
 mod overload;
 // The service that starts before its Redis.

@@ -6,7 +6,7 @@
 use super::{Hits, State, Verdict, Window, micros_until};
 use crate::clock::Time;
 
-/// So many requests in each window. What is refused counts all the same.
+/// So many requests in each window. What is refused counts all the same, unless several limits stand on one rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FixedWindow {
     /// How many are admitted.
@@ -37,6 +37,21 @@ impl FixedWindow {
             remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(self.limit),
             reset,
             retry_after: if admitted { Some(0) } else { (hits.taken() <= limit).then_some(reset) },
+        }
+    }
+}
+
+impl FixedWindow {
+    /// What a counter says of hits that do not fit and were not added to it.
+    #[must_use]
+    pub fn refusal(self, count: u64, hits: Hits, now: Time) -> Verdict {
+        let (limit, reset) = (u64::from(self.limit), micros_until(now, self.window.end(now).micros()));
+        Verdict {
+            admitted: false,
+            consumed: false,
+            remaining: u32::try_from(limit.saturating_sub(count)).unwrap_or(self.limit),
+            reset,
+            retry_after: (hits.taken() <= limit).then_some(reset),
         }
     }
 }

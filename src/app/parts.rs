@@ -49,7 +49,11 @@ impl Parts {
         });
         let stats = Arc::new(stats.shown(exposition));
         let counters = stats.clone();
-        let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
+        let counted_in = store.clone();
+        let attach = move |rules: &RuleSet| {
+            counted_in.rules_changed(rules);
+            limiter::handles(rules, &counters)
+        };
         let source = Arc::new(Source::new(compile_options(settings), attach));
         let cache = settings.store.local_cache_bytes;
         let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
@@ -136,7 +140,8 @@ fn store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
     Ok(match &settings.store.chosen {
         Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
         Backend::Redis(redis) => {
-            let store = RedisStore::new(redis, jitter, workers).map_err(StartError)?;
+            let store =
+                RedisStore::new(redis, &settings.store.key_prefix, jitter, workers).map_err(StartError)?;
             store.watch();
             Arc::new(store)
         }

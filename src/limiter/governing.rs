@@ -48,6 +48,10 @@ fn ruling<'r>(held: &Held<'r>, hits: Hits, batch: &Batch<'_>, near_ratio: f32, n
                 (verdict, decide(Thresholds::new(whole, near_ratio), hits, after))
             }
             Some(Outcome::Judged(verdict)) => (verdict, over),
+            Some(Outcome::Refused(count)) => {
+                let fixed = FixedWindow { limit: limit.requests_per_unit, window: limit.window() };
+                (fixed.refusal(count, hits, now), over)
+            }
             counted => {
                 let after = if let Some(Outcome::Counted(after)) = counted { after } else { 0 };
                 let fixed = FixedWindow { limit: limit.requests_per_unit, window: limit.window() };

@@ -49,7 +49,7 @@ use crate::{
     rules::{OnStoreFailure, RuleSet},
     source::{Published, Source},
     stats::{RuleStats, Stats},
-    store::{Batch, Counting, Store, memory::MemoryStore},
+    store::{Batch, Check, Counting, Store, memory::MemoryStore},
 };
 use plan::{Asked, Plan, Planned};
 
@@ -255,29 +255,36 @@ impl Limiter {
         conclude::conclude(request, &plan, &Batch::default(), &self.policy, &self.stats, now)
     }
 
-    /// Takes the checks out of the batch whose counters are known to be over.
+    /// Takes the checks out of the batch whose counters are known to be over. The limits of one rule are asked
+    /// together or not at all.
     fn leave_out_known(&self, cache: &OverLimitCache, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) {
-        let mut known: SmallVec<[Option<Verdict>; 4]> = SmallVec::new();
-        batch.retain(|key, check| {
-            let verdict = cache.recall(key, check.limit, check.hits, now);
-            known.push(verdict);
-            verdict.is_none()
-        });
+        let recall = |check: &Check<'_>| cache.recall(batch.full_key(check), check.limit, check.hits, now);
+        let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(recall).collect();
         if known.iter().all(Option::is_none) {
             return;
         }
+        let mut left_out: SmallVec<[bool; 4]> = known.iter().map(Option::is_some).collect();
+        if batch.has_groups() {
+            for group in batch.groups() {
+                let any = left_out[group.clone()].contains(&true);
+                left_out[group].fill(any);
+            }
+        }
+        batch.retain(|place| !left_out[place]);
         let mut kept = 0;
         let limits = plan.iter_mut().flat_map(|planned| match planned {
             Planned::Limited(limited) => limited.limits.as_mut_slice(),
             _ => &mut [],
         });
         // Each limit has asked one check, in this order.
-        for (held, verdict) in limits.zip(known) {
-            held.asked = if let Some(verdict) = verdict {
-                Asked::KnownOver(verdict)
-            } else {
-                kept += 1;
-                Asked::Store(kept - 1)
+        for (held, (verdict, left_out)) in limits.zip(known.into_iter().zip(left_out)) {
+            held.asked = match verdict {
+                Some(verdict) => Asked::KnownOver(verdict),
+                None if left_out => Asked::Nobody { over: false },
+                None => {
+                    kept += 1;
+                    Asked::Store(kept - 1)
+                }
             };
         }
         if self.policy.stop_when_over {

@@ -109,6 +109,19 @@ impl Refused {
                 let until = check.limit.window().end(now).micros();
                 Some(Self { until, since, whole: seconds(until), hits: 0, limit, remaining: 0 })
             }
+            // As many do not fit before the window ends; fewer may.
+            Outcome::Refused(count) => {
+                let end = check.limit.window().end(now).micros();
+                let left = u64::from(check.limit.requests_per_unit).saturating_sub(count);
+                Some(Self {
+                    until: end,
+                    since,
+                    whole: seconds(end),
+                    hits: u32::try_from(check.hits.taken()).ok()?,
+                    limit,
+                    remaining: u32::try_from(left).unwrap_or(u32::MAX),
+                })
+            }
             Outcome::Judged(verdict) => {
                 let wait = verdict.retry_after.filter(|wait| *wait > 0)?;
                 Some(Self {

@@ -66,7 +66,8 @@ pub(super) enum Asked {
     Store(usize),
     /// The counter is known to refuse these hits for some time.
     KnownOver(Verdict),
-    /// The counters are lost: by policy this one is supposed to be over its limit, or untouched.
+    /// The counters are lost: by policy this one is supposed to be over its limit, or untouched. Or another
+    /// limit of the rule is known to refuse, so that this one does not matter.
     Nobody { over: bool },
 }
 
@@ -178,6 +179,7 @@ fn checks<'r>(
     let hits = request.hits(descriptor);
     let stats = handle(request, at, met, served, batch.keys(), context);
     stats.add(RuleCounter::TotalHits, hits.taken());
+    let (first, is_group) = (batch.checks().len(), met.limits().is_some_and(Limits::are_several));
     let held = limits.map(|limit| {
         let start = batch.keys().len();
         let end = counter_key(request, at, met, limit, context).write(context.now, batch.keys());
@@ -185,6 +187,9 @@ fn checks<'r>(
         Held { limit, asked: Asked::Store(batch.push_with_key(start..end, limit, hits)) }
     });
     let limits = held.collect();
+    if is_group {
+        batch.group(first);
+    }
     let metadata = if let Met::Rule(matched) = met { matched.metadata() } else { None };
     Limited { limits, hits, stats, rule: met.rule(), metadata }
 }

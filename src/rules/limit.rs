@@ -122,6 +122,12 @@ impl Limits {
         &self.first
     }
 
+    /// True when there is more than one.
+    #[must_use]
+    pub fn are_several(&self) -> bool {
+        !self.others.is_empty()
+    }
+
     /// All, in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = &Limit> {
         std::iter::once(&self.first).chain(&self.others)

@@ -118,6 +118,10 @@ metrics! {
         "Checks that were not sent: overloaded when more waited than Redis answers in time, late when they had waited too long.";
     REDIS_ERRORS: Counter "tollgate_redis_errors_total" ["pool", "kind"]
         "Failures by kind.";
+    REDIS_COMMAND_DENIED: Counter "tollgate_redis_command_denied_total" ["pool", "command"]
+        "Commands that Redis refused to run: its user lacks the permission, or the server the command.";
+    REDIS_WITHOUT_EXPIRY: Counter "tollgate_redis_keys_without_expiry_total" ["pool"]
+        "Counters that were written and got no expiry because Redis refused to set it.";
     REDIS_OPERATION_TIME: Histogram "tollgate_redis_operation_seconds" ["pool"]
         "How long pipelines took, from sending to the last answer.";
     REDIS_BATCH_CHECKS: Histogram "tollgate_redis_batch_checks" ["pool"]

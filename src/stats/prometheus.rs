@@ -180,6 +180,11 @@ fn redis(page: &mut Page, pools: &[&PoolUsage]) {
     page.values(&names::REDIS_SHED, shed);
     let errors = pools.iter().flat_map(|pool| pool.errors.iter().map(|(kind, n)| ([name(pool), *kind], *n)));
     page.values(&names::REDIS_ERRORS, errors);
+    let denied =
+        pools.iter().flat_map(|pool| pool.denied.iter().map(|(command, n)| ([name(pool), *command], *n)));
+    page.values(&names::REDIS_COMMAND_DENIED, denied);
+    let lost = pools.iter().map(|pool| ([name(pool)], pool.without_expiry));
+    page.values(&names::REDIS_WITHOUT_EXPIRY, lost);
     let times = pools.iter().map(|pool| ([name(pool)], pool.operation_time.clone()));
     page.histograms(&names::REDIS_OPERATION_TIME, times);
     let sizes = pools.iter().map(|pool| ([name(pool)], pool.batch_size.clone()));

@@ -17,6 +17,8 @@ pub struct Batch<'r> {
     /// The keys of all checks in full, one behind the other, so that a request costs one allocation.
     keys: String,
     checks: SmallVec<[Check<'r>; 4]>,
+    /// Some checks are members of a group.
+    has_groups: bool,
     /// What is added when a check is or would be over its limit.
     pub counting: Counting,
     /// When an answer is of no use to the caller any more, where that is known.
@@ -45,8 +47,22 @@ pub struct Check<'r> {
     pub limit: &'r Limit,
     /// What is added to it.
     pub hits: Hits,
+    /// Whether it counts by itself.
+    pub member: Member,
     /// What it says; set by the store.
     pub outcome: Outcome,
+}
+
+/// Whether a check counts by itself or in a group: the limits of one rule that has several. A group is all or
+/// nothing: hits that one of its limits refuses are counted by none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Member {
+    /// The only limit of its rule. A fixed window counts what it refuses, as in the Go service.
+    Alone,
+    /// The first check of a group, which may have no other.
+    First,
+    /// Belongs to the group of the check before it.
+    Next,
 }
 
 /// What a counter says.
@@ -54,6 +70,8 @@ pub struct Check<'r> {
 pub enum Outcome {
     /// A fixed window's count afterwards.
     Counted(u64),
+    /// A fixed window's count, to which the hits of a group were not added because they do not fit.
+    Refused(u64),
     /// The verdict of any other algorithm.
     Judged(Verdict),
 }
@@ -80,8 +98,40 @@ impl<'r> Batch<'r> {
     pub fn push_with_key(&mut self, key: Range<usize>, limit: &'r Limit, hits: Hits) -> usize {
         let (place, outcome) = (self.checks.len(), Outcome::Counted(0));
         let full_key = key.start..self.keys.len();
-        self.checks.push(Check { full_key, key_end: key.end, limit, hits, outcome });
+        self.checks.push(Check { full_key, key_end: key.end, limit, hits, member: Member::Alone, outcome });
         place
+    }
+
+    /// Makes a group of the checks from this place on.
+    pub fn group(&mut self, first: usize) {
+        for (at, check) in self.checks.iter_mut().enumerate().skip(first) {
+            check.member = if at == first { Member::First } else { Member::Next };
+            self.has_groups = true;
+        }
+    }
+
+    /// True when some checks are members of a group.
+    #[must_use]
+    pub fn has_groups(&self) -> bool {
+        self.has_groups
+    }
+
+    /// The places of the group that begins at `first`; of that one check where it is alone. None at the end.
+    #[must_use]
+    pub fn group_at(&self, first: usize) -> Option<Range<usize>> {
+        let others = self.checks.get(first..)?.iter().skip(1);
+        let others = others.take_while(|check| check.member == Member::Next).count();
+        (first < self.checks.len()).then(|| first..first + 1 + others)
+    }
+
+    /// The places of every group, and of every check that is alone.
+    pub fn groups(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let group = self.group_at(next)?;
+            next = group.end;
+            Some(group)
+        })
     }
 
     /// The counter's key in a store that others share.
@@ -102,10 +152,10 @@ impl<'r> Batch<'r> {
         &self.checks
     }
 
-    /// Keeps the checks for which `keep` holds, given the full key; each is asked about once, in order.
-    pub fn retain(&mut self, mut keep: impl FnMut(&str, &Check<'r>) -> bool) {
-        let Self { keys, checks, .. } = self;
-        checks.retain(|check| keep(keys.get(check.full_key.clone()).unwrap_or_default(), check));
+    /// Keeps the checks at the places for which `keep` holds.
+    pub fn retain(&mut self, keep: impl Fn(usize) -> bool) {
+        let mut places = 0..;
+        self.checks.retain(|_| places.next().is_some_and(&keep));
     }
 
     /// True when there is nothing to ask.
@@ -130,16 +180,81 @@ impl<'r> Batch<'r> {
     }
 
     /// The hits that count by [`Counting::StopWhenOver`], once each outcome is what a look without any found.
-    pub(super) fn hits_after_look(&self) -> impl Fn(usize, &Check<'_>) -> Hits + use<> {
-        let over: SmallVec<[bool; 8]> =
-            self.checks.iter().map(|check| check.would_be_over(check.outcome)).collect();
-        let any_over = over.contains(&true);
-        move |place, check| match over.get(place) {
-            Some(false) if any_over => looking(check.hits),
-            _ => check.hits,
+    /// A group of which nothing is to count is told so, and has none.
+    pub(super) fn hits_after_look(&mut self) -> NextHits {
+        let over = |check: &Check<'_>| check.would_be_over(check.outcome);
+        let any_over = self.checks.iter().any(over);
+        let hits = self.checks.iter().map(|check| match check.member {
+            Member::Alone if any_over && !over(check) => Some(looking(check.hits)),
+            Member::First | Member::Next if any_over && check.takes() => None,
+            _ => Some(check.hits),
+        });
+        let hits = hits.collect();
+        if any_over && self.has_groups {
+            self.checks.iter_mut().filter(|check| check.member != Member::Alone).for_each(Check::refuse);
+        }
+        hits
+    }
+
+    /// The hits of the checks at these places, which are of groups, once each outcome is what a look found: all
+    /// of a group, or none where one of its limits would refuse, which is told so.
+    pub(super) fn hits_that_fit(&mut self, looked: impl Fn(usize) -> bool) -> NextHits {
+        let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
+        let mut next = 0;
+        while let Some(group) = self.group_at(next) {
+            next = group.end;
+            let Some(checks) = self.checks.get_mut(group.clone()) else { break };
+            if !looked(group.start) || !checks.iter().all(Check::takes) {
+                continue;
+            }
+            if checks.iter().any(|check| check.would_be_over(check.outcome)) {
+                checks.iter_mut().for_each(Check::refuse);
+            } else {
+                group.zip(checks).for_each(|(at, check)| plan[at] = Some(check.hits));
+            }
+        }
+        plan
+    }
+
+    /// What is to be given back of the hits that were `planned`: all of a group of which one limit has refused
+    /// after all, because others came between the look and the hits.
+    pub(super) fn hits_to_give_back(&self, planned: &NextHits) -> NextHits {
+        let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
+        for group in self.groups() {
+            let (Some(checks), Some(planned)) = (self.checks.get(group.clone()), planned.get(group.clone()))
+            else {
+                break;
+            };
+            let takes_together = |check: &Check<'_>| check.member != Member::Alone && check.takes();
+            if !checks.iter().all(takes_together)
+                || planned.contains(&None)
+                || !checks.iter().any(Check::is_over)
+            {
+                continue;
+            }
+            for (at, check) in group.zip(checks) {
+                let was_counted = !matches!(check.outcome, Outcome::Judged(Verdict { consumed: false, .. }));
+                plan[at] = was_counted.then(|| Hits::GiveBack(check.hits.taken()));
+            }
+        }
+        plan
+    }
+
+    /// Tells groups that have given back their hits that they were refused: `over` says by which limits.
+    pub(super) fn refuse_given_back(&mut self, given_back: &NextHits, over: &[bool]) {
+        for (at, check) in self.checks.iter_mut().enumerate() {
+            let was_given_back = given_back.get(at).is_some_and(Option::is_some);
+            if let (Outcome::Counted(count), true, Some(true)) = (check.outcome, was_given_back, over.get(at))
+            {
+                // Though others may have made room again meanwhile.
+                check.outcome = Outcome::Refused(count);
+            }
         }
     }
 }
+
+/// The hits of each check, by its place; none where it is not asked.
+pub(super) type NextHits = SmallVec<[Option<Hits>; 8]>;
 
 impl Check<'_> {
     /// True when it was not within the limit.
@@ -147,6 +262,7 @@ impl Check<'_> {
     pub fn is_over(&self) -> bool {
         match self.outcome {
             Outcome::Counted(after) => after > u64::from(self.limit.requests_per_unit),
+            Outcome::Refused(_) => true,
             Outcome::Judged(verdict) => !verdict.admitted,
         }
     }
@@ -158,8 +274,32 @@ impl Check<'_> {
             Outcome::Counted(now) => {
                 fixed_window::count(now, self.hits) > u64::from(self.limit.requests_per_unit)
             }
+            Outcome::Refused(_) => true,
             Outcome::Judged(seen) => self.hits.taken() > u64::from(seen.remaining),
         }
+    }
+
+    /// True when it takes hits, or looks; false when it gives some back.
+    pub(super) fn takes(&self) -> bool {
+        matches!(self.hits, Hits::Take(_))
+    }
+
+    /// Makes of what a look has found what these hits are told that do not fit, or of which nothing is counted.
+    ///
+    /// What only the algorithm itself knows, when they would fit, is told as when nothing would be taken any
+    /// more: this is for stores that cannot ask the limits of a rule in one step.
+    pub(super) fn refuse(&mut self) {
+        if !self.would_be_over(self.outcome) {
+            return;
+        }
+        self.outcome = match self.outcome {
+            Outcome::Judged(seen) => {
+                let ever = self.hits.taken() <= u64::from(self.limit.algorithm.whole());
+                let retry_after = ever.then_some(seen.reset.max(1));
+                Outcome::Judged(Verdict { admitted: false, consumed: false, retry_after, ..seen })
+            }
+            Outcome::Counted(count) | Outcome::Refused(count) => Outcome::Refused(count),
+        };
     }
 }
 

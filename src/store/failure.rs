@@ -24,6 +24,8 @@ pub(super) enum Kind {
     Tls,
     /// The log-in was refused.
     Auth,
+    /// `-NOPERM`: the user may not run a command, or not with a key.
+    Denied,
     /// No answer came in time.
     Timeout,
     /// The connection ended while something was awaited.
@@ -36,6 +38,10 @@ pub(super) enum Kind {
     ReadOnly,
     /// `-OOM`: it is out of memory.
     OutOfMemory,
+    /// `-MISCONF` or `-NOREPLICAS`: it takes no writes for now.
+    WritesDisabled,
+    /// `-BUSY`: a script keeps it from all else.
+    Busy,
     /// A counter holds something else than a number.
     NotANumber,
     /// `-MOVED` or `-ASK`: another server owns the key.
@@ -48,17 +54,20 @@ pub(super) enum Kind {
 
 impl Kind {
     /// Every kind, each at its own number.
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::Resolve,
         Self::Connect,
         Self::Tls,
         Self::Auth,
+        Self::Denied,
         Self::Timeout,
         Self::Lost,
         Self::Garbage,
         Self::Loading,
         Self::ReadOnly,
         Self::OutOfMemory,
+        Self::WritesDisabled,
+        Self::Busy,
         Self::NotANumber,
         Self::Moved,
         Self::ClusterDown,
@@ -72,12 +81,15 @@ impl Kind {
             Self::Connect => "connect",
             Self::Tls => "tls",
             Self::Auth => "auth",
+            Self::Denied => "denied",
             Self::Timeout => "timeout",
             Self::Lost => "connection_lost",
             Self::Garbage => "garbage",
             Self::Loading => "loading",
             Self::ReadOnly => "readonly",
             Self::OutOfMemory => "out_of_memory",
+            Self::WritesDisabled => "writes_disabled",
+            Self::Busy => "busy",
             Self::NotANumber => "not_a_number",
             Self::Moved => "moved",
             Self::ClusterDown => "cluster_down",

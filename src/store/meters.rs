@@ -2,7 +2,7 @@
 //! each kind is logged, then again only after a while.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::failure::{Failure, Kind};
 use super::{Distribution, PoolUsage};
@@ -38,6 +38,9 @@ pub(super) struct Meters {
     errors: [AtomicU64; Kind::ALL.len()],
     times: Buckets,
     batches: Buckets,
+    /// By command, how often the server has refused it.
+    denied: Mutex<BTreeMap<&'static str, u64>>,
+    without_expiry: AtomicU64,
     overloaded: AtomicU64,
     late: AtomicU64,
     logged: Mutex<HashMap<(&'static str, String), Logged>>,
@@ -106,7 +109,10 @@ impl Meters {
         let unlogged = entry.since.saturating_sub(1);
         *entry = Logged { at: now, since: 1 };
         drop(logged);
-        if unlogged > 0 {
+        if kind == Kind::Denied.name() {
+            // Nothing but the operator mends that.
+            error!(kind, suppressed = unlogged, "{failure}");
+        } else if unlogged > 0 {
             warn!(kind, suppressed = unlogged, "{failure}");
         } else {
             warn!(kind, "{failure}");
@@ -118,10 +124,21 @@ impl Meters {
         self.errors[kind as usize].fetch_add(1, Relaxed);
     }
 
+    /// The server does not run a command for our user.
+    pub(super) fn denied(&self, command: &'static str) {
+        *self.denied.lock().unwrap_or_else(PoisonError::into_inner).entry(command).or_default() += 1;
+    }
+
+    /// So many keys were counted and have got no expiry.
+    pub(super) fn without_expiry(&self, keys: usize) {
+        self.without_expiry.fetch_add(keys as u64, Relaxed);
+    }
+
     /// All figures; those that only the lanes know are left at nothing.
     pub(super) fn usage(&self) -> PoolUsage {
         let ended = self.ended.load(Relaxed);
         let opened = self.opened.load(Relaxed);
+        let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
         let errors = Kind::ALL.iter().map(|kind| (kind.name(), self.errors[*kind as usize].load(Relaxed)));
         PoolUsage {
             connections: opened.saturating_sub(ended),
@@ -129,6 +146,8 @@ impl Meters {
             closed: self.closed.load(Relaxed),
             reconnects: self.reconnects.load(Relaxed),
             errors: errors.collect(),
+            denied: denied.iter().map(|(command, times)| (*command, *times)).collect(),
+            without_expiry: self.without_expiry.load(Relaxed),
             shed: [("overloaded", self.overloaded.load(Relaxed)), ("late", self.late.load(Relaxed))],
             operation_time: self.times.distribution(&MICROS, 1e6),
             batch_size: self.batches.distribution(&CHECKS, 1.0),

@@ -27,12 +27,12 @@ mod wire;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use crate::clock::Time;
+use crate::{clock::Time, rules::RuleSet};
 
 use self::batch::looking;
 
 pub use self::{
-    batch::{Batch, Check, Counting, Outcome},
+    batch::{Batch, Check, Counting, Member, Outcome},
     usage::{Distribution, PoolUsage, StoreKind, StoreUsage},
 };
 
@@ -47,6 +47,9 @@ pub trait Store: Send + Sync {
     /// Called once on each thread that asks, within its runtime: a store across a network opens its
     /// connections there.
     fn attend(&self) {}
+
+    /// Called with the rules that are to serve next, so that what they need is checked before it is needed.
+    fn rules_changed(&self, _rules: &RuleSet) {}
 
     /// True when [`apply`](Self::apply) always answers [`Applied::Now`].
     fn answers_at_once(&self) -> bool {

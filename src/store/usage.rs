@@ -39,6 +39,10 @@ pub struct PoolUsage {
     pub shed: [(&'static str, u64); 2],
     /// Failures by kind, every kind.
     pub errors: Vec<(&'static str, u64)>,
+    /// Commands that the server refuses to run, and how often it did.
+    pub denied: Vec<(&'static str, u64)>,
+    /// Keys that were counted and have got no expiry.
+    pub without_expiry: u64,
     /// Seconds from sending a pipeline to its last answer.
     pub operation_time: Distribution,
     /// Checks that one pipeline carried.

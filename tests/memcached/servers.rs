@@ -146,7 +146,7 @@ async fn count(store: &MemcachedStore, key: &str) -> Result<u64, String> {
     counted.map_err(|error| error.to_string())?;
     match batch.checks()[0].outcome {
         Outcome::Counted(count) => Ok(count),
-        Outcome::Judged(verdict) => Err(format!("a fixed window is judged: {verdict:?}")),
+        other => Err(format!("a fixed window that is alone is told {other:?}")),
     }
 }
 

@@ -64,7 +64,7 @@ fn exactly_the_limit(setup: &Setup, counter: &dyn Fn(&str) -> i64) {
 }
 
 /// Services that wait for this Redis as long as it takes.
-fn patient(env: &Env) -> Setup {
+pub(crate) fn patient(env: &Env) -> Setup {
     Setup::new().redis(env).env("REDIS_TIMEOUT", "20s")
 }
 
@@ -72,17 +72,25 @@ fn patient(env: &Env) -> Setup {
 pub(crate) struct Servers(Vec<Server>);
 
 impl Servers {
+    /// Each with these rules and so many threads.
+    pub(crate) fn with(setup: &Setup, rules: &str, workers: &str) -> Self {
+        let start = || setup.clone().rules("d.yaml", rules).env("GRPC_WORKERS", workers).start_healthy();
+        Self((0..PROCESSES).map(|_| start()).collect())
+    }
+
+    /// One of them.
+    pub(crate) fn first(&self) -> &Server {
+        &self.0[0]
+    }
+
     /// Each as this set-up has it.
     pub(crate) fn start(setup: &Setup) -> Self {
         let rule = |(limit, _)| {
             format!("  - key: l{limit}\n    rate_limit: {{unit: year, requests_per_unit: {limit}}}\n")
         };
         let rules = format!("domain: d\ndescriptors:\n{}", LIMITS.map(rule).concat());
-        let start = || {
-            // One thread each: the machine is shared by all of them.
-            setup.clone().rules("d.yaml", &rules).env("GRPC_WORKERS", "1").start_healthy()
-        };
-        Self((0..PROCESSES).map(|_| start()).collect())
+        // One thread each: the machine is shared by all of them.
+        Self::with(setup, &rules, "1")
     }
 
     pub(crate) fn each_hit_is_one(&self, counter: &dyn Fn(&str) -> i64) {
@@ -181,7 +189,7 @@ impl Servers {
     }
 
     /// Asks all of them, dealt out to the processes as they come to it; the answers in the same order.
-    fn ask_all(&self, requests: &[RateLimitRequest]) -> Vec<RateLimitResponse> {
+    pub(crate) fn ask_all(&self, requests: &[RateLimitRequest]) -> Vec<RateLimitResponse> {
         let bodies: Vec<Bytes> = requests.iter().map(framed).collect();
         let (bodies, next) = (&bodies, &AtomicUsize::new(0));
         let mut answers = BTreeMap::new();
@@ -255,7 +263,7 @@ fn totals(hits: &[Hits]) -> BTreeMap<(u32, String), u32> {
     totals
 }
 
-fn shuffle<T>(list: &mut [T], noise: &mut Noise) {
+pub(crate) fn shuffle<T>(list: &mut [T], noise: &mut Noise) {
     for last in (1..list.len()).rev() {
         list.swap(last, noise.below(last + 1));
     }

@@ -20,7 +20,8 @@ fn house(rest: &str, change: impl FnOnce(&mut Policy)) -> House {
     let house = House::new(OnStoreFailure::Error, change);
     house.load(&format!(
         "domain: d\ndescriptors:\n- key: k\n  {rest}\n- key: other\n  rate_limit: {{unit: day, \
-                         requests_per_unit: 9, replaces: [{{name: spike}}]}}\n"
+                         requests_per_unit: 9, replaces: [{{name: spike}}]}}\n- key: others\n  rate_limit: {{unit: day, \
+                         requests_per_unit: 9}}\n"
     ));
     house
 }
@@ -53,10 +54,13 @@ fn the_limit_of_which_the_smallest_part_remains_governs_until_one_refuses() {
         (0, 1, status(Code::Ok, "spike", 0, 1)),
         (1000, 0, status(Code::Ok, "steady", 3, 3599)),
         (1000, 1, status(Code::Ok, "steady", 2, 3599)),
-        (1500, 2, status(Code::OverLimit, "spike", 0, 1)),
-        // What the windows refused counts: nothing is left of the hour.
-        (2000, 1, status(Code::OverLimit, "steady", 0, 3598)),
-        (2000, 2, status(Code::OverLimit, "steady", 0, 3598)),
+        // What one limit refuses is counted by none.
+        (1500, 2, status(Code::OverLimit, "spike", 1, 1)),
+        (1500, 0, status(Code::Ok, "steady", 2, 3599)),
+        (2000, 1, status(Code::Ok, "steady", 1, 3598)),
+        (2000, 2, status(Code::OverLimit, "steady", 1, 3598)),
+        (2000, 1, status(Code::Ok, "spike", 0, 1)),
+        (3000, 1, status(Code::OverLimit, "steady", 0, 3597)),
     ] {
         assert_eq!(ask(&house, millis, hits, &[]), expected, "{hits} at {millis}");
     }
@@ -68,21 +72,68 @@ fn hits_count_once_and_by_the_limit_that_governs() {
     for (millis, hits) in [(0, 1), (0, 3), (5000, 1)] {
         ask(&house, millis, hits, &[]);
     }
-    // One is within and not near; one of three is near and two beyond; the last is within the second, and
-    // near in the hour.
-    assert_eq!(house.counts("k"), [5, 2, 2, 2, 0, 0]);
+    // One is within and not near; three are refused, all of them; the last is within the second and the hour.
+    assert_eq!(house.counts("k"), [5, 3, 0, 2, 0, 0]);
+    ask(&house, 7000, 1, &[]);
+    assert_eq!(house.counts("k"), [6, 3, 1, 3, 0, 0], "near in the hour");
 }
 
 #[test]
-fn a_refusal_by_one_consumes_from_none_where_policy_says_so() {
+fn a_refusal_by_one_consumes_from_none_whatever_the_policy() {
     let list = "rate_limit: [{unit: second, requests_per_unit: 2, algorithm: token_bucket, name: spike}, \
                 {unit: hour, requests_per_unit: 3, algorithm: sliding_log, name: steady}]";
-    for (stop, left) in [(true, 1), (false, 0)] {
+    for stop in [true, false] {
         let house = house(list, |policy| policy.stop_when_over = stop);
         assert_eq!(ask(&house, 0, 2, &[]), status(Code::Ok, "spike", 0, 1));
         assert_eq!(ask(&house, 100, 1, &[]), status(Code::OverLimit, "spike", 0, 1));
-        assert_eq!(ask(&house, 1100, 0, &[]), status(Code::Ok, "steady", left, 3599));
+        assert_eq!(ask(&house, 1100, 0, &[]), status(Code::Ok, "steady", 1, 3599));
     }
+}
+
+/// Thirty a second and seventy a minute, and a client that keeps trying: all seventy pass.
+#[test]
+fn a_client_that_keeps_trying_gets_what_the_longer_limit_gives() {
+    for (lost, flag) in [(None, ""), (Some(FailureReason::Timeout), ""), (None, "shadow_mode: true\n  ")] {
+        let list =
+            "rate_limit: [{unit: second, requests_per_unit: 30}, {unit: minute, requests_per_unit: 70}]";
+        let house = house(&format!("{flag}{list}"), |own| own.on_store_failure = OnStoreFailure::Local);
+        house.store.set_lost(lost);
+        let mut passed = [0; 6];
+        for millis in (0..6000).step_by(10) {
+            let refused = house.counts("k")[1];
+            ask(&house, millis, 1, &[]);
+            passed[usize::try_from(millis / 1000).unwrap()] += 1 - (house.counts("k")[1] - refused);
+        }
+        assert_eq!(passed, [30, 30, 10, 0, 0, 0], "{lost:?} {flag}");
+    }
+}
+
+#[test]
+fn a_refused_descriptor_of_one_limit_counts_beside_a_rule_of_several() {
+    let house = house(WINDOWS, |_| ());
+    // Nothing of `k` is left this second: that takes nothing from the hour, and the other descriptor counts.
+    for (at, expected) in [(0, 8), (1, 7), (2, 6), (3, 5)] {
+        let answer = house.ask(&["k", "others"]).map(|answer| answer.code);
+        let code = if at < 2 { Code::Ok } else { Code::OverLimit };
+        assert_eq!(answer.unwrap(), code);
+        let mut look = request(&["others"]);
+        look.descriptors[0].hits_addend = Some(0);
+        let answer = finish(pin!(house.limiter.decide(&look, None))).unwrap();
+        assert_eq!(answer.statuses[0].limit_remaining, expected);
+    }
+    assert_eq!(ask(&house, 1000, 0, &[]), status(Code::Ok, "steady", 3, 3599));
+}
+
+#[test]
+fn hits_come_back_to_every_limit_of_a_rule() {
+    let house = house(WINDOWS, |_| ());
+    assert_eq!(ask(&house, 0, 2, &[]), status(Code::Ok, "spike", 0, 1));
+    assert_eq!(ask(&house, 0, 1, &[]), status(Code::OverLimit, "spike", 0, 1));
+    let mut back = request(&["k"]);
+    (back.descriptors[0].hits_addend, back.descriptors[0].is_negative_hits) = (Some(2), true);
+    assert_eq!(told(&finish(pin!(house.limiter.decide(&back, None))).unwrap())[0].2, 2);
+    assert_eq!(ask(&house, 0, 2, &[]), status(Code::Ok, "spike", 0, 1));
+    assert_eq!(ask(&house, 1000, 0, &[]), status(Code::Ok, "steady", 3, 3599));
 }
 
 #[test]
@@ -146,13 +197,25 @@ fn house_of_one_name() -> House {
 }
 
 #[test]
-fn what_is_known_to_refuse_is_told_beside_what_is_asked() {
+fn a_rule_of_which_one_limit_is_known_to_refuse_is_not_asked() {
     let house = house(WINDOWS, |_| ());
-    ask(&house, 0, 3, &[]);
-    assert_eq!(house.counts("k"), [3, 1, 1, 0, 0, 0]);
-    // The second is known to be over, the hour is asked, and admits as much as it has.
-    assert_eq!(ask(&house, 500, 1, &[]), status(Code::OverLimit, "spike", 0, 1));
-    assert_eq!(house.counts("k"), [4, 2, 1, 0, 1, 0]);
+    ask(&house, 0, 2, &[]);
+    ask(&house, 0, 2, &[]);
+    assert_eq!(house.counts("k"), [4, 2, 1, 2, 0, 0]);
+    // The second is known to refuse two, and the store, which knows of the hour, is lost.
+    house.store.set_lost(Some(FailureReason::Timeout));
+    assert_eq!(ask(&house, 500, 2, &[]), status(Code::OverLimit, "spike", 0, 1));
+    assert_eq!(house.counts("k"), [6, 4, 1, 2, 2, 0]);
+    house.store.set_lost(None);
+    assert_eq!(ask(&house, 500, 1, &[]), status(Code::OverLimit, "spike", 0, 1), "fewer are asked");
+    assert_eq!(ask(&house, 1000, 0, &[]), status(Code::Ok, "steady", 3, 3599));
+}
+
+#[test]
+fn a_limit_that_others_replaced_counts_nothing_that_it_refuses() {
+    let house = house(WINDOWS, |_| ());
+    assert_eq!(ask(&house, 0, 6, &["other"]), status(Code::OverLimit, "steady", 5, 3600));
+    assert_eq!(ask(&house, 0, 4, &["other"]), status(Code::Ok, "steady", 1, 3600));
     assert_eq!(ask(&house, 1000, 0, &[]), status(Code::Ok, "steady", 1, 3599));
 }
 

@@ -44,6 +44,8 @@ fn pool(kind: StoreKind) -> PoolUsage {
         max_outstanding: 23,
         shed: [("overloaded", 24), ("late", 25)],
         errors: vec![("timeout", 17), ("connect", 18)],
+        denied: vec![("expire", 22)],
+        without_expiry: 23,
         operation_time: Distribution { buckets: vec![(0.001, 19)], count: 20, sum: 0.5 },
         batch_size: Distribution::default(),
     }
@@ -90,6 +92,9 @@ fn each_redis_has_its_own_names_of_the_go_service_and_its_own_label() {
         assert_eq!(ours, [13.0, 14.0, 15.0, 16.0].map(Some), "{pool}");
         let errors = value("tollgate_redis_errors_total", &[("pool", pool), ("kind", "connect")]);
         assert_eq!(errors, Some(18.0), "{pool}");
+        let denied = value("tollgate_redis_command_denied_total", &[("pool", pool), ("command", "expire")]);
+        let without = value("tollgate_redis_keys_without_expiry_total", &[("pool", pool)]);
+        assert_eq!([denied, without], [22.0, 23.0].map(Some), "{pool}");
         let bucket = |bound| {
             let labels = [("pool", pool), ("le", bound)];
             value("tollgate_redis_operation_seconds_bucket", &labels)

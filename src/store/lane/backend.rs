@@ -59,6 +59,9 @@ pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
         replies: Vec<Reply<Self>>,
     ) -> Result<(), Failure>;
 
+    /// A connection is ready, and its first pipeline is not sent yet.
+    fn connected(&self, _lane: &Lane<Self>) {}
+
     /// The error of a reply, if it is one.
     fn error(reply: Reply<Self>) -> Option<(Kind, String)>;
 

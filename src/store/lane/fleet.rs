@@ -117,6 +117,11 @@ impl<B: Backend, O: Default> Fleet<B, O> {
         lanes.get(SEAT.get() % lanes.len().max(1)).cloned()
     }
 
+    /// Every lane to every server.
+    pub(in crate::store) fn each_lane(&self, each: impl FnMut(&Arc<Lane<B>>)) {
+        self.known.load().servers.iter().flat_map(|server| &server.lanes).for_each(each);
+    }
+
     /// True when every server can be asked.
     pub(in crate::store) fn is_reachable(&self) -> bool {
         let known = self.known.load();

@@ -243,7 +243,8 @@ impl<B: Backend> Lane<B> {
         self.failure(Kind::Timeout, format_args!("no answer within {timeout:?} ({})", B::TIMEOUT))
     }
 
-    fn failure(&self, kind: Kind, what: fmt::Arguments<'_>) -> Failure {
+    /// A failure of the server.
+    pub(super) fn failure(&self, kind: Kind, what: impl fmt::Display) -> Failure {
         Failure::new(kind, self.told(what))
     }
 

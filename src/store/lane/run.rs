@@ -129,6 +129,7 @@ impl<B: Backend> Lane<B> {
             }
             pace.reset();
             self.lock().connected = true;
+            self.shared.backend.connected(self);
             let mut flight = Flight::new(self.shared.bounds.timeout);
             let left = self.pump(&mut line, &mut flight).await;
             {

@@ -13,7 +13,10 @@ use crate::{
     algorithm::Hits,
     clock::Time,
     rules::Limit,
-    store::{Applied, Batch, Check, Counting, FailureReason, Outcome, StoreError, looking, random},
+    store::{
+        Applied, Batch, Check, Counting, FailureReason, Member, Outcome, StoreError, batch::NextHits,
+        looking, random,
+    },
 };
 
 /// The longest time that memcached takes for seconds from now: 30 days. A larger number is a date.
@@ -35,25 +38,64 @@ struct Group<'b> {
 }
 
 impl MemcachedStore {
-    /// Counts every check for itself.
+    /// Counts every check, and of a group all or nothing.
     pub(super) fn count<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
         let look = batch.counting == Counting::Look;
-        let hits = move |_: usize, check: &Check<'_>| if look { looking(check.hits) } else { check.hits };
+        if batch.has_groups() && !look {
+            return Applied::Later(Box::pin(self.count_groups(batch, now)));
+        }
+        let hits = |_: usize, check: &Check<'_>| Some(if look { looking(check.hits) } else { check.hits });
         match self.ask(batch, now, hits) {
             Ok(asked) => Applied::Later(Box::pin(self.hear(batch, asked))),
             Err(error) => Applied::Now(Err(error)),
         }
     }
 
+    /// Counts every check that is alone, and looks at those of groups; then counts the groups that fit.
+    async fn count_groups(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
+        let is_looked_at = |check: &Check<'_>| check.member != Member::Alone && check.takes();
+        let looked: SmallVec<[bool; 8]> = batch.checks().iter().map(is_looked_at).collect();
+        let hits =
+            |_: usize, check: &Check<'_>| Some(if is_looked_at(check) { Hits::Take(0) } else { check.hits });
+        let asked = self.ask(batch, now, hits)?;
+        self.hear(batch, asked).await?;
+        let hits = batch.hits_that_fit(|place| looked[place]);
+        self.count_what_fits(batch, now, hits).await
+    }
+
     /// Counts every check unless one would be over its limit; then only those that would be.
     ///
     /// memcached has no step that does both, so the counters are read first and changed then: a request that
-    /// comes between finds the room that this one found.
+    /// comes between finds the room that this one found. A group gives back its hits when that has happened.
     pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
-        let asked = self.ask(batch, now, |_, _| Hits::Take(0))?;
+        let asked = self.ask(batch, now, |_, _| Some(Hits::Take(0)))?;
         self.hear(batch, asked).await?;
-        let asked = self.ask(batch, now, batch.hits_after_look())?;
-        self.hear(batch, asked).await
+        let hits = batch.hits_after_look();
+        self.count_what_fits(batch, now, hits).await
+    }
+
+    /// Counts these hits, and gives back those of a group that has gone over a limit meanwhile: its counters
+    /// never admit more than their limits, and keep nothing of what was refused.
+    async fn count_what_fits(
+        &self,
+        batch: &mut Batch<'_>,
+        now: Time,
+        hits: NextHits,
+    ) -> Result<(), StoreError> {
+        if hits.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let asked = self.ask(batch, now, |place, _| hits[place])?;
+        self.hear(batch, asked).await?;
+        let back = batch.hits_to_give_back(&hits);
+        if back.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
+        let asked = self.ask(batch, now, |place, _| back[place])?;
+        self.hear(batch, asked).await?;
+        batch.refuse_given_back(&back, &over);
+        Ok(())
     }
 
     /// Asks each lane for the checks whose keys it owns, all at once.
@@ -61,10 +103,13 @@ impl MemcachedStore {
         &self,
         batch: &Batch<'_>,
         now: Time,
-        hits: impl Fn(usize, &Check<'_>) -> Hits,
+        hits: impl Fn(usize, &Check<'_>) -> Option<Hits>,
     ) -> Result<SmallVec<[Asked; 1]>, StoreError> {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
         for (place, check) in batch.checks().iter().enumerate() {
+            if hits(place, check).is_none() {
+                continue;
+            }
             refuse_what_is_not_countable(check.limit)?;
             let name = name(batch.key(check));
             let lane = self.servers.lane(&name)?;
@@ -76,8 +121,10 @@ impl MemcachedStore {
         let asked = groups.into_iter().map(|Group { lane, checks }| {
             let answer = lane.ask(checks.len(), batch.until, |bundle| {
                 for (place, name) in &checks {
-                    if let Some(check) = batch.checks().get(*place) {
-                        bundle.add(name, hits(*place, check), expiry(check.limit, self.jitter, now));
+                    if let Some(check) = batch.checks().get(*place)
+                        && let Some(hits) = hits(*place, check)
+                    {
+                        bundle.add(name, hits, expiry(check.limit, self.jitter, now));
                     }
                 }
             })?;

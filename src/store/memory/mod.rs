@@ -6,11 +6,14 @@ mod logs;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use smallvec::SmallVec;
 
-use super::{Applied, Batch, Check, Counting, Outcome, Store, StoreUsage, looking};
+use super::{Applied, Batch, Check, Counting, Member, Outcome, Store, StoreUsage, looking};
 use crate::{
     algorithm::{Algorithm, FixedWindow, Hits, SlidingLog, State, Verdict, fixed_window},
     clock::Time,
@@ -41,25 +44,93 @@ impl MemoryStore {
 
     /// Looks at every counter and then counts, in one step that no other request can come between.
     fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) {
-        let keys: SmallVec<[Key; 8]> =
-            batch.checks().iter().map(|check| self.states.key(batch.full_key(check))).collect();
-        let logs = batch.checks().iter().zip(&keys).filter(|(check, _)| keeps_a_log(check));
-        let mut held = Held {
-            states: self.states.lock(keys.iter().copied()),
-            logs: self.logs.lock(logs.map(|(_, key)| *key)),
-        };
-        let mut count_each = |batch: &mut Batch<'_>, hits: &dyn Fn(usize, &Check<'_>) -> Hits| {
-            let mut each = keys.iter().enumerate();
-            batch.answer(|_, check| match each.next() {
-                Some((place, key)) => count(&mut held, *key, check, hits(place, check), now),
-                None => check.outcome,
-            });
-        };
-        count_each(batch, &|_, _| Hits::Take(0));
+        let places = 0..batch.checks().len();
+        let keys = self.keys(batch, places.clone());
+        let mut held = self.hold(batch, places.clone(), &keys);
+        for (place, key) in places.zip(&keys) {
+            held.count(batch, place, *key, Some(Hits::Take(0)), now);
+        }
+        let any_over = batch.checks().iter().any(|check| check.would_be_over(check.outcome));
         let hits = batch.hits_after_look();
-        count_each(batch, &hits);
+        let mut next = 0;
+        while let Some(group) = batch.group_at(next) {
+            next = group.end;
+            let (first, keys) = (group.start, &keys[group.clone()]);
+            if batch.checks()[first].member == Member::Alone {
+                held.count(batch, first, keys[0], hits[first], now);
+            } else {
+                held.count_group(batch, group, keys, any_over, now);
+            }
+        }
         drop(held);
         self.logs.make_room(&keys);
+    }
+
+    /// Counts each group in one step, and every other check by itself.
+    fn count_groups(&self, batch: &mut Batch<'_>, now: Time) {
+        let mut next = 0;
+        while let Some(group) = batch.group_at(next) {
+            next = group.end;
+            let keys = self.keys(batch, group.clone());
+            let mut held = self.hold(batch, group.clone(), &keys);
+            if batch.checks()[group.start].member == Member::Alone {
+                let hits = batch.checks()[group.start].hits;
+                held.count(batch, group.start, keys[0], Some(hits), now);
+            } else {
+                held.count_group(batch, group, &keys, false, now);
+            }
+            drop(held);
+            self.logs.make_room(&keys);
+        }
+    }
+
+    fn keys(&self, batch: &Batch<'_>, places: Range<usize>) -> SmallVec<[Key; 8]> {
+        batch.checks()[places].iter().map(|check| self.states.key(batch.full_key(check))).collect()
+    }
+
+    /// Holds all that the checks at these places keep.
+    fn hold(&self, batch: &Batch<'_>, places: Range<usize>, keys: &[Key]) -> Held<'_> {
+        let logs = batch.checks()[places].iter().zip(keys).filter(|(check, _)| keeps_a_log(check));
+        Held {
+            states: self.states.lock(keys.iter().copied()),
+            logs: self.logs.lock(logs.map(|(_, key)| *key)),
+        }
+    }
+}
+
+impl Held<'_> {
+    /// Counts these hits, and sets the outcome.
+    fn count(&mut self, batch: &mut Batch<'_>, place: usize, key: Key, hits: Option<Hits>, now: Time) {
+        let (Some(check), Some(hits)) = (batch.checks().get(place), hits) else { return };
+        let outcome = count(self, key, check, hits, now);
+        batch.set(place, outcome);
+    }
+
+    /// Counts the hits of a group if every limit admits them, and the request is not refused elsewhere.
+    fn count_group(
+        &mut self,
+        batch: &mut Batch<'_>,
+        group: Range<usize>,
+        keys: &[Key],
+        is_refused: bool,
+        now: Time,
+    ) {
+        for (place, key) in group.clone().zip(keys) {
+            self.count(batch, place, *key, Some(Hits::Take(0)), now);
+        }
+        let is_over = |check: &Check<'_>| check.takes() && check.would_be_over(check.outcome);
+        let is_refused = is_refused || batch.checks()[group.clone()].iter().any(is_over);
+        for (place, key) in group.zip(keys) {
+            let check = &batch.checks()[place];
+            match check.outcome {
+                _ if is_refused && check.takes() && !is_over(check) => {}
+                Outcome::Counted(count) if is_refused && check.takes() => {
+                    batch.set(place, Outcome::Refused(count));
+                }
+                // Refused hits are not counted by any other algorithm.
+                _ => self.count(batch, place, *key, Some(check.hits), now),
+            }
+        }
     }
 }
 
@@ -141,6 +212,7 @@ impl Store for MemoryStore {
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
         let mut store = self;
         match batch.counting {
+            Counting::Always if batch.has_groups() => self.count_groups(batch, now),
             Counting::Always => {
                 batch.answer(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
             }

@@ -43,8 +43,33 @@ fn ask(
         batch.keys().push_str(&key(name, limit, now));
         batch.push(start, limit, *hits);
     }
-    let Applied::Now(Ok(())) = store.apply(&mut batch, now) else { panic!("it answers at once") };
+    apply(store, &mut batch, now)
+}
+
+fn apply(store: &MemoryStore, batch: &mut Batch<'_>, now: Time) -> Vec<(Outcome, bool)> {
+    let Applied::Now(Ok(())) = store.apply(batch, now) else { panic!("it answers at once") };
     batch.checks().iter().map(|check| (check.outcome, check.is_over())).collect()
+}
+
+/// Asks for all of these in one batch, each list of them a group.
+fn ask_groups(
+    store: &MemoryStore,
+    counting: Counting,
+    groups: &[Vec<(&str, &Limit, Hits)>],
+    now: Time,
+) -> Vec<(Outcome, bool)> {
+    let mut batch = Batch::with_space(String::new());
+    batch.counting = counting;
+    for group in groups {
+        let first = batch.checks().len();
+        for (name, limit, hits) in group {
+            let start = batch.keys().len();
+            batch.keys().push_str(&key(name, limit, now));
+            batch.push(start, limit, *hits);
+        }
+        batch.group(first);
+    }
+    apply(store, &mut batch, now)
 }
 
 /// States by key, in maps that nothing ever leaves.
@@ -83,6 +108,49 @@ impl Model {
             }
         };
         !admitted
+    }
+
+    /// What is kept, as a look finds it, or as the refusal of hits that do not fit.
+    fn refuse(&mut self, key: String, limit: &Limit, hits: Hits, is_over: bool, now: Time) -> Outcome {
+        let hits = if is_over { hits } else { Hits::Take(0) };
+        match limit.algorithm {
+            Algorithm::FixedWindow(_) => {
+                let count = self.states.get(&key).copied().unwrap_or_default().number;
+                if is_over { Outcome::Refused(count) } else { Outcome::Counted(count) }
+            }
+            _ => self.ask(key, limit, hits, now),
+        }
+    }
+
+    /// As many groups, each all or nothing, by the rule of `counting`.
+    fn ask_groups(
+        &mut self,
+        counting: Counting,
+        groups: &[Vec<(&str, &Limit, Hits)>],
+        now: Time,
+    ) -> Vec<Outcome> {
+        let is_over = |model: &Self, (name, limit, hits): &(&str, &Limit, Hits)| {
+            matches!(hits, Hits::Take(_)) && model.is_over(&key(name, limit, now), limit, *hits, now)
+        };
+        let stops = counting == Counting::StopWhenOver
+            && groups
+                .iter()
+                .flatten()
+                .any(|(name, limit, hits)| self.is_over(&key(name, limit, now), limit, *hits, now));
+        let mut outcomes = Vec::new();
+        for group in groups {
+            let over: Vec<bool> = group.iter().map(|check| is_over(self, check)).collect();
+            let refused = stops || over.contains(&true);
+            for ((name, limit, hits), over) in group.iter().zip(over) {
+                let key = key(name, limit, now);
+                outcomes.push(match hits {
+                    Hits::Take(_) if counting == Counting::Look => self.ask(key, limit, Hits::Take(0), now),
+                    Hits::Take(_) if refused => self.refuse(key, limit, *hits, over, now),
+                    hits => self.ask(key, limit, *hits, now),
+                });
+            }
+        }
+        outcomes
     }
 
     fn ask_all(&mut self, counting: Counting, checks: &[(&str, &Limit, Hits)], now: Time) -> Vec<Outcome> {
@@ -161,6 +229,71 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_group_counts_all_or_nothing(
+        limits in limits(),
+        steps in prop::collection::vec(
+            (
+                prop::collection::vec((0..3_usize, hits()), 1..4),
+                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::Look]),
+                prop_oneof![0..3_u64, 0..3_000_000_u64, 0..100_000_000_u64],
+            ),
+            1..60,
+        ),
+    ) {
+        let (store, mut model) = (MemoryStore::new(100_000), Model::default());
+        let mut now = 1_795_276_800_123_457;
+        for (asked, counting, pause) in steps {
+            now += pause;
+            let at = Time::from_micros(now);
+            let group = |(name, hits): &(usize, Hits)| {
+                limits.iter().map(|limit| (["a", "b", "c"][*name], limit, *hits)).collect()
+            };
+            let groups: Vec<Vec<(&str, &Limit, Hits)>> = asked.iter().map(group).collect();
+            let outcomes: Vec<Outcome> =
+                ask_groups(&store, counting, &groups, at).into_iter().map(|(outcome, _)| outcome).collect();
+            prop_assert_eq!(outcomes, model.ask_groups(counting, &groups, at));
+        }
+    }
+}
+
+/// Of the hits that were admitted each limit of a group has counted all, and of the others none.
+#[test]
+fn many_threads_count_in_all_limits_of_a_group_or_in_none() {
+    for kind in Kind::ALL {
+        let store = MemoryStore::new(1000);
+        let (large, small) = (limit(kind, 5000, Unit::Hour, 5000), limit(kind, 3000, Unit::Day, 3000));
+        let admitted = AtomicU64::new(0);
+        thread::scope(|threads| {
+            for hits in [1, 3, 7, 20] {
+                let (store, large, small, admitted) = (&store, &large, &small, &admitted);
+                threads.spawn(move || {
+                    for _ in 0..1500 {
+                        let group = vec![("k", large, Hits::Take(hits)), ("k", small, Hits::Take(hits))];
+                        let outcomes = ask_groups(store, Counting::Always, &[group], NOON);
+                        if outcomes.iter().all(|(_, over)| !over) {
+                            admitted.fetch_add(hits, Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        // The last ones that fit were single hits.
+        assert_eq!(admitted.load(Relaxed), 3000, "{kind:?}");
+        let looks = [("k", &large, Hits::Take(0)), ("k", &small, Hits::Take(0))];
+        let left = ask(&store, Counting::Look, &looks, NOON).into_iter().map(|(outcome, _)| match outcome {
+            Outcome::Counted(count) => 3000_i64 - i64::try_from(count).unwrap(),
+            Outcome::Judged(verdict) => verdict.remaining.into(),
+            Outcome::Refused(_) => panic!("it looks"),
+        });
+        let expected = if kind == Kind::FixedWindow { [0, 0] } else { [2000, 0] };
+        assert_eq!(left.collect::<Vec<_>>(), expected, "{kind:?}");
+    }
+}
+
 const NOON: Time = Time::from_seconds(1_795_262_400);
 
 #[test]
@@ -184,7 +317,7 @@ fn many_threads_are_admitted_exactly_as_many_as_the_limit_says() {
             });
             assert_eq!(admitted.load(Relaxed), 3000, "{kind:?} {counting:?}");
             let left = match ask(&store, Counting::Look, &[("k", &large, Hits::Take(0))], NOON)[0].0 {
-                Outcome::Counted(count) => 5000_u64.saturating_sub(count),
+                Outcome::Counted(count) | Outcome::Refused(count) => 5000_u64.saturating_sub(count),
                 Outcome::Judged(verdict) => verdict.remaining.into(),
             };
             let expected = if counting == Counting::Always { 0 } else { 2000 };

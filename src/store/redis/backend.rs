@@ -1,17 +1,22 @@
 //! How lanes ask a Redis: what is said to it, and what they learn from its answers.
 
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+
 use super::{
-    bundle::{Bundle, Shown},
+    bundle::{Bundle, Expire, Expiry, Shown},
     failure::{Failure, Kind},
+    permissions::{self, Needs},
     resp::{Line, Reply, Resp},
     seen::Seen,
     topology::Topology,
     wire::Dialer,
 };
 use crate::{
-    clock::{Clock, SystemClock},
+    clock::{Clock, SystemClock, Time},
+    rules::Limit,
     settings::ServerAddress,
     store::lane::{self, Backend},
+    table::Key,
 };
 
 /// What all lanes to the servers of a Redis share.
@@ -21,6 +26,12 @@ pub(super) struct RedisBackend {
     pub(super) seen: Seen,
     /// A server that says it is a replica is not asked.
     pub(super) only_masters: bool,
+    /// Who we are to it; none is `default`.
+    pub(super) user: Option<String>,
+    /// The bits of what the rules in force need.
+    pub(super) needs: AtomicU8,
+    /// The user may not run scripts: an expiry is set without a look at the one that is there.
+    pub(super) cannot_extend: AtomicBool,
 }
 
 /// A connection to one server, and what waits for it.
@@ -69,6 +80,13 @@ impl Backend for RedisBackend {
         self.learn(lane, bundle.deal(replies, |kind, error| lane.answered_with(kind, error)))
     }
 
+    fn connected(&self, lane: &Lane) {
+        // Permissions may have changed meanwhile.
+        self.cannot_extend.store(false, Relaxed);
+        let needs = Needs::from_bits(self.needs.load(Relaxed));
+        lane.send_along(|first| first.check(needs));
+    }
+
     fn error(reply: Reply) -> Option<(Kind, String)> {
         match reply {
             Reply::Error(error) => Some((Kind::of_answer(&error), error)),
@@ -90,6 +108,15 @@ impl Backend for RedisBackend {
 }
 
 impl RedisBackend {
+    /// How long a counter lives, and whether the server has to set that.
+    pub(super) fn expiry(&self, id: Key, limit: &Limit, now: Time) -> Expiry {
+        let expiry = self.seen.expiry(id, limit, now);
+        match expiry.set {
+            Expire::Extend if self.cannot_extend.load(Relaxed) => Expiry { set: Expire::Set, ..expiry },
+            _ => expiry,
+        }
+    }
+
     /// Takes to heart what the answers have shown.
     fn learn(&self, lane: &Lane, shown: Shown) -> Result<(), Failure> {
         let now = SystemClock.now();
@@ -101,15 +128,21 @@ impl RedisBackend {
             self.seen.forget_all();
             lane.send_along(|next| {
                 for (key, seconds) in &shown.immortal {
-                    next.expire(key, *seconds);
+                    next.expire(key, *seconds, Expire::Set);
                 }
             });
+        }
+        self.learn_of_expiries(lane, &shown.not_expiring);
+        shown.denied.iter().chain(&shown.missing).for_each(|command| lane.meters().denied(command));
+        if !shown.missing.is_empty() {
+            let user = self.user.as_deref().unwrap_or("default");
+            lane.meters().failed(&lane.failure(Kind::Denied, permissions::denial(user, &shown.missing)));
         }
         let mut left = Ok(());
         for failure in shown.failures {
             match failure.kind {
                 Kind::Moved | Kind::ClusterDown => self.topology.doubt(),
-                Kind::ReadOnly | Kind::Loading | Kind::Auth => left = Err((*failure).clone()),
+                Kind::ReadOnly | Kind::Loading | Kind::Auth | Kind::Garbage => left = Err((*failure).clone()),
                 _ => {}
             }
             match failure.kind {
@@ -119,5 +152,19 @@ impl RedisBackend {
             }
         }
         left
+    }
+
+    /// Keys that were counted have got no expiry: where a script was denied an ordinary command may do.
+    fn learn_of_expiries(&self, lane: &Lane, not_expiring: &[(Box<str>, u32, bool)]) {
+        let (again, lost): (Vec<_>, Vec<_>) = not_expiring.iter().partition(|(.., again)| *again);
+        lane.meters().without_expiry(lost.len());
+        if !again.is_empty() {
+            self.cannot_extend.store(true, Relaxed);
+            lane.send_along(|next| {
+                for (key, seconds, _) in again {
+                    next.expire(key, *seconds, Expire::Set);
+                }
+            });
+        }
     }
 }

@@ -1,12 +1,19 @@
 //! What the errors that a Redis answers mean, and what to do about them.
 
+use super::permissions;
 pub(super) use crate::store::failure::{Failure, Kind};
+
+/// Begins what is said of an answer that is none to what was asked.
+pub(super) const UNEXPECTED: &str = "unexpected-answer";
 
 impl Kind {
     /// What to do about an error of this kind, where that helps.
     pub(super) const fn hint(self) -> &'static str {
         match self {
             Self::Auth => "; look at REDIS_AUTH",
+            Self::Denied => "; its user may not run that, or not with these keys: see ACL SETUSER",
+            Self::WritesDisabled => "; it takes no writes until that is mended: its own log may tell more",
+            Self::Busy => "; a script of somebody's runs there for too long: see SCRIPT KILL",
             Self::Loading => "; it reads its data and is asked again when it has",
             Self::ReadOnly => "; a replica took its place, or it is one: name the master, or its sentinels",
             Self::OutOfMemory => "; give it more memory (maxmemory), or a policy that evicts",
@@ -23,13 +30,18 @@ impl Kind {
         // What went wrong within a script is told behind where, by servers before Redis 7.
         let inner = error.strip_prefix("ERR Error running script").and_then(|told| told.rsplit_once(": -"));
         let error = inner.map_or(error, |(_, inner)| inner);
-        match error.split(' ').next().unwrap_or_default() {
+        match error.split([' ', ':']).next().unwrap_or_default() {
             "LOADING" | "MASTERDOWN" => Self::Loading,
             "READONLY" => Self::ReadOnly,
             "OOM" => Self::OutOfMemory,
             "MOVED" | "ASK" => Self::Moved,
             "CLUSTERDOWN" | "TRYAGAIN" => Self::ClusterDown,
-            "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::Auth,
+            "NOAUTH" | "WRONGPASS" => Self::Auth,
+            "NOPERM" => Self::Denied,
+            "MISCONF" | "NOREPLICAS" => Self::WritesDisabled,
+            "BUSY" => Self::Busy,
+            UNEXPECTED => Self::Garbage,
+            _ if permissions::is_denied(error) => Self::Denied,
             "WRONGTYPE" => Self::NotANumber,
             _ if error.contains("not an integer") => Self::NotANumber,
             _ => Self::Other,
@@ -54,7 +66,25 @@ mod tests {
                 "ERR Error running script (call to f_a1): @user_script:9: @user_script: 9: -READONLY You can't write.",
                 Kind::ReadOnly,
             ),
-            ("ERR unknown command", Kind::Other),
+            ("ERR unknown command 'INCRBY', with args beginning with: 'a'", Kind::Denied),
+            ("NOPERM this user has no permissions to run the 'expire' command", Kind::Denied),
+            ("NOPERM this user has no permissions to access one of the keys used as arguments", Kind::Denied),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: 30f, on @user_script:1.",
+                Kind::Denied,
+            ),
+            ("NOAUTH Authentication required.", Kind::Auth),
+            (
+                "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist on disk.",
+                Kind::WritesDisabled,
+            ),
+            ("NOREPLICAS Not enough good replicas to write.", Kind::WritesDisabled),
+            (
+                "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+                Kind::Busy,
+            ),
+            ("unexpected-answer: a list came where a number was to come", Kind::Garbage),
+            ("ERR syntax error", Kind::Other),
             ("", Kind::Other),
         ] {
             assert_eq!(Kind::of_answer(error), kind, "{error}");

@@ -2,7 +2,7 @@
 //!
 //! Reading order: a request's checks are `route`d, each to a lane of the `pool` that owns its `name`; a
 //! lane is one connection and what waits for it, and makes a `bundle` of it: one pipeline. `backend` is what a
-//! lane has to know of Redis. `script` holds what runs on the server, `seen` knows which keys expire,
+//! lane has to know of Redis. `permissions` checks what the user may do, `script` holds what runs on the server, `seen` knows which keys expire,
 //! `topology` knows whom to ask. `wire` greets a server, `resp` is its language, `failure` is for when it goes
 //! wrong.
 
@@ -10,6 +10,7 @@ mod backend;
 mod bundle;
 mod failure;
 mod name;
+mod permissions;
 mod pool;
 mod resp;
 mod route;
@@ -24,8 +25,10 @@ use std::sync::Arc;
 use super::{Applied, Batch, Counting, PoolUsage, Store, lane::Seats, random};
 use crate::{
     clock::Time,
+    rules::{Limit, Limits, RuleSet, Unit},
     settings::redis::{Redis, RedisPool},
 };
+use permissions::Needs;
 use pool::Pool;
 
 /// Redis as a store.
@@ -37,12 +40,13 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// A store that so many threads will attend. Keys live up to `jitter` seconds longer than needed.
+    /// A store that so many threads will attend, of keys that begin with this prefix. Keys live up to `jitter` seconds longer than needed.
     ///
     /// # Errors
     /// All that is wrong with the files that the settings name.
-    pub fn new(settings: &Redis, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
-        let pool = |pool: &RedisPool| Pool::new(pool, settings.startup, jitter, threads).map(Arc::new);
+    pub fn new(settings: &Redis, key_prefix: &str, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
+        let pool =
+            |pool: &RedisPool| Pool::new(pool, settings.startup, key_prefix, jitter, threads).map(Arc::new);
         let main = pool(&settings.main);
         let per_second = settings.per_second.as_ref().map(pool).transpose();
         match (main, per_second) {
@@ -68,6 +72,17 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
+    fn rules_changed(&self, rules: &RuleSet) {
+        let apart = self.per_second.as_ref();
+        let is_apart = |limits: &Limits, limit: &Limit| {
+            !limits.are_several() && limit.unit == Unit::Second && apart.is_some()
+        };
+        self.main.need(Needs::of(rules, |limits, limit| !is_apart(limits, limit)));
+        if let Some(apart) = apart {
+            apart.need(Needs::of(rules, is_apart));
+        }
+    }
+
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
         match batch.counting {
             Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),

@@ -1,18 +1,71 @@
 //! Under which name a counter is kept: its key, as in the Go service, so that its replicas and ours share it.
 //!
+//! The counters of a rule with several limits, which the Go service does not have, are changed in one step. All of
+//! their names but the end stands in braces, by which a Redis Cluster keeps them on one server. Callers choose values: a
+//! brace in one of them never decides the server, so braces within are escaped, and `%` is, so that no two keys have
+//! one name.
+//!
 //! Redis takes keys of up to 512 MB, and every command carries its key. A caller who chooses long values would
 //! make Redis and the network pay for them, so long keys go by their hash.
 
 use std::borrow::Cow;
 
-use crate::store::{Batch, Check, hashed::hashed};
+use crate::store::{Batch, Check, Member, hashed::hashed};
 
 /// No name is longer, in bytes.
 const LONGEST: usize = 512;
 
-/// The name of a check's counter.
-pub(super) fn name<'b>(batch: &'b Batch<'_>, check: &Check<'_>) -> Cow<'b, str> {
-    shortened(batch.key(check))
+/// How keys become names.
+pub(super) struct Names {
+    /// How many bytes of a key stand before the braces.
+    before: usize,
+}
+
+impl Names {
+    /// For keys that begin with this prefix (`CACHE_KEY_PREFIX`). It stands before the braces, unless those that it
+    /// holds itself enclose nothing: a cluster would then pass over ours.
+    pub(super) fn new(prefix: &str) -> Self {
+        let has_empty_tag = prefix.find('{').is_some_and(|open| prefix[open..].starts_with("{}"));
+        Self { before: if has_empty_tag { 0 } else { prefix.len() } }
+    }
+
+    /// The name of a check's counter.
+    pub(super) fn of<'b>(&self, batch: &'b Batch<'_>, check: &Check<'_>) -> Cow<'b, str> {
+        match check.member {
+            Member::Alone => shortened(batch.key(check)),
+            Member::First | Member::Next => Cow::Owned(self.of_member(batch.key(check))),
+        }
+    }
+
+    /// The name of a counter in a group. All of its keys are the same up to the last `_`, behind which stands nothing
+    /// that a caller has chosen.
+    fn of_member(&self, key: &str) -> String {
+        let end = key.rfind('_').map_or(0, |last| last + 1).max(self.before);
+        let (before, shared, rest) = (
+            key.get(..self.before).unwrap_or_default(),
+            key.get(self.before..end).unwrap_or_default(),
+            key.get(end..).unwrap_or_default(),
+        );
+        if key.len() > LONGEST {
+            return format!("{before}{{{}}}{}", hashed(shared), hashed(key));
+        }
+        let mut name = String::with_capacity(key.len() + 2);
+        name.push_str(before);
+        name.push('{');
+        for part in shared.split_inclusive(['{', '}', '%']) {
+            let escape = match part.as_bytes().last() {
+                Some(b'{') => "%7B",
+                Some(b'}') => "%7D",
+                Some(b'%') => "%25",
+                _ => "",
+            };
+            let plain = part.len() - usize::from(!escape.is_empty());
+            name.extend([part.get(..plain).unwrap_or_default(), escape]);
+        }
+        name.push('}');
+        name.push_str(rest);
+        name
+    }
 }
 
 fn shortened(key: &str) -> Cow<'_, str> {
@@ -21,6 +74,8 @@ fn shortened(key: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -32,5 +87,51 @@ mod tests {
         let [one, other] = [513, 514].map(|length| shortened(&"x".repeat(length)).into_owned());
         assert!(one.starts_with("tollgate:") && one.len() == 73 && one != other, "{one} {other}");
         assert_eq!(shortened(&"\u{fc}".repeat(257)).len(), 73, "bytes are counted");
+    }
+
+    #[test]
+    fn all_of_a_members_name_but_prefix_and_end_stands_in_braces() {
+        for (prefix, key, expected) in [
+            ("", "d_k_v_120/60", "{d_k_v_}120/60"),
+            ("pre:", "pre:d_k_v_b/1000/60", "pre:{d_k_v_}b/1000/60"),
+            ("", "d_k_{x}50%_sw/60", "{d_k_%7Bx%7D50%25_}sw/60"),
+            ("{one}", "{one}d_k_{_0/60", "{one}{d_k_%7B_}0/60"),
+            ("a{}b", "a{}bd_k_v_0/60", "{a%7B%7Dbd_k_v_}0/60"),
+            ("", "d_k_v_120/60#0.1.1.1/60", "{d_k_v_}120/60#0.1.1.1/60"),
+        ] {
+            assert_eq!(Names::new(prefix).of_member(key), expected);
+        }
+        let names = Names::new("pre:");
+        let [one, other] =
+            ["0/60", "0/3600"].map(|end| names.of_member(&format!("pre:d_k_{}_{end}", "v".repeat(512))));
+        assert!(one.starts_with("pre:{tollgate:") && one.len() < 200 && one != other, "{one} {other}");
+        assert_eq!(tag(&one), tag(&other));
+    }
+
+    /// As Redis Cluster reads it.
+    fn tag(key: &str) -> Option<&str> {
+        let inner = &key[key.find('{')? + 1..];
+        inner.find('}').filter(|close| *close > 0).map(|close| &inner[..close])
+    }
+
+    proptest! {
+        #[test]
+        fn no_two_keys_have_one_name_and_none_chooses_its_server(
+            prefix in "[a{}_]{0,3}", one in "[ab{}%27BD_]{0,9}_", other in "[ab{}%27BD_]{0,9}_",
+        ) {
+            let name = |rest: &str, end| Names::new(&prefix).of_member(&format!("{prefix}{rest}{end}"));
+            prop_assert_eq!(name(&one, "1/1") == name(&other, "1/1"), one == other);
+            prop_assert!(name(&one, "1/1") != name(&one, "0/60"));
+            let tags = [&one, &other].map(|rest| {
+                let [first, second] = ["1/1", "0/60"].map(|end| tag(&name(rest, end)).map(str::to_owned));
+                assert!(first.is_some() && first == second, "a group has one: {first:?} {second:?}");
+                first
+            });
+            if let Some(of_prefix) = tag(&prefix) {
+                prop_assert!(tags.iter().all(|tag| tag.as_deref() == Some(of_prefix)));
+            } else {
+                prop_assert_eq!(tags[0] == tags[1], one == other);
+            }
+        }
     }
 }

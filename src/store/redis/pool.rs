@@ -1,9 +1,17 @@
 //! One Redis: its servers as they are known now, and the lanes to each.
 
-use std::sync::Arc;
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
+    },
+};
 
 use super::{
     backend::{Lane, RedisBackend},
+    name::Names,
+    permissions::Needs,
     seen::Seen,
     topology::{Servers, Topology},
     wire::Dialer,
@@ -12,7 +20,7 @@ use crate::{
     panics::{self, Boundary, Panicked},
     settings::redis::{RedisAddress, RedisPool, RedisServers, Startup},
     store::{
-        FailureReason, PoolUsage, StoreError, StoreKind,
+        Batch, Check, FailureReason, PoolUsage, StoreError, StoreKind,
         lane::{Bounds, Fleet, Shared},
         meters::Meters,
         pace::Pace,
@@ -23,6 +31,7 @@ use crate::{
 pub(super) struct Pool {
     pub(super) fleet: Fleet<RedisBackend, Arc<Servers>>,
     cluster: bool,
+    names: Names,
 }
 
 impl Pool {
@@ -33,6 +42,7 @@ impl Pool {
     pub(super) fn new(
         settings: &RedisPool,
         startup: Startup,
+        key_prefix: &str,
         jitter: u64,
         threads: usize,
     ) -> Result<Self, Vec<String>> {
@@ -42,6 +52,9 @@ impl Pool {
                 topology: Topology::new(settings)?,
                 seen: Seen::new(jitter),
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
+                user: settings.credentials.as_ref().and_then(|login| login.user.clone()),
+                needs: AtomicU8::new(Needs::COUNTERS.bits()),
+                cannot_extend: AtomicBool::new(false),
             },
             meters: Meters::default(),
             bounds: Bounds {
@@ -55,6 +68,7 @@ impl Pool {
             // One lane for each thread that asks, as far as connections are allowed.
             fleet: Fleet::new(shared, threads.min(settings.connections)),
             cluster: matches!(settings.servers, RedisServers::Cluster { .. }),
+            names: Names::new(key_prefix),
         };
         pool.follow();
         Ok(pool)
@@ -63,6 +77,28 @@ impl Pool {
     /// What its lanes know of it.
     pub(super) fn backend(&self) -> &RedisBackend {
         &self.fleet.shared.backend
+    }
+
+    /// The rules need these commands from now on: where some are new, every connection checks them.
+    pub(super) fn need(&self, needs: Needs) {
+        // Requests are stopped when over by a setting, which rules do not know.
+        let kept = |bits| Some(needs.bits() | bits & Needs::WHOLE_REQUESTS.bits());
+        self.need_by(needs, kept);
+    }
+
+    /// A request needs these commands.
+    pub(super) fn need_too(&self, needs: Needs) {
+        if !Needs::from_bits(self.backend().needs.load(Relaxed)).include(needs) {
+            self.need_by(needs, |bits| Some(bits | needs.bits()));
+        }
+    }
+
+    fn need_by(&self, needs: Needs, change: impl FnMut(u8) -> Option<u8>) {
+        let before = self.backend().needs.fetch_update(Relaxed, Relaxed, change);
+        if before.is_ok_and(|before| !Needs::from_bits(before).include(needs)) {
+            // Who connects later checks then.
+            self.fleet.each_lane(|lane| drop(lane.ask(0, None, |bundle| bundle.check(needs))));
+        }
     }
 
     /// Follows the servers as they change. Called once, within a runtime.
@@ -104,6 +140,11 @@ impl Pool {
     /// The lane to a server that was named instead of another.
     pub(super) fn lane_to(&self, address: &RedisAddress) -> Option<Arc<Lane>> {
         self.fleet.lane(|known| known.owners.masters.iter().position(|master| master == address))
+    }
+
+    /// The name of a check's counter.
+    pub(super) fn name<'b>(&self, batch: &'b Batch<'_>, check: &Check<'_>) -> Cow<'b, str> {
+        self.names.of(batch, check)
     }
 
     /// True when keys of different slots cannot be counted in one step.

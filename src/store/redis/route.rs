@@ -1,6 +1,6 @@
 //! From a request's checks to the lanes that own their keys, and back to its outcomes.
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc};
 
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
@@ -9,7 +9,7 @@ use super::{
     RedisStore,
     backend::{Awaited, Lane},
     bundle::{self, Bundle, Guard, Guarded, Judge, Outcome},
-    name::name,
+    permissions::Needs,
     pool::Pool,
     topology::slots,
 };
@@ -18,7 +18,7 @@ use crate::{
     clock::Time,
     rules::Unit,
     settings::redis::RedisAddress,
-    store::{Applied, Batch, Check, Counting, FailureReason, StoreError, looking},
+    store::{Applied, Batch, Check, Counting, FailureReason, Member, StoreError, looking},
 };
 
 /// A check is sent on so many times before the servers are found to point at each other.
@@ -44,6 +44,16 @@ struct OneStep<'a> {
     lane: Arc<Lane>,
 }
 
+/// Whether the limits of a rule are asked in one step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum How {
+    AsGrouped,
+    EachAlone,
+}
+
+/// The hits of the check at a place; none where it is not asked.
+type HitsOf<'a> = dyn Fn(usize, &Check<'_>) -> Option<Hits> + Send + Sync + 'a;
+
 /// The places of checks within their batch.
 type Places = SmallVec<[usize; 4]>;
 
@@ -55,29 +65,28 @@ struct Moved {
 }
 
 impl RedisStore {
-    /// Counts every check for itself.
+    /// Counts every check, and of a group all or nothing.
     pub(super) fn count<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
         let look = batch.counting == Counting::Look;
-        let hits = move |_: usize, check: &Check<'_>| if look { looking(check.hits) } else { check.hits };
-        match self.ask(batch, now, hits) {
+        let how = if look { How::EachAlone } else { How::AsGrouped };
+        let hits =
+            move |_: usize, check: &Check<'_>| Some(if look { looking(check.hits) } else { check.hits });
+        match self.ask(batch, now, how, hits) {
             Ok(mut asked) => {
-                Applied::Later(Box::pin(async move { self.hear(batch, now, &mut asked, hits).await }))
+                Applied::Later(Box::pin(async move { self.hear(batch, now, &mut asked, how, hits).await }))
             }
             Err(error) => Applied::Now(Err(error)),
         }
     }
 
-    /// Counts every check unless one would be over its limit; then only those that would be.
+    /// Counts every check unless one would be over its limit; then only those that would be, and of a group none.
     ///
     /// Where one server can do so it is one step. Keys that are spread over slots or over two Redis are
     /// read first and counted then: a request that comes between finds the room that this one found.
     pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
         if let Some(OneStep { pool, lane }) = self.one_step(batch)? {
-            let guarded = batch.checks().iter().map(|check| Guarded {
-                key: name(batch, check),
-                by: guard(pool, check),
-                hits: check.hits,
-            });
+            pool.need_too(Needs::WHOLE_REQUESTS);
+            let guarded = (0..batch.checks().len()).map(|place| guarded(pool, batch, place, now));
             let answer =
                 lane.ask(batch.checks().len(), batch.until, |bundle| bundle.count_guarded(guarded))?;
             let asked = Asked { checks: (0..batch.checks().len()).collect(), answer, lane };
@@ -86,22 +95,56 @@ impl RedisStore {
                 return Ok(());
             }
         }
-        let look = |_, _: &Check<'_>| Hits::Take(0);
-        let mut asked = self.ask(batch, now, look)?;
-        self.hear(batch, now, &mut asked, look).await?;
+        self.ask_all(batch, now, How::EachAlone, |_, _| Some(Hits::Take(0))).await?;
         let hits = batch.hits_after_look();
-        let mut asked = self.ask(batch, now, &hits)?;
-        self.hear(batch, now, &mut asked, &hits).await
+        self.ask_all(batch, now, How::AsGrouped, |place, _| hits[place]).await
+    }
+
+    /// Counts groups whose slot is on its way from one server to another, by the places of their first checks:
+    /// until it has arrived neither server changes keys of which it has only some.
+    ///
+    /// The counters are read and then changed one by one, and hits are given back where others came between. So no
+    /// more is admitted than the limits say, and nothing is left of what was refused.
+    async fn count_split(
+        &self,
+        batch: &mut Batch<'_>,
+        now: Time,
+        firsts: &[usize],
+    ) -> Result<(), StoreError> {
+        let groups = || firsts.iter().filter_map(|first| batch.group_at(*first)).flatten();
+        let split: SmallVec<[usize; 8]> = groups().collect();
+        let how = How::EachAlone;
+        self.ask_all(batch, now, how, |place, check| split.contains(&place).then(|| looking(check.hits)))
+            .await?;
+        let hits = batch.hits_that_fit(|place| split.contains(&place));
+        self.ask_all(batch, now, how, |place, _| hits[place]).await?;
+        let back = batch.hits_to_give_back(&hits);
+        let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
+        self.ask_all(batch, now, how, |place, _| back[place]).await?;
+        batch.refuse_given_back(&back, &over);
+        Ok(())
+    }
+
+    /// Asks, and waits for the outcomes.
+    async fn ask_all(
+        &self,
+        batch: &mut Batch<'_>,
+        now: Time,
+        how: How,
+        hits: impl Fn(usize, &Check<'_>) -> Option<Hits> + Send + Sync,
+    ) -> Result<(), StoreError> {
+        let mut asked = self.ask(batch, now, how, &hits)?;
+        self.hear(batch, now, &mut asked, how, &hits).await
     }
 
     /// The lane that can count all checks in one step.
     fn one_step(&self, batch: &Batch<'_>) -> Result<Option<OneStep<'_>>, StoreError> {
         let Some(first) = batch.checks().first() else { return Ok(None) };
-        let (pool, key) = (self.pool(first), name(batch, first));
+        let (pool, key) = (self.pool(first), self.pool(first).name(batch, first));
         let together = |check: &Check<'_>| {
             Arc::ptr_eq(self.pool(check), pool)
                 && (!pool.is_cluster()
-                    || slots::slot(name(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
+                    || slots::slot(pool.name(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
         };
         if batch.checks().iter().all(together) {
             Ok(Some(OneStep { pool, lane: pool.lane(&key)? }))
@@ -110,9 +153,10 @@ impl RedisStore {
         }
     }
 
-    /// The Redis that holds a check's counter.
+    /// The Redis that holds a check's counter. Those of a group stay together, whatever their units.
     fn pool(&self, check: &Check<'_>) -> &Arc<Pool> {
-        self.per_second.as_ref().filter(|_| check.limit.unit == Unit::Second).unwrap_or(&self.main)
+        let is_apart = check.member == Member::Alone && check.limit.unit == Unit::Second;
+        self.per_second.as_ref().filter(|_| is_apart).unwrap_or(&self.main)
     }
 
     /// Asks each lane for the checks whose keys it owns, all at once.
@@ -120,13 +164,26 @@ impl RedisStore {
         &self,
         batch: &Batch<'_>,
         now: Time,
-        hits: impl Fn(usize, &Check<'_>) -> Hits,
+        how: How,
+        hits: impl Fn(usize, &Check<'_>) -> Option<Hits>,
     ) -> Result<SmallVec<[Asked; 1]>, StoreError> {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
+        let mut last = 0;
         for (place, check) in batch.checks().iter().enumerate() {
+            if hits(place, check).is_none() {
+                continue;
+            }
+            if how == How::AsGrouped && check.member == Member::Next {
+                // Its key is where the first one's is.
+                if let Some(group) = groups.get_mut(last) {
+                    group.checks.push(place);
+                }
+                continue;
+            }
             let pool = self.pool(check);
-            let lane = pool.lane(&name(batch, check))?;
-            match groups.iter_mut().find(|group| Arc::ptr_eq(&group.lane, &lane)) {
+            let lane = pool.lane(&pool.name(batch, check))?;
+            last = groups.iter().position(|group| Arc::ptr_eq(&group.lane, &lane)).unwrap_or(groups.len());
+            match groups.get_mut(last) {
                 Some(group) => group.checks.push(place),
                 None => groups.push(Group { pool, lane, checks: SmallVec::from_slice(&[place]) }),
             }
@@ -134,7 +191,9 @@ impl RedisStore {
         let asked = groups.into_iter().map(|Group { pool, lane, checks }| {
             let answer = lane.ask(checks.len(), batch.until, |bundle| {
                 for place in &checks {
-                    add(bundle, pool, batch, *place, &hits, now);
+                    if let Some(hits) = hits(*place, &batch.checks()[*place]) {
+                        add(bundle, pool, batch, *place, how, hits, now);
+                    }
                 }
             })?;
             Ok(Asked { checks, answer, lane })
@@ -150,44 +209,54 @@ impl RedisStore {
         batch: &mut Batch<'_>,
         now: Time,
         asked: &mut [Asked],
-        hits: impl Fn(usize, &Check<'_>) -> Hits,
+        how: How,
+        hits: impl Fn(usize, &Check<'_>) -> Option<Hits> + Send + Sync,
     ) -> Result<(), StoreError> {
         let moved = take(batch, asked).await?;
         if moved.is_empty() {
             return Ok(());
         }
-        // On the heap: this is seldom, and every other question would carry its size about.
-        Box::pin(self.follow(batch, now, moved, hits)).await
+        self.follow(batch, now, moved, how, &hits).await
     }
 
     /// Asks again elsewhere what has moved, as long as it moves on.
-    async fn follow(
-        &self,
-        batch: &mut Batch<'_>,
+    ///
+    /// On the heap, and of a type that is named: what is split is counted by the same means.
+    fn follow<'f>(
+        &'f self,
+        batch: &'f mut Batch<'_>,
         now: Time,
         mut moved: Vec<Moved>,
-        hits: impl Fn(usize, &Check<'_>) -> Hits,
-    ) -> Result<(), StoreError> {
-        for _ in 0..MAX_REDIRECTS {
-            let Some(last) = moved.last() else { return Ok(()) };
-            let deadline = self.deadline(batch, last.place);
-            let mut again = SmallVec::<[Asked; 1]>::new();
-            for moved in moved.drain(..) {
-                again.push(self.ask_elsewhere(batch, now, &moved, &hits, deadline).await?);
+        how: How,
+        hits: &'f HitsOf<'_>,
+    ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'f>> {
+        Box::pin(async move {
+            let mut split = SmallVec::<[usize; 1]>::new();
+            let deadline = self.deadline(batch);
+            for _ in 0..MAX_REDIRECTS {
+                moved.retain(|moved| is_asked_again(batch, moved, how, &mut split));
+                if moved.is_empty() {
+                    break;
+                }
+                let mut again = SmallVec::<[Asked; 1]>::new();
+                for moved in moved.drain(..) {
+                    again.push(self.ask_elsewhere(batch, now, &moved, how, hits, deadline).await?);
+                }
+                moved.append(&mut take(batch, &mut again).await?);
             }
-            moved.append(&mut take(batch, &mut again).await?);
-        }
-        match moved.first() {
-            None => Ok(()),
-            Some(last) => Err(StoreError {
-                reason: FailureReason::BadAnswer,
-                message: format!(
-                    "redis {}: it answered \"{}\" after {MAX_REDIRECTS} moves, so the servers point at each other",
-                    last.from, last.words
-                )
-                .into(),
-            }),
-        }
+            match moved.first() {
+                None if split.is_empty() => Ok(()),
+                None => self.count_split(batch, now, &split).await,
+                Some(last) => Err(StoreError {
+                    reason: FailureReason::BadAnswer,
+                    message: format!(
+                        "redis {}: it answered \"{}\" after {MAX_REDIRECTS} moves, so the servers point at each other",
+                        last.from, last.words
+                    )
+                    .into(),
+                }),
+            }
+        })
     }
 
     /// Asks the server that was named instead.
@@ -196,7 +265,8 @@ impl RedisStore {
         batch: &Batch<'_>,
         now: Time,
         moved: &Moved,
-        hits: &impl Fn(usize, &Check<'_>) -> Hits,
+        how: How,
+        hits: &HitsOf<'_>,
         deadline: Instant,
     ) -> Result<Asked, StoreError> {
         let check = &batch.checks()[moved.place];
@@ -213,18 +283,41 @@ impl RedisStore {
                 pool.backend().topology.doubt();
                 let _ = timeout_at(deadline, changes.changed()).await;
             }
-            pool.lane(&name(batch, check))?
+            pool.lane(&pool.name(batch, check))?
         };
         let asking = ask && to.as_ref() == Some(lane.address());
-        let answer = lane.ask(1, batch.until, |bundle| {
-            bundle.ask_alone(asking, |bundle| add(bundle, pool, batch, moved.place, hits, now));
+        let checks: Places = match (how, batch.group_at(moved.place)) {
+            (How::AsGrouped, Some(group)) => group.collect(),
+            _ => SmallVec::from_slice(&[moved.place]),
+        };
+        let answer = lane.ask(checks.len(), batch.until, |bundle| {
+            bundle.ask_alone(asking, |bundle| {
+                if let Some(hits) = hits(moved.place, check) {
+                    add(bundle, pool, batch, moved.place, how, hits, now);
+                }
+            });
         })?;
-        Ok(Asked { checks: SmallVec::from_slice(&[moved.place]), answer, lane })
+        Ok(Asked { checks, answer, lane })
     }
 
-    fn deadline(&self, batch: &Batch<'_>, place: usize) -> Instant {
-        let own = Instant::now() + self.pool(&batch.checks()[place]).fleet.shared.bounds.timeout;
+    /// Until when all that has moved is asked elsewhere, however often it moves on.
+    fn deadline(&self, batch: &Batch<'_>) -> Instant {
+        let own = Instant::now() + self.main.fleet.shared.bounds.timeout;
         batch.until.map_or(own, |until| own.min(until.into()))
+    }
+}
+
+/// True when a check that has moved is to be asked elsewhere. A group moves with its first check; one whose keys
+/// are on two servers for now is noted in `split`.
+fn is_asked_again(batch: &Batch<'_>, moved: &Moved, how: How, split: &mut SmallVec<[usize; 1]>) -> bool {
+    let member = batch.checks().get(moved.place).map_or(Member::Alone, |check| check.member);
+    match member {
+        Member::First if how == How::AsGrouped && bundle::cannot_count_together(&moved.words) => {
+            split.push(moved.place);
+            false
+        }
+        Member::Next => how == How::EachAlone,
+        Member::First | Member::Alone => true,
     }
 }
 
@@ -249,35 +342,44 @@ async fn take(batch: &mut Batch<'_>, asked: &mut [Asked]) -> Result<Vec<Moved>, 
     Ok(moved)
 }
 
-/// Adds a check to what a lane sends next.
-fn add(
-    bundle: &mut Bundle,
-    pool: &Pool,
-    batch: &Batch<'_>,
-    place: usize,
-    hits: impl Fn(usize, &Check<'_>) -> Hits,
-    now: Time,
-) {
+/// Adds a check to what a lane sends next; the first of a group adds all of it.
+fn add(bundle: &mut Bundle, pool: &Pool, batch: &Batch<'_>, place: usize, how: How, hits: Hits, now: Time) {
     let check = &batch.checks()[place];
-    let key = &*name(batch, check);
-    let (seen, hits) = (&pool.backend().seen, hits(place, check));
+    let (key, seen) = (&*pool.name(batch, check), &pool.backend().seen);
     let id = seen.id(key);
+    match (how, check.member) {
+        (How::EachAlone, _) | (_, Member::Alone) => {}
+        (How::AsGrouped, Member::Next) => return,
+        (How::AsGrouped, Member::First) => {
+            let group = batch.group_at(place).unwrap_or_default();
+            bundle.count_together(id, hits, group.map(|place| guarded(pool, batch, place, now)));
+            return;
+        }
+    }
     match (Judge::new(check.limit.algorithm, || seen.slack()), hits) {
         (Some(judge), hits) => {
             // Only in a cluster are there keys that cannot be counted together.
             let slot = if pool.is_cluster() { slots::slot(key.as_bytes()) } else { 0 };
             bundle.judge(key, id, slot, judge, hits);
         }
-        (None, Hits::Take(hits)) => bundle.count(key, id, hits, seen.expiry(id, check.limit, now)),
+        (None, Hits::Take(hits)) => {
+            bundle.count(key, id, hits, pool.backend().expiry(id, check.limit, now));
+        }
         (None, Hits::GiveBack(hits)) => bundle.give_back(key, id, hits),
     }
 }
 
-/// What a check is held against that counts together with others.
-fn guard(pool: &Pool, check: &Check<'_>) -> Guard {
-    let seen = &pool.backend().seen;
-    match Judge::new(check.limit.algorithm, || seen.slack()) {
+/// A check that counts together with others.
+fn guarded<'b>(pool: &Pool, batch: &'b Batch<'_>, place: usize, now: Time) -> Guarded<'b> {
+    let (seen, check) = (&pool.backend().seen, &batch.checks()[place]);
+    let key = pool.name(batch, check);
+    let by = match Judge::new(check.limit.algorithm, || seen.slack()) {
         Some(judge) => Guard::Judge(judge),
-        None => Guard::Count { limit: check.limit.requests_per_unit, seconds: seen.seconds(check.limit) },
-    }
+        None => Guard::Count {
+            limit: check.limit.requests_per_unit,
+            seconds: seen.seconds(check.limit),
+            unsure: seen.unsure(&key, check.limit, now),
+        },
+    };
+    Guarded { key, by, hits: check.hits, member: check.member }
 }

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use super::{Bundle, Expiry, guard::Guarding, judge::Judging};
+use super::{Bundle, Expire, Expiry, guard::Guarding, judge::Judging, together::Together};
 use crate::{
     store::redis::{
+        permissions::Needs,
         resp::{self, Reply},
         script::{self, Form},
     },
@@ -20,16 +21,20 @@ pub(super) struct Command {
 }
 
 pub(super) enum CommandKind {
-    /// `INCRBY`, or `GET` when nothing is added; then `EXPIRE` where it is to be told.
+    /// `INCRBY`, or `GET` when nothing is added; then `EXPIRE` where the server has to set it.
     Count { id: Key, added: u64, expiry: Expiry },
     /// Takes off, but never below 0.
     GiveBack { hits: u64 },
     /// Keys that a script counts, each for itself.
     Judge(Judging),
-    /// Several keys in one step.
+    /// All checks of a request in one step.
     Guard(Guarding),
-    /// Gives an expiry to a key that has lost its own.
-    Expire { seconds: u32 },
+    /// The limits of a rule in one step.
+    Together(Together),
+    /// Gives an expiry to a key that has none.
+    Expire { seconds: u32, set: Expire },
+    /// Tries commands that rules need.
+    Check(Needs),
 }
 
 /// A command whose script the server did not know.
@@ -51,11 +56,22 @@ impl Unknown {
 impl Command {
     /// How many answers it gets.
     pub(super) fn answers(&self) -> usize {
-        let told = match &self.kind {
-            CommandKind::Count { added, expiry, .. } => *added > 0 && expiry.told,
-            _ => false,
-        };
-        1 + usize::from(self.asking) + usize::from(told)
+        let once = 1 + usize::from(self.asking);
+        match &self.kind {
+            CommandKind::Count { added, expiry, .. } if *added > 0 && expiry.set != Expire::Known => 2 * once,
+            CommandKind::Check(needs) => needs.count(),
+            _ => once,
+        }
+    }
+
+    /// The command of Redis that it is.
+    pub(super) fn name(&self) -> &'static str {
+        match &self.kind {
+            CommandKind::Count { added: 0, .. } => "get",
+            CommandKind::Count { .. } => "incrby",
+            CommandKind::Expire { set: Expire::Set, .. } => "expire",
+            _ => "evalsha",
+        }
     }
 
     /// How many keys it has.
@@ -63,12 +79,21 @@ impl Command {
         match &self.kind {
             CommandKind::Judge(judging) => judging.keys(),
             CommandKind::Guard(guarding) => guarding.keys(),
+            CommandKind::Together(together) => together.keys(),
             _ => 1,
         }
     }
 
     fn is_scripted(&self) -> bool {
-        matches!(self.kind, CommandKind::GiveBack { .. } | CommandKind::Judge(_) | CommandKind::Guard(_))
+        match self.kind {
+            CommandKind::GiveBack { .. }
+            | CommandKind::Judge(_)
+            | CommandKind::Guard(_)
+            | CommandKind::Together(_) => true,
+            CommandKind::Count { added, expiry, .. } => added > 0 && expiry.set == Expire::Extend,
+            CommandKind::Expire { set, .. } => set == Expire::Extend,
+            CommandKind::Check(_) => false,
+        }
     }
 }
 
@@ -83,8 +108,20 @@ impl Bundle {
     /// Writes these commands with the whole text of their scripts.
     pub(in crate::store::redis) fn write_with_scripts(&self, unknown: &[Unknown], into: &mut Vec<u8>) {
         for command in unknown.iter().filter_map(|unknown| self.commands.get(unknown.command)) {
-            self.write_command(command, into, Form::Text);
+            match &command.kind {
+                // It has been counted.
+                CommandKind::Count { expiry, .. } => self.write_expire(command, *expiry, into, Form::Text),
+                _ => self.write_command(command, into, Form::Text),
+            }
         }
+    }
+
+    /// Writes what gives a command's key its expiry.
+    fn write_expire(&self, command: &Command, expiry: Expiry, into: &mut Vec<u8>, form: Form) {
+        if command.asking {
+            resp::write_command(into, &[b"ASKING"]);
+        }
+        write_expire(into, self.key(command), expiry.seconds, expiry.set, form);
     }
 
     fn write_command(&self, command: &Command, into: &mut Vec<u8>, form: Form) {
@@ -99,8 +136,8 @@ impl Bundle {
                 resp::write_word(into, b"INCRBY");
                 resp::write_word(into, key);
                 resp::write_number(into, *added);
-                if expiry.told {
-                    write_expire(into, key, expiry.seconds);
+                if expiry.set != Expire::Known {
+                    self.write_expire(command, *expiry, into, form);
                 }
             }
             CommandKind::GiveBack { hits } => {
@@ -110,7 +147,9 @@ impl Bundle {
             }
             CommandKind::Judge(judging) => judging.write(into, form),
             CommandKind::Guard(guard) => guard.write(into, form),
-            CommandKind::Expire { seconds } => write_expire(into, key, *seconds),
+            CommandKind::Together(together) => together.write(into, form),
+            CommandKind::Expire { seconds, set } => write_expire(into, key, *seconds, *set, form),
+            CommandKind::Check(needs) => needs.write(into),
         }
     }
 
@@ -130,7 +169,11 @@ impl Bundle {
                 _ => false,
             };
             if command.is_scripted() && is_unknown() {
-                unknown.push(Unknown { command: place, first, end });
+                let again = match command.kind {
+                    CommandKind::Count { .. } => 1 + usize::from(command.asking),
+                    _ => end - first,
+                };
+                unknown.push(Unknown { command: place, first: end - again, end });
             }
             first = end;
         }
@@ -143,9 +186,13 @@ impl Bundle {
     }
 }
 
-fn write_expire(into: &mut Vec<u8>, key: &[u8], seconds: u32) {
-    resp::begin_command(into, 3);
-    resp::write_word(into, b"EXPIRE");
+fn write_expire(into: &mut Vec<u8>, key: &[u8], seconds: u32, set: Expire, form: Form) {
+    if set == Expire::Extend {
+        script::EXTEND.begin(into, form, 1, 1);
+    } else {
+        resp::begin_command(into, 3);
+        resp::write_word(into, b"EXPIRE");
+    }
     resp::write_word(into, key);
     resp::write_number(into, u64::from(seconds));
 }

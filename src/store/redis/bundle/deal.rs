@@ -6,9 +6,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    Ask, Bundle, Outcome,
+    Ask, Bundle, Expire, Expiry, Outcome,
     command::{Command, CommandKind},
     kept::Kept,
+    together,
 };
 use crate::{
     algorithm::fixed_window,
@@ -16,7 +17,7 @@ use crate::{
     store::{
         self,
         redis::{
-            failure::{Failure, Kind},
+            failure::{Failure, Kind, UNEXPECTED},
             resp::Reply,
         },
     },
@@ -32,6 +33,13 @@ pub(in crate::store::redis) struct Shown {
     pub(in crate::store::redis) expiring: Vec<(Key, Time)>,
     /// Keys that were made without one, because the server had lost them.
     pub(in crate::store::redis) immortal: Vec<(Box<str>, u32)>,
+    /// Keys that were counted and whose expiry the server did not set, how many seconds they are to live, and whether
+    /// that can be tried in another way.
+    pub(in crate::store::redis) not_expiring: Vec<(Box<str>, u32, bool)>,
+    /// Commands that the server does not run for our user, as often as it has refused them.
+    pub(in crate::store::redis) denied: Vec<&'static str>,
+    /// Those that were only tried.
+    pub(in crate::store::redis) missing: Vec<&'static str>,
 }
 
 /// A command's result while it is dealt out.
@@ -44,6 +52,8 @@ enum Dealing {
     Judging(Time, Vec<Result<Kept, Outcome>>),
     /// One outcome a key.
     Each(SmallVec<[store::Outcome; 4]>),
+    /// The limits of a rule as the next caller finds them, and what the last one was told.
+    Together(Time, SmallVec<[together::Limit; 2]>, SmallVec<[store::Outcome; 2]>),
     Not(Outcome),
 }
 
@@ -85,50 +95,97 @@ impl Bundle {
         reading: &mut Reading<'_>,
     ) -> Dealing {
         let mut next = || replies.next().unwrap_or(Reply::Nil);
-        if command.asking {
-            next();
-        }
+        let asked = if command.asking { done(next()) } else { Ok(()) };
         let result = match &command.kind {
             CommandKind::Count { id, added, expiry } => {
-                let count = saturated(number(next()));
-                let is_told = *added > 0 && expiry.told;
-                if is_told {
-                    next();
-                }
+                let count = if *added > 0 { saturated(integer(next())) } else { number(next()) };
+                let is_set = *added > 0 && expiry.set != Expire::Known;
+                let set_asked = if is_set && command.asking { done(next()) } else { Ok(()) };
+                let set = is_set.then(|| set_asked.and_then(|()| integer(next())));
                 count.map(|after| {
                     let before = after.saturating_sub(*added);
-                    if is_told {
-                        reading.shown.expiring.push((*id, expiry.end));
-                    } else if *added > 0 && before == 0 {
-                        let key = String::from_utf8_lossy(self.key(command));
-                        reading.shown.immortal.push((key.into(), expiry.seconds));
+                    match set {
+                        Some(set) => self.expiry(command, *id, *expiry, set, reading),
+                        None if *added > 0 && before == 0 => {
+                            reading.shown.immortal.push((self.key_text(command), expiry.seconds));
+                        }
+                        None => {}
                     }
                     Dealing::Running(before)
                 })
             }
-            CommandKind::GiveBack { .. } => number(next()).map(Dealing::Left),
+            CommandKind::GiveBack { .. } => integer(next()).map(Dealing::Left),
             CommandKind::Judge(judging) => judging.read(next()).map(|(now, told)| {
-                let told = told.into_iter().map(|kept| kept.map_err(|error| reading.failed(&error, 1)));
+                let told = told
+                    .into_iter()
+                    .map(|kept| kept.map_err(|error| reading.failed(&error, 1, command.name())));
                 Dealing::Judging(now, told.collect())
             }),
-            CommandKind::Guard(guarding) => guarding.read(next()).map(Dealing::Each),
-            CommandKind::Expire { .. } => {
-                next();
+            CommandKind::Guard(guarding) => {
+                guarding.read(next(), &mut reading.shown.expiring).map(Dealing::Each)
+            }
+            CommandKind::Together(together) => {
+                together.read(next()).map(|(now, limits)| Dealing::Together(now, limits, SmallVec::new()))
+            }
+            CommandKind::Expire { seconds, .. } => {
+                if let Err(error) = integer(next()) {
+                    reading.no_expiry(self.key_text(command), *seconds, &error, command.name());
+                }
+                Ok(Dealing::Left(0))
+            }
+            CommandKind::Check(needs) => {
+                reading.shown.missing.extend(needs.denied(next));
                 Ok(Dealing::Left(0))
             }
         };
-        result.unwrap_or_else(|error| Dealing::Not(reading.failed(&error, command.keys())))
+        let result = asked.and(result);
+        result.unwrap_or_else(|error| Dealing::Not(reading.failed(&error, command.keys(), command.name())))
+    }
+
+    /// Notes what became of a key's expiry.
+    fn expiry(
+        &self,
+        command: &Command,
+        id: Key,
+        expiry: Expiry,
+        set: Result<u64, String>,
+        reading: &mut Reading<'_>,
+    ) {
+        match set {
+            Ok(1..) => reading.shown.expiring.push((id, expiry.end)),
+            // It is gone already: evicted, or deleted. Who counts next makes it anew.
+            Ok(0) => {}
+            Err(error) => {
+                let by = if expiry.set == Expire::Extend { "evalsha" } else { "expire" };
+                reading.no_expiry(self.key_text(command), expiry.seconds, &error, by);
+            }
+        }
+    }
+
+    fn key_text(&self, command: &Command) -> Box<str> {
+        String::from_utf8_lossy(self.key(command)).into()
     }
 }
 
 impl Reading<'_> {
+    /// A key that was counted has got no expiry.
+    fn no_expiry(&mut self, key: Box<str>, seconds: u32, error: &str, by: &'static str) {
+        self.failed(error, 1, by);
+        // A script that may not be run does no more than an ordinary command, but it never shortens.
+        let is_denied = Kind::of_answer(error) == Kind::Denied;
+        self.shown.not_expiring.push((key, seconds, is_denied && by == "evalsha"));
+    }
+
     /// What an error that the server answered to a command of so many keys means for those who asked.
-    fn failed(&mut self, error: &str, keys: usize) -> Outcome {
+    fn failed(&mut self, error: &str, keys: usize, command: &'static str) -> Outcome {
         let kind = match Kind::of_answer(error) {
             // Some of the keys are on their way elsewhere. Each alone finds out which.
             Kind::ClusterDown if keys > 1 && cannot_count_together(error) => Kind::Moved,
             kind => kind,
         };
+        if kind == Kind::Denied {
+            self.shown.denied.push(command);
+        }
         let failure = Arc::new((self.tell)(kind, error));
         self.shown.failures.push(failure.clone());
         match kind {
@@ -152,6 +209,13 @@ fn outcome(ask: &Ask, dealing: &mut [Dealing]) -> Outcome {
             Some(Err(outcome)) => return outcome.clone(),
             None => store::Outcome::Counted(0),
         },
+        Some(Dealing::Together(now, limits, told)) => {
+            // The checks of a caller follow each other.
+            if key == 0 {
+                *told = together::ask(limits, ask.run, ask.hits, *now);
+            }
+            told.get(key).copied().unwrap_or(store::Outcome::Counted(0))
+        }
         Some(Dealing::Each(each)) => each.get(key).copied().unwrap_or(store::Outcome::Counted(0)),
         Some(Dealing::Not(outcome)) => return outcome.clone(),
         // Every ask names a command of its own bundle, and a key of it.
@@ -173,24 +237,51 @@ fn saturated(count: Result<u64, String>) -> Result<u64, String> {
 }
 
 /// A counter's value; nothing counts 0, and so does what somebody else took below 0.
-pub(super) fn number(reply: Reply) -> Result<u64, String> {
+fn number(reply: Reply) -> Result<u64, String> {
     match reply {
-        Reply::Integer(number) => Ok(u64::try_from(number).unwrap_or_default()),
         Reply::Nil => Ok(0),
         Reply::Text(text) => {
             let number = str::from_utf8(&text).ok().and_then(|text| text.parse::<i64>().ok());
             let number = number.ok_or("ERR value is not an integer or out of range")?;
             Ok(u64::try_from(number).unwrap_or_default())
         }
-        Reply::Error(error) => Err(error),
-        Reply::List(_) => Err("a list came where a number was asked".to_owned()),
+        other => Err(unexpected("a counter's value", other)),
     }
 }
 
-pub(super) fn numbers(reply: Reply, expected: usize) -> Result<SmallVec<[u64; 4]>, String> {
+/// A number that a command or a script answers; 0 for less.
+pub(super) fn integer(reply: Reply) -> Result<u64, String> {
     match reply {
-        Reply::List(list) if list.len() == expected => list.into_iter().map(number).collect(),
-        Reply::Error(error) => Err(error),
-        _ => Err(format!("{expected} numbers were asked and something else came")),
+        Reply::Integer(number) => Ok(u64::try_from(number).unwrap_or_default()),
+        other => Err(unexpected("a number", other)),
+    }
+}
+
+/// `+OK`.
+fn done(reply: Reply) -> Result<(), String> {
+    match reply {
+        Reply::Text(_) => Ok(()),
+        other => Err(unexpected("OK", other)),
+    }
+}
+
+/// The error that was answered, or what came instead of what a command answers: then this connection's answers may be
+/// those of other commands, and it is left.
+pub(super) fn unexpected(wanted: &str, reply: Reply) -> String {
+    let came = match reply {
+        Reply::Error(error) => return error,
+        Reply::Integer(_) => "a number",
+        Reply::Text(_) => "a text",
+        Reply::Nil => "nothing",
+        Reply::List(_) => "a list",
+    };
+    format!("{UNEXPECTED}: {came} came where {wanted} was to come")
+}
+
+/// So many answers to one command.
+pub(super) fn list(reply: Reply, expected: usize) -> Result<Vec<Reply>, String> {
+    match reply {
+        Reply::List(list) if list.len() == expected => Ok(list),
+        other => Err(unexpected(&format!("a list of {expected}"), other)),
     }
 }

@@ -1,5 +1,5 @@
-//! Checks that count only together, in one step on the server: as long as none would be over its limit all
-//! count, else only those that would be.
+//! All checks of a request in one step on the server: as long as none would be over its limit all count, else
+//! only those that would be, and of a group none.
 
 use std::borrow::Cow;
 
@@ -14,12 +14,13 @@ use crate::{
     algorithm::{Hits, fixed_window},
     clock::Time,
     store::{
-        Outcome, looking,
+        Member, Outcome, looking,
         redis::{
             resp::{self, Reply},
             script::{self, Form},
         },
     },
+    table::Key,
 };
 
 /// One of them.
@@ -27,13 +28,15 @@ pub(in crate::store::redis) struct Guarded<'a> {
     pub(in crate::store::redis) key: Cow<'a, str>,
     pub(in crate::store::redis) by: Guard,
     pub(in crate::store::redis) hits: Hits,
+    pub(in crate::store::redis) member: Member,
 }
 
 /// What a check is held against.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::redis) enum Guard {
-    /// A fixed window's limit, and for how many seconds its counter lives.
-    Count { limit: u32, seconds: u32 },
+    /// A fixed window's limit, and for how many seconds its counter lives. `unsure` has what stands for the key, and
+    /// when the window ends, where it may be that the key lives shorter.
+    Count { limit: u32, seconds: u32, unsure: Option<(Key, Time)> },
     /// A limit that a script knows.
     Judge(Judge),
 }
@@ -41,12 +44,12 @@ pub(in crate::store::redis) enum Guard {
 /// All of a request.
 pub(super) struct Guarding {
     keys: Vec<Box<str>>,
-    checks: Vec<(Guard, Hits)>,
+    checks: Vec<(Guard, Hits, Member)>,
 }
 
 impl<'a> FromIterator<Guarded<'a>> for Guarding {
     fn from_iter<I: IntoIterator<Item = Guarded<'a>>>(checks: I) -> Self {
-        let of = |check: Guarded<'_>| (check.key.into(), (check.by, check.hits));
+        let of = |check: Guarded<'_>| (check.key.into(), (check.by, check.hits, check.member));
         let (keys, checks) = checks.into_iter().map(of).unzip();
         Self { keys, checks }
     }
@@ -60,70 +63,121 @@ impl Guarding {
 
     /// The hits of each check.
     pub(super) fn hits(&self) -> impl Iterator<Item = Hits> {
-        self.checks.iter().map(|(_, hits)| *hits)
+        self.checks.iter().map(|(_, hits, _)| *hits)
     }
 
     /// Counters alone need no moment, and are told by their counts.
     fn only_counts(&self) -> bool {
-        self.checks.iter().all(|(by, _)| matches!(by, Guard::Count { .. }))
+        self.checks.iter().all(|(by, ..)| matches!(by, Guard::Count { .. }))
     }
 
     /// Writes the command.
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
         let only_counts = self.only_counts();
         if only_counts {
-            script::COUNT_GUARDED.begin(into, form, self.keys(), 3 * self.keys());
+            script::COUNT_GUARDED.begin(into, form, self.keys(), 4 * self.keys());
         } else {
-            script::ASK_GUARDED.begin(into, form, self.keys(), self.keys());
+            script::ASK_GUARDED.begin(into, form, self.keys(), self.keys() + 1);
         }
         for key in &self.keys {
             resp::write_word(into, key.as_bytes());
         }
-        for (by, hits) in &self.checks {
+        for (by, hits, member) in &self.checks {
             let run = Run { hits: within_bounds(*hits), times: 1 };
             let mut argument = Vec::with_capacity(48);
             match by {
-                Guard::Count { limit, seconds } if only_counts => {
+                Guard::Count { limit, seconds, .. } if only_counts => {
                     resp::write_word(into, run.signed().to_string().as_bytes());
                     resp::write_number(into, u64::from(*limit));
                     resp::write_number(into, u64::from(*seconds));
+                    resp::write_word(into, &[by.letter(*member)]);
                     continue;
                 }
-                Guard::Count { limit, seconds } => {
-                    write_argument(b'c', *seconds, [u64::from(*limit), 0, 0], &[run], &mut argument);
-                }
-                Guard::Judge(judge) => judge.write(&[run], &mut argument),
+                by => by.write(&[run], &mut argument),
             }
             resp::write_word(into, &argument);
         }
+        if !only_counts {
+            let members: SmallVec<[u8; 8]> =
+                self.checks.iter().map(|(by, _, member)| by.letter(*member)).collect();
+            resp::write_word(into, &members);
+        }
     }
 
-    /// Reads what came of each check.
+    /// Reads what came of each check, and notes the keys that live long enough.
     ///
     /// # Errors
     /// When the command failed.
-    pub(super) fn read(&self, told: Reply) -> Result<SmallVec<[Outcome; 4]>, String> {
-        if self.only_counts() {
-            let counts = deal::numbers(told, self.keys())?.into_iter().zip(&self.checks);
-            return Ok(counts.map(|(count, (_, hits))| Outcome::Counted(with_all(count, *hits))).collect());
-        }
-        // Of each check, what is told of its key, and 1 where it only looked.
-        let (now, told) = kept::at_one_moment(told, 2 * self.keys())?;
+    pub(super) fn read(
+        &self,
+        told: Reply,
+        expiring: &mut Vec<(Key, Time)>,
+    ) -> Result<SmallVec<[Outcome; 4]>, String> {
+        let (now, told) = if self.only_counts() {
+            (Time::default(), deal::list(told, 2 * self.keys())?)
+        } else {
+            kept::at_one_moment(told, 2 * self.keys())?
+        };
+        // Of each check, what is told of its key, and what became of it.
         let mut told = told.into_iter();
         let mut next = || told.next().unwrap_or(Reply::Nil);
-        let outcome = |(by, hits): &(Guard, Hits)| {
-            let (told, looked) = (next(), next() == Reply::Integer(1));
-            by.outcome(told, if looked { looking(*hits) } else { *hits }, now)
+        let outcome = |(by, hits, _): &(Guard, Hits, Member)| {
+            let (told, became) = (next(), next());
+            if became == Reply::Integer(0) && hits.taken() > 0 {
+                expiring.extend(by.unsure());
+            }
+            by.outcome(told, &became, *hits, now)
         };
         self.checks.iter().map(outcome).collect()
     }
 }
 
 impl Guard {
-    fn outcome(&self, told: Reply, hits: Hits, now: Time) -> Result<Outcome, String> {
+    /// Writes an argument that asks these runs.
+    pub(super) fn write(&self, runs: &[Run], into: &mut Vec<u8>) {
         match self {
-            Self::Count { .. } => Ok(Outcome::Counted(with_all(deal::number(told)?, hits))),
-            Self::Judge(judge) => Ok(Outcome::Judged(judge.read(told)?.judge(0, within_bounds(hits), now))),
+            Self::Count { limit, seconds, .. } => {
+                write_argument(b'c', *seconds, [u64::from(*limit), 0, 0], runs, into);
+            }
+            Self::Judge(judge) => judge.write(runs, into),
+        }
+    }
+
+    /// True when both hold hits against the same limit; for how long a key lives is drawn anew for each.
+    pub(super) fn is_same_limit(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Count { limit, .. }, Self::Count { limit: other, .. }) => limit == other,
+            (Self::Judge(judge), Self::Judge(other)) => judge.is_same_limit(other),
+            _ => false,
+        }
+    }
+
+    fn unsure(&self) -> Option<(Key, Time)> {
+        match self {
+            Self::Count { unsure, .. } => *unsure,
+            Self::Judge(_) => None,
+        }
+    }
+
+    /// By which the scripts tell members of a group.
+    fn letter(&self, member: Member) -> u8 {
+        match (member, self) {
+            (Member::Alone, Self::Count { unsure: Some(_), .. }) => b'3',
+            (Member::Alone, _) => b'0',
+            (Member::First, _) => b'1',
+            (Member::Next, _) => b'2',
+        }
+    }
+
+    fn outcome(&self, told: Reply, became: &Reply, hits: Hits, now: Time) -> Result<Outcome, String> {
+        match self {
+            Self::Count { .. } if *became == Reply::Integer(2) => deal::integer(told).map(Outcome::Refused),
+            Self::Count { .. } if *became == Reply::Integer(1) => deal::integer(told).map(Outcome::Counted),
+            Self::Count { .. } => Ok(Outcome::Counted(with_all(deal::integer(told)?, hits))),
+            Self::Judge(judge) => {
+                let hits = if *became == Reply::Integer(1) { looking(hits) } else { hits };
+                Ok(Outcome::Judged(judge.read(told)?.judge(0, within_bounds(hits), now)))
+            }
         }
     }
 }

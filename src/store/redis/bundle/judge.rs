@@ -79,6 +79,11 @@ impl Judge {
         Some(Self { by, kind: algorithm.kind(), slack: slack() })
     }
 
+    /// True when both hold hits against the same limit; for how long a key lives is drawn anew for each.
+    pub(super) fn is_same_limit(self, other: Self) -> bool {
+        self.by == other.by
+    }
+
     /// A log is too long to be read with others.
     pub(super) fn is_log(&self) -> bool {
         matches!(self.by, By::SlidingLog(_))
@@ -184,6 +189,12 @@ impl Judging {
 }
 
 impl Run {
+    /// Writes it as the scripts read it.
+    pub(super) fn write(self, into: &mut Vec<u8>) {
+        into.extend(self.signed().to_le_bytes());
+        into.extend(self.times.to_le_bytes());
+    }
+
     /// Below 0 when given back.
     pub(super) const fn signed(self) -> i64 {
         match self.hits {
@@ -208,7 +219,6 @@ pub(super) fn write_argument(letter: u8, seconds: u32, numbers: [u64; 3], runs: 
         into.extend(number.to_le_bytes());
     }
     for run in runs {
-        into.extend(run.signed().to_le_bytes());
-        into.extend(run.times.to_le_bytes());
+        run.write(into);
     }
 }

@@ -5,6 +5,8 @@
 
 use smallvec::SmallVec;
 
+use super::deal::unexpected;
+
 use crate::{
     algorithm::{
         Bucket, Hits, SlidingLog, SlidingWindow, State, Verdict, fixed_window, sliding_log::Told,
@@ -89,6 +91,17 @@ impl Kept {
         }
         verdict
     }
+
+    /// True when these hits would be admitted; what is given back always is.
+    pub(super) fn fits(&self, hits: Hits, now: Time) -> bool {
+        let Hits::Take(taken) = hits else { return true };
+        let look = Hits::Take(0);
+        match self {
+            Self::Window(limit, state) => taken <= limit.ask(*state, look, now).1.remaining.into(),
+            Self::Bucket(limit, state) => taken <= limit.ask(*state, look, now).1.remaining.into(),
+            Self::Log(limit, total, _) => taken == 0 || total.saturating_add(taken) <= limit.limit.into(),
+        }
+    }
 }
 
 /// A state of so many bytes; where there is nothing, that of a key that was never seen.
@@ -107,8 +120,7 @@ fn state<const BYTES: usize>(told: &Reply, read: impl FnOnce([u8; BYTES]) -> Sta
 pub(super) fn at_one_moment(told: Reply, expected: usize) -> Result<(Time, Vec<Reply>), String> {
     let mut told = match told {
         Reply::List(told) => told,
-        Reply::Error(error) => return Err(error),
-        _ => Vec::new(),
+        other => return Err(unexpected("a list", other)),
     };
     let number = |told: &Reply| match told {
         Reply::Text(text) => str::from_utf8(text).ok().and_then(|text| text.parse::<u64>().ok()),
@@ -118,8 +130,8 @@ pub(super) fn at_one_moment(told: Reply, expected: usize) -> Result<(Time, Vec<R
         Some([second, micros]) => number(second).zip(number(micros)),
         _ => None,
     };
-    let (second, micros) =
-        now.ok_or_else(|| format!("{expected} answers and the time were asked and something else came"))?;
+    let (second, micros) = now
+        .ok_or_else(|| unexpected(&format!("a list of {expected} and the time"), Reply::List(Vec::new())))?;
     told.truncate(expected);
     Ok((Time::from_micros(Time::from_seconds(second).micros().saturating_add(micros)), told))
 }

@@ -4,14 +4,15 @@
 //!
 //! Nothing here waits or knows a socket: a lane fills a bundle, sends what [`Bundle::write`] writes, and
 //! hands what came back to [`Bundle::deal`]. `command` is what is sent, `deal` what is made of the answers;
-//! `judge` is both for keys that a script counts (`kept` reads what it tells), `guard` for checks that count
-//! only together.
+//! `judge` is both for keys that a script counts (`kept` reads what it tells), `together` for the limits of one
+//! rule, `guard` for all checks of a request in one step.
 
 mod command;
 mod deal;
 mod guard;
 mod judge;
 mod kept;
+mod together;
 
 use std::{ops::Range, sync::Arc};
 
@@ -19,7 +20,7 @@ use hashbrown::HashMap;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::failure::Failure;
+use super::{failure::Failure, permissions::Needs};
 use crate::{
     algorithm::Hits,
     clock::Time,
@@ -32,6 +33,7 @@ use crate::{
 use command::{Command, CommandKind};
 use guard::Guarding;
 use judge::Judging;
+use together::Together;
 pub(super) use {
     deal::{Shown, cannot_count_together},
     guard::{Guard, Guarded},
@@ -64,8 +66,19 @@ pub(super) struct Expiry {
     pub(super) seconds: u32,
     /// When its window ends.
     pub(super) end: Time,
-    /// Whether it is told to the server: false when this process has told it in this window.
-    pub(super) told: bool,
+    /// Whether the server has to set it.
+    pub(super) set: Expire,
+}
+
+/// How a counter gets its expiry.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Expire {
+    /// It has one: this process has set it in this window.
+    Known,
+    /// It is set.
+    Set,
+    /// It is set unless there is a longer one: that of a longer window, which may have begun at the same moment.
+    Extend,
 }
 
 /// A pipeline in the making.
@@ -78,6 +91,8 @@ pub(super) struct Bundle {
     counting: HashMap<Key, Place>,
     /// The command that the next key of a slot joins, if it is a log's or if it is not.
     filling: HashMap<(bool, u16), u32>,
+    /// The command that asks the limits of a rule, by the first of their keys, while later callers may still join.
+    joining: HashMap<Key, u32>,
     /// One for each check; what answers it.
     asks: Vec<Ask>,
     callers: Vec<Caller>,
@@ -191,6 +206,37 @@ impl Bundle {
         }
     }
 
+    /// Asks the limits of a rule in one step on the server: hits that one of them refuses are counted by none.
+    /// `id` stands for the first of their keys.
+    pub(super) fn count_together<'a>(
+        &mut self,
+        id: Key,
+        hits: Hits,
+        checks: impl Iterator<Item = Guarded<'a>> + Clone,
+    ) {
+        let hits = within_bounds(hits);
+        let known = self.joining.get(&id).copied();
+        let known =
+            known.filter(|at| self.together(*at).is_some_and(|together| together.may_join(checks.clone())));
+        let command = known.unwrap_or_else(|| {
+            let new = self.push("", CommandKind::Together(checks.collect())).command;
+            self.joining.insert(id, new);
+            new
+        });
+        let Some((run, keys)) = self.together(command).map(|together| (together.join(hits), together.keys()))
+        else {
+            return;
+        };
+        self.asks.extend((0..at(keys)).map(|key| Ask { place: Place { command, key }, run, hits }));
+    }
+
+    fn together(&mut self, command: u32) -> Option<&mut Together> {
+        match self.commands.get_mut(command as usize) {
+            Some(Command { kind: CommandKind::Together(together), .. }) => Some(together),
+            _ => None,
+        }
+    }
+
     /// Counts several checks in one step on the server: as long as none would be over its limit all
     /// count, else only those that would.
     pub(super) fn count_guarded<'a>(&mut self, checks: impl Iterator<Item = Guarded<'a>>) {
@@ -203,7 +249,7 @@ impl Bundle {
         self.asks.extend(asks.map(|(hits, key)| Ask { place: Place { command, key }, run: 0, hits }));
     }
 
-    /// Lets `fill` add one check that no other joins; its slot may be on its way to the server that is asked.
+    /// Lets `fill` add one check, or the limits of one rule, that no other joins; its slot may be on its way to the server that is asked.
     pub(super) fn ask_alone(&mut self, asking: bool, fill: impl FnOnce(&mut Self)) {
         self.part();
         fill(self);
@@ -213,15 +259,21 @@ impl Bundle {
         }
     }
 
-    /// Gives an expiry to a key that has lost its own.
-    pub(super) fn expire(&mut self, key: &str, seconds: u32) {
-        self.push(key, CommandKind::Expire { seconds });
+    /// Gives an expiry to a key that has none.
+    pub(super) fn expire(&mut self, key: &str, seconds: u32, set: Expire) {
+        self.push(key, CommandKind::Expire { seconds, set });
+    }
+
+    /// Checks that the user may run these commands.
+    pub(super) fn check(&mut self, needs: Needs) {
+        self.push("", CommandKind::Check(needs));
     }
 
     /// What comes later does not join what was gathered before.
     fn part(&mut self) {
         self.counting.clear();
         self.filling.clear();
+        self.joining.clear();
     }
 
     fn push(&mut self, key: &str, kind: CommandKind) -> Place {
@@ -241,7 +293,10 @@ impl Bundle {
         let fits = together <= MOST_HITS;
         if fits {
             *added = together;
-            known.told |= expiry.told;
+            // Of two windows that share a key the longer one decides.
+            if expiry.set != Expire::Known && (known.set == Expire::Known || known.end < expiry.end) {
+                *known = expiry;
+            }
         }
         fits
     }

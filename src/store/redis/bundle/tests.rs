@@ -87,7 +87,7 @@ impl Server {
     }
 }
 
-const HOUR: Expiry = Expiry { seconds: 3600, end: Time::from_seconds(7200), told: true };
+const HOUR: Expiry = Expiry { seconds: 3600, end: Time::from_seconds(7200), set: Expire::Set };
 
 fn counts(answered: Answered) -> Vec<u64> {
     let outcomes = answered.unwrap();
@@ -183,14 +183,111 @@ fn a_script_that_the_server_does_not_know_is_sent_to_it() {
 fn a_key_that_was_lost_with_its_expiry_is_found() {
     let table = Table::<()>::new(10);
     let (mut server, mut bundle) = (Server::default(), Bundle::default());
-    let told = Expiry { told: false, ..HOUR };
-    drop(bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, told)));
+    let known = Expiry { set: Expire::Known, ..HOUR };
+    drop(bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, known)));
     let shown = server.exchange(&mut bundle);
     assert_eq!(shown.immortal, [("a".into(), 3600)]);
     bundle.clear();
-    bundle.expire("a", 3600);
+    bundle.expire("a", 3600, Expire::Set);
     server.exchange(&mut bundle);
     assert_eq!(server.expiries.get("a"), Some(&3600));
+}
+
+/// What a bundle shows whose one hit on a key gets these answers.
+fn shown_by(expiry: Expiry, replies: Vec<Reply>) -> (Outcome, Shown) {
+    let table = Table::<()>::new(10);
+    let mut bundle = Bundle::default();
+    let mut heard = bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, expiry));
+    let shown = bundle.deal(replies, |kind, error| Failure::new(kind, error));
+    (heard.try_recv().unwrap().unwrap()[0].clone(), shown)
+}
+
+#[test]
+fn an_expiry_is_known_when_the_server_says_that_it_is_set() {
+    let denied =
+        || Reply::Error("NOPERM this user has no permissions to run the 'expire' command".to_owned());
+    let extend = Expiry { set: Expire::Extend, ..HOUR };
+    for (expiry, set, known, lost) in [
+        (HOUR, Reply::Integer(1), true, None),
+        // It was evicted in between, and whoever counts next makes it anew.
+        (HOUR, Reply::Integer(0), false, None),
+        (HOUR, denied(), false, Some(false)),
+        (extend, Reply::Integer(1), true, None),
+        // A script that is denied may be done without.
+        (extend, denied(), false, Some(true)),
+        (HOUR, Reply::Error("ERR timeout".to_owned()), false, Some(false)),
+    ] {
+        let (outcome, shown) = shown_by(expiry, vec![Reply::Integer(1), set.clone()]);
+        assert!(matches!(outcome, Outcome::Told(store::Outcome::Counted(1))), "it was counted: {outcome:?}");
+        assert_eq!(!shown.expiring.is_empty(), known, "{set:?}");
+        let not_expiring: Vec<_> =
+            shown.not_expiring.iter().map(|(key, _, again)| (&**key, *again)).collect();
+        assert_eq!(not_expiring, Vec::from_iter(lost.map(|again| ("a", again))), "{set:?}");
+        let is_denied = matches!(&set, Reply::Error(error) if error.starts_with("NOPERM"));
+        assert_eq!(shown.denied.len(), usize::from(is_denied), "{:?}", shown.denied);
+    }
+}
+
+#[test]
+fn an_answer_that_is_none_to_what_was_asked_is_taken_for_nothing() {
+    for reply in [Reply::Nil, Reply::Text(b"OK".to_vec()), Reply::List(Vec::new())] {
+        for replies in [vec![reply.clone(), Reply::Integer(1)], vec![Reply::Integer(1), reply.clone()]] {
+            let (_, shown) = shown_by(HOUR, replies);
+            assert_eq!(shown.failures[0].kind, failure::Kind::Garbage, "{reply:?}");
+            assert!(shown.expiring.is_empty() || reply != Reply::Nil);
+        }
+    }
+}
+
+#[test]
+fn an_expiry_that_a_script_sets_is_sent_again_alone_where_the_script_is_unknown() {
+    let table = Table::<()>::new(10);
+    let mut bundle = Bundle::default();
+    let extend = Expiry { set: Expire::Extend, ..HOUR };
+    drop(bundle.ask(|bundle| {
+        bundle.ask_alone(true, |bundle| bundle.count("a", table.key("a"), 1, extend));
+    }));
+    let mut bytes = Vec::new();
+    bundle.write(&mut bytes);
+    let text = String::from_utf8(bytes).unwrap();
+    assert_eq!(
+        (text.matches("ASKING").count(), bundle.answers()),
+        (2, 4),
+        "each command needs its own: {text}"
+    );
+    let unknown = Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
+    let ok = || Reply::Text(b"OK".to_vec());
+    let unknown = bundle.unknown_scripts(&[ok(), Reply::Integer(1), ok(), unknown]);
+    let places: Vec<_> = unknown.iter().flat_map(|unknown| unknown.answers()).collect();
+    assert_eq!(places, [2, 3]);
+    let mut again = Vec::new();
+    bundle.write_with_scripts(&unknown, &mut again);
+    let again = String::from_utf8(again).unwrap();
+    assert!(again.contains("EVAL\r\n") && !again.contains("INCRBY"), "{again}");
+}
+
+#[test]
+fn of_two_windows_in_one_pipeline_the_longer_one_decides_when_their_key_ends() {
+    let table = Table::<()>::new(10);
+    let minute = Expiry { seconds: 60, end: Time::from_seconds(3660), set: Expire::Extend };
+    let known = Expiry { set: Expire::Known, ..minute };
+    for (first, second, expected) in [
+        (minute, HOUR, "$4 3600"),
+        (HOUR, minute, "$4 3600"),
+        (known, HOUR, "$4 3600"),
+        (HOUR, known, "$4 3600"),
+        (known, minute, "$2 60"),
+    ] {
+        let mut bundle = Bundle::default();
+        for expiry in [first, second] {
+            drop(bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, expiry)));
+        }
+        let mut bytes = Vec::new();
+        bundle.write(&mut bytes);
+        let text = String::from_utf8(bytes).unwrap().replace("\r\n", " ");
+        assert!(text.contains(expected), "{first:?} {second:?}: {text}");
+        assert_eq!(text.matches("INCRBY").count(), 1);
+    }
 }
 
 #[test]

@@ -2,11 +2,12 @@
 -- is rounded; and the second until which its key lives at least.
 function algorithms.b(asked)
   local slack, per_second, per_hit, burst, at = unpacked('<xI4I8I8I8', asked)
-  local runs = runs_from(asked, at)
+  local asked_runs = runs_from(asked, at)
   local depth, tick = burst * per_hit, micros * per_second / 1000000
   tick = tick - tick % 1
 
-  return function(state)
+  return function(state, runs)
+    runs = runs or asked_runs
     local told, lives = 0, 0
     if state then
       if #state ~= 19 then
@@ -19,13 +20,14 @@ function algorithms.b(asked)
         told = 0
       end
     end
-    local missing, changed, admitted = told, false, true
+    local missing, changed, admitted, times = told, false, true, 0
     if told > depth + per_second then
       -- It was told before the clock was set back.
       missing, changed = depth, true
     end
     for i = 1, #runs - 1, 2 do
-      local hits, times = runs[i], runs[i + 1]
+      local hits = runs[i]
+      times = runs[i + 1]
       if hits < 0 then
         changed = changed or missing > 0
         missing = math.max(missing + hits * times * per_hit, 0)
@@ -40,7 +42,7 @@ function algorithms.b(asked)
       end
     end
     if not changed then
-      return nil, nil, admitted
+      return nil, nil, admitted, times
     end
     local full = tick + missing
     local seconds = full / per_second
@@ -49,9 +51,9 @@ function algorithms.b(asked)
     -- To the next whole second, and as long as time may stand still.
     seconds = seconds + 2
     if second + seconds <= lives then
-      return state, nil, admitted
+      return state, nil, admitted, times
     end
     seconds = seconds + slack
-    return state .. pack('<I7', second + seconds), seconds, admitted
+    return state .. pack('<I7', second + seconds), seconds, admitted, times
   end
 end

@@ -1,6 +1,6 @@
 -- What makes of a state, none where there is none, what it becomes if it changes, for how long its key is to
--- live if that is longer than it does, and whether all was admitted; and `false` of what is no state. By the
--- letter of what is asked.
+-- live if that is longer than it does, whether all was admitted, and how many callers of the last run were; and
+-- `false` of what is no state. By the letter of what is asked. It takes the runs that were asked, or others.
 local algorithms = {}
 
 -- Keeps what a state has become, and tells whether there was one at all.

@@ -71,16 +71,18 @@ local function open(key, past)
 end
 
 -- Tells of a key's log how many hits there were and, for each run, when the newest was taken afterwards, and
--- the last of those in the way, 0 where there is none; and whether all was admitted. A trial takes none. What
--- is under the key and no log is FOREIGN.
-local function ask_log(key, asked, is_trial)
+-- the last of those in the way, 0 where there is none; whether all was admitted; and how many callers of the last
+-- run fit. A trial takes none, and of a run no more than `most` callers are admitted where that is given. What is
+-- under the key and no log is FOREIGN.
+local function ask_log(key, asked, is_trial, most)
   local exists, gone, total, newest = open(key, present - asked.length * 1000000)
   if exists == nil then
     return FOREIGN
   end
-  local told, admitted, limit = { total }, true, asked.limit
+  local told, admitted, limit, fit = { total }, true, asked.limit, 0
   for i = 1, #asked.runs - 1, 2 do
     local hits, times, way = asked.runs[i], asked.runs[i + 1], 0
+    fit = times
     if hits < 0 and total > 0 and not is_trial then
       -- The newest are given back first.
       total = math.max(total + hits * times, 0)
@@ -94,10 +96,11 @@ local function ask_log(key, asked, is_trial)
         call('DEL', key)
       end
     elseif hits > 0 then
-      local fit = (limit - total) / hits
+      fit = (limit - total) / hits
       fit = math.max(fit - fit % 1, 0)
-      local is_refused = fit < times
-      fit = math.min(fit, times)
+      -- Where fewer are admitted elsewhere, nothing here is in the way of the next.
+      local is_refused, is_in_the_way = fit < times, fit <= (most or times)
+      fit = math.min(fit, times, most or times)
       if fit > 0 and not is_trial then
         if not exists then
           append(key, 0, gone)
@@ -112,14 +115,14 @@ local function ask_log(key, asked, is_trial)
       end
       if is_refused then
         admitted = false
-        if hits <= limit and not is_trial then
+        if hits <= limit and is_in_the_way and not is_trial then
           way = read(call('LINDEX', key, whole(find(key, 1, gone, 2, total + hits - limit))))
         end
       end
     end
     told[i + 1], told[i + 2] = newest, way
   end
-  return told, admitted
+  return told, admitted, fit
 end
 
 local function asked_of_log(asked)

@@ -2,12 +2,13 @@
 -- window before.
 function algorithms.w(asked)
   local slack, limit, length, _, at = unpacked('<xI4I8I8I8', asked)
-  local runs = runs_from(asked, at)
+  local asked_runs = runs_from(asked, at)
   local start = second - second % length
 
-  return function(state)
+  return function(state, runs)
+    runs = runs or asked_runs
     local began, this, last, kept = start, 0, 0, nil
-    local changed, admitted = false, true
+    local changed, admitted, times = false, true, 0
     if state then
       if #state ~= 13 then
         return false
@@ -26,7 +27,8 @@ function algorithms.w(asked)
     local overlap = ((second - began) * 1000000 + micros) / length
     overlap = math.min(1000000 - (overlap - overlap % 1), 1000000)
     for i = 1, #runs - 1, 2 do
-      local hits, times = runs[i], runs[i + 1]
+      local hits = runs[i]
+      times = runs[i + 1]
       if hits < 0 then
         changed = changed or this + last > 0
         last = math.max(last - math.max(-hits * times - this, 0), 0)
@@ -42,12 +44,12 @@ function algorithms.w(asked)
       end
     end
     if not changed then
-      return nil, nil, admitted
+      return nil, nil, admitted, times
     end
     state = pack('<I5I4I4', began, this, last)
     if began == kept then
-      return state, nil, admitted
+      return state, nil, admitted, times
     end
-    return state, began + 2 * length - second + 1 + slack, admitted
+    return state, began + 2 * length - second + 1 + slack, admitted, times
   end
 end

@@ -143,11 +143,11 @@ impl Login {
     fn refused(&self, step: Step, error: &str) -> Failure {
         let too_many = error.starts_with("ERR max number of clients");
         let kind = match Kind::of_answer(error) {
-            Kind::Other if step == Step::LogIn && !too_many => Kind::Auth,
+            Kind::Other | Kind::Denied if step == Step::LogIn && !too_many => Kind::Auth,
             kind => kind,
         };
         let advice = match kind {
-            Kind::Auth if error.starts_with("NOPERM") => "its user lacks a permission: see ACL SETUSER",
+            Kind::Denied => "its user lacks a permission, or the server the command: see ACL SETUSER",
             Kind::Auth if self.credentials.is_none() => {
                 "it wants a password: set REDIS_AUTH (REDIS_PERSECOND_AUTH)"
             }

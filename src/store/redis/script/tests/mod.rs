@@ -19,7 +19,7 @@ use crate::{
     },
     clock::Time,
     store::{
-        self,
+        self, Member,
         lane::Pipeline,
         looking,
         redis::{
@@ -161,12 +161,11 @@ fn refused_requests_count_only_where_they_are_over() {
             let over: Vec<_> =
                 checks.iter().map(|(at, hits)| models[*at].would_be_over(*hits, now)).collect();
             let any_over = over.contains(&true);
-            let guarded = checks.iter().zip(&names).map(|((at, hits), key)| {
-                let by = match models[*at].algorithm {
-                    Algorithm::FixedWindow(limit) => Guard::Count { limit: limit.limit, seconds: SLACK },
-                    _ => Guard::Judge(models[*at].judge()),
-                };
-                Guarded { key: key.as_str().into(), by, hits: *hits }
+            let guarded = checks.iter().zip(&names).map(|((at, hits), key)| Guarded {
+                key: key.as_str().into(),
+                by: models[*at].guard(),
+                hits: *hits,
+                member: Member::Alone,
             });
             let guarded: Vec<_> = guarded.collect();
             let mut heard = bundle.ask(|bundle| bundle.count_guarded(guarded.into_iter()));
@@ -180,6 +179,178 @@ fn refused_requests_count_only_where_they_are_over() {
         }
         Ok(())
     });
+}
+
+fn of_any_kind() -> impl Strategy<Value = (Algorithm, Window)> {
+    let fixed = (requests(), windows())
+        .prop_map(|(limit, window)| (Algorithm::FixedWindow(FixedWindow { limit, window }), window));
+    prop_oneof![2 => scripted(), 1 => fixed]
+}
+
+/// What a group is told that takes these hits: of all of its limits, or of none.
+fn told_together(models: &mut [Model], hits: Hits, now: Time) -> Vec<store::Outcome> {
+    let takes = matches!(hits, Hits::Take(_));
+    let is_refused = takes && models.iter().any(|model| model.would_be_over(hits, now));
+    let told = |model: &mut Model| if is_refused { model.refuse(hits, now) } else { model.ask(hits, now) };
+    models.iter_mut().map(told).collect()
+}
+
+fn group<'a>(
+    models: &'a [Model],
+    names: &'a [String],
+    hits: Hits,
+) -> impl Iterator<Item = Guarded<'a>> + Clone {
+    models.iter().zip(names).enumerate().map(move |(at, (model, key))| {
+        let member = if at == 0 { Member::First } else { Member::Next };
+        Guarded { key: key.as_str().into(), by: model.guard(), hits, member }
+    })
+}
+
+fn names(models: &[Model], now: Time) -> Vec<String> {
+    models.iter().enumerate().map(|(at, model)| model.name(at, now)).collect()
+}
+
+/// Two rules: all limits, and the last one alone, so that one key is asked by both.
+#[test]
+fn the_limits_of_a_rule_count_all_or_nothing_however_many_ask_at_once() {
+    holds(300, prop::collection::vec(of_any_kind(), 1..4), 120, |redis, mut models, steps| {
+        let table = Table::<()>::new(10);
+        let (mut bundle, mut now, mut last) = (Bundle::default(), Time::from_micros(BEGIN), 0);
+        let mut waiting: Vec<(oneshot::Receiver<Answered>, Vec<store::Outcome>)> = Vec::new();
+        for step in steps {
+            let at = place(step, models.len());
+            let (then, hits) = moment_and_hits(step, now, &models[at]);
+            // A fixed window's model knows one window at a time.
+            let then = then.max(now);
+            if then != now {
+                groups_are_told(redis, &mut bundle, now, waiting.drain(..))?;
+                now = then;
+            }
+            let hits = within(hits);
+            // Some bring hits for one limit alone, as where the others were replaced.
+            let of = if step.hits.1 % 5 == 0 { models.len() - 1.. } else { 0.. };
+            if std::mem::replace(&mut last, of.start) != of.start {
+                // Callers of another group are told as if they had come before or behind all of this one.
+                groups_are_told(redis, &mut bundle, now, waiting.drain(..))?;
+            }
+            let names = &names(&models, now)[of.clone()];
+            let asked = &mut models[of];
+            let id = table.key(&names[0]);
+            let heard = bundle.ask(|bundle| bundle.count_together(id, hits, group(asked, names, hits)));
+            waiting.push((heard, told_together(asked, hits, now)));
+        }
+        groups_are_told(redis, &mut bundle, now, waiting.drain(..))
+    });
+}
+
+/// Sends a bundle, and holds what every caller hears of its group against what is expected.
+fn groups_are_told(
+    redis: &mut Redis,
+    bundle: &mut Bundle,
+    now: Time,
+    waiting: impl Iterator<Item = (oneshot::Receiver<Answered>, Vec<store::Outcome>)>,
+) -> Result<(), TestCaseError> {
+    let shown = redis.exchange(bundle, now);
+    prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
+    for (mut heard, expected) in waiting {
+        let heard: Vec<_> = heard.try_recv().unwrap().unwrap().iter().map(told).collect();
+        prop_assert_eq!(heard, expected, "at {}", now);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_group_that_a_refused_request_holds_counts_nothing() {
+    holds(300, prop::collection::vec(of_any_kind(), 2..6), 60, |redis, mut models, steps| {
+        let (mut bundle, mut now) = (Bundle::default(), Time::from_micros(BEGIN));
+        for step in steps {
+            // Some are in a group, and each of the others is alone, with hits of its own.
+            let of_group = 1 + place(step, models.len());
+            let (then, hits) = moment_and_hits(step, now, &models[0]);
+            now = then.max(now);
+            let hits = if hits == Hits::GiveBack(0) { Hits::Take(0) } else { within(hits) };
+            let one = if step.hits.0 % 2 == 0 { Hits::Take(1) } else { Hits::Take(0) };
+            let names = names(&models, now);
+            let alone = models.iter().zip(&names).skip(of_group);
+            let alone = alone.map(|(model, key)| Guarded {
+                key: key.as_str().into(),
+                by: model.guard(),
+                hits: one,
+                member: Member::Alone,
+            });
+            let checks: Vec<_> = group(&models[..of_group], &names, hits).chain(alone).collect();
+            let mut heard = bundle.ask(|bundle| bundle.count_guarded(checks.into_iter()));
+            let (group, alone) = models.split_at_mut(of_group);
+            let over: Vec<_> = alone.iter().map(|model| model.would_be_over(one, now)).collect();
+            let any_over = over.contains(&true) || group.iter().any(|model| model.would_be_over(hits, now));
+            let mut expected = match hits {
+                Hits::Take(_) if any_over => group.iter_mut().map(|model| model.refuse(hits, now)).collect(),
+                hits => told_together(group, hits, now),
+            };
+            for (model, over) in alone.iter_mut().zip(over) {
+                expected.push(model.ask(if any_over && !over { looking(one) } else { one }, now));
+            }
+            let shown = redis.exchange(&mut bundle, now);
+            prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
+            let heard: Vec<_> = heard.try_recv().unwrap().unwrap().iter().map(told).collect();
+            prop_assert_eq!(heard, expected, "{:?} of {:?}", hits, models);
+        }
+        Ok(())
+    });
+}
+
+/// A request that fails must not have counted in the limits before the one that failed it.
+#[test]
+fn nothing_is_counted_where_one_key_of_a_rule_is_none_of_ours() {
+    let mut redis = Redis::start();
+    let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
+    let minute = Window::of_seconds(60).unwrap();
+    redis.ask(&["RPUSH", "a list", "1"]);
+    redis.ask(&["SET", "a text", "not a number"]);
+    redis.ask(&["SET", "a broken number", "1.5"]);
+    let mut bundle = Bundle::default();
+    for foreign in ["a list", "a text", "a broken number"] {
+        for (of_good, of_foreign) in Name::ALL.into_iter().flat_map(|one| Name::ALL.map(|other| (one, other)))
+        {
+            let model = |kind: Name| Model::new((kind.at(9, minute, None), minute));
+            let models = [model(of_good), model(of_foreign)];
+            let good = format!("{of_good:?} beside {of_foreign:?} at {foreign}");
+            let names = [good.clone(), foreign.to_owned()];
+            let checks = group(&models, &names, Hits::Take(2));
+            let id = table.key(&good);
+            let mut heard = bundle.ask(|bundle| bundle.count_together(id, Hits::Take(2), checks.clone()));
+            redis.exchange(&mut bundle, now);
+            let heard = heard.try_recv().unwrap().unwrap();
+            assert!(heard.iter().all(|heard| matches!(heard, Outcome::Failed(_))), "{good}: {heard:?}");
+            let mut heard = bundle.ask(|bundle| bundle.count_guarded(checks));
+            redis.exchange(&mut bundle, now);
+            assert!(matches!(heard.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)), "{good}");
+            assert_eq!(redis.ask(&["EXISTS", good.as_str()]), Reply::Integer(0), "{good}");
+        }
+    }
+    assert_eq!(redis.ask(&["GET", "a broken number"]), Reply::Text(b"1.5".to_vec()));
+}
+
+/// Runs go on a script's stack, which has an end.
+#[test]
+fn callers_who_ask_for_different_hits_in_turn_are_all_served() {
+    let mut redis = Redis::start();
+    let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
+    let day = Window::of_seconds(86_400).unwrap();
+    for kinds in [[Name::FixedWindow, Name::FixedWindow], [Name::FixedWindow, Name::TokenBucket]] {
+        let mut models = kinds.map(|kind| Model::new((kind.at(9_000, day, None), day)));
+        let names = kinds.map(|kind| format!("{kinds:?} {kind:?}"));
+        let names = [format!("{} 1", names[0]), format!("{} 2", names[1])];
+        let mut bundle = Bundle::default();
+        let mut waiting = Vec::new();
+        for number in 0..9_000 {
+            let hits = Hits::Take(1 + number % 2);
+            let checks = group(&models, &names, hits);
+            let heard = bundle.ask(|bundle| bundle.count_together(table.key(&names[0]), hits, checks));
+            waiting.push((heard, told_together(&mut models, hits, now)));
+        }
+        groups_are_told(&mut redis, &mut bundle, now, waiting.into_iter()).unwrap();
+    }
 }
 
 #[test]
@@ -237,8 +408,12 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
             let heard = heard.try_recv().unwrap().unwrap();
             assert_eq!(matches!(heard[0], Outcome::Failed(_)), key != "good", "{name:?} {key}: {heard:?}");
         }
-        let guarded =
-            keys.map(|key| Guarded { key: key.into(), by: Guard::Judge(judge), hits: Hits::Take(1) });
+        let guarded = keys.map(|key| Guarded {
+            key: key.into(),
+            by: Guard::Judge(judge),
+            hits: Hits::Take(1),
+            member: Member::Alone,
+        });
         let mut heard = bundle.ask(|bundle| bundle.count_guarded(guarded.into_iter()));
         redis.exchange(&mut bundle, now);
         assert!(matches!(heard.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)));

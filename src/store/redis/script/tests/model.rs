@@ -4,7 +4,10 @@ use super::SLACK;
 use crate::{
     algorithm::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log},
     clock::Time,
-    store::{self, redis::bundle::Judge},
+    store::{
+        self,
+        redis::bundle::{Guard, Judge},
+    },
 };
 
 /// A key as the algorithm alone would keep it.
@@ -40,7 +43,31 @@ impl Model {
     pub(super) fn would_be_over(&self, hits: Hits, now: Time) -> bool {
         match self.clone().ask(hits, now) {
             store::Outcome::Counted(after) => after > u64::from(self.algorithm.whole()),
+            store::Outcome::Refused(_) => true,
             store::Outcome::Judged(verdict) => !verdict.admitted,
+        }
+    }
+
+    /// What hits are told of which nothing is counted, because they do not fit here or elsewhere in their group.
+    pub(super) fn refuse(&mut self, hits: Hits, now: Time) -> store::Outcome {
+        let is_over = self.would_be_over(hits, now);
+        match (self.algorithm, is_over) {
+            (Algorithm::FixedWindow(_), true) => match self.ask(Hits::Take(0), now) {
+                store::Outcome::Counted(count) => store::Outcome::Refused(count),
+                other => other,
+            },
+            (_, true) => self.ask(hits, now),
+            (_, false) => self.ask(Hits::Take(0), now),
+        }
+    }
+
+    /// The limit that a group holds hits against.
+    pub(super) fn guard(&self) -> Guard {
+        match self.algorithm {
+            Algorithm::FixedWindow(limit) => {
+                Guard::Count { limit: limit.limit, seconds: SLACK, unsure: None }
+            }
+            _ => Guard::Judge(self.judge()),
         }
     }
 

@@ -19,7 +19,9 @@ use crate::{
             bundle::{Bundle, Shown},
             failure::Failure,
             resp::{self, Reply},
-            script::{ASK_GUARDED, COUNT_GUARDED, GIVE_BACK, LOGS, STATES},
+            script::{
+                ASK_GUARDED, ASK_TOGETHER, COUNT_GUARDED, COUNT_TOGETHER, EXTEND, GIVE_BACK, LOGS, STATES,
+            },
         },
     },
 };
@@ -47,7 +49,16 @@ impl Redis {
         let connect = || UnixStream::connect(&path).inspect_err(|_| sleep(Duration::from_millis(10))).ok();
         let stream = (0..1000).find_map(|_| connect()).expect("redis-server listens");
         let mut redis = Self { process, stream, incoming: Vec::new(), timed: HashMap::new(), _dir: dir };
-        for script in [&GIVE_BACK, &COUNT_GUARDED, &STATES, &LOGS, &ASK_GUARDED] {
+        for script in [
+            &EXTEND,
+            &GIVE_BACK,
+            &COUNT_GUARDED,
+            &STATES,
+            &LOGS,
+            &ASK_GUARDED,
+            &COUNT_TOGETHER,
+            &ASK_TOGETHER,
+        ] {
             let own = "call('TIME')";
             assert!(script.text.matches(own).count() <= 1);
             let text = script.text.replace(own, "{ call('GET', 'second'), call('GET', 'micros') }");

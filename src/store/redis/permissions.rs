@@ -1,0 +1,218 @@
+//! The commands that the rules in force need, and whether the server lets our user run them.
+//!
+//! A connection checks them with its first pipeline, and again when a reload brings rules that need more: each command
+//! is sent with arguments that change nothing. A user who lacks one is named at once, and not by the first request
+//! that fails, or by counters that never expire.
+
+use super::resp::{self, Reply};
+use crate::{
+    algorithm::Algorithm,
+    rules::{Limit, Limits, RuleSet},
+};
+
+/// What rules need commands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Needs(u8);
+
+/// A command that is tried.
+struct Probe {
+    command: &'static str,
+    /// Its words; `KEY` stands for a key that nobody uses.
+    words: &'static [&'static str],
+    needed_for: u8,
+}
+
+const KEY: &str = "tollgate:check";
+
+const COUNTERS: u8 = 1;
+const SEVERAL: u8 = 1 << 1;
+const STATES: u8 = 1 << 2;
+const LOGS: u8 = 1 << 3;
+const WHOLE_REQUESTS: u8 = 1 << 4;
+const SCRIPTS: u8 = SEVERAL | STATES | LOGS | WHOLE_REQUESTS;
+
+/// No server knows such a script.
+const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
+
+/// There are no arguments with which `RPUSH` changes nothing, so it is undone in the same step.
+const RPUSH: &str = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], '') redis.call('DEL', KEYS[1])";
+
+const PROBES: [Probe; 17] = [
+    Probe {
+        command: "incrby",
+        words: &["INCRBY", KEY, "x"],
+        needed_for: COUNTERS | SEVERAL | WHOLE_REQUESTS,
+    },
+    Probe { command: "expire", words: &["EXPIRE", KEY, "1"], needed_for: COUNTERS | LOGS | WHOLE_REQUESTS },
+    Probe { command: "get", words: &["GET", KEY], needed_for: COUNTERS | SEVERAL | WHOLE_REQUESTS },
+    Probe { command: "evalsha", words: &["EVALSHA", NO_SCRIPT, "1", KEY], needed_for: SCRIPTS },
+    Probe { command: "eval", words: &["EVAL", "return 1", "1", KEY], needed_for: SCRIPTS },
+    Probe {
+        command: "set",
+        words: &["SET", KEY, "", "EX", "0"],
+        needed_for: SEVERAL | STATES | WHOLE_REQUESTS,
+    },
+    Probe { command: "ttl", words: &["TTL", KEY], needed_for: WHOLE_REQUESTS },
+    Probe { command: "time", words: &["TIME"], needed_for: STATES | LOGS },
+    Probe { command: "mget", words: &["MGET", KEY], needed_for: STATES },
+    Probe { command: "setex", words: &["SETEX", KEY, "0", ""], needed_for: STATES },
+    Probe { command: "setrange", words: &["SETRANGE", KEY, "0", ""], needed_for: STATES },
+    Probe { command: "lrange", words: &["LRANGE", KEY, "0", "0"], needed_for: LOGS },
+    Probe { command: "lindex", words: &["LINDEX", KEY, "0"], needed_for: LOGS },
+    Probe { command: "llen", words: &["LLEN", KEY], needed_for: LOGS },
+    Probe { command: "ltrim", words: &["LTRIM", KEY, "0", "0"], needed_for: LOGS },
+    Probe { command: "del", words: &["DEL", KEY], needed_for: LOGS },
+    Probe { command: "rpush", words: &["EVAL", RPUSH, "1", KEY], needed_for: LOGS },
+];
+
+impl Needs {
+    /// What any rules need: requests may bring limits of their own.
+    pub(super) const COUNTERS: Self = Self(COUNTERS);
+    /// What `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` needs.
+    pub(super) const WHOLE_REQUESTS: Self = Self(WHOLE_REQUESTS);
+
+    /// What these rules need of the Redis that has the counters of those limits for which `holds` is true.
+    pub(super) fn of(rules: &RuleSet, holds: impl Fn(&Limits, &Limit) -> bool) -> Self {
+        let mut needs = COUNTERS;
+        for limits in rules.rules().into_iter().filter_map(|rule| rule.limits()) {
+            for limit in limits.iter().filter(|limit| holds(limits, limit)) {
+                needs |= match limit.algorithm {
+                    Algorithm::FixedWindow(_) => COUNTERS,
+                    Algorithm::SlidingWindow(_) | Algorithm::Bucket(_) => STATES,
+                    Algorithm::SlidingLog(_) => LOGS,
+                };
+                needs |= if limits.are_several() { SEVERAL } else { 0 };
+            }
+        }
+        Self(needs)
+    }
+
+    /// The bits, as they are shared between threads.
+    pub(super) const fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub(super) const fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+
+    /// True when everything that `other` needs is needed here.
+    pub(super) const fn include(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    fn probes(self) -> impl Iterator<Item = &'static Probe> {
+        PROBES.iter().filter(move |probe| probe.needed_for & self.0 != 0)
+    }
+
+    /// How many commands are tried.
+    pub(super) fn count(self) -> usize {
+        self.probes().count()
+    }
+
+    /// Writes the commands.
+    pub(super) fn write(self, into: &mut Vec<u8>) {
+        for probe in self.probes() {
+            resp::begin_command(into, probe.words.len());
+            for word in probe.words {
+                resp::write_word(into, word.as_bytes());
+            }
+        }
+    }
+
+    /// Those that the server refuses to run for our user, by its replies.
+    pub(super) fn denied(self, mut next: impl FnMut() -> Reply) -> Vec<&'static str> {
+        let mut denied = Vec::new();
+        for probe in self.probes() {
+            if let Reply::Error(error) = next()
+                && is_denied(&error)
+                // What is denied to the script that tries it, and not the script.
+                && (probe.command != "rpush" || is_denied_in_script(&error))
+            {
+                denied.push(probe.command);
+            }
+        }
+        denied
+    }
+}
+
+/// True for the error of a command that our user may not run, or that the server does not have. Keys are another
+/// matter: a user may have those of the rules and not the one of this check.
+pub(super) fn is_denied(error: &str) -> bool {
+    let of_command = error.starts_with("NOPERM") && !error.contains("access one of the keys");
+    of_command || error.starts_with("ERR unknown command") || is_denied_in_script(error)
+}
+
+/// The same of a command that a script runs: as Redis 7 says it, and as servers before it do.
+fn is_denied_in_script(error: &str) -> bool {
+    error.contains("can't run this command")
+        || error.contains("-NOPERM") && !error.contains("access one of the keys")
+        || error.contains("Unknown Redis command called from")
+}
+
+/// What is said of a user who lacks these commands.
+pub(super) fn denial(user: &str, denied: &[&str]) -> String {
+    let names: Vec<_> = denied.iter().map(|command| command.to_ascii_uppercase()).collect();
+    let grants: Vec<_> = denied.iter().map(|command| format!("+{command}")).collect();
+    let (names, grants) = (names.join(", "), grants.join(" "));
+    let harm = if denied.contains(&"expire") { "counters never expire without EXPIRE; " } else { "" };
+    format!(
+        "NOPERM: user \"{user}\" may not run {names}, which the rules need; {harm}grant it: ACL SETUSER {user} {grants}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::{CompileOptions, SourceFile, compile};
+
+    fn needs(rate_limit: &str) -> Vec<&'static str> {
+        let text = format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {rate_limit}\n");
+        let file = SourceFile { name: "a.yaml".to_owned(), text: text.into_bytes() };
+        let rules = compile(&[file], CompileOptions::default()).rules.unwrap();
+        Needs::of(&rules, |_, _| true).probes().map(|probe| probe.command).collect()
+    }
+
+    #[test]
+    fn rules_need_the_commands_of_their_limits() {
+        let counters = ["incrby", "expire", "get"];
+        assert_eq!(needs("{unit: hour, requests_per_unit: 1}"), counters);
+        assert_eq!(needs("{unlimited: true}"), counters, "requests may bring limits");
+        let several = needs("[{unit: hour, requests_per_unit: 1}, {unit: day, requests_per_unit: 1}]");
+        assert_eq!(several, [&counters[..], &["evalsha", "eval", "set"]].concat());
+        let bucket = needs("{unit: hour, requests_per_unit: 1, algorithm: token_bucket}");
+        assert!(bucket.contains(&"setrange") && !bucket.contains(&"rpush"));
+        let log = needs("{unit: hour, requests_per_unit: 1, algorithm: sliding_log}");
+        assert!(!log.contains(&"setrange") && log.contains(&"rpush"));
+    }
+
+    #[test]
+    fn errors_of_permission_are_those_of_a_command() {
+        for (error, expected) in [
+            ("NOPERM this user has no permissions to run the 'expire' command", true),
+            ("NOPERM this user has no permissions to run the 'expire' command or its subcommand", true),
+            ("ERR unknown command 'EXPIRE', with args beginning with: 'a' '1' ", true),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: 30f, on @user_script:1.",
+                true,
+            ),
+            (
+                "ERR Error running script (call to f_a1): @user_script:1: -NOPERM this user has no permissions",
+                true,
+            ),
+            ("NOPERM this user has no permissions to access one of the keys used as arguments", false),
+            ("ERR value is not an integer or out of range", false),
+            ("OOM command not allowed when used memory > 'maxmemory'.", false),
+            ("MOVED 3999 127.0.0.1:6381", false),
+        ] {
+            assert_eq!(is_denied(error), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_denial_names_user_and_commands_and_what_to_grant() {
+        let said = denial("ann", &["expire", "ttl"]);
+        assert!(said.contains("user \"ann\" may not run EXPIRE, TTL"), "{said}");
+        assert!(said.contains("ACL SETUSER ann +expire +ttl"), "{said}");
+    }
+}

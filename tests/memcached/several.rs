@@ -1,0 +1,59 @@
+//! Rules with several limits. memcached changes one counter at a time, so the counters are read, changed, and given
+//! back where others came between: no more is admitted than the limits say, and nothing is left of what was refused.
+
+use crate::{
+    redis::{
+        YEAR,
+        exact::Servers,
+        several::{FIXED, admitted, hits, offered, rules},
+    },
+    support::clock::window,
+};
+
+use super::{Code, Memcached, setup, told};
+
+/// The counter of a fixed window of so many years.
+fn counter(key: &str, value: &str, years: u64) -> String {
+    format!("d_{key}_{value}_{}/{}", window(years * YEAR), years * YEAR)
+}
+
+#[test]
+fn no_more_than_the_limit_is_admitted_and_nothing_is_kept_of_what_was_refused() {
+    let memcached = [(); 3].map(|()| Memcached::single());
+    let addresses = memcached.each_ref().map(Memcached::address).join(",");
+    for stop in ["false", "true"] {
+        let setup = setup(&addresses).env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", stop);
+        let setup = setup.env("CACHE_KEY_PREFIX", stop);
+        let servers = Servers::with(&setup, &rules(&[FIXED]), "2");
+        let counter_of = |value: &str, years| -> i64 {
+            let key = format!("{stop}{}", counter("fixed", value, years));
+            memcached.iter().map(|server| server.counter(&key)).sum()
+        };
+        for ((key, value), admitted) in admitted(&servers, &offered(&["fixed"])) {
+            assert!(admitted <= 40, "{key} {value}: {admitted}");
+            // Requests that gave back what they had taken may have been in the way of others. Alone nobody is.
+            let client = servers.first().client();
+            let more = (0..50).filter(|_| told(&client.ask(hits(&key, &value, 1)).unwrap()).0 == Code::Ok);
+            assert_eq!(admitted + more.count() as u64, 40, "{key} {value}");
+            assert_eq!([1, 2].map(|years| counter_of(&value, years)), [40, 40], "{value}");
+        }
+    }
+}
+
+#[test]
+fn hits_are_given_back_to_every_limit_and_looks_take_nothing() {
+    let memcached = Memcached::single();
+    let server = setup(&memcached.address()).rules("d.yaml", &rules(&[FIXED])).start_healthy();
+    let client = server.client();
+    let ask = |count: u64, back: bool| {
+        let mut request = hits("fixed", "v", count);
+        request.descriptors[0].is_negative_hits = back;
+        told(&client.ask(request).unwrap())
+    };
+    assert_eq!(ask(35, false), (Code::Ok, 5));
+    assert_eq!(ask(6, false), (Code::OverLimit, 5));
+    assert_eq!(ask(0, false), (Code::Ok, 5));
+    assert_eq!(ask(10, true), (Code::Ok, 15));
+    assert_eq!(ask(15, false), (Code::Ok, 0));
+    assert_eq!([1, 2].map(|years| memcached.counter(&counter("fixed", "v", years))), [40, 40]);
+}

@@ -1,0 +1,369 @@
+//! What Redis answers besides a count: commands that its user may not run, errors of every kind, and answers that are
+//! none to what was asked. Nothing is taken for done that was not, and each is named in the log and in the metrics.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+
+use crate::support::{
+    client::Client,
+    clock::Clock,
+    eventually,
+    fake::Fake,
+    holds,
+    redis::{Redis, tcp},
+    server::{Server, Setup},
+};
+
+use super::{Code, RateLimitRequest, code, one, told};
+
+/// A limit of each kind.
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: many
+    rate_limit: {unit: hour, requests_per_unit: 4000000}
+  - key: several
+    rate_limit: [{unit: hour, requests_per_unit: 4000}, {unit: day, requests_per_unit: 4000}]
+  - key: bucket
+    rate_limit: {unit: hour, requests_per_unit: 4000, algorithm: token_bucket}
+  - key: log
+    rate_limit: {unit: hour, requests_per_unit: 4000, algorithm: sliding_log}
+";
+const COUNTERS: &str =
+    "domain: d\ndescriptors:\n  - key: many\n    rate_limit: {unit: hour, requests_per_unit: 4000000}\n";
+
+/// All that docs/redis.md says the rules above need.
+const ALL: &str = "+incrby +expire +get +evalsha +eval +set +ttl +time +mget +setex +setrange +lrange +lindex +llen \
+                   +ltrim +del +rpush +ping +client|setname";
+
+/// A server whose user `ann` may do this and no more.
+fn with_user(may: &str) -> Redis {
+    let mut args = vec!["--user", "ann", "on", ">hush", "~*"];
+    args.extend(may.split_whitespace());
+    Redis::with(&args)
+}
+
+fn as_ann(redis: &Redis, rules: &str) -> Setup {
+    Setup::new().redis(&redis.env()).env("REDIS_AUTH", "ann:hush").rules("d.yaml", rules)
+}
+
+fn metric(server: &Server, name: &str) -> f64 {
+    server.metrics().iter().filter(|(series, _)| series.starts_with(name)).map(|(_, value)| value).sum()
+}
+
+fn never_reconnected(server: &Server) -> bool {
+    metric(server, "tollgate_redis_reconnects_total") < 0.5
+}
+
+fn denied(server: &Server, command: &str) -> f64 {
+    metric(server, &format!("tollgate_redis_command_denied_total{{pool=\"main\",command=\"{command}\"}}"))
+}
+
+fn ask(client: &Client, key: &str) -> Result<(Code, u32), String> {
+    client.ask(one(key, "v")).map(|answer| told(&answer)).map_err(|status| status.message().to_owned())
+}
+
+#[test]
+fn a_user_who_may_not_expire_is_named_before_the_first_request() {
+    let redis = with_user(&ALL.replace("+expire ", ""));
+    let mut server = as_ann(&redis, COUNTERS).start_healthy();
+    server.wait_for_log(&[
+        "error",
+        "user \"ann\" may not run EXPIRE",
+        "ACL SETUSER ann +expire",
+        &redis.address(),
+    ]);
+    assert!(denied(&server, "expire") >= 1.0);
+    assert_eq!(redis.keys().len(), 0, "the check leaves nothing");
+
+    // Each hit tries again, and says that it failed.
+    let client = server.client();
+    assert_eq!(ask(&client, "many"), Ok((Code::Ok, 3_999_999)));
+    assert_eq!(ask(&client, "many"), Ok((Code::Ok, 3_999_998)));
+    let key = redis.keys().pop().expect("it was counted");
+    assert_eq!(redis.ask(&["TTL", &key]).number(), -1);
+    assert!(metric(&server, "tollgate_redis_keys_without_expiry_total{") >= 2.0, "{:?}", server.metrics());
+    redis.ask(&["ACL", "SETUSER", "ann", "+expire"]);
+    assert_eq!(ask(&client, "many"), Ok((Code::Ok, 3_999_997)));
+    assert!(redis.ask(&["TTL", &key]).number() > 3000, "the next hit gave it one");
+    let log = server.process.log();
+    assert!(!log.contains("hush") && !log.contains("panicked"), "{log}");
+    assert!(server.process.exited().is_none());
+}
+
+#[test]
+fn every_command_that_the_rules_need_is_checked_and_no_other() {
+    let redis = with_user(ALL);
+    let server = as_ann(&redis, RULES).start_healthy();
+    let client = server.client();
+    for key in ["many", "several", "bucket", "log"] {
+        ask(&client, key).expect("what is documented is enough");
+    }
+    assert!(!server.process.log().contains("may not run"), "{}", server.process.log());
+    for command in ALL.split_whitespace().filter_map(|command| command.strip_prefix('+')) {
+        if ["ping", "client|setname", "ttl"].contains(&command) {
+            continue;
+        }
+        redis.ask(&["ACL", "SETUSER", "ann", &format!("-{command}")]);
+        // Who connects anew checks anew, as after a failover.
+        let before = denied(&server, command);
+        redis.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+        eventually("it is denied", || {
+            let _ = ask(&client, "many");
+            holds(denied(&server, command) > before, || format!("{command}: {}", server.process.log()))
+        });
+        redis.ask(&["ACL", "SETUSER", "ann", &format!("+{command}")]);
+    }
+    let keys = redis.keys();
+    assert!(keys.iter().all(|key| key.contains("d_")), "the checks leave nothing: {keys:?}");
+}
+
+#[test]
+fn rules_that_need_more_are_checked_when_they_are_loaded() {
+    let redis = with_user(&ALL.replace("+rpush", ""));
+    let server = as_ann(&redis, COUNTERS).start_healthy();
+    assert_eq!(ask(&server.client(), "many"), Ok((Code::Ok, 3_999_999)));
+    assert!(
+        !server.process.log().contains("may not run"),
+        "counters need no lists: {}",
+        server.process.log()
+    );
+    server.write("d.yaml", RULES);
+    server.wait_for_log(&["user \"ann\" may not run RPUSH", "ACL SETUSER ann +rpush"]);
+    // What does not need it is counted.
+    assert_eq!(ask(&server.client(), "many"), Ok((Code::Ok, 3_999_998)));
+    ask(&server.client(), "bucket").expect("a bucket is no list");
+    ask(&server.client(), "log").expect_err("a log is one");
+    assert!(never_reconnected(&server), "the connection is as good as it was");
+}
+
+#[test]
+fn a_refused_request_of_a_rule_leaves_nothing_where_a_script_may_not_finish() {
+    let redis = with_user(&ALL.replace("+set ", ""));
+    let server = as_ann(&redis, RULES).start_healthy();
+    ask(&server.client(), "several").expect_err("it may not be kept");
+    assert_eq!(redis.keys().len(), 0);
+}
+
+#[test]
+fn keys_that_a_user_may_not_touch_fail_alone() {
+    let redis = Redis::with(&["--user", "ann", "on", ">hush", "~d_many_*", "+@all"]);
+    let server = as_ann(&redis, RULES).start_healthy();
+    let client = server.client();
+    for _ in 0..3 {
+        ask(&client, "bucket").expect_err("it is none of the user's keys");
+        ask(&client, "many").expect("this one is");
+    }
+    server.wait_for_log(&["NOPERM", "ACL SETUSER"]);
+    assert!(!server.process.log().contains("which the rules need"), "a key is no command");
+    assert!(never_reconnected(&server));
+}
+
+/// Errors of the whole server: each request is decided by policy, the connection stays, and counting goes on at once.
+fn refuses_and_recovers(redis: &Redis, word: &str, kind: &str, begin: impl FnOnce(), end: impl FnOnce()) {
+    let server = Setup::new().redis(&redis.env()).rules("d.yaml", RULES).start_healthy();
+    let client = server.client();
+    for key in ["many", "several", "bucket", "log"] {
+        ask(&client, key).expect("it counts");
+    }
+    begin();
+    for key in ["many", "several", "bucket", "log"] {
+        eventually("it is refused", || {
+            holds(ask(&client, key).is_err(), || format!("{key}: {}", server.process.log()))
+        });
+    }
+    server.wait_for_log(&[word, &redis.address()]);
+    assert!(metric(&server, &format!("tollgate_redis_errors_total{{pool=\"main\",kind=\"{kind}\"}}")) >= 1.0);
+    end();
+    for key in ["many", "several", "bucket", "log"] {
+        eventually("it counts again", || ask(&client, key).map(drop));
+    }
+    let log = server.process.log();
+    assert!(!log.contains("panicked") && log.lines().count() < 100, "{log}");
+}
+
+#[test]
+fn a_server_that_cannot_save_takes_no_writes() {
+    let redis = Redis::with(&["--enable-protected-configs", "yes"]);
+    let begin = || {
+        redis.ask(&["CONFIG", "SET", "dir", "/proc", "save", "3600 1000000"]);
+        redis.ask(&["BGSAVE"]);
+        eventually("it cannot save", || {
+            let info = redis.ask(&["INFO", "persistence"]).to_string();
+            holds(info.contains("rdb_last_bgsave_status:err"), || info)
+        });
+    };
+    let end = || drop(redis.ask(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]));
+    refuses_and_recovers(&redis, "MISCONF", "writes_disabled", begin, end);
+}
+
+#[test]
+fn a_server_without_its_replicas_takes_no_writes() {
+    let redis = Redis::single();
+    let set = |replicas| drop(redis.ask(&["CONFIG", "SET", "min-replicas-to-write", replicas]));
+    refuses_and_recovers(&redis, "NOREPLICAS", "writes_disabled", || set("1"), || set("0"));
+}
+
+#[test]
+fn a_server_without_memory_counts_nothing_of_a_refused_rule() {
+    let redis = Redis::single();
+    redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let server = Setup::new().redis(&redis.env()).rules("d.yaml", RULES).start_healthy();
+    redis.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+    let client = server.client();
+    for key in ["many", "several", "bucket", "log"] {
+        let refused = ask(&client, key).expect_err("there is no room");
+        assert!(refused.contains("OOM"), "{refused}");
+    }
+    redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(redis.keys().len(), 0);
+    assert_eq!(ask(&client, "several"), Ok((Code::Ok, 3999)));
+    assert!(never_reconnected(&server));
+}
+
+#[test]
+fn a_server_that_is_busy_with_somebodys_script() {
+    let redis = Redis::with(&["--busy-reply-threshold", "10"]);
+    thread::scope(|scope| {
+        let begin = || {
+            let mut other = redis.connect();
+            scope.spawn(move || other.ask(&["EVAL", "while true do end", "0"]));
+            eventually("it is busy", || {
+                let answer = redis.try_ask(&["PING"]).map_or_else(|error| error, |answer| answer.to_string());
+                holds(answer.contains("BUSY"), || answer)
+            });
+        };
+        let end = || {
+            eventually("the script ends", || {
+                redis.try_ask(&["SCRIPT", "KILL"])?;
+                let answer = redis.try_ask(&["PING"])?.to_string();
+                holds(answer == "PONG", || answer)
+            });
+        };
+        refuses_and_recovers(&redis, "BUSY", "busy", begin, end);
+    });
+}
+
+#[test]
+fn a_cluster_that_names_a_server_which_is_not_there() {
+    let fake = Fake::answering(|words, port| match words[0].to_ascii_uppercase().as_str() {
+        "PING" => "+PONG\r\n".to_owned(),
+        "CLUSTER" => format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n"),
+        "AUTH" | "SELECT" | "CLIENT" | "READONLY" => "+OK\r\n".to_owned(),
+        _ => "-MOVED 0 127.0.0.1:1\r\n".to_owned(),
+    });
+    let setup = Setup::new().redis(&tcp(&fake.address())).env("REDIS_TYPE", "CLUSTER");
+    let server = setup.env("REDIS_TIMEOUT", "200ms").rules("d.yaml", RULES).start();
+    let client = server.client();
+    for key in ["many", "several", "bucket"] {
+        let begun = Instant::now();
+        ask(&client, key).expect_err("nobody counts it");
+        let took = begun.elapsed();
+        // Twice: once to hear of the other server, once to look for it. The rest is a busy machine's.
+        assert!(took < Duration::from_millis(200 * 2 + 1500), "{key} took {took:?}");
+    }
+    assert!(!server.process.log().contains("panicked"));
+}
+
+#[test]
+fn an_answer_that_is_none_to_what_was_asked_ends_the_connection() {
+    for answer in ["+OK\r\n", "$-1\r\n", "*0\r\n", "$1\r\n7\r\n"] {
+        let fake = Fake::answering(move |words, _| match words[0].to_ascii_uppercase().as_str() {
+            "PING" => "+PONG\r\n".to_owned(),
+            "INCRBY" if words.get(2).is_some_and(|by| by != "x") => answer.to_owned(),
+            "CLIENT" => "+OK\r\n".to_owned(),
+            _ => ":1\r\n".to_owned(),
+        });
+        let setup = Setup::new().redis(&tcp(&fake.address())).rules("d.yaml", COUNTERS);
+        let server = setup.start();
+        eventually("it is refused", || {
+            let refused = server.ask(one("many", "v")).is_err();
+            holds(refused && server.process.log().contains("unexpected-answer"), || server.process.log())
+        });
+        eventually("it connects anew", || {
+            holds(metric(&server, "tollgate_redis_reconnects_total") >= 1.0, || server.process.log())
+        });
+    }
+}
+
+/// A request that brings its own limit per minute, beside a rule's limit per hour under the same name.
+fn per_minute(value: &str) -> RateLimitRequest {
+    let mut request = one("many", value);
+    request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 4_000_000, unit: 2 });
+    request
+}
+
+#[test]
+fn of_two_windows_that_share_a_key_the_longer_one_keeps_it_alive() {
+    let clock = Clock::at("2026-11-23T10:00:01Z");
+    let _entered = clock.enter();
+    let redis = Redis::single();
+    let start = || {
+        let setup = Setup::new().redis(&redis.env()).rules("d.yaml", COUNTERS);
+        setup.env("EXPIRATION_JITTER_MAX_SECONDS", "10").start_healthy()
+    };
+    let servers = [start(), start()];
+    let clients = servers.each_ref().map(Server::client);
+    let lives = |value: &str| {
+        let keys: Vec<_> = redis.keys().into_iter().filter(|key| key.contains(value)).collect();
+        assert_eq!(keys.len(), 1, "both count under one name: {keys:?}");
+        redis.ask(&["TTL", &keys[0]]).number()
+    };
+    // By one process, or by two that know nothing of each other.
+    for (first, second) in [(0, 0), (0, 1)] {
+        let minute =
+            |by: usize, value: &str| drop(clients[by].ask(per_minute(value)).expect("it is answered"));
+        let hour =
+            |by: usize, value: &str| drop(clients[by].ask(one("many", value)).expect("it is answered"));
+        let (short_first, long_first) = (format!("minute{second}"), format!("hour{second}"));
+        minute(first, &short_first);
+        assert!((30..=70).contains(&lives(&short_first)), "{}", lives(&short_first));
+        hour(second, &short_first);
+        hour(first, &long_first);
+        minute(second, &long_first);
+        minute(second, &long_first);
+        for value in [short_first, long_first] {
+            let lives = lives(&value);
+            assert!(lives > 3400, "an hour's count lives for an hour, and not {lives} s: {value}");
+        }
+        redis.ask(&["SCRIPT", "FLUSH"]);
+    }
+    // With every counter of a request in one step, too.
+    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", COUNTERS);
+    let server = setup.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true").start_healthy();
+    for value in ["minute-stop", "hour-stop"] {
+        let mut requests = [per_minute(value), one("many", value)];
+        if value.starts_with("hour") {
+            requests.reverse();
+        }
+        for request in requests {
+            server.ask(request).expect("it is answered");
+        }
+        assert!(lives(value) > 3400, "{value}: {}", lives(value));
+    }
+}
+
+#[test]
+fn a_user_without_scripts_still_gives_every_counter_an_expiry() {
+    let clock = Clock::at("2026-11-23T10:00:01Z");
+    let _entered = clock.enter();
+    let redis = with_user("+incrby +expire +get +ping");
+    let server = as_ann(&redis, COUNTERS).start_healthy();
+    let client = server.client();
+    for user in ["a", "b", "c"] {
+        for request in [per_minute(user), one("many", user)] {
+            client.ask(request).expect("it counts");
+        }
+    }
+    for key in redis.keys() {
+        eventually("it has an expiry", || {
+            let ttl = redis.ask(&["TTL", &key]).number();
+            holds(ttl > 0, || format!("{key}: {ttl}"))
+        });
+    }
+    assert_eq!(code(&client, "many", "d").0, Code::Ok);
+}
