@@ -78,9 +78,10 @@ impl Parts {
             Err(NotDecided::BadRequest(why)) => {
                 (text(StatusCode::BAD_REQUEST, format!("Bad Request: {}\n", cut(&why))), Some(why))
             }
-            Err(NotDecided::Unavailable(why)) => {
-                (text(StatusCode::SERVICE_UNAVAILABLE, format!("Service Unavailable: {}\n", cut(&why))), Some(why))
-            }
+            Err(NotDecided::Unavailable(why)) => (
+                text(StatusCode::SERVICE_UNAVAILABLE, format!("Service Unavailable: {}\n", cut(&why))),
+                Some(why),
+            ),
         };
         if let Some(mut span) = span {
             span.tell("http.request.method", "POST".into());
