@@ -10,7 +10,7 @@ const SERVED: &str = "envoy/service/ratelimit/v3/rls.proto";
 
 /// What it asks a control plane, the rules that it is told, and what it sends to a collector of spans.
 const ASKED: [&str; 3] = [
-    "envoy/service/discovery/v3/ads.proto",
+    "envoy/service/discovery/v3/discovery.proto",
     "ratelimit/config/ratelimit/v3/rls_conf.proto",
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
 ];

@@ -118,6 +118,7 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
         bounds: Bounds { descriptors: 10, entries: 10 },
         near_limit_ratio: 0.8,
         key_prefix: String::new(),
+        full_keys: false,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,

@@ -17,6 +17,8 @@ pub mod app;
 pub mod channel;
 pub mod cli;
 pub mod clock;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod limiter;
 pub mod memory;
 pub mod panics;
@@ -33,4 +35,5 @@ pub mod store;
 pub mod table;
 pub mod telemetry;
 pub mod template;
+pub mod text;
 pub mod tls;

@@ -113,6 +113,8 @@ const OPTIONS: Options = Options {
     max_connections_per_address: 10,
     max_concurrent_streams: 10,
     max_request_bytes: 10_000,
+    receive_timeout: Duration::from_secs(5),
+    max_inflight_bytes: 1 << 20,
 };
 
 fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> Limiter {
@@ -133,6 +135,7 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
         bounds: Bounds { descriptors: 10, entries: 10 },
         near_limit_ratio: 0.8,
         key_prefix: String::new(),
+        full_keys: false,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
@@ -177,8 +180,9 @@ fn the_policy_answers_for_a_store_that_never_does() {
 }
 
 #[test]
-fn an_error_of_the_store_is_told_as_the_go_service_tells_it() {
+fn an_error_of_the_store_has_the_go_services_code_and_says_nothing_of_the_store() {
     let (exchange, _, stats) = ask(NEVER, OnStoreFailure::Error, false);
-    assert_eq!(status(exchange), GrpcStatus { code: 2, message: "no%20answer%20came%20in%20time".into() });
+    let message = "the%20counter%20store%20did%20not%20answer%20in%20time".into();
+    assert_eq!(status(exchange), GrpcStatus { code: 2, message });
     assert_eq!(stats.service().redis_error.get(), 1);
 }

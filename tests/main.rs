@@ -27,8 +27,14 @@ mod drain;
 mod explain;
 // Random bytes, frames, messages and JSON on every port.
 mod garbage;
+// Tables that are full, have expired, and are full again.
+mod full;
 // Whether the service says that it is fit to be asked.
 mod health;
+// Hits near the largest number.
+mod huge;
+// Callers and limits that must not share a counter.
+mod keys;
 // Counters that are answered for late, or never.
 mod late;
 // Who may know whom below `src/`, as ARCHITECTURE.md has it.
@@ -48,6 +54,7 @@ mod redis;
 mod panics;
 // Midnight, the ends of months and years, leap days, clocks that step.
 mod moments;
+mod peaks;
 // Both implementations of the gRPC port, held against each other.
 mod reference;
 // Rules that change under load, in each of the ways that files can.

@@ -33,6 +33,8 @@ mod failover;
 mod keys;
 // Redis killed, frozen, cut off and slow, under load.
 mod loss;
+// A Redis that is slower than its callers, or stalls.
+mod overload;
 // The service that starts before its Redis.
 mod start;
 // Every way to reach a Redis.

@@ -41,11 +41,15 @@ impl FixedWindow {
     }
 }
 
+/// Hits of one request beyond this add no more to a counter. So a counter that cannot grow any more still tells
+/// whether it was over its limit before the last hits: it was, by all that the counter has beyond them.
+pub const MOST_HITS: u64 = 1 << 63;
+
 /// The count after these hits.
 #[must_use]
 pub const fn count(before: u64, hits: Hits) -> u64 {
     match hits {
-        Hits::Take(hits) => before.saturating_add(hits),
+        Hits::Take(hits) => before.saturating_add(if hits < MOST_HITS { hits } else { MOST_HITS }),
         Hits::GiveBack(hits) => before.saturating_sub(hits),
     }
 }

@@ -13,7 +13,7 @@ use crate::{
         health::Health,
         tls::{self, Tls},
     },
-    settings::{Answers, Backend, ClientName, DynamicMetadata, GrpcServer, OnFailure, Settings},
+    settings::{Answers, Backend, ClientName, DynamicMetadata, GrpcServer, KeyFormat, OnFailure, Settings},
     source::{Source, xds},
     spans::Tracer,
     stats::{Exposition, RuleStats, ShardCount, Stats, StatsOptions},
@@ -169,6 +169,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
         bounds: Bounds { descriptors: settings.server.max_descriptors, entries: settings.server.max_entries },
         near_limit_ratio: settings.store.near_limit_ratio,
         key_prefix: settings.store.key_prefix.clone(),
+        full_keys: settings.store.key_format == KeyFormat::Unambiguous,
         stop_when_over: settings.store.stop_when_over,
         shadow_mode: settings.answers.shadow_mode,
         quota_mode: settings.answers.quota_mode,
@@ -214,5 +215,7 @@ pub(super) fn grpc_options(settings: &Settings) -> grpc::Options {
         max_connections_per_address: server.max_connections_per_address,
         max_concurrent_streams: server.max_concurrent_streams,
         max_request_bytes: server.max_request_bytes,
+        receive_timeout: server.receive_timeout,
+        max_inflight_bytes: server.max_inflight_bytes,
     }
 }

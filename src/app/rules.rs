@@ -61,5 +61,10 @@ pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
         Backend::Memory | Backend::Redis(_) => Countable::Everything,
         Backend::Memcached(_) => MemcachedStore::COUNTABLE,
     };
-    CompileOptions { merge_domains: settings.rules.merge_domains, portable: false, countable }
+    CompileOptions {
+        merge_domains: settings.rules.merge_domains,
+        portable: false,
+        countable,
+        max_values: settings.rules.max_values,
+    }
 }

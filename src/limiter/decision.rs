@@ -1,6 +1,6 @@
 //! What a counter's value means for a limit: a plain function of numbers.
 
-use crate::algorithm::Hits;
+use crate::algorithm::{Hits, fixed_window::MOST_HITS};
 
 /// What is held against one counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,16 +51,18 @@ pub fn decide(thresholds: Thresholds, hits: Hits, after: u64) -> Decision {
     let Hits::Take(hits) = hits else { return Decision { over, remaining, ..Decision::default() } };
     // Where STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT kept the hits from the counter this wraps round, as
     // it does in the Go service: then all of them lie beyond every threshold that is passed.
-    let before = after.wrapping_sub(hits);
+    let counted = hits.min(MOST_HITS);
+    let before = after.wrapping_sub(counted);
     if over && before >= limit {
         Decision { over, remaining, over_hits: hits, ..Decision::default() }
     } else if over {
         let near_hits = limit.saturating_sub(near.max(before));
-        Decision { over, remaining, over_hits: after - limit, near_hits, within_hits: 0 }
+        let over_hits = after.saturating_sub(limit).saturating_add(hits.saturating_sub(counted));
+        Decision { over, remaining, over_hits, near_hits, within_hits: 0 }
     } else {
         let near_hits = match after > near {
             true if before >= near => hits,
-            true => after - near,
+            true => after.saturating_sub(near),
             false => 0,
         };
         Decision { over, remaining, over_hits: 0, near_hits, within_hits: hits }
@@ -72,6 +74,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::algorithm::fixed_window;
 
     /// Counts hit by hit, each asked for itself.
     fn slow(thresholds: Thresholds, hits: u64, after: u64) -> Decision {
@@ -105,6 +108,23 @@ mod tests {
             let decision = decide(Thresholds::new(limit, ratio), hits, after);
             prop_assert_eq!(decision.over, after > u64::from(limit));
             prop_assert!(decision.remaining <= limit);
+        }
+    }
+
+    #[test]
+    fn of_hits_near_the_largest_number_each_counts_once() {
+        for hits in [1 << 32, 1 << 63, u64::MAX] {
+            let thresholds = Thresholds::new(10, 0.8);
+            let (mut counter, mut near) = (3, 0);
+            for n in 0..4 {
+                counter = fixed_window::count(counter, Hits::Take(hits));
+                let decision = decide(thresholds, Hits::Take(hits), counter);
+                near += decision.near_hits;
+                // Three hits were there before: seven more fit, of which two are near the limit.
+                let over = if n == 0 { hits - 7 } else { hits };
+                assert_eq!((decision.over, decision.over_hits), (true, over), "{hits} {n}");
+            }
+            assert_eq!(near, 2, "{hits}");
         }
     }
 

@@ -119,6 +119,7 @@ fn reason(reason: FailureReason) -> StoreFailure {
     match reason {
         FailureReason::Timeout => StoreFailure::Timeout,
         FailureReason::QueueFull => StoreFailure::QueueFull,
+        FailureReason::Overloaded => StoreFailure::Overloaded,
         FailureReason::Unavailable => StoreFailure::Unavailable,
         FailureReason::ConnectionLost => StoreFailure::ConnectionLost,
         FailureReason::BadAnswer => StoreFailure::BadAnswer,

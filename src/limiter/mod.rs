@@ -7,6 +7,7 @@
 mod answer;
 mod body;
 mod conclude;
+mod counter_key;
 mod decision;
 mod failure;
 mod governing;
@@ -72,6 +73,9 @@ pub struct Policy {
     pub near_limit_ratio: f32,
     /// `CACHE_KEY_PREFIX`.
     pub key_prefix: String,
+    /// `COUNTER_KEY_FORMAT=unambiguous`: keys in stores that others share are full keys, which the Go service does
+    /// not know.
+    pub full_keys: bool,
     /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
     pub stop_when_over: bool,
     /// `SHADOW_MODE`: every request passes.
@@ -255,7 +259,7 @@ impl Limiter {
     fn leave_out_known(&self, cache: &OverLimitCache, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) {
         let mut known: SmallVec<[Option<Verdict>; 4]> = SmallVec::new();
         batch.retain(|key, check| {
-            let verdict = cache.recall(key, check.hits, now);
+            let verdict = cache.recall(key, check.limit, check.hits, now);
             known.push(verdict);
             verdict.is_none()
         });
@@ -292,6 +296,6 @@ fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
 
 fn remember(cache: &OverLimitCache, batch: &Batch<'_>, now: Time) {
     for check in batch.checks().iter().filter(|check| check.is_over()) {
-        cache.remember(batch.key(check), check, now);
+        cache.remember(batch.full_key(check), check, now);
     }
 }

@@ -1,21 +1,20 @@
 //! Keys that are known to be over their limit: `LOCAL_CACHE_SIZE_IN_BYTES`.
 //!
 //! A counter that has gone over its limit stays over it until its window ends, and an algorithm that has
-//! refused hits refuses as many until the moment it named, so neither need be asked again. Keys are
-//! remembered by their hash, at most as many as the bytes allow, and not beyond that moment; hits that are
-//! given back make their key forgotten.
+//! refused hits refuses as many until the moment it named, so neither need be asked again. What is remembered
+//! holds for that limit: one that allows more, which a request brings or a reload makes, is held against the
+//! counter itself. Full keys are remembered by their hash, at most as many as the bytes allow, and not beyond
+//! that moment; hits that are given back make their key forgotten.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
-    algorithm::{Hits, Verdict},
+    algorithm::{Algorithm, Hits, Verdict},
     clock::Time,
+    rules::Limit,
     store::{Check, Outcome},
     table::{Table, Usage},
 };
-
-/// What a remembered key costs: a slot in a table that has 35 % more slots than keys just after it grew.
-const BYTES_PER_KEY: usize = 60;
 
 /// Remembers the keys that are over their limit.
 pub struct OverLimitCache {
@@ -36,6 +35,8 @@ struct Refused {
     whole: u32,
     /// So many hits are refused, and more.
     hits: u32,
+    /// By a limit of so many at once.
+    limit: u32,
     remaining: u32,
 }
 
@@ -54,20 +55,22 @@ impl OverLimitCache {
     /// A cache of at most about so many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
-        let keys = Table::new(bytes / BYTES_PER_KEY);
+        let keys = Table::new(bytes / Table::<Refused>::BYTES_PER_ENTRY);
         Self { keys, hits: AtomicU64::new(0), lookups: AtomicU64::new(0) }
     }
 
-    /// What is known of a key that refuses these hits. Hits that are given back make it forgotten.
+    /// What is known of a key whose counter refuses these hits by this limit. Hits that are given back make it
+    /// forgotten.
     #[must_use]
-    pub fn recall(&self, key: &str, hits: Hits, now: Time) -> Option<Verdict> {
+    pub fn recall(&self, key: &str, limit: &Limit, hits: Hits, now: Time) -> Option<Verdict> {
         let key = self.keys.key(key);
         let Hits::Take(hits) = hits else {
             self.keys.remove(key, now);
             return None;
         };
         let known = self.keys.get(key, now);
-        let refused = known.filter(|known| hits >= u64::from(known.hits) && known.holds_at(now));
+        let holds = |known: &Refused| known.holds_for(limit, hits) && known.holds_at(now);
+        let refused = known.filter(holds);
         self.lookups.fetch_add(1, Ordering::Relaxed);
         self.hits.fetch_add(u64::from(refused.is_some()), Ordering::Relaxed);
         refused.map(|refused| refused.verdict(now))
@@ -99,11 +102,12 @@ impl OverLimitCache {
 impl Refused {
     fn by(check: &Check<'_>, now: Time) -> Option<Self> {
         let since = u32::try_from(now.seconds()).unwrap_or(u32::MAX);
+        let limit = check.limit.algorithm.whole();
         match check.outcome {
             // Whatever is asked of a window that is over, it is refused.
             Outcome::Counted(_) => {
-                let end = check.limit.window().end(now);
-                Some(Self { until: end.micros(), since, whole: seconds(end.micros()), hits: 0, remaining: 0 })
+                let until = check.limit.window().end(now).micros();
+                Some(Self { until, since, whole: seconds(until), hits: 0, limit, remaining: 0 })
             }
             Outcome::Judged(verdict) => {
                 let wait = verdict.retry_after.filter(|wait| *wait > 0)?;
@@ -113,10 +117,19 @@ impl Refused {
                     whole: seconds(now.micros().saturating_add(verdict.reset)),
                     // What fits some day has 32 bits.
                     hits: u32::try_from(check.hits.taken()).ok()?,
+                    limit,
                     remaining: verdict.remaining,
                 })
             }
         }
+    }
+
+    /// A count that is over a limit is over every smaller one; what another algorithm keeps says nothing of
+    /// another limit.
+    fn holds_for(self, limit: &Limit, hits: u64) -> bool {
+        let by = limit.algorithm.whole();
+        let is_count = matches!(limit.algorithm, Algorithm::FixedWindow(_));
+        hits >= u64::from(self.hits) && if is_count { by <= self.limit } else { by == self.limit }
     }
 
     /// Not before it was refused: then the clock has been set back, and nobody is to wait until it has
@@ -168,7 +181,7 @@ mod tests {
         let limit = Limit::plain(5, Unit::Minute);
         let cache = remembering(&["a", "b"], &limit, 3, Outcome::Counted(7));
         let wait = |key, hits, second| {
-            cache.recall(key, hits, Time::from_seconds(second)).map(|verdict| verdict.retry_after)
+            cache.recall(key, &limit, hits, Time::from_seconds(second)).map(|verdict| verdict.retry_after)
         };
         assert_eq!(wait("b", Hits::GiveBack(1), 610), None);
         assert_eq!(wait("b", Hits::Take(1), 610), None);
@@ -189,7 +202,7 @@ mod tests {
             retry_after: Some(1_500_000),
         };
         let cache = remembering(&["a"], &limit, 3, Outcome::Judged(refused));
-        let recall = |hits, micros| cache.recall("a", Hits::Take(hits), Time::from_micros(micros));
+        let recall = |hits, micros| cache.recall("a", &limit, Hits::Take(hits), Time::from_micros(micros));
         assert_eq!(recall(2, 610_000_000), None, "fewer may fit");
         let later = Verdict { reset: 50_100_000, remaining: 2, retry_after: Some(600_000), ..refused };
         assert_eq!(recall(4, 610_900_000), Some(later), "told in whole seconds");
@@ -212,14 +225,34 @@ mod tests {
     }
 
     #[test]
-    fn keeps_within_its_bytes() {
-        let cache = OverLimitCache::new(1_000_000);
-        let limit = Limit::plain(0, Unit::Minute);
+    fn a_limit_that_allows_more_is_held_against_the_counter_itself() {
+        let [five, ten] = [5, 10].map(|requests| Limit::plain(requests, Unit::Minute));
+        let now = Time::from_seconds(615);
+        let over_ten = remembering(&["a"], &ten, 1, Outcome::Counted(11));
+        assert!(over_ten.recall("a", &ten, Hits::Take(1), now).is_some());
+        assert!(over_ten.recall("a", &five, Hits::Take(1), now).is_some(), "it is over the smaller one too");
+        let over_five = remembering(&["a"], &five, 1, Outcome::Counted(6));
+        assert_eq!(over_five.recall("a", &ten, Hits::Take(1), now), None);
+        assert_eq!(over_five.recall("a", &ten, Hits::GiveBack(1), now), None);
+        assert_eq!(over_five.recall("a", &five, Hits::Take(1), now), None, "whoever gives back is heard");
+    }
+
+    #[test]
+    fn keeps_within_its_bytes_whatever_they_are() {
+        let limit = Limit::plain(0, Unit::Second);
         let mut batch = Batch::default();
         batch.push(0, &limit, Hits::Take(1));
-        for n in 0..200_000 {
-            cache.remember(&n.to_string(), &batch.checks()[0], Time::from_seconds(1));
+        for bytes in [1, 43, 44, 45, 87, 88, 1000, 65_536, 1_000_000] {
+            let cache = OverLimitCache::new(bytes);
+            for second in 1..4 {
+                let now = Time::from_seconds(second);
+                for n in 0..20_000 {
+                    cache.remember(&n.to_string(), &batch.checks()[0], now);
+                    assert!(cache.recall(&n.to_string(), &limit, Hits::Take(1), now).is_some());
+                }
+                // One key is remembered however little there is.
+                assert!(cache.usage().keys.bytes <= bytes.max(44), "{bytes}: {:?}", cache.usage());
+            }
         }
-        assert!(cache.usage().keys.bytes <= 1_000_000, "{:?}", cache.usage());
     }
 }

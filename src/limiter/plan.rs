@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Policy, Refusal, Served, request::Request};
+use super::{Policy, Refusal, Served, counter_key::CounterKey, request::Request};
 use crate::{
-    algorithm::{Algorithm, Hits, Verdict},
+    algorithm::{Hits, Verdict},
     clock::Time,
     rules::{Limit, Limits, Matched, Metadata, Rule, model::Domain},
     stats::{RuleCounter, RuleStats, Stats},
@@ -180,40 +180,31 @@ fn checks<'r>(
     stats.add(RuleCounter::TotalHits, hits.taken());
     let held = limits.map(|limit| {
         let start = batch.keys().len();
-        write_counter_key(request, at, met, limit, context, batch.keys());
-        Held { limit, asked: Asked::Store(batch.push(start, limit, hits)) }
+        let end = counter_key(request, at, met, limit, context).write(context.now, batch.keys());
+        let end = if context.policy.full_keys { batch.keys().len() } else { end };
+        Held { limit, asked: Asked::Store(batch.push_with_key(start..end, limit, hits)) }
     });
     let limits = held.collect();
     let metadata = if let Met::Rule(matched) = met { matched.metadata() } else { None };
     Limited { limits, hits, stats, rule: met.rule(), metadata }
 }
 
-/// `prefix domain _ (key _ value _)… window's start`: the key that the Go service counts under. What it
-/// does not know ends in a tag, and has no start where the state outlives a window.
-fn write_counter_key(
-    request: &Request<'_>,
+/// The key of the counter that a limit is held against.
+fn counter_key<'a, 'r>(
+    request: &'a Request<'_>,
     at: usize,
-    met: &Met<'_>,
-    limit: &Limit,
-    context: &Context<'_>,
-    into: &mut String,
-) {
-    into.push_str(&context.policy.key_prefix);
-    into.push_str(request.domain);
-    into.push('_');
-    for (level, entry) in request.descriptors[at].entries.iter().enumerate() {
-        into.push_str(entry.key);
-        into.push('_');
-        into.push_str(match met {
-            Met::Rule(matched) => matched.counter_value(level, entry),
-            _ => entry.value,
-        });
-        into.push('_');
+    met: &'a Met<'r>,
+    limit: &'a Limit,
+    context: &Context<'a>,
+) -> CounterKey<'a, 'r> {
+    let matched = if let Met::Rule(matched) = met { Some(matched) } else { None };
+    CounterKey {
+        prefix: &context.policy.key_prefix,
+        domain: request.domain,
+        entries: request.descriptors.get(at).map_or(&[], |descriptor| descriptor.entries.as_slice()),
+        matched,
+        limit,
     }
-    if let Algorithm::FixedWindow(fixed) = limit.algorithm {
-        into.push_str(itoa::Buffer::new().format(fixed.window.start(context.now).seconds()));
-    }
-    into.push_str(&limit.tag);
 }
 
 /// The statistics under which this request counts. `scratch` lends its space.

@@ -126,6 +126,7 @@ impl fmt::Display for Refusal {
             // Callers see neither addresses nor what a server answered. The log does, and spans.
             Self::Store(error) => f.write_str(match error.reason {
                 FailureReason::Timeout => "the counter store did not answer in time",
+                FailureReason::Overloaded => "the counter store is overloaded",
                 FailureReason::QueueFull => "too many requests wait for the counter store",
                 FailureReason::Unavailable => "the counter store is unavailable",
                 FailureReason::ConnectionLost => "the connection to the counter store was lost",

@@ -16,7 +16,7 @@ use super::{
     model::{Domain, RuleSet},
     shapes::{self, Field, RawFile},
     store_failure, suspicion,
-    yaml::{self, Fault},
+    yaml::{self, Fault, Most},
 };
 use crate::{
     panics::{self, Boundary, Panicked},
@@ -33,7 +33,7 @@ pub struct SourceFile {
 }
 
 /// What the rules are to be read by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompileOptions {
     /// Several files may share a domain, and their descriptors join (`MERGE_DOMAIN_CONFIG`).
     pub merge_domains: bool,
@@ -41,7 +41,24 @@ pub struct CompileOptions {
     pub portable: bool,
     /// What the limits may ask for, where they are to be counted.
     pub countable: Countable,
+    /// Values in all files together, aliases written out (`RULES_MAX_VALUES`).
+    pub max_values: usize,
 }
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        Self {
+            merge_domains: false,
+            portable: false,
+            countable: Countable::default(),
+            max_values: DEFAULT_MAX_VALUES,
+        }
+    }
+}
+
+/// The default of `RULES_MAX_VALUES`. A rule has about nine values, and a value takes up to half a kilobyte
+/// while rules are compiled: this is 55,000 rules, five times what a large installation has, and 250 MB.
+const DEFAULT_MAX_VALUES: usize = 500_000;
 
 /// What came of a set of files.
 #[derive(Debug)]
@@ -57,8 +74,12 @@ pub struct Compiled {
 pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
     let mut findings: Vec<Findings> =
         files.iter().map(|file| Findings::of(&file.name, options.portable)).collect();
-    let raw: Vec<Option<RawFile>> =
-        files.iter().zip(&mut findings).map(|(file, findings)| read_or_fault(file, findings)).collect();
+    let mut room = options.max_values;
+    let raw: Vec<Option<RawFile>> = files
+        .iter()
+        .zip(&mut findings)
+        .map(|(file, findings)| read_or_fault(file, &mut room, findings))
+        .collect();
     compile_shapes(&raw, options, findings)
 }
 
@@ -72,10 +93,10 @@ pub fn compile_resources(resources: &[&RateLimitConfig], options: CompileOptions
 }
 
 /// Reads a file. One on which the YAML scanner panics is as wrong as any other, and named.
-fn read_or_fault(file: &SourceFile, findings: &mut Findings) -> Option<RawFile> {
+fn read_or_fault(file: &SourceFile, room: &mut usize, findings: &mut Findings) -> Option<RawFile> {
     let read = panics::catch(Boundary::RulesReload, || {
         panics::point("yaml_scan");
-        read(file, findings)
+        read(file, room, findings)
     });
     read.unwrap_or_else(|Panicked| {
         findings.fault(Fault {
@@ -129,9 +150,14 @@ impl SourceFile {
     }
 }
 
-fn read(file: &SourceFile, findings: &mut Findings) -> Option<RawFile> {
-    match yaml::read(&file.text) {
-        Ok(document) => Some(shapes::read(&document, findings)),
+/// Reads a file that may hold as many values as there is `room` for.
+fn read(file: &SourceFile, room: &mut usize, findings: &mut Findings) -> Option<RawFile> {
+    let most = Most { values: *room, set_by: "RULES_MAX_VALUES bounds those of all files" };
+    match yaml::read(&file.text, most) {
+        Ok(document) => {
+            *room = room.saturating_sub(document.values());
+            Some(shapes::read(&document, findings))
+        }
         Err(fault) => {
             findings.fault(fault);
             None

@@ -9,6 +9,7 @@ use super::{
     diagnostic::{Diagnostic, Place, Severity},
     yaml::Fault,
 };
+use crate::text::{cut_display, cut_owned};
 
 /// As many findings of one file as a reader may want in one go.
 const MAX_FINDINGS: usize = 500;
@@ -97,7 +98,7 @@ impl Findings {
         let name = if name.is_empty() {
             "a resource without a name".to_owned()
         } else {
-            format!("resource {}", name.escape_debug())
+            cut_display(format_args!("resource {}", name.escape_debug()))
         };
         Self { kind: Kind::Resource, ..Self::of(&name, false) }
     }
@@ -111,7 +112,7 @@ impl Findings {
     pub(super) fn whereabouts(&self, place: Place, path: &Path<'_>) -> String {
         match self.kind {
             Kind::File => place.to_string(),
-            Kind::Resource => path.to_string(),
+            Kind::Resource => cut_display(path),
         }
     }
 
@@ -157,13 +158,15 @@ impl Findings {
         message: String,
         help: Option<String>,
     ) {
+        // Whatever stands in the file, a finding is short: hundreds of them are kept.
+        let (message, help) = (cut_owned(message), help.map(cut_owned));
         // An error counts though it is left out: the file must not be served.
         self.has_errors |= severity == Severity::Error;
         if self.found.len() >= MAX_FINDINGS {
             self.left_out += 1;
         } else if self.known.insert((place, message.clone())) {
             let file = self.file.clone();
-            self.found.push(Diagnostic { severity, file, place, path: path.to_string(), message, help });
+            self.found.push(Diagnostic { severity, file, place, path: cut_display(path), message, help });
         }
     }
 

@@ -162,13 +162,12 @@ impl<'r> Matched<'r> {
         &self.steps
     }
 
-    /// What stands in the counter's key for entry `at`: its value, or the pattern that shares one counter.
+    /// The pattern that stands in the counter's key for entry `at`, where all values that match it share one
+    /// counter. Whoever sends the pattern itself is one of them.
     #[must_use]
-    pub fn counter_value<'a, E: Entry>(&self, at: usize, entry: &'a E) -> &'a str
-    where
-        'r: 'a,
-    {
-        self.steps.get(at).and_then(|step| step.shared_value(entry)).unwrap_or_else(|| entry.value())
+    pub fn shared_value<E: Entry>(&self, at: usize, entry: &E) -> Option<&'r str> {
+        let step = self.steps.get(at).filter(|step| step.how != How::Bare && step.node.share_threshold)?;
+        Some(step.pattern_value(entry)).filter(|value| !value.is_empty())
     }
 
     /// True when metrics call the rule by its own full key, so that no name need be made.

@@ -68,8 +68,12 @@ mod tests {
         compiled.diagnostics.iter().map(ToString::to_string).collect()
     }
 
-    const MERGING: CompileOptions =
-        CompileOptions { merge_domains: true, portable: false, countable: Countable::Everything };
+    const MERGING: CompileOptions = CompileOptions {
+        merge_domains: true,
+        portable: false,
+        countable: Countable::Everything,
+        max_values: usize::MAX,
+    };
 
     #[test]
     fn a_domain_has_what_its_files_ask_for() {

@@ -2,8 +2,12 @@
 
 use super::{CompileOptions, Compiled, Countable, Diagnostic, RuleSet, SourceFile, compile};
 
-const MERGING: CompileOptions =
-    CompileOptions { merge_domains: true, portable: false, countable: Countable::Everything };
+const MERGING: CompileOptions = CompileOptions {
+    merge_domains: true,
+    portable: false,
+    countable: Countable::Everything,
+    max_values: usize::MAX,
+};
 
 fn compile_files(files: &[(&str, &str)], options: CompileOptions) -> Compiled {
     let source =

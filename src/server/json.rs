@@ -1,12 +1,14 @@
 //! `POST /json`: the same question and answer in protobuf's JSON mapping, for callers without gRPC.
 //!
-//! Both forms of a field's name are read, and numbers that come as text; unknown fields are refused.
+//! `request` reads the question; the answer is written by `prost-reflect`.
+
+mod request;
 
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
-use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 
 use super::{
     health::Health,
@@ -16,11 +18,9 @@ use super::{
 use crate::{
     limiter::{self, Code, Limiter, Refusal, Trail},
     panics,
-    proto::{
-        self,
-        envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
-    },
+    proto::{self, envoy::service::ratelimit::v3::RateLimitResponse},
     spans::{OpenSpan, Tracer},
+    text::cut,
 };
 
 /// What the questions are answered with.
@@ -76,11 +76,12 @@ impl Parts {
         let (answer, error) = match decided {
             Ok(answer) => (answered(answer), None),
             Err(NotDecided::BadRequest(why)) => {
-                (text(StatusCode::BAD_REQUEST, format!("Bad Request: {why}\n")), Some(why))
+                (text(StatusCode::BAD_REQUEST, format!("Bad Request: {}\n", cut(&why))), Some(why))
             }
-            Err(NotDecided::Unavailable(why)) => {
-                (text(StatusCode::SERVICE_UNAVAILABLE, format!("Service Unavailable: {why}\n")), Some(why))
-            }
+            Err(NotDecided::Unavailable(why)) => (
+                text(StatusCode::SERVICE_UNAVAILABLE, format!("Service Unavailable: {}\n", cut(&why))),
+                Some(why),
+            ),
         };
         if let Some(mut span) = span {
             span.tell("http.request.method", "POST".into());
@@ -111,8 +112,8 @@ async fn decide(
     span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, NotDecided> {
     panics::point("json");
-    let message = read(body).map_err(NotDecided::BadRequest)?;
-    let request = limiter::Request::from(&message);
+    let read = request::read(body, limiter.bounds()).map_err(NotDecided::BadRequest)?;
+    let request = read.to_limiter();
     let Some(span) = span else {
         return Ok(limiter.decide(&request, None).await?);
     };
@@ -133,20 +134,6 @@ fn answered(answer: limiter::Answer) -> Answer {
     }
 }
 
-/// Reads a request in protobuf's JSON mapping.
-///
-/// # Errors
-/// When the text is no such request; the text says where.
-pub fn read(body: &[u8]) -> Result<RateLimitRequest, String> {
-    let mut json = serde_json::Deserializer::from_slice(body);
-    let options = DeserializeOptions::new().deny_unknown_fields(true);
-    let message = descriptor("envoy.service.ratelimit.v3.RateLimitRequest")?;
-    let read = DynamicMessage::deserialize_with_options(message, &mut json, &options)
-        .and_then(|message| json.end().map(|()| message))
-        .map_err(|error| error.to_string())?;
-    read.transcode_to().map_err(|error| error.to_string())
-}
-
 /// Writes a response in protobuf's JSON mapping.
 ///
 /// # Errors
@@ -165,33 +152,8 @@ fn descriptor(name: &str) -> Result<MessageDescriptor, String> {
         .ok_or_else(|| format!("{name} is not among the compiled descriptors"))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reads_both_forms_of_names_and_numbers_as_text() {
-        for json in [
-            r#"{"domain":"d","hitsAddend":"2","descriptors":[{"entries":[{"key":"k"}],"hits_addend":3}]}"#,
-            r#"{"domain":"d","hits_addend":2.0,"descriptors":[{"entries":[{"key":"k"}],"hitsAddend":"3"}]}"#,
-        ] {
-            let request = read(json.as_bytes()).unwrap();
-            assert_eq!((request.hits_addend, request.descriptors[0].hits_addend), (2, Some(3)), "{json}");
-        }
-    }
-
-    #[test]
-    fn says_what_is_wrong() {
-        for (json, told) in [
-            (r#"{"domian":"d"}"#, "domian"),
-            (r#"{"domain":"d"} x"#, "trailing"),
-            (r#"{"domain":1}"#, "expected a string at line 1"),
-            (r#"{"descriptors":[{"limit":{"unit":"WEEK"}}]}"#, "WEEK"),
-            ("[]", "map"),
-            ("", "EOF"),
-        ] {
-            let error = read(json.as_bytes()).unwrap_err();
-            assert!(error.contains(told), "{json}: {error}");
-        }
-    }
+/// A body, read by our own reader and by `prost-reflect`.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    request::fuzz(bytes);
 }

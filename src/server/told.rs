@@ -8,17 +8,15 @@ use std::{borrow::Cow, fmt::Write};
 use crate::{
     limiter::{Answer, Code, Descriptor, Request, Trail},
     spans::{OpenSpan, Value},
+    text::{LONGEST, cut},
 };
 
 /// Of so many descriptors is told; hardly a request has more.
 const MOST: usize = 32;
 
-/// So many bytes of a text that the caller has made.
-const LONGEST: usize = 256;
-
 /// Tells of a request, of its answer if it got one, and of the way there.
 pub(super) fn tell(span: &mut OpenSpan, request: &Request<'_>, answer: Option<&Answer>, trail: &Trail) {
-    span.tell("tollgate.domain", shortened(request.domain).to_owned().into());
+    span.tell("tollgate.domain", cut(request.domain).to_owned().into());
     let count = i64::try_from(request.descriptors.len()).unwrap_or(i64::MAX);
     span.tell("tollgate.descriptor_count", count.into());
     if span.tells_values() {
@@ -63,17 +61,12 @@ fn descriptor(descriptor: &Descriptor<'_>) -> String {
     for entry in &descriptor.entries {
         let comma = if text.is_empty() { "" } else { "," };
         // Writing to a String cannot fail.
-        let _ = write!(text, "{comma}{}={}", shortened(entry.key), shortened(entry.value));
+        let _ = write!(text, "{comma}{}={}", cut(entry.key), cut(entry.value));
         if text.len() > LONGEST {
             break;
         }
     }
-    shortened(&text).to_owned()
-}
-
-fn shortened(text: &str) -> &str {
-    let end = (0..=LONGEST.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    &text[..end.unwrap_or_default()]
+    cut(&text).to_owned()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::{
-    groups::{Backend, OnFailure},
+    groups::{Backend, KeyFormat, OnFailure},
     memcached,
     parse::Refusal,
     reader::Reader,
@@ -58,6 +58,15 @@ fn choice(text: &str) -> Result<Choice, Refusal> {
             "memcached" => "write memcache",
             _ => "write it in small letters",
         })),
+    }
+}
+
+/// How counters are named in a store that others share, by its name in any case.
+pub(super) fn key_format(text: &str) -> Result<KeyFormat, Refusal> {
+    match text.to_ascii_lowercase().as_str() {
+        "compatible" => Ok(KeyFormat::Compatible),
+        "unambiguous" => Ok(KeyFormat::Unambiguous),
+        _ => Err(Refusal::new("compatible or unambiguous, in any case")),
     }
 }
 

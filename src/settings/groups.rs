@@ -61,6 +61,10 @@ pub struct Server {
     pub max_concurrent_streams: u32,
     /// Bytes of one request's message.
     pub max_request_bytes: usize,
+    /// Time in which a request must be complete.
+    pub receive_timeout: Duration,
+    /// Bytes that all connections together may hold of incomplete requests and unread answers.
+    pub max_inflight_bytes: usize,
     /// Descriptors of one request; one at least.
     pub max_descriptors: usize,
     /// Entries of one descriptor; one at least.
@@ -120,6 +124,8 @@ pub struct Rules {
     pub watch_root: bool,
     /// Several files may share a domain.
     pub merge_domains: bool,
+    /// Values in all rules together.
+    pub max_values: usize,
     /// Unhealthy while no rules are loaded.
     pub healthy_with_at_least_one: bool,
     /// Answer before the control plane has told any.
@@ -143,12 +149,24 @@ pub struct Store {
     pub near_limit_ratio: f32,
     /// Stands before every key.
     pub key_prefix: String,
+    /// How counters are named in a store that others share.
+    pub key_format: KeyFormat,
     /// A request that is over one of its limits adds no hits to its others.
     pub stop_when_over: bool,
     /// A counter is forgotten up to so long after its window.
     pub expiration_jitter_max: Duration,
     /// What becomes of a request whose counters cannot be reached, where its domain says nothing else.
     pub on_failure: OnFailure,
+}
+
+/// How counters are named in a store that others share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum KeyFormat {
+    /// As by the Go service, with which they are shared.
+    #[default]
+    Compatible,
+    /// So that no two have one name, whatever callers send.
+    Unambiguous,
 }
 
 /// What becomes of a request whose counters cannot be reached.

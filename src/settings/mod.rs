@@ -37,8 +37,8 @@ pub use self::{
     address::HostPort,
     duration::duration,
     groups::{
-        Answers, Backend, DynamicMetadata, GrpcListen, GrpcServer, HeaderNames, Http, Log, LogFormat,
-        OnFailure, Prometheus, Rules, Server, Settings, StatsSettings, Store,
+        Answers, Backend, DynamicMetadata, GrpcListen, GrpcServer, HeaderNames, Http, KeyFormat, Log,
+        LogFormat, OnFailure, Prometheus, Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{ClientName, GrpcTls, GrpcTlsClients},
     markdown::markdown,
@@ -106,11 +106,22 @@ fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
         ),
         max_concurrent_streams: reader.bits_32(vars::GRPC_MAX_CONCURRENT_STREAMS, 1),
         max_request_bytes: usize::try_from(max_request_bytes).unwrap_or(usize::MAX),
+        receive_timeout: reader.duration(vars::GRPC_RECEIVE_TIMEOUT),
+        max_inflight_bytes: max_inflight_bytes(reader, max_request_bytes),
         max_descriptors: reader.count(vars::MAX_DESCRIPTORS_PER_REQUEST, 1),
         max_entries: reader.count(vars::MAX_ENTRIES_PER_DESCRIPTOR, 1),
         shutdown_delay: reader.duration(vars::SHUTDOWN_DELAY),
         shutdown_timeout: reader.duration(vars::SHUTDOWN_TIMEOUT),
     }
+}
+
+/// Half of it is for requests that are larger than a stream's first window, so that one of the largest fits
+/// beside others.
+fn max_inflight_bytes(reader: &mut Reader<'_>, max_request_bytes: u32) -> usize {
+    let least = u64::from(max_request_bytes) * 4;
+    let is_set = reader.is_set(vars::GRPC_MAX_INFLIGHT_BYTES);
+    let most = reader.count(vars::GRPC_MAX_INFLIGHT_BYTES, if is_set { least } else { 1 });
+    most.max(usize::try_from(least).unwrap_or(usize::MAX))
 }
 
 /// Connections of one peer address, of all that there may be; three quarters of them when it is not set.
@@ -169,6 +180,7 @@ fn rules(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Rules {
         ignore_dot_files: reader.flag(vars::RUNTIME_IGNOREDOTFILES),
         watch_root: reader.flag(vars::RUNTIME_WATCH_ROOT),
         merge_domains: reader.flag(vars::MERGE_DOMAIN_CONFIG),
+        max_values: reader.count(vars::RULES_MAX_VALUES, 1),
         healthy_with_at_least_one: reader.flag(vars::HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED),
         force_start: reader.flag(vars::FORCE_START_WITHOUT_INITIAL_CONFIG),
         control_plane,
@@ -214,6 +226,7 @@ fn store(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Store {
         local_cache_bytes: reader.count(vars::LOCAL_CACHE_SIZE_IN_BYTES, 0),
         near_limit_ratio,
         key_prefix: reader.text(vars::CACHE_KEY_PREFIX),
+        key_format: reader.parsed(vars::COUNTER_KEY_FORMAT, backend::key_format),
         stop_when_over: reader.flag(vars::STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT),
         expiration_jitter_max: Duration::from_secs(jitter),
         on_failure: reader.parsed(vars::STORE_FAILURE_POLICY, backend::on_failure),

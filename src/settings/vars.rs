@@ -33,6 +33,11 @@ variables! {
             balancer and yet never take every place. Unix sockets have no such limit.";
         GRPC_MAX_CONCURRENT_STREAMS = "1024", "Requests at one time on one connection.";
         GRPC_MAX_REQUEST_BYTES = "4194304", "Bytes of one request; larger ones are refused.";
+        GRPC_RECEIVE_TIMEOUT = "5s", "Time in which a request must be complete; one that is not is answered with \
+            DEADLINE_EXCEEDED.";
+        GRPC_MAX_INFLIGHT_BYTES = "67108864", "Memory for incomplete requests, and for answers that clients do not \
+            read, of all connections together; at least four times `GRPC_MAX_REQUEST_BYTES`, which is also the default \
+            where that is more. Requests that find no room are answered with RESOURCE_EXHAUSTED.";
         MAX_DESCRIPTORS_PER_REQUEST = "128", "Descriptors of one request; requests with more are refused.";
         MAX_ENTRIES_PER_DESCRIPTOR = "64", "Entries of one descriptor; requests with more are refused.";
         SHUTDOWN_DELAY = "0s", "Time between turning unhealthy at SIGTERM and refusing new connections.";
@@ -81,6 +86,9 @@ variables! {
         RUNTIME_WATCH_ROOT = "true", "As in the Go service, where it chose what to watch. Here every way of \
             changing rules is noticed with either value.";
         MERGE_DOMAIN_CONFIG = "false", "Lets several files share a domain; their descriptors join.";
+        RULES_MAX_VALUES = "500000", "Keys, values, lists and maps in all rules files together, aliases written \
+            out, or messages in all resources of a control plane. A rule has about nine; each takes up to half a \
+            kilobyte while rules are read. Rules with more are refused.";
         FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Opens the ports before a control plane has told rules, and \
             answers with an error until then. With files the service always starts.";
         HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED = "false", "Is unhealthy while no rules are loaded.";
@@ -124,6 +132,9 @@ variables! {
             no cache.";
         NEAR_LIMIT_RATIO = "0.8", "The share of a limit from which hits count as `near_limit`.";
         CACHE_KEY_PREFIX = "", "Stands before every key.";
+        COUNTER_KEY_FORMAT = "compatible", "Keys of counters in Redis and memcached: `compatible`, shared with the Go \
+            service, or `unambiguous`, which values that a caller chooses cannot make equal. Keys in memory are \
+            unambiguous.";
         STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT = "false", "A request that is over one of its limits adds no \
             hits to its others.";
         EXPIRATION_JITTER_MAX_SECONDS = "300", "Counters in Redis and memcached are forgotten up to so long \

@@ -139,11 +139,13 @@ enum Content {
 fn read_file(path: &Path) -> io::Result<Content> {
     // To open a named pipe waits for a writer, unless asked not to: one may have taken the file's place.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if let Some(seen) = special(file.metadata()?.file_type()) {
+    let metadata = file.metadata()?;
+    if let Some(seen) = special(metadata.file_type()) {
         return Ok(Content::Special(seen));
     }
-    // One byte more than is taken tells that there is more.
-    let mut text = Vec::new();
+    // One byte more than is taken tells that there is more. The space is made at once: growing would copy.
+    let size = usize::try_from(metadata.len().min(MAX_FILE_BYTES)).unwrap_or_default();
+    let mut text = Vec::with_capacity(size.saturating_add(1));
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
     Ok(if text.len() as u64 > MAX_FILE_BYTES { Content::TooLarge } else { Content::Text(text) })
 }

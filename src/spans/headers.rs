@@ -135,6 +135,24 @@ fn is_lower_hex(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
+/// Lines of `name: value` as a call's headers.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    let mut headers = HeaderMap::new();
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let mut parts = line.splitn(2, |byte| *byte == b':');
+        let name = parts.next().and_then(|name| http::HeaderName::from_bytes(name).ok());
+        let value =
+            parts.next().map(<[u8]>::trim_ascii).and_then(|value| HeaderValue::from_bytes(value).ok());
+        if let (Some(name), Some(value)) = (name, value) {
+            headers.append(name, value);
+        }
+    }
+    if let Parent::Span { trace, span, state, .. } = Parent::of(&headers) {
+        assert!(trace != 0 && span != 0 && state.len() <= LONGEST_STATE);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use http::HeaderName;

@@ -166,6 +166,12 @@ impl Counts {
     }
 }
 
+/// The headers that a span is joined by.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_headers(bytes: &[u8]) {
+    headers::fuzz(bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

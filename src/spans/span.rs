@@ -11,6 +11,7 @@ use super::{
     headers::{SpanId, TraceId},
     sampling,
 };
+use crate::text::{cut, cut_owned};
 
 /// A span that has ended.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -61,6 +62,20 @@ pub enum Value {
     Numbers(Vec<i64>),
 }
 
+impl Value {
+    fn cut(self) -> Self {
+        let cut_text = |text| match text {
+            Cow::Borrowed(text) => Cow::Borrowed(cut(text)),
+            Cow::Owned(text) => Cow::Owned(cut_owned(text)),
+        };
+        match self {
+            Self::Text(text) => Self::Text(cut_text(text)),
+            Self::Texts(texts) => Self::Texts(texts.into_iter().map(cut_text).collect()),
+            numbers => numbers,
+        }
+    }
+}
+
 impl Place {
     /// The first span of a trace.
     pub(super) fn root(trace: TraceId) -> Self {
@@ -102,14 +117,14 @@ impl OpenSpan {
         self.tracer.descriptor_values
     }
 
-    /// Tells something.
+    /// Tells something. Texts are cut: spans wait in memory.
     pub fn tell(&mut self, key: &'static str, value: Value) {
-        self.span.attributes.push((key, value));
+        self.span.attributes.push((key, value.cut()));
     }
 
     /// Tells that it went wrong.
     pub fn fail(&mut self, why: &str) {
-        self.span.error = Some(why.to_owned());
+        self.span.error = Some(cut(why).to_owned());
     }
 
     /// Tells of a part of it that took from `begun` to `ended`, and what went wrong there, if anything.
@@ -127,7 +142,7 @@ impl OpenSpan {
             begun: self.span.begun + begun.saturating_duration_since(self.begun),
             took: ended.saturating_duration_since(begun),
             attributes,
-            error: error.map(str::to_owned),
+            error: error.map(|error| cut(error).to_owned()),
         });
     }
 

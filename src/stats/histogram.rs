@@ -42,9 +42,14 @@ impl Histogram {
 
     /// Counts one duration.
     pub fn observe(&self, duration: Duration) {
+        self.observe_many(duration, 1);
+    }
+
+    /// Counts as many equal durations.
+    pub fn observe_many(&self, duration: Duration, times: u64) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        self.0.add(BOUNDS_MICROS.partition_point(|bound| u64::from(*bound) * 1_000 < nanos), 1);
-        self.0.add(SUM, nanos);
+        self.0.add(BOUNDS_MICROS.partition_point(|bound| u64::from(*bound) * 1_000 < nanos), times);
+        self.0.add(SUM, nanos.saturating_mul(times));
     }
 
     /// The count is made from the buckets, so that the two always agree.

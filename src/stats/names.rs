@@ -107,11 +107,15 @@ metrics! {
     REDIS_RECONNECTS: Counter "tollgate_redis_reconnects_total" ["pool"]
         "Connections that took the place of a lost one.";
     REDIS_BREAKERS_OPEN: Gauge "tollgate_redis_breakers_open" ["pool"]
-        "Connections that are given up for now: nothing is asked of them until a probe is answered in time.";
+        "Connections whose breaker is open: nothing is sent until a probe is answered in time.";
     REDIS_QUEUED: Gauge "tollgate_redis_queued_checks" ["pool"]
-        "Checks that wait to be sent or answered.";
+        "Checks that wait to be sent.";
     REDIS_QUEUED_MAX: Gauge "tollgate_redis_queued_checks_max" ["pool"]
         "How many checks may wait; one more is decided by STORE_FAILURE_POLICY.";
+    REDIS_OUTSTANDING_MAX: Gauge "tollgate_redis_outstanding_checks_max" ["pool"]
+        "Checks that may be outstanding, queued and sent together: what Redis is measured to answer within REDIS_TIMEOUT.";
+    REDIS_SHED: Counter "tollgate_redis_shed_checks_total" ["pool", "reason"]
+        "Checks that were not sent: overloaded when more waited than Redis answers in time, late when they had waited too long.";
     REDIS_ERRORS: Counter "tollgate_redis_errors_total" ["pool", "kind"]
         "Failures by kind.";
     REDIS_OPERATION_TIME: Histogram "tollgate_redis_operation_seconds" ["pool"]
@@ -125,11 +129,15 @@ metrics! {
     MEMCACHED_RECONNECTS: Counter "tollgate_memcached_reconnects_total" []
         "Connections that took the place of a lost one.";
     MEMCACHED_BREAKERS_OPEN: Gauge "tollgate_memcached_breakers_open" []
-        "Connections that are given up for now: nothing is asked of them until a probe is answered in time.";
+        "Connections whose breaker is open: nothing is sent until a probe is answered in time.";
     MEMCACHED_QUEUED: Gauge "tollgate_memcached_queued_checks" []
-        "Checks that wait to be sent or answered.";
+        "Checks that wait to be sent.";
     MEMCACHED_QUEUED_MAX: Gauge "tollgate_memcached_queued_checks_max" []
         "How many checks may wait; one more is decided by STORE_FAILURE_POLICY.";
+    MEMCACHED_OUTSTANDING_MAX: Gauge "tollgate_memcached_outstanding_checks_max" []
+        "Checks that may be outstanding, queued and sent together: what memcached is measured to answer within MEMCACHE_TIMEOUT.";
+    MEMCACHED_SHED: Counter "tollgate_memcached_shed_checks_total" ["reason"]
+        "Checks that were not sent: overloaded when more waited than memcached answers in time, late when they had waited too long.";
     MEMCACHED_ERRORS: Counter "tollgate_memcached_errors_total" ["kind"]
         "Failures by kind.";
     MEMCACHED_OPERATION_TIME: Histogram "tollgate_memcached_operation_seconds" []

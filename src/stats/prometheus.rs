@@ -108,7 +108,7 @@ fn rule_sample(labels: &Labels) -> Sample {
 fn shown(counter: RuleCounter, labels: &Labels, counts: &[u64; RuleCounter::ALL.len()]) -> u64 {
     let own = counts[counter as usize];
     if counter == RuleCounter::OverLimit && labels.key2.is_some() {
-        own.wrapping_add(counts[RuleCounter::OverLimitWithLocalCache as usize])
+        own.saturating_add(counts[RuleCounter::OverLimitWithLocalCache as usize])
     } else {
         own
     }
@@ -167,9 +167,12 @@ fn redis(page: &mut Page, pools: &[&PoolUsage]) {
         (names::REDIS_BREAKERS_OPEN, |pool| pool.breakers_open),
         (names::REDIS_QUEUED, |pool| pool.queued),
         (names::REDIS_QUEUED_MAX, |pool| pool.max_queued),
+        (names::REDIS_OUTSTANDING_MAX, |pool| pool.max_outstanding),
     ] {
         page.values(&metric, pools.iter().map(|pool| ([name(pool)], value(pool))));
     }
+    let shed = pools.iter().flat_map(|pool| pool.shed.iter().map(|(reason, n)| ([name(pool), *reason], *n)));
+    page.values(&names::REDIS_SHED, shed);
     let errors = pools.iter().flat_map(|pool| pool.errors.iter().map(|(kind, n)| ([name(pool), *kind], *n)));
     page.values(&names::REDIS_ERRORS, errors);
     let times = pools.iter().map(|pool| ([name(pool)], pool.operation_time.clone()));
@@ -185,6 +188,8 @@ fn memcached(page: &mut Page, pool: &PoolUsage) {
     page.value(&names::MEMCACHED_BREAKERS_OPEN, pool.breakers_open);
     page.value(&names::MEMCACHED_QUEUED, pool.queued);
     page.value(&names::MEMCACHED_QUEUED_MAX, pool.max_queued);
+    page.value(&names::MEMCACHED_OUTSTANDING_MAX, pool.max_outstanding);
+    page.values(&names::MEMCACHED_SHED, pool.shed.iter().map(|(reason, n)| ([*reason], *n)));
     page.values(&names::MEMCACHED_ERRORS, pool.errors.iter().map(|(kind, n)| ([*kind], *n)));
     page.histograms(&names::MEMCACHED_OPERATION_TIME, [([], pool.operation_time.clone())]);
     page.histograms(&names::MEMCACHED_BATCH_CHECKS, [([], pool.batch_size.clone())]);

@@ -101,7 +101,7 @@ impl Registry {
         self.for_each(|full_key, counts| {
             let sums = totals.entry(Labels::of(full_key)).or_default();
             for (sum, count) in sums.iter_mut().zip(counts) {
-                *sum = sum.wrapping_add(count);
+                *sum = sum.saturating_add(count);
             }
         });
         totals

@@ -40,12 +40,19 @@ pub enum Refusal {
     TooManyEntries,
     /// Its caller's time was up.
     DeadlineExceeded,
+    /// Its message came in pieces, and incomplete messages took all the memory they may.
+    InflightBytes,
 }
 
 impl Refusal {
     /// Every refusal, each at its own number.
-    pub const ALL: [Self; 4] =
-        [Self::MessageTooLarge, Self::TooManyDescriptors, Self::TooManyEntries, Self::DeadlineExceeded];
+    pub const ALL: [Self; 5] = [
+        Self::MessageTooLarge,
+        Self::TooManyDescriptors,
+        Self::TooManyEntries,
+        Self::DeadlineExceeded,
+        Self::InflightBytes,
+    ];
 
     /// The value of the label `reason`.
     #[must_use]
@@ -55,6 +62,7 @@ impl Refusal {
             Self::TooManyDescriptors => "too_many_descriptors",
             Self::TooManyEntries => "too_many_entries",
             Self::DeadlineExceeded => "deadline_exceeded",
+            Self::InflightBytes => "inflight_bytes",
         }
     }
 }
@@ -149,8 +157,10 @@ impl ConnectionClosed {
 pub enum StoreFailure {
     /// No answer came in time.
     Timeout,
-    /// As much as may be was waiting already.
+    /// As many checks as may were queued already.
     QueueFull,
+    /// More checks waited than the server answers in time.
+    Overloaded,
     /// They were found lost before, and are not asked until they are back.
     Unavailable,
     /// The connection broke while the answer was awaited.
@@ -161,8 +171,14 @@ pub enum StoreFailure {
 
 impl StoreFailure {
     /// Every reason, each at its own number.
-    pub const ALL: [Self; 5] =
-        [Self::Timeout, Self::QueueFull, Self::Unavailable, Self::ConnectionLost, Self::BadAnswer];
+    pub const ALL: [Self; 6] = [
+        Self::Timeout,
+        Self::QueueFull,
+        Self::Overloaded,
+        Self::Unavailable,
+        Self::ConnectionLost,
+        Self::BadAnswer,
+    ];
 
     /// The value of the label `reason`.
     #[must_use]
@@ -170,6 +186,7 @@ impl StoreFailure {
         match self {
             Self::Timeout => "timeout",
             Self::QueueFull => "queue_full",
+            Self::Overloaded => "overloaded",
             Self::Unavailable => "unavailable",
             Self::ConnectionLost => "connection_lost",
             Self::BadAnswer => "bad_answer",
@@ -287,7 +304,7 @@ mod tests {
             pairs().map(|(policy, why)| service.store_failures(policy, why).get()).collect();
         assert_eq!(by_policy, (1..=20).collect::<Vec<_>>());
         assert_eq!(Method::ALL.map(|method| service.requests(method).get()), [1, 2]);
-        assert_eq!(Refusal::ALL.map(|reason| service.refused(reason).get()), [1, 2, 3, 4]);
+        assert_eq!(Refusal::ALL.map(|reason| service.refused(reason).get()), [1, 2, 3, 4, 5]);
         let sum = |method| service.response_time(method).snapshot().sum;
         assert_eq!(Method::ALL.map(sum), [1, 2].map(Duration::from_secs));
     }

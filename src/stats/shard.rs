@@ -62,13 +62,19 @@ impl<const N: usize> Cells<N> {
         Self { blocks: OnceLock::new(), shards }
     }
 
-    /// Adds to the counter of this number. Nothing is no addition, so it does not take memory either.
+    /// Adds to the counter of this number, which stays at the largest number once it has reached it. Nothing is
+    /// no addition, so it does not take memory either.
     pub(super) fn add(&self, counter: usize, n: u64) {
         if n == 0 {
             return;
         }
         let blocks = self.blocks.get_or_init(|| (0..self.shards.get()).map(|_| Block::zero()).collect());
-        blocks[THREAD.get() & (blocks.len() - 1)].0[counter].fetch_add(n, Relaxed);
+        let cell = &blocks[THREAD.get() & (blocks.len() - 1)].0[counter];
+        // A thread is nearly always alone with its cell, so this is one attempt.
+        let mut before = cell.load(Relaxed);
+        while let Err(now) = cell.compare_exchange_weak(before, before.saturating_add(n), Relaxed, Relaxed) {
+            before = now;
+        }
     }
 
     /// The counter of this number.
@@ -81,7 +87,7 @@ impl<const N: usize> Cells<N> {
         let mut sums = [0_u64; N];
         for block in self.blocks.get().into_iter().flatten() {
             for (sum, cell) in sums.iter_mut().zip(&block.0) {
-                *sum = sum.wrapping_add(cell.load(Relaxed));
+                *sum = sum.saturating_add(cell.load(Relaxed));
             }
         }
         sums
@@ -165,6 +171,26 @@ mod tests {
                 }
             });
             assert_eq!(cells.all(), [200_000, 600_000]);
+        }
+    }
+
+    #[test]
+    fn a_counter_stays_at_the_largest_number() {
+        for hits in [1 << 32, 1 << 63, u64::MAX] {
+            let cells = Cells::<1>::new(ShardCount::for_workers(4));
+            thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        assign();
+                        cells.add(0, u64::MAX - hits);
+                        for _ in 0..1000 {
+                            cells.add(0, hits);
+                            assert!(cells.get(0) >= hits, "it never begins anew");
+                        }
+                    });
+                }
+            });
+            assert_eq!(cells.get(0), u64::MAX);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{
 /// The checks of one request.
 #[derive(Debug, Default)]
 pub struct Batch<'r> {
-    /// The keys of all checks, one behind the other, so that a request costs one allocation.
+    /// The keys of all checks in full, one behind the other, so that a request costs one allocation.
     keys: String,
     checks: SmallVec<[Check<'r>; 4]>,
     /// What is added when a check is or would be over its limit.
@@ -38,7 +38,9 @@ pub enum Counting {
 /// One counter that is asked, and what it says.
 #[derive(Clone, Debug)]
 pub struct Check<'r> {
-    key: Range<usize>,
+    full_key: Range<usize>,
+    /// Where the part ends by which a store that others share knows the counter.
+    key_end: usize,
     /// What is held against the counter.
     pub limit: &'r Limit,
     /// What is added to it.
@@ -68,16 +70,30 @@ impl<'r> Batch<'r> {
         &mut self.keys
     }
 
-    /// Adds a check whose key was written from `start` on, and returns its place.
+    /// Adds a check whose full key was written from `start` on, and returns its place.
     pub fn push(&mut self, start: usize, limit: &'r Limit, hits: Hits) -> usize {
-        self.checks.push(Check { key: start..self.keys.len(), limit, hits, outcome: Outcome::Counted(0) });
-        self.checks.len() - 1
+        self.push_with_key(start..self.keys.len(), limit, hits)
     }
 
-    /// The counter's key of a check.
+    /// Adds a check whose full key was written from the start of `key` on, of which `key` is the part by which a
+    /// store that others share knows the counter.
+    pub fn push_with_key(&mut self, key: Range<usize>, limit: &'r Limit, hits: Hits) -> usize {
+        let (place, outcome) = (self.checks.len(), Outcome::Counted(0));
+        let full_key = key.start..self.keys.len();
+        self.checks.push(Check { full_key, key_end: key.end, limit, hits, outcome });
+        place
+    }
+
+    /// The counter's key in a store that others share.
     #[must_use]
     pub fn key(&self, check: &Check<'_>) -> &str {
-        self.keys.get(check.key.clone()).unwrap_or_default()
+        self.keys.get(check.full_key.start..check.key_end).unwrap_or_default()
+    }
+
+    /// The counter's key within this process, which no other counter has.
+    #[must_use]
+    pub fn full_key(&self, check: &Check<'_>) -> &str {
+        self.keys.get(check.full_key.clone()).unwrap_or_default()
     }
 
     /// The checks in the order in which they were added.
@@ -86,10 +102,10 @@ impl<'r> Batch<'r> {
         &self.checks
     }
 
-    /// Keeps the checks for which `keep` holds; each is asked about once, in order.
+    /// Keeps the checks for which `keep` holds, given the full key; each is asked about once, in order.
     pub fn retain(&mut self, mut keep: impl FnMut(&str, &Check<'r>) -> bool) {
         let Self { keys, checks, .. } = self;
-        checks.retain(|check| keep(keys.get(check.key.clone()).unwrap_or_default(), check));
+        checks.retain(|check| keep(keys.get(check.full_key.clone()).unwrap_or_default(), check));
     }
 
     /// True when there is nothing to ask.
@@ -105,10 +121,10 @@ impl<'r> Batch<'r> {
         }
     }
 
-    /// Sets each outcome to what `outcome` makes of the check and its key.
+    /// Sets each outcome to what `outcome` makes of the check and its full key.
     pub fn answer(&mut self, mut outcome: impl FnMut(&str, &Check<'r>) -> Outcome) {
         for check in &mut self.checks {
-            let key = self.keys.get(check.key.clone()).unwrap_or_default();
+            let key = self.keys.get(check.full_key.clone()).unwrap_or_default();
             check.outcome = outcome(key, check);
         }
     }

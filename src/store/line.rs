@@ -41,8 +41,20 @@ pub(super) struct Line<L> {
     incoming: BytesMut,
     /// Answers that are still to come.
     owed: usize,
+    /// How many bytes of them may wait to be read.
+    allowed: usize,
+    /// Bytes came while no answer was owed.
+    unasked: bool,
     language: PhantomData<L>,
 }
+
+/// So many bytes may come however little was asked: the longest error, and the largest value under a key that
+/// is not ours.
+const ALWAYS_ALLOWED: usize = 128 * 1024;
+
+/// And so many for each byte of what was asked. The answers to all that we ask are at most three times as long:
+/// 38 bytes for the 16 of a run in the argument of a script.
+const ALLOWED_FOR_A_BYTE: usize = 8;
 
 impl<L: Language> Line<L> {
     pub(super) fn new(wire: Wire, server: String) -> Self {
@@ -54,6 +66,8 @@ impl<L: Language> Line<L> {
             written: 0,
             incoming,
             owed: 0,
+            allowed: ALWAYS_ALLOWED,
+            unasked: false,
             language: PhantomData,
         }
     }
@@ -63,18 +77,43 @@ impl<L: Language> Line<L> {
         self.owed
     }
 
+    /// Puts behind what is unsent what `write` writes, which as many answers are to follow as it returns. They
+    /// are sent by [`flush`](Self::flush).
+    pub(super) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> usize) -> usize {
+        if self.owed == 0 {
+            self.unasked |= !self.incoming.is_empty();
+            self.allowed = ALWAYS_ALLOWED;
+        }
+        let before = self.out.len();
+        let answers = write(&mut self.out);
+        self.owed += answers;
+        let asked = self.out.len().saturating_sub(before);
+        self.allowed = self.allowed.saturating_add(asked.saturating_mul(ALLOWED_FOR_A_BYTE));
+        answers
+    }
+
     /// Sends what `write` writes, which so many answers are to follow.
     pub(super) async fn send(
         &mut self,
         answers: usize,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), Failure> {
-        write(&mut self.out);
-        self.owed += answers;
+        self.write(|out| {
+            write(out);
+            answers
+        });
         self.flush().await
     }
 
-    async fn flush(&mut self) -> Result<(), Failure> {
+    /// Sends what is unsent.
+    pub(super) async fn flush(&mut self) -> Result<(), Failure> {
+        if self.unasked {
+            // It would be taken for the answer to what is sent now.
+            return Err(self.garbage(&self.shown()));
+        }
+        if self.out.is_empty() {
+            return Ok(());
+        }
         while self.written < self.out.len() {
             match self.wire.write(&self.out[self.written..]).await {
                 Ok(0) => return Err(self.lost(&io::ErrorKind::WriteZero.into())),
@@ -103,20 +142,6 @@ impl<L: Language> Line<L> {
         }
     }
 
-    /// Sends what `write` writes, and waits for the answers that follow, which are so many.
-    pub(super) async fn ask(
-        &mut self,
-        answers: usize,
-        write: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Vec<L::Reply>, Failure> {
-        self.send(answers, write).await?;
-        let mut replies = Vec::with_capacity(answers);
-        for _ in 0..answers {
-            replies.push(self.receive().await?);
-        }
-        Ok(replies)
-    }
-
     /// Sends what is unsent, and drops the answers that are owed.
     pub(super) async fn settle(&mut self) -> Result<(), Failure> {
         self.flush().await?;
@@ -129,12 +154,19 @@ impl<L: Language> Line<L> {
     /// Ends when the server ends the connection, or says what it was not asked.
     pub(super) async fn idle(&mut self) -> Failure {
         match self.read().await {
-            Ok(()) => self.garbage(&self.incoming.escape_ascii().to_string()),
+            Ok(()) => self.garbage(&self.shown()),
             Err(failure) => failure,
         }
     }
 
     async fn read(&mut self) -> Result<(), Failure> {
+        if self.incoming.len() > self.allowed {
+            let message = format!(
+                "{}: it sends more than the {} bytes that the {} answers still owed can have",
+                self.server, self.allowed, self.owed
+            );
+            return Err(Failure::new(Kind::Garbage, message));
+        }
         match self.wire.read_buf(&mut self.incoming).await {
             Ok(0) => Err(self.lost(&io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => Ok(()),
@@ -148,6 +180,11 @@ impl<L: Language> Line<L> {
             _ => format!("the connection broke ({error})"),
         };
         Failure::new(Kind::Lost, format!("{}: {why}", self.server))
+    }
+
+    /// The beginning of what came and was not asked for.
+    fn shown(&self) -> String {
+        self.incoming.iter().take(80).flat_map(|byte| byte.escape_ascii()).map(char::from).collect()
     }
 
     fn garbage(&self, seen: &str) -> Failure {

@@ -38,7 +38,9 @@ pub(super) struct Meters {
     errors: [AtomicU64; Kind::ALL.len()],
     times: Buckets,
     batches: Buckets,
-    logged: Mutex<HashMap<(Kind, String), Logged>>,
+    overloaded: AtomicU64,
+    late: AtomicU64,
+    logged: Mutex<HashMap<(&'static str, String), Logged>>,
 }
 
 #[derive(Default)]
@@ -71,15 +73,30 @@ impl Meters {
         self.batches.add(checks as u64, &CHECKS);
     }
 
+    /// Checks were refused because more waited than is answered in time.
+    pub(super) fn overloaded(&self, checks: usize, failure: &Failure) {
+        self.overloaded.fetch_add(checks as u64, Relaxed);
+        self.log("overloaded", failure);
+    }
+
+    /// Checks were dropped unsent because no answer would have come in time.
+    pub(super) fn dropped(&self, checks: usize) {
+        self.late.fetch_add(checks as u64, Relaxed);
+    }
+
     /// Counts a failure, and logs it unless the like was logged just now.
     pub(super) fn failed(&self, failure: &Failure) {
         self.errors[failure.kind as usize].fetch_add(1, Relaxed);
+        self.log(failure.kind.name(), failure);
+    }
+
+    fn log(&self, kind: &'static str, failure: &Failure) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.len() >= MAX_REMEMBERED {
             logged.clear();
         }
         let now = Instant::now();
-        let known = logged.entry((failure.kind, failure.server().to_owned()));
+        let known = logged.entry((kind, failure.server().to_owned()));
         let entry = known.or_insert(Logged { at: now, since: 0 });
         let again = entry.since > 0;
         if again && now - entry.at < QUIET {
@@ -90,9 +107,9 @@ impl Meters {
         *entry = Logged { at: now, since: 1 };
         drop(logged);
         if unlogged > 0 {
-            warn!(kind = failure.kind.name(), and_the_like = unlogged, "{failure}");
+            warn!(kind, suppressed = unlogged, "{failure}");
         } else {
-            warn!(kind = failure.kind.name(), "{failure}");
+            warn!(kind, "{failure}");
         }
     }
 
@@ -112,6 +129,7 @@ impl Meters {
             closed: self.closed.load(Relaxed),
             reconnects: self.reconnects.load(Relaxed),
             errors: errors.collect(),
+            shed: [("overloaded", self.overloaded.load(Relaxed)), ("late", self.late.load(Relaxed))],
             operation_time: self.times.distribution(&MICROS, 1e6),
             batch_size: self.batches.distribution(&CHECKS, 1.0),
             ..PoolUsage::default()

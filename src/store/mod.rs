@@ -5,7 +5,7 @@
 //! that it can send many requests' checks together. `batch` is what it is asked, `usage` what it tells of
 //! itself.
 //!
-//! What the stores across a network share stands beside them: `lane` is how a server is asked, `wire` is a
+//! What the stores across a network share stands beside them: `hashed` names long keys, `lane` is how a server is asked, `wire` is a
 //! socket, with `tls` where it is asked for, `line` what goes over it; `failure`, `meters` and `pace` are for
 //! when it goes wrong.
 
@@ -15,6 +15,7 @@ pub mod redis;
 
 mod batch;
 mod failure;
+mod hashed;
 mod lane;
 mod line;
 mod meters;
@@ -106,8 +107,10 @@ pub struct StoreError {
 pub enum FailureReason {
     /// No answer came in time.
     Timeout,
-    /// As much as may be was waiting already.
+    /// As many checks as may were queued already.
     QueueFull,
+    /// More checks waited than the server answers in time.
+    Overloaded,
     /// The counters were found lost before, and are not asked until they are back.
     Unavailable,
     /// The connection broke while the answer was awaited.
@@ -118,8 +121,14 @@ pub enum FailureReason {
 
 impl FailureReason {
     /// Every reason, each at its own number.
-    pub const ALL: [Self; 5] =
-        [Self::Timeout, Self::QueueFull, Self::Unavailable, Self::ConnectionLost, Self::BadAnswer];
+    pub const ALL: [Self; 6] = [
+        Self::Timeout,
+        Self::QueueFull,
+        Self::Overloaded,
+        Self::Unavailable,
+        Self::ConnectionLost,
+        Self::BadAnswer,
+    ];
 }
 
 impl fmt::Display for StoreError {

@@ -33,6 +33,10 @@ pub struct PoolUsage {
     pub queued: u64,
     /// Checks that may wait.
     pub max_queued: u64,
+    /// Checks that may be outstanding, queued and sent together: what the servers are measured to answer in time.
+    pub max_outstanding: u64,
+    /// Checks that were not sent, by reason: `overloaded` were refused at once, `late` had waited too long.
+    pub shed: [(&'static str, u64); 2],
     /// Failures by kind, every kind.
     pub errors: Vec<(&'static str, u64)>,
     /// Seconds from sending a pipeline to its last answer.

@@ -1,13 +1,14 @@
 //! A table of small states that end by themselves: what the memory store counts in, and where the keys
 //! over their limit are remembered.
 //!
-//! A key is stood for by its keyed 128-bit hash, of which 106 bits are kept: ten choose the shard and 96
-//! stand in the slot. Two keys share a state only if all of them agree: with ten million keys live at once
-//! the odds are 1 in 10¹⁸. The hash key is drawn at start, so that a caller who chooses its keys cannot
+//! A key is stood for by its keyed 128-bit hash: some bits choose the shard, ten of them in a table of ten million
+//! keys, and 96 stand in the slot. Two keys share a state only if all of them agree: with ten million keys live
+//! at once the odds are 1 in 10¹⁸. The hash key is drawn at start, so that a caller who chooses its keys cannot
 //! aim at one part of the table.
 //!
-//! The table is cut into shards, each under a lock of its own that is held for tens of nanoseconds;
-//! no lock is ever held across an await. A slot costs 24 bytes with a 64-bit state.
+//! The table is cut into shards, each under a lock of its own that is held for tens of nanoseconds, and for the
+//! time of moving 16,384 states at most when a shard grows; no lock is ever held across an await. A slot costs
+//! 24 bytes with a 64-bit state. ARCHITECTURE.md says why the table is our own.
 
 mod shard;
 mod slots;
@@ -22,11 +23,21 @@ use smallvec::SmallVec;
 
 use crate::clock::Time;
 use shard::Shard;
-use slots::Tag;
+use slots::{Shape, Tag};
 
-/// So many shards that two cores seldom meet in one, and that a shard of ten million keys is swept in
-/// a fraction of a millisecond.
+/// So many shards that two cores seldom meet in one. Small tables have fewer, and large ones more.
 const SHARDS: usize = 1024;
+
+/// A shard is no smaller unless it is the only one. Of so many slots chance leaves one shard in a hundred full
+/// while nine tenths of all are taken; of fewer it would be more.
+const LEAST_IN_A_SHARD: usize = 512;
+
+/// A shard is no larger unless there are as many shards as a key can tell: moving so many states to grow takes a
+/// fraction of a millisecond.
+const MOST_IN_A_SHARD: usize = 16_384;
+
+/// As many shards as 16 bits can tell.
+const MOST_SHARDS: usize = 1 << 16;
 
 /// States by key. `S` is what is kept for a key; its default is what an unknown key has.
 pub struct Table<S> {
@@ -59,14 +70,19 @@ pub struct Usage {
 }
 
 impl<S: Copy + Default> Table<S> {
-    /// An empty table for about so many states. When a shard is full, the state that ends soonest among
-    /// the new one's neighbours makes room.
+    /// What one state costs, in bytes.
+    pub const BYTES_PER_ENTRY: usize = size_of::<slots::Slot<S>>();
+
+    /// An empty table of at most so many states, and at least one. When the two buckets of a new state are
+    /// full, the one in them that ends soonest makes room; that begins when about nine tenths are taken.
     #[must_use]
     pub fn new(max_entries: usize) -> Self {
         let random = RandomState::new();
-        let per_shard = max_entries.div_ceil(SHARDS).max(1);
+        let max_entries = max_entries.max(1);
+        let shards = shards_for(max_entries);
+        let shape = Shape::within(max_entries.checked_div(shards).unwrap_or(max_entries));
         Self {
-            shards: (0..SHARDS).map(|_| Padded(Mutex::new(Shard::new(per_shard)))).collect(),
+            shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(shape)))).collect(),
             hasher: SipHasher13::new_with_keys(random.hash_one(0), random.hash_one(1)),
         }
     }
@@ -75,9 +91,8 @@ impl<S: Copy + Default> Table<S> {
     #[must_use]
     pub fn key(&self, text: &str) -> Key {
         let hash = self.hasher.hash(text.as_bytes());
-        // Two masks and a shift: the ten lowest bits, and the upper half.
-        let shard = u16::try_from(hash.h1 % SHARDS as u64).unwrap_or_default();
-        Key { shard, tag: Tag { home: hash.h2, more: u32::try_from(hash.h1 >> 32).unwrap_or_default() } }
+        let [a, b, _, _, rest @ ..] = hash.h1.to_le_bytes();
+        Key { shard: u16::from_le_bytes([a, b]), tag: Tag { home: hash.h2, more: u32::from_le_bytes(rest) } }
     }
 
     /// The state of a key, if it has one that has not ended.
@@ -112,17 +127,20 @@ impl<S: Copy + Default> Table<S> {
 
     /// Holds every shard of these keys, so that what is read and written through the result is one step.
     pub fn lock(&self, keys: impl IntoIterator<Item = Key>) -> Locked<'_, S> {
-        let mut wanted: SmallVec<[usize; 8]> = keys.into_iter().map(shard_of).collect();
+        let mut wanted: SmallVec<[usize; 8]> = keys.into_iter().map(|key| self.shard_of(key)).collect();
         // In one order for all, so that two requests cannot wait for each other.
         wanted.sort_unstable();
         wanted.dedup();
-        Locked { shards: wanted.into_iter().map(|at| (at, hold(&self.shards[at]))).collect() }
+        let held = |at| self.shards.get(at).map(|shard| (at, hold(shard)));
+        Locked { table: self, shards: wanted.into_iter().filter_map(held).collect() }
     }
 
-    /// Gives back what has ended in one of `parts` parts of the table; call it for each in turn.
+    /// Gives back what has ended in one of `parts` parts of the table; call it for each in turn. A shard is
+    /// held for one piece of it at a time.
     pub fn sweep(&self, part: usize, parts: usize, now: Time) {
         for shard in self.shards.iter().skip(part).step_by(parts.max(1)) {
-            hold(shard).sweep(seconds(now));
+            let mut pieces = 0..;
+            while pieces.next().is_some_and(|piece| hold(shard).sweep(piece, seconds(now))) {}
         }
     }
 
@@ -132,21 +150,28 @@ impl<S: Copy + Default> Table<S> {
         self.shards.iter().fold(Usage::default(), |sum, shard| {
             let one = hold(shard).usage();
             Usage {
-                entries: sum.entries + one.entries,
-                bytes: sum.bytes + one.bytes,
-                expired: sum.expired + one.expired,
-                evicted: sum.evicted + one.evicted,
+                entries: sum.entries.saturating_add(one.entries),
+                bytes: sum.bytes.saturating_add(one.bytes),
+                expired: sum.expired.saturating_add(one.expired),
+                evicted: sum.evicted.saturating_add(one.evicted),
             }
         })
     }
 
+    #[allow(clippy::indexing_slicing, reason = "`shard_of` masks by the number of shards, a power of two")]
     fn shard(&self, key: Key) -> MutexGuard<'_, Shard<S>> {
-        hold(&self.shards[shard_of(key)])
+        hold(&self.shards[self.shard_of(key)])
+    }
+
+    /// The number of shards is a power of two.
+    fn shard_of(&self, key: Key) -> usize {
+        key.shard() & self.shards.len().saturating_sub(1)
     }
 }
 
 /// Several shards, held at once.
 pub struct Locked<'t, S> {
+    table: &'t Table<S>,
     shards: SmallVec<[(usize, MutexGuard<'t, Shard<S>>); 8]>,
 }
 
@@ -158,7 +183,8 @@ impl<S: Copy + Default> Locked<'_, S> {
         now: Time,
         change: impl FnOnce(S, Time) -> (Option<(S, Time)>, R),
     ) -> R {
-        match self.shards.iter_mut().find(|(shard, _)| *shard == shard_of(key)) {
+        let wanted = self.table.shard_of(key);
+        match self.shards.iter_mut().find(|(shard, _)| *shard == wanted) {
             Some((_, shard)) => shard.change(key.tag, seconds(now), in_seconds(change)),
             None => change(S::default(), Time::default()).1,
         }
@@ -166,10 +192,16 @@ impl<S: Copy + Default> Locked<'_, S> {
 }
 
 impl Key {
-    /// A number below 1024 that is as good as drawn at random.
+    /// A number of 16 bits that is as good as drawn at random.
     #[must_use]
     pub fn shard(self) -> usize {
         self.shard.into()
+    }
+
+    /// A hash of it for a table of another kind.
+    #[must_use]
+    pub fn hash(self) -> u64 {
+        self.tag.home
     }
 }
 
@@ -183,8 +215,12 @@ fn in_seconds<S, R>(
     }
 }
 
-fn shard_of(key: Key) -> usize {
-    key.shard()
+/// How many shards a table of so many states has: a power of two.
+fn shards_for(max_entries: usize) -> usize {
+    let wanted = (max_entries / LEAST_IN_A_SHARD).clamp(1, SHARDS);
+    let few = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
+    let many = max_entries.div_ceil(MOST_IN_A_SHARD).min(MOST_SHARDS).next_power_of_two();
+    few.max(many)
 }
 
 /// A panic while a shard was held leaves whole slots behind: counting on is better than never again.
@@ -198,95 +234,4 @@ fn seconds(time: Time) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashMap;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn count(table: &Table<u64>, key: &str, now: u64, end: u64) -> u64 {
-        table.update(table.key(key), Time::from_seconds(now), Time::from_seconds(end), |n| {
-            *n += 1;
-            *n
-        })
-    }
-
-    #[test]
-    fn a_state_ends_and_begins_anew() {
-        let table = Table::new(1000);
-        assert_eq!((count(&table, "a", 10, 20), count(&table, "a", 19, 20)), (1, 2));
-        assert_eq!(table.get(table.key("a"), Time::from_seconds(20)), None);
-        assert_eq!(count(&table, "a", 20, 30), 1);
-    }
-
-    #[test]
-    fn sweeping_gives_memory_back() {
-        let table = Table::new(1_000_000);
-        for n in 0..50_000 {
-            count(&table, &n.to_string(), 10, 20);
-        }
-        assert_eq!(table.usage().entries, 50_000);
-        table.sweep(0, 1, Time::from_seconds(20));
-        assert_eq!(table.usage(), Usage { entries: 0, bytes: 0, expired: 50_000, evicted: 0 });
-    }
-
-    #[test]
-    fn a_full_table_stays_within_its_bound_and_drops_what_ends_soonest() {
-        let table = Table::new(SHARDS * 8);
-        let lasting = table.key("lasting");
-        table.update(lasting, Time::from_seconds(1), Time::from_seconds(1000), |n| *n = 7);
-        for n in 0..100_000_u64 {
-            count(&table, &n.to_string(), 10, 20);
-        }
-        let usage = table.usage();
-        assert!(usage.entries <= SHARDS * 8, "{usage:?}");
-        assert_eq!(usage.entries as u64 + usage.evicted, 100_001);
-        assert_eq!(table.get(lasting, Time::from_seconds(10)), Some(7));
-    }
-
-    #[test]
-    fn every_hit_of_many_threads_is_counted_once() {
-        let table: Table<u64> = Table::new(1000);
-        std::thread::scope(|threads| {
-            for _ in 0..4 {
-                threads.spawn(|| {
-                    for n in 0..20_000 {
-                        count(&table, if n % 2 == 0 { "even" } else { "odd" }, 1, 9);
-                    }
-                });
-            }
-        });
-        for key in ["even", "odd"] {
-            assert_eq!(table.get(table.key(key), Time::from_seconds(1)), Some(40_000));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn behaves_as_a_map_would(
-            steps in prop::collection::vec((0..40_u8, 0..3_u64, 1..20_u64, any::<bool>()), 1..400)
-        ) {
-            let table: Table<u64> = Table::new(1_000_000);
-            let mut model: HashMap<u8, (u64, u64)> = HashMap::new();
-            let mut now = 1;
-            for (name, pause, life, forget) in steps {
-                now += pause;
-                model.retain(|_, (end, _)| *end > now);
-                let key = table.key(&name.to_string());
-                if forget {
-                    table.remove(key, Time::from_seconds(now));
-                    model.remove(&name);
-                } else {
-                    let entry = model.entry(name).or_default();
-                    *entry = (now + life, entry.1 + 1);
-                    prop_assert_eq!(count(&table, &name.to_string(), now, now + life), entry.1);
-                }
-                if pause == 2 {
-                    table.sweep(0, 1, Time::from_seconds(now));
-                    prop_assert_eq!(table.usage().entries, model.len());
-                }
-            }
-        }
-    }
-}
+mod tests;

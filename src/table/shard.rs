@@ -1,44 +1,32 @@
-//! One shard of a [`Table`](super::Table): open addressing with linear probing, grown by 15 %.
+//! One shard of a [`Table`](super::Table): buckets of slots, two for each key.
 //!
-//! A slot is empty (its end is 0), live, or over (its end has come). What is over still carries the
-//! probe on to what lies behind it, and is taken by the next new key that passes.
+//! A new key goes to the emptier of its two buckets, into a slot that is empty or whose state has ended. When
+//! all slots of both hold live states the shard grows by 15 %, and once it is as large as it may be, the state
+//! that ends soonest among them makes room. So a full shard never reads more than two buckets for a key.
 
 use super::{
     Usage,
-    slots::{Slot, Slots, Tag},
+    slots::{At, Shape, Slot, Slots, Tag},
 };
-
-/// How many neighbours are looked at for the one that ends soonest.
-const NEIGHBOURS: usize = 16;
 
 pub(super) struct Shard<S> {
     slots: Slots<S>,
+    max_buckets: usize,
     /// Slots that are not empty.
     used: usize,
-    max_entries: usize,
     expired: u64,
     evicted: u64,
 }
 
-/// Where a key is, or where it may be put.
-#[derive(Clone, Copy)]
-enum Place {
-    Found(usize),
-    Free(usize),
-    /// Every slot of the probe is live.
-    Nowhere,
-}
-
 impl<S: Copy + Default> Shard<S> {
-    pub(super) fn new(max_entries: usize) -> Self {
-        Self { slots: Slots::none(), used: 0, max_entries, expired: 0, evicted: 0 }
+    pub(super) fn new(shape: Shape) -> Self {
+        let slots = Slots::empty(shape.bucket, 0);
+        Self { slots, max_buckets: shape.max_buckets, used: 0, expired: 0, evicted: 0 }
     }
 
     pub(super) fn get(&self, tag: Tag, now: u32) -> Option<S> {
-        match self.place(tag, now) {
-            Place::Found(at) => Some(self.slots[at].state),
-            _ => None,
-        }
+        let slot = self.slots.get(self.slots.find(tag)?)?;
+        (slot.end > now).then_some(slot.state)
     }
 
     pub(super) fn change<R>(
@@ -47,143 +35,113 @@ impl<S: Copy + Default> Shard<S> {
         now: u32,
         change: impl FnOnce(S, u32) -> (Option<(S, u32)>, R),
     ) -> R {
-        let place = self.place(tag, now);
-        let (state, end) = match place {
-            Place::Found(at) => (self.slots[at].state, self.slots[at].end),
-            _ => (S::default(), 0),
-        };
+        let found = self.slots.find(tag);
+        let known = found.and_then(|at| self.slots.get(at)).filter(|slot| slot.end > now);
+        let (state, end) = known.map_or_else(|| (S::default(), 0), |slot| (slot.state, slot.end));
         let (kept, result) = change(state, end);
-        if let Some((state, end)) = kept {
-            let at = match place {
-                Place::Found(at) => at,
-                place => self.make_room(place, tag, now),
-            };
-            self.slots[at] = Slot { tag, state, end: end.max(1) };
+        if let Some((state, end)) = kept
+            && let Some(at) = found.or_else(|| self.make_room(tag, now))
+        {
+            self.put(at, Slot { tag, state, end: end.max(1) }, now);
         }
         result
     }
 
     pub(super) fn remove(&mut self, tag: Tag, now: u32) {
-        if let Place::Found(at) = self.place(tag, now) {
-            self.clear(at);
+        let found = self.slots.find(tag);
+        if let Some(slot) = found.and_then(|at| self.slots.get_mut(at)) {
+            self.expired = self.expired.wrapping_add(u64::from(slot.end <= now));
+            slot.end = 0;
+            self.used = self.used.saturating_sub(1);
         }
     }
 
-    /// Gives back what has ended, and the memory when most of it is unused.
-    pub(super) fn sweep(&mut self, now: u32) {
-        let live = self.live(now);
-        if live < self.used {
-            self.rebuild(live, now);
-        }
+    /// Gives back what has ended in one piece of the slots, and returns whether there are more pieces. With the
+    /// last piece it gives back the memory that is not needed any more.
+    pub(super) fn sweep(&mut self, piece: usize, now: u32) -> bool {
+        let Some(slots) = self.slots.piece_mut(piece) else {
+            self.shrink(now);
+            return false;
+        };
+        let ended = slots.iter_mut().filter(|slot| slot.end != 0 && slot.end <= now);
+        let ended = ended.map(|slot| slot.end = 0).count();
+        self.used = self.used.saturating_sub(ended);
+        self.expired = self.expired.wrapping_add(ended as u64);
+        true
     }
 
     pub(super) fn usage(&self) -> Usage {
         Usage { entries: self.used, bytes: self.slots.bytes(), expired: self.expired, evicted: self.evicted }
     }
 
-    fn place(&self, tag: Tag, now: u32) -> Place {
-        let mut free = Place::Nowhere;
-        for at in self.probe(tag) {
-            let slot = self.slots[at];
-            if slot.end == 0 {
-                return if matches!(free, Place::Nowhere) { Place::Free(at) } else { free };
+    /// Writes a slot that was found for its tag, and counts what was there before.
+    fn put(&mut self, at: At, new: Slot<S>, now: u32) {
+        let Some(slot) = self.slots.get_mut(at) else { return };
+        match slot.end {
+            0 => self.used = self.used.saturating_add(1),
+            ended if ended <= now => self.expired = self.expired.wrapping_add(1),
+            _ if { slot.tag } != new.tag => self.evicted = self.evicted.wrapping_add(1),
+            _ => {}
+        }
+        *slot = new;
+    }
+
+    /// A slot for a key that has none.
+    fn make_room(&mut self, tag: Tag, now: u32) -> Option<At> {
+        let room = self.slots.room(tag, now);
+        let is_full = room.as_ref().is_none_or(|room| room.is_full);
+        if !is_full || self.slots.buckets() >= self.max_buckets {
+            return room.map(|room| room.at);
+        }
+        self.rebuild(Slots::<S>::grown(self.slots.buckets(), self.max_buckets), Some(tag), now);
+        self.slots.room(tag, now).map(|room| room.at)
+    }
+
+    /// Takes fewer buckets where most are not needed.
+    fn shrink(&mut self, now: u32) {
+        let wanted = if self.used == 0 {
+            0
+        } else {
+            let needed = self.used.div_ceil(self.slots.bucket_size().max(1));
+            Slots::<S>::grown(needed, self.max_buckets)
+        };
+        if wanted.saturating_mul(4) < self.slots.buckets().saturating_mul(3) {
+            self.rebuild(wanted, None, now);
+        }
+    }
+
+    /// Moves what is live into so many buckets, or as many more as it takes to leave room for a new key. Only the
+    /// largest size may be too small.
+    fn rebuild(&mut self, buckets: usize, new: Option<Tag>, now: u32) {
+        let mut buckets = buckets;
+        let (slots, live) = loop {
+            let (slots, live, fits) = self.moved(buckets, new, now);
+            if fits || buckets >= self.max_buckets {
+                break (slots, live);
             }
-            if slot.end <= now {
-                if matches!(free, Place::Nowhere) {
-                    free = Place::Free(at);
+            buckets = Slots::<S>::grown(buckets, self.max_buckets);
+        };
+        let used = slots.iter().filter(|slot| slot.end != 0).count();
+        self.expired = self.expired.wrapping_add(self.used.saturating_sub(live) as u64);
+        self.evicted = self.evicted.wrapping_add(live.saturating_sub(used) as u64);
+        (self.slots, self.used) = (slots, used);
+    }
+
+    /// What is live, in so many buckets; its number; and whether all of it fits, and a new key beside it.
+    fn moved(&self, buckets: usize, new: Option<Tag>, now: u32) -> (Slots<S>, usize, bool) {
+        let mut slots = Slots::empty(self.slots.bucket_size(), buckets);
+        let (mut live, mut fits) = (0_usize, true);
+        for slot in self.slots.iter().filter(|slot| slot.end > now) {
+            live = live.saturating_add(1);
+            if let Some(room) = slots.room(slot.tag, now) {
+                fits &= !room.is_full;
+                if let Some(place) = slots.get_mut(room.at) {
+                    *place = *slot;
                 }
-            } else if { slot.tag } == tag {
-                return Place::Found(at);
             }
         }
-        free
-    }
-
-    /// All slots, from the one where the key belongs.
-    fn probe(&self, tag: Tag) -> impl Iterator<Item = usize> + use<S> {
-        let home = self.home(tag);
-        (home..self.slots.len()).chain(0..home)
-    }
-
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the upper half of a product with a usize is below it"
-    )]
-    fn home(&self, tag: Tag) -> usize {
-        // The product's upper half spreads the hash evenly over any number of slots.
-        ((u128::from(tag.home) * self.slots.len() as u128) >> 64) as usize
-    }
-
-    /// A slot for a new key, which `place` did not find.
-    fn make_room(&mut self, place: Place, tag: Tag, now: u32) -> usize {
-        if let Place::Free(at) = place
-            && self.slots[at].end != 0
-        {
-            self.expired += 1;
-            return at;
-        }
-        if self.used >= self.max_entries {
-            let live = self.live(now);
-            if live < self.used {
-                self.rebuild(live, now);
-            } else {
-                self.evict(tag);
-            }
-        } else if (self.used + 1) * 20 > self.slots.len() * 17 {
-            let live = self.live(now);
-            self.rebuild(live + 1, now);
-        }
-        self.used += 1;
-        match self.place(tag, now) {
-            Place::Free(at) => at,
-            // The table was just made larger than what it holds.
-            Place::Found(_) | Place::Nowhere => 0,
-        }
-    }
-
-    /// Drops the neighbour that ends soonest.
-    fn evict(&mut self, tag: Tag) {
-        let neighbours = self.probe(tag).filter(|at| self.slots[*at].end != 0).take(NEIGHBOURS);
-        if let Some(at) = neighbours.min_by_key(|at| self.slots[*at].end) {
-            self.clear(at);
-            self.evicted += 1;
-        }
-    }
-
-    /// Empties a slot, and moves up what was probed past it.
-    fn clear(&mut self, at: usize) {
-        let slots = self.slots.len();
-        let mut hole = at;
-        for next in (1..slots).map(|step| (at + step) % slots) {
-            if self.slots[next].end == 0 {
-                break;
-            }
-            let belongs = self.home(self.slots[next].tag);
-            // True unless its home lies between the hole and itself, where the hole is not in its way.
-            if (next + slots - belongs) % slots >= (next + slots - hole) % slots {
-                self.slots[hole] = self.slots[next];
-                hole = next;
-            }
-        }
-        self.slots[hole].end = 0;
-        self.used -= 1;
-    }
-
-    fn live(&self, now: u32) -> usize {
-        self.slots.iter().filter(|slot| slot.end > now).count()
-    }
-
-    /// Moves what is live into slots for `entries`, with room for 15 % more than its bound on load asks.
-    fn rebuild(&mut self, entries: usize, now: u32) {
-        let slots = if entries == 0 { 0 } else { entries * 23 / 17 + 1 };
-        let old = std::mem::replace(&mut self.slots, Slots::at_least(slots));
-        let before = std::mem::take(&mut self.used);
-        for slot in old.iter().filter(|slot| slot.end > now) {
-            if let Place::Free(at) = self.place(slot.tag, now) {
-                self.slots[at] = *slot;
-                self.used += 1;
-            }
-        }
-        self.expired += (before - self.used) as u64;
+        let has_room = |tag| slots.room(tag, now).is_some_and(|room| !room.is_full);
+        let fits = fits && new.is_none_or(has_room);
+        (slots, live, fits)
     }
 }

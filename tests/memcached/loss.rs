@@ -71,7 +71,13 @@ fn play(begin: impl Fn(&mut Memcached, &Proxy), end: impl Fn(&mut Memcached, &Pr
     begin(&mut memcached, &proxy);
     thread::sleep(FAULT);
     for service in &services {
-        assert!(by_policy(&service.server) > 0.0 && !service.server.is_healthy(), "{:?}", service.policy);
+        eventually("the loss is seen", || {
+            let (by_policy, healthy) = (by_policy(&service.server), service.server.is_healthy());
+            holds(by_policy > 0.0 && !healthy, || {
+                let (policy, log) = (service.policy, service.server.process.log());
+                format!("{policy:?}: {by_policy} by policy, healthy: {healthy}\n{log}")
+            })
+        });
     }
     let lost = began + MARGIN..began + FAULT.saturating_sub(MARGIN);
     end(&mut memcached, &proxy);

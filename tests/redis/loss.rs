@@ -220,7 +220,11 @@ impl Service {
         let counted: f64 = metrics.iter().filter(|(sample, _)| of(sample)).map(|(_, count)| count).sum();
         assert!(counted > 0.0 && (counted - by_policy(&self.server)).abs() <= counted, "{name}: {metrics:?}");
         if fault != Fault::Slow {
-            assert!(!self.server.is_healthy(), "{name}: {fault:?} leaves it ready");
+            eventually("it is not ready", || {
+                holds(!self.server.is_healthy(), || {
+                    format!("{name}, {fault:?}: {}", self.server.process.log())
+                })
+            });
         }
     }
 

@@ -3,8 +3,9 @@
 //! [`server`] starts the real binary and [`envoy`] the real Envoy, both on ports of their own; [`client`],
 //! [`http`], [`load`] and [`steady`] ask them; [`upstream`] is what Envoy forwards to; [`noise`] makes
 //! repeatable garbage. [`redis`] starts real Redis in each topology and [`memcached`] real memcached, with
-//! [`certificates`] where TLS is asked for; [`fake`] is taken for one, and a [`proxy`] stands before it.
-//! [`clock`] moves the time of what is started. [`grpc_tls`] has certificates for the gRPC port, and clients that have them; [`control_plane`] tells rules,
+//! [`certificates`] where TLS is asked for; [`fake`] is taken for one, and a [`proxy`] or a [`slow`] pace stands
+//! before it. [`clock`] moves the time of what is started. [`grpc_tls`] has certificates for the gRPC port, and
+//! clients that have them; [`control_plane`] tells rules,
 //! and a [`receiver`] takes spans.
 //! Nothing here asserts anything about the service: that is the tests' part.
 
@@ -32,6 +33,7 @@ pub(crate) mod raw;
 pub(crate) mod receiver;
 pub(crate) mod redis;
 pub(crate) mod server;
+pub(crate) mod slow;
 pub(crate) mod steady;
 pub(crate) mod upstream;
 

@@ -84,6 +84,12 @@ impl Process {
         self.memory("VmHWM:")
     }
 
+    /// Forgets the peak so far: from now on it is measured anew.
+    pub(crate) fn reset_peak(&self) {
+        let path = format!("/proc/{}/clear_refs", self.child.id());
+        fs::write(&path, "5").unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+
     /// The entries of a directory of `/proc`: `fd` or `task`.
     pub(crate) fn count(&self, name: &str) -> usize {
         let path = format!("/proc/{}/{name}", self.child.id());

@@ -108,7 +108,7 @@ proptest! {
             let (state, count) = (states.entry(now / window.micros()), counts.entry(now / window.micros()));
             let (state, count): (&mut State, &mut u128) = (state.or_default(), count.or_default());
             *count = match hits {
-                Hits::Take(hits) => u128::from(u64::MAX).min(*count + u128::from(hits)),
+                Hits::Take(hits) => u128::from(u64::MAX).min(*count + u128::from(hits.min(1 << 63))),
                 Hits::GiveBack(hits) => count.saturating_sub(u128::from(hits)),
             };
             let (after, verdict) = limit.ask(*state, hits, Time::from_micros(now));

@@ -42,6 +42,7 @@ fn policy() -> Policy {
         bounds: Bounds { descriptors: 10, entries: 10 },
         near_limit_ratio: 0.8,
         key_prefix: "p:".to_owned(),
+        full_keys: false,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,

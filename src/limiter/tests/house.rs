@@ -81,6 +81,7 @@ impl House {
             bounds: Bounds { descriptors: 10, entries: 10 },
             near_limit_ratio: 0.8,
             key_prefix: String::new(),
+            full_keys: false,
             stop_when_over: false,
             shadow_mode: false,
             quota_mode: false,

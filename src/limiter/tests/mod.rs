@@ -1,5 +1,6 @@
 //! Decisions by a store that answers later, or not at all.
 
+mod apart;
 mod house;
 mod several;
 mod telling;

@@ -10,7 +10,7 @@ use libyaml_safer::EventData;
 
 use super::{
     super::diagnostic::Place,
-    Content, Fault, Link, Node, Pair, Scalar,
+    Content, Fault, Link, Most, Node, Pair, Scalar,
     events::{Event, Events, QUOTE_STAR},
     guard::Guarded,
     scalar, text,
@@ -26,10 +26,22 @@ pub(crate) struct Document {
     pub(crate) remainder: Option<Place>,
 }
 
+impl Document {
+    /// How many values it holds, those behind aliases counted at each use.
+    pub(crate) fn values(&self) -> usize {
+        let values = self.root.as_ref().map_or(0, |root| Weight::of_link(root).values());
+        usize::try_from(values).unwrap_or(usize::MAX)
+    }
+}
+
 /// Reads the first document of a file.
-pub(crate) fn read(bytes: &[u8]) -> Result<Document, Fault> {
+pub(crate) fn read(bytes: &[u8], most: Most) -> Result<Document, Fault> {
     let text = text::decode(bytes)?;
     let guarded = Guarded::of(&text.allowed)?;
+    // A value takes a byte at least: a text that may hold too many is looked through before anything is built.
+    if guarded.text.len() > most.values {
+        look_through(Events::new(&text, &guarded), most)?;
+    }
     let mut events = Events::new(&text, &guarded);
     let mut builder = Builder::default();
     while let Some(event) = events.next_of_document()? {
@@ -38,7 +50,37 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Document, Fault> {
     if let Some(root) = &builder.root {
         Weight::of_link(root).check()?;
     }
-    Ok(Document { root: builder.root, remainder: events.remainder() })
+    let document = Document { root: builder.root, remainder: events.remainder() };
+    if document.values() > most.values { Err(most.exceeded()) } else { Ok(document) }
+}
+
+/// Refuses a text of too many values, or of values nested too deep.
+fn look_through(mut events: Events<'_>, most: Most) -> Result<(), Fault> {
+    let (mut room, mut depth) = (most.values, 0_u32);
+    while let Some(Event { place, data }) = events.next_of_document()? {
+        if is_value(&data) {
+            room = room.checked_sub(1).ok_or_else(|| most.exceeded())?;
+        }
+        match data {
+            EventData::SequenceStart { .. } | EventData::MappingStart { .. } => depth += 1,
+            EventData::SequenceEnd | EventData::MappingEnd => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Err(too_deep(place));
+        }
+    }
+    Ok(())
+}
+
+fn is_value(event: &EventData) -> bool {
+    matches!(
+        event,
+        EventData::Scalar { .. }
+            | EventData::Alias { .. }
+            | EventData::SequenceStart { .. }
+            | EventData::MappingStart { .. }
+    )
 }
 
 /// A tree under construction.
@@ -48,7 +90,15 @@ struct Builder {
     anchors: HashMap<String, Anchor>,
     root: Option<Link>,
     opened: usize,
+    /// Values that were met.
+    values: usize,
+    /// Pairs that merges have copied.
+    merged: usize,
 }
+
+/// Pairs that merges may copy in a small file; a large one may have as many as it has values. A copy takes
+/// 64 bytes, so these are 6 MB; a file of 20,000 rules that each merge five pairs has as many.
+const MAX_MERGED: usize = 100_000;
 
 /// A list or map whose end has not been met.
 struct Open {
@@ -73,6 +123,7 @@ enum Anchor {
 impl Builder {
     fn take(&mut self, event: Event) -> Result<(), Fault> {
         let Event { place, data } = event;
+        self.values += usize::from(is_value(&data));
         match data {
             EventData::Scalar { anchor, tag, value, plain_implicit, .. } => {
                 let is_merge = value == "<<" && (plain_implicit || tag.as_deref() == Some(MERGE_TAG));
@@ -168,6 +219,10 @@ impl Builder {
                     if weight.is_a_bomb() {
                         return Err(Fault { place: Some(key.node.place), ..too_much_aliasing() });
                     }
+                    self.merged = self.merged.saturating_add(pairs_of(&link));
+                    if self.merged > MAX_MERGED.max(self.values) {
+                        return Err(Fault { place: Some(key.node.place), ..too_much_aliasing() });
+                    }
                     splice(&link, key.node.place, pairs)?;
                 }
                 Some((key, false)) => {
@@ -184,6 +239,18 @@ impl Builder {
 
 /// The tag that makes a merge of a key.
 const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
+
+/// How many pairs [`splice`] appends.
+fn pairs_of(link: &Link) -> usize {
+    let of_map = |link: &Link| match &link.node.content {
+        Content::Map(pairs) => pairs.len(),
+        _ => 0,
+    };
+    match &link.node.content {
+        Content::List(maps) => maps.iter().map(of_map).sum(),
+        _ => of_map(link),
+    }
+}
 
 /// Appends the pairs of a merged map, or of a list of them, the first of which counts most.
 fn splice(link: &Link, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), Fault> {

@@ -24,6 +24,28 @@ pub(crate) use text::decode;
 use super::diagnostic::Place;
 use weight::Weight;
 
+/// How many values a file may hold, aliases written out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Most {
+    /// Scalars, lists and maps.
+    pub(crate) values: usize,
+    /// What sets the bound.
+    pub(crate) set_by: &'static str,
+}
+
+impl Most {
+    fn exceeded(self) -> Fault {
+        let Self { values, set_by } = self;
+        let message = format!("the file holds more than {values} values, aliases written out ({set_by})");
+        Fault { place: None, message, help: None }
+    }
+}
+
+#[cfg(test)]
+fn read_without_bound(bytes: &[u8]) -> Result<Document, Fault> {
+    read(bytes, Most { values: usize::MAX, set_by: "" })
+}
+
 /// One value of a document.
 #[derive(Debug)]
 pub(crate) struct Node {

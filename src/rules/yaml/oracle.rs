@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use serde_yaml::Value;
 
-use super::{Content, Node, Pair, read};
+use super::{Content, Most, Node, Pair, read_without_bound as read};
 
 /// True when both trees have one shape, and the same texts in it.
 fn agrees(ours: &Node, theirs: &Value) -> bool {
@@ -134,4 +134,33 @@ fn what_cannot_be_read_is_told_with_its_place_and_what_to_do() {
         let place = fault.place.unwrap();
         assert_eq!((place.line, place.column, &*fault.message), (line, column, message), "{text}");
     }
+}
+
+#[test]
+fn a_file_is_refused_above_the_bound_and_read_at_it() {
+    // The list and its items; written out, the alias, its anchor's list and the two in it.
+    for (text, values) in
+        [("[a,b,{}]", 4), ("[&a [b,c],*a]", 8), ("{a: b}", 3), ("", 0), ("- {x: &m {a: b}}\n- {<<: *m}", 11)]
+    {
+        let at = |values| super::read(text.as_bytes(), Most { values, set_by: "HERE" });
+        let counted = at(usize::MAX).unwrap().values();
+        assert_eq!(counted, values, "{text}");
+        assert!(at(values).is_ok() && at(values + 1).is_ok(), "{text}");
+        if values > 0 {
+            assert!(at(values - 1).unwrap_err().message.contains("(HERE)"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn merges_copy_a_bounded_number_of_pairs() {
+    let merging = |pairs: usize, times: usize| {
+        let pairs: Vec<String> = (0..pairs).map(|n| format!("k{n}: v")).collect();
+        format!("- &m {{{}}}\n{}", pairs.join(", "), "- {<<: *m}\n".repeat(times))
+    };
+    assert!(read(merging(100, 1_000).as_bytes()).is_ok());
+    let fault = read(merging(100, 1_001).as_bytes()).unwrap_err();
+    assert_eq!((fault.place.map(|place| place.line), fault.message.contains("aliases")), (Some(1_002), true));
+    let fault = read(merging(1_000, 50_000).as_bytes()).unwrap_err();
+    assert_eq!(fault.place.map(|place| place.line), Some(102));
 }

@@ -29,6 +29,11 @@ impl Weight {
     /// A list or a map with nothing in it.
     pub(super) const EMPTY: Self = Self { depth: 1, ..Self::SCALAR };
 
+    /// Values, those behind aliases counted at each use.
+    pub(super) const fn values(self) -> u64 {
+        self.values
+    }
+
     /// A list of these.
     pub(super) fn of_list(items: &[Link]) -> Self {
         items.iter().fold(Self::EMPTY, |sum, item| sum.holding(Self::of_link(item)))

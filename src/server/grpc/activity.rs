@@ -1,8 +1,8 @@
-//! What a gRPC connection tells the registry of itself, where hyper serves it: whether it has sent its preface, and
-//! whether a request is under way.
+//! What a gRPC connection reports to the registry: whether it has sent its preface, and whether a request is under
+//! way.
 //!
-//! `worker` makes an [`Activity`] for each connection; `connection` and `reference` put a [`Watched`] stream below
-//! HTTP/2 and hold an [`UnderWay`] for each request.
+//! `worker` makes an [`Activity`] for each connection. `driver` knows both by itself; the tonic `reference` puts a
+//! [`Watched`] stream below HTTP/2 and holds an [`UnderWay`] for each request.
 
 use std::{
     future,
@@ -25,7 +25,7 @@ use super::OpenConnection;
 use crate::{server::connections::Handle, stats::ConnectionClosed};
 
 /// How long a peer may take to send its preface and its first SETTINGS.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The preface, and the header of the SETTINGS behind it.
 const PREFACE: usize = 24 + 9;

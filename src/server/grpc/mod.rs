@@ -1,19 +1,22 @@
 //! The gRPC server: one thread and one runtime for each core, no work shared between them.
 //!
 //! A connection is dealt to the core that has fewest and stays there: Envoy opens one for each of its
-//! workers and keeps it. `connection` serves it, `unary` answers the one hot call below tonic, `traced` those of it that
-//! have a span; health checks and reflection go through tonic's router.
+//! workers and keeps it. `driver` moves its bytes, `http2` is the protocol without I/O, `calls` answers
+//! `ShouldRateLimit`, with `waiting` for those that wait for a store and `traced` for those that have a span;
+//! `aux_services` has the calls that go through tonic's router: health checks and reflection. `reference` serves
+//! all of it with tonic instead, where the settings choose that.
 
 mod activity;
-mod body;
-mod connection;
+mod aux_services;
+mod calls;
+mod driver;
 mod framing;
+mod http2;
 mod listen;
-mod opening;
-mod others;
 mod reference;
+mod request_head;
 mod traced;
-mod unary;
+mod waiting;
 mod worker;
 
 use std::{
@@ -65,6 +68,10 @@ pub struct Options {
     pub max_concurrent_streams: u32,
     /// The size of a message.
     pub max_request_bytes: usize,
+    /// A message must be complete in this time.
+    pub receive_timeout: Duration,
+    /// What all connections together may hold of unfinished messages and of answers that are not taken.
+    pub max_inflight_bytes: usize,
 }
 
 /// What the calls are answered with.
@@ -152,4 +159,10 @@ impl Drop for OpenConnection {
         self.of_worker.fetch_sub(1, Ordering::Relaxed);
         self.stats.service().connections_closed.increment();
     }
+}
+
+/// A caller's `grpc-timeout`.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_time_out(bytes: &[u8]) {
+    request_head::fuzz_timeout(bytes);
 }

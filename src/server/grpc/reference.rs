@@ -2,7 +2,7 @@
 //!
 //! `GRPC_SERVER=tonic` serves the whole gRPC port with it, and the tests hold the service's own HTTP/2 connection
 //! against it. A program that embeds Tollgate adds [`RateLimit`] to a tonic server of its own. `worker` deals
-//! connections to [`Reference`] as it does to `connection`.
+//! connections to [`Reference`] as it does to `driver`.
 
 use std::{
     convert::Infallible,
@@ -11,11 +11,11 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -36,10 +36,10 @@ use tower_service::Service;
 use super::{
     Options, Parts,
     activity::{Activity, UnderWay, Watched},
-    framing::{self, PREFIX},
-    opening::{self, Opening},
+    framing::{self, Fault, PREFIX},
+    http2::grpc_timeout,
+    request_head::RequestHead,
     traced,
-    unary::{self, Fault},
 };
 use crate::{
     limiter::{self, Limiter, Trail},
@@ -139,19 +139,19 @@ impl RateLimitService for RateLimit {
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let mut opening = Opening::new(&metadata.into_headers(), self.tracer.as_ref());
+        let mut head = head(&metadata.into_headers(), self.tracer.as_ref());
         let request = limiter::Request::from(&message);
-        let decided = match opening.span.take() {
-            None => self.limiter.decide(&request, opening.until()).await,
+        let decided = match head.span.take() {
+            None => self.limiter.decide(&request, head.until()).await,
             Some(mut span) => {
                 let mut trail = Trail::default();
-                let decided = self.limiter.decide_traced(&request, opening.until(), &mut trail).await;
+                let decided = self.limiter.decide_traced(&request, head.until(), &mut trail).await;
                 told::tell(&mut span, &request, decided.as_ref().ok(), &trail);
-                traced::finish(span, decided.as_ref().err().map(unary::status).as_ref());
+                traced::finish(span, decided.as_ref().err().map(framing::status).as_ref());
                 decided
             }
         };
-        let answer = decided.map_err(|refusal| unary::status(&refusal))?;
+        let answer = decided.map_err(|refusal| framing::status(&refusal))?;
         Ok(tonic::Response::new(answer.into()))
     }
 }
@@ -184,7 +184,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let opening = Opening::new(request.headers(), None);
+        let call = head(request.headers(), None);
         let under_way = request.extensions().get::<Arc<Activity>>().cloned().map(UnderWay::new);
         let mut checked = self.clone();
         Box::pin(async move {
@@ -192,7 +192,7 @@ where
             let (head, body) = request.into_parts();
             let response = caught(Boundary::GrpcRequest, async {
                 panics::point("grpc_request");
-                let message = read_in_time(&opening, body, checked.max, &checked.stats).await;
+                let message = read_in_time(&call, body, checked.max, &checked.stats).await;
                 let message = message.and_then(|message| check(&message, &checked.limiter).map(|()| message));
                 match message {
                     Ok(message) => {
@@ -202,27 +202,34 @@ where
                     Err(fault) => Ok(fault.into_http()),
                 }
             });
-            let response = response.await.unwrap_or_else(|Panicked| Ok(unary::internal_error().into_http()));
+            let response =
+                response.await.unwrap_or_else(|Panicked| Ok(framing::internal_error().into_http()));
             let service = checked.stats.service();
             service.requests(Method::ShouldRateLimit).increment();
-            service.response_time(Method::ShouldRateLimit).observe(opening.begun.elapsed());
+            service.response_time(Method::ShouldRateLimit).observe(call.begun.elapsed());
             response
         })
     }
 }
 
+fn head(headers: &HeaderMap, tracer: Option<&Arc<Tracer>>) -> RequestHead {
+    let timeout = headers.get("grpc-timeout").and_then(|value| grpc_timeout(value.as_bytes()));
+    RequestHead::new(Instant::now(), timeout, Some(headers), tracer)
+}
+
 /// Refuses what exceeds a bound before a message is built of it.
 fn check(message: &[u8], limiter: &Limiter) -> Result<(), Fault> {
-    let request = unary::read(message, limiter.bounds())?;
-    limiter.check(&request).map_err(|refusal| unary::status(&refusal).into())
+    let request = framing::read(message.get(PREFIX..).unwrap_or_default(), limiter.bounds())?;
+    limiter.check(&request).map_err(|refusal| framing::status(&refusal).into())
 }
 
 /// Reads one message with its prefix, unless its caller gives up before. tonic's own answer to that is CANCELLED,
 /// which gRPC reserves for callers.
-async fn read_in_time(opening: &Opening, body: Body, max: usize, stats: &Stats) -> Result<Bytes, Fault> {
+async fn read_in_time(call: &RequestHead, body: Body, max: usize, stats: &Stats) -> Result<Bytes, Fault> {
     let reading = read_message(body, max, stats);
-    let Some(deadline) = opening.deadline() else { return reading.await };
-    timeout_at(deadline, reading).await.unwrap_or_else(|_| Err(opening::deadline_exceeded(stats).into()))
+    let Some(deadline) = call.deadline() else { return reading.await };
+    let read = timeout_at(deadline.into(), reading).await;
+    read.unwrap_or_else(|_| Err(framing::deadline_exceeded(stats).into()))
 }
 
 /// Reads one message with its prefix, and the end of the request behind it.
@@ -234,13 +241,13 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
         if let Some(prefix) = data.first_chunk() {
             let length = framing::length(*prefix, max, stats)?;
             if data.len() - PREFIX > length {
-                return Err(Status::internal("more than one message came in a call that takes one").into());
+                return Err(framing::several_messages().into());
             }
         }
     }
     match data.first_chunk() {
         Some(prefix) if data.len() - PREFIX == framing::length(*prefix, max, stats)? => Ok(data.freeze()),
-        _ => Err(Status::internal("the request ended before its message did").into()),
+        _ => Err(framing::incomplete().into()),
     }
 }
 

@@ -1,45 +1,37 @@
-//! `ShouldRateLimit` of which a span tells. Apart from `unary`, so that calls without one pass by it.
+//! `ShouldRateLimit` with a span. Apart from `calls`, so that an untraced call costs one branch.
 
-use bytes::Bytes;
-use hyper::body::Incoming;
+use std::{rc::Rc, time::Instant};
+
 use tonic::{Code, Status};
 
 use super::{
-    opening::Opening,
-    unary::{Fault, ShouldRateLimit, encoded},
+    calls::Calls,
+    framing::{self, Fault},
 };
-use crate::{limiter::Trail, server::told, spans::OpenSpan};
+use crate::{
+    limiter::{Answer, Trail},
+    server::told,
+    spans::OpenSpan,
+};
 
-impl ShouldRateLimit {
-    /// Answers the call and ends its span. Put this on the heap: it holds all that a call may need.
-    pub(super) async fn traced(
-        &self,
-        mut span: Box<OpenSpan>,
-        fault: Option<Fault>,
-        opening: Opening,
-        body: Incoming,
-    ) -> Result<Bytes, Fault> {
-        let answer = match fault {
-            Some(fault) => Err(fault),
-            None => self.decide_traced(&mut span, opening, body).await,
-        };
-        finish(span, answer.as_ref().err().map(AsRef::as_ref));
-        answer
-    }
-
-    async fn decide_traced(
-        &self,
-        span: &mut OpenSpan,
-        opening: Opening,
-        mut body: Incoming,
-    ) -> Result<Bytes, Fault> {
-        let message = self.read_in_time(&opening, Bytes::new(), &mut body).await?;
-        let request = self.read_request(&message)?;
-        let mut trail = Trail::default();
-        let decided = self.limiter.decide_traced(&request, opening.until(), &mut trail).await;
-        told::tell(span, &request, decided.as_ref().ok(), &trail);
-        encoded(decided)
-    }
+/// Decides a call and ends its span.
+pub(super) async fn decide(
+    calls: Rc<Calls>,
+    mut span: Box<OpenSpan>,
+    message: Vec<u8>,
+    until: Option<Instant>,
+) -> Result<Answer, Fault> {
+    let answer = match framing::read(&message, calls.limiter.bounds()) {
+        Ok(request) => {
+            let mut trail = Trail::default();
+            let decided = calls.limiter.decide_traced(&request, until, &mut trail).await;
+            told::tell(&mut span, &request, decided.as_ref().ok(), &trail);
+            decided.map_err(|refusal| framing::status(&refusal).into())
+        }
+        Err(fault) => Err(fault),
+    };
+    finish(span, answer.as_ref().err().map(AsRef::as_ref));
+    answer
 }
 
 /// Ends the span of a call that failed with this status, or succeeded.

@@ -5,6 +5,7 @@
 //! them than workers. So a worker that has drained keeps its runtime until [`Workers::join`].
 
 use std::{
+    cell::Cell,
     convert::Infallible,
     io,
     rc::Rc,
@@ -28,10 +29,11 @@ use tonic::service::Routes;
 use super::{
     Connection, OpenConnection, Options, Parts,
     activity::Activity,
-    connection::{self, Calls, Lifetime},
-    others,
+    aux_services,
+    calls::{Calls, PATH},
+    driver::{self, Lifetime},
+    http2::{Budget, Config},
     reference::{Io, Reference},
-    unary::ShouldRateLimit,
 };
 use crate::{
     panics::{self, Boundary},
@@ -74,14 +76,15 @@ impl Workers {
     /// # Errors
     /// When a thread or its runtime cannot be made.
     pub fn start(options: Options, parts: &Parts, drain_timeout: Duration) -> io::Result<Self> {
-        let others = others::routes(&parts.health);
+        let routes = aux_services::routes(&parts.health);
+        let budget = Budget::new(options.max_inflight_bytes);
         let (stage, _) = watch::channel(Stage::Serve);
         let (busy, draining) = mpsc::channel(1);
         let mut workers = Vec::new();
         let mut threads = Vec::new();
         for number in 0..options.workers.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
-            let (parts, others) = (parts.clone(), others.clone());
+            let (parts, routes, budget) = (parts.clone(), routes.clone(), budget.clone());
             let (mut stage, busy) = (stage.subscribe(), busy.clone());
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
@@ -89,13 +92,14 @@ impl Workers {
                 panics::name_thread(Boundary::GrpcConnection);
                 LocalSet::new().block_on(&runtime, async {
                     let drain = watch::channel(false);
-                    let (reference, serving) = options
+                    let (reference, ended) = options
                         .tonic
-                        .then(|| Reference::start(&options, &parts, others.clone(), drain.1.clone()))
+                        .then(|| Reference::start(&options, &parts, routes.clone(), drain.1.clone()))
                         .unzip();
-                    let calls = Calls { reference, ..calls(options, &parts, others) };
+                    let reference = reference.map(Rc::new);
+                    let serving = Serving { reference, ..Serving::new(options, &parts, routes, budget) };
                     let stages = (stage.clone(), drain);
-                    work(calls, serving, parts.tls, receiver, stages, drain_timeout).await;
+                    work(serving, ended, parts.tls, receiver, stages, drain_timeout).await;
                     drop(busy);
                     let _ = stage.wait_for(|stage| *stage == Stage::End).await;
                 });
@@ -156,32 +160,31 @@ impl Workers {
 }
 
 async fn work(
-    calls: Calls,
-    serving: Option<JoinHandle<()>>,
+    serving: Serving,
+    reference_ended: Option<JoinHandle<()>>,
     tls: Option<Arc<Tls>>,
     mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
     (stage, drain): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
     drain_timeout: Duration,
 ) {
-    calls.hot.limiter.attend();
-    let calls = Rc::new(calls);
+    serving.calls.limiter.attend();
     let mut connections = JoinSet::new();
     // Connections survive a panic of the loop that receives them, and so does their channel.
     panics::restart_task(Boundary::Listener, async || {
-        receive(&calls, tls.as_ref(), &mut connections, &mut dealt, (stage.clone(), &drain)).await;
+        receive(&serving, tls.as_ref(), &mut connections, &mut dealt, (stage.clone(), &drain)).await;
     })
     .await;
     let end = Instant::now() + drain_timeout;
     while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
-    if let Some(serving) = serving {
+    if let Some(ended) = reference_ended {
         // Whatever it still serves has had its time.
-        let _ = tokio::time::timeout_at(end, serving).await;
+        let _ = tokio::time::timeout_at(end, ended).await;
     }
 }
 
 /// Serves the connections that are dealt to this worker, until the service drains.
 async fn receive(
-    calls: &Rc<Calls>,
+    serving: &Serving,
     tls: Option<&Arc<Tls>>,
     connections: &mut JoinSet<()>,
     dealt: &mut mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
@@ -192,19 +195,19 @@ async fn receive(
 ) {
     let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
         panics::point("worker");
-        let (calls, tls, drain) = (calls.clone(), tls.cloned(), drain.clone());
+        let (serving, tls, drain) = (serving.clone(), tls.cloned(), drain.clone());
         connections.spawn_local(async move {
             let activity = Arc::new(Activity::new(open));
             let tls = tls.map(|tls| (tls, connection.peer()));
             match connection {
                 Connection::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
-                        serve_as_agreed(stream, activity, tls, calls, drain).await;
+                        serve_as_agreed(stream, activity, tls, serving, drain).await;
                     }
                 }
                 Connection::Unix(stream) => {
                     if let Ok(stream) = UnixStream::from_std(stream) {
-                        serve_as_agreed(stream, activity, tls, calls, drain).await;
+                        serve_as_agreed(stream, activity, tls, serving, drain).await;
                     }
                 }
             }
@@ -232,11 +235,11 @@ async fn serve_as_agreed(
     stream: impl Io + 'static,
     activity: Arc<Activity>,
     tls: Option<(Arc<Tls>, String)>,
-    calls: Rc<Calls>,
+    serving: Serving,
     mut drain: watch::Receiver<bool>,
 ) {
     let Some((tls, peer)) = tls else {
-        return serve_http2(stream, activity, calls, drain).await;
+        return serve_http2(stream, activity, serving, drain).await;
     };
     // On the heap: a connection without TLS is not to carry the size of one with it.
     let with_tls = Box::pin(async move {
@@ -245,7 +248,7 @@ async fn serve_as_agreed(
             _ = activity.handle().closing() => None,
         };
         if let Some(stream) = shaken {
-            serve_http2(stream, activity, calls, drain).await;
+            serve_http2(stream, activity, serving, drain).await;
         }
     });
     with_tls.await;
@@ -266,35 +269,51 @@ fn limits(options: Options) -> Limits {
 async fn serve_http2(
     stream: impl Io + 'static,
     activity: Arc<Activity>,
-    calls: Rc<Calls>,
+    serving: Serving,
     drain: watch::Receiver<bool>,
 ) {
-    if let Some(reference) = &calls.reference {
+    if let Some(reference) = &serving.reference {
         return reference.serve(stream, activity);
     }
-    connection::serve(stream, calls, drain, activity).await;
+    driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain, activity).await;
 }
 
-fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
-    let some = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
-    Calls {
-        hot: ShouldRateLimit {
+/// What connections are served with; one of it for each worker.
+#[derive(Clone)]
+struct Serving {
+    /// Serves every connection, where the settings choose it.
+    reference: Option<Rc<Reference>>,
+    calls: Rc<Calls>,
+    config: Config,
+    lifetime: Lifetime,
+}
+
+impl Serving {
+    fn new(options: Options, parts: &Parts, routes: Routes, budget: Arc<Budget>) -> Self {
+        let some = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
+        let lifetime = Lifetime {
+            age: some(options.max_connection_age),
+            grace: some(options.max_connection_age_grace),
+            keepalive_interval: some(options.keepalive_interval),
+            keepalive_timeout: options.keepalive_timeout,
+        };
+        let config = Config {
+            max_streams: options.max_concurrent_streams,
+            budget: budget.clone(),
+            unary: PATH,
+            keep_fields: parts.tracer.is_some(),
+        };
+        let calls = Rc::new(Calls {
             limiter: parts.limiter.clone(),
             stats: parts.stats.clone(),
             tracer: parts.tracer.clone(),
             max_request_bytes: options.max_request_bytes,
-        },
-        others,
-        reference: None,
-        lifetime: Lifetime {
-            age: some(options.max_connection_age),
-            grace: some(options.max_connection_age_grace),
-        },
-        http2: connection::http2(
-            options.max_concurrent_streams,
-            options.keepalive_interval,
-            options.keepalive_timeout,
-        ),
+            receive_timeout: options.receive_timeout,
+            budget,
+            routes,
+            buffers: Cell::default(),
+        });
+        Self { reference: None, calls, config, lifetime }
     }
 }
 
@@ -302,7 +321,7 @@ fn calls(options: Options, parts: &Parts, others: Routes) -> Calls {
 mod tests {
     use super::*;
 
-    fn size<F>(_: impl Fn(TcpStream, Arc<Activity>, Rc<Calls>, watch::Receiver<bool>) -> F) -> usize {
+    fn size<F>(_: impl Fn(TcpStream, Arc<Activity>, Serving, watch::Receiver<bool>) -> F) -> usize {
         size_of::<F>()
     }
 

@@ -6,7 +6,7 @@
 mod encode;
 mod request;
 
-pub(super) use encode::{encode, encoded_len};
+pub(super) use encode::encode;
 use prost_types::{ListValue, Struct, Value as ProtoValue, value::Kind};
 pub use request::read;
 
@@ -126,4 +126,10 @@ fn to_value(value: &Value) -> ProtoValue {
         Value::Map(map) => Kind::StructValue(to_struct(map)),
     };
     ProtoValue { kind: Some(kind) }
+}
+
+/// A message, read by our own reader and by prost.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    request::fuzz(bytes);
 }

@@ -109,3 +109,24 @@ fn read_wrapped(mut fields: Fields<'_>, value: &mut u64) -> Result<(), Malformed
 fn low_half(number: u64) -> u32 {
     number as u32
 }
+
+/// Holds the reader against prost: both accept the same bytes, and read the same content.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    use prost::Message;
+
+    use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+
+    let none = Bounds { descriptors: usize::MAX, entries: usize::MAX };
+    let by_prost = RateLimitRequest::decode(bytes);
+    match (read(bytes, none), &by_prost) {
+        (Ok(ours), Ok(message)) => assert_eq!(ours, Request::from(message)),
+        (Err(_), Err(_)) => {}
+        (ours, prosts) => assert!(ours.is_ok() == prosts.is_ok(), "{ours:?} but {prosts:?}"),
+    }
+    let some = Bounds { descriptors: 2, entries: 2 };
+    if let Ok(request) = read(bytes, some) {
+        assert!(request.descriptors.len() <= 2);
+        assert!(request.descriptors.iter().all(|descriptor| descriptor.entries.len() <= 2));
+    }
+}

@@ -33,6 +33,23 @@ fn anything_said_of_redis_asks_for_it() {
 }
 
 #[test]
+fn keys_are_those_of_the_go_service_unless_they_are_to_be_unambiguous() {
+    assert_eq!(settings(&[]).store.key_format, KeyFormat::Compatible);
+    for (text, expected) in [
+        ("", KeyFormat::Compatible),
+        ("Compatible", KeyFormat::Compatible),
+        ("unambiguous", KeyFormat::Unambiguous),
+    ] {
+        assert_eq!(settings(&[("COUNTER_KEY_FORMAT", text)]).store.key_format, expected);
+    }
+    let told = problems(&[("COUNTER_KEY_FORMAT", "ambiguous")]);
+    assert_eq!(
+        told,
+        ["COUNTER_KEY_FORMAT=\"ambiguous\": accepted is compatible or unambiguous, in any case"]
+    );
+}
+
+#[test]
 fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
     for (text, expected) in [
         ("error", OnFailure::Error),

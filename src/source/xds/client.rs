@@ -19,14 +19,7 @@ use super::{
     session::Session,
     sotw,
 };
-use crate::{
-    panics,
-    proto::envoy::{
-        config::core::v3::Node,
-        service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
-    },
-    settings::groups::Xds,
-};
+use crate::{panics, proto::envoy::config::core::v3::Node, settings::groups::Xds, text::cut};
 
 /// How often replaced rules that requests still used are looked at, to free them.
 const FREE_EVERY: Duration = Duration::from_secs(10);
@@ -39,6 +32,8 @@ pub(super) struct Subscriber {
     pub(super) node: Node,
     pub(super) headers: MetadataMap,
     pub(super) max_message_bytes: usize,
+    /// Messages in one response, and in all resources together.
+    pub(super) max_values: usize,
 }
 
 /// Keeps the subscription up for ever.
@@ -62,6 +57,7 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
         node: node(settings),
         headers: headers(settings),
         max_message_bytes: settings.max_message_bytes,
+        max_values: session.max_values(),
     };
     let mut held = delta::Held::new();
     let mut pauses = Pauses::new(settings.backoff);
@@ -137,11 +133,6 @@ fn help(settings: &Xds) -> &'static str {
     }
 }
 
-/// A client of the aggregated service on this channel.
-pub(super) fn client(channel: Channel, subscriber: &Subscriber) -> AggregatedDiscoveryServiceClient<Channel> {
-    AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(subscriber.max_message_bytes)
-}
-
 fn node(settings: &Xds) -> Node {
     let text = |text: &String| Value { kind: Some(Kind::StringValue(text.clone())) };
     let fields = settings.node_metadata.iter().map(|(name, value)| (name.clone(), text(value))).collect();
@@ -170,7 +161,7 @@ fn headers(settings: &Xds) -> MetadataMap {
 
 /// Why a stream ended, with all that is known of the cause.
 fn in_words(status: &Status) -> String {
-    let mut words = format!("the stream broke: {} ({:?})", status.message(), status.code());
+    let mut words = format!("the stream broke: {} ({:?})", cut(status.message()), status.code());
     let mut cause = status.source();
     while let Some(error) = cause {
         let more = error.to_string();

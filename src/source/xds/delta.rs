@@ -8,12 +8,14 @@
 use std::collections::BTreeMap;
 
 use prost_types::Any;
-use tonic::{Request, Status, codegen::tokio_stream::wrappers::ReceiverStream, transport::Channel};
+use tonic::{Status, transport::Channel};
 
 use super::{
-    client::{Subscriber, client},
+    client::Subscriber,
     resource::{self, TYPE_URL},
     session::{INTERNAL, Session, Update},
+    stream::{self, Received},
+    weigh,
 };
 use crate::{
     proto::{
@@ -22,6 +24,7 @@ use crate::{
         ratelimit::config::ratelimit::v3::RateLimitConfig,
     },
     rules::Diagnostic,
+    text::cut_display,
 };
 
 /// The resources that there are by what was told, by name.
@@ -31,6 +34,8 @@ pub(super) type Held = BTreeMap<String, Resource>;
 pub(super) struct Resource {
     version: String,
     config: Result<RateLimitConfig, Diagnostic>,
+    /// How many messages it holds, itself included.
+    weight: usize,
 }
 
 /// Takes responses and answers them until the stream ends.
@@ -49,16 +54,12 @@ pub(super) async fn talk<T>(
     let versions = held.iter().map(|(name, resource)| (name.clone(), resource.version.clone()));
     // There is room for one, and the other end is here still.
     let _ = asks.try_send(DeltaDiscoveryRequest { initial_resource_versions: versions.collect(), ..ask() });
-    let request = Request::from_parts(
-        subscriber.headers.clone(),
-        tonic::Extensions::new(),
-        ReceiverStream::new(outbox),
-    );
-    let mut responses = client(channel, subscriber).delta_aggregated_resources(request).await?.into_inner();
-    while let Some(response) = responses.message().await? {
-        let error_detail = session.judge_or_refuse(judge(session, &response, held)).await.err();
+    let mut responses = stream::open(channel, subscriber, outbox).await?;
+    while let Some(received) = responses.message().await? {
+        let error_detail = session.judge_or_refuse(judge(session, &received, held)).await.err();
         let is_lost = error_detail.as_ref().is_some_and(|status| status.code == INTERNAL);
-        let answer = DeltaDiscoveryRequest { response_nonce: response.nonce, error_detail, ..ask() };
+        let response_nonce = received.response.nonce;
+        let answer = DeltaDiscoveryRequest { response_nonce, error_detail, ..ask() };
         if asks.send(answer).await.is_err() {
             break;
         }
@@ -73,12 +74,14 @@ pub(super) async fn talk<T>(
 /// Takes a response into what is held, and has all of that served.
 async fn judge<T>(
     session: &Session<'_, T>,
-    response: &DeltaDiscoveryResponse,
+    received: &Received<DeltaDiscoveryResponse>,
     held: &mut Held,
 ) -> Result<(), google::rpc::Status> {
+    let response = &received.response;
     let mut findings: Vec<_> = resource::check_response(&response.type_url).into_iter().collect();
-    if findings.is_empty() {
-        change(held, response);
+    findings.extend(received.is_too_much.then(|| resource::too_much("the response", session.max_values())));
+    if findings.is_empty() && !change(held, response, session.max_values()) {
+        findings.push(resource::too_much("the control plane", session.max_values()));
     }
     let (mut resources, version) = (Vec::with_capacity(held.len()), &response.system_version_info);
     for Resource { config, .. } in held.values() {
@@ -90,18 +93,33 @@ async fn judge<T>(
     session.judge(Update { version, resources, findings }).await
 }
 
-fn change(held: &mut Held, response: &DeltaDiscoveryResponse) {
+/// Takes the changes into what is held; false when not even the names of all resources fit.
+///
+/// A resource that does not fit beside the others is held as an error, until it comes again: without its
+/// version, so that it does when the next stream begins.
+fn change(held: &mut Held, response: &DeltaDiscoveryResponse, most: usize) -> bool {
     for removed in &response.removed_resources {
         held.remove(removed);
     }
+    let mut room = most.saturating_sub(held.values().map(|resource| resource.weight).sum());
+    let nothing = Any::default();
     for told in &response.resources {
-        let name = || format!("resource {}", told.name.escape_debug());
-        let config = match &told.resource {
-            Some(any) => resource::read(name, any),
-            None => resource::read(name, &Any::default()),
+        room = room.saturating_add(held.remove(&told.name).map_or(0, |before| before.weight));
+        let name = || cut_display(format_args!("resource {}", told.name.escape_debug()));
+        let any = told.resource.as_ref().unwrap_or(&nothing);
+        let resource = match weigh::weight(any, room) {
+            Some(weight) => {
+                Resource { version: told.version.clone(), config: resource::read(name, any), weight }
+            }
+            None if room == 0 => return false,
+            None => {
+                Resource { version: String::new(), config: Err(resource::too_much(&name(), most)), weight: 1 }
+            }
         };
-        held.insert(told.name.clone(), Resource { version: told.version.clone(), config });
+        room = room.saturating_sub(resource.weight);
+        held.insert(told.name.clone(), resource);
     }
+    true
 }
 
 #[cfg(test)]
@@ -132,15 +150,41 @@ mod tests {
             RateLimitConfig { domain: domain.to_owned(), ..RateLimitConfig::default() }.encode_to_vec()
         };
         let mut held = Held::new();
-        change(&mut held, &response(vec![told("a", config("a")), told("b", config("b"))], &[]));
-        change(&mut held, &response(vec![told("a", vec![0xff]), told("c", config("c"))], &["b", "unknown"]));
+        change(&mut held, &response(vec![told("a", config("a")), told("b", config("b"))], &[]), 100);
+        change(
+            &mut held,
+            &response(vec![told("a", vec![0xff]), told("c", config("c"))], &["b", "unknown"]),
+            100,
+        );
         assert_eq!(shown(&held), [("a", false), ("c", true)]);
-        change(&mut held, &response(vec![told("a", config("a"))], &[]));
+        change(&mut held, &response(vec![told("a", config("a"))], &[]), 100);
         assert_eq!(shown(&held), [("a", true), ("c", true)]);
         change(
             &mut held,
             &response(vec![v3::Resource { name: "a".to_owned(), ..v3::Resource::default() }], &[]),
+            100,
         );
         assert_eq!(shown(&held), [("a", false), ("c", true)]);
+    }
+
+    #[test]
+    fn a_resource_that_does_not_fit_beside_the_others_is_refused_until_it_does() {
+        // One message for the resource, and one for each descriptor.
+        let of = |descriptors: usize| [0x1a, 2, 0x0a, 0].repeat(descriptors);
+        let mut held = Held::new();
+        assert!(change(&mut held, &response(vec![told("a", of(5)), told("b", of(3))], &[]), 10));
+        assert_eq!(shown(&held), [("a", true), ("b", true)]);
+        // What is replaced makes room for what replaces it, one below the bound, at it, and above it.
+        for (descriptors, fits) in [(4, true), (5, true), (6, false), (5, true)] {
+            assert!(change(&mut held, &response(vec![told("a", of(descriptors))], &[]), 10));
+            assert_eq!(shown(&held), [("a", fits), ("b", true)], "{descriptors}");
+        }
+        // Names alone fill it at last, and nothing grows from then on.
+        let many = (0..20).map(|n| told(&n.to_string(), Vec::new())).collect();
+        assert!(!change(&mut held, &response(many, &["a"]), 10));
+        assert_eq!(held.len(), 7);
+        assert!(change(&mut held, &response(Vec::new(), &["b"]), 10));
+        assert!(change(&mut held, &response(vec![told("c", of(3))], &[]), 10));
+        assert!(held.values().all(|resource| resource.config.is_ok()));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! [`spawn`] starts a thread that connects, takes what it is told, has it compiled and served, and answers
 //! whether it was. `app` starts it in place of the watcher of files. Reading order: `client` is the loop,
-//! `connect` and `tls` get it a channel, `sotw` and `delta` speak the two dialects, `session` judges what
-//! came, `resource` reads it, and `pauses` says how long to wait before trying again. What is served is the
+//! `connect` and `tls` get it a channel, `sotw` and `delta` speak the two dialects on a `stream` that
+//! `weigh`s responses before it decodes them, `session` judges what came, `resource` reads it, and `pauses` says how long to wait before trying again. What is served is the
 //! business of [`Source`]: a bad update leaves the last good rules, and so does a control plane that is gone.
 
 mod client;
@@ -13,7 +13,9 @@ mod pauses;
 mod resource;
 mod session;
 mod sotw;
+mod stream;
 mod tls;
+mod weigh;
 
 use std::{
     io,
@@ -103,4 +105,10 @@ impl Subscription {
         // A thread that ended has nothing more to tell.
         let _ = self.judged.wait_for(|judged| *judged).await;
     }
+}
+
+/// A response of either dialect, as far as to the compiled rules.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    stream::fuzz(bytes);
 }

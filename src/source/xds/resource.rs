@@ -20,6 +20,14 @@ pub(super) fn check_response(type_url: &str) -> Option<Diagnostic> {
     (!is_ours).then(|| wrong_type("the response".to_owned(), type_url))
 }
 
+/// Says that there is more than is taken.
+pub(super) fn too_much(what: &str, most: usize) -> Diagnostic {
+    let message = format!(
+        "holds more than {most} messages (resources, descriptors, limits, values of metadata), and none of it is read"
+    );
+    finding(what.to_owned(), message, "send fewer rules, or raise RULES_MAX_VALUES".to_owned())
+}
+
 /// Reads a resource that findings call `name`.
 pub(super) fn read(name: impl FnOnce() -> String, resource: &Any) -> Result<RateLimitConfig, Diagnostic> {
     if !same_message(&resource.type_url) {

@@ -19,6 +19,7 @@ use crate::{
     proto::{google, ratelimit::config::ratelimit::v3::RateLimitConfig},
     rules::{Diagnostic, compile_resources},
     settings::groups::XdsServer,
+    text::cut,
 };
 
 /// The errors that a control plane is told of one response. Its log is not where they are read first.
@@ -85,6 +86,11 @@ impl<'a, T> Session<'a, T> {
         self.source
     }
 
+    /// How many messages the rules may hold.
+    pub(super) fn max_values(&self) -> usize {
+        self.source.options.max_values
+    }
+
     /// There is no stream any more, or none came about.
     pub(super) fn lost(&self) {
         self.is_lost.set(true);
@@ -112,7 +118,7 @@ impl<'a, T> Session<'a, T> {
         if self.is_lost.take() {
             tracing::info!("{} is there again", self.origin);
         }
-        let version = update.version.to_owned();
+        let version = cut(update.version).to_owned();
         let outcome = self.source.offer(&self.origin, update, self.clock.now());
         let state = self.source.state();
         self.status.change(|status| {

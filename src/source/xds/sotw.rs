@@ -4,12 +4,13 @@
 //! an earlier stream: a control plane that counts its versions from 1 at each start would take an old number
 //! for its own, and never send what it has now.
 
-use tonic::{Request, Status, codegen::tokio_stream::wrappers::ReceiverStream, transport::Channel};
+use tonic::{Status, transport::Channel};
 
 use super::{
-    client::{Subscriber, client},
+    client::Subscriber,
     resource::{self, TYPE_URL},
     session::{Session, Update},
+    stream::{self, Received},
 };
 use crate::proto::{
     envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse},
@@ -30,15 +31,11 @@ pub(super) async fn talk<T>(
     };
     // There is room for one, and the other end is here still.
     let _ = asks.try_send(ask());
-    let request = Request::from_parts(
-        subscriber.headers.clone(),
-        tonic::Extensions::new(),
-        ReceiverStream::new(outbox),
-    );
-    let mut responses = client(channel, subscriber).stream_aggregated_resources(request).await?.into_inner();
+    let mut responses = stream::open(channel, subscriber, outbox).await?;
     let mut accepted = String::new();
-    while let Some(response) = responses.message().await? {
-        let error_detail = session.judge_or_refuse(judge(session, &response)).await.err();
+    while let Some(received) = responses.message().await? {
+        let error_detail = session.judge_or_refuse(judge(session, &received)).await.err();
+        let response: DiscoveryResponse = received.response;
         if error_detail.is_none() {
             accepted = response.version_info;
         }
@@ -55,8 +52,13 @@ pub(super) async fn talk<T>(
     Ok(())
 }
 
-async fn judge<T>(session: &Session<'_, T>, response: &DiscoveryResponse) -> Result<(), google::rpc::Status> {
+async fn judge<T>(
+    session: &Session<'_, T>,
+    received: &Received<DiscoveryResponse>,
+) -> Result<(), google::rpc::Status> {
+    let response = &received.response;
     let mut findings: Vec<_> = resource::check_response(&response.type_url).into_iter().collect();
+    findings.extend(received.is_too_much.then(|| resource::too_much("the response", session.max_values())));
     let mut resources = Vec::with_capacity(response.resources.len());
     for (at, any) in response.resources.iter().enumerate() {
         match resource::read(|| format!("resource {} of the response", at + 1), any) {

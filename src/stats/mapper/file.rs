@@ -14,11 +14,20 @@ use super::{
     pattern::{Pattern, is_name},
     yaml::{Fields, Reader},
 };
+use regex::RegexBuilder;
+
 use crate::rules::{
     Diagnostic,
     findings::{Findings, Path, quoted},
-    yaml::{Content, Link, read as read_yaml},
+    yaml::{Content, Link, Most, read as read_yaml},
 };
+
+/// A file of a thousand mappings holds some 20,000 values; a value takes up to half a kilobyte while it is read.
+const MOST: Most = Most { values: 50_000, set_by: "for a file of mappings this is fixed" };
+
+/// A regular expression that is compiled takes no more. One of a hundred words with classes of letters takes
+/// a tenth of it.
+const MAX_REGEX_BYTES: usize = 1 << 20;
 
 const OBSERVER_TYPES: [(&str, bool); 2] = [("histogram", true), ("summary", false)];
 const MATCH_TYPES: [(&str, bool); 2] = [("glob", false), ("regex", true)];
@@ -65,7 +74,7 @@ const HISTOGRAM: [&str; 3] = ["buckets", "native_histogram_bucket_factor", "nati
 /// Everything for which the file cannot be used, each with its line and column.
 pub fn read(file: &str, bytes: &[u8]) -> Result<(Mapper, Vec<Diagnostic>), Vec<Diagnostic>> {
     let mut reader = Reader { findings: Findings::of(file, false) };
-    let mapper = match read_yaml(bytes) {
+    let mapper = match read_yaml(bytes, MOST) {
         Ok(document) => document.root.as_ref().map(|root| reader.mapper(root)),
         Err(fault) => {
             reader.findings.fault(fault);
@@ -134,7 +143,7 @@ impl Reader {
         let path = path.key("match");
         let text = self.text(value, &path)?;
         if is_regex {
-            return match regex::Regex::new(&text) {
+            return match RegexBuilder::new(&text).size_limit(MAX_REGEX_BYTES).build() {
                 Ok(regex) => Some(Pattern::Regex(regex)),
                 Err(error) => {
                     let why = error.to_string();

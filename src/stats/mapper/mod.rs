@@ -93,3 +93,13 @@ impl Mapper {
         Fate::Mapped { name: escaped(&name), labels: labels.collect(), target }
     }
 }
+
+/// A mapper's file, and what it makes of a name.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    if let Ok((mapper, _)) = read("mapper.yaml", bytes) {
+        for name in ["ratelimit.service.rate_limit.d.k.total_hits", "a.b", ""] {
+            let _ = mapper.fate(name, Kind::Counter);
+        }
+    }
+}

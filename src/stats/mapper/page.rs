@@ -81,7 +81,7 @@ struct Shown {
 impl Shown {
     fn add(&mut self, place: Place, n: u64) {
         if let Some(number) = self.number(place) {
-            *number = Some(number.unwrap_or(0).wrapping_add(n));
+            *number = Some(number.unwrap_or(0).saturating_add(n));
         }
     }
 

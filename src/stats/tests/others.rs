@@ -41,6 +41,8 @@ fn pool(kind: StoreKind) -> PoolUsage {
         breakers_open: 14,
         queued: 15,
         max_queued: 16,
+        max_outstanding: 23,
+        shed: [("overloaded", 24), ("late", 25)],
         errors: vec![("timeout", 17), ("connect", 18)],
         operation_time: Distribution { buckets: vec![(0.001, 19)], count: 20, sum: 0.5 },
         batch_size: Distribution::default(),

@@ -1,4 +1,4 @@
-//! What a store across a network brings along, so that lanes can ask its servers.
+//! What a store across a network brings along, so that lanes can use its servers.
 //!
 //! A lane knows connections, queues and time. What goes over a connection, and what it means, is known here.
 
@@ -19,35 +19,39 @@ use crate::{
 pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
     /// What it speaks.
     type Language: Language;
-    /// What waits for one connection.
+    /// The commands that are written together.
     type Pipeline: Pipeline;
 
-    /// As failures call it.
+    /// Its name in errors.
     const NAME: &'static str;
-    /// The variable that says how long an answer may take.
+    /// The variable that bounds the time of an operation.
     const TIMEOUT: &'static str;
-    /// The variable that says how many checks may wait.
+    /// The variable that bounds how many checks may be queued.
     const MAX_QUEUED: &'static str;
-    /// A question that changes nothing: whoever answers it is back.
+    /// A command that changes nothing: a server that answers it is back.
     const PROBE: &'static [u8];
 
-    /// Opens a connection that is ready to be asked. One that `was_replica` must not be one any more.
+    /// Opens a connection that is ready for commands. One that `was_replica` must not be one any more.
     fn dial(
         &self,
         to: &ServerAddress,
         was_replica: bool,
     ) -> impl Future<Output = Result<Line<Self::Language>, Failure>> + Send;
 
-    /// Sends a pipeline and waits for its answers; also a second time, for what the server did not have.
-    fn exchange(
-        line: &mut Line<Self::Language>,
-        pipeline: &Self::Pipeline,
-    ) -> impl Future<Output = Result<Vec<Reply<Self>>, Failure>> + Send;
+    /// Writes a pipeline; returns how many replies it gets.
+    fn write(pipeline: &Self::Pipeline, into: &mut Vec<u8>) -> usize;
 
-    /// Deals the answers out to the callers, and takes to heart what they have shown.
+    /// Writes the commands that have to be sent again after these replies, in the form that the server needs;
+    /// returns how many replies they get, 0 when nothing is sent again.
+    fn write_again(pipeline: &Self::Pipeline, replies: &[Reply<Self>], into: &mut Vec<u8>) -> usize;
+
+    /// Puts the replies to what was sent again where they belong.
+    fn merge(pipeline: &Self::Pipeline, replies: &mut [Reply<Self>], again: Vec<Reply<Self>>);
+
+    /// Completes the callers with what was replied, and learns from it.
     ///
     /// # Errors
-    /// When they have shown that this connection is to be left.
+    /// When the replies have shown that this connection is to be closed.
     fn deal(
         &self,
         lane: &Lane<Self>,
@@ -55,42 +59,42 @@ pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
         replies: Vec<Reply<Self>>,
     ) -> Result<(), Failure>;
 
-    /// The error that was answered, if it was one.
+    /// The error of a reply, if it is one.
     fn error(reply: Reply<Self>) -> Option<(Kind, String)>;
 
     /// What to do about an error of this kind, where that helps.
     fn hint(kind: Kind) -> &'static str;
 
-    /// A connection has ended: the server may come back without its keys.
+    /// A connection was closed: the server may come back without its keys.
     fn forget_keys(&self) {}
 
-    /// A server failed: it may be that another is to be asked.
+    /// A server failed: others may have to be used.
     fn doubt_servers(&self) {}
 }
 
-/// An answer of a server.
+/// A reply of a server.
 pub(in crate::store) type Reply<B> = <<B as Backend>::Language as Language>::Reply;
 
-/// What became of one check.
+/// The result of one check.
 pub(in crate::store) type Outcome<B> = <<B as Backend>::Pipeline as Pipeline>::Outcome;
 
-/// What a caller hears: an outcome for each of its checks, in its order.
+/// The results of a caller's checks, in its order.
 pub(in crate::store) type Answered<O> = Result<SmallVec<[O; 2]>, StoreError>;
 
-/// What waits for one connection, made into one pipeline.
+/// Commands that are written together, and the callers that wait for them.
 pub(in crate::store) trait Pipeline: Default + Send + 'static {
-    /// What became of one check.
+    /// The result of one check.
     type Outcome: Send;
 
-    /// How many checks were asked.
+    /// How many checks it holds.
     fn checks(&self) -> usize;
 
-    /// Lets one caller ask: `fill` adds its checks, and the outcomes come in their order.
+    /// Adds a caller: `fill` adds its checks, and the outcomes come in their order.
     fn ask(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered<Self::Outcome>>;
 
-    /// Tells every caller that nothing came of it.
+    /// Completes every caller that still waits with an error. Its commands stay as they are.
     fn fail(&mut self, error: &StoreError);
 
-    /// Empties it and keeps its room.
+    /// Empties it and keeps its memory.
     fn clear(&mut self);
 }

@@ -131,7 +131,8 @@ impl<B: Backend, O: Default> Fleet<B, O> {
         PoolUsage {
             kind,
             breakers_open: lanes().filter(|lane| lane.is_shut()).count() as u64,
-            queued: lanes().map(|lane| lane.waiting() as u64).sum(),
+            queued: lanes().map(|lane| lane.load().0 as u64).sum(),
+            max_outstanding: lanes().map(|lane| lane.load().1 as u64).sum(),
             max_queued: (lanes().count() as u64).saturating_mul(self.shared.bounds.max_queued as u64),
             ..self.shared.meters.usage()
         }

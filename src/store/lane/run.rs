@@ -1,14 +1,21 @@
-//! The one who keeps a lane's connection: dials, sends what waits, hands out what comes, and asks a server that
-//! was late whether it is back.
+//! The task of a lane's connection: dials, sends what waits, completes what is answered, and probes a server that
+//! was taken for lost.
 
 use std::{convert::Infallible, future::poll_fn, mem, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use tokio::{
     task::yield_now,
-    time::{Instant, sleep, sleep_until, timeout, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::{Backend, Lane, Pipeline, Shared, store_error};
+use super::{
+    Backend, Lane, Pipeline, Shared,
+    backend::Reply,
+    flight::{Flight, Sent},
+    limit::Bound,
+    queue::Queued,
+    store_error,
+};
 use crate::{
     panics::{self, Boundary, Panicked, caught},
     store::{
@@ -19,6 +26,15 @@ use crate::{
         pace::Pace,
     },
 };
+
+/// A server that answers nothing in time for so much longer than an answer may take is taken for lost, or for half
+/// as long as an answer may take if that is more. Redis stalls for some tens of milliseconds when it forks or a
+/// command is slow.
+const STALL: Duration = Duration::from_millis(90);
+
+/// How often deadlines are looked at: every tenth of the time that an answer may take, within these bounds.
+const MIN_TICK: Duration = Duration::from_millis(1);
+const MAX_TICK: Duration = Duration::from_millis(20);
 
 /// A server that owes answers for so long is left: the network may have forgotten the connection.
 const SILENCE: Duration = Duration::from_millis(500);
@@ -33,6 +49,9 @@ enum Left {
     /// The lane has ended.
     Ended,
 }
+
+/// The server answers nothing in time any more.
+struct Lost;
 
 impl Left {
     fn is_lost(&self) -> bool {
@@ -102,42 +121,81 @@ impl<B: Backend> Lane<B> {
         }
     }
 
-    /// Sends what waits, as long as it is answered.
+    /// Serves callers on a connection until it fails. A server that is taken for lost is probed on it first.
     async fn serve(&self, mut line: Line<B::Language>, pace: &mut Pace) -> Result<Infallible, Left> {
-        if self.is_shut() {
-            self.probe(&mut line, pace).await?;
-        }
-        pace.reset();
-        self.lock().connected = true;
-        let mut pipeline = B::Pipeline::default();
         loop {
-            let since = self.next(&mut line, &mut pipeline).await?;
-            let deadline = since + self.shared.bounds.timeout;
-            panics::point("store_exchange");
-            let begun = Instant::now();
-            match in_time(deadline, B::exchange(&mut line, &pipeline)).await {
-                Some(Ok(replies)) => {
-                    self.shared.meters.answered(pipeline.checks(), begun.elapsed());
-                    self.shared.backend.deal(self, &mut pipeline, replies)?;
-                }
-                Some(Err(failure)) => {
-                    pipeline.fail(&store_error(FailureReason::ConnectionLost, &failure));
-                    return Err(failure.into());
-                }
-                None => {
-                    let failure = self.overdue();
-                    pipeline.fail(&store_error(FailureReason::Timeout, &failure));
-                    self.shut(FailureReason::Timeout, &failure);
-                    self.probe(&mut line, pace).await?;
-                    pace.reset();
-                }
+            if self.is_shut() {
+                self.probe(&mut line, pace).await?;
             }
-            pipeline.clear();
+            pace.reset();
+            self.lock().connected = true;
+            let mut flight = Flight::new(self.shared.bounds.timeout);
+            let left = self.pump(&mut line, &mut flight).await;
+            {
+                let mut state = self.lock();
+                (state.queue.in_flight, state.queue.bound) = (0, Bound::UNKNOWN);
+            }
+            match left {
+                Ok(Lost) => {
+                    let failure = self.overdue();
+                    flight.fail(&store_error(FailureReason::Timeout, &failure));
+                    self.shut(FailureReason::Timeout, &failure);
+                }
+                Err(Left::Failed(failure)) => {
+                    flight.fail(&store_error(FailureReason::ConnectionLost, &failure));
+                    return Err(Left::Failed(failure));
+                }
+                Err(Left::Ended) => return Err(Left::Ended),
+            }
         }
     }
 
-    /// Waits until something waits, and takes it.
-    async fn next(&self, line: &mut Line<B::Language>, pipeline: &mut B::Pipeline) -> Result<Instant, Left> {
+    /// Sends what waits and completes what is answered, until the server is taken for lost.
+    async fn pump(&self, line: &mut Line<B::Language>, flight: &mut Flight<B>) -> Result<Lost, Left> {
+        let timeout = self.shared.bounds.timeout;
+        let tick = (timeout / 10).clamp(MIN_TICK, MAX_TICK);
+        let mut next = Instant::now();
+        loop {
+            if flight.is_empty() {
+                self.wait(line).await?;
+            }
+            let now = Instant::now();
+            if flight.is_empty() {
+                next = now + tick;
+            }
+            self.send(line, flight, now);
+            if flight.is_empty() {
+                continue;
+            }
+            let answered = tokio::select! {
+                biased;
+                answered = flight.answered(line) => Some(answered?),
+                () = sleep_until(next) => None,
+            };
+            if let Some((sent, replies)) = answered {
+                self.complete(flight, sent, replies)?;
+                continue;
+            }
+            // It may be this process that was late, because it had no CPU: what has come meanwhile counts. Who
+            // yields is called again after the sockets were looked at.
+            yield_now().await;
+            while !flight.is_empty()
+                && let Some(answered) = now_or_never(flight.answered(line)).await
+            {
+                let (sent, replies) = answered?;
+                self.complete(flight, sent, replies)?;
+            }
+            let now = Instant::now();
+            next = now + tick;
+            self.expire(flight, now);
+            if !flight.is_empty() && now >= flight.well + timeout + STALL.max(timeout / 2) {
+                return Ok(Lost);
+            }
+        }
+    }
+
+    /// Waits for callers while nothing is on its way, and for more of them as long as the settings say.
+    async fn wait(&self, line: &mut Line<B::Language>) -> Result<(), Left> {
         let window = self.shared.bounds.pipeline_window;
         loop {
             let since = {
@@ -145,26 +203,96 @@ impl<B: Backend> Lane<B> {
                 if state.ended {
                     return Err(Left::Ended);
                 }
-                state.idle = state.since.is_none();
-                state.since
+                state.idle = state.queue.is_empty();
+                state.queue.since()
             };
-            if let Some(since) = since {
-                if window.is_zero() {
-                    // What is ready on other connections of this core is asked first, and goes along.
-                    yield_now().await;
-                } else {
+            match since {
+                Some(since) if !window.is_zero() => {
                     sleep_until(since + window).await;
+                    return Ok(());
                 }
-                let mut state = self.lock();
-                mem::swap(&mut state.pending, pipeline);
-                // While waiting for the window nobody else takes what waits.
-                return Ok(state.since.take().unwrap_or(since));
+                Some(_) => {
+                    // What is ready on other connections of this core goes along.
+                    yield_now().await;
+                    return Ok(());
+                }
+                None => tokio::select! {
+                    biased;
+                    () = self.work.notified() => {}
+                    failure = line.idle() => return Err(failure.into()),
+                },
             }
-            tokio::select! {
-                biased;
-                () = self.work.notified() => {}
-                failure = line.idle() => return Err(failure.into()),
+        }
+    }
+
+    /// Sends what may be sent, and drops what would be late.
+    fn send(&self, line: &mut Line<B::Language>, flight: &mut Flight<B>, now: Instant) {
+        panics::point("store_exchange");
+        let mut late = Vec::new();
+        {
+            let mut state = self.lock();
+            while let Some(queued) = state.queue.take_late(now, self.shared.bounds.timeout) {
+                late.push(queued);
             }
+            while !state.ended
+                && let Some(queued) = state.queue.take(now)
+            {
+                flight.push(line, queued, now);
+            }
+        }
+        self.drop_late(late);
+    }
+
+    /// Completes the callers of a pipeline that was answered.
+    fn complete(
+        &self,
+        flight: &mut Flight<B>,
+        mut sent: Sent<B>,
+        replies: Vec<Reply<B>>,
+    ) -> Result<(), Failure> {
+        let Shared { backend, meters, .. } = &*self.shared;
+        let now = Instant::now();
+        meters.answered(sent.checks, now.saturating_duration_since(sent.at));
+        let dealt = backend.deal(self, &mut sent.pipeline, replies);
+        let mut state = self.lock();
+        let shed = mem::take(&mut state.queue.shed);
+        flight.note(&sent, now, shed > 0);
+        state.queue.bound = flight.capacity.bound();
+        state.queue.in_flight = state.queue.in_flight.saturating_sub(sent.checks);
+        state.queue.recycle(sent.pipeline);
+        drop(state);
+        if shed > 0 {
+            meters.overloaded(shed, &Failure::new(Kind::Timeout, &*self.overloaded.message));
+        }
+        dealt
+    }
+
+    /// Fails the callers whose time is over.
+    fn expire(&self, flight: &mut Flight<B>, now: Instant) {
+        let timeout = self.shared.bounds.timeout;
+        let error = || store_error(FailureReason::Timeout, &self.overdue());
+        if flight.expire(now, timeout, error) {
+            self.shared.meters.failed(&self.overdue());
+        }
+        let mut late = Vec::new();
+        let mut state = self.lock();
+        while let Some(queued) = state.queue.take_late(now, timeout) {
+            late.push(queued);
+        }
+        drop(state);
+        self.drop_late(late);
+    }
+
+    /// Fails callers whose checks were not sent, because no answer would come in time.
+    fn drop_late(&self, late: Vec<Queued<B::Pipeline>>) {
+        if late.is_empty() {
+            return;
+        }
+        let failure = self.failure(Kind::Timeout, format_args!("not sent: no answer would come in time"));
+        let error = store_error(FailureReason::Timeout, &failure);
+        for mut queued in late {
+            self.shared.meters.dropped(queued.pipeline.checks());
+            queued.pipeline.fail(&error);
         }
     }
 
@@ -198,8 +326,8 @@ impl<B: Backend> Lane<B> {
         loop {
             let since = {
                 let mut state = self.lock();
-                state.idle = state.since.is_none();
-                state.since
+                state.idle = state.queue.is_empty();
+                state.queue.since()
             };
             match since {
                 None => self.work.notified().await,
@@ -247,22 +375,16 @@ struct Ending<'a, B: Backend>(&'a Lane<B>);
 
 impl<B: Backend> Drop for Ending<'_, B> {
     fn drop(&mut self) {
-        let message = self.0.told("it is not asked any more");
+        let message = self.0.told("connection closed");
         let error = StoreError { reason: FailureReason::Unavailable, message: message.into() };
         self.0.lock().connected = false;
         self.0.close(error.clone(), &error);
     }
 }
 
-/// What a future gives by its deadline. It may be this process that was late, because it was not given a
-/// core: what has come meanwhile still counts.
-async fn in_time<T>(deadline: Instant, future: impl Future<Output = T>) -> Option<T> {
+/// What a future gives without waiting.
+async fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
-    if let Ok(value) = timeout_at(deadline, future.as_mut()).await {
-        return Some(value);
-    }
-    // Whoever yields is called again after the sockets were looked at.
-    yield_now().await;
     poll_fn(|context| {
         Poll::Ready(match future.as_mut().poll(context) {
             Poll::Ready(value) => Some(value),

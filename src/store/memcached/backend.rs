@@ -37,22 +37,29 @@ impl Backend for MemcachedBackend {
         self.dialer.dial(to).await
     }
 
-    /// Counters that were not there are made, and asked again.
-    async fn exchange(line: &mut Line, bundle: &Bundle) -> Result<Vec<Reply>, Failure> {
-        let mut replies = line.ask(bundle.commands(), |into| bundle.write(into)).await?;
-        let missing = bundle.missing(&replies);
-        if missing.is_empty() {
-            return Ok(replies);
+    fn write(bundle: &Bundle, into: &mut Vec<u8>) -> usize {
+        bundle.write(into);
+        bundle.commands()
+    }
+
+    /// Counters that were not there are made, and counted in again.
+    fn write_again(bundle: &Bundle, replies: &[Reply], into: &mut Vec<u8>) -> usize {
+        let missing = bundle.missing(replies);
+        bundle.write_again(&missing, into);
+        missing.len() + missing.iter().filter(|place| bundle.makes(**place)).count()
+    }
+
+    fn merge(bundle: &Bundle, replies: &mut [Reply], again: Vec<Reply>) {
+        let mut again = again.into_iter();
+        for place in bundle.missing(replies) {
+            let made = if bundle.makes(place) { again.next() } else { None };
+            let answer = again.next();
+            // What was to make the counter knows why there is still none.
+            let made = made.filter(|made| matches!(made, Reply::Error(_)));
+            if let (Some(known), Some(reply)) = (replies.get_mut(place), made.or(answer)) {
+                *known = reply;
+            }
         }
-        let making = missing.iter().filter(|place| bundle.makes(**place)).count();
-        line.send(missing.len() + making, |into| bundle.write_again(&missing, into)).await?;
-        for place in missing {
-            let made = if bundle.makes(place) { line.receive().await? } else { Reply::Added };
-            let answer = line.receive().await?;
-            // Why there is still no counter is told by what was to make it.
-            replies[place] = if matches!(made, Reply::Error(_)) { made } else { answer };
-        }
-        Ok(replies)
     }
 
     fn deal(&self, lane: &Lane, bundle: &mut Bundle, replies: Vec<Reply>) -> Result<(), Failure> {

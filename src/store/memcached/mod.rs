@@ -88,3 +88,31 @@ impl Store for MemcachedStore {
         vec![self.servers.usage()]
     }
 }
+
+/// An answer of memcached.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_reply(bytes: &[u8]) {
+    use crate::store::line::Language;
+
+    if let Ok(Some((_, length))) = reply::Text::read(bytes) {
+        assert!(length <= bytes.len());
+    }
+    let _ = reply::counter(bytes);
+}
+
+/// An answer of a name server to a question that stands before it, or to one of ours.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_dns(bytes: &[u8]) {
+    if let Some(question) = dns::question(0x1234, "_memcache._tcp.cache.test") {
+        let _ = dns::answer(&question, bytes);
+    }
+    let (question, answer) = bytes.split_at(bytes.len() / 2);
+    let _ = dns::answer(question, answer);
+    let _ = dns::question(7, &String::from_utf8_lossy(bytes));
+}
+
+/// The system's `resolv.conf`.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_resolv_conf(bytes: &[u8]) {
+    name_servers::fuzz(&String::from_utf8_lossy(bytes));
+}

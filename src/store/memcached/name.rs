@@ -3,9 +3,9 @@
 //! Both are as in the Go service, so that its replicas and ours share every counter that it can count. Keys
 //! that memcached does not take, because they are too long or hold blanks, go by their hash.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::borrow::Cow;
 
-use ring::digest::{SHA256, digest};
+use crate::store::hashed::hashed;
 
 /// No key that memcached takes is longer.
 const MAX_KEY: usize = 250;
@@ -13,15 +13,7 @@ const MAX_KEY: usize = 250;
 /// The name under which a key's counter is kept: the key itself where memcached takes it, else
 /// `tollgate:` and its SHA-256.
 pub(super) fn name(key: &str) -> Cow<'_, str> {
-    if is_taken(key) {
-        return Cow::Borrowed(key);
-    }
-    let mut name = "tollgate:".to_owned();
-    for byte in digest(&SHA256, key.as_bytes()).as_ref() {
-        // Writing to a String cannot fail.
-        let _ = write!(name, "{byte:02x}");
-    }
-    Cow::Owned(name)
+    if is_taken(key) { Cow::Borrowed(key) } else { Cow::Owned(hashed(key)) }
 }
 
 /// What the client of the Go service takes as well.

@@ -87,6 +87,14 @@ impl NameServers {
     }
 }
 
+/// There is always somebody to ask.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(text: &str) {
+    let read = NameServers::read(text);
+    assert!(!read.addresses.is_empty());
+    let _ = read.names(text);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,9 +2,12 @@
 
 use std::str;
 
-use crate::store::{
-    failure::Kind,
-    line::{self, Garbage, Language},
+use crate::{
+    store::{
+        failure::Kind,
+        line::{self, Garbage, Language},
+    },
+    text::cut,
 };
 
 /// An answer.
@@ -47,7 +50,7 @@ impl Language for Text {
             b"STORED" | b"NOT_STORED" => Reply::Added,
             _ if line.starts_with(b"VALUE ") => return value(bytes, line, after),
             _ if line.starts_with(b"VERSION ") => Reply::Version,
-            _ if is_error(line) => Reply::Error(String::from_utf8_lossy(line).into_owned()),
+            _ if is_error(line) => Reply::Error(cut(&String::from_utf8_lossy(line)).to_owned()),
             _ => Reply::Number(number(line).ok_or_else(|| garbage(bytes))?),
         };
         Ok(Some((reply, after)))

@@ -74,7 +74,7 @@ impl MemcachedStore {
             }
         }
         let asked = groups.into_iter().map(|Group { lane, checks }| {
-            let answer = lane.ask(checks.len(), |bundle| {
+            let answer = lane.ask(checks.len(), batch.until, |bundle| {
                 for (place, name) in &checks {
                     if let Some(check) = batch.checks().get(*place) {
                         bundle.add(name, hits(*place, check), expiry(check.limit, self.jitter, now));

@@ -31,7 +31,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store that holds about so many keys at once. When a new key finds no room, the counter among
+    /// A store that holds at most so many keys at once. When a new key finds no room, the counter among
     /// its neighbours that ends soonest is forgotten.
     #[must_use]
     pub fn new(max_keys: usize) -> Self {
@@ -42,7 +42,7 @@ impl MemoryStore {
     /// Looks at every counter and then counts, in one step that no other request can come between.
     fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) {
         let keys: SmallVec<[Key; 8]> =
-            batch.checks().iter().map(|check| self.states.key(batch.key(check))).collect();
+            batch.checks().iter().map(|check| self.states.key(batch.full_key(check))).collect();
         let logs = batch.checks().iter().zip(&keys).filter(|(check, _)| keeps_a_log(check));
         let mut held = Held {
             states: self.states.lock(keys.iter().copied()),
@@ -58,6 +58,8 @@ impl MemoryStore {
         count_each(batch, &|_, _| Hits::Take(0));
         let hits = batch.hits_after_look();
         count_each(batch, &hits);
+        drop(held);
+        self.logs.make_room(&keys);
     }
 }
 

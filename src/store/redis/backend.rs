@@ -43,18 +43,26 @@ impl Backend for RedisBackend {
         Ok(Line::new(wire, format!("redis {to}")))
     }
 
+    fn write(bundle: &Bundle, into: &mut Vec<u8>) -> usize {
+        bundle.write(into);
+        bundle.answers()
+    }
+
     /// Scripts that the server does not know are sent again, in full.
-    async fn exchange(line: &mut Line, bundle: &Bundle) -> Result<Vec<Reply>, Failure> {
-        let mut replies = line.ask(bundle.answers(), |into| bundle.write(into)).await?;
-        let unknown = bundle.unknown_scripts(&replies);
-        if !unknown.is_empty() {
-            let answers = || unknown.iter().flat_map(|unknown| unknown.answers());
-            line.send(answers().count(), |into| bundle.write_with_scripts(&unknown, into)).await?;
-            for place in answers() {
-                replies[place] = line.receive().await?;
+    fn write_again(bundle: &Bundle, replies: &[Reply], into: &mut Vec<u8>) -> usize {
+        let unknown = bundle.unknown_scripts(replies);
+        bundle.write_with_scripts(&unknown, into);
+        unknown.iter().map(|unknown| unknown.answers().len()).sum()
+    }
+
+    fn merge(bundle: &Bundle, replies: &mut [Reply], again: Vec<Reply>) {
+        let unknown = bundle.unknown_scripts(replies);
+        let places = unknown.iter().flat_map(|unknown| unknown.answers());
+        for (place, reply) in places.zip(again) {
+            if let Some(known) = replies.get_mut(place) {
+                *known = reply;
             }
         }
-        Ok(replies)
     }
 
     fn deal(&self, lane: &Lane, bundle: &mut Bundle, replies: Vec<Reply>) -> Result<(), Failure> {

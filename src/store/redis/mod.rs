@@ -1,6 +1,6 @@
 //! Counters in Redis, shared by all replicas, and by replicas of the Go service.
 //!
-//! Reading order: a request's checks are `route`d, each to a lane of the `pool` that owns its key; a
+//! Reading order: a request's checks are `route`d, each to a lane of the `pool` that owns its `name`; a
 //! lane is one connection and what waits for it, and makes a `bundle` of it: one pipeline. `backend` is what a
 //! lane has to know of Redis. `script` holds what runs on the server, `seen` knows which keys expire,
 //! `topology` knows whom to ask. `wire` greets a server, `resp` is its language, `failure` is for when it goes
@@ -9,6 +9,7 @@
 mod backend;
 mod bundle;
 mod failure;
+mod name;
 mod pool;
 mod resp;
 mod route;
@@ -91,4 +92,10 @@ impl Store for RedisStore {
         let main = self.main.usage(false);
         std::iter::once(main).chain(self.per_second.iter().map(|pool| pool.usage(true))).collect()
     }
+}
+
+/// An answer of Redis.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_resp(bytes: &[u8]) {
+    resp::fuzz(bytes);
 }

@@ -5,7 +5,10 @@
 
 use std::str;
 
-use crate::store::line::{self, Garbage, Language};
+use crate::{
+    store::line::{self, Garbage, Language},
+    text::cut,
+};
 
 /// An answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,8 +43,12 @@ impl Language for Resp {
 /// No answer that we ask for is nested deeper.
 const MAX_DEPTH: usize = 8;
 
-/// No answer that we ask for holds so many elements, nor a text of so many bytes.
+/// No answer that we ask for holds so many elements, nor a text of so many bytes. How many bytes may come in
+/// all is bounded by what was asked, see [`Line`](crate::store::line::Line).
 const MAX_LENGTH: i64 = 16 * 1024 * 1024;
+
+/// An element takes at least so many bytes: its kind and the end of its line.
+const SHORTEST_ELEMENT: usize = 3;
 
 /// Writes a command of these words.
 pub(super) fn write_command(into: &mut Vec<u8>, words: &[&[u8]]) {
@@ -104,7 +111,7 @@ impl<'a> Reader<'a> {
         match kind {
             b':' => self.number().map(Reply::Integer),
             b'+' => Ok(Reply::Text(self.line()?.to_vec())),
-            b'-' => Ok(Reply::Error(String::from_utf8_lossy(self.line()?).into_owned())),
+            b'-' => Ok(Reply::Error(cut(&String::from_utf8_lossy(self.line()?)).to_owned())),
             b'$' => {
                 let Some(length) = self.length()? else { return Ok(Reply::Nil) };
                 let end = self.at + length;
@@ -118,6 +125,10 @@ impl<'a> Reader<'a> {
             }
             b'*' if depth > 0 => {
                 let Some(length) = self.length()? else { return Ok(Reply::Nil) };
+                // Nothing is made of the elements while they cannot all be there.
+                if self.bytes.len().saturating_sub(self.at) / SHORTEST_ELEMENT < length {
+                    return Err(Stop::Unfinished);
+                }
                 let mut list = Vec::with_capacity(length.min(64));
                 for _ in 0..length {
                     list.push(self.reply(depth - 1)?);
@@ -162,6 +173,17 @@ impl<'a> Reader<'a> {
 fn garbage(bytes: &[u8]) -> Garbage {
     let shown = bytes.get(..40).unwrap_or(bytes);
     Garbage(shown.escape_ascii().to_string())
+}
+
+/// An answer takes no more than there is, and a part of it is unfinished.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(bytes: &[u8]) {
+    if let Ok(Some((reply, length))) = read(bytes) {
+        assert_eq!(bytes.get(..length).map(read), Some(Ok(Some((reply, length)))));
+        for part in [0, length / 2, length.saturating_sub(1)] {
+            assert!(bytes.get(..part).is_some_and(|part| read(part) == Ok(None)));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::{
     RedisStore,
     backend::{Awaited, Lane},
     bundle::{self, Bundle, Guard, Guarded, Judge, Outcome},
+    name::name,
     pool::Pool,
     topology::slots,
 };
@@ -73,11 +74,12 @@ impl RedisStore {
     pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
         if let Some(OneStep { pool, lane }) = self.one_step(batch)? {
             let guarded = batch.checks().iter().map(|check| Guarded {
-                key: batch.key(check),
+                key: name(batch, check),
                 by: guard(pool, check),
                 hits: check.hits,
             });
-            let answer = lane.ask(batch.checks().len(), |bundle| bundle.count_guarded(guarded))?;
+            let answer =
+                lane.ask(batch.checks().len(), batch.until, |bundle| bundle.count_guarded(guarded))?;
             let asked = Asked { checks: (0..batch.checks().len()).collect(), answer, lane };
             // A slot that is on its way elsewhere is asked in two steps.
             if take(batch, &mut [asked]).await?.is_empty() {
@@ -95,14 +97,14 @@ impl RedisStore {
     /// The lane that can count all checks in one step.
     fn one_step(&self, batch: &Batch<'_>) -> Result<Option<OneStep<'_>>, StoreError> {
         let Some(first) = batch.checks().first() else { return Ok(None) };
-        let (pool, key) = (self.pool(first), batch.key(first));
+        let (pool, key) = (self.pool(first), name(batch, first));
         let together = |check: &Check<'_>| {
             Arc::ptr_eq(self.pool(check), pool)
                 && (!pool.is_cluster()
-                    || slots::slot(batch.key(check).as_bytes()) == slots::slot(key.as_bytes()))
+                    || slots::slot(name(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
         };
         if batch.checks().iter().all(together) {
-            Ok(Some(OneStep { pool, lane: pool.lane(key)? }))
+            Ok(Some(OneStep { pool, lane: pool.lane(&key)? }))
         } else {
             Ok(None)
         }
@@ -123,14 +125,14 @@ impl RedisStore {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
         for (place, check) in batch.checks().iter().enumerate() {
             let pool = self.pool(check);
-            let lane = pool.lane(batch.key(check))?;
+            let lane = pool.lane(&name(batch, check))?;
             match groups.iter_mut().find(|group| Arc::ptr_eq(&group.lane, &lane)) {
                 Some(group) => group.checks.push(place),
                 None => groups.push(Group { pool, lane, checks: SmallVec::from_slice(&[place]) }),
             }
         }
         let asked = groups.into_iter().map(|Group { pool, lane, checks }| {
-            let answer = lane.ask(checks.len(), |bundle| {
+            let answer = lane.ask(checks.len(), batch.until, |bundle| {
                 for place in &checks {
                     add(bundle, pool, batch, *place, &hits, now);
                 }
@@ -211,10 +213,10 @@ impl RedisStore {
                 pool.backend().topology.doubt();
                 let _ = timeout_at(deadline, changes.changed()).await;
             }
-            pool.lane(batch.key(check))?
+            pool.lane(&name(batch, check))?
         };
         let asking = ask && to.as_ref() == Some(lane.address());
-        let answer = lane.ask(1, |bundle| {
+        let answer = lane.ask(1, batch.until, |bundle| {
             bundle.ask_alone(asking, |bundle| add(bundle, pool, batch, moved.place, hits, now));
         })?;
         Ok(Asked { checks: SmallVec::from_slice(&[moved.place]), answer, lane })
@@ -257,7 +259,7 @@ fn add(
     now: Time,
 ) {
     let check = &batch.checks()[place];
-    let key = batch.key(check);
+    let key = &*name(batch, check);
     let (seen, hits) = (&pool.backend().seen, hits(place, check));
     let id = seen.id(key);
     match (Judge::new(check.limit.algorithm, || seen.slack()), hits) {

@@ -32,7 +32,11 @@ pub(super) struct Seen {
 
 impl Seen {
     pub(super) fn new(jitter: u64) -> Self {
-        Self { keys: Table::new(MAX_KEYS), era: AtomicU64::new(1), jitter, swept: AtomicU64::new(0) }
+        Self::of(MAX_KEYS, jitter)
+    }
+
+    fn of(max_keys: usize, jitter: u64) -> Self {
+        Self { keys: Table::new(max_keys), era: AtomicU64::new(1), jitter, swept: AtomicU64::new(0) }
     }
 
     /// What stands for a key.
@@ -91,6 +95,25 @@ mod tests {
         assert!(seen.expiry(id, &limit, expiry.end).told);
         seen.forget_all();
         assert!(seen.expiry(id, &limit, now).told);
+    }
+
+    #[test]
+    fn more_keys_than_there_is_room_for_are_told_their_expiry_again() {
+        let limit = Limit::plain(1, Unit::Second);
+        for max_keys in [1, 2, 100, 5000] {
+            let seen = Seen::of(max_keys, 0);
+            for second in 1..4 {
+                let now = Time::from_seconds(second);
+                for n in 0..20_000 {
+                    let id = seen.id(&n.to_string());
+                    let expiry = seen.expiry(id, &limit, now);
+                    assert!(expiry.told, "{max_keys}: key {n} is new in this second");
+                    seen.learn(id, now, expiry.end);
+                    assert!(!seen.expiry(id, &limit, now).told);
+                }
+                assert!(seen.keys.usage().entries <= max_keys);
+            }
+        }
     }
 
     #[test]

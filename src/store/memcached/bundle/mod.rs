@@ -30,8 +30,8 @@ pub(super) type Outcome = Result<u64, Arc<Failure>>;
 /// What a caller hears.
 pub(super) type Answered = lane::Answered<Outcome>;
 
-/// Adding more than this is adding this: it is beyond every limit, and it takes two thousand million such
-/// hits to carry a counter of memcached, which has 64 bits, past its end.
+/// Adding more than this is adding this, though each caller sees all of its own hits: it is beyond every limit,
+/// and it takes two thousand million such hits to carry a counter of memcached, which has 64 bits, past its end.
 const MOST_HITS: u64 = 1 << 33;
 
 /// A pipeline in the making.
@@ -93,10 +93,7 @@ impl Bundle {
     pub(super) fn add(&mut self, key: &str, hits: Hits, expiry: u64) {
         let hash = self.hasher.hash_one(key);
         let (hits, command) = match hits {
-            Hits::Take(hits) => {
-                let hits = hits.min(MOST_HITS);
-                (Hits::Take(hits), self.count(hash, key, hits, expiry))
-            }
+            Hits::Take(hits) => (Hits::Take(hits), self.count(hash, key, hits.min(MOST_HITS), expiry)),
             Hits::GiveBack(hits) => {
                 let hits = hits.min(MOST_HITS);
                 // Hits that come later are counted later, so that each sees what it would have seen alone.

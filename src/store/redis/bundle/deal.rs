@@ -90,7 +90,7 @@ impl Bundle {
         }
         let result = match &command.kind {
             CommandKind::Count { id, added, expiry } => {
-                let count = number(next());
+                let count = saturated(number(next()));
                 let is_told = *added > 0 && expiry.told;
                 if is_told {
                     next();
@@ -163,6 +163,13 @@ fn outcome(ask: &Ask, dealing: &mut [Dealing]) -> Outcome {
 /// True for the error of a server that has only some of a command's keys: the others are on their way.
 pub(in crate::store::redis) fn cannot_count_together(error: &str) -> bool {
     error.starts_with("TRYAGAIN")
+}
+
+/// The largest number of Redis in place of the error that a counter cannot hold more.
+fn saturated(count: Result<u64, String>) -> Result<u64, String> {
+    count.or_else(
+        |error| if error.contains("would overflow") { Ok(i64::MAX.unsigned_abs()) } else { Err(error) },
+    )
 }
 
 /// A counter's value; nothing counts 0, and so does what somebody else took below 0.

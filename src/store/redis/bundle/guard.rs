@@ -1,6 +1,8 @@
 //! Checks that count only together, in one step on the server: as long as none would be over its limit all
 //! count, else only those that would be.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -9,7 +11,7 @@ use super::{
     kept, within_bounds,
 };
 use crate::{
-    algorithm::Hits,
+    algorithm::{Hits, fixed_window},
     clock::Time,
     store::{
         Outcome, looking,
@@ -22,7 +24,7 @@ use crate::{
 
 /// One of them.
 pub(in crate::store::redis) struct Guarded<'a> {
-    pub(in crate::store::redis) key: &'a str,
+    pub(in crate::store::redis) key: Cow<'a, str>,
     pub(in crate::store::redis) by: Guard,
     pub(in crate::store::redis) hits: Hits,
 }
@@ -44,7 +46,7 @@ pub(super) struct Guarding {
 
 impl<'a> FromIterator<Guarded<'a>> for Guarding {
     fn from_iter<I: IntoIterator<Item = Guarded<'a>>>(checks: I) -> Self {
-        let of = |check: Guarded<'_>| (check.key.into(), (check.by, within_bounds(check.hits)));
+        let of = |check: Guarded<'_>| (check.key.into(), (check.by, check.hits));
         let (keys, checks) = checks.into_iter().map(of).unzip();
         Self { keys, checks }
     }
@@ -78,7 +80,7 @@ impl Guarding {
             resp::write_word(into, key.as_bytes());
         }
         for (by, hits) in &self.checks {
-            let run = Run { hits: *hits, times: 1 };
+            let run = Run { hits: within_bounds(*hits), times: 1 };
             let mut argument = Vec::with_capacity(48);
             match by {
                 Guard::Count { limit, seconds } if only_counts => {
@@ -102,7 +104,8 @@ impl Guarding {
     /// When the command failed.
     pub(super) fn read(&self, told: Reply) -> Result<SmallVec<[Outcome; 4]>, String> {
         if self.only_counts() {
-            return Ok(deal::numbers(told, self.keys())?.into_iter().map(Outcome::Counted).collect());
+            let counts = deal::numbers(told, self.keys())?.into_iter().zip(&self.checks);
+            return Ok(counts.map(|(count, (_, hits))| Outcome::Counted(with_all(count, *hits))).collect());
         }
         // Of each check, what is told of its key, and 1 where it only looked.
         let (now, told) = kept::at_one_moment(told, 2 * self.keys())?;
@@ -119,8 +122,14 @@ impl Guarding {
 impl Guard {
     fn outcome(&self, told: Reply, hits: Hits, now: Time) -> Result<Outcome, String> {
         match self {
-            Self::Count { .. } => deal::number(told).map(Outcome::Counted),
-            Self::Judge(judge) => Ok(Outcome::Judged(judge.read(told)?.judge(0, hits, now))),
+            Self::Count { .. } => Ok(Outcome::Counted(with_all(deal::number(told)?, hits))),
+            Self::Judge(judge) => Ok(Outcome::Judged(judge.read(told)?.judge(0, within_bounds(hits), now))),
         }
     }
+}
+
+/// A count with those hits as well that the server was spared. So many are over every limit, and were counted.
+fn with_all(count: u64, hits: Hits) -> u64 {
+    let counted = hits.taken().min(fixed_window::MOST_HITS);
+    count.saturating_add(counted.saturating_sub(within_bounds(hits).taken()))
 }

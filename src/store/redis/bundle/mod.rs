@@ -52,8 +52,9 @@ pub(super) enum Outcome {
 /// What a caller hears.
 pub(super) type Answered = lane::Answered<Outcome>;
 
-/// Adding more than this is adding this: it is beyond every limit, and 1,000 such hits do not overflow a
-/// counter of Redis. It is also the largest number to which a script counts exactly.
+/// Adding more than this is adding this, though each caller sees all of its own hits: it is beyond every limit,
+/// and 1,000 such hits do not overflow a counter of Redis. It is also the largest number to which a script
+/// counts exactly.
 const MOST_HITS: u64 = 1 << 53;
 
 /// How long a counter lives.
@@ -139,10 +140,10 @@ impl Pipeline for Bundle {
 impl Bundle {
     /// Adds hits to a counter; none looks at it.
     pub(super) fn count(&mut self, key: &str, id: Key, hits: u64, expiry: Expiry) {
-        let hits = hits.min(MOST_HITS);
-        let known = self.counting.get(&id).copied().filter(|place| self.join(*place, hits, expiry));
+        let added = hits.min(MOST_HITS);
+        let known = self.counting.get(&id).copied().filter(|place| self.join(*place, added, expiry));
         let place = known.unwrap_or_else(|| {
-            let place = self.push(key, CommandKind::Count { id, added: hits, expiry });
+            let place = self.push(key, CommandKind::Count { id, added, expiry });
             self.counting.insert(id, place);
             place
         });
@@ -236,9 +237,10 @@ impl Bundle {
         let Some(Command { kind: CommandKind::Count { added, expiry: known, .. }, .. }) = known else {
             return false;
         };
-        let fits = *added + hits <= MOST_HITS;
+        let together = added.saturating_add(hits);
+        let fits = together <= MOST_HITS;
         if fits {
-            *added += hits;
+            *added = together;
             known.told |= expiry.told;
         }
         fits

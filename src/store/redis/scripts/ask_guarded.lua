@@ -15,12 +15,15 @@ function judges.c(key, asked, is_trial)
   local after = math.max(count + hits, 0)
   if after ~= count and not is_trial then
     -- Not a number of more digits than a double has.
-    after = call('INCRBY', key, string.format('%.0f', after - count))
+    -- A counter that can hold no more says so, and is left as it is.
+    local counted = redis.pcall('INCRBY', key, string.format('%.0f', after - count))
+    after = type(counted) == 'number' and counted or after
     if call('TTL', key) == -1 then
       call('EXPIRE', key, seconds)
     end
   end
-  return is_trial == 'look' and count or after, after <= limit
+  -- Beyond 2^62, which is over every limit, a double may be no integer of Redis.
+  return math.min(is_trial == 'look' and count or after, 4611686018427387904), after <= limit
 end
 
 function judges.l(key, asked, is_trial)

@@ -18,12 +18,16 @@ for i, key in ipairs(KEYS) do
   hits = math.max(hits, -count)
   if hits ~= 0 then
     local made = redis.call('EXISTS', key) == 0
-    counts[i] = redis.call('INCRBY', key, string.format('%.0f', hits))
+    -- A counter that can hold no more says so, and is left as it is.
+    local after = redis.pcall('INCRBY', key, string.format('%.0f', hits))
+    counts[i] = type(after) == 'number' and after or count
+    -- Beyond 2^62, which is over every limit, a double may be no integer of Redis.
+    counts[i] = math.min(counts[i], 4611686018427387904)
     if made then
       redis.call('EXPIRE', key, seconds)
     end
   else
-    counts[i] = count
+    counts[i] = math.min(count, 4611686018427387904)
   end
 end
 return counts

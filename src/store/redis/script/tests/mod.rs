@@ -166,7 +166,7 @@ fn refused_requests_count_only_where_they_are_over() {
                     Algorithm::FixedWindow(limit) => Guard::Count { limit: limit.limit, seconds: SLACK },
                     _ => Guard::Judge(models[*at].judge()),
                 };
-                Guarded { key, by, hits: *hits }
+                Guarded { key: key.as_str().into(), by, hits: *hits }
             });
             let guarded: Vec<_> = guarded.collect();
             let mut heard = bundle.ask(|bundle| bundle.count_guarded(guarded.into_iter()));
@@ -237,7 +237,8 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
             let heard = heard.try_recv().unwrap().unwrap();
             assert_eq!(matches!(heard[0], Outcome::Failed(_)), key != "good", "{name:?} {key}: {heard:?}");
         }
-        let guarded = keys.map(|key| Guarded { key, by: Guard::Judge(judge), hits: Hits::Take(1) });
+        let guarded =
+            keys.map(|key| Guarded { key: key.into(), by: Guard::Judge(judge), hits: Hits::Take(1) });
         let mut heard = bundle.ask(|bundle| bundle.count_guarded(guarded.into_iter()));
         redis.exchange(&mut bundle, now);
         assert!(matches!(heard.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)));

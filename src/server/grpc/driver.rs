@@ -1,0 +1,471 @@
+//! One connection, from its first byte to its last: what moves bytes between a socket and `http2`.
+//!
+//! Everything that one read brought is answered by one write. A connection that is quiet holds no buffers: those
+//! of its worker are lent to whichever is being served. Envoy opens a connection for each of its workers and keeps
+//! it. It leaves when the connection has reached its age, or when the service is about to end: a GOAWAY, time for
+//! what is under way, then the end.
+
+use std::{
+    future::{self, Future},
+    pin::{Pin, pin},
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::watch,
+    task::unconstrained,
+    time::{Sleep, sleep_until},
+};
+use tracing::debug;
+
+use super::{
+    activity::{Activity, PREFACE_TIMEOUT},
+    calls::{Buffers, Call, Calls, ConnectionCalls},
+    http2::{Config, Connection, Reason, Share},
+    waiting::Signal,
+};
+use crate::{
+    panics,
+    server::connections::{Closing, FAREWELL},
+    stats::ConnectionClosed,
+};
+
+/// What is read at a time.
+const READ: usize = 64 * 1024;
+
+/// In front of it there is room for what the last read left: at most an incomplete frame.
+const GAP: usize = 16 * 1024 + 16;
+
+/// A peer that does not read so much of its answers is not read from either (CVE-2019-9517).
+const MAX_UNWRITTEN: usize = 64 * 1024;
+
+/// A worker's buffer for answers is not kept beyond this size.
+const MAX_KEPT: usize = 1 << 20;
+
+/// Incomplete frames below this size are not charged to the budget.
+const UNCHARGED: usize = 1024;
+
+/// The time that it has when it should leave. Its first request may be on the way.
+const LAST_GREETING: Duration = Duration::from_secs(1);
+
+/// A peer that has not read the first GOAWAY in this time is sent the second without waiting on.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// How long a peer has to close its side after the last byte. Closing ours earlier could cost it answers that
+/// it has not read.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A peer that takes nothing of what waits for it for so long is left.
+const STALLED: Duration = Duration::from_secs(20);
+
+/// How long a connection may last; see the settings of the same names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lifetime {
+    /// After this it should leave; `None` lets it stay.
+    pub(super) age: Option<Duration>,
+    /// So long after that it is cut; `None` waits.
+    pub(super) grace: Option<Duration>,
+    /// After so much silence it is pinged.
+    pub(super) keepalive_interval: Option<Duration>,
+    /// Within this time it has to answer.
+    pub(super) keepalive_timeout: Duration,
+}
+
+/// Serves a connection until it ends; `drain` turns true when it should.
+pub(super) async fn serve(
+    io: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    calls: Rc<Calls>,
+    config: Config,
+    lifetime: Lifetime,
+    mut drain: watch::Receiver<bool>,
+    activity: Arc<Activity>,
+) {
+    panics::point("grpc_connection");
+    let mut driver = Driver::new(io, calls, config, lifetime, activity.clone());
+    let closing = tokio::select! {
+        biased;
+        () = future::poll_fn(|context| driver.poll(context)) => return,
+        _ = drain.wait_for(|drain| *drain) => None,
+        closing = activity.handle().closing() => Some(closing),
+    };
+    match closing {
+        Some(Closing::Silent) => return,
+        Some(Closing::Idle) => driver.lifetime.grace = Some(FAREWELL),
+        None => {}
+    }
+    driver.leave(Instant::now());
+    tokio::select! {
+        () = future::poll_fn(|context| driver.poll(context)) => {}
+        _ = activity.handle().closing() => {}
+    }
+}
+
+struct Driver<S> {
+    io: S,
+    http: Connection<Call>,
+    calls: ConnectionCalls,
+    signal: Arc<Signal>,
+    activity: Arc<Activity>,
+    /// How much of `http.out` is written.
+    written: usize,
+    /// The incomplete frame that the last read left.
+    rest: Vec<u8>,
+    /// What `rest` and unwritten answers are charged.
+    share: Share,
+    stage: Stage,
+    lifetime: Lifetime,
+    opened: Instant,
+    /// When it should leave for its age.
+    age: Option<Instant>,
+    /// When it was asked to leave.
+    left: Option<Instant>,
+    heard: Instant,
+    pinged: Option<Instant>,
+    /// When the peer took something last, if more waits for it.
+    stalled: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+    timer_at: Option<Instant>,
+    /// Nothing that was written waits in `io`.
+    flushed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Requests are taken.
+    Serving,
+    /// What is left is written, then nothing more.
+    Ending,
+    /// All is written; the peer's end is awaited.
+    Lingering(Instant),
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
+    fn new(io: S, calls: Rc<Calls>, config: Config, lifetime: Lifetime, activity: Arc<Activity>) -> Self {
+        let now = Instant::now();
+        let share = Share::new(&config.budget);
+        Self {
+            io,
+            http: Connection::new(config, now),
+            calls: ConnectionCalls::new(calls, now),
+            signal: Arc::default(),
+            activity,
+            written: 0,
+            rest: Vec::new(),
+            share,
+            stage: Stage::Serving,
+            lifetime,
+            opened: now,
+            age: lifetime.age.and_then(|age| now.checked_add(jittered(age))),
+            left: None,
+            heard: now,
+            pinged: None,
+            stalled: None,
+            timer: None,
+            timer_at: None,
+            flushed: true,
+        }
+    }
+
+    /// Asks the peer to leave.
+    fn leave(&mut self, now: Instant) {
+        if self.left.is_none() {
+            self.left = Some(now);
+            if !self.http.is_greeting() {
+                self.http.announce_goodbye();
+            }
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let shared = self.calls.calls.clone();
+        let mut buffers = shared.buffers.take();
+        if buffers.read.is_empty() {
+            buffers.read = vec![0; GAP + READ];
+        }
+        if self.http.out.is_empty() {
+            std::mem::swap(&mut self.http.out, &mut buffers.out);
+        }
+        std::mem::swap(&mut self.calls.message, &mut buffers.message);
+        let open = self.advance(context, &mut buffers).is_pending() && self.keep_unwritten(&mut buffers);
+        std::mem::swap(&mut self.calls.message, &mut buffers.message);
+        shared.buffers.set(buffers);
+        if open {
+            return Poll::Pending;
+        }
+        self.http.abandon(&mut self.calls);
+        Poll::Ready(())
+    }
+
+    /// Reads, answers and writes, as long as anything moves.
+    fn advance(&mut self, context: &mut Context<'_>, buffers: &mut Buffers) -> Poll<()> {
+        self.calls.now = Instant::now();
+        loop {
+            let read = match self.stage {
+                Stage::Serving if self.unwritten() <= MAX_UNWRITTEN => self.poll_read(context, buffers),
+                Stage::Lingering(_) => self.poll_discard(context, buffers),
+                _ => Poll::Pending,
+            };
+            if read == Poll::Ready(false) {
+                return Poll::Ready(());
+            }
+            if self.stage == Stage::Serving {
+                self.poll_calls(context);
+                if self.http.is_done() {
+                    self.stage = Stage::Ending;
+                }
+            }
+            let written = self.poll_write(context);
+            if written == Poll::Ready(false) {
+                return Poll::Ready(());
+            }
+            if self.stage == Stage::Ending && written.is_ready() {
+                match Pin::new(&mut self.io).poll_shutdown(context) {
+                    Poll::Ready(Ok(())) => {
+                        self.stage = Stage::Lingering(after(self.calls.now, LINGER));
+                        continue;
+                    }
+                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Pending => {}
+                }
+            }
+            if read.is_pending() && !self.poll_timer(context) {
+                return Poll::Pending;
+            }
+            self.calls.now = Instant::now();
+            if read.is_pending() && !self.tick() {
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    /// Reads once and takes what came; false when the connection is over.
+    fn poll_read(&mut self, context: &mut Context<'_>, buffers: &mut Buffers) -> Poll<bool> {
+        let Some(free) = buffers.read.get_mut(GAP..) else { return Poll::Ready(false) };
+        let mut free = ReadBuf::new(free);
+        let read = ready!(Pin::new(&mut self.io).poll_read(context, &mut free));
+        let end = GAP.saturating_add(free.filled().len());
+        if read.is_err() || end == GAP {
+            return Poll::Ready(false);
+        }
+        self.heard = self.calls.now;
+        self.pinged = None;
+        let start = GAP.saturating_sub(self.rest.len());
+        if let Some(place) = buffers.read.get_mut(start..GAP) {
+            place.copy_from_slice(&self.rest);
+        }
+        let bytes = buffers.read.get(start..end).unwrap_or_default();
+        match self.http.receive(bytes, self.calls.now, &mut self.calls) {
+            Ok(taken) => self.keep_rest(bytes.get(taken..).unwrap_or_default()),
+            Err(reason) => self.fail(reason),
+        }
+        self.calls.after_read(&mut self.http);
+        if !self.http.is_greeting() {
+            let handle = self.activity.handle();
+            handle.ready(self.calls.now);
+            if self.http.is_idle() {
+                handle.idle(self.calls.now);
+            } else {
+                handle.busy();
+            }
+            if self.left.is_some() {
+                self.http.announce_goodbye();
+            }
+        }
+        Poll::Ready(true)
+    }
+
+    fn fail(&mut self, reason: Reason) {
+        debug!(%reason, "a gRPC connection is closed for what its peer sent");
+        self.http.abandon(&mut self.calls);
+        self.http.fail(reason);
+        self.stage = Stage::Ending;
+    }
+
+    /// Keeps the start of a frame whose end has not come.
+    fn keep_rest(&mut self, rest: &[u8]) {
+        self.rest.clear();
+        if self.rest.capacity() > UNCHARGED && rest.len() <= UNCHARGED {
+            self.rest = Vec::new();
+        }
+        self.rest.reserve_exact(rest.len());
+        self.rest.extend_from_slice(rest);
+    }
+
+    /// Reads what still comes without looking at it; false when the peer has closed its side.
+    fn poll_discard(&mut self, context: &mut Context<'_>, buffers: &mut Buffers) -> Poll<bool> {
+        let mut free = ReadBuf::new(&mut buffers.read);
+        let read = ready!(Pin::new(&mut self.io).poll_read(context, &mut free));
+        Poll::Ready(read.is_ok() && !free.filled().is_empty())
+    }
+
+    fn poll_calls(&mut self, context: &mut Context<'_>) {
+        if self.calls.is_answered_here() {
+            return;
+        }
+        self.signal.register(context.waker());
+        let woken = self.signal.take();
+        self.calls.poll(&mut self.http, &self.signal, woken);
+        if self.http.is_idle() {
+            self.activity.handle().idle(self.calls.now);
+        }
+    }
+
+    /// Writes what is to be written; false when that is not possible any more.
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        while let Some(bytes) = self.http.out.get(self.written..).filter(|bytes| !bytes.is_empty()) {
+            match Pin::new(&mut self.io).poll_write(context, bytes) {
+                Poll::Ready(Ok(written)) if written > 0 => {
+                    self.written = self.written.saturating_add(written);
+                    self.stalled = None;
+                    self.flushed = false;
+                }
+                Poll::Ready(_) => return Poll::Ready(false),
+                Poll::Pending => {
+                    self.stalled.get_or_insert(self.calls.now);
+                    return Poll::Pending;
+                }
+            }
+        }
+        self.http.out.clear();
+        self.written = 0;
+        if !self.flushed {
+            let flushed = ready!(Pin::new(&mut self.io).poll_flush(context));
+            self.flushed = flushed.is_ok();
+        }
+        if !self.http.has_blocked() {
+            self.stalled = None;
+        } else if self.stalled.is_none() {
+            self.stalled = Some(self.calls.now);
+        }
+        Poll::Ready(self.flushed)
+    }
+
+    fn unwritten(&self) -> usize {
+        self.http.out.len().saturating_sub(self.written)
+    }
+
+    /// Gives the lent buffer back, and keeps what it still holds; false if the budget does not allow that.
+    fn keep_unwritten(&mut self, buffers: &mut Buffers) -> bool {
+        let mut out = std::mem::take(&mut self.http.out);
+        if let Some(unwritten) = out.get(self.written..).filter(|unwritten| !unwritten.is_empty()) {
+            self.http.out = unwritten.to_vec();
+        }
+        self.written = 0;
+        out.clear();
+        if out.capacity() > buffers.out.capacity() && out.capacity() <= MAX_KEPT {
+            buffers.out = out;
+        }
+        let held = self.http.out.capacity().saturating_add(self.rest.capacity());
+        self.share.resize(if held > UNCHARGED { held } else { 0 })
+    }
+
+    /// Arms the timer for what is due next; true if that is now.
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(due) = self.due() else { return false };
+        if due <= self.calls.now {
+            self.timer_at = None;
+            return true;
+        }
+        if self.timer_at.is_none_or(|at| due < at || at <= self.calls.now) {
+            self.timer_at = Some(due);
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due.into())));
+            timer.as_mut().reset(due.into());
+            // It is polled this once: it keeps the waker of this task.
+            return pin!(unconstrained(timer.as_mut())).poll(context).is_ready();
+        }
+        false
+    }
+
+    /// When [`tick`](Self::tick) has something to do.
+    fn due(&self) -> Option<Instant> {
+        let Lifetime { grace, keepalive_interval, keepalive_timeout, .. } = self.lifetime;
+        let in_stage = match self.stage {
+            Stage::Serving if self.http.is_greeting() => Some(self.greeting_ends()),
+            Stage::Serving => self.calls.due,
+            Stage::Ending => None,
+            Stage::Lingering(end) => Some(end),
+        };
+        let alive = match self.pinged {
+            Some(pinged) => Some(after(pinged, keepalive_timeout)),
+            None => keepalive_interval.map(|interval| after(self.heard, interval)),
+        };
+        let stalled = self.stalled.map(|since| after(since, STALLED));
+        let mut due = [in_stage, alive, stalled, self.age, None];
+        if let Some(left) = self.left {
+            due[3] = self.http.has_announced().then(|| after(left, GOODBYE));
+            due[4] = grace.map(|grace| after(left, grace));
+        }
+        due.into_iter().flatten().min()
+    }
+
+    /// Does what is due; false when the connection is over.
+    fn tick(&mut self) -> bool {
+        let now = self.calls.now;
+        let past = |moment: Option<Instant>| moment.is_some_and(|moment| moment <= now);
+        let Lifetime { grace, keepalive_interval, keepalive_timeout, .. } = self.lifetime;
+        let over = match self.stage {
+            Stage::Lingering(end) => end <= now,
+            Stage::Serving if self.http.is_greeting() && self.greeting_ends() <= now => {
+                self.activity.handle().count(ConnectionClosed::PrefaceTimeout);
+                true
+            }
+            _ => false,
+        };
+        if over
+            || past(self.stalled.map(|since| after(since, STALLED)))
+            || past(self.pinged.map(|pinged| after(pinged, keepalive_timeout)))
+            || past(self.left.zip(grace).map(|(left, grace)| after(left, grace)))
+        {
+            return false;
+        }
+        if self.stage != Stage::Serving {
+            return true;
+        }
+        self.calls.look_at_unfinished(&mut self.http);
+        if self.left.is_none() && past(self.age) {
+            self.leave(now);
+        }
+        if self.http.has_announced() && past(self.left.map(|left| after(left, GOODBYE))) {
+            self.http.say_goodbye();
+        }
+        if self.pinged.is_none() && past(keepalive_interval.map(|interval| after(self.heard, interval))) {
+            self.http.send_ping();
+            self.pinged = Some(now);
+        }
+        true
+    }
+
+    /// When the peer has to have sent its preface and its settings.
+    fn greeting_ends(&self) -> Instant {
+        let end = after(self.opened, PREFACE_TIMEOUT);
+        self.left.map_or(end, |left| end.min(after(left, LAST_GREETING)))
+    }
+}
+
+fn after(moment: Instant, time: Duration) -> Instant {
+    moment.checked_add(time).unwrap_or(moment)
+}
+
+/// ±10 %, so that connections which were opened together do not all come back together.
+fn jittered(age: Duration) -> Duration {
+    use std::hash::{BuildHasher, RandomState};
+    let random = RandomState::new().hash_one(age) % 2001;
+    #[expect(clippy::cast_precision_loss, reason = "the number is at most 2000")]
+    age.mul_f64(0.9 + random as f64 / 10_000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_differ_by_a_tenth_at_most() {
+        let ages: Vec<_> = (0..1000).map(|_| jittered(Duration::from_secs(1000)).as_secs()).collect();
+        assert!(ages.iter().all(|age| (900..=1100).contains(age)), "{ages:?}");
+        assert!(ages.iter().any(|age| *age < 950) && ages.iter().any(|age| *age > 1050), "{ages:?}");
+    }
+}

@@ -1,0 +1,374 @@
+//! The state machine of a connection: what each frame that the peer sends means.
+//!
+//! [`Connection::receive`] takes the bytes that were read. Requests reach the [`Service`], which answers through
+//! the methods of `sending`, at once or later. Errors of a stream reset it; an error of the connection is
+//! returned, and [`Connection::fail`] then says goodbye.
+
+use std::{sync::Arc, time::Instant};
+
+use super::{
+    budget::Budget,
+    frame::{self, FrameHead, HEAD, MAX_PAYLOAD, Reason, flag, kind, setting},
+    head::{Head, MAX_LIST},
+    headers::{Block, Memo},
+    hpack::Decoder,
+    limits::{self, Limits},
+    streams::Streams,
+};
+
+/// The first bytes that a client sends.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The window of a stream, and of a new connection, before anything opens it.
+pub(super) const FIRST_WINDOW: u32 = 65_535;
+
+/// The window of a connection. It does not bound what is held, which the streams' windows and the budget do: what
+/// arrives is counted as taken at once, so that a message which waits keeps none of the others.
+const WINDOW: u32 = 1 << 20;
+
+/// The peer hears of what was taken when it is so much.
+const CREDIT_STEP: u32 = WINDOW / 2;
+
+/// Streams that were reset last: what was on its way to them is dropped without another reset.
+const RESETS_REMEMBERED: usize = 16;
+
+/// What is the same for all connections of a worker.
+#[derive(Clone)]
+pub(in super::super) struct Config {
+    pub(in super::super) max_streams: u32,
+    pub(in super::super) budget: Arc<Budget>,
+    /// The path of the call that is answered in place.
+    pub(in super::super) unary: &'static str,
+    /// Whether that call needs all fields of its head as well.
+    pub(in super::super) keep_fields: bool,
+}
+
+/// Who answers the requests of a connection.
+pub(in super::super) trait Service: Sized {
+    /// What is kept of a call while its stream is open.
+    type Call;
+
+    /// A call begins.
+    fn open(&mut self, id: u32, head: &Head) -> Self::Call;
+
+    /// Some of its data came; with `end` there is no more.
+    fn data(&mut self, http: &mut Connection<Self::Call>, id: u32, data: &[u8], end: bool);
+
+    /// The peer gave it up, or broke the protocol.
+    fn closed(&mut self, call: Self::Call);
+}
+
+/// A connection.
+pub(in super::super) struct Connection<C> {
+    /// What is to be written.
+    pub(in super::super) out: Vec<u8>,
+    pub(super) config: Config,
+    pub(super) streams: Streams<C>,
+    pub(super) limits: Limits,
+    /// How large frames to the peer may be.
+    pub(super) max_frame: usize,
+    /// The window of a new stream to the peer.
+    pub(super) first_send_window: i64,
+    pub(super) send_window: i64,
+    /// Data that waited was sent since this was looked at last.
+    pub(super) unblocked: bool,
+    /// The next header block has to say that no table is used.
+    pub(super) says_table_size: bool,
+    pub(super) said_table_size: bool,
+    receive_window: u32,
+    /// What was taken and not told the peer.
+    credit: u32,
+    pub(super) phase: Phase,
+    pub(super) goodbye: Goodbye,
+    /// The peer opens no more streams.
+    pub(super) peer_left: bool,
+    /// The last stream that the peer opened.
+    pub(super) last: u32,
+    /// The numbers that the peer skipped last: they are closed and were never open.
+    pub(super) skipped: (u32, u32),
+    resets: [u32; RESETS_REMEMBERED],
+    next_reset: usize,
+    pub(super) decoder: Decoder,
+    pub(super) memo: Memo,
+    pub(super) block: Option<Block>,
+    data: Data,
+    pub(super) now: Instant,
+}
+
+/// How far the peer has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum Phase {
+    /// The preface is not complete.
+    Preface,
+    /// The first SETTINGS are missing.
+    Settings,
+    /// Requests may come.
+    Open,
+}
+
+/// How far we have come with leaving.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Goodbye {
+    /// Nothing was said.
+    None,
+    /// The peer knows that it should leave. What it sent before it knew is still taken.
+    Announced,
+    /// Streams above this one are not taken.
+    Said(u32),
+}
+
+/// The DATA frame whose payload is being received.
+#[derive(Default)]
+struct Data {
+    stream: u32,
+    left: usize,
+    padding: usize,
+    end: bool,
+    /// Its stream is not open: the payload is dropped.
+    dropped: bool,
+    under_way: bool,
+}
+
+impl<C> Connection<C> {
+    /// A new connection, which greets the peer.
+    pub(in super::super) fn new(config: Config, now: Instant) -> Self {
+        let mut out = Vec::with_capacity(64);
+        let mut settings = Vec::with_capacity(2 * frame::SETTING);
+        frame::write_setting(&mut settings, setting::MAX_CONCURRENT_STREAMS, config.max_streams);
+        let list = u32::try_from(MAX_LIST).unwrap_or(u32::MAX);
+        frame::write_setting(&mut settings, setting::MAX_HEADER_LIST_SIZE, list);
+        frame::write(&mut out, kind::SETTINGS, 0, 0, &settings);
+        let more = (WINDOW - FIRST_WINDOW).to_be_bytes();
+        frame::write(&mut out, kind::WINDOW_UPDATE, 0, 0, &more);
+        Self {
+            out,
+            streams: Streams::new(&config.budget),
+            config,
+            limits: Limits::new(now),
+            max_frame: MAX_PAYLOAD,
+            first_send_window: FIRST_WINDOW.into(),
+            send_window: FIRST_WINDOW.into(),
+            unblocked: false,
+            says_table_size: false,
+            said_table_size: false,
+            receive_window: WINDOW,
+            credit: 0,
+            phase: Phase::Preface,
+            goodbye: Goodbye::None,
+            peer_left: false,
+            last: 0,
+            skipped: (0, 0),
+            resets: [0; RESETS_REMEMBERED],
+            next_reset: 0,
+            decoder: Decoder::new(),
+            memo: Memo { block: Vec::new(), version: 0, head: None },
+            block: None,
+            data: Data::default(),
+            now,
+        }
+    }
+
+    /// Takes what was read, and returns how much of it; the rest is to come again with more behind it.
+    ///
+    /// # Errors
+    /// When the peer broke the protocol in a way that ends the connection.
+    pub(in super::super) fn receive<S: Service<Call = C>>(
+        &mut self,
+        bytes: &[u8],
+        now: Instant,
+        service: &mut S,
+    ) -> Result<usize, Reason> {
+        self.now = now;
+        self.limits.refill(now);
+        let mut rest = bytes;
+        if self.phase == Phase::Preface {
+            let Some(begun) = rest.get(..PREFACE.len().min(rest.len())) else { return Ok(0) };
+            if !PREFACE.starts_with(begun) {
+                return Err(Reason::ProtocolError);
+            }
+            let Some(behind) = rest.strip_prefix(PREFACE) else { return Ok(0) };
+            rest = behind;
+            self.phase = Phase::Settings;
+        }
+        loop {
+            if self.data.under_way {
+                rest = self.continue_data(rest, service);
+                if self.data.under_way {
+                    break;
+                }
+            }
+            let Some(head) = FrameHead::read(rest) else { break };
+            self.check_order(head)?;
+            let Some(payload) = rest.get(HEAD..) else { break };
+            if head.kind == kind::DATA {
+                let Some(behind) = self.begin_data(head, payload, service)? else { break };
+                rest = behind;
+            } else {
+                let Some((payload, behind)) = payload.split_at_checked(head.length) else { break };
+                self.frame(head, payload, service)?;
+                rest = behind;
+            }
+        }
+        if self.credit >= CREDIT_STEP {
+            frame::write(&mut self.out, kind::WINDOW_UPDATE, 0, 0, &self.credit.to_be_bytes());
+            self.receive_window = self.receive_window.saturating_add(self.credit);
+            self.credit = 0;
+        }
+        Ok(bytes.len().saturating_sub(rest.len()))
+    }
+
+    fn check_order(&mut self, head: FrameHead) -> Result<(), Reason> {
+        if head.length > MAX_PAYLOAD {
+            return Err(Reason::FrameSizeError);
+        }
+        if self.phase == Phase::Settings {
+            if head.kind != kind::SETTINGS || head.has(flag::ACK) {
+                return Err(Reason::ProtocolError);
+            }
+            self.phase = Phase::Open;
+        }
+        match &self.block {
+            Some(block) if head.kind == kind::CONTINUATION && head.stream == block.stream => Ok(()),
+            None if head.kind != kind::CONTINUATION => Ok(()),
+            _ => Err(Reason::ProtocolError),
+        }
+    }
+
+    fn frame<S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        match head.kind {
+            kind::HEADERS => self.headers(head, payload, service),
+            kind::CONTINUATION => self.continuation(head, payload, service),
+            kind::PRIORITY => self.priority(head, payload, service),
+            kind::RST_STREAM => self.peer_reset(head, payload, service),
+            kind::SETTINGS => self.settings(head, payload),
+            kind::PING => self.ping(head, payload),
+            kind::GOAWAY if head.stream != 0 => Err(Reason::ProtocolError),
+            kind::GOAWAY if payload.len() < 8 => Err(Reason::FrameSizeError),
+            kind::GOAWAY => {
+                self.peer_left = true;
+                self.limits.spend(1)
+            }
+            kind::WINDOW_UPDATE => self.window_update(head, payload, service),
+            kind::PUSH_PROMISE => Err(Reason::ProtocolError),
+            // Kinds that are not known are ignored.
+            _ => self.limits.spend(1),
+        }
+    }
+
+    /// Begins with a DATA frame, whose payload may be incomplete. `None` if too little of it is there.
+    fn begin_data<'b, S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &'b [u8],
+        service: &mut S,
+    ) -> Result<Option<&'b [u8]>, Reason> {
+        if head.stream == 0 || self.never_opened(head.stream) {
+            return Err(Reason::ProtocolError);
+        }
+        let (mut left, mut padding, mut payload) = (head.length, 0, payload);
+        if head.has(flag::PADDED) {
+            left = left.checked_sub(1).ok_or(Reason::FrameSizeError)?;
+            let Some((length, behind)) = payload.split_first() else { return Ok(None) };
+            padding = usize::from(*length);
+            left = left.checked_sub(padding).ok_or(Reason::ProtocolError)?;
+            payload = behind;
+        }
+        let length = u32::try_from(head.length).unwrap_or(u32::MAX);
+        self.receive_window = self.receive_window.checked_sub(length).ok_or(Reason::FlowControlError)?;
+        self.credit = self.credit.saturating_add(length);
+        let end = head.has(flag::END_STREAM);
+        if left < limits::TINY && !end {
+            self.limits.spend(1)?;
+        }
+        let dropped = match self.take_data(head.stream, length, left, end) {
+            Ok(()) => false,
+            Err(reason) => {
+                self.refuse(head.stream, reason, service)?;
+                true
+            }
+        };
+        self.data = Data { stream: head.stream, left, padding, end, dropped, under_way: true };
+        Ok(Some(payload))
+    }
+
+    /// Counts data of a stream against its window and its content-length.
+    fn take_data(&mut self, id: u32, length: u32, data: usize, end: bool) -> Result<(), Reason> {
+        let stream = self.streams.get_mut(id).ok_or(Reason::StreamClosed)?;
+        if !stream.receiving {
+            return Err(Reason::StreamClosed);
+        }
+        stream.receive_window = stream.receive_window.saturating_sub(length.into());
+        if stream.receive_window < 0 {
+            return Err(Reason::FlowControlError);
+        }
+        if let Some(missing) = &mut stream.missing {
+            let data = u64::try_from(data).unwrap_or(u64::MAX);
+            *missing = missing.checked_sub(data).ok_or(Reason::ProtocolError)?;
+            if end && *missing > 0 {
+                return Err(Reason::ProtocolError);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on what is there of a DATA frame's payload, and returns what follows it.
+    fn continue_data<'b, S: Service<Call = C>>(&mut self, bytes: &'b [u8], service: &mut S) -> &'b [u8] {
+        let (data, behind) = bytes.split_at_checked(self.data.left).unwrap_or((bytes, &[]));
+        self.data.left = self.data.left.saturating_sub(data.len());
+        let padding = self.data.padding.min(behind.len());
+        let whole = self.data.left == 0;
+        if whole {
+            self.data.padding = self.data.padding.saturating_sub(padding);
+            self.data.under_way = self.data.padding > 0;
+        }
+        let (_, behind) = behind.split_at_checked(padding).unwrap_or((&[], behind));
+        let (id, end) = (self.data.stream, whole && self.data.end && !self.data.under_way);
+        if !self.data.dropped && (end || !data.is_empty()) {
+            let Some(stream) = self.streams.get_mut(id) else { return behind };
+            stream.receiving = !end;
+            service.data(self, id, data, end);
+        }
+        behind
+    }
+
+    /// Resets a stream because of what the peer sent on it.
+    pub(super) fn refuse<S: Service<Call = C>>(
+        &mut self,
+        id: u32,
+        reason: Reason,
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        if let Some(call) = self.reset(id, reason) {
+            service.closed(call);
+        } else if self.resets.contains(&id) {
+            // It was reset, and this was on its way.
+            return self.limits.spend(1);
+        } else {
+            self.write_reset(id, reason);
+        }
+        self.limits.spend(limits::MALFORMED)
+    }
+
+    pub(super) fn refuse_unopened(&mut self, id: u32, reason: Reason, cost: u32) -> Result<(), Reason> {
+        self.write_reset(id, reason);
+        self.limits.spend(cost)
+    }
+
+    /// Remembers that a stream was reset.
+    pub(super) fn remember_reset(&mut self, id: u32) {
+        if let Some(place) = self.resets.get_mut(self.next_reset) {
+            *place = id;
+        }
+        self.next_reset = self.next_reset.wrapping_add(1) & (RESETS_REMEMBERED - 1);
+    }
+
+    /// True for a stream that was never opened. We open none, and even numbers would be ours.
+    pub(super) fn never_opened(&self, id: u32) -> bool {
+        id > self.last || id & 1 == 0
+    }
+}

@@ -1,0 +1,159 @@
+//! Frames that carry no request: priorities, resets, settings, pings and window updates.
+
+use super::{
+    connection::{Connection, Goodbye, Service},
+    frame::{self, FrameHead, Reason, flag, kind, setting},
+    limits,
+    sending::GOODBYE_PING,
+};
+
+impl<C> Connection<C> {
+    pub(super) fn priority<S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        // Priorities are not followed, so no tree of them is kept (CVE-2019-9513).
+        self.limits.spend(1)?;
+        if head.stream == 0 {
+            return Err(Reason::ProtocolError);
+        }
+        let reason = if payload.len() != 5 {
+            Reason::FrameSizeError
+        } else if depends_on(payload, head.stream) {
+            Reason::ProtocolError
+        } else {
+            return Ok(());
+        };
+        if self.never_opened(head.stream) { Err(reason) } else { self.refuse(head.stream, reason, service) }
+    }
+
+    pub(super) fn peer_reset<S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        if head.stream == 0 || self.never_opened(head.stream) {
+            return Err(Reason::ProtocolError);
+        }
+        if payload.len() != 4 {
+            return Err(Reason::FrameSizeError);
+        }
+        let Some(stream) = self.streams.remove(head.stream) else { return self.limits.spend(1) };
+        let lasted = self.now.saturating_duration_since(stream.opened);
+        service.closed(stream.call);
+        if lasted < limits::RAPID { self.limits.spend(1) } else { Ok(()) }
+    }
+
+    pub(super) fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+        if head.stream != 0 {
+            return Err(Reason::ProtocolError);
+        }
+        if head.has(flag::ACK) {
+            self.limits.spend(1)?;
+            return if payload.is_empty() { Ok(()) } else { Err(Reason::FrameSizeError) };
+        }
+        let (entries, rest) = payload.as_chunks::<{ frame::SETTING }>();
+        if !rest.is_empty() {
+            return Err(Reason::FrameSizeError);
+        }
+        self.limits.spend(u32::try_from(entries.len()).unwrap_or(u32::MAX).saturating_add(1))?;
+        for [a, b, value @ ..] in entries {
+            self.setting(u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))?;
+        }
+        frame::write_head(&mut self.out, 0, kind::SETTINGS, flag::ACK, 0);
+        self.send_blocked();
+        Ok(())
+    }
+
+    fn setting(&mut self, id: u16, value: u32) -> Result<(), Reason> {
+        match id {
+            // Answers use no table. A peer that allows less than it did has to be told once.
+            setting::HEADER_TABLE_SIZE if value < 4096 && !self.said_table_size => {
+                self.said_table_size = true;
+                self.says_table_size = true;
+            }
+            setting::ENABLE_PUSH if value > 1 => return Err(Reason::ProtocolError),
+            setting::INITIAL_WINDOW_SIZE => {
+                let value = i32::try_from(value).map_err(|_| Reason::FlowControlError)?;
+                let change = i64::from(value).saturating_sub(self.first_send_window);
+                self.first_send_window = value.into();
+                for (_, stream) in self.streams.iter_mut() {
+                    stream.send_window = stream.send_window.saturating_add(change);
+                    if stream.send_window > i32::MAX.into() {
+                        return Err(Reason::FlowControlError);
+                    }
+                }
+            }
+            setting::MAX_FRAME_SIZE => {
+                if !(16_384..1 << 24).contains(&value) {
+                    return Err(Reason::ProtocolError);
+                }
+                self.max_frame = value as usize;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn ping(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
+        if head.stream != 0 {
+            return Err(Reason::ProtocolError);
+        }
+        if payload.len() != 8 {
+            return Err(Reason::FrameSizeError);
+        }
+        self.limits.spend(1)?;
+        if !head.has(flag::ACK) {
+            frame::write(&mut self.out, kind::PING, flag::ACK, 0, payload);
+        } else if payload == GOODBYE_PING && self.goodbye == Goodbye::Announced {
+            self.say_goodbye();
+        }
+        Ok(())
+    }
+
+    pub(super) fn window_update<S: Service<Call = C>>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+        service: &mut S,
+    ) -> Result<(), Reason> {
+        if head.stream != 0 && self.never_opened(head.stream) {
+            return Err(Reason::ProtocolError);
+        }
+        if payload.len() != 4 {
+            return Err(Reason::FrameSizeError);
+        }
+        self.limits.spend(1)?;
+        let more = i64::from(frame::u32_at(payload).unwrap_or(0) & 0x7fff_ffff);
+        if head.stream == 0 {
+            if more == 0 {
+                return Err(Reason::ProtocolError);
+            }
+            self.send_window = self.send_window.saturating_add(more);
+            if self.send_window > i32::MAX.into() {
+                return Err(Reason::FlowControlError);
+            }
+            self.send_blocked();
+            return Ok(());
+        }
+        // One for a stream that is closed was on its way.
+        let Some(stream) = self.streams.get_mut(head.stream) else { return Ok(()) };
+        if more == 0 {
+            return self.refuse(head.stream, Reason::ProtocolError, service);
+        }
+        stream.send_window = stream.send_window.saturating_add(more);
+        if stream.send_window > i32::MAX.into() {
+            return self.refuse(head.stream, Reason::FlowControlError, service);
+        }
+        self.send_outgoing(head.stream);
+        Ok(())
+    }
+}
+
+/// True if a priority names the stream that it is for.
+pub(super) fn depends_on(priority: &[u8], id: u32) -> bool {
+    frame::u32_at(priority).is_some_and(|other| other & 0x7fff_ffff == id)
+}

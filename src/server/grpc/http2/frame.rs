@@ -1,0 +1,128 @@
+//! The frames of HTTP/2 (RFC 9113, sections 4, 6 and 7): their head, kinds, flags and error codes.
+//!
+//! Used by `connection`, which knows what the frames mean.
+
+use std::fmt;
+
+/// Bytes of a frame before its payload.
+pub(super) const HEAD: usize = 9;
+
+/// The largest payload that is accepted: the initial value of `SETTINGS_MAX_FRAME_SIZE`.
+pub(super) const MAX_PAYLOAD: usize = 16_384;
+
+/// Payload bytes of a SETTINGS entry.
+pub(super) const SETTING: usize = 6;
+
+pub(super) mod kind {
+    pub(in super::super) const DATA: u8 = 0;
+    pub(in super::super) const HEADERS: u8 = 1;
+    pub(in super::super) const PRIORITY: u8 = 2;
+    pub(in super::super) const RST_STREAM: u8 = 3;
+    pub(in super::super) const SETTINGS: u8 = 4;
+    pub(in super::super) const PUSH_PROMISE: u8 = 5;
+    pub(in super::super) const PING: u8 = 6;
+    pub(in super::super) const GOAWAY: u8 = 7;
+    pub(in super::super) const WINDOW_UPDATE: u8 = 8;
+    pub(in super::super) const CONTINUATION: u8 = 9;
+}
+
+pub(super) mod flag {
+    pub(in super::super) const END_STREAM: u8 = 1;
+    pub(in super::super) const ACK: u8 = 1;
+    pub(in super::super) const END_HEADERS: u8 = 4;
+    pub(in super::super) const PADDED: u8 = 8;
+    pub(in super::super) const PRIORITY: u8 = 32;
+}
+
+pub(super) mod setting {
+    pub(in super::super) const HEADER_TABLE_SIZE: u16 = 1;
+    pub(in super::super) const ENABLE_PUSH: u16 = 2;
+    pub(in super::super) const MAX_CONCURRENT_STREAMS: u16 = 3;
+    pub(in super::super) const INITIAL_WINDOW_SIZE: u16 = 4;
+    pub(in super::super) const MAX_FRAME_SIZE: u16 = 5;
+    pub(in super::super) const MAX_HEADER_LIST_SIZE: u16 = 6;
+}
+
+/// An error code of RFC 9113, section 7.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(in super::super) enum Reason {
+    NoError = 0,
+    ProtocolError = 1,
+    FlowControlError = 3,
+    StreamClosed = 5,
+    FrameSizeError = 6,
+    RefusedStream = 7,
+    Cancel = 8,
+    CompressionError = 9,
+    EnhanceYourCalm = 11,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoError => "NO_ERROR",
+            Self::ProtocolError => "PROTOCOL_ERROR",
+            Self::FlowControlError => "FLOW_CONTROL_ERROR",
+            Self::StreamClosed => "STREAM_CLOSED",
+            Self::FrameSizeError => "FRAME_SIZE_ERROR",
+            Self::RefusedStream => "REFUSED_STREAM",
+            Self::Cancel => "CANCEL",
+            Self::CompressionError => "COMPRESSION_ERROR",
+            Self::EnhanceYourCalm => "ENHANCE_YOUR_CALM",
+        })
+    }
+}
+
+/// The head of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct FrameHead {
+    /// Bytes of the payload.
+    pub(super) length: usize,
+    pub(super) kind: u8,
+    pub(super) flags: u8,
+    /// The stream, without the reserved bit.
+    pub(super) stream: u32,
+}
+
+impl FrameHead {
+    /// Reads the head at the start of `bytes`; `None` if it is not complete.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let [a, b, c, kind, flags, stream @ ..] = bytes.first_chunk::<HEAD>()?;
+        Some(Self {
+            length: u32::from_be_bytes([0, *a, *b, *c]) as usize,
+            kind: *kind,
+            flags: *flags,
+            stream: u32::from_be_bytes(*stream) & 0x7fff_ffff,
+        })
+    }
+
+    pub(super) fn has(self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// Writes the head of a frame whose payload is below 2^24 bytes.
+pub(super) fn write_head(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, stream: u32) {
+    let [_, length @ ..] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
+    out.extend_from_slice(&length);
+    out.extend_from_slice(&[kind, flags]);
+    out.extend_from_slice(&stream.to_be_bytes());
+}
+
+/// Writes a frame.
+pub(super) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    write_head(out, payload.len(), kind, flags, stream);
+    out.extend_from_slice(payload);
+}
+
+/// Writes an entry of a SETTINGS payload.
+pub(super) fn write_setting(out: &mut Vec<u8>, id: u16, value: u32) {
+    out.extend_from_slice(&id.to_be_bytes());
+    out.extend_from_slice(&value.to_be_bytes());
+}
+
+/// A big-endian number at the start of `bytes`.
+pub(super) fn u32_at(bytes: &[u8]) -> Option<u32> {
+    bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
+}

@@ -1,0 +1,217 @@
+//! The head of a request: what is kept of its fields, and which requests are malformed (RFC 9113, section 8).
+//!
+//! Requests are judged by `:method`, `:path` and `content-type`. Whatever `:authority` holds is accepted: Envoy
+//! sends the name of its cluster there (`outbound|8081||ratelimit.default.svc.cluster.local`), gRPC's C core an
+//! escaped socket path. All fields are kept only for calls that need them.
+
+use std::{rc::Rc, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+
+/// The largest list of fields that is accepted, as `SETTINGS_MAX_HEADER_LIST_SIZE` counts it.
+pub(super) const MAX_LIST: usize = 16 * 1024;
+
+/// What is kept of a request's head.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Head {
+    pub(in super::super) route: Route,
+    /// `grpc-timeout`.
+    pub(in super::super) timeout: Option<Duration>,
+    pub(super) content_length: Option<u64>,
+    /// Everything, where somebody reads it.
+    pub(in super::super) fields: Option<Rc<Fields>>,
+}
+
+/// Which call it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum Route {
+    /// The one that is answered in place.
+    Unary,
+    /// It too, but the method is not POST.
+    NotPost,
+    /// It too, but the content is not gRPC's.
+    NotGrpc,
+    /// Another one.
+    Other,
+}
+
+/// The fields of a head.
+#[derive(Clone, Debug)]
+pub(in super::super) struct Fields {
+    pub(in super::super) method: Method,
+    pub(in super::super) path: Vec<u8>,
+    pub(in super::super) headers: HeaderMap,
+}
+
+/// Why a head is not accepted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum BadHead {
+    Malformed,
+    /// Larger than [`MAX_LIST`].
+    TooLarge,
+}
+
+/// Reads a head field by field.
+pub(super) struct Reader<'p> {
+    /// The path of the call that is answered in place.
+    unary: &'p str,
+    keep_fields: bool,
+    size: usize,
+    bad: Option<BadHead>,
+    method: Option<Method>,
+    has_scheme: bool,
+    has_authority: bool,
+    path: Option<Path>,
+    /// Pseudo-fields come first.
+    regular: bool,
+    is_grpc: Option<bool>,
+    timeout: Option<Duration>,
+    content_length: Option<u64>,
+    headers: HeaderMap,
+}
+
+enum Path {
+    Unary,
+    Other(Vec<u8>),
+}
+
+impl<'p> Reader<'p> {
+    pub(super) fn new(unary: &'p str, keep_fields: bool) -> Self {
+        Self {
+            unary,
+            keep_fields,
+            size: 0,
+            bad: None,
+            method: None,
+            has_scheme: false,
+            has_authority: false,
+            path: None,
+            regular: false,
+            is_grpc: None,
+            timeout: None,
+            content_length: None,
+            headers: HeaderMap::new(),
+        }
+    }
+
+    pub(super) fn field(&mut self, name: &[u8], value: &[u8]) {
+        self.size = self.size.saturating_add(name.len()).saturating_add(value.len()).saturating_add(32);
+        if self.size > MAX_LIST {
+            self.bad.get_or_insert(BadHead::TooLarge);
+        }
+        if self.bad.is_none() && !self.accept(name, value) {
+            self.bad = Some(BadHead::Malformed);
+        }
+    }
+
+    /// False for a field that makes its request malformed.
+    fn accept(&mut self, name: &[u8], value: &[u8]) -> bool {
+        match name {
+            [b':', ..] if self.regular => false,
+            b":method" => {
+                let method = Method::from_bytes(value).ok();
+                method.is_some() && self.method.replace(method.unwrap_or_default()).is_none()
+            }
+            b":path" => {
+                let path =
+                    if value == self.unary.as_bytes() { Path::Unary } else { Path::Other(value.to_vec()) };
+                !value.is_empty() && is_value(value) && self.path.replace(path).is_none()
+            }
+            b":scheme" => !value.is_empty() && !std::mem::replace(&mut self.has_scheme, true),
+            b":authority" => !std::mem::replace(&mut self.has_authority, true),
+            [b':', ..] => false,
+            _ => {
+                self.regular = true;
+                is_name(name) && is_value(value) && self.accept_regular(name, value)
+            }
+        }
+    }
+
+    fn accept_regular(&mut self, name: &[u8], value: &[u8]) -> bool {
+        match name {
+            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
+                return false;
+            }
+            b"te" if !value.eq_ignore_ascii_case(b"trailers") => return false,
+            b"content-length" => {
+                let length = str::from_utf8(value).ok().filter(|text| !text.starts_with('+'));
+                let length = length.and_then(|text| text.parse().ok());
+                if length.is_none() || self.content_length.is_some_and(|first| Some(first) != length) {
+                    return false;
+                }
+                self.content_length = length;
+            }
+            b"content-type" => {
+                self.is_grpc.get_or_insert(value.starts_with(b"application/grpc"));
+            }
+            b"grpc-timeout" => self.timeout = self.timeout.or_else(|| grpc_timeout(value)),
+            _ => {}
+        }
+        if self.keep_fields || matches!(self.path, Some(Path::Other(_))) {
+            // What the http crate does not accept nobody reads.
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+                self.headers.append(name, value);
+            }
+        }
+        true
+    }
+
+    pub(super) fn finish(self) -> Result<Head, BadHead> {
+        if let Some(bad) = self.bad {
+            return Err(bad);
+        }
+        let (Some(method), Some(path), true) = (self.method, self.path, self.has_scheme) else {
+            return Err(BadHead::Malformed);
+        };
+        let route = match (&path, self.is_grpc) {
+            (Path::Other(_), _) => Route::Other,
+            (Path::Unary, _) if method != Method::POST => Route::NotPost,
+            (Path::Unary, Some(true)) => Route::Unary,
+            (Path::Unary, _) => Route::NotGrpc,
+        };
+        let fields = (self.keep_fields || route == Route::Other || route == Route::NotPost).then(|| {
+            let path = match path {
+                Path::Unary => self.unary.into(),
+                Path::Other(path) => path,
+            };
+            Rc::new(Fields { method, path, headers: self.headers })
+        });
+        Ok(Head { route, timeout: self.timeout, content_length: self.content_length, fields })
+    }
+}
+
+/// False for a trailer that makes its request malformed.
+pub(super) fn is_trailer(name: &[u8], value: &[u8]) -> bool {
+    is_name(name) && is_value(value)
+}
+
+/// RFC 9113, section 8.2.1: no colon, since pseudo-fields are treated before.
+fn is_name(name: &[u8]) -> bool {
+    let fits = |byte: &u8| matches!(byte, 0x21..=0x39 | 0x3b..=0x40 | 0x5b..=0x7e);
+    !name.is_empty() && name.iter().all(fits)
+}
+
+fn is_value(value: &[u8]) -> bool {
+    !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
+}
+
+/// gRPC's timeout: at most eight digits and a unit. One that cannot be read is ignored.
+pub(in super::super) fn grpc_timeout(text: &[u8]) -> Option<Duration> {
+    let (unit, digits) = text.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(number.saturating_mul(3600)),
+        b'M' => Duration::from_secs(number.saturating_mul(60)),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => Duration::from_micros(number),
+        b'n' => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

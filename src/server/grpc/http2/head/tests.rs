@@ -1,0 +1,167 @@
+//! Which heads are accepted, and what is kept of them.
+
+use super::*;
+
+const UNARY: &str = "/s/m";
+
+const GOOD: [(&str, &str); 5] = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", UNARY),
+    ("content-type", "application/grpc"),
+    ("te", "trailers"),
+];
+
+fn read(fields: &[(&str, &[u8])]) -> Result<Head, BadHead> {
+    let mut reader = Reader::new(UNARY, false);
+    for (name, value) in fields {
+        reader.field(name.as_bytes(), value);
+    }
+    reader.finish()
+}
+
+fn text(fields: &[(&str, &str)]) -> Result<Head, BadHead> {
+    read(&fields.iter().map(|(name, value)| (*name, value.as_bytes())).collect::<Vec<_>>())
+}
+
+#[test]
+fn any_authority_is_accepted() {
+    let long = "a".repeat(300);
+    for authority in [
+        &b"outbound|8081||ratelimit.default.svc.cluster.local"[..],
+        b"%2Ftmp%2Ftollgate.sock",
+        b"/tmp/tollgate.sock",
+        b"",
+        b"a b",
+        b"\xff\xfe",
+        b"a\0b\r\n",
+        "bücher.example".as_bytes(),
+        long.as_bytes(),
+    ] {
+        let mut fields: Vec<(&str, &[u8])> = vec![(":authority", authority)];
+        fields.extend(GOOD.map(|(name, value)| (name, value.as_bytes())));
+        assert_eq!(read(&fields).map(|head| head.route), Ok(Route::Unary), "{authority:?}");
+    }
+    assert_eq!(text(&GOOD).map(|head| head.route), Ok(Route::Unary), "none at all");
+}
+
+#[test]
+fn calls_are_told_apart_by_path_method_and_content_type() {
+    let with = |at: usize, value| {
+        let mut fields = GOOD;
+        fields[at].1 = value;
+        text(&fields).map(|head| head.route)
+    };
+    assert_eq!(with(2, "/s/other"), Ok(Route::Other));
+    assert_eq!(with(0, "GET"), Ok(Route::NotPost));
+    for (content, route) in [
+        ("application/grpc+proto", Route::Unary),
+        ("application/grpc; charset=utf-8", Route::Unary),
+        ("application/json", Route::NotGrpc),
+    ] {
+        assert_eq!(with(3, content), Ok(route), "{content}");
+    }
+    assert_eq!(text(&GOOD[..3]).map(|head| head.route), Ok(Route::NotGrpc));
+}
+
+#[test]
+fn malformed_heads_are_refused() {
+    let extra = |name: &'static str, value: &'static str| {
+        let mut fields = GOOD.to_vec();
+        fields.push((name, value));
+        text(&fields).err()
+    };
+    for (name, value) in [
+        ("Upper", "x"),
+        ("", "x"),
+        ("with space", "x"),
+        ("a:b", "x"),
+        ("connection", "close"),
+        ("keep-alive", "1"),
+        ("proxy-connection", "1"),
+        ("transfer-encoding", "chunked"),
+        ("upgrade", "h2c"),
+        ("te", "gzip"),
+        (":authority", "late"),
+        (":status", "200"),
+        ("content-length", "x"),
+        ("content-length", "-1"),
+        ("content-length", "+1"),
+        ("x", "a\nb"),
+        ("x", "a\0b"),
+    ] {
+        assert_eq!(extra(name, value), Some(BadHead::Malformed), "{name}: {value:?}");
+    }
+    for (name, value) in [("x", ""), ("x", "ü"), ("te", "Trailers"), ("content-length", "5")] {
+        assert_eq!(extra(name, value), None, "{name}: {value:?}");
+    }
+    for (missing, field) in GOOD.into_iter().enumerate().take(3) {
+        let mut fields = GOOD.to_vec();
+        fields.remove(missing);
+        assert_eq!(text(&fields).err(), Some(BadHead::Malformed), "without {}", field.0);
+        let twice: Vec<_> = std::iter::once(field).chain(GOOD).collect();
+        assert_eq!(text(&twice).err(), Some(BadHead::Malformed), "{} twice", field.0);
+    }
+    assert_eq!(text(&[(":unknown", ""), GOOD[0], GOOD[1], GOOD[2]]).err(), Some(BadHead::Malformed));
+    assert_eq!(text(&[GOOD[0], GOOD[1], (":path", "")]).err(), Some(BadHead::Malformed));
+}
+
+#[test]
+fn content_lengths_that_differ_are_malformed() {
+    let lengths = |other| {
+        let mut fields = GOOD.to_vec();
+        fields.extend([("content-length", "5"), ("content-length", other)]);
+        text(&fields).map(|head| head.content_length)
+    };
+    assert_eq!((lengths("5"), lengths("6")), (Ok(Some(5)), Err(BadHead::Malformed)));
+}
+
+#[test]
+fn a_list_at_the_bound_is_accepted_and_one_byte_more_is_not() {
+    let size = |fields: &[(&str, &str)]| -> usize {
+        fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum()
+    };
+    for (more, expected) in [(0, None), (1, Some(BadHead::TooLarge))] {
+        let value = "v".repeat(MAX_LIST - size(&GOOD) - 33 + more);
+        let mut fields = GOOD.to_vec();
+        fields.push(("x", &value));
+        assert_eq!(text(&fields).err(), expected);
+    }
+}
+
+#[test]
+fn timeouts_are_read_as_grpc_writes_them() {
+    for (text, expected) in [
+        ("20m", Some(Duration::from_millis(20))),
+        ("1H", Some(Duration::from_secs(3600))),
+        ("2M", Some(Duration::from_secs(120))),
+        ("99999999n", Some(Duration::from_nanos(99_999_999))),
+        ("0u", Some(Duration::ZERO)),
+        ("", None),
+        ("m", None),
+        ("-1m", None),
+        ("1x", None),
+        ("100000000S", None),
+    ] {
+        assert_eq!(grpc_timeout(text.as_bytes()), expected, "{text}");
+    }
+}
+
+#[test]
+fn fields_are_kept_for_those_who_read_them() {
+    let fields = |path, keep| {
+        let mut reader = Reader::new(UNARY, keep);
+        for (name, value) in
+            [(":method", "POST"), (":scheme", "http"), (":path", path), ("a", "1"), ("a", "2")]
+        {
+            reader.field(name.as_bytes(), value.as_bytes());
+        }
+        reader.finish().unwrap().fields
+    };
+    assert!(fields(UNARY, false).is_none());
+    for (path, keep) in [("/other", false), (UNARY, true)] {
+        let fields = fields(path, keep).unwrap();
+        assert_eq!(fields.path, path.as_bytes());
+        assert_eq!(fields.headers.get_all("a").iter().collect::<Vec<_>>(), ["1", "2"]);
+    }
+}

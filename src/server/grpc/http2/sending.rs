@@ -1,0 +1,277 @@
+//! The side of a connection that answers: heads, data as the peer's windows allow, trailers, resets, and
+//! goodbyes.
+//!
+//! Nearly every answer fits the windows and is written at once. One that does not waits at its stream, charged
+//! to the budget, until the peer opens its window.
+
+use super::{
+    budget::Share,
+    connection::{Connection, FIRST_WINDOW, Goodbye, Phase, Service},
+    frame::{self, Reason, flag, kind},
+    hpack,
+    streams::{End, Outgoing},
+};
+
+/// Sent behind the first GOAWAY: when its answer comes, the peer has read that.
+pub(super) const GOODBYE_PING: &[u8] = b"tollgate";
+
+/// `:status: 200`, `content-type: application/grpc`, the name being the static table's entry 31.
+const HEAD: &[u8] = b"\x88\x0f\x10\x10application/grpc";
+
+/// `grpc-status: 0`.
+const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
+
+/// What an answer takes beside its message.
+const OVERHEAD: usize = 3 * frame::HEAD + HEAD.len() + TRAILERS.len();
+
+impl<C> Connection<C> {
+    /// Answers a call with one message, framed as gRPC does, and the status that all went well.
+    pub(in super::super) fn send_message(&mut self, id: u32, message: &[u8]) {
+        let Some(stream) = self.streams.get(id) else { return };
+        let length = i64::try_from(message.len()).unwrap_or(i64::MAX);
+        let fits = length <= stream.send_window.min(self.send_window) && message.len() <= self.max_frame;
+        if !fits || self.says_table_size {
+            self.send_head(id, HEAD, false);
+            return self.send_data(id, message, End::Trailers(TRAILERS.into()));
+        }
+        self.send_window = self.send_window.saturating_sub(length);
+        let out = &mut self.out;
+        out.reserve(message.len().saturating_add(OVERHEAD));
+        frame::write(out, kind::HEADERS, flag::END_HEADERS, id, HEAD);
+        frame::write(out, kind::DATA, 0, id, message);
+        frame::write(out, kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, id, TRAILERS);
+        self.finish(id);
+    }
+
+    /// Begins an answer. With `end` this is all of it.
+    pub(in super::super) fn send_head(&mut self, id: u32, block: &[u8], end: bool) {
+        if self.streams.get(id).is_some() {
+            self.write_block(id, block, end);
+            if end {
+                self.finish(id);
+            }
+        }
+    }
+
+    /// Goes on with an answer.
+    pub(in super::super) fn send_data(&mut self, id: u32, data: &[u8], end: End) {
+        let Some(stream) = self.streams.get_mut(id) else { return };
+        if let Some(outgoing) = &mut stream.outgoing {
+            outgoing.data.extend_from_slice(data);
+            outgoing.end = end;
+        } else {
+            let share = Share::new(&self.config.budget);
+            self.streams.block(id, Outgoing { data: data.to_vec(), sent: 0, end, share });
+        }
+        self.send_outgoing(id);
+        let Some(outgoing) = self.streams.get_mut(id).and_then(|stream| stream.outgoing.as_mut()) else {
+            return;
+        };
+        // What waits is charged; an answer for which there is no room is not waited for.
+        if !outgoing.share.resize(outgoing.data.capacity()) {
+            self.reset(id, Reason::EnhanceYourCalm);
+        }
+    }
+
+    /// True while data of this stream waits for a window.
+    pub(in super::super) fn is_blocked(&self, id: u32) -> bool {
+        self.streams.get(id).is_some_and(|stream| stream.outgoing.is_some())
+    }
+
+    /// True while data of any stream does.
+    pub(in super::super) fn has_blocked(&self) -> bool {
+        self.streams.has_blocked()
+    }
+
+    /// True if data that waited was sent since this was called last.
+    pub(in super::super) fn take_unblocked(&mut self) -> bool {
+        std::mem::take(&mut self.unblocked)
+    }
+
+    /// Sends what the windows allow of a stream's waiting data.
+    pub(super) fn send_outgoing(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(id) else { return };
+        let Some(outgoing) = &mut stream.outgoing else { return };
+        loop {
+            let rest = outgoing.data.get(outgoing.sent..).unwrap_or_default();
+            let window = usize::try_from(stream.send_window.min(self.send_window)).unwrap_or(0);
+            let length = rest.len().min(window).min(self.max_frame);
+            let last = length == rest.len();
+            if length == 0 && !last {
+                return;
+            }
+            let ends = last && outgoing.end == End::Data;
+            if length > 0 || ends {
+                let flags = if ends { flag::END_STREAM } else { 0 };
+                let data = rest.get(..length).unwrap_or_default();
+                frame::write(&mut self.out, kind::DATA, flags, id, data);
+            }
+            outgoing.sent = outgoing.sent.saturating_add(length);
+            let sent = i64::try_from(length).unwrap_or(i64::MAX);
+            stream.send_window = stream.send_window.saturating_sub(sent);
+            self.send_window = self.send_window.saturating_sub(sent);
+            if last {
+                break;
+            }
+        }
+        let end = self.streams.unblock(id).map_or(End::Open, |outgoing| outgoing.end);
+        self.unblocked = true;
+        match end {
+            End::Open => {}
+            End::Data => self.finish(id),
+            End::Trailers(block) => {
+                self.write_block(id, &block, true);
+                self.finish(id);
+            }
+        }
+    }
+
+    /// Sends what a wider window allows of all streams' waiting data.
+    pub(super) fn send_blocked(&mut self) {
+        for id in self.streams.blocked() {
+            if self.send_window <= 0 {
+                return;
+            }
+            self.send_outgoing(id);
+        }
+    }
+
+    /// Opens the window of a stream for so much more.
+    pub(in super::super) fn open_window(&mut self, id: u32, more: u32) {
+        let Some(stream) = self.streams.get_mut(id) else { return };
+        if more > 0 && stream.receiving {
+            stream.receive_window = stream.receive_window.saturating_add(more.into());
+            frame::write(&mut self.out, kind::WINDOW_UPDATE, 0, id, &more.to_be_bytes());
+        }
+    }
+
+    /// What the peer may still send on a stream.
+    pub(in super::super) fn window(&self, id: u32) -> u32 {
+        let window = self.streams.get(id).map_or(0, |stream| stream.receive_window);
+        u32::try_from(window).unwrap_or(0)
+    }
+
+    /// What the service keeps of a call.
+    pub(in super::super) fn call(&mut self, id: u32) -> Option<&mut C> {
+        self.streams.get_mut(id).map(|stream| &mut stream.call)
+    }
+
+    /// The calls that are open.
+    pub(in super::super) fn calls(&mut self) -> impl Iterator<Item = (u32, &mut C)> {
+        self.streams.iter_mut().map(|(id, stream)| (id, &mut stream.call))
+    }
+
+    /// Ends a stream before its time, and returns what was kept of its call.
+    pub(in super::super) fn reset(&mut self, id: u32, reason: Reason) -> Option<C> {
+        let stream = self.streams.remove(id)?;
+        self.write_reset(id, reason);
+        Some(stream.call)
+    }
+
+    pub(super) fn write_reset(&mut self, id: u32, reason: Reason) {
+        self.remember_reset(id);
+        frame::write(&mut self.out, kind::RST_STREAM, 0, id, &(reason as u32).to_be_bytes());
+    }
+
+    /// Closes a stream whose answer is sent. A request that has not ended is not waited for.
+    fn finish(&mut self, id: u32) {
+        if self.streams.remove(id).is_some_and(|stream| stream.receiving) {
+            self.write_reset(id, Reason::NoError);
+        }
+        self.limits.answered();
+    }
+
+    pub(super) fn answer_431(&mut self, id: u32, ended: bool) {
+        let mut block = Vec::with_capacity(8);
+        hpack::write_status(&mut block, "431");
+        self.write_block(id, &block, true);
+        if !ended {
+            self.write_reset(id, Reason::NoError);
+        }
+    }
+
+    fn write_block(&mut self, id: u32, block: &[u8], end: bool) {
+        let sizes = usize::from(std::mem::take(&mut self.says_table_size));
+        let length = block.len().saturating_add(sizes);
+        let (first, rest) =
+            block.split_at_checked(self.max_frame.saturating_sub(sizes)).unwrap_or((block, &[]));
+        let end_stream = if end { flag::END_STREAM } else { 0 };
+        let end_headers = if rest.is_empty() { flag::END_HEADERS } else { 0 };
+        let length = length.min(self.max_frame);
+        frame::write_head(&mut self.out, length, kind::HEADERS, end_stream | end_headers, id);
+        if sizes > 0 {
+            self.out.push(hpack::TABLE_SIZE_0);
+        }
+        self.out.extend_from_slice(first);
+        let mut pieces = rest.chunks(self.max_frame).peekable();
+        while let Some(piece) = pieces.next() {
+            let flags = if pieces.peek().is_none() { flag::END_HEADERS } else { 0 };
+            frame::write(&mut self.out, kind::CONTINUATION, flags, id, piece);
+        }
+    }
+
+    /// Pings the peer.
+    pub(in super::super) fn send_ping(&mut self) {
+        frame::write(&mut self.out, kind::PING, 0, 0, b"alive???");
+    }
+
+    /// Asks the peer to open no more streams. What it opens before it reads this is still answered: a second
+    /// goodbye follows when it has.
+    pub(in super::super) fn announce_goodbye(&mut self) {
+        if self.goodbye == Goodbye::None {
+            self.goodbye = Goodbye::Announced;
+            self.write_goaway(0x7fff_ffff, Reason::NoError);
+            frame::write(&mut self.out, kind::PING, 0, 0, GOODBYE_PING);
+        }
+    }
+
+    /// Takes no more streams.
+    pub(in super::super) fn say_goodbye(&mut self) {
+        if !matches!(self.goodbye, Goodbye::Said(_)) {
+            self.goodbye = Goodbye::Said(self.last);
+            self.write_goaway(self.last, Reason::NoError);
+        }
+    }
+
+    /// Says why the connection ends.
+    pub(in super::super) fn fail(&mut self, reason: Reason) {
+        self.goodbye = Goodbye::Said(self.last);
+        self.write_goaway(self.last, reason);
+    }
+
+    fn write_goaway(&mut self, last: u32, reason: Reason) {
+        let payload = [last.to_be_bytes(), (reason as u32).to_be_bytes()];
+        frame::write(&mut self.out, kind::GOAWAY, 0, 0, payload.as_flattened());
+    }
+
+    /// True while the peer has not come so far that it can send requests.
+    pub(in super::super) fn is_greeting(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
+    /// True when nothing is open and nothing will be.
+    pub(in super::super) fn is_done(&self) -> bool {
+        self.streams.is_empty() && (self.peer_left || matches!(self.goodbye, Goodbye::Said(_)))
+    }
+
+    /// True when no stream is open.
+    pub(in super::super) fn is_idle(&self) -> bool {
+        self.streams.is_empty()
+    }
+
+    /// True after the first goodbye and before the second.
+    pub(in super::super) fn has_announced(&self) -> bool {
+        self.goodbye == Goodbye::Announced
+    }
+
+    /// Ends all streams without a word, since the connection is over.
+    pub(in super::super) fn abandon<S: Service<Call = C>>(&mut self, service: &mut S) {
+        let calls: Vec<C> = self.streams.drain().map(|stream| stream.call).collect();
+        for call in calls {
+            service.closed(call);
+        }
+    }
+
+    /// The first window of a stream.
+    pub(in super::super) const FIRST_WINDOW: u32 = FIRST_WINDOW;
+}

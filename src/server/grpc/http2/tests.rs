@@ -1,0 +1,6 @@
+//! The state machine without I/O: bytes in, calls and bytes out.
+
+mod attacks;
+mod flow;
+mod peer;
+mod requests;

@@ -1,0 +1,244 @@
+//! Each attack on HTTP/2 that has a CVE number, by its name. The peer is cut off after a bounded number of frames,
+//! and never makes us hold more than the budget.
+
+use super::{
+    super::{
+        frame::{self, Reason, flag, kind},
+        limits::Limits,
+    },
+    peer::{Peer, head, head_with},
+};
+
+/// How many rounds the peer is let, until it is cut off for what it does.
+fn rounds(mut round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) -> u32 {
+    let mut peer = Peer::new();
+    for number in 0..100_000 {
+        if let Err(reason) = round(&mut peer, number) {
+            assert_eq!(reason, Reason::EnhanceYourCalm);
+            return number;
+        }
+        peer.frames();
+    }
+    panic!("it goes on for ever");
+}
+
+/// At most the burst, in as many frames as a round has.
+fn assert_cut_off(rounds: u32) {
+    assert!((100..=Limits::BURST).contains(&rounds), "after {rounds} rounds");
+}
+
+#[test]
+fn data_dribble_cve_2019_9511() {
+    // One byte of a message at a time.
+    assert_cut_off(rounds(|peer, number| {
+        if number == 0 {
+            peer.open(1)?;
+        }
+        peer.data(1, b"x", false)
+    }));
+    // One byte of an answer at a time.
+    assert_cut_off(rounds(|peer, number| {
+        if number == 0 {
+            peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])?;
+            peer.request(1, &[0; 10_000])?;
+        }
+        peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])
+    }));
+}
+
+#[test]
+fn ping_flood_cve_2019_9512() {
+    assert_cut_off(rounds(|peer, _| peer.send(kind::PING, 0, 0, &[0; 8])));
+}
+
+#[test]
+fn resource_loop_of_priorities_cve_2019_9513() {
+    assert_cut_off(rounds(|peer, number| {
+        peer.send(kind::PRIORITY, 0, 2 * (number % 50) + 1, &[0, 0, 0, 101, 9])
+    }));
+}
+
+#[test]
+fn reset_flood_cve_2019_9514() {
+    // Requests that are malformed, each answered with a reset.
+    let bad = head_with(&[("Upper", "x")]);
+    assert_cut_off(rounds(|peer, number| peer.send(kind::HEADERS, flag::END_HEADERS, 2 * number + 1, &bad)));
+    // Data on a stream that is closed.
+    assert_cut_off(rounds(|peer, number| {
+        if number == 0 {
+            peer.request(1, b"x")?;
+        }
+        peer.data(1, &[0; 100], false)
+    }));
+}
+
+#[test]
+fn settings_flood_cve_2019_9515() {
+    assert_cut_off(rounds(|peer, _| peer.send(kind::SETTINGS, 0, 0, &[])));
+    // Many settings in one frame count as many.
+    let many = [0, 3, 0, 0, 0, 1].repeat(100);
+    assert!(rounds(|peer, _| peer.send(kind::SETTINGS, 0, 0, &many)) <= 20);
+}
+
+#[test]
+fn headers_without_names_and_values_cve_2019_9516() {
+    let empty = [&head()[..], &[0, 0, 0].repeat(100)].concat();
+    assert_cut_off(rounds(|peer, number| {
+        peer.send(kind::HEADERS, flag::END_HEADERS, 2 * number + 1, &empty)
+    }));
+    // With names, and indexed: the table stays within its bound, and the request is answered.
+    let mut peer = Peer::new();
+    for number in 0..5000 {
+        let block = [&head()[..], &[0x40, 1, b'a', 0].repeat(100)].concat();
+        peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 2 * number + 1, &block).unwrap();
+        assert_eq!(peer.answers().len(), 1);
+    }
+}
+
+/// The peer opens its windows and does not read: `driver` stops to read from it. Here: what waits is bounded.
+#[test]
+fn internal_data_buffering_cve_2019_9517() {
+    let mut peer = Peer::with(1000, 100_000);
+    peer.greet();
+    peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]).unwrap();
+    peer.frames();
+    let mut refused = 0;
+    for number in 0..500 {
+        if peer.request(2 * number + 1, &[0; 1000]).is_err() {
+            break;
+        }
+        refused += peer.resets().len();
+    }
+    assert!(refused > 300, "{refused}");
+    assert!(peer.http.config.budget.used() <= 100_000);
+}
+
+#[test]
+fn empty_frames_flood_cve_2019_9518() {
+    assert_cut_off(rounds(|peer, number| {
+        if number == 0 {
+            peer.open(1)?;
+        }
+        peer.data(1, b"", false)
+    }));
+    // All of it padding.
+    assert_cut_off(rounds(|peer, number| {
+        if number == 0 {
+            peer.open(1)?;
+        }
+        peer.send(kind::DATA, flag::PADDED, 1, &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    }));
+    let continuations = rounds(|peer, number| {
+        if number == 0 {
+            return peer.send(kind::HEADERS, 0, 1, &[]);
+        }
+        peer.send(kind::CONTINUATION, 0, 1, &[])
+    });
+    assert!(continuations <= 16, "{continuations}");
+}
+
+#[test]
+fn rapid_reset_cve_2023_44487() {
+    assert_cut_off(rounds(|peer, number| {
+        peer.open(2 * number + 1)?;
+        peer.send(kind::RST_STREAM, 0, 2 * number + 1, &[0, 0, 0, 8])
+    }));
+    // With a complete request that waits for its store.
+    assert_cut_off(rounds(|peer, number| {
+        peer.echo.waits = true;
+        peer.request(2 * number + 1, b"x")?;
+        peer.send(kind::RST_STREAM, 0, 2 * number + 1, &[0, 0, 0, 8])
+    }));
+}
+
+/// Envoy resets every request that takes longer than its timeout. When Redis is lost that is all of them.
+#[test]
+fn timeouts_of_callers_are_no_attack() {
+    let mut peer = Peer::new();
+    peer.echo.waits = true;
+    for number in 0..20_000 {
+        peer.request(2 * number + 1, b"x").unwrap();
+        peer.wait(10);
+        peer.send(kind::RST_STREAM, 0, 2 * number + 1, &[0, 0, 0, 8]).unwrap();
+    }
+    assert_eq!(peer.echo.closed, 20_000);
+}
+
+#[test]
+fn continuation_flood_cve_2024_27316() {
+    let mut peer = Peer::new();
+    peer.send(kind::HEADERS, 0, 1, &[0; 16_000]).unwrap();
+    peer.send(kind::CONTINUATION, 0, 1, &[0; 16_000]).unwrap();
+    assert_eq!(peer.send(kind::CONTINUATION, 0, 1, &[0; 16_000]), Err(Reason::EnhanceYourCalm));
+    // Small ones.
+    let mut peer = Peer::new();
+    peer.send(kind::HEADERS, 0, 1, &head()).unwrap();
+    let small =
+        (0..100).take_while(|_| peer.send(kind::CONTINUATION, 0, 1, &[0, 1, b'a', 0]).is_ok()).count();
+    assert!(small <= 16, "{small}");
+    // Many connections together stay within the budget.
+    let mut peer = Peer::with(10, 20_000);
+    peer.greet();
+    peer.send(kind::HEADERS, 0, 1, &[0; 16_000]).unwrap();
+    assert_eq!(peer.send(kind::CONTINUATION, 0, 1, &[0; 16_000]), Err(Reason::EnhanceYourCalm));
+}
+
+/// The peer makes the service reset its streams, so that it does not count them against itself.
+#[test]
+fn made_you_reset_cve_2025_8671() {
+    for (kind, payload) in [
+        (kind::WINDOW_UPDATE, &[0, 0, 0, 0][..]),
+        (kind::WINDOW_UPDATE, &[0x7f, 255, 255, 255]),
+        (kind::PRIORITY, &[0; 4]),
+        (kind::DATA, &[0; 100]),
+        (kind::HEADERS, &[0, 1, b'a', 0]),
+    ] {
+        assert_cut_off(rounds(|peer, number| {
+            peer.echo.waits = true;
+            let stream = 2 * number + 1;
+            peer.request(stream, b"x")?;
+            let flags = if kind == kind::HEADERS { flag::END_HEADERS } else { 0 };
+            peer.send(kind, flags, stream, payload)
+        }));
+    }
+}
+
+#[test]
+fn unknown_frames_acknowledgements_and_goodbyes_are_floods_too() {
+    assert_cut_off(rounds(|peer, _| peer.send(200, 0, 0, b"")));
+    assert_cut_off(rounds(|peer, _| peer.send(kind::SETTINGS, flag::ACK, 0, b"")));
+    assert_cut_off(rounds(|peer, _| peer.send(kind::PING, flag::ACK, 0, &[0; 8])));
+    assert_cut_off(rounds(|peer, _| peer.send(kind::GOAWAY, 0, 0, &[0; 8])));
+    assert_cut_off(rounds(|peer, _| peer.send(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])));
+}
+
+#[test]
+fn streams_that_are_opened_and_left_are_charged() {
+    let mut peer = Peer::with(1024, 100_000);
+    peer.greet();
+    peer.frames();
+    let mut open = 0;
+    for number in 0..1024 {
+        peer.open(2 * number + 1).unwrap();
+        open += usize::from(peer.resets().is_empty());
+    }
+    assert!((200..300).contains(&open), "{open} streams, at 512 bytes beyond the first 64");
+}
+
+/// A client that sends many frames for each of its requests is honest as long as it sends requests.
+#[test]
+fn the_frames_of_an_honest_client_are_no_flood() {
+    let mut peer = Peer::new();
+    for number in 0..20_000 {
+        let stream = 2 * number + 1;
+        peer.request(stream, b"x").unwrap();
+        peer.send(kind::PING, 0, 0, &[0; 8]).unwrap();
+        peer.send(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]).unwrap();
+        peer.send(kind::WINDOW_UPDATE, 0, stream, &[0, 0, 0, 1]).unwrap();
+        peer.send(kind::PRIORITY, 0, stream, &[0; 5]).unwrap();
+        peer.frames();
+    }
+    let mut bytes = Vec::new();
+    frame::write(&mut bytes, kind::PING, 0, 0, &[0; 8]);
+    assert!(peer.bytes(&bytes).is_ok());
+}

@@ -1,0 +1,159 @@
+//! Windows, ours and the peer's.
+
+use super::{
+    super::frame::{Reason, flag, kind},
+    peer::Peer,
+};
+
+/// A peer whose streams begin with this window.
+fn with_window(window: u8) -> Peer {
+    let mut peer = Peer::new();
+    peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, window]).unwrap();
+    peer.frames();
+    peer
+}
+
+fn data_of(peer: &mut Peer) -> Vec<(u32, usize)> {
+    let data = peer.frames().into_iter().filter(|sent| sent.kind == kind::DATA);
+    data.map(|sent| (sent.stream, sent.payload.len())).collect()
+}
+
+#[test]
+fn an_answer_waits_for_the_window_of_its_stream() {
+    let mut peer = with_window(3);
+    peer.request(1, b"abcde").unwrap();
+    peer.request(3, b"abc").unwrap();
+    assert_eq!(data_of(&mut peer), [(1, 3), (3, 3)]);
+    assert!(peer.http.is_blocked(1) && peer.http.has_blocked() && !peer.http.is_blocked(3));
+    peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]).unwrap();
+    assert_eq!(data_of(&mut peer), [(1, 1)]);
+    peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 9]).unwrap();
+    let sent = peer.frames();
+    assert_eq!(
+        (sent[0].payload.as_slice(), sent[1].flags),
+        (&b"e"[..], flag::END_HEADERS | flag::END_STREAM)
+    );
+    assert!(!peer.http.has_blocked());
+}
+
+#[test]
+fn a_window_of_one_is_served_byte_by_byte() {
+    let mut peer = with_window(0);
+    peer.request(1, b"abc").unwrap();
+    assert_eq!(data_of(&mut peer), []);
+    for _ in 0..3 {
+        peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]).unwrap();
+        assert_eq!(data_of(&mut peer), [(1, 1)]);
+    }
+}
+
+#[test]
+fn settings_change_the_windows_of_open_streams() {
+    let mut peer = with_window(3);
+    peer.request(1, b"abcdef").unwrap();
+    assert_eq!(data_of(&mut peer), [(1, 3)]);
+    // Two less: the window is below zero now.
+    peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]).unwrap();
+    peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 2]).unwrap();
+    assert_eq!(data_of(&mut peer), []);
+    peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 2]).unwrap();
+    assert_eq!(data_of(&mut peer), [(1, 1)]);
+    peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 9]).unwrap();
+    assert_eq!(data_of(&mut peer), [(1, 2)]);
+}
+
+#[test]
+fn answers_wait_for_the_window_of_the_connection() {
+    let mut peer = Peer::new();
+    let large = vec![7; 60_000];
+    peer.request(1, &large).unwrap_err();
+    let mut peer = Peer::new();
+    for stream in [1, 3] {
+        peer.open(stream).unwrap();
+        for piece in large.chunks(16_384) {
+            peer.data(stream, piece, false).unwrap();
+        }
+        peer.data(stream, b"", true).unwrap();
+    }
+    let sent: usize = data_of(&mut peer).iter().map(|(_, length)| length).sum();
+    assert_eq!(sent, 65_535);
+    peer.send(kind::WINDOW_UPDATE, 0, 0, &[0, 1, 0, 0]).unwrap();
+    let sent: usize = data_of(&mut peer).iter().map(|(_, length)| length).sum();
+    assert_eq!(sent, 120_000 - 65_535);
+    assert!(!peer.http.has_blocked());
+}
+
+#[test]
+fn large_frames_are_sent_to_those_who_take_them_alone() {
+    let mut peer = Peer::new();
+    peer.echo.waits = true;
+    peer.request(1, b"x").unwrap();
+    peer.http.send_message(1, &vec![0; 40_000]);
+    let lengths: Vec<_> = data_of(&mut peer).iter().map(|(_, length)| *length).collect();
+    assert_eq!(lengths, [16_384, 16_384, 7_232]);
+    peer.send(kind::SETTINGS, 0, 0, &[0, 5, 0, 0, 0x80, 0]).unwrap();
+    peer.frames();
+    peer.request(3, b"x").unwrap();
+    peer.http.send_message(3, &vec![0; 20_000]);
+    assert_eq!(data_of(&mut peer), [(3, 20_000)]);
+}
+
+#[test]
+fn a_stream_whose_window_is_not_kept_to_is_reset() {
+    let mut peer = Peer::new();
+    peer.open(1).unwrap();
+    for _ in 0..3 {
+        peer.data(1, &[0; 16_384], false).unwrap();
+    }
+    peer.data(1, &[0; 16_383], false).unwrap();
+    assert_eq!(peer.resets(), [], "65,535 bytes fit");
+    peer.data(1, &[0; 1], false).unwrap();
+    assert_eq!(peer.resets(), [(1, 3)]);
+    peer.request(3, b"x").unwrap();
+    assert_eq!(peer.answers().len(), 1);
+}
+
+#[test]
+fn the_window_of_the_connection_is_opened_before_it_is_used_up() {
+    let mut peer = Peer::new();
+    let mut updates = 0;
+    for stream in 0..200 {
+        let stream = 2 * stream + 1;
+        peer.open(stream).unwrap();
+        peer.data(stream, &[0; 16_384], true).unwrap();
+        let update = |sent: &super::peer::Sent| sent.kind == kind::WINDOW_UPDATE && sent.stream == 0;
+        updates += peer.frames().iter().filter(|sent| update(sent)).count();
+    }
+    assert_eq!(updates, 6, "3.1 MiB in steps of half a MiB");
+}
+
+#[test]
+fn a_connection_whose_window_is_not_kept_to_ends() {
+    let mut peer = Peer::new();
+    let mut bytes = Vec::new();
+    for stream in 0..17_u32 {
+        let id = 2 * stream + 1;
+        super::super::frame::write(&mut bytes, kind::HEADERS, flag::END_HEADERS, id, &super::peer::head());
+        for _ in 0..4 {
+            super::super::frame::write(&mut bytes, kind::DATA, 0, id, &[0; 16_000]);
+        }
+    }
+    // In one piece: nothing is told the peer in between.
+    assert_eq!(peer.bytes(&bytes), Err(Reason::FlowControlError));
+}
+
+#[test]
+fn an_answer_that_waits_is_charged() {
+    let mut peer = Peer::with(100, 1000);
+    peer.greet();
+    peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]).unwrap();
+    peer.frames();
+    peer.request(1, &[0; 600]).unwrap();
+    assert_eq!(peer.resets(), []);
+    peer.request(3, &[0; 600]).unwrap();
+    assert_eq!(peer.resets(), [(3, 11)], "there is no room for it");
+    peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 9, 0]).unwrap();
+    assert_eq!(peer.answers().len(), 1);
+    peer.request(5, &[0; 600]).unwrap();
+    assert_eq!(peer.resets(), [], "room again");
+}

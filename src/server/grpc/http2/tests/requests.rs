@@ -1,0 +1,397 @@
+//! Requests in all the shapes that clients send them, and frames that break the rules.
+
+use proptest::prelude::*;
+
+use super::{
+    super::frame::{Reason, flag, kind},
+    peer::{Peer, frames, head, head_with},
+};
+
+#[test]
+fn the_greeting_comes_first_and_settings_are_acknowledged() {
+    let mut peer = Peer::with(7, 1000);
+    let greeting = peer.frames();
+    assert_eq!((greeting[0].kind, greeting[1].kind), (kind::SETTINGS, kind::WINDOW_UPDATE));
+    assert_eq!(greeting[0].payload[..6], [0, 3, 0, 0, 0, 7]);
+    assert!(peer.http.is_greeting());
+    peer.greet();
+    assert!(!peer.http.is_greeting());
+    let answer = peer.frames();
+    assert_eq!((answer.len(), answer[0].kind, answer[0].flags), (1, kind::SETTINGS, flag::ACK));
+}
+
+#[test]
+fn a_request_is_answered_with_a_head_data_and_trailers() {
+    let mut peer = Peer::new();
+    peer.request(1, b"abc").unwrap();
+    let sent = peer.frames();
+    let kinds: Vec<_> = sent.iter().map(|sent| (sent.kind, sent.flags, sent.stream)).collect();
+    let end = flag::END_HEADERS | flag::END_STREAM;
+    assert_eq!(kinds, [(1, flag::END_HEADERS, 1), (0, 0, 1), (1, end, 1)]);
+    let mut decoder = fluke_hpack::Decoder::new();
+    let mut fields = |block: &[u8]| {
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let fields = decoder.decode(block).unwrap();
+        fields.into_iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect::<Vec<_>>()
+    };
+    assert_eq!(fields(&sent[0].payload), [":status=200", "content-type=application/grpc"]);
+    assert_eq!(sent[1].payload, b"abc");
+    assert_eq!(fields(&sent[2].payload), ["grpc-status=0"]);
+}
+
+#[test]
+fn requests_come_in_many_shapes() {
+    let mut peer = Peer::new();
+    let block = head();
+    // The end in a frame of its own.
+    peer.open(1).unwrap();
+    peer.data(1, b"ab", false).unwrap();
+    peer.data(1, b"", true).unwrap();
+    // The end in trailers.
+    peer.open(3).unwrap();
+    peer.data(3, b"ab", false).unwrap();
+    peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 3, &[0, 1, b'x', 1, b'y']).unwrap();
+    // Headers in CONTINUATION, some of it empty.
+    peer.send(kind::HEADERS, 0, 5, &block[..3]).unwrap();
+    peer.send(kind::CONTINUATION, 0, 5, &[]).unwrap();
+    peer.send(kind::CONTINUATION, flag::END_HEADERS, 5, &block[3..]).unwrap();
+    peer.data(5, b"ab", true).unwrap();
+    // Padding and a priority.
+    let padded = [&[3, 0, 0, 0, 0, 9], block.as_slice(), &[0; 3]].concat();
+    let flags = flag::END_HEADERS | flag::PADDED | flag::PRIORITY;
+    peer.send(kind::HEADERS, flags, 7, &padded).unwrap();
+    peer.send(kind::DATA, flag::PADDED, 7, &[4, b'a', 0, 0, 0, 0]).unwrap();
+    peer.send(kind::DATA, flag::PADDED | flag::END_STREAM, 7, &[0, b'b']).unwrap();
+    // Streams with others between them.
+    peer.open(9).unwrap();
+    peer.open(15).unwrap();
+    peer.data(15, b"ab", true).unwrap();
+    peer.data(9, b"ab", true).unwrap();
+    // The right length.
+    peer.send(kind::HEADERS, flag::END_HEADERS, 17, &head_with(&[("content-length", "2")])).unwrap();
+    peer.data(17, b"ab", true).unwrap();
+    // Kinds that are not known.
+    peer.send(99, 255, 17, b"whatever").unwrap();
+    let answered = [1, 3, 5, 7, 15, 9, 17].map(|stream| (stream, b"ab".to_vec()));
+    assert_eq!(peer.answers(), answered);
+}
+
+proptest! {
+    #[test]
+    fn it_makes_no_difference_how_bytes_are_cut(cuts in prop::collection::vec(1..40_usize, 0..60)) {
+        let mut bytes = Vec::new();
+        let mut write = |kind, flags, stream, payload: &[u8]| {
+            super::super::frame::write(&mut bytes, kind, flags, stream, payload);
+        };
+        for stream in [1, 3, 5] {
+            write(kind::HEADERS, flag::END_HEADERS, stream, &head());
+            write(kind::DATA, flag::PADDED, stream, &[2, b'a', b'b', 0, 0]);
+            write(kind::PING, 0, 0, &[7; 8]);
+            write(kind::DATA, flag::END_STREAM, stream, &[b'c'; 100]);
+        }
+        let whole = {
+            let mut peer = Peer::new();
+            peer.bytes(&bytes).unwrap();
+            peer.frames()
+        };
+        let mut peer = Peer::new();
+        let mut rest = bytes.as_slice();
+        for cut in cuts {
+            let (now, later) = rest.split_at(cut.min(rest.len()));
+            peer.bytes(now).unwrap();
+            rest = later;
+        }
+        peer.bytes(rest).unwrap();
+        prop_assert_eq!(peer.frames(), whole);
+    }
+}
+
+#[test]
+fn a_repeated_header_block_means_what_it_meant_until_the_table_changes() {
+    let mut peer = Peer::new();
+    // :path is added to the table and then named by its index.
+    let adding = [&[0x83, 0x86, 0x44, 4][..], b"/s/m"].concat();
+    peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &adding).unwrap();
+    for stream in [3, 5, 7] {
+        peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, stream, &[0x83, 0x86, 0xbe]).unwrap();
+    }
+    assert_eq!(peer.answers().len(), 4);
+    // Another field takes the index: the block is malformed now.
+    let adding = [&[0x83, 0x86, 0xbe, 0x40, 1, b'a', 1, b'b'][..]].concat();
+    peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 9, &adding).unwrap();
+    assert_eq!(peer.answers().len(), 1);
+    peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 11, &[0x83, 0x86, 0xbe]).unwrap();
+    assert_eq!(peer.resets(), [(11, 1)]);
+}
+
+/// RFC 9113, frame by frame: what ends the connection, and with which code.
+#[test]
+fn errors_of_the_connection() {
+    let head = head();
+    let block = head.as_slice();
+    let end = flag::END_HEADERS | flag::END_STREAM;
+    let long = vec![0; 16_385];
+    for (frames, reason, why) in [
+        (vec![(kind::DATA, 0, 0, &b"x"[..])], Reason::ProtocolError, "DATA on stream 0"),
+        (vec![(kind::DATA, 0, 1, b"x")], Reason::ProtocolError, "DATA on an idle stream"),
+        (vec![(kind::DATA, 0, 1, &long)], Reason::FrameSizeError, "a frame that is too long"),
+        (vec![(kind::HEADERS, end, 0, block)], Reason::ProtocolError, "HEADERS on stream 0"),
+        (vec![(kind::HEADERS, end, 2, block)], Reason::ProtocolError, "HEADERS on an even stream"),
+        (
+            vec![(kind::HEADERS, end, 5, block), (kind::HEADERS, end, 3, block)],
+            Reason::ProtocolError,
+            "a lower stream",
+        ),
+        (vec![(kind::HEADERS, end, 1, &[0xff, 0xff])], Reason::CompressionError, "a broken block"),
+        (
+            vec![(kind::HEADERS, flag::PADDED | end, 1, &[9, 0])],
+            Reason::ProtocolError,
+            "padding that is too long",
+        ),
+        (vec![(kind::HEADERS, flag::PADDED | end, 1, &[])], Reason::FrameSizeError, "no padding length"),
+        (vec![(kind::HEADERS, flag::PRIORITY | end, 1, &[0; 4])], Reason::FrameSizeError, "half a priority"),
+        (
+            vec![(kind::HEADERS, 0, 1, block), (kind::PING, 0, 0, &[0; 8])],
+            Reason::ProtocolError,
+            "no CONTINUATION",
+        ),
+        (
+            vec![(kind::HEADERS, 0, 1, block), (kind::CONTINUATION, 4, 3, b"")],
+            Reason::ProtocolError,
+            "another's",
+        ),
+        (vec![(kind::CONTINUATION, 4, 1, block)], Reason::ProtocolError, "CONTINUATION of nothing"),
+        (vec![(kind::PRIORITY, 0, 0, &[0; 5])], Reason::ProtocolError, "PRIORITY on stream 0"),
+        (vec![(kind::RST_STREAM, 0, 0, &[0; 4])], Reason::ProtocolError, "RST_STREAM on stream 0"),
+        (vec![(kind::RST_STREAM, 0, 1, &[0; 4])], Reason::ProtocolError, "RST_STREAM on an idle stream"),
+        (
+            vec![(kind::HEADERS, 4, 1, block), (kind::RST_STREAM, 0, 1, &[0; 3])],
+            Reason::FrameSizeError,
+            "3 bytes",
+        ),
+        (vec![(kind::SETTINGS, 0, 1, b"")], Reason::ProtocolError, "SETTINGS on a stream"),
+        (vec![(kind::SETTINGS, 0, 0, &[0; 5])], Reason::FrameSizeError, "half a setting"),
+        (vec![(kind::SETTINGS, flag::ACK, 0, &[0; 6])], Reason::FrameSizeError, "an ACK with content"),
+        (vec![(kind::SETTINGS, 0, 0, &[0, 2, 0, 0, 0, 2])], Reason::ProtocolError, "ENABLE_PUSH of 2"),
+        (vec![(kind::SETTINGS, 0, 0, &[0, 4, 0x80, 0, 0, 0])], Reason::FlowControlError, "a window of 2^31"),
+        (vec![(kind::SETTINGS, 0, 0, &[0, 5, 0, 0, 0x3f, 0xff])], Reason::ProtocolError, "frames of 16,383"),
+        (vec![(kind::SETTINGS, 0, 0, &[0, 5, 1, 0, 0, 0])], Reason::ProtocolError, "frames of 2^24"),
+        (vec![(kind::PUSH_PROMISE, 4, 1, &[0, 0, 0, 2])], Reason::ProtocolError, "PUSH_PROMISE"),
+        (vec![(kind::PING, 0, 1, &[0; 8])], Reason::ProtocolError, "PING on a stream"),
+        (vec![(kind::PING, 0, 0, &[0; 7])], Reason::FrameSizeError, "PING of 7 bytes"),
+        (vec![(kind::GOAWAY, 0, 1, &[0; 8])], Reason::ProtocolError, "GOAWAY on a stream"),
+        (vec![(kind::GOAWAY, 0, 0, &[0; 7])], Reason::FrameSizeError, "GOAWAY of 7 bytes"),
+        (vec![(kind::WINDOW_UPDATE, 0, 0, &[0; 4])], Reason::ProtocolError, "WINDOW_UPDATE of 0"),
+        (vec![(kind::WINDOW_UPDATE, 0, 0, &[0; 3])], Reason::FrameSizeError, "WINDOW_UPDATE of 3 bytes"),
+        (vec![(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])], Reason::ProtocolError, "WINDOW_UPDATE when idle"),
+        (
+            vec![(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255])],
+            Reason::FlowControlError,
+            "a window too wide",
+        ),
+        (
+            vec![(kind::HEADERS, 4, 1, block), (kind::DATA, flag::PADDED, 1, &[2, 0])],
+            Reason::ProtocolError,
+            "padding of DATA that is too long",
+        ),
+    ] {
+        let mut peer = Peer::new();
+        let (last, first) = frames.split_last().unwrap();
+        for (kind, flags, stream, payload) in first {
+            peer.send(*kind, *flags, *stream, payload).unwrap();
+        }
+        let (kind, flags, stream, payload) = *last;
+        assert_eq!(peer.send(kind, flags, stream, payload), Err(reason), "{why}");
+        peer.frames();
+        peer.http.fail(reason);
+        let goodbye = peer.frames();
+        assert_eq!((goodbye[0].kind, goodbye[0].payload[7]), (kind::GOAWAY, reason as u8));
+    }
+}
+
+#[test]
+fn what_comes_before_the_greeting_ends_the_connection() {
+    let mut peer = Peer::with(1, 1000);
+    assert_eq!(peer.bytes(b"GET / HTTP/1.1\r\n"), Err(Reason::ProtocolError));
+    let mut peer = Peer::with(1, 1000);
+    peer.bytes(b"PRI * HTTP/2.0\r\n\r\n").unwrap();
+    assert_eq!(peer.bytes(b"XX"), Err(Reason::ProtocolError));
+    let mut peer = Peer::with(1, 1000);
+    peer.bytes(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    assert_eq!(peer.send(kind::PING, 0, 0, &[0; 8]), Err(Reason::ProtocolError), "SETTINGS are missing");
+}
+
+/// What ends a stream and leaves the others alone.
+#[test]
+fn errors_of_a_stream() {
+    let end = flag::END_HEADERS | flag::END_STREAM;
+    let good = head();
+    for (frames, code, why) in [
+        (vec![(kind::HEADERS, end, head_with(&[("Upper", "x")]))], 1, "upper case"),
+        (
+            vec![(kind::HEADERS, end, head_with(&[("content-length", "1")]))],
+            1,
+            "less than the content-length",
+        ),
+        (vec![(kind::HEADERS, 4, head_with(&[("content-length", "1")])), (0, 1, b"ab".to_vec())], 1, "more"),
+        (vec![(kind::HEADERS, 4, head_with(&[("content-length", "3")])), (0, 1, b"ab".to_vec())], 1, "less"),
+        (
+            vec![(kind::HEADERS, end | flag::PRIORITY, [&[0, 0, 0, 1, 0][..], &good].concat())],
+            1,
+            "depends on itself",
+        ),
+        (
+            vec![(kind::HEADERS, 4, good.clone()), (kind::PRIORITY, 0, vec![0, 0, 0, 1, 0])],
+            1,
+            "depends on itself",
+        ),
+        (vec![(kind::HEADERS, 4, good.clone()), (kind::PRIORITY, 0, vec![0; 4])], 6, "PRIORITY of 4 bytes"),
+        (
+            vec![(kind::HEADERS, 4, good.clone()), (kind::HEADERS, 4, vec![0, 1, b'a', 0])],
+            1,
+            "trailers without an end",
+        ),
+        (
+            vec![(kind::HEADERS, 4, good.clone()), (kind::HEADERS, end, vec![0x83])],
+            1,
+            "pseudo-fields in trailers",
+        ),
+        (
+            vec![(kind::HEADERS, 4, good.clone()), (kind::WINDOW_UPDATE, 0, vec![0; 4])],
+            1,
+            "WINDOW_UPDATE of 0",
+        ),
+        (
+            vec![(kind::HEADERS, 4, good.clone()), (kind::WINDOW_UPDATE, 0, vec![0x7f, 255, 255, 255])],
+            3,
+            "a window too wide",
+        ),
+    ] {
+        let mut peer = Peer::new();
+        for (kind, flags, payload) in frames {
+            peer.send(kind, flags, 1, &payload).unwrap();
+        }
+        assert_eq!(peer.resets(), [(1, code)], "{why}");
+        assert_eq!(peer.echo.closed, usize::from(peer.echo.opened.len() == 1), "{why}");
+        peer.request(3, b"x").unwrap();
+        assert_eq!(peer.answers().len(), 1, "others are answered: {why}");
+    }
+}
+
+#[test]
+fn frames_on_a_closed_stream_are_refused_or_ignored() {
+    let mut peer = Peer::new();
+    peer.request(1, b"x").unwrap();
+    assert_eq!(peer.answers().len(), 1);
+    peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]).unwrap();
+    peer.send(kind::RST_STREAM, 0, 1, &[0; 4]).unwrap();
+    peer.send(kind::PRIORITY, 0, 1, &[0; 5]).unwrap();
+    assert_eq!(peer.frames(), []);
+    peer.data(1, b"x", true).unwrap();
+    assert_eq!(peer.resets(), [(1, 5)]);
+    peer.data(1, b"x", true).unwrap();
+    assert_eq!(peer.resets(), [], "once is enough");
+    // The end was sent, the answer was not.
+    peer.echo.waits = true;
+    peer.request(3, b"x").unwrap();
+    peer.data(3, b"x", false).unwrap();
+    assert_eq!(peer.resets(), [(3, 5)]);
+}
+
+#[test]
+fn a_list_that_is_too_large_is_answered_with_431() {
+    let mut peer = Peer::new();
+    let value = "v".repeat(9000);
+    let block = head_with(&[("a", &value), ("b", &value)]);
+    let (first, second) = block.split_at(16_000);
+    peer.send(kind::HEADERS, 0, 1, first).unwrap();
+    peer.send(kind::CONTINUATION, flag::END_HEADERS, 1, second).unwrap();
+    let sent = peer.frames();
+    assert_eq!((sent[0].kind, sent[0].payload.as_slice()), (kind::HEADERS, &b"\x08\x03431"[..]));
+    assert_eq!((sent[1].kind, sent[1].payload[3]), (kind::RST_STREAM, 0));
+    peer.request(3, b"x").unwrap();
+    assert_eq!(peer.answers().len(), 1);
+}
+
+#[test]
+fn streams_beyond_the_most_are_refused_and_may_be_sent_again() {
+    let mut peer = Peer::with(2, 1 << 20);
+    peer.greet();
+    for stream in [1, 3, 5] {
+        peer.open(stream).unwrap();
+    }
+    assert_eq!(peer.resets(), [(5, 7)]);
+    peer.data(1, b"x", true).unwrap();
+    peer.request(7, b"x").unwrap();
+    assert_eq!(peer.answers().len(), 2);
+}
+
+#[test]
+fn a_peer_with_a_smaller_table_is_told_that_none_is_used() {
+    let mut peer = Peer::new();
+    peer.send(kind::SETTINGS, 0, 0, &[0, 1, 0, 0, 0, 100]).unwrap();
+    peer.frames();
+    peer.request(1, b"x").unwrap();
+    peer.request(3, b"x").unwrap();
+    let sent = peer.frames();
+    let blocks: Vec<_> =
+        sent.iter().filter(|sent| sent.kind == kind::HEADERS).map(|sent| sent.payload[0]).collect();
+    assert_eq!(blocks, [0x20, 0, 0x88, 0]);
+}
+
+#[test]
+fn nothing_is_lost_when_we_leave() {
+    let mut peer = Peer::new();
+    peer.open(1).unwrap();
+    peer.http.announce_goodbye();
+    let sent = peer.frames();
+    assert_eq!((sent[0].kind, &sent[0].payload[..4]), (kind::GOAWAY, &[0x7f, 255, 255, 255][..]));
+    let ping = sent[1].payload.clone();
+    // A request that crosses the first goodbye is answered.
+    peer.request(3, b"x").unwrap();
+    assert_eq!(peer.answers().len(), 1);
+    peer.send(kind::PING, flag::ACK, 0, &ping).unwrap();
+    let sent = peer.frames();
+    assert_eq!((sent[0].kind, &sent[0].payload[..]), (kind::GOAWAY, &[0, 0, 0, 3, 0, 0, 0, 0][..]));
+    // One that comes later is not taken, and was promised not to be.
+    peer.request(5, b"x").unwrap();
+    assert_eq!(peer.answers(), []);
+    assert!(!peer.http.is_done());
+    peer.data(1, b"x", true).unwrap();
+    assert_eq!(peer.answers().len(), 1);
+    assert!(peer.http.is_done());
+}
+
+#[test]
+fn a_peer_that_leaves_is_answered_first() {
+    let mut peer = Peer::new();
+    peer.open(1).unwrap();
+    peer.send(kind::GOAWAY, 0, 0, &[0; 8]).unwrap();
+    assert!(!peer.http.is_done());
+    peer.data(1, b"x", true).unwrap();
+    assert!(peer.http.is_done());
+}
+
+#[test]
+fn pings_are_answered() {
+    let mut peer = Peer::new();
+    peer.send(kind::PING, 0, 0, b"12345678").unwrap();
+    peer.send(kind::PING, flag::ACK, 0, b"12345678").unwrap();
+    let sent = peer.frames();
+    assert_eq!((sent.len(), sent[0].flags, sent[0].payload.as_slice()), (1, flag::ACK, &b"12345678"[..]));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic(frames_in in prop::collection::vec(
+        (0..12_u8, any::<u8>(), 0..8_u32, prop::collection::vec(any::<u8>(), 0..40)), 0..40,
+    )) {
+        let mut peer = Peer::new();
+        for (kind, flags, stream, payload) in frames_in {
+            if peer.send(kind, flags, stream, &payload).is_err() {
+                break;
+            }
+        }
+        frames(&peer.http.out);
+    }
+}

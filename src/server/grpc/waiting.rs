@@ -1,0 +1,136 @@
+//! Calls that wait for their store.
+//!
+//! They are futures of one connection, polled by its task when any of them was woken: answers that come
+//! together are written together.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Instant,
+};
+
+use super::framing::Fault;
+use crate::limiter::Answer;
+
+/// The calls of a connection that wait.
+#[derive(Default)]
+pub(super) struct Waiting {
+    calls: Vec<Option<One>>,
+    free: Vec<usize>,
+    /// Those that were never polled.
+    fresh: Vec<usize>,
+}
+
+struct One {
+    id: u32,
+    begun: Instant,
+    decision: Pin<Box<dyn Future<Output = Result<Answer, Fault>>>>,
+}
+
+impl Waiting {
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.len() == self.free.len()
+    }
+
+    pub(super) fn has_fresh(&self) -> bool {
+        !self.fresh.is_empty()
+    }
+
+    /// Adds the call of a stream and returns its place.
+    pub(super) fn add(
+        &mut self,
+        id: u32,
+        begun: Instant,
+        decision: impl Future<Output = Result<Answer, Fault>> + 'static,
+    ) -> usize {
+        let call = Some(One { id, begun, decision: Box::pin(decision) });
+        let place = self.free.pop().unwrap_or(self.calls.len());
+        match self.calls.get_mut(place) {
+            Some(free) => *free = call,
+            None => self.calls.push(call),
+        }
+        self.fresh.push(place);
+        place
+    }
+
+    /// Gives a call up.
+    pub(super) fn remove(&mut self, place: usize) {
+        if self.calls.get_mut(place).is_some_and(|call| call.take().is_some()) {
+            self.free.push(place);
+            self.fresh.retain(|fresh| *fresh != place);
+        }
+    }
+
+    /// Polls those that are new, and with `all` the others as well; `answer` is called for each that is decided.
+    pub(super) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        all: bool,
+        mut answer: impl FnMut(u32, Instant, Result<Answer, Fault>),
+    ) {
+        let mut poll = |place: usize, calls: &mut Vec<Option<One>>, free: &mut Vec<usize>| {
+            let Some(slot) = calls.get_mut(place) else { return };
+            let Some(one) = slot else { return };
+            if let Poll::Ready(decided) = one.decision.as_mut().poll(context) {
+                let (id, begun) = (one.id, one.begun);
+                *slot = None;
+                free.push(place);
+                answer(id, begun, decided);
+            }
+        };
+        if all {
+            self.fresh.clear();
+            for place in 0..self.calls.len() {
+                poll(place, &mut self.calls, &mut self.free);
+            }
+        } else {
+            for place in self.fresh.drain(..) {
+                poll(place, &mut self.calls, &mut self.free);
+            }
+        }
+        if self.is_empty() && self.calls.capacity() > 64 {
+            *self = Self::default();
+        }
+    }
+}
+
+/// Wakes the task of a connection, and remembers that calls are why.
+#[derive(Default)]
+pub(super) struct Signal {
+    woken: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Signal {
+    /// From now on this task is woken.
+    pub(super) fn register(&self, waker: &Waker) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if !task.as_ref().is_some_and(|task| task.will_wake(waker)) {
+            *task = Some(waker.clone());
+        }
+    }
+
+    /// True if it was woken since this was called last.
+    pub(super) fn take(&self) -> bool {
+        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Wake for Signal {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &std::sync::Arc<Self>) {
+        if !self.woken.swap(true, Ordering::AcqRel)
+            && let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            task.wake_by_ref();
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The measured bound against servers whose pace is known.
+
+#![expect(clippy::cast_precision_loss, reason = "a test's numbers are small")]
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_millis(10);
+
+/// A server that takes so long for a check and pauses for `pause` of every `every`.
+struct Server {
+    each: Duration,
+    pause: Duration,
+    every: Duration,
+    start: Instant,
+    /// When it has done all it was sent.
+    free: Instant,
+}
+
+impl Server {
+    fn new(each: Duration, pause: Duration, every: Duration) -> Self {
+        let start = Instant::now();
+        Self { each, pause, every, start, free: start }
+    }
+
+    /// When it answers a pipeline that is sent at this moment.
+    fn answers(&mut self, checks: usize, sent: Instant) -> Instant {
+        let mut now = self.free.max(sent);
+        for _ in 0..checks {
+            let within = (now - self.start).as_nanos() % self.every.as_nanos().max(1);
+            let pause = self.pause.as_nanos();
+            if within < pause {
+                now += Duration::from_nanos(u64::try_from(pause - within).unwrap());
+            }
+            now += self.each;
+        }
+        self.free = now;
+        now
+    }
+
+    /// What it does in a second.
+    fn pace(&self) -> f64 {
+        let share = 1.0 - self.pause.as_secs_f64() / self.every.as_secs_f64();
+        share / self.each.as_secs_f64()
+    }
+}
+
+/// Keeps a server busy as a lane does, for so long; the bounds that were seen.
+fn busy(server: &mut Server, capacity: &mut Capacity, time: Duration) -> Vec<Bound> {
+    let mut flight = std::collections::VecDeque::<(usize, Instant, Instant)>::new();
+    let (mut now, mut seen) = (server.free, Vec::new());
+    let end = now + time;
+    while now < end {
+        let bound = capacity.bound();
+        while flight.is_empty() || flight.iter().map(|one| one.0).sum::<usize>() < bound.window {
+            flight.push_back((bound.pipeline, now, server.answers(bound.pipeline, now)));
+        }
+        let (checks, sent, answered) = flight.pop_front().unwrap();
+        now = answered;
+        capacity.answered(checks, sent, answered, true);
+        seen.push(capacity.bound());
+    }
+    seen
+}
+
+proptest! {
+    /// Whatever a server's pace, with or without pauses, what may wait is answered in time, and is enough to
+    /// keep it busy.
+    #[test]
+    fn what_may_wait_is_what_the_server_answers_in_time(
+        nanos in 500_u64..2_000_000,
+        pause in 0_u64..3,
+    ) {
+        let (pause, every) = (Duration::from_millis(pause), Duration::from_millis(4));
+        let mut server = Server::new(Duration::from_nanos(nanos), pause, every);
+        let mut capacity = Capacity::new(TIMEOUT);
+        let seen = busy(&mut server, &mut capacity, Duration::from_millis(600));
+        let pace = server.pace();
+        let in_time = TIMEOUT.as_secs_f64() * pace;
+        for bound in &seen[seen.len() / 2..] {
+            let (most, window) = (bound.outstanding as f64, bound.window as f64);
+            prop_assert!(most <= in_time + 1.0, "{bound:?}, {pace} a second");
+            prop_assert!(most >= in_time * 0.4 - 1.0, "{bound:?}, {pace} a second");
+            prop_assert!(window <= in_time * 0.6 + 1.0, "{bound:?}, {pace} a second");
+            prop_assert!(bound.pipeline >= 1 && bound.pipeline <= LONGEST);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_never_busy_has_no_bound_but_that_of_the_queue() {
+    let mut capacity = Capacity::new(TIMEOUT);
+    let mut now = Instant::now();
+    for _ in 0..1000 {
+        let sent = now;
+        now += Duration::from_micros(900);
+        capacity.answered(1, sent, now, false);
+    }
+    assert_eq!(capacity.bound(), Bound::UNKNOWN);
+}
+
+#[test]
+fn a_stall_hardly_changes_the_bound() {
+    let mut server = Server::new(Duration::from_micros(10), Duration::ZERO, TIMEOUT);
+    let mut capacity = Capacity::new(TIMEOUT);
+    let before = busy(&mut server, &mut capacity, Duration::from_millis(500)).pop().unwrap().outstanding;
+    for millis in [3, 15, 150, 1500] {
+        server.free += Duration::from_millis(millis);
+        let seen = busy(&mut server, &mut capacity, Duration::from_millis(500));
+        let least = seen.iter().map(|bound| bound.outstanding).min().unwrap();
+        assert!(least * 10 >= before * 8, "{before} before a stall of {millis} ms, {least} after it");
+    }
+}
+
+#[test]
+fn a_long_way_does_not_shrink_the_window() {
+    let mut server = Server::new(Duration::from_micros(10), Duration::ZERO, TIMEOUT);
+    let way = Duration::from_millis(3);
+    let mut capacity = Capacity::new(TIMEOUT);
+    let mut flight = std::collections::VecDeque::<(usize, Instant, Instant)>::new();
+    let (mut now, mut done) = (server.free, 0);
+    let end = now + Duration::from_secs(1);
+    while now < end {
+        let bound = capacity.bound();
+        while flight.is_empty() || flight.iter().map(|one| one.0).sum::<usize>() < bound.window {
+            flight.push_back((bound.pipeline, now, server.answers(bound.pipeline, now + way / 2) + way / 2));
+        }
+        let (checks, sent, answered) = flight.pop_front().unwrap();
+        (now, done) = (answered, done + checks);
+        capacity.answered(checks, sent, answered, true);
+    }
+    assert!(done > 85_000, "{done} of 100000 a second");
+}
+
+#[test]
+fn a_server_that_becomes_faster_or_slower_is_found_so() {
+    let mut server = Server::new(Duration::from_millis(1), Duration::ZERO, TIMEOUT);
+    let mut capacity = Capacity::new(TIMEOUT);
+    for (micros, most) in [(1000, 6), (10, 600), (100, 60), (1000, 6)] {
+        server.each = Duration::from_micros(micros);
+        let bound = busy(&mut server, &mut capacity, Duration::from_millis(500)).pop().unwrap();
+        assert!(bound.outstanding.abs_diff(most) <= most / 4 + 1, "{micros}: {bound:?}");
+    }
+    // A bound that sheds nobody is given up after a while.
+    let sent = server.free + 2 * FORGET;
+    capacity.answered(1, sent, sent + Duration::from_micros(200), false);
+    assert_eq!(capacity.bound(), Bound::UNKNOWN);
+}

@@ -1,0 +1,178 @@
+//! What waits for one connection, and whether one more caller may.
+//!
+//! Checks are gathered into pipelines in the order of their callers. While a connection keeps up there is one
+//! pipeline in the making; behind a slow server a new one begins every millisecond, so that those whose time
+//! is over are dropped unsent and the others are answered one pipeline after another.
+
+use std::{collections::VecDeque, time::Duration};
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    backend::{Answered, Pipeline},
+    limit::Bound,
+};
+
+/// Empty pipelines that are kept for their memory.
+const SPARE: usize = 4;
+
+/// A pipeline in the making.
+pub(super) struct Queued<P> {
+    pub(super) pipeline: P,
+    /// When the first of its callers came.
+    pub(super) since: Instant,
+}
+
+/// Why a caller is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Full {
+    /// The bound of the settings.
+    Queue,
+    /// More waits than the server answers in time.
+    Overloaded,
+}
+
+pub(super) struct Queue<P> {
+    /// The oldest first. Callers join the last one.
+    pipelines: VecDeque<Queued<P>>,
+    /// The last one takes no more callers.
+    sealed: bool,
+    /// Checks in all of them.
+    checks: usize,
+    /// Checks that were sent and are not answered.
+    pub(super) in_flight: usize,
+    pub(super) bound: Bound,
+    /// Checks of callers that were refused since this was last read.
+    pub(super) shed: usize,
+    spare: Vec<P>,
+}
+
+impl<P: Pipeline> Default for Queue<P> {
+    fn default() -> Self {
+        Self {
+            pipelines: VecDeque::new(),
+            sealed: false,
+            checks: 0,
+            in_flight: 0,
+            bound: Bound::UNKNOWN,
+            shed: 0,
+            spare: Vec::new(),
+        }
+    }
+}
+
+impl<P: Pipeline> Queue<P> {
+    /// Checks that wait to be sent.
+    pub(super) fn checks(&self) -> usize {
+        self.checks
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pipelines.is_empty()
+    }
+
+    /// When the oldest that waits was asked.
+    pub(super) fn since(&self) -> Option<Instant> {
+        self.pipelines.front().map(|queued| queued.since)
+    }
+
+    /// Whether so many checks may join, of a caller that waits until then. At most `most` may be queued. One
+    /// caller may always wait, however many checks it has.
+    pub(super) fn admit(&mut self, checks: usize, until: Option<Instant>, most: usize) -> Result<(), Full> {
+        let outstanding = self.checks + self.in_flight;
+        let full = if outstanding == 0 {
+            return Ok(());
+        } else if self.checks > 0 && self.checks + checks > most {
+            Full::Queue
+        } else if outstanding + checks > self.bound.outstanding || self.is_late(outstanding + checks, until) {
+            Full::Overloaded
+        } else {
+            return Ok(());
+        };
+        self.shed += checks;
+        Err(full)
+    }
+
+    /// True when so many checks are not answered before `until`, as far as is known.
+    fn is_late(&self, checks: usize, until: Option<Instant>) -> bool {
+        let takes = self.bound.time(checks);
+        // The clock is read only when there is a backlog.
+        takes > MILLISECOND && until.is_some_and(|until| Instant::now() + takes > until)
+    }
+
+    /// Adds a caller. Returns its answer to come, and when the first caller of its pipeline came.
+    pub(super) fn ask(
+        &mut self,
+        fill: impl FnOnce(&mut P),
+    ) -> (oneshot::Receiver<Answered<P::Outcome>>, Instant) {
+        let queued = self.last();
+        let before = queued.pipeline.checks();
+        let answered = queued.pipeline.ask(fill);
+        let (since, after) = (queued.since, queued.pipeline.checks());
+        self.checks += after - before;
+        self.sealed = after >= self.bound.pipeline;
+        (answered, since)
+    }
+
+    /// The pipeline in the making.
+    pub(super) fn last(&mut self) -> &mut Queued<P> {
+        if self.sealed || self.pipelines.is_empty() {
+            self.sealed = false;
+            let pipeline = self.spare.pop().unwrap_or_default();
+            self.pipelines.push_back(Queued { pipeline, since: Instant::now() });
+        }
+        let last = self.pipelines.len() - 1;
+        &mut self.pipelines[last]
+    }
+
+    /// Takes the oldest pipeline if it may be sent: at once while nothing is on its way, else when it takes no
+    /// more callers and there is room in the window.
+    pub(super) fn take(&mut self, now: Instant) -> Option<Queued<P>> {
+        let front = self.pipelines.front()?;
+        let checks = front.pipeline.checks();
+        if self.in_flight > 0 {
+            self.sealed |= self.pipelines.len() == 1 && now >= front.since + MILLISECOND;
+            let is_sealed = self.sealed || self.pipelines.len() > 1;
+            if !is_sealed || self.in_flight >= self.bound.window {
+                return None;
+            }
+        }
+        self.in_flight += checks;
+        self.pop()
+    }
+
+    /// Takes the oldest pipeline if it is not answered in time any more: within so long after its first caller
+    /// came.
+    pub(super) fn take_late(&mut self, now: Instant, timeout: Duration) -> Option<Queued<P>> {
+        let front = self.pipelines.front()?;
+        let takes = self.bound.time(self.in_flight + front.pipeline.checks());
+        if now + takes.min(timeout / 2) < front.since + timeout {
+            return None;
+        }
+        self.pop()
+    }
+
+    fn pop(&mut self) -> Option<Queued<P>> {
+        let queued = self.pipelines.pop_front()?;
+        self.checks -= queued.pipeline.checks();
+        self.sealed &= !self.pipelines.is_empty();
+        Some(queued)
+    }
+
+    /// Takes all that is queued, of a connection on which nothing is on its way any more.
+    pub(super) fn drain(&mut self) -> VecDeque<Queued<P>> {
+        (self.checks, self.sealed) = (0, false);
+        (self.in_flight, self.bound) = (0, Bound::UNKNOWN);
+        std::mem::take(&mut self.pipelines)
+    }
+
+    /// Takes back a pipeline that was answered.
+    pub(super) fn recycle(&mut self, mut pipeline: P) {
+        if self.spare.len() < SPARE {
+            pipeline.clear();
+            self.spare.push(pipeline);
+        }
+    }
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);

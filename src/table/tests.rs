@@ -1,0 +1,226 @@
+//! The table against a map that nothing leaves before its end, at every capacity.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn at(second: u64) -> Time {
+    Time::from_seconds(second)
+}
+
+/// Counts a hit of a key whose state then ends at this second.
+fn count(table: &Table<u64>, key: &str, now: u64, end: u64) -> u64 {
+    table.update(table.key(key), at(now), at(end), |n| {
+        *n += 1;
+        *n
+    })
+}
+
+/// Counts a hit of each of these keys.
+fn fill(table: &Table<u64>, keys: std::ops::Range<u64>, now: u64, end: u64) {
+    for n in keys {
+        count(table, &n.to_string(), now, end);
+    }
+}
+
+#[test]
+fn a_state_ends_and_begins_anew() {
+    let table = Table::new(1000);
+    assert_eq!((count(&table, "a", 10, 20), count(&table, "a", 19, 20)), (1, 2));
+    assert_eq!(table.get(table.key("a"), at(20)), None);
+    assert_eq!(count(&table, "a", 20, 30), 1);
+    assert_eq!(table.usage().entries, 1, "it has taken its own place");
+}
+
+#[test]
+fn sweeping_gives_memory_back() {
+    let table = Table::new(1_000_000);
+    fill(&table, 0..50_000, 10, 20);
+    assert_eq!(table.usage().entries, 50_000);
+    table.sweep(0, 1, at(20));
+    assert_eq!(table.usage(), Usage { entries: 0, bytes: 0, expired: 50_000, evicted: 0 });
+}
+
+#[test]
+fn every_capacity_is_filled_and_expires_and_is_filled_again() {
+    for capacity in (1..150).chain([170, 171, 340, 341, 513, 4096, 20_000]) {
+        let table: Table<u64> = Table::new(capacity);
+        let keys = 3 * capacity as u64 + 1;
+        for round in 0..3 {
+            let now = 10 + round * 10;
+            fill(&table, 0..keys, now, now + 10);
+            let usage = table.usage();
+            assert!(usage.entries <= capacity, "{capacity}: {usage:?}");
+            assert!(usage.bytes <= capacity * Table::<u64>::BYTES_PER_ENTRY, "{capacity}: {usage:?}");
+            assert!(usage.entries * 5 >= capacity * 4, "{capacity}: {usage:?}");
+            assert_eq!(
+                usage.entries as u64 + usage.expired + usage.evicted,
+                keys * (round + 1),
+                "{capacity}"
+            );
+            // Every other round the states are swept before others take their places.
+            if round == 1 {
+                table.sweep(0, 1, at(now + 10));
+                assert_eq!((table.usage().entries, table.usage().bytes), (0, 0), "{capacity}");
+            }
+        }
+    }
+}
+
+#[test]
+fn hardly_anything_is_evicted_before_four_fifths_are_taken() {
+    for capacity in [1, 10, 100, 1000, 20_000, 65_536] {
+        let table: Table<u64> = Table::new(capacity);
+        let keys = capacity as u64 * 4 / 5;
+        fill(&table, 0..keys, 10, 20);
+        let evicted = table.usage().evicted;
+        // A shard of a small table may have drawn more than its part of the keys.
+        assert!(evicted * 100 <= keys, "{capacity}: {evicted}");
+    }
+}
+
+#[test]
+fn a_full_table_drops_what_ends_soonest() {
+    let table = Table::new(8192);
+    let lasting: Vec<String> = (0..500).map(|n| format!("lasting {n}")).collect();
+    for key in &lasting {
+        table.update(table.key(key), at(1), at(1000), |n| *n = 7);
+    }
+    fill(&table, 0..50_000, 10, 20);
+    let usage = table.usage();
+    assert!(usage.entries <= 8192, "{usage:?}");
+    assert_eq!(usage.entries as u64 + usage.evicted, 50_500);
+    assert!(lasting.iter().all(|key| table.get(table.key(key), at(10)) == Some(7)));
+}
+
+#[test]
+fn a_table_of_any_size_has_no_more_than_it_may_and_shards_of_a_bounded_size() {
+    for max in (0..200_000).step_by(37).chain([10_000_000, 100_000_000, usize::MAX]) {
+        let shards = shards_for(max.max(1));
+        assert!(shards.is_power_of_two() && shards <= MOST_SHARDS, "{max}: {shards}");
+        let each = max / shards;
+        assert!(each <= MOST_IN_A_SHARD || shards == MOST_SHARDS, "{max}: {shards}");
+        assert!(shards == 1 || each >= LEAST_IN_A_SHARD, "{max}: {shards}");
+    }
+    assert_eq!([20_000, 1_000_000, 10_000_000].map(shards_for), [32, 1024, 1024]);
+}
+
+#[test]
+fn a_lock_on_several_keys_holds_each_and_no_other() {
+    let table: Table<u64> = Table::new(100_000);
+    let keys = ["a", "b", "c"].map(|key| table.key(key));
+    let mut locked = table.lock(keys);
+    for key in keys {
+        let after = locked.change(key, at(1), |n, _| (Some((n + 5, at(9))), n + 5));
+        assert_eq!(after, 5);
+    }
+    drop(locked);
+    assert!(keys.iter().all(|key| table.get(*key, at(1)) == Some(5)));
+}
+
+#[test]
+fn every_hit_of_many_threads_is_counted_once() {
+    for capacity in [1000, 2] {
+        let table: Table<u64> = Table::new(capacity);
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    for n in 0..20_000 {
+                        count(&table, if n % 2 == 0 { "even" } else { "odd" }, 1, 9);
+                    }
+                });
+            }
+        });
+        for key in ["even", "odd"] {
+            assert_eq!(table.get(table.key(key), at(1)), Some(40_000));
+        }
+    }
+}
+
+/// What is done to a table in one step.
+#[derive(Clone, Debug)]
+enum Step {
+    Count { key: u16, life: u64 },
+    Look { key: u16 },
+    Remove { key: u16 },
+    Wait { seconds: u64 },
+    Sweep { part: usize },
+}
+
+fn steps(keys: u16) -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        12 => (0..keys, prop_oneof![1..4_u64, 1..200_u64]).prop_map(|(key, life)| Step::Count { key, life }),
+        2 => (0..keys).prop_map(|key| Step::Look { key }),
+        1 => (0..keys).prop_map(|key| Step::Remove { key }),
+        2 => (0..5_u64).prop_map(|seconds| Step::Wait { seconds }),
+        1 => (0..3_usize).prop_map(|part| Step::Sweep { part }),
+    ];
+    prop::collection::vec(step, 1..600)
+}
+
+/// Keys with what was counted and the end, of which nothing leaves before that.
+#[derive(Default)]
+struct Model {
+    states: HashMap<u16, (u64, u64)>,
+    begun: u64,
+    removed: u64,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn behaves_as_a_map_that_may_forget_only_where_it_is_full(
+        capacity in prop_oneof![1..40_usize, 1..700_usize],
+        steps in (1..900_u16).prop_flat_map(steps),
+    ) {
+        let table: Table<u64> = Table::new(capacity);
+        let mut model = Model::default();
+        let mut now = 1;
+        for step in steps {
+            let usage = table.usage();
+            match step {
+                Step::Count { key, life } => {
+                    let end = now + life;
+                    let n = count(&table, &key.to_string(), now, end);
+                    let live = model.states.get(&key).filter(|(_, end)| *end > now).map(|(n, _)| *n);
+                    model.begun += u64::from(n == 1);
+                    let known = live.unwrap_or(0);
+                    prop_assert!(n == known + 1 || (n == 1 && usage.evicted > 0), "{n} after {known}");
+                    prop_assert_eq!(table.get(table.key(&key.to_string()), at(now)), Some(n));
+                    model.states.insert(key, (n, end));
+                    let evicted = table.usage().evicted - usage.evicted;
+                    // It needs two full buckets, and the first shard that grows is one bucket.
+                    prop_assert!(evicted <= u64::from(usage.entries + 1 >= capacity.min(2)), "{evicted}");
+                }
+                Step::Look { key } => {
+                    let live = model.states.get(&key).filter(|(_, end)| *end > now).map(|(n, _)| *n);
+                    let seen = table.get(table.key(&key.to_string()), at(now));
+                    prop_assert!(seen == live || (seen.is_none() && usage.evicted > 0), "{seen:?} for {live:?}");
+                }
+                Step::Remove { key } => {
+                    table.remove(table.key(&key.to_string()), at(now));
+                    prop_assert_eq!(table.get(table.key(&key.to_string()), at(now)), None);
+                    model.states.remove(&key);
+                    let after = table.usage();
+                    model.removed +=
+                        (usage.entries - after.entries) as u64 - (after.expired - usage.expired);
+                }
+                Step::Wait { seconds } => now += seconds,
+                Step::Sweep { part } => table.sweep(part, 3, at(now)),
+            }
+            let usage = table.usage();
+            prop_assert!(usage.entries <= capacity, "{usage:?}");
+            prop_assert_eq!(usage.entries as u64 + usage.expired + usage.evicted + model.removed, model.begun);
+        }
+        table.sweep(0, 1, at(now));
+        let live = model.states.values().filter(|(_, end)| *end > now).count();
+        let usage = table.usage();
+        prop_assert!(usage.entries <= live);
+        prop_assert!(usage.entries == live || usage.evicted > 0, "{live} live, {usage:?}");
+        table.sweep(0, 1, at(now + 1000));
+        prop_assert_eq!((table.usage().entries, table.usage().bytes), (0, 0));
+    }
+}

@@ -1,0 +1,364 @@
+//! No small input takes much memory: the peak of the running service, for every kind of input that a peer or a
+//! user controls. What is refused stays below twice its size and 8 MB.
+
+use std::{
+    convert::Infallible,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    thread,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::{Body, Frame};
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::{Message, encoding::encode_varint};
+use prost_types::Any;
+use tokio::{runtime::Builder, sync::watch};
+use tollgate::proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse, Resource};
+
+use crate::support::{
+    client::request,
+    eventually, holds, http as http1,
+    process::Process,
+    raw::{Exchange, GrpcStatus, RawClient, frame},
+    redis::tcp,
+    server::{Server, Setup},
+};
+
+const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 9}}]\n";
+
+/// How far the memory of a process grows at most while something happens, in bytes. Each input is sent to a
+/// process of its own, in which the code that it meets has run before: what an earlier one left behind would
+/// hide what the next one takes.
+fn growth(process: &Process, action: impl FnOnce()) -> u64 {
+    let before = process.resident_kib();
+    process.reset_peak();
+    action();
+    process.peak_kib().saturating_sub(before) * 1024
+}
+
+/// Holds what a refused input may take.
+fn is_small(what: &str, size: usize, growth: u64) {
+    let most = 2 * size as u64 + 8_000_000;
+    println!("{what}: {size} bytes took {growth}, {most} at most");
+    assert!(growth < most, "{what}: {size} bytes took {growth}, {most} at most");
+}
+
+/// A field of a message that has a length.
+fn field(number: u8, value: &[u8]) -> Vec<u8> {
+    let mut field = vec![number << 3 | 2];
+    encode_varint(value.len() as u64, &mut field);
+    field.extend_from_slice(value);
+    field
+}
+
+/// The status that answers these bytes as a message.
+fn status(client: &mut RawClient, runtime: &tokio::runtime::Runtime, message: &[u8]) -> GrpcStatus {
+    match runtime.block_on(client.exchange(frame(message), &HeaderMap::new())) {
+        Exchange::Answered(status) => status,
+        lost => panic!("{lost:?}"),
+    }
+}
+
+#[test]
+fn a_grpc_message_of_many_empty_parts() {
+    let domain = field(1, b"d");
+    let message = |part: &[u8]| [domain.as_slice(), part].concat();
+    // One below the bound, at it, and above it, with the code that answers it.
+    let descriptors = [(127, 0), (128, 0), (129, 3), (2_000_000, 3)]
+        .map(|(count, code)| (format!("{count} descriptors"), message(&[0x12, 0].repeat(count)), code));
+    let entries = [(63, 0), (64, 0), (65, 3), (2_000_000, 3)].map(|(count, code)| {
+        (format!("{count} entries"), message(&field(2, &[0x0a, 0].repeat(count))), code)
+    });
+    let nested = [vec![0x2b; 2_000_000], vec![0x2c; 2_000_000]].concat();
+    let malformed = [[0x12, 0].repeat(2_000_000), vec![0x12, 7]].concat();
+    let others =
+        [("groups within groups".to_owned(), nested, 13), ("a malformed message".to_owned(), malformed, 13)];
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    for (what, message, code) in descriptors.into_iter().chain(entries).chain(others) {
+        let server = Setup::new().rules("d.yaml", RULES).env("GRPC_WORKERS", "1").start();
+        let mut client = runtime.block_on(RawClient::connect(server.ports.grpc)).unwrap();
+        assert_eq!(status(&mut client, &runtime, &[0x12, 0]).code, 2);
+        assert_eq!(status(&mut client, &runtime, &[0x12, 9]).code, 13);
+        let grown = growth(&server.process, || {
+            let answered = status(&mut client, &runtime, &message);
+            assert_eq!(answered.code, code, "{what}: {answered:?}");
+            assert!(answered.message.len() <= 256, "{}", answered.message.len());
+        });
+        is_small(&what, message.len(), grown);
+    }
+}
+
+#[test]
+fn an_accepted_grpc_message_takes_a_few_times_its_size() {
+    let server = Setup::new()
+        .rules("d.yaml", RULES)
+        .env("GRPC_WORKERS", "1")
+        .env("RESPONSE_DYNAMIC_METADATA", "true")
+        .start();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let mut client = runtime.block_on(RawClient::connect(server.ports.grpc)).unwrap();
+    assert_eq!(status(&mut client, &runtime, &request("d", &[&[("k", "v")]]).encode_to_vec()).code, 0);
+    let long = "x".repeat(4_000_000);
+    let message = request("d", &[&[("k", &long)]]).encode_to_vec();
+    let grown = growth(&server.process, || {
+        assert_eq!(status(&mut client, &runtime, &message).code, 0);
+    });
+    println!("accepted: {} bytes took {grown}", message.len());
+    assert!(grown < 10 * message.len() as u64 + 8_000_000, "{grown}");
+}
+
+#[test]
+fn a_json_body_of_many_empty_parts_or_long_texts() {
+    let around = |descriptors: &str| format!("{{\"domain\":\"d\",\"descriptors\":[{descriptors}]}}");
+    let objects = |count: usize| vec!["{}"; count].join(",");
+    let long = "x".repeat(4_000_000);
+    let mut cases = Vec::new();
+    for (count, code) in [(127, 200), (128, 200), (129, 400), (1_000_000, 400)] {
+        cases.push((format!("{count} descriptors"), around(&objects(count)), code));
+    }
+    for (count, code) in [(63, 200), (64, 200), (65, 400), (1_000_000, 400)] {
+        let entries = format!("{{\"entries\":[{}]}}", objects(count));
+        cases.push((format!("{count} entries"), around(&entries), code));
+    }
+    for (what, body) in [
+        ("a long name", format!("{{\"{long}\":1}}")),
+        ("a long name with an escape", format!("{{\"\\u0061{long}\":1}}")),
+        ("a name of escapes", format!("{{\"{}\":1}}", "\\n".repeat(2_000_000))),
+        ("a long text for a list", format!("{{\"descriptors\":\"{long}\"}}")),
+        ("a long text for a number", format!("{{\"hits_addend\":\"{long}\"}}")),
+        ("a long number", format!("{{\"hits_addend\":{}}}", "1".repeat(4_000_000))),
+        ("lists within lists", "[".repeat(4_000_000)),
+        ("lists within lists of descriptors", around(&"[".repeat(4_000_000))),
+        ("objects within objects", "{\"descriptors\":[".repeat(200_000)),
+        ("an unfinished text", format!("{{\"domain\":\"{long}")),
+        ("a long text and then nonsense", format!("{{\"domain\":\"\\u0061{long}\",\"x\":1}}")),
+    ] {
+        cases.push((what.to_owned(), body, 400));
+    }
+    for (what, body, code) in cases {
+        let server = Server::start(RULES);
+        for body in ["{}", "{\"domain\":\"d\",\"descriptors\":[{}]}"] {
+            http1::post(server.ports.http, "/json", body);
+        }
+        let grown = growth(&server.process, || {
+            let answer = http1::post(server.ports.http, "/json", &body);
+            assert_eq!(answer.status, code, "{what}: {}", answer.text());
+            if code == 400 {
+                assert!(answer.text().len() < 300, "{what}: {}", answer.text());
+            }
+        });
+        is_small(&what, body.len(), grown);
+    }
+}
+
+#[test]
+fn a_rules_file_of_many_empty_values() {
+    let around = |items: &str| format!("domain: d\ndescriptors: [{items}]\n");
+    let merging = format!(
+        "x: &m {{{}}}\ndomain: d\ndescriptors:\n{}",
+        (0..1_000).map(|n| format!("k{n}: v")).collect::<Vec<_>>().join(","),
+        "- {<<: *m}\n".repeat(50_000)
+    );
+    let wide = format!("a: &a [{}]\nb: [{}]\n", "x,".repeat(1_000), "*a,".repeat(2_000));
+    for (name, text, message) in [
+        ("empty.yaml", around(&"{},".repeat(1_000_000)), "RULES_MAX_VALUES"),
+        ("texts.yaml", around(&"a,".repeat(1_500_000)), "RULES_MAX_VALUES"),
+        ("merging.yaml", merging, "without measure"),
+        ("wide.yaml", wide, "without measure"),
+        ("deep.yaml", around(&"[".repeat(1_000_000)), "nested more than"),
+        ("colons.yaml", around(&"a:,".repeat(1_000_000)), "colons before commas"),
+        ("name.yaml", format!("domain: d\n\"{}\": 1\n", "x".repeat(4_000_000)), "name.yaml"),
+    ] {
+        let server = Server::start(RULES);
+        server.wait_for_rule("d.k:");
+        server.write("small.yaml", "domain: d\ndescriptors: [{}, {<<: 1}]\n");
+        server.wait_for_log(&["small.yaml"]);
+        std::fs::remove_file(server.rules_dir().join("small.yaml")).unwrap();
+        let grown = growth(&server.process, || {
+            server.write(name, &text);
+            server.wait_for_log(&[name, message]);
+        });
+        is_small(name, text.len(), grown);
+        let log = server.process.log();
+        assert!(log.lines().all(|line| line.len() < 2_000), "a line of the log is long");
+    }
+}
+
+/// The answer of a control plane to everything, once `now` turns true.
+struct Told {
+    message: Option<Bytes>,
+    now: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Body for Told {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.message.is_some() && self.now.as_mut().poll(context).is_ready() {
+            return Poll::Ready(self.message.take().map(|message| Ok(Frame::data(message))));
+        }
+        Poll::Pending
+    }
+}
+
+/// A control plane that sends these bytes as its one response.
+fn control_plane(message: &[u8], now: watch::Receiver<bool>) -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let message = frame(message);
+    thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                let (message, now) = (message.clone(), now.clone());
+                let answer = move |_: Request<Incoming>| {
+                    let mut now = now.clone();
+                    let now = async move { drop(now.wait_for(|now| *now).await) };
+                    let told = Told { message: Some(message.clone()), now: Box::pin(now) };
+                    let response = Response::builder().header("content-type", "application/grpc").body(told);
+                    async move { Ok::<_, Infallible>(response.unwrap()) }
+                };
+                let serving = http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), service_fn(answer));
+                tokio::spawn(serving);
+            }
+        });
+    });
+    address
+}
+
+#[test]
+fn a_response_of_a_control_plane_of_many_empty_parts() {
+    let any = |config: Vec<u8>| Any {
+        type_url: "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig".to_owned(),
+        value: config,
+    };
+    let descriptors = any([0x1a, 0].repeat(4_000_000));
+    let plain = |resource: &Any| {
+        DiscoveryResponse { resources: vec![resource.clone()], ..DiscoveryResponse::default() }
+            .encode_to_vec()
+    };
+    let named = |resource: &Any| {
+        let resource =
+            Resource { name: "n".to_owned(), resource: Some(resource.clone()), ..Resource::default() };
+        DeltaDiscoveryResponse { resources: vec![resource], ..DeltaDiscoveryResponse::default() }
+            .encode_to_vec()
+    };
+    let metadata = any(field(3, &field(8, &field(1, &[]).repeat(4_000_000))));
+    for (what, dialect, message, text) in [
+        ("descriptors", "GRPC_XDS_SOTW", plain(&descriptors), "RULES_MAX_VALUES"),
+        ("descriptors, named", "GRPC_XDS_DELTA", named(&descriptors), "RULES_MAX_VALUES"),
+        ("metadata", "GRPC_XDS_SOTW", plain(&metadata), "RULES_MAX_VALUES"),
+        ("resources", "GRPC_XDS_SOTW", [0x12, 0].repeat(8_000_000), "RULES_MAX_VALUES"),
+        ("resources, named", "GRPC_XDS_DELTA", [0x12, 0].repeat(8_000_000), "RULES_MAX_VALUES"),
+        ("removed names", "GRPC_XDS_DELTA", [0x32, 0].repeat(8_000_000), "RULES_MAX_VALUES"),
+        ("malformed", "GRPC_XDS_SOTW", [[0x12, 0].repeat(4_000_000), vec![0x12, 9]].concat(), "malformed"),
+    ] {
+        let (tell, now) = watch::channel(false);
+        let server = Setup::new()
+            .env("CONFIG_TYPE", dialect)
+            .env("CONFIG_GRPC_XDS_SERVER_URL", &control_plane(&message, now))
+            .env("CONFIG_GRPC_XDS_NODE_ID", "tests")
+            .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
+            .start();
+        let grown = growth(&server.process, || {
+            tell.send_replace(true);
+            server.wait_for_log(&[text]);
+        });
+        is_small(what, message.len(), grown);
+    }
+}
+
+/// A server that greets as a Redis does and then answers every counting command with bytes without end.
+fn endless(start: &'static [u8], again: &'static [u8]) -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let again: Arc<[u8]> = again.repeat(65_536 / again.len()).into();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let again = again.clone();
+            thread::spawn(move || answer_without_end(&mut stream, start, &again));
+        }
+    });
+    address
+}
+
+fn answer_without_end(stream: &mut TcpStream, start: &[u8], again: &[u8]) {
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        let asked = buffer[..length].to_ascii_lowercase();
+        let has = |word: &[u8]| asked.windows(word.len()).any(|part| part == word);
+        let answered = if has(b"setname") {
+            stream.write_all(b"+OK\r\n+PONG\r\n")
+        } else if has(b"ping") {
+            stream.write_all(b"+PONG\r\n")
+        } else if has(b"version") {
+            stream.write_all(b"VERSION 1\r\n")
+        } else {
+            let begun = stream.write_all(start);
+            begun.and_then(|()| (0..4_096).try_for_each(|_| stream.write_all(again)))
+        };
+        if answered.is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_store_that_answers_without_end() {
+    for (backend, start, again) in [
+        ("redis", &b"*16777216\r\n"[..], &b":1\r\n"[..]),
+        ("redis", b"$16777215\r\n", b"x"),
+        ("redis", b"*1\r\n*1\r\n*1\r\n*1\r\n*16777216\r\n", b"*0\r\n"),
+        ("redis", b"*16777216\r\n", b"*-1\r\n"),
+        ("redis", b"-", b"x"),
+        ("redis", b"+", b"x"),
+        ("redis", b"", b":1\r\n"),
+        ("memcache", b"", b"1\r\n"),
+        ("memcache", b"VALUE k 0 16777216\r\n", b"x"),
+        ("memcache", b"SERVER_ERROR ", b"x"),
+        ("memcache", b"", b"x"),
+    ] {
+        let address = endless(start, again);
+        let prefix = if backend == "redis" { "REDIS" } else { "MEMCACHE" };
+        let server = Setup::new()
+            .rules("d.yaml", RULES)
+            .envs(&tcp(&address))
+            .env("MEMCACHE_HOST_PORT", &address)
+            .env("BACKEND_TYPE", backend)
+            .env(&format!("{prefix}_TIMEOUT"), "2s")
+            .env(&format!("{prefix}_CONNECT_TIMEOUT"), "2s")
+            .start();
+        let client = server.client();
+        let ask = || client.ask(request("d", &[&[("k", "v")]]));
+        eventually("the store is asked, and sends", || {
+            let _ = ask();
+            let log = server.process.log();
+            holds(log.contains(&address), || log.clone())
+        });
+        let grown = growth(&server.process, || {
+            for _ in 0..30 {
+                let _ = ask();
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let what = format!("{backend}, {}", start.escape_ascii());
+        // 128 KiB are taken of each answer, on each connection; the rest is what the allocator holds ready.
+        println!("{what}: took {grown}");
+        assert!(grown < 16_000_000, "{what}: took {grown}");
+        assert!(!server.process.log().contains("panicked"));
+    }
+}

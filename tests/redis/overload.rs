@@ -1,0 +1,321 @@
+//! A Redis that stalls, or is slower than its callers: only those are decided by policy for whom it is too late.
+//!
+//! The tests look at who was decided by policy, and leave the figures to a table that runs when it is called by
+//! name, on a machine that does nothing else:
+//!
+//! ```sh
+//! cargo test --release --test all redis::overload::figures -- --ignored --nocapture
+//! ```
+
+#![expect(clippy::cast_precision_loss, reason = "a test's numbers are small")]
+
+use std::{
+    collections::BTreeMap,
+    env,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use http::HeaderMap;
+use tokio::{runtime::Builder, task::JoinSet};
+
+use crate::support::{
+    raw::{RawClient, framed},
+    redis::{Env, Redis, tcp},
+    server::{Server, Setup},
+    slow::{Pace, Slow},
+    steady::{Asked, Outcome, Steady, Verdict},
+};
+
+use super::{ENVOYS_PATIENCE, RULES, RateLimitRequest, one, turn};
+
+/// As many keys, so that few hits are counted by one command.
+const KEYS: usize = 2000;
+
+/// Rules of which a script counts one.
+const SCRIPTED: &str = "
+domain: d
+descriptors:
+  - key: many
+    rate_limit: {unit: year, requests_per_unit: 4000000000, algorithm: token_bucket}
+  - key: control
+    rate_limit: {unlimited: true}
+";
+
+fn requests() -> Vec<RateLimitRequest> {
+    (0..KEYS).map(|key| one("many", &format!("v{key}"))).collect()
+}
+
+fn service(env: &Env, timeout: &str) -> Server {
+    measured(Setup::new().redis(env).env("REDIS_TIMEOUT", timeout).rules("d.yaml", RULES))
+}
+
+/// Starts the service, or another binary whose figures are to be compared.
+fn measured(setup: Setup) -> Server {
+    match env::var_os("TOLLGATE_TEST_BINARY") {
+        Some(path) => setup.program(path.as_ref(), &[]).start_healthy(),
+        None => setup.start_healthy(),
+    }
+}
+
+/// Requests that were decided by policy, by reason.
+fn by_reason(server: &Server) -> BTreeMap<String, f64> {
+    let mut reasons = BTreeMap::new();
+    for (name, value) in server.metrics() {
+        if let Some(labels) = name.strip_prefix("tollgate_store_failure_decisions_total{")
+            && let Some((_, reason)) = labels.split_once("reason=\"")
+        {
+            *reasons.entry(reason.trim_end_matches("\"}").to_owned()).or_default() += value;
+        }
+    }
+    reasons.retain(|_, value| *value > 0.0);
+    reasons
+}
+
+fn failed(outcome: &Outcome) -> Vec<&Asked> {
+    outcome.asked.iter().filter(|one| !matches!(one.verdict, Verdict::Ok | Verdict::OverLimit)).collect()
+}
+
+/// What became of the requests in each quarter of a second.
+fn timeline(outcome: &Outcome, begun: Instant) -> String {
+    let mut quarters = BTreeMap::<u128, BTreeMap<String, usize>>::new();
+    for one in &outcome.asked {
+        let quarter = one.due.saturating_duration_since(begun).as_millis() / 250;
+        let verdict = match &one.verdict {
+            Verdict::Error(_, message) => message.rsplit("%3A").next().unwrap_or_default().to_owned(),
+            other => format!("{other:?}"),
+        };
+        *quarters.entry(quarter).or_default().entry(verdict).or_default() += 1;
+    }
+    let lines = quarters.iter().map(|(quarter, seen)| format!("{} ms: {seen:?}", quarter * 250));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_stall_shorter_than_the_timeout_refuses_nobody() {
+    let _turn = turn();
+    let redis = Redis::single();
+    let server = service(&redis.env(), "4s");
+    let patience = Duration::from_secs(20);
+    let load = Steady::start(server.ports.grpc, 200, patience, &requests(), &one("control", "v"));
+    for millis in [20, 200, 1000] {
+        thread::sleep(Duration::from_millis(300));
+        redis.freeze();
+        thread::sleep(Duration::from_millis(millis));
+        redis.thaw();
+    }
+    thread::sleep(Duration::from_millis(300));
+    let outcome = load.stop();
+    let failed = failed(&outcome);
+    assert!(failed.is_empty(), "{} failed, the first: {:?}", failed.len(), failed[0]);
+    assert_eq!(by_reason(&server), BTreeMap::new());
+}
+
+#[test]
+fn a_stall_longer_than_the_timeout_costs_only_those_who_were_late() {
+    const TIMEOUT: Duration = Duration::from_secs(2);
+    const LATE: Duration = Duration::from_millis(400);
+    // The service and the machine may take so long for what takes no time.
+    const SLACK: Duration = Duration::from_millis(400);
+    let _turn = turn();
+    let redis = Redis::single();
+    let server = service(&redis.env(), "2s");
+    let patience = Duration::from_secs(20);
+    let load = Steady::start(server.ports.grpc, 200, patience, &requests(), &one("control", "v"));
+    thread::sleep(Duration::from_millis(500));
+    let stalls = Instant::now();
+    redis.freeze();
+    thread::sleep(TIMEOUT + LATE);
+    redis.thaw();
+    thread::sleep(Duration::from_millis(500));
+    let outcome = load.stop();
+    let failed = failed(&outcome);
+    assert!(!failed.is_empty(), "those who came first were late");
+    for one in failed {
+        assert!(
+            one.due + SLACK >= stalls && one.due <= stalls + LATE + SLACK,
+            "{:?} after the stall began: {one:?}",
+            one.due.saturating_duration_since(stalls)
+        );
+    }
+    assert_eq!(by_reason(&server).keys().collect::<Vec<_>>(), ["timeout"]);
+}
+
+#[test]
+fn a_late_answer_before_a_quiet_time_is_not_held_against_redis() {
+    let _turn = turn();
+    let redis = Redis::single();
+    let server = service(&redis.env(), "1s");
+    let client = server.client();
+    redis.freeze();
+    assert!(client.ask(one("many", "v")).is_err(), "late");
+    redis.thaw();
+    thread::sleep(Duration::from_secs(2));
+    // Longer than it is looked whether Redis is lost, shorter than it is waited for.
+    redis.freeze();
+    let asked = thread::scope(|scope| {
+        let asked = scope.spawn(|| client.ask(one("many", "v")));
+        thread::sleep(Duration::from_millis(200));
+        redis.thaw();
+        asked.join().expect("asking does not panic")
+    });
+    assert!(asked.is_ok(), "{asked:?}");
+    assert_eq!(by_reason(&server), BTreeMap::from([("timeout".to_owned(), 1.0)]));
+}
+
+#[test]
+fn a_redis_that_is_gone_is_found_so() {
+    let _turn = turn();
+    let redis = Redis::single();
+    let server = service(&redis.env(), "50ms");
+    let load = Steady::start(server.ports.grpc, 100, ENVOYS_PATIENCE, &requests(), &one("control", "v"));
+    redis.freeze();
+    thread::sleep(Duration::from_secs(1));
+    let reasons = by_reason(&server);
+    redis.thaw();
+    server.wait_until_healthy();
+    load.stop();
+    assert!(reasons.get("unavailable") > reasons.get("timeout"), "{reasons:?}");
+}
+
+#[test]
+fn above_what_redis_can_do_only_the_excess_is_refused() {
+    const PER_SECOND: u32 = 300;
+    let _turn = turn();
+    let redis = Redis::single();
+    let each = Duration::from_secs(1) / PER_SECOND;
+    let slow = Slow::to(redis.port, Pace::new(each, Duration::ZERO, Duration::from_millis(4)));
+    let server = service(&tcp(&slow.address()), "4s");
+    let patience = Duration::from_secs(30);
+    let load = Steady::start(server.ports.grpc, 3 * PER_SECOND, patience, &requests(), &one("control", "v"));
+    let begun = Instant::now();
+    thread::sleep(Duration::from_secs(5));
+    // A stall meanwhile changes nothing of it.
+    slow.stall(Duration::from_millis(100));
+    thread::sleep(Duration::from_secs(5));
+    let outcome = load.stop();
+    let answered = (outcome.asked.len() - failed(&outcome).len()) as f64;
+    // A busy machine leaves the server less than its pace.
+    let served = slow.served() as f64;
+    let reasons = by_reason(&server);
+    let seen = || format!("{reasons:?}\n{}\n{}", timeline(&outcome, begun), server.process.log());
+    assert!(answered >= 0.9 * served, "{answered} answered of {served} that Redis counted; {}", seen());
+    assert!(!reasons.contains_key("unavailable") && !reasons.contains_key("queue_full"), "{}", seen());
+    let of = |reason| reasons.get(reason).copied().unwrap_or_default();
+    assert!(of("overloaded") > 4.0 * of("timeout"), "most are refused at once: {reasons:?}");
+    let metrics = server.metrics();
+    let shed = metrics["tollgate_redis_shed_checks_total{pool=\"main\",reason=\"overloaded\"}"];
+    assert!((shed - of("overloaded")).abs() < 50.0, "{shed} shed, {reasons:?}");
+    let most = metrics["tollgate_redis_outstanding_checks_max{pool=\"main\"}"];
+    assert!(most <= f64::from(4 * PER_SECOND), "{most} checks wait for longer than they may");
+}
+
+/// Prints what is answered in time, at several loads: a table for docs/redis.md.
+#[test]
+#[ignore = "a measurement, on a machine that does nothing else"]
+fn figures() {
+    println!("pauses | counting | offered / capacity | offered | answered | goodput | p99 ms | by policy");
+    for pause in [0, 2] {
+        for (name, rules) in [("fixed windows", RULES), ("scripts", SCRIPTED)] {
+            for load in [0.7, 1.5, 3.0] {
+                open_loop(pause, name, rules, load);
+            }
+        }
+    }
+    println!("\nprocesses x outstanding | timeout | answered a second | of all | by policy");
+    for outstanding in [256, 1024] {
+        for timeout in ["2s", "10ms"] {
+            closed_loop(4, outstanding, timeout);
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few thousand")]
+fn open_loop(pause: u64, name: &str, rules: &str, load: f64) {
+    let seconds = Duration::from_secs(6);
+    let redis = Redis::single();
+    let pace = Pace::new(Duration::from_micros(200), Duration::from_millis(pause), Duration::from_millis(4));
+    let capacity = pace.per_second();
+    let slow = Slow::to(redis.port, pace);
+    let setup = Setup::new().redis(&tcp(&slow.address())).unset("REDIS_TIMEOUT").rules("d.yaml", rules);
+    let server = measured(setup);
+    let per_second = (capacity * load) as u32;
+    let load_at_work =
+        Steady::start(server.ports.grpc, per_second, ENVOYS_PATIENCE, &requests(), &one("control", "v"));
+    thread::sleep(seconds);
+    let outcome = load_at_work.stop();
+    let good: Vec<_> = outcome
+        .asked
+        .iter()
+        .filter(|one| matches!(one.verdict, Verdict::Ok | Verdict::OverLimit) && one.took <= ENVOYS_PATIENCE)
+        .cloned()
+        .collect();
+    let p99 = crate::support::steady::quantile(&outcome.asked, 0.99).as_secs_f64() * 1e3;
+    let offered = outcome.asked.len() as f64;
+    let could = offered.min(capacity * seconds.as_secs_f64());
+    println!(
+        "{pause} of 4 ms | {name} | {load} | {offered} | {} | {:.3} | {p99:.2} | {:?}",
+        good.len(),
+        good.len() as f64 / could,
+        by_reason(&server)
+    );
+}
+
+/// Callers that ask again as soon as they are answered, in several processes on one Redis.
+fn closed_loop(processes: usize, outstanding: usize, timeout: &str) {
+    let redis = Redis::single();
+    let servers: Vec<_> = (0..processes).map(|_| service(&redis.env(), timeout)).collect();
+    let (stop, good, all) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let bodies: Arc<Vec<_>> = Arc::new(requests().iter().map(framed).collect());
+    let ports: Vec<_> = servers.iter().map(|server| server.ports.grpc).collect();
+    let begun = Instant::now();
+    let asking = {
+        let (stop, good, all) = (stop.clone(), good.clone(), all.clone());
+        thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+            runtime.block_on(async {
+                let mut tasks = JoinSet::new();
+                for port in ports {
+                    for connection in 0..4 {
+                        let client = RawClient::connect(port).await.expect("the service takes connections");
+                        for caller in 0..outstanding / processes / 4 {
+                            let (mut client, bodies, stop) = (client.clone(), bodies.clone(), stop.clone());
+                            let (good, all) = (good.clone(), all.clone());
+                            let mut at = connection * 500 + caller * 7;
+                            tasks.spawn(async move {
+                                while !stop.load(Relaxed) {
+                                    at += 1;
+                                    let body = bodies[at % bodies.len()].clone();
+                                    let answered = client.ask(body, &HeaderMap::new()).await.is_ok();
+                                    good.fetch_add(u64::from(answered), Relaxed);
+                                    all.fetch_add(1, Relaxed);
+                                }
+                            });
+                        }
+                    }
+                }
+                tasks.join_all().await
+            });
+        })
+    };
+    thread::sleep(Duration::from_secs(5));
+    stop.store(true, Relaxed);
+    asking.join().expect("the callers do not panic");
+    let seconds = begun.elapsed().as_secs_f64();
+    let (good, all) = (good.load(Relaxed) as f64, all.load(Relaxed) as f64);
+    let mut reasons = BTreeMap::<String, f64>::new();
+    for (reason, count) in servers.iter().flat_map(by_reason) {
+        *reasons.entry(reason).or_default() += count;
+    }
+    println!(
+        "{processes} x {} | {timeout} | {:.0} | {:.3} | {reasons:?}",
+        outstanding / processes,
+        good / seconds,
+        good / all
+    );
+}
