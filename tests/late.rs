@@ -180,8 +180,9 @@ fn the_policy_answers_for_a_store_that_never_does() {
 }
 
 #[test]
-fn an_error_of_the_store_is_told_as_the_go_service_tells_it() {
+fn an_error_of_the_store_has_the_go_services_code_and_says_nothing_of_the_store() {
     let (exchange, _, stats) = ask(NEVER, OnStoreFailure::Error, false);
-    assert_eq!(status(exchange), GrpcStatus { code: 2, message: "no%20answer%20came%20in%20time".into() });
+    let message = "the%20counter%20store%20did%20not%20answer%20in%20time".into();
+    assert_eq!(status(exchange), GrpcStatus { code: 2, message });
     assert_eq!(stats.service().redis_error.get(), 1);
 }

@@ -19,6 +19,9 @@ const ORDINARY: usize = 64 * 1024;
 /// Larger bodies at a time, so that slow senders of them hold few times `max` bytes.
 const LARGE_AT_A_TIME: usize = 4;
 
+/// No more space is made before a body is there: its length is what the client says.
+const MOST_AT_ONCE: usize = 4 << 20;
+
 /// Reads bodies.
 pub(super) struct Bodies {
     max: usize,
@@ -64,8 +67,12 @@ impl Bodies {
         if body.size_hint().lower() > self.max as u64 {
             return Err(too_large);
         }
-        let mut bytes = BytesMut::new();
-        let mut permit = None;
+        let large = || self.large.clone().try_acquire_owned().map_err(|_| NotRead::Busy);
+        // Where the length is known the space is made at once, so that no piece is kept twice.
+        let length = body.size_hint().exact().and_then(|length| usize::try_from(length).ok());
+        let length = length.unwrap_or_default().min(MOST_AT_ONCE);
+        let mut permit = if length > ORDINARY { Some(large()?) } else { None };
+        let mut bytes = BytesMut::with_capacity(length);
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.map_err(NotRead::Broken)?.into_data() else { continue };
             let size = bytes.len().saturating_add(data.len());
@@ -73,7 +80,7 @@ impl Bodies {
                 return Err(too_large);
             }
             if size > ORDINARY && permit.is_none() {
-                permit = Some(self.large.clone().try_acquire_owned().map_err(|_| NotRead::Busy)?);
+                permit = Some(large()?);
             }
             bytes.extend_from_slice(&data);
         }
