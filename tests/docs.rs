@@ -24,7 +24,7 @@ use markdown::{Block, blocks, links, slugs};
 
 #[test]
 fn the_settings_table_is_that_of_the_program() {
-    holds_table("README.md", "settings", &tollgate::settings::markdown());
+    holds_table("docs/settings.md", "settings", &tollgate::settings::markdown());
 }
 
 #[test]
@@ -205,6 +205,30 @@ fn every_metric_named_exists() {
             assert!(is_one || begins_some, "{page}: {name}");
         }
     }
+}
+
+#[test]
+fn every_alert_links_to_its_section_of_the_runbook() {
+    let rules: serde_yaml::Value = serde_yaml::from_str(&read("deploy/prometheus/rules.yaml")).unwrap();
+    let groups = rules["groups"].as_sequence().unwrap();
+    let alerts: Vec<_> = groups
+        .iter()
+        .flat_map(|group| group["rules"].as_sequence().unwrap())
+        .filter_map(|rule| Some((rule["alert"].as_str()?, rule["annotations"]["runbook_url"].as_str())))
+        .collect();
+    let sections = slugs(&read("docs/runbook.md"));
+    assert!(alerts.len() > 10, "{alerts:?}");
+    for (alert, url) in alerts {
+        let section = alert.to_lowercase();
+        assert_eq!(url, Some(format!("docs/runbook.md#{section}").as_str()), "{alert}");
+        assert!(sections.contains(section.as_str()), "docs/runbook.md has no section {alert}");
+    }
+}
+
+#[test]
+fn the_readme_is_short() {
+    let words = read("README.md").split_whitespace().count();
+    assert!(words < 1200, "{words} words");
 }
 
 #[test]
