@@ -30,8 +30,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         format!("  - {{key: path, value: '*/s{n}', rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n")
     };
     let many = |rule: &dyn Fn(usize) -> String| (0..RULES).map(rule).collect::<String>();
+    let several = |limits: &str| format!("  - {{key: user, value: u7, rate_limit: [{limits}]}}\n");
+    let two = several("{unit: second, requests_per_unit: 9}, {unit: hour, requests_per_unit: 9}");
+    let three = several(
+        "{unit: second, requests_per_unit: 9}, {unit: hour, requests_per_unit: 9}, \
+         {unit: day, requests_per_unit: 9, algorithm: token_bucket}",
+    );
     let mut cases = vec![
         Case::new("1 rule", "user", &exact(7), &|_| "u7".into())?,
+        Case::new("1 rule of two limits", "user", &two, &|_| "u7".into())?,
+        Case::new("1 rule of three limits", "user", &three, &|_| "u7".into())?,
         Case::new("10,000 rules, one asked", "user", &many(&exact), &|_| "u7".into())?,
         Case::new("10,000 rules, all asked", "user", &many(&exact), &|n| format!("u{n}"))?,
         Case::new("1 wildcard", "path", &prefix(7), &|_| "/p7/x".into())?,

@@ -101,21 +101,21 @@ fn idle_series_make_room_hour_after_hour() {
     let _clock = clock.enter();
     let server = setup().env("METRICS_MAX_SERIES", "20").start();
     let client = server.client();
-    let kept = "kept".to_owned();
+    let kept = ["kept".to_owned()];
     for hour in 0..5 {
-        ask(&client, "d", &[kept.clone()]);
-        let name = format!("new{hour}");
+        ask(&client, "d", &kept);
+        let name = [format!("new{hour}")];
         // The first hits find no room; they are counted all the same.
         eventually("a new name finds room", || {
-            ask(&client, "d", &[name.clone()]);
+            ask(&client, "d", &name);
             let made = series(&server);
-            holds(made.keys().any(|series| series.contains(&format!("ip_{name}\""))), || format!("{made:?}"))
+            holds(made.keys().any(|series| series.contains(&format!("ip_{}\"", name[0]))), || format!("{made:?}"))
         });
         ask(&client, "d", &(0..20).map(|n| format!("{hour}of{n}")).collect::<Vec<_>>());
         let taken = sample(&server, "tollgate_metrics_series");
         assert!((taken - 20.0).abs() < 0.5 && series(&server).len() <= 20, "{taken} are taken");
         clock.step(1800.0);
-        ask(&client, "d", &[kept.clone()]);
+        ask(&client, "d", &kept);
         clock.step(1800.0);
     }
     let of_kept = format!("{PREFIX}total_hits{{domain=\"d\",key1=\"ip_kept\"}}");
