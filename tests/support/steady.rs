@@ -126,7 +126,9 @@ impl Load {
         while !self.stop.load(Ordering::Relaxed) {
             for (is_control, row) in [false, true].into_iter().zip(&mut self.rows) {
                 while let Some((number, due)) = row.next_due(start) {
-                    let (kind, turn) = (number % row.bodies.len(), number / row.bodies.len());
+                    let kind = number % row.bodies.len();
+                    // Every connection gets every kind.
+                    let turn = kind + number / row.bodies.len();
                     let (body, headers) = (row.bodies[kind].clone(), self.headers.clone());
                     let (client, sender) = (clients[turn % CONNECTIONS].clone(), self.sender.clone());
                     tokio::spawn(async move {

@@ -21,6 +21,9 @@ const MEMORY: f64 = 5.0;
 const MIN_MEMORY: f64 = 0.05;
 const MAX_MEMORY: f64 = 5.0;
 
+/// So many checks in that time are a measurement. Fewer were held up by something else than their number.
+const ENOUGH: f64 = 16.0;
+
 /// A server that was not busy for so long is measured anew: it may have become faster.
 const FORGET: Duration = Duration::from_secs(1);
 
@@ -95,26 +98,41 @@ impl Capacity {
     /// since the last pipeline.
     pub(super) fn answered(&mut self, checks: usize, sent: Instant, now: Instant, has_shed: bool) {
         let last = self.last.replace(now);
-        // The server takes up a pipeline when it has answered the one before. The time of one that was alone is
-        // mostly the way there and back.
+        // The server takes up a pipeline when it has answered the one before.
         let behind = last.filter(|last| *last > sent);
         let took = now.saturating_duration_since(behind.unwrap_or(sent));
         #[expect(clippy::cast_precision_loss, reason = "a pipeline is small")]
-        let sample = Sample { checks: checks as f64, seconds: took.as_secs_f64() };
-        if behind.is_none() && self.alone.is_none_or(|alone| sample.seconds < alone.seconds) {
-            self.alone = Some(sample);
+        let mut sample = Sample { checks: checks as f64, seconds: took.as_secs_f64() };
+        if behind.is_none() {
+            self.note_alone(sample);
+            let Some(each) = self.sum.map(Sample::seconds_each).filter(|_| has_shed) else {
+                return self.forget(now);
+            };
+            sample.seconds = (sample.seconds - self.way(each)).max(0.0);
         }
-        if behind.is_none() && !has_shed {
-            if self.measured.is_some_and(|measured| now - measured > FORGET) {
-                *self = Self { last: self.last, alone: self.alone, ..Self::new(self.timeout) };
-            }
-            return;
-        }
-        self.measured = Some(now);
-        self.add(sample);
+        let before = self.measured.replace(now).unwrap_or(sent);
+        self.add(sample, now.saturating_duration_since(before).as_secs_f64());
     }
 
-    fn add(&mut self, mut new: Sample) {
+    /// Notes a pipeline that was alone: its time is mostly the way there and back. The shortest counts, and is
+    /// forgotten over a hundred of them.
+    fn note_alone(&mut self, sample: Sample) {
+        let alone = self.alone.get_or_insert(sample);
+        if sample.seconds < alone.seconds {
+            *alone = sample;
+        } else {
+            alone.seconds += (sample.seconds - alone.seconds) / 100.0;
+        }
+    }
+
+    fn forget(&mut self, now: Instant) {
+        if self.measured.is_some_and(|measured| now - measured > FORGET) {
+            *self = Self { last: self.last, alone: self.alone, ..Self::new(self.timeout) };
+        }
+    }
+
+    /// Adds a measurement, so many seconds after the last.
+    fn add(&mut self, mut new: Sample, elapsed: f64) {
         let timeout = self.timeout.as_secs_f64();
         let memory = (timeout * MEMORY).clamp(MIN_MEMORY, MAX_MEMORY);
         let Some(sum) = &mut self.sum else {
@@ -130,7 +148,7 @@ impl Capacity {
         // A stall says little of what comes after it.
         let expected = sum.seconds_each() * new.checks;
         new.seconds = new.seconds.min(f64::max(4.0 * expected, timeout / 4.0));
-        let kept = memory / (memory + new.seconds);
+        let kept = memory / (memory + elapsed);
         sum.checks = sum.checks * kept + new.checks;
         sum.seconds = sum.seconds * kept + new.seconds;
         self.measure();
@@ -143,7 +161,11 @@ impl Capacity {
     }
 
     fn measure(&mut self) {
-        let Some(each) = self.sum.map(Sample::seconds_each) else { return };
+        let Some(sum) = self.sum.filter(|sum| sum.checks >= ENOUGH) else {
+            self.bound = Bound::UNKNOWN;
+            return;
+        };
+        let each = sum.seconds_each();
         let timeout = self.timeout.as_secs_f64();
         let pipeline = within(f64::min(timeout / 10.0, 0.005), each).min(LONGEST);
         // Above the time of the way there and back, so that the server never waits for us: what it is measured to
