@@ -51,6 +51,9 @@ pub(crate) fn send(
     stream.write_all(&request)?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
+    if answer.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     parse(&answer).ok_or_else(|| {
         let seen = String::from_utf8_lossy(&answer).into_owned();
         io::Error::new(io::ErrorKind::InvalidData, format!("no HTTP answer: {seen:?}"))

@@ -151,7 +151,8 @@ fn an_error_names_what_is_wrong_and_never_repeats_it_at_length() {
         ("[]".to_owned(), "map"),
         (String::new(), "EOF"),
         (format!("{{\"{long}\":1}}"), "unrecognized field name 'xxx"),
-        (format!("{{\"\\u0078{long}\":1}}"), "unrecognized field name 'xxx"),
+        // What is too long for any field's name is not decoded.
+        (format!("{{\"\\u0078{long}\":1}}"), "unrecognized field name '\\u0078xxx"),
         (format!("{{\"hits_addend\":\"{long}\"}}"), "xxx"),
         (format!("{{\"descriptors\":\"{long}\"}}"), "xxx"),
         (format!("{{\"descriptors\":[\"{long}\"]}}"), "xxx"),
