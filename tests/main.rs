@@ -13,6 +13,8 @@ mod envoy;
 mod api;
 // What is too much, and the text that it is refused with.
 mod bounds;
+// Clients of every kind.
+mod callers;
 // The command line and its exit codes.
 mod cli;
 // Unix sockets, and connections that grow old.

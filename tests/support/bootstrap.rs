@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{server::Server, upstream::Upstream};
 
 /// Where Envoy finds the rate limit service.
+#[derive(Clone, Copy)]
 pub(crate) enum Service<'a> {
     /// On a port of 127.0.0.1.
     Port(u16),
@@ -17,6 +18,8 @@ pub(crate) enum Service<'a> {
 /// What the test wants of Envoy; the rest is the same for all.
 pub(crate) struct Wanted<'a> {
     pub(crate) service: Service<'a>,
+    /// The name of the service's cluster, which Envoy sends as `:authority`.
+    pub(crate) cluster: &'a str,
     /// The route's `rate_limits`: a list of `config.route.v3.RateLimit`.
     pub(crate) rate_limits: Value,
     /// Fields of the rate limit filter besides its domain and service.
@@ -37,6 +40,7 @@ impl Wanted<'_> {
         let service = Service::Port(server.ports.grpc);
         Self {
             service,
+            cluster: "rate_limit",
             rate_limits,
             filter: json!({}),
             filters_before: Vec::new(),
@@ -98,7 +102,7 @@ pub(crate) fn bootstrap(
         Service::Port(port) => tcp(port),
         Service::Socket(path) => json!({"pipe": {"path": path}}),
     };
-    let mut service = cluster("rate_limit", &service, "http2_protocol_options");
+    let mut service = cluster(wanted.cluster, &service, "http2_protocol_options");
     if !wanted.transport_socket.is_null() {
         service["transport_socket"] = wanted.transport_socket.clone();
     }
@@ -157,7 +161,7 @@ fn rate_limit_filter(wanted: &Wanted<'_>) -> Value {
         "timeout": "5s",
         "rate_limit_service": {
             "transport_api_version": "V3",
-            "grpc_service": {"envoy_grpc": {"cluster_name": "rate_limit"}},
+            "grpc_service": {"envoy_grpc": {"cluster_name": wanted.cluster}},
         },
     });
     for (field, value) in wanted.filter.as_object().into_iter().flatten() {
