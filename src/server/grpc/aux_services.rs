@@ -147,9 +147,12 @@ impl AuxCalls {
                 true
             });
             call.credit(http);
-            if done || http.call(call.id).is_none() {
-                self.remove(place);
+            match http.call(call.id) {
+                Some(kept) if done => *kept = Call::Answered,
+                Some(_) => continue,
+                None => {}
             }
+            self.remove(place);
         }
         http.take_unblocked();
         if self.is_empty() && self.calls.capacity() > 64 {

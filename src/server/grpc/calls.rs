@@ -347,6 +347,10 @@ impl ConnectionCalls {
         let (calls, message) = (&self.calls, &mut self.message);
         self.waiting.poll(&mut context, woken, |id, begun, decided| {
             calls.count(1, begun.elapsed());
+            // Its place may be another's while the answer waits for a window.
+            if let Some(call) = http.call(id) {
+                *call = Call::Answered;
+            }
             match decided {
                 Ok(answer) => {
                     write_message(&answer, message);

@@ -391,7 +391,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         };
         let alive = match self.pinged {
             Some(pinged) => Some(after(pinged, keepalive_timeout)),
-            None => keepalive_interval.map(|interval| after(self.heard, interval)),
+            // Pings are sent while it serves.
+            None if self.stage == Stage::Serving => {
+                keepalive_interval.map(|interval| after(self.heard, interval))
+            }
+            None => None,
         };
         let stalled = self.stalled.map(|since| after(since, STALLED));
         let mut due = [in_stage, alive, stalled, self.age, None];
@@ -426,6 +430,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             return true;
         }
         self.calls.look_at_unfinished(&mut self.http);
+        if self.http.is_idle() && !self.http.is_greeting() {
+            self.activity.handle().idle(self.heard);
+        }
         if self.left.is_none() && past(self.age) {
             self.leave(now);
         }

@@ -345,8 +345,8 @@ impl<C> Connection<C> {
     ) -> Result<(), Reason> {
         if let Some(call) = self.reset(id, reason) {
             service.closed(call);
-        } else if self.resets.contains(&id) {
-            // It was reset, and this was on its way.
+        } else if self.resets.contains(&id) || matches!(self.goodbye, Goodbye::Said(last) if id > last) {
+            // It was reset or not taken, and this was on its way.
             return self.limits.spend(1);
         } else {
             self.write_reset(id, reason);

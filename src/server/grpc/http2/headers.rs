@@ -139,14 +139,12 @@ impl<C> Connection<C> {
                 self.answer_431(id, end);
                 Ok(())
             }
-            Ok(_) if self.streams.len() >= self.config.max_streams as usize => {
+            Ok(_) if self.streams.len() >= self.config.max_streams as usize || !self.streams.reserve() => {
                 self.refuse_unopened(id, Reason::RefusedStream, 1)
             }
             Ok(head) => {
                 let call = service.open(id, &head);
-                if !self.streams.insert(id, stream(call, head.content_length)) {
-                    return self.refuse_unopened(id, Reason::RefusedStream, 1);
-                }
+                self.streams.insert(id, stream(call, head.content_length));
                 if end {
                     service.data(self, id, &[], true);
                 }

@@ -80,14 +80,14 @@ impl<C> Streams<C> {
         self.open.iter_mut().map(|(id, stream)| (*id, stream))
     }
 
-    /// Adds a stream; false if the budget does not allow so many.
-    pub(super) fn insert(&mut self, id: u32, stream: Stream<C>) -> bool {
+    /// Takes room for one more stream; false if the budget does not allow so many.
+    pub(super) fn reserve(&mut self) -> bool {
         let charged = self.open.len().saturating_sub(FREE - 1);
-        if charged > 0 && !self.share.resize(charged.saturating_mul(CHARGE)) {
-            return false;
-        }
+        charged == 0 || self.share.resize(charged.saturating_mul(CHARGE))
+    }
+
+    pub(super) fn insert(&mut self, id: u32, stream: Stream<C>) {
         self.open.insert(id, stream);
-        true
     }
 
     pub(super) fn remove(&mut self, id: u32) -> Option<Stream<C>> {

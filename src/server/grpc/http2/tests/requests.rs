@@ -355,7 +355,7 @@ fn nothing_is_lost_when_we_leave() {
     assert_eq!((sent[0].kind, &sent[0].payload[..]), (kind::GOAWAY, &[0, 0, 0, 3, 0, 0, 0, 0][..]));
     // One that comes later is not taken, and was promised not to be.
     peer.request(5, b"x").unwrap();
-    assert_eq!(peer.answers(), []);
+    assert_eq!(peer.frames(), []);
     assert!(!peer.http.is_done());
     peer.data(1, b"x", true).unwrap();
     assert_eq!(peer.answers().len(), 1);
