@@ -79,7 +79,7 @@ impl Meters {
     /// Checks were refused because more waited than is answered in time.
     pub(super) fn overloaded(&self, checks: usize, failure: &Failure) {
         self.overloaded.fetch_add(checks as u64, Relaxed);
-        self.log("overloaded", failure);
+        self.log("overloaded", failure.server(), failure);
     }
 
     /// Checks were dropped unsent because no answer would have come in time.
@@ -90,16 +90,23 @@ impl Meters {
     /// Counts a failure, and logs it unless the like was logged just now.
     pub(super) fn failed(&self, failure: &Failure) {
         self.errors[failure.kind as usize].fetch_add(1, Relaxed);
-        self.log(failure.kind.name(), failure);
+        self.log(failure.kind.name(), failure.server(), failure);
     }
 
-    fn log(&self, kind: &'static str, failure: &Failure) {
+    /// Counts a failure that is found once and not at every request, and logs it unless the same was logged just now.
+    pub(super) fn found(&self, failure: &Failure) {
+        self.errors[failure.kind as usize].fetch_add(1, Relaxed);
+        self.log(failure.kind.name(), &failure.message, failure);
+    }
+
+    /// Failures with the same `kind` and `what` are alike.
+    fn log(&self, kind: &'static str, what: &str, failure: &Failure) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.len() >= MAX_REMEMBERED {
             logged.clear();
         }
         let now = Instant::now();
-        let known = logged.entry((kind, failure.server().to_owned()));
+        let known = logged.entry((kind, what.to_owned()));
         let entry = known.or_insert(Logged { at: now, since: 0 });
         let again = entry.since > 0;
         if again && now - entry.at < QUIET {

@@ -5,7 +5,11 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-use super::{Code, RULES, code, counter, one, told};
+use super::{
+    Code, RULES, code, counter, one,
+    several::{self, FIXED, hits, rules},
+    told,
+};
 
 fn start(redis: &Redis) -> Server {
     let setup = Setup::new().redis(&redis.env()).rules("d.yaml", RULES);
@@ -35,6 +39,24 @@ fn a_fully_limited_load_costs_redis_nothing() {
     };
     assert!((sum("rate_limit_over_limit_with_local_cache{") - 200.0).abs() < 0.5, "{metrics:?}");
     assert!((sum("rate_limit_over_limit{") - 201.0).abs() < 0.5, "{metrics:?}");
+}
+
+#[test]
+fn a_rule_of_which_one_limit_refuses_costs_redis_nothing() {
+    let redis = Redis::single();
+    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", &rules(&[FIXED]));
+    let server = setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000").start_healthy();
+    let client = server.client();
+    let ask = |count| told(&client.ask(hits("fixed", "v", count)).unwrap());
+    assert_eq!(ask(35), (Code::Ok, 5));
+    assert_eq!(ask(6), (Code::OverLimit, 5));
+    redis.ask(&["CONFIG", "RESETSTAT"]);
+    for _ in 0..50 {
+        assert_eq!(ask(6), (Code::OverLimit, 5), "so many are known not to fit");
+    }
+    assert_eq!(redis.calls("evalsha"), 0);
+    assert_eq!(ask(5), (Code::Ok, 0), "fewer may");
+    assert_eq!([1, 2].map(|years| redis.counter(&several::counter("fixed", "v", years))), [40, 40]);
 }
 
 #[test]

@@ -136,7 +136,7 @@ impl RedisBackend {
         shown.denied.iter().chain(&shown.missing).for_each(|command| lane.meters().denied(command));
         if !shown.missing.is_empty() {
             let user = self.user.as_deref().unwrap_or("default");
-            lane.meters().failed(&lane.failure(Kind::Denied, permissions::denial(user, &shown.missing)));
+            lane.meters().found(&lane.failure(Kind::Denied, permissions::denial(user, &shown.missing)));
         }
         let mut left = Ok(());
         for failure in shown.failures {
