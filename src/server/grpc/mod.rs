@@ -166,3 +166,9 @@ impl Drop for OpenConnection {
 pub(crate) fn fuzz_time_out(bytes: &[u8]) {
     request_head::fuzz_timeout(bytes);
 }
+
+/// Bytes of a peer on the gRPC port.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_http2(bytes: &[u8]) {
+    http2::fuzz::fuzz(bytes);
+}

@@ -14,6 +14,8 @@ pub(super) mod budget;
 pub(super) mod connection;
 mod control;
 pub(super) mod frame;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzz;
 pub(super) mod head;
 mod headers;
 pub(super) mod hpack;

@@ -1,0 +1,66 @@
+//! Bytes of a peer, after the preface or instead of it: what is received does not depend on how they arrive.
+
+use std::time::Instant;
+
+use super::{
+    budget::Budget,
+    connection::{Config, Connection, Service},
+    frame::Reason,
+    head::Head,
+};
+
+/// Keeps what was received, and answers each complete request with it.
+#[derive(Default)]
+struct Echo {
+    received: Vec<(u32, Vec<u8>)>,
+    open: usize,
+}
+
+impl Service for Echo {
+    type Call = Vec<u8>;
+
+    fn open(&mut self, _: u32, _: &Head) -> Vec<u8> {
+        self.open = self.open.saturating_add(1);
+        Vec::new()
+    }
+
+    fn data(&mut self, http: &mut Connection<Vec<u8>>, id: u32, data: &[u8], end: bool) {
+        let Some(call) = http.call(id) else { return };
+        call.extend_from_slice(data);
+        if end {
+            let message = std::mem::take(call);
+            self.open = self.open.saturating_sub(1);
+            http.send_message(id, &message);
+            self.received.push((id, message));
+        }
+    }
+
+    fn closed(&mut self, _: Vec<u8>) {
+        self.open = self.open.saturating_sub(1);
+    }
+}
+
+/// The first byte says whether the greetings come first, and how large the pieces are in which the rest arrives.
+pub(in super::super) fn fuzz(bytes: &[u8]) {
+    let Some((shape, bytes)) = bytes.split_first() else { return };
+    let greeting: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let bytes = if shape & 1 == 0 { [greeting, bytes].concat() } else { bytes.to_vec() };
+    let now = Instant::now();
+    let whole = received(&bytes, bytes.len(), now);
+    assert_eq!(whole, received(&bytes, usize::from(shape >> 1).max(1), now));
+}
+
+fn received(bytes: &[u8], piece: usize, now: Instant) -> (Option<Reason>, Vec<(u32, Vec<u8>)>) {
+    let config = Config { max_streams: 8, budget: Budget::new(1 << 20), unary: "/s/m", keep_fields: true };
+    let (mut http, mut echo) = (Connection::new(config, now), Echo::default());
+    let mut rest = Vec::new();
+    for piece in bytes.chunks(piece.max(1)) {
+        rest.extend_from_slice(piece);
+        match http.receive(&rest, now, &mut echo) {
+            Ok(taken) => drop(rest.drain(..taken)),
+            Err(reason) => return (Some(reason), echo.received),
+        }
+        assert!(echo.open <= 8, "{} calls are open", echo.open);
+    }
+    (None, echo.received)
+}
