@@ -65,7 +65,10 @@ fn count(server: &Server, metric: &str, port: &str, reason: &str) -> u64 {
 fn probe(server: &Server) {
     let ports = server.ports;
     for (port, path) in [(ports.http, "/healthcheck"), (ports.debug, "/"), (ports.metrics, "/metrics")] {
-        assert_eq!(http::get(port, path).status, 200, "{path}");
+        // A newcomer may take the place of one that has yet to send its request. The kubelet gives up after three.
+        let answers = (0..3).map(|_| http::send(port, "GET", path, &[], b"").map(|answer| answer.status));
+        let answers: Vec<_> = answers.take_while(|answer| !matches!(answer, Ok(200))).collect();
+        assert!(answers.len() < 3, "{path}: {answers:?}");
     }
 }
 
