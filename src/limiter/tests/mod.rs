@@ -3,7 +3,7 @@
 mod apart;
 mod house;
 mod several;
-mod telling;
+mod response;
 
 use std::{pin::pin, time::Duration};
 
