@@ -10,9 +10,9 @@ use tollgate::{
     clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, Telling},
     rules::{CompileOptions, OnStoreFailure, RuleSet},
-    source::{RulesDir, Source},
-    stats::{Stats, StatsOptions},
+    rules_source::{RulesDir, Source},
     store::{Store, memory::MemoryStore},
+    telemetry::metrics::{Stats, StatsOptions},
 };
 
 const RULES: usize = 10_000;
@@ -141,7 +141,7 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
 /// Fills a table with a million counters and reads what the process then has more in memory.
 fn million_counters() {
     const COUNTERS: usize = 1_000_000;
-    let table = tollgate::table::Table::<u64>::new(10 * COUNTERS);
+    let table = tollgate::store::table::Table::<u64>::new(10 * COUNTERS);
     let before = resident_bytes();
     let [now, end] = [1, 3600].map(Time::from_seconds);
     let mut key = String::new();

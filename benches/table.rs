@@ -15,7 +15,7 @@ use std::{
 use hashbrown::HashTable;
 use tollgate::{
     clock::Time,
-    table::{Key, Table},
+    store::table::{Key, Table},
 };
 
 const SHARDS: usize = 1024;

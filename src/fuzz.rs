@@ -11,14 +11,14 @@ mod tests;
 use std::path::Path;
 
 use crate::{
+    limiter::template::{Template, Values},
+    net::{resolve, tls::pem},
     rules::{CompileOptions, SourceFile, compile, render},
+    rules_source::xds,
     server,
     settings::Settings,
-    source::xds,
-    spans, stats,
     store::{memcached, redis},
-    template::{Template, Values},
-    tls::pem,
+    telemetry::{metrics, tracing},
 };
 
 /// One parser.
@@ -34,17 +34,17 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "http2", run: server::grpc::fuzz_http2 },
     Target { name: "request", run: server::wire::fuzz },
-    Target { name: "json", run: server::json::fuzz },
+    Target { name: "json", run: server::http::json::fuzz },
     Target { name: "grpc_timeout", run: server::grpc::fuzz_time_out },
-    Target { name: "trace_headers", run: spans::fuzz_headers },
+    Target { name: "trace_headers", run: tracing::fuzz_headers },
     Target { name: "rules", run: rules },
     Target { name: "xds", run: xds::fuzz },
     Target { name: "resp", run: redis::fuzz_resp },
     Target { name: "memcached", run: memcached::fuzz_reply },
-    Target { name: "dns", run: memcached::fuzz_dns },
-    Target { name: "resolv_conf", run: memcached::fuzz_resolv_conf },
+    Target { name: "dns", run: resolve::fuzz_dns },
+    Target { name: "resolv_conf", run: resolve::fuzz_resolv_conf },
     Target { name: "template", run: template },
-    Target { name: "mapper", run: stats::mapper::fuzz },
+    Target { name: "mapper", run: metrics::mapper::fuzz },
     Target { name: "settings", run: settings },
     Target { name: "pem", run: pem_files },
 ];
@@ -79,7 +79,7 @@ fn template(bytes: &[u8]) {
     for rule in ["a.b", "\"\\\n{}"] {
         let values = Values { limit: 7, unit: "hour", remaining: 0, retry_after: Some(3), rule };
         let body = template.fill(&values);
-        if template.kind() == crate::template::Kind::Json {
+        if template.kind() == crate::limiter::template::Kind::Json {
             assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok(), "{text:?} became {body:?}");
         }
     }

@@ -30,7 +30,7 @@ fn the_settings_table_is_that_of_the_program() {
 #[test]
 fn the_metrics_table_is_that_of_the_program() {
     let mut table = "| Metric | Kind | Labels | What it tells |\n|---|---|---|---|\n".to_owned();
-    for metric in tollgate::stats::documentation() {
+    for metric in tollgate::telemetry::metrics::documentation() {
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
         let cells = [format!("`{}`", metric.name), metric.kind.to_string(), labels.join(", ")];
         // Writing to a String cannot fail.
@@ -189,7 +189,8 @@ fn minute() -> u64 {
 
 #[test]
 fn every_metric_named_exists() {
-    let known: BTreeSet<&str> = tollgate::stats::documentation().iter().map(|metric| metric.name).collect();
+    let known: BTreeSet<&str> =
+        tollgate::telemetry::metrics::documentation().iter().map(|metric| metric.name).collect();
     for page in pages() {
         let text = read(&page);
         let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';

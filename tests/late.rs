@@ -21,10 +21,10 @@ use tollgate::{
     clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Limiter, Policy, Telling},
     rules::{CompileOptions, OnStoreFailure},
+    rules_source::{RulesDir, Source},
     server::grpc::{self, Listener, Options, Parts, Workers},
-    source::{RulesDir, Source},
-    stats::{Stats, StatsOptions, StoreFailure},
     store::{Applied, Batch, FailureReason, Store, StoreError, memory::MemoryStore},
+    telemetry::metrics::{Stats, StatsOptions, StoreFailure},
 };
 
 use crate::support::{

@@ -44,41 +44,52 @@ fn program(path: &Path) -> String {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned()
 }
 
-/// The first segment of every path that begins with `crate::`, also in a group of imports.
-fn used_modules(text: &str) -> BTreeSet<String> {
+/// Every path that begins with `crate::`, up to its second segment, also in a group of imports.
+fn used_paths(text: &str) -> BTreeSet<String> {
     let mut used = BTreeSet::new();
     for (at, _) in text.match_indices("crate::") {
-        let rest = &text[at + "crate::".len()..];
-        if let Some(group) = rest.strip_prefix('{') {
-            let mut depth = 1;
-            let mut item = String::new();
-            for letter in group.chars() {
-                match letter {
-                    '{' => depth += 1,
-                    '}' => depth -= 1,
-                    ',' if depth == 1 => {
-                        used.insert(first_segment(&item));
-                        item.clear();
-                        continue;
-                    }
-                    _ => {}
-                }
-                if depth == 0 {
-                    break;
-                }
-                item.push(letter);
-            }
-            used.insert(first_segment(&item));
-        } else {
-            used.insert(first_segment(rest));
+        // `pub(in crate::a)` says who may see an item, and uses nothing.
+        if !text[..at].ends_with("pub(in ") {
+            collect_paths("", &text[at + "crate::".len()..], &mut used);
         }
     }
-    used.remove("");
     used
 }
 
-fn first_segment(path: &str) -> String {
-    path.trim_start().chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect()
+/// Adds what the import that begins here uses, below `parent`; returns what follows it.
+fn collect_paths<'t>(parent: &str, text: &'t str, used: &mut BTreeSet<String>) -> &'t str {
+    let mut rest = text.trim_start();
+    if let Some(group) = rest.strip_prefix('{') {
+        rest = group.trim_start();
+        while !rest.is_empty() && !rest.starts_with('}') {
+            rest = collect_paths(parent, rest, used).trim_start();
+            rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
+        }
+        return rest.strip_prefix('}').unwrap_or(rest);
+    }
+    let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(rest.len());
+    let (segment, after) = rest.split_at(end);
+    let path = if parent.is_empty() { segment.to_owned() } else { format!("{parent}/{segment}") };
+    if parent.is_empty()
+        && let Some(below) = after.strip_prefix("::")
+    {
+        return collect_paths(&path, below, used);
+    }
+    if !segment.is_empty() {
+        used.insert(path);
+    }
+    // The end of this import: what it renames or names further is below the second segment.
+    let mut depth = 0_usize;
+    let end = after.find(|letter: char| {
+        let over = depth == 0 && matches!(letter, ',' | ';' | '}');
+        depth = match letter {
+            '{' => depth + 1,
+            '}' => depth.saturating_sub(1),
+            _ => depth,
+        };
+        over
+    });
+    &after[end.unwrap_or(after.len())..]
 }
 
 #[test]
@@ -90,11 +101,18 @@ fn modules_use_only_what_the_architecture_lets_them() {
     let mut seen = BTreeSet::new();
     for path in files {
         let within = path.strip_prefix("src").unwrap().with_extension("");
-        let room = within.iter().next().unwrap().to_string_lossy().into_owned();
-        // A room within a room may have a row of its own.
-        let rooms = within.ancestors().map(|within| within.to_string_lossy().into_owned());
-        let module = rooms.into_iter().find(|row| table.contains_key(row)).unwrap_or_else(|| room.clone());
-        if module == "lib" || module == "main" || path.ends_with("tests.rs") {
+        // Part of a module may have a row of its own.
+        let row = |within: &Path| {
+            let named = within.ancestors().map(|part| part.to_string_lossy().into_owned());
+            named.into_iter().find(|part| table.contains_key(part))
+        };
+        let first = within.iter().next().unwrap().to_string_lossy().into_owned();
+        let module = row(&within).unwrap_or_else(|| first.clone());
+        if module == "lib"
+            || module == "main"
+            || path.ends_with("tests.rs")
+            || within.iter().any(|part| part == "tests")
+        {
             continue;
         }
         let Some(layer) = table.get(&module) else {
@@ -107,7 +125,8 @@ fn modules_use_only_what_the_architecture_lets_them() {
             "
 ",
         );
-        for used in used_modules(&text).into_iter().filter(|used| *used != room) {
+        let used = used_paths(&text).into_iter().map(|path| row(Path::new(&path)).unwrap_or(path));
+        for used in used.collect::<BTreeSet<_>>().into_iter().filter(|used| *used != module) {
             if !layer.may_use.contains(&used) {
                 broken.push(format!("{}: {module} may not use {used}", path.display()));
             }
@@ -126,6 +145,7 @@ fn modules_use_only_what_the_architecture_lets_them() {
 
 #[test]
 fn imports_are_read_out_of_groups_too() {
-    let text = "use crate::{a::{b, c}, d,\n e::F};\nuse crate::g; crate::h::i()";
-    assert_eq!(used_modules(text).into_iter().collect::<Vec<_>>(), ["a", "d", "e", "g", "h"]);
+    let text = "use crate::{a::{b::{x, y}, c as z}, d,\n e::F};\nuse crate::g; crate::h::i() + crate::j::k::l();\npub(in crate::m) fn n() {}";
+    let used = used_paths(text).into_iter().collect::<Vec<_>>();
+    assert_eq!(used, ["a/b", "a/c", "d", "e/F", "g", "h/i", "j/k"]);
 }

@@ -1,8 +1,10 @@
 //! The five algorithms behind one face.
 
 use tollgate::{
-    algorithm::{Bucket, FixedWindow, Hits, SlidingLog, SlidingWindow, State, Window, sliding_log::Log},
     clock::Time,
+    limiter::algorithm::{
+        Bucket, FixedWindow, Hits, SlidingLog, SlidingWindow, State, Window, sliding_log::Log,
+    },
 };
 
 /// One algorithm at one limit, and what it keeps for one key.

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, fmt::Write as _};
 
-use tollgate::{algorithm::Window, rules::Unit};
+use tollgate::{limiter::algorithm::Window, rules::Unit};
 
 use crate::{
     arrivals,

@@ -2,7 +2,7 @@
 
 use std::{array, fmt::Write as _};
 
-use tollgate::algorithm::Window;
+use tollgate::limiter::algorithm::Window;
 
 use crate::five::{self, NAMES};
 

@@ -3,8 +3,9 @@
 //! The thread that calls [`serve`] keeps house: probes, pages, metrics, accepting connections, signals.
 //! Decisions are made on the workers' threads, rules are read on the watcher's.
 
+pub(crate) mod housekeeping;
+
 mod descriptors;
-mod house;
 mod parts;
 mod ports;
 mod rules;
@@ -26,11 +27,13 @@ use crate::{
     server::{
         grpc::{self, Workers},
         health::Part,
-        http, json, tls,
+        http,
+        http::json,
+        tls,
     },
     settings::Settings,
     shutdown,
-    stats::Port,
+    telemetry::metrics::Port,
 };
 use parts::Parts;
 pub(crate) use parts::policy;
@@ -85,7 +88,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
 
     let signal = tokio::select! {
         signal = signal => signal,
-        error = house::never_reached(&parts, settings) => return Err(error),
+        error = housekeeping::never_reached(&parts, settings) => return Err(error),
     };
     info!(signal, delay = ?settings.server.shutdown_delay, "told to end: not healthy any more");
     parts.health.set(Part::Running, false);
@@ -108,7 +111,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
 }
 
 async fn maintain(parts: Parts, settings: Settings, stop: watch::Receiver<bool>) {
-    let work = async || house::keep_house(&parts, &settings, stop.clone()).await;
+    let work = async || housekeeping::keep_house(&parts, &settings, stop.clone()).await;
     panics::restart_task(Boundary::Maintenance, work).await;
 }
 

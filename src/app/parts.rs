@@ -7,21 +7,23 @@ use crate::{
     clock::{Clock, SystemClock},
     limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, Telling},
     rules::{OnStoreFailure, RuleSet},
+    rules_source::{Source, xds},
     server::{
-        admin::{Admin, Shown},
         grpc,
         health::Health,
+        http::admin::{Admin, Shown},
         tls::{self, Tls},
     },
     settings::{Answers, Backend, ClientName, DynamicMetadata, GrpcServer, KeyFormat, OnFailure, Settings},
-    source::{Source, xds},
-    spans::Tracer,
-    stats::{Exposition, RuleStats, ShardCount, Stats, StatsOptions},
     store::{
         Store,
         memcached::{MemcachedStore, NameServers},
         memory::MemoryStore,
         redis::RedisStore,
+    },
+    telemetry::{
+        metrics::{Exposition, RuleStats, ShardCount, Stats, StatsOptions},
+        tracing::Tracer,
     },
 };
 

@@ -6,12 +6,12 @@ use crate::{
     clock::{Clock, SystemClock},
     panics::{self, Boundary},
     rules::{CompileOptions, Countable},
-    settings::{Backend, Settings},
-    source::{
+    rules_source::{
         RulesDir, Source,
         watch::{self, Watcher},
         xds::{self, Subscription},
     },
+    settings::{Backend, Settings},
     store::memcached::MemcachedStore,
 };
 

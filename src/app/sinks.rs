@@ -6,14 +6,16 @@ use tracing::warn;
 
 use super::StartError;
 use crate::{
-    server::admin::Admin,
+    server::http::admin::Admin,
     settings::{
         Settings,
         sinks::{DogStatsd, SinkAddress},
     },
-    stats::{
-        Exposition, Stats,
-        mapper::{self, Mapped},
+    telemetry::{
+        metrics::{
+            Exposition, Stats,
+            mapper::{self, Mapped},
+        },
         statsd::{self, Dialect, Flushing, Mogrifier, Sink, Target},
     },
 };

@@ -11,7 +11,7 @@ use std::{
 use super::{CheckArgs, rules_files, serve::Environment};
 use crate::{
     rules::{CompileOptions, Compiled, compile, render},
-    source::Reading,
+    rules_source::Reading,
 };
 
 /// Checks the rules of the directory that is named, or else of the one that the server would read.

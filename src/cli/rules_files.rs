@@ -12,7 +12,7 @@ use super::serve::Environment;
 use crate::{
     app,
     rules::{CompileOptions, Countable, SourceFile},
-    source::{Reading, RulesDir, read_dir},
+    rules_source::{Reading, RulesDir, read_dir},
 };
 
 /// How rules files are to be read.

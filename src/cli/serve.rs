@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, io::Write, path::Path, process::ExitCode};
 
 use tracing::warn;
 
-use crate::{app, panics, settings::Settings, telemetry};
+use crate::{app, panics, settings::Settings, telemetry::logs};
 
 /// What the process was started with.
 #[derive(Clone, Debug, Default)]
@@ -36,7 +36,7 @@ pub fn run(environment: &Environment, ignored: &[String]) -> ExitCode {
         Ok(read) => read,
         Err(problems) => return fail("the settings make no sense:", &problems),
     };
-    telemetry::install(settings.log);
+    logs::install(settings.log);
     panics::install();
     if !ignored.is_empty() {
         warn!(arguments = ignored.join(" "), "called as ratelimit: arguments mean nothing and are ignored");

@@ -6,7 +6,7 @@ use super::{
     conclude::Concluded,
     headers::{self, CONTENT_TYPE},
 };
-use crate::template::Values;
+use crate::limiter::template::Values;
 
 /// The body and its type; none where the request passes or nobody asked for one.
 pub(super) fn of(concluded: &Concluded<'_, '_, '_>) -> Option<(String, Header)> {

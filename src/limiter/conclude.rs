@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     clock::Time,
-    stats::{RuleCounter, Stats},
     store::Batch,
+    telemetry::metrics::{RuleCounter, Stats},
 };
 
 /// Concludes a request whose checks have their outcomes.

@@ -13,8 +13,8 @@
 
 use super::request::Entry;
 use crate::{
-    algorithm::Algorithm,
     clock::Time,
+    limiter::algorithm::Algorithm,
     rules::{Limit, Matched},
 };
 
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        algorithm::Kind,
+        limiter::algorithm::Kind,
         rules::{CompileOptions, SourceFile, Unit, compile},
     };
 

@@ -1,6 +1,6 @@
 //! What a counter's value means for a limit: a plain function of numbers.
 
-use crate::algorithm::{Hits, fixed_window::MOST_HITS};
+use crate::limiter::algorithm::{Hits, fixed_window::MOST_HITS};
 
 /// What is held against one counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +74,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::fixed_window;
+    use crate::limiter::algorithm::fixed_window;
 
     /// Counts hit by hit, each asked for itself.
     fn slow(thresholds: Thresholds, hits: u64, after: u64) -> Decision {

@@ -14,8 +14,8 @@ use super::{
 use crate::{
     clock::Time,
     rules::{Metadata, OnStoreFailure, Value, model::Domain},
-    stats::StoreFailure,
     store::{Batch, FailureReason, Store, StoreError, StoreUsage, memory::MemoryStore},
+    telemetry::metrics::StoreFailure,
 };
 
 /// The pause between two log lines about requests whose counters are lost.

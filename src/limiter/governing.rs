@@ -8,8 +8,8 @@ use super::{
     plan::{Asked, Held, Limited},
 };
 use crate::{
-    algorithm::{FixedWindow, Hits, Verdict},
     clock::Time,
+    limiter::algorithm::{FixedWindow, Hits, Verdict},
     rules::Limit,
     store::{Batch, Outcome},
 };

@@ -12,8 +12,8 @@ use super::{
     answer::{Header, Status},
     conclude::Concluded,
     plan::Limited,
-    telling::Telling,
 };
+use crate::limiter::response::Telling;
 use crate::rules::{Limit, quota_policy::QuotaPolicy};
 
 /// Names that are always the same are made once, as those of the settings are.

@@ -9,8 +9,8 @@ use super::{
     governing::Ruling,
     plan::{Asked, Limited, Planned},
     request::{Descriptor, LimitOverride},
-    telling::MetadataDetail,
 };
+use crate::limiter::response::MetadataDetail;
 use crate::rules::{Limit, Metadata, Value};
 
 /// `{domain, descriptors, hitsAddend?, metadata?}`.

@@ -4,6 +4,10 @@
 //! `plan` and `conclude` are plain functions; the one await of a decision stands between them, at
 //! the store. Nothing here knows gRPC, HTTP or where rules come from.
 
+pub mod algorithm;
+pub(crate) mod response;
+pub mod template;
+
 mod answer;
 mod body;
 mod conclude;
@@ -18,7 +22,6 @@ mod plan;
 mod preview;
 mod refusal;
 mod request;
-mod telling;
 #[cfg(test)]
 mod tests;
 mod trail;
@@ -31,6 +34,7 @@ use std::{
     time::Instant,
 };
 
+pub use crate::limiter::response::{MetadataDetail, Telling};
 pub use answer::{Answer, Code, CurrentLimit, Header, Status};
 pub use decision::{Decision, Thresholds, decide};
 pub use headers::HeaderNames;
@@ -38,18 +42,17 @@ pub use over_limit_cache::{CacheUsage, OverLimitCache};
 pub use preview::{Preview, preview};
 pub use refusal::{Bounds, Refusal};
 pub use request::{Descriptor, Entry, LimitOverride, Request};
-pub use telling::{MetadataDetail, Telling};
 
 use smallvec::SmallVec;
 pub use trail::{Trail, Wait};
 
 use crate::{
-    algorithm::Verdict,
     clock::{Clock, Time},
+    limiter::algorithm::Verdict,
     rules::{OnStoreFailure, RuleSet},
-    source::{Published, Source},
-    stats::{RuleStats, Stats},
+    rules_source::{Published, Source},
     store::{Batch, Check, Counting, Store, memory::MemoryStore},
+    telemetry::metrics::{RuleStats, Stats},
 };
 use plan::{Asked, Plan, Planned};
 

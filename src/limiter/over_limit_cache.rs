@@ -9,11 +9,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
-    algorithm::{Algorithm, Hits, Verdict},
     clock::Time,
+    limiter::algorithm::{Algorithm, Hits, Verdict},
     rules::Limit,
-    store::{Check, Outcome},
-    table::{Table, Usage},
+    store::{
+        Check, Outcome,
+        table::{Table, Usage},
+    },
 };
 
 /// Remembers the keys that are over their limit.
@@ -172,7 +174,7 @@ fn seconds(micros: u64) -> u32 {
 mod tests {
     use super::*;
     use crate::{
-        algorithm::{Kind, Window},
+        limiter::algorithm::{Kind, Window},
         rules::{Limit, Unit},
         store::Batch,
     };

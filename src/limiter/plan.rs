@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 
 use super::{Policy, Refusal, Served, counter_key::CounterKey, request::Request};
 use crate::{
-    algorithm::{Hits, Verdict},
     clock::Time,
+    limiter::algorithm::{Hits, Verdict},
     rules::{Limit, Limits, Matched, Metadata, Rule, model::Domain},
-    stats::{RuleCounter, RuleStats, Stats},
     store::Batch,
+    telemetry::metrics::{RuleCounter, RuleStats, Stats},
 };
 
 /// What is planned for each descriptor, in the request's order.

@@ -4,8 +4,8 @@
 use super::{Answer, Policy, Refusal, Request, Served, conclude, plan, plan::Planned};
 use crate::{
     clock::Time,
-    stats::{Stats, StatsOptions},
     store::{Batch, Outcome},
+    telemetry::metrics::{Stats, StatsOptions},
 };
 
 /// What would be asked, and what would be answered.

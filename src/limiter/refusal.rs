@@ -4,8 +4,8 @@ use std::fmt;
 
 use super::request::Request;
 use crate::{
-    stats::{Refusal as Reason, Stats},
     store::{FailureReason, StoreError},
+    telemetry::metrics::{Refusal as Reason, Stats},
 };
 
 /// Why a request got no answer.

@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::Hits,
+    limiter::algorithm::Hits,
     rules::{self, Unit},
 };
 

@@ -14,9 +14,12 @@ use super::{
     lower::{Lowering, Sibling},
     messages,
     model::{Domain, RuleSet},
-    shapes::{self, Field, RawFile},
-    store_failure, suspicion,
+    store_failure,
     yaml::{self, Fault, Most},
+};
+use crate::rules::{
+    ast::{self, Field, RawFile},
+    lint,
 };
 use crate::{
     panics::{self, Boundary, Panicked},
@@ -129,7 +132,7 @@ fn compile_shapes(raw: &[Option<RawFile>], options: CompileOptions, mut findings
     for draft in &drafts {
         // Suspicions about a domain of which a part is missing would mislead.
         if !draft.files.iter().any(|(file, _)| findings[*file].has_errors()) {
-            suspicion::of_domain(&draft.files, &draft.siblings(), &mut findings);
+            lint::of_domain(&draft.files, &draft.siblings(), &mut findings);
         }
     }
     let sound = !findings.iter().any(Findings::has_errors);
@@ -156,7 +159,7 @@ fn read(file: &SourceFile, room: &mut usize, findings: &mut Findings) -> Option<
     match yaml::read(&file.text, most) {
         Ok(document) => {
             *room = room.saturating_sub(document.values());
-            Some(shapes::read(&document, findings))
+            Some(ast::read(&document, findings))
         }
         Err(fault) => {
             findings.fault(fault);

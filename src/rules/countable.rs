@@ -4,7 +4,7 @@
 //! so that a limit that nobody could count is told when rules are read and not at every request.
 
 use super::findings::quoted;
-use crate::algorithm::Kind;
+use crate::limiter::algorithm::Kind;
 
 /// The kinds of limits that are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

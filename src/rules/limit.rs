@@ -5,7 +5,7 @@
 
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
-use crate::algorithm::{Algorithm, Kind, Window};
+use crate::limiter::algorithm::{Algorithm, Kind, Window};
 
 /// So many requests in a window, or at such a rate.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -11,11 +11,11 @@ use super::{
     diagnostic::Place,
     limit::Unit,
     model::{Metadata, Value},
-    shapes::{Field, Given, RawDescriptor, RawFile, RawLimit, RawLimits, RawReplaces},
 };
 use crate::proto::ratelimit::config::ratelimit::v3::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
 };
+use crate::rules::ast::{Field, Given, RawDescriptor, RawFile, RawLimit, RawLimits, RawReplaces};
 
 /// What a resource says.
 pub(super) fn read(config: &RateLimitConfig) -> RawFile {

@@ -8,6 +8,11 @@
 //! `messages` is the other way in: what the messages of a control plane say, in the same shapes.
 //! Nothing here reads a file or the clock: texts and messages come in, rules and [`Diagnostic`]s go out.
 
+pub(crate) mod ast;
+#[cfg(test)]
+pub(crate) mod config_dump;
+pub(crate) mod lint;
+
 pub mod compile;
 pub mod countable;
 pub mod diagnostic;
@@ -21,10 +26,8 @@ pub(crate) mod findings;
 mod lower;
 mod messages;
 mod over_limit_body;
-mod shapes;
 pub(crate) mod spelling;
 mod store_failure;
-mod suspicion;
 mod unused;
 pub(crate) mod yaml;
 
@@ -32,8 +35,6 @@ pub(crate) mod yaml;
 mod golden;
 #[cfg(test)]
 mod mutation;
-#[cfg(test)]
-mod told;
 
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use countable::Countable;

@@ -12,7 +12,7 @@ use super::{
     quota_policy::QuotaPolicy,
     wildcard::{Pattern, Wildcards},
 };
-use crate::template::Template;
+use crate::limiter::template::Template;
 
 /// All loaded rules. Replaced whole, never edited.
 #[derive(Debug, Default)]

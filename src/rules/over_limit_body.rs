@@ -3,11 +3,9 @@
 //! Called while a descriptor is [lowered](super::lower). An empty text is a template as well: it asks for
 //! no body where the settings have one for all.
 
-use super::{
-    findings::{Findings, Path},
-    shapes::Field,
-};
-use crate::template::Template;
+use super::findings::{Findings, Path};
+use crate::limiter::template::Template;
+use crate::rules::ast::Field;
 
 pub(super) fn read(raw: &Field<String>, path: &Path<'_>, findings: &mut Findings) -> Option<Box<Template>> {
     let given = raw.given()?;
@@ -23,7 +21,7 @@ pub(super) fn read(raw: &Field<String>, path: &Path<'_>, findings: &mut Findings
 #[cfg(test)]
 mod tests {
     use super::super::{CompileOptions, Compiled, SourceFile, compile};
-    use crate::template::Template;
+    use crate::limiter::template::Template;
 
     fn compiled(keys: &str, portable: bool) -> Compiled {
         let text = format!("domain: d\ndescriptors:\n- key: k\n{keys}");

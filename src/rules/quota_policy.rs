@@ -81,7 +81,7 @@ mod tests {
         super::{CompileOptions, SourceFile, Unit, compile},
         *,
     };
-    use crate::algorithm::Kind;
+    use crate::limiter::algorithm::Kind;
 
     #[test]
     fn a_policy_tells_its_numbers() {

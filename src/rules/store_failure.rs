@@ -6,9 +6,9 @@
 use super::{
     findings::{Findings, Path, quoted},
     model::OnStoreFailure,
-    shapes::RawFile,
     spelling::nearest,
 };
+use crate::rules::ast::RawFile;
 
 const KEY: &str = "on_store_failure";
 

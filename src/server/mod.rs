@@ -1,16 +1,14 @@
 //! The edges: gRPC for Envoy, HTTP for probes, people and Prometheus.
 //!
-//! [`grpc`] is the hot path, [`wire`] turns its messages into the limiter's and back, [`json`] is the same
-//! question over HTTP, [`connections`] decides who is admitted to a port, [`admin`] shows what is loaded and counted, [`health`] is asked by probes, [`tls`]
+//! [`grpc`] is the hot path, [`wire`] turns its messages into the limiter's and back, [`http::json`] is the same
+//! question over HTTP, [`connections`] decides who is admitted to a port, [`http::admin`] shows what is loaded and counted, [`health`] is asked by probes, [`tls`]
 //! holds the gRPC port's certificate, `told` is what a span says of a decision.
 
-pub mod admin;
+pub(crate) mod span_attributes;
+
 pub mod connections;
 pub mod grpc;
 pub mod health;
 pub mod http;
-pub mod json;
-mod pages;
 pub mod tls;
-mod told;
 pub mod wire;

@@ -6,7 +6,7 @@ use super::{
     reader::Reader,
     vars,
 };
-use crate::template::Template;
+use crate::limiter::template::Template;
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Answers {
     Answers {

@@ -11,7 +11,7 @@ pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers
 pub use super::sinks::Sinks;
 pub use super::xds::{Xds, XdsBackoff, XdsServer, XdsTls};
 use super::{GrpcTls, HostPort, spans::Spans};
-use crate::template::Template;
+use crate::limiter::template::Template;
 
 /// All settings.
 #[derive(Clone, PartialEq, Debug)]

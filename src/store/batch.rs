@@ -7,7 +7,7 @@ use std::{ops::Range, time::Instant};
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Hits, Verdict, fixed_window},
+    limiter::algorithm::{Hits, Verdict, fixed_window},
     rules::Limit,
 };
 

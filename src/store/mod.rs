@@ -9,21 +9,15 @@
 //! socket, with `tls` where it is asked for, `line` what goes over it; `failure`, `meters` and `pace` are for
 //! when it goes wrong.
 
+pub(crate) mod remote;
+pub mod table;
+
 pub mod memcached;
 pub mod memory;
 pub mod redis;
 
 mod batch;
-mod failure;
-mod hashed;
-mod lane;
-mod line;
-mod meters;
-mod pace;
-mod random;
-mod tls;
 mod usage;
-mod wire;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 

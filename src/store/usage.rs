@@ -1,6 +1,6 @@
 //! What stores tell of themselves: how full they are, and how their connections fare.
 
-use crate::table::Usage;
+use crate::store::table::Usage;
 
 /// Servers of counters that are told apart in the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

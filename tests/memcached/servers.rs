@@ -8,8 +8,8 @@ use std::{
 };
 
 use tollgate::{
-    algorithm::Hits,
     clock::{Clock, SystemClock},
+    limiter::algorithm::Hits,
     rules::{Limit, Unit},
     settings::memcached::{Memcached as Settings, MemcachedServers},
     store::{

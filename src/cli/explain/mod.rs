@@ -4,8 +4,9 @@
 //! `question` reads what was typed, `way` walks down the rules, `text` and `json` tell what came of it.
 //! Keys and refusals are the limiter's own. Here the parts are put together.
 
+pub(crate) mod query;
+
 mod json;
-mod question;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -20,11 +21,9 @@ use std::{
 
 use clap::Args;
 
-use self::{
-    question::Question,
-    way::{End, Way},
-};
+use self::way::{End, Way};
 use super::{check, rules_files, rules_files::ReadingArgs, serve::Environment};
+use crate::cli::explain::query::Question;
 use crate::{
     app,
     clock::{Clock, SystemClock, Time},

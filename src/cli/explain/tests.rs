@@ -4,9 +4,8 @@ use proptest::prelude::*;
 
 use super::{way::Why, *};
 use crate::{
-    limiter::{Bounds, Code, Telling},
+    limiter::{Bounds, Code, Telling, template::Template},
     rules::{CompileOptions, How, OnStoreFailure, RuleSet, SourceFile},
-    template::Template,
 };
 
 const RULES: &str = "\

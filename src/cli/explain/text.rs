@@ -7,9 +7,8 @@ use super::{
     way::{End, Passage, Way, Why},
 };
 use crate::{
-    algorithm::Algorithm,
     clock::Time,
-    limiter::{Answer, Code},
+    limiter::{Answer, Code, algorithm::Algorithm},
     rules::{Allowance, How, Limit, Rule},
 };
 

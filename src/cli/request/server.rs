@@ -9,9 +9,11 @@ use tonic::transport::Channel;
 
 use super::failure::Failure;
 use crate::{
-    channel::{self, Duplex, Socket},
+    net::{
+        channel::{self, Duplex, Socket},
+        tls::{self, Trusted, Wanted, Words},
+    },
     settings::{ServerAddress, address},
-    tls::{self, Trusted, Wanted, Words},
 };
 
 /// What is said of TLS to the server.

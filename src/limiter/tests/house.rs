@@ -18,9 +18,9 @@ use crate::{
         handles,
     },
     rules::{CompileOptions, OnStoreFailure},
-    source::{RulesDir, Source},
-    stats::{RuleCounter, RuleStats, Stats, StatsOptions, StoreFailure},
+    rules_source::{RulesDir, Source},
     store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore},
+    telemetry::metrics::{RuleCounter, RuleStats, Stats, StatsOptions, StoreFailure},
 };
 
 pub(super) const RULES: &str = "\

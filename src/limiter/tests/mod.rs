@@ -2,15 +2,15 @@
 
 mod apart;
 mod house;
-mod several;
 mod response;
+mod several;
 
 use std::{pin::pin, time::Duration};
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::{rules::Value, stats::StoreFailure, store::FailureReason};
+use crate::{rules::Value, store::FailureReason, telemetry::metrics::StoreFailure};
 use house::{House, RULES, finish, poll, request};
 
 /// What is told of each descriptor: whether it may pass, the limit, and what is left of it.

@@ -4,7 +4,7 @@ use super::{
     house::{House, request},
     *,
 };
-use crate::{rules::Metadata, template::Template};
+use crate::{limiter::template::Template, rules::Metadata};
 
 const RULES: &str = r#"
 domain: d

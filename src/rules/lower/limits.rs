@@ -9,12 +9,12 @@ use super::{
         findings::{Path, quoted},
         limit::{Limit, Limits, Unit},
         model::Allowance,
-        shapes::{Field, Given, RawLimit, RawLimits, RawReplaces},
         spelling::nearest,
     },
     Context, Lowering,
 };
-use crate::algorithm::{Kind, Window};
+use crate::limiter::algorithm::{Kind, Window};
+use crate::rules::ast::{Field, Given, RawLimit, RawLimits, RawReplaces};
 
 /// A sliding log of more hits than this would hold up others while it is asked, here and in Redis.
 const LONGEST_LOG: u32 = 100_000;

@@ -16,9 +16,9 @@ use super::{
     model::{Level, Node, Rule, RuleId},
     over_limit_body,
     quota_policy::QuotaPolicy,
-    shapes::{Field, RawDescriptor},
     wildcard::{Pattern, Wildcards},
 };
+use crate::rules::ast::{Field, RawDescriptor};
 
 /// A descriptor of a level, and the number of the file that it comes from.
 #[derive(Clone, Copy, Debug)]

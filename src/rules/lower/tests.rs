@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use crate::{
-    algorithm::{Algorithm, Bucket, FixedWindow, SlidingLog, SlidingWindow, Window},
+    limiter::algorithm::{Algorithm, Bucket, FixedWindow, SlidingLog, SlidingWindow, Window},
     rules::{CompileOptions, Compiled, Diagnostic, Limit, Limits, Place, SourceFile, compile},
 };
 

@@ -1,6 +1,6 @@
 //! A YAML document as a tree that knows where everything stands, in the dialect of Go's yaml.v2.
 //!
-//! [`read`] is called once a file by [`shapes`](super::shapes). What comes out is sound: anchors are
+//! [`read`] is called once a file by [`shapes`](crate::rules::ast). What comes out is sound: anchors are
 //! resolved, merges are spliced in, every scalar has its meaning, keys are scalars, and nothing is
 //! nested or repeated without bound, so that readers of the tree can recurse and need not fail. What
 //! the keys and values mean to a rules file is left to the readers.

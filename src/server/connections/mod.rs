@@ -44,7 +44,7 @@ use std::{
 use tokio::sync::Notify;
 use tracing::warn;
 
-use crate::stats::{ConnectionClosed, ConnectionRefused, Port, Stats};
+use crate::telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
 
 /// How long a connection that was idle may take to close after it was asked to make room.
 pub const FAREWELL: Duration = Duration::from_secs(1);

@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::OpenConnection;
-use crate::{server::connections::Handle, stats::ConnectionClosed};
+use crate::{server::connections::Handle, telemetry::metrics::ConnectionClosed};
 
 /// How long a peer may take to send its preface and its first SETTINGS.
 pub(super) const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);

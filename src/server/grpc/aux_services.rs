@@ -32,7 +32,7 @@ use crate::{
     panics::{self, Boundary, Panicked},
     proto,
     server::health::{self, Health},
-    stats::Method,
+    telemetry::metrics::Method,
 };
 
 /// The call of these that is counted, as the Go service counts it.

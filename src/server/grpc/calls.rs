@@ -28,8 +28,10 @@ use crate::{
     limiter::{Answer, Limiter},
     panics::{self, Boundary, Panicked, caught},
     server::wire,
-    spans::Tracer,
-    stats::{Method, Refusal as Reason, Stats},
+    telemetry::{
+        metrics::{Method, Refusal as Reason, Stats},
+        tracing::Tracer,
+    },
 };
 
 /// The path of the call that is answered in place.

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     panics,
     server::connections::{Closing, FAREWELL},
-    stats::ConnectionClosed,
+    telemetry::metrics::ConnectionClosed,
 };
 
 /// What is read at a time.

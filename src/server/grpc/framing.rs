@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use crate::{
     limiter::{Bounds, Refusal, Request},
     server::wire,
-    stats::{Refusal as Reason, Stats},
+    telemetry::metrics::{Refusal as Reason, Stats},
 };
 
 /// A status on the heap: errors are rare, and calls are moved about.

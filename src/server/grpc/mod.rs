@@ -40,8 +40,7 @@ use crate::{
     limiter::Limiter,
     memory,
     panics::{self, Boundary},
-    spans::Tracer,
-    stats::Stats,
+    telemetry::{metrics::Stats, tracing::Tracer},
 };
 use listen::Connection;
 

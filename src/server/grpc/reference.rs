@@ -48,9 +48,11 @@ use crate::{
         RateLimitRequest, RateLimitResponse,
         rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
     },
-    server::told,
-    spans::Tracer,
-    stats::{Method, Stats},
+    server::span_attributes,
+    telemetry::{
+        metrics::{Method, Stats},
+        tracing::Tracer,
+    },
 };
 
 /// Serves the connections that a worker gives it with tonic's own server.
@@ -146,7 +148,7 @@ impl RateLimitService for RateLimit {
             Some(mut span) => {
                 let mut trail = Trail::default();
                 let decided = self.limiter.decide_traced(&request, head.until(), &mut trail).await;
-                told::tell(&mut span, &request, decided.as_ref().ok(), &trail);
+                span_attributes::tell(&mut span, &request, decided.as_ref().ok(), &trail);
                 traced::finish(span, decided.as_ref().err().map(framing::status).as_ref());
                 decided
             }

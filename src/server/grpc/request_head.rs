@@ -8,7 +8,7 @@ use std::{
 use http::HeaderMap;
 
 use super::calls::PATH;
-use crate::spans::{OpenSpan, Tracer};
+use crate::telemetry::tracing::{OpenSpan, Tracer};
 
 /// What is known of a call before its message has come.
 pub(super) struct RequestHead {

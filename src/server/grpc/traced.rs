@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     limiter::{Answer, Trail},
-    server::told,
-    spans::OpenSpan,
+    server::span_attributes,
+    telemetry::tracing::OpenSpan,
 };
 
 /// Decides a call and ends its span.
@@ -25,7 +25,7 @@ pub(super) async fn decide(
         Ok(request) => {
             let mut trail = Trail::default();
             let decided = calls.limiter.decide_traced(&request, until, &mut trail).await;
-            told::tell(&mut span, &request, decided.as_ref().ok(), &trail);
+            span_attributes::tell(&mut span, &request, decided.as_ref().ok(), &trail);
             decided.map_err(|refusal| framing::status(&refusal).into())
         }
         Err(fault) => Err(fault),

@@ -41,7 +41,7 @@ use crate::{
         connections::{Limits, Registry},
         tls::Tls,
     },
-    stats::{self, Port, Stats},
+    telemetry::metrics::{self, Port, Stats},
 };
 
 /// All workers.
@@ -88,7 +88,7 @@ impl Workers {
             let (mut stage, busy) = (stage.subscribe(), busy.clone());
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-                stats::shard::assign();
+                metrics::shard::assign();
                 panics::name_thread(Boundary::GrpcConnection);
                 LocalSet::new().block_on(&runtime, async {
                     let drain = watch::channel(false);

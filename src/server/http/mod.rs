@@ -5,6 +5,10 @@
 //! bytes of heads, bodies and pipelined requests. While all connections of a port are busy, the path that probes read
 //! is still answered, on places reserved for it. What a page of another site makes a browser send is refused.
 
+pub mod admin;
+pub mod json;
+pub(crate) mod pages;
+
 mod body;
 mod stream;
 
@@ -38,7 +42,7 @@ use self::{
 use super::connections::{Handle, Limits, Registry};
 use crate::{
     panics::{self, Boundary, Panicked, caught},
-    stats::{ConnectionClosed, ConnectionRefused, Port, Stats},
+    telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats},
 };
 
 /// A connection makes room for another when nothing has moved on it for so long. Before, it may only be waiting

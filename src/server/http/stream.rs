@@ -16,7 +16,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use crate::{server::connections::Handle, stats::ConnectionClosed};
+use crate::{server::connections::Handle, telemetry::metrics::ConnectionClosed};
 
 /// What a connection does, for the registry of its port: busy while an answer is being made, else idle since
 /// bytes last moved.

@@ -18,7 +18,7 @@ use x509_cert::{
 };
 
 use super::{ClientName, Contents, Files, Options, clients::Named};
-use crate::{clock::Time, tls::pem};
+use crate::{clock::Time, net::tls::pem};
 
 /// What is served to those who connect.
 pub(super) struct Material {

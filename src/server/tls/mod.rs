@@ -30,9 +30,9 @@ use self::{
 };
 use crate::{
     clock::{Clock, Time},
+    net::tls::pem,
     panics::{self, Boundary},
-    stats::TlsGauges,
-    tls::pem,
+    telemetry::metrics::TlsGauges,
 };
 
 /// So often the files are looked at. By what they hold, not by what a file system tells of them: it tells

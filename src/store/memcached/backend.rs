@@ -7,9 +7,9 @@ use super::{
 };
 use crate::{
     settings::ServerAddress,
-    store::{
+    store::remote::{
+        self, Backend,
         failure::{Failure, Kind},
-        lane::{self, Backend},
     },
 };
 
@@ -19,10 +19,10 @@ pub(super) struct MemcachedBackend {
 }
 
 /// A connection to one server, and what waits for it.
-pub(super) type Lane = lane::Lane<MemcachedBackend>;
+pub(super) type Lane = remote::Lane<MemcachedBackend>;
 
 /// What was asked of one lane and is not answered yet.
-pub(super) type Awaited = lane::Awaited<MemcachedBackend>;
+pub(super) type Awaited = remote::Awaited<MemcachedBackend>;
 
 impl Backend for MemcachedBackend {
     type Language = Text;

@@ -10,16 +10,16 @@ use tokio_rustls::TlsConnector;
 
 use super::reply::{self, Line, Reply};
 use crate::{
+    net::tls::Words as Names,
     settings::{
         ServerAddress,
         memcached::{Memcached, MemcachedServers},
     },
-    store::{
+    store::remote::{
         failure::{Failure, Kind},
         tls::{self, Words},
-        wire::{Connector, Wire},
+        transport::{Connector, Wire},
     },
-    tls::Words as Names,
 };
 
 /// What is said of TLS to memcached.

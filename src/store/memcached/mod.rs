@@ -6,22 +6,21 @@
 //! what is answered. Servers that are not named one by one are looked up: `name_servers` says whom to ask,
 //! `lookup` asks, `dns` is what is said.
 
+pub(crate) mod key;
+
 mod backend;
 mod bundle;
 mod dialer;
-mod dns;
-mod lookup;
-mod name;
-mod name_servers;
 mod reply;
 mod route;
 mod servers;
 
 use std::sync::Arc;
 
-pub use name_servers::NameServers;
+pub use crate::net::resolve::name_servers::NameServers;
 
-use super::{Applied, Batch, Counting, PoolUsage, Store, lane::Seats};
+use super::{Applied, Batch, Counting, PoolUsage, Store};
+use crate::store::remote::Seats;
 use crate::{
     clock::Time,
     panics::{self, Boundary, Panicked, caught},
@@ -92,27 +91,10 @@ impl Store for MemcachedStore {
 /// An answer of memcached.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_reply(bytes: &[u8]) {
-    use crate::store::line::Language;
+    use crate::store::remote::framed::Language;
 
     if let Ok(Some((_, length))) = reply::Text::read(bytes) {
         assert!(length <= bytes.len());
     }
     let _ = reply::counter(bytes);
-}
-
-/// An answer of a name server to a question that stands before it, or to one of ours.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_dns(bytes: &[u8]) {
-    if let Some(question) = dns::question(0x1234, "_memcache._tcp.cache.test") {
-        let _ = dns::answer(&question, bytes);
-    }
-    let (question, answer) = bytes.split_at(bytes.len() / 2);
-    let _ = dns::answer(question, answer);
-    let _ = dns::question(7, &String::from_utf8_lossy(bytes));
-}
-
-/// The system's `resolv.conf`.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_resolv_conf(bytes: &[u8]) {
-    name_servers::fuzz(&String::from_utf8_lossy(bytes));
 }

@@ -3,9 +3,9 @@
 use std::str;
 
 use crate::{
-    store::{
+    store::remote::{
         failure::Kind,
-        line::{self, Garbage, Language},
+        framed::{self, Garbage, Language},
     },
     text::cut,
 };
@@ -31,7 +31,7 @@ pub(super) enum Reply {
 pub(super) enum Text {}
 
 /// A connection that speaks it.
-pub(super) type Line = line::Line<Text>;
+pub(super) type Line = framed::Line<Text>;
 
 /// No first line of an answer is longer: the longest one repeats a key of 250 bytes.
 const MAX_LINE: usize = 4 * 1024;

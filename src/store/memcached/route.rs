@@ -7,15 +7,15 @@ use smallvec::SmallVec;
 use super::{
     MemcachedStore,
     backend::{Awaited, Lane},
-    name::name,
 };
+use crate::store::memcached::key::name;
 use crate::{
-    algorithm::Hits,
     clock::Time,
+    limiter::algorithm::Hits,
+    net::random,
     rules::Limit,
     store::{
-        Applied, Batch, Check, Counting, FailureReason, Member, Outcome, StoreError, batch::NextHits,
-        looking, random,
+        Applied, Batch, Check, Counting, FailureReason, Member, Outcome, StoreError, batch::NextHits, looking,
     },
 };
 
@@ -180,7 +180,7 @@ fn told(seconds: u64, now: Time) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{algorithm::Kind, rules::Unit};
+    use crate::{limiter::algorithm::Kind, rules::Unit};
 
     #[test]
     fn long_times_are_told_as_dates() {

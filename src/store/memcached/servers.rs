@@ -11,20 +11,18 @@ use tracing::{info, warn};
 use super::{
     backend::{Lane, MemcachedBackend},
     dialer::Dialer,
-    name,
-    name_servers::NameServers,
     reply::KINDS,
 };
 use crate::{
+    net::backoff::Pace,
     panics,
     settings::memcached::{Memcached, MemcachedServers},
     store::{
         FailureReason, PoolUsage, StoreError, StoreKind,
-        lane::{Bounds, Fleet, Shared},
-        meters::Meters,
-        pace::Pace,
+        remote::{Bounds, Fleet, Shared, client_metrics::Meters},
     },
 };
+use crate::{net::resolve::name_servers::NameServers, store::memcached::key};
 
 /// Who is asked.
 pub(super) struct Servers {
@@ -59,7 +57,7 @@ impl Servers {
     /// # Errors
     /// While no server is known.
     pub(super) fn lane(&self, name: &str) -> Result<Arc<Lane>, StoreError> {
-        let lane = self.fleet.lane(|known| Some(name::place(name, known.servers.len())));
+        let lane = self.fleet.lane(|known| Some(key::place(name, known.servers.len())));
         lane.ok_or_else(|| StoreError {
             reason: FailureReason::Unavailable,
             message: "memcached: no server is known yet; see MEMCACHE_SRV".into(),

@@ -13,9 +13,9 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Hits, SlidingLog, Verdict, sliding_log::Log},
     clock::Time,
-    table::{Key, Usage},
+    limiter::algorithm::{Hits, SlidingLog, Verdict, sliding_log::Log},
+    store::table::{Key, Usage},
 };
 
 /// So many shards that cores seldom meet in one: a log is held longer than a slot of the table.
@@ -317,7 +317,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{algorithm::Window, table::Table};
+    use crate::{limiter::algorithm::Window, store::table::Table};
 
     fn of_seconds(seconds: u64) -> SlidingLog {
         SlidingLog { limit: 100_000, window: Window::of_seconds(seconds).unwrap() }

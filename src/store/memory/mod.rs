@@ -15,9 +15,9 @@ use smallvec::SmallVec;
 
 use super::{Applied, Batch, Check, Counting, Member, Outcome, Store, StoreUsage, looking};
 use crate::{
-    algorithm::{Algorithm, FixedWindow, Hits, SlidingLog, State, Verdict, fixed_window},
     clock::Time,
-    table::{Key, Locked, Table, Usage},
+    limiter::algorithm::{Algorithm, FixedWindow, Hits, SlidingLog, State, Verdict, fixed_window},
+    store::table::{Key, Locked, Table, Usage},
 };
 use logs::{LockedLogs, Logs};
 

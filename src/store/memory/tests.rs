@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    algorithm::{Kind, sliding_log::Log},
+    limiter::algorithm::{Kind, sliding_log::Log},
     rules::{Limit, Unit},
 };
 

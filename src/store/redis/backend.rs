@@ -15,8 +15,10 @@ use crate::{
     clock::{Clock, SystemClock, Time},
     rules::Limit,
     settings::ServerAddress,
-    store::lane::{self, Backend},
-    table::Key,
+    store::{
+        remote::{self, Backend},
+        table::Key,
+    },
 };
 
 /// What all lanes to the servers of a Redis share.
@@ -35,10 +37,10 @@ pub(super) struct RedisBackend {
 }
 
 /// A connection to one server, and what waits for it.
-pub(super) type Lane = lane::Lane<RedisBackend>;
+pub(super) type Lane = remote::Lane<RedisBackend>;
 
 /// What was asked of one lane and is not answered yet.
-pub(super) type Awaited = lane::Awaited<RedisBackend>;
+pub(super) type Awaited = remote::Awaited<RedisBackend>;
 
 impl Backend for RedisBackend {
     type Language = Resp;

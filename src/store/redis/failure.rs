@@ -1,7 +1,7 @@
 //! What the errors that a Redis answers mean, and what to do about them.
 
 use super::permissions;
-pub(super) use crate::store::failure::{Failure, Kind};
+pub(super) use crate::store::remote::failure::{Failure, Kind};
 
 /// Begins what is said of an answer that is none to what was asked.
 pub(super) const UNEXPECTED: &str = "unexpected-answer";

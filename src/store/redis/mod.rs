@@ -22,12 +22,13 @@ mod wire;
 
 use std::sync::Arc;
 
-use super::{Applied, Batch, Counting, PoolUsage, Store, lane::Seats, random};
+use super::{Applied, Batch, Counting, PoolUsage, Store};
 use crate::{
     clock::Time,
     rules::{Limit, Limits, RuleSet, Unit},
     settings::redis::{Redis, RedisPool},
 };
+use crate::{net::random, store::remote::Seats};
 use permissions::Needs;
 use pool::Pool;
 

@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 
-use crate::store::{Batch, Check, Member, hashed::hashed};
+use crate::store::{Batch, Check, Member, remote::hashed::hashed};
 
 /// No name is longer, in bytes.
 const LONGEST: usize = 512;

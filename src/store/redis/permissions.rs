@@ -6,7 +6,7 @@
 
 use super::resp::{self, Reply};
 use crate::{
-    algorithm::Algorithm,
+    limiter::algorithm::Algorithm,
     rules::{Limit, Limits, RuleSet},
 };
 

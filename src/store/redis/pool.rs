@@ -17,13 +17,12 @@ use super::{
     wire::Dialer,
 };
 use crate::{
+    net::backoff::Pace,
     panics::{self, Boundary, Panicked},
     settings::redis::{RedisAddress, RedisPool, RedisServers, Startup},
     store::{
         Batch, Check, FailureReason, PoolUsage, StoreError, StoreKind,
-        lane::{Bounds, Fleet, Shared},
-        meters::Meters,
-        pace::Pace,
+        remote::{Bounds, Fleet, Shared, client_metrics::Meters},
     },
 };
 

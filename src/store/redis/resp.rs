@@ -6,7 +6,7 @@
 use std::str;
 
 use crate::{
-    store::line::{self, Garbage, Language},
+    store::remote::framed::{self, Garbage, Language},
     text::cut,
 };
 
@@ -29,7 +29,7 @@ pub(super) enum Reply {
 pub(super) enum Resp {}
 
 /// A connection that speaks it.
-pub(super) type Line = line::Line<Resp>;
+pub(super) type Line = framed::Line<Resp>;
 
 impl Language for Resp {
     type Reply = Reply;
@@ -44,7 +44,7 @@ impl Language for Resp {
 const MAX_DEPTH: usize = 8;
 
 /// No answer that we ask for holds so many elements, nor a text of so many bytes. How many bytes may come in
-/// all is bounded by what was asked, see [`Line`](crate::store::line::Line).
+/// all is bounded by what was asked, see [`Line`](crate::store::remote::framed::Line).
 const MAX_LENGTH: i64 = 16 * 1024 * 1024;
 
 /// An element takes at least so many bytes: its kind and the end of its line.

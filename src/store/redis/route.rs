@@ -14,8 +14,8 @@ use super::{
     topology::slots,
 };
 use crate::{
-    algorithm::Hits,
     clock::Time,
+    limiter::algorithm::Hits,
     rules::Unit,
     settings::redis::RedisAddress,
     store::{Applied, Batch, Check, Counting, FailureReason, Member, StoreError, looking},

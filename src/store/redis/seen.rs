@@ -13,7 +13,7 @@ use super::{
 use crate::{
     clock::Time,
     rules::{Limit, Unit},
-    table::{Key, Table},
+    store::table::{Key, Table},
 };
 
 /// Keys that are known at one time, at most: 25 MB of them.

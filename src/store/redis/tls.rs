@@ -3,9 +3,9 @@
 //! `wire` shakes hands with it. `topology` takes the same files as they are, for the `redis` crate.
 
 use crate::{
+    net::tls::{Client, Words as Names},
     settings::redis::RedisTls,
-    store::tls::{self, Words},
-    tls::{Client, Words as Names},
+    store::remote::tls::{self, Words},
 };
 
 /// What to do about a server that speaks plain text.

@@ -3,8 +3,8 @@
 use std::{ops::Range, sync::Arc};
 
 use crate::store::{
-    failure::{Failure, Kind},
     memcached::reply::{self, Reply},
+    remote::failure::{Failure, Kind},
 };
 
 /// One command, and where its key stands.

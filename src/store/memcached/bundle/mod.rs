@@ -16,11 +16,13 @@ use tokio::sync::oneshot;
 use self::command::{Command, CommandKind, Dealing};
 use super::reply::Reply;
 use crate::{
-    algorithm::{Hits, fixed_window},
+    limiter::algorithm::{Hits, fixed_window},
     store::{
         StoreError,
-        failure::{Failure, Kind},
-        lane::{self, Pipeline},
+        remote::{
+            self, Pipeline,
+            failure::{Failure, Kind},
+        },
     },
 };
 
@@ -28,7 +30,7 @@ use crate::{
 pub(super) type Outcome = Result<u64, Arc<Failure>>;
 
 /// What a caller hears.
-pub(super) type Answered = lane::Answered<Outcome>;
+pub(super) type Answered = remote::Answered<Outcome>;
 
 /// Adding more than this is adding this, though each caller sees all of its own hits: it is beyond every limit,
 /// and it takes two thousand million such hits to carry a counter of memcached, which has 64 bits, past its end.

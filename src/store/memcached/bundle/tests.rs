@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::{FailureReason, line::Language, memcached::reply::Text};
+use crate::store::{FailureReason, memcached::reply::Text, remote::framed::Language};
 
 /// A bundle in which each caller asks these checks, and what each will hear.
 fn bundle(callers: &[&[(&str, Hits)]]) -> (Bundle, Vec<oneshot::Receiver<Answered>>) {

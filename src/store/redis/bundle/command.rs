@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{Bundle, Expire, Expiry, guard::Guarding, judge::Judging, together::Together};
-use crate::{
-    store::redis::{
+use crate::store::{
+    redis::{
         permissions::Needs,
         resp::{self, Reply},
         script::{self, Form},

@@ -12,16 +12,16 @@ use super::{
     together,
 };
 use crate::{
-    algorithm::fixed_window,
     clock::Time,
+    limiter::algorithm::fixed_window,
     store::{
         self,
         redis::{
             failure::{Failure, Kind, UNEXPECTED},
             resp::Reply,
         },
+        table::Key,
     },
-    table::Key,
 };
 
 /// What a bundle's answers have shown.

@@ -11,16 +11,16 @@ use super::{
     kept, within_bounds,
 };
 use crate::{
-    algorithm::{Hits, fixed_window},
     clock::Time,
+    limiter::algorithm::{Hits, fixed_window},
     store::{
         Member, Outcome, looking,
         redis::{
             resp::{self, Reply},
             script::{self, Form},
         },
+        table::Key,
     },
-    table::Key,
 };
 
 /// One of them.

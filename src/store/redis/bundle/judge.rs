@@ -13,8 +13,8 @@ use super::{
     kept::{self, Kept},
 };
 use crate::{
-    algorithm::{Algorithm, Bucket, Hits, Kind, SlidingLog, SlidingWindow},
     clock::Time,
+    limiter::algorithm::{Algorithm, Bucket, Hits, Kind, SlidingLog, SlidingWindow},
     store::redis::{
         resp::{self, Reply},
         script::{self, Form, Script},

@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 use super::deal::unexpected;
 
 use crate::{
-    algorithm::{
+    clock::Time,
+    limiter::algorithm::{
         Bucket, Hits, SlidingLog, SlidingWindow, State, Verdict, fixed_window, sliding_log::Told,
         sliding_window::Counts,
     },
-    clock::Time,
     store::redis::resp::Reply,
 };
 

@@ -22,13 +22,13 @@ use tokio::sync::oneshot;
 
 use super::{failure::Failure, permissions::Needs};
 use crate::{
-    algorithm::Hits,
     clock::Time,
+    limiter::algorithm::Hits,
     store::{
         self, StoreError,
-        lane::{self, Pipeline},
+        remote::{self, Pipeline},
+        table::Key,
     },
-    table::Key,
 };
 use command::{Command, CommandKind};
 use guard::Guarding;
@@ -52,7 +52,7 @@ pub(super) enum Outcome {
 }
 
 /// What a caller hears.
-pub(super) type Answered = lane::Answered<Outcome>;
+pub(super) type Answered = remote::Answered<Outcome>;
 
 /// Adding more than this is adding this, though each caller sees all of its own hits: it is beyond every limit,
 /// and 1,000 such hits do not overflow a counter of Redis. It is also the largest number to which a script

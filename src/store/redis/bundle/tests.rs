@@ -6,12 +6,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    algorithm::{Kind, Window, fixed_window},
-    store::redis::{
-        failure,
-        resp::{self, Reply},
+    limiter::algorithm::{Kind, Window, fixed_window},
+    store::{
+        redis::{
+            failure,
+            resp::{self, Reply},
+        },
+        table::Table,
     },
-    table::Table,
 };
 
 /// Reads commands as Redis does and carries them out, as far as counting goes.

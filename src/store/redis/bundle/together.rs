@@ -14,8 +14,8 @@ use super::{
     kept::{self, Kept},
 };
 use crate::{
-    algorithm::{Hits, fixed_window},
     clock::Time,
+    limiter::algorithm::{Hits, fixed_window},
     store::{
         Outcome, looking,
         redis::{

@@ -16,8 +16,8 @@ use tracing::warn;
 
 use super::super::{tls, wire};
 use crate::{
+    net::tls::Client as Tls,
     settings::{HostPort, redis::Credentials},
-    tls::Client as Tls,
 };
 
 /// All that is needed to ask a server but its address.

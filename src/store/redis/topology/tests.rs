@@ -11,11 +11,11 @@ use tokio::{
 
 use super::*;
 use crate::{
+    net::tls::tests::Authority,
     settings::{
         HostPort,
         redis::{RedisTls, Secret},
     },
-    tls::tests::Authority,
 };
 use oracle::{Oracle, halves, master};
 

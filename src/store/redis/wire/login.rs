@@ -15,7 +15,7 @@ use super::{
     },
     Connector, Step, Wire,
 };
-use crate::{settings::redis::Credentials, store::line::Garbage};
+use crate::{settings::redis::Credentials, store::remote::framed::Garbage};
 
 /// Under this name Redis lists our connections.
 const NAME: &[u8] = b"tollgate";

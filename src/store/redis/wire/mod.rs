@@ -12,13 +12,13 @@ use std::{fmt, sync::Arc};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-pub(super) use crate::store::wire::{Wire, host};
+pub(super) use crate::store::remote::transport::{Wire, host};
 
 use self::login::Login;
 use super::{failure::Failure, tls};
 use crate::{
     settings::redis::{RedisAddress, RedisPool, RedisServers},
-    store::wire::Connector,
+    store::remote::transport::Connector,
 };
 
 /// All that is needed to connect to a server but its address.

@@ -13,12 +13,12 @@ use tokio::{
 
 use super::*;
 use crate::{
+    net::tls::tests::Authority,
     settings::{
         HostPort,
         redis::{Credentials, RedisTls, Secret},
     },
-    store::failure::Kind,
-    tls::tests::Authority,
+    store::remote::failure::Kind,
 };
 use server::{server, talk};
 

@@ -13,22 +13,21 @@ use proptest::{
 use tokio::sync::oneshot;
 
 use crate::{
-    algorithm::{
+    clock::Time,
+    limiter::algorithm::{
         Algorithm, FixedWindow, Hits, Kind as Name, Window,
         tests::{BEGIN, Step, requests, steps, windows},
     },
-    clock::Time,
     store::{
-        self, Member,
-        lane::Pipeline,
-        looking,
+        self, Member, looking,
         redis::{
             bundle::{Answered, Bundle, Guard, Guarded, Judge, Outcome},
             failure::Kind,
             resp::Reply,
         },
+        remote::Pipeline,
+        table::Table,
     },
-    table::Table,
 };
 use model::Model;
 use server::Redis;

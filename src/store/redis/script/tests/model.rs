@@ -2,8 +2,8 @@
 
 use super::SLACK;
 use crate::{
-    algorithm::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log},
     clock::Time,
+    limiter::algorithm::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log},
     store::{
         self,
         redis::bundle::{Guard, Judge},

@@ -14,7 +14,6 @@ use tempfile::TempDir;
 use crate::{
     clock::Time,
     store::{
-        lane::Pipeline,
         redis::{
             bundle::{Bundle, Shown},
             failure::Failure,
@@ -23,6 +22,7 @@ use crate::{
                 ASK_GUARDED, ASK_TOGETHER, COUNT_GUARDED, COUNT_TOGETHER, EXTEND, GIVE_BACK, LOGS, STATES,
             },
         },
+        remote::Pipeline,
     },
 };
 

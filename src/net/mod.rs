@@ -1,0 +1,7 @@
+//! What connections to other servers share: TLS, backoff, name resolution, and gRPC channels.
+
+pub(crate) mod backoff;
+pub mod channel;
+pub(crate) mod random;
+pub mod resolve;
+pub mod tls;

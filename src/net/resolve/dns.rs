@@ -1,0 +1,275 @@
+//! One question of the domain name system, for the servers of a service (SRV records), and its answer.
+//!
+//! Written here because it is the only thing that is asked of name servers and not of the system: a resolver's
+//! crate would bring some thirty others along. Nothing here does I/O; `lookup` asks.
+
+/// What is asked for: the servers of a service, in the internet.
+const SRV: u16 = 33;
+const INTERNET: u16 = 1;
+
+/// A question with these flags wants the name server to ask on.
+const ASK_ON: u16 = 0x0100;
+
+/// A name may point into another so often: no honest one needs more.
+const MAX_POINTERS: usize = 16;
+
+/// A server of a service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Target {
+    /// Its name, which ends with a dot.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// What a name server says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// The servers; none where the name is there and has none.
+    Targets(Vec<Target>),
+    /// There is no such name.
+    NoSuchName,
+    /// There is more than fits; it is to be asked over TCP.
+    CutOff,
+    /// It could not say, by this code.
+    Failed(u8),
+}
+
+/// A question, or nothing where this is no name.
+pub(crate) fn question(id: u16, name: &str) -> Option<Vec<u8>> {
+    let mut message = Vec::with_capacity(12 + name.len() + 6);
+    for number in [id, ASK_ON, 1, 0, 0, 0] {
+        message.extend_from_slice(&number.to_be_bytes());
+    }
+    for label in name.strip_suffix('.').unwrap_or(name).split('.') {
+        let length = u8::try_from(label.len()).ok().filter(|length| (1..=63).contains(length))?;
+        message.push(length);
+        message.extend_from_slice(label.as_bytes());
+    }
+    message.push(0);
+    if message.len() > 12 + 255 {
+        return None;
+    }
+    for number in [SRV, INTERNET] {
+        message.extend_from_slice(&number.to_be_bytes());
+    }
+    Some(message)
+}
+
+/// The answer to a question, or nothing where this is none.
+pub(crate) fn answer(question: &[u8], message: &[u8]) -> Option<Answer> {
+    let mut reader = Reader { message, at: 0 };
+    let id = reader.number()?;
+    let flags = reader.number()?;
+    let [questions, answers, _, _] = [reader.number()?, reader.number()?, reader.number()?, reader.number()?];
+    let is_answer = flags & 0x8000 != 0;
+    if !is_answer || question.get(..2) != Some(&id.to_be_bytes()[..]) {
+        return None;
+    }
+    let [_, code] = (flags & 0x000f).to_be_bytes();
+    match code {
+        _ if flags & 0x0200 != 0 => return Some(Answer::CutOff),
+        0 => {}
+        3 => return Some(Answer::NoSuchName),
+        code => return Some(Answer::Failed(code)),
+    }
+    let asked = question.get(12..)?;
+    let repeated = message.get(12..12 + asked.len())?;
+    if questions != 1 || !repeated.eq_ignore_ascii_case(asked) {
+        return None;
+    }
+    reader.at = 12 + asked.len();
+    let mut targets = Vec::new();
+    for _ in 0..answers {
+        reader.record(&mut targets)?;
+    }
+    Some(Answer::Targets(targets))
+}
+
+struct Reader<'m> {
+    message: &'m [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let byte = self.message.get(self.at).copied();
+        self.at += 1;
+        byte
+    }
+
+    fn number(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes([self.byte()?, self.byte()?]))
+    }
+
+    /// Adds the server that the next record names, if it does; nothing where there is no whole record.
+    fn record(&mut self, targets: &mut Vec<Target>) -> Option<()> {
+        self.name()?;
+        let [kind, class, _, _, length] =
+            [self.number()?, self.number()?, self.number()?, self.number()?, self.number()?];
+        let end = self.at + usize::from(length);
+        if end > self.message.len() {
+            return None;
+        }
+        if (kind, class) == (SRV, INTERNET) {
+            let [_priority, _weight, port] = [self.number()?, self.number()?, self.number()?];
+            let host = self.name()?;
+            // A dot alone says that the service is not to be had.
+            targets.extend((host != ".").then_some(Target { host, port }));
+        }
+        self.at = end;
+        Some(())
+    }
+
+    /// A name, with a dot behind each of its parts.
+    fn name(&mut self) -> Option<String> {
+        let mut name = String::new();
+        let mut behind = None;
+        let mut pointers = 0;
+        loop {
+            match self.byte()? {
+                0 => break,
+                length @ 1..=63 => {
+                    let end = self.at + usize::from(length);
+                    let label = self.message.get(self.at..end)?;
+                    if !label.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_*".contains(byte)) {
+                        return None;
+                    }
+                    name.extend(label.iter().map(|byte| char::from(*byte)));
+                    name.push('.');
+                    self.at = end;
+                }
+                high @ 0xc0.. if pointers < MAX_POINTERS => {
+                    let low = self.byte()?;
+                    behind.get_or_insert(self.at);
+                    self.at = usize::from(u16::from_be_bytes([high & 0x3f, low]));
+                    pointers += 1;
+                }
+                _ => return None,
+            }
+            if name.len() > 255 {
+                return None;
+            }
+        }
+        self.at = behind.unwrap_or(self.at);
+        if name.is_empty() {
+            name.push('.');
+        }
+        Some(name)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NAME: &str = "_memcache._tcp.cache.test";
+
+    /// An answer to this question that names these servers; the first record points back at the question.
+    pub(crate) fn srv_reply(question: &[u8], targets: &[(&str, u16)]) -> Vec<u8> {
+        let mut message = question.to_vec();
+        message[2..4].copy_from_slice(&[0x81, 0x80]);
+        message[6..8].copy_from_slice(&u16::try_from(targets.len()).unwrap().to_be_bytes());
+        for (host, port) in targets {
+            message.extend_from_slice(b"\xc0\x0c\0\x21\0\x01\0\0\0\x05");
+            let mut data = vec![0, 10, 0, 5];
+            data.extend_from_slice(&port.to_be_bytes());
+            for label in host.split('.') {
+                data.push(u8::try_from(label.len()).unwrap());
+                data.extend_from_slice(label.as_bytes());
+            }
+            data.push(0);
+            message.extend_from_slice(&u16::try_from(data.len()).unwrap().to_be_bytes());
+            message.extend_from_slice(&data);
+        }
+        message
+    }
+
+    fn asked() -> Vec<u8> {
+        question(0x1234, NAME).unwrap()
+    }
+
+    /// The answer with other flags.
+    fn flagged(flags: [u8; 2]) -> Vec<u8> {
+        let mut message = srv_reply(&asked(), &[]);
+        message[2..4].copy_from_slice(&flags);
+        message
+    }
+
+    #[test]
+    fn questions_have_the_form_of_the_standard() {
+        let expected =
+            b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x09_memcache\x04_tcp\x05cache\x04test\0\0\x21\0\x01";
+        assert_eq!(asked(), expected);
+        assert_eq!(question(0x1234, "_memcache._tcp.cache.test.").unwrap(), expected);
+        for name in ["", ".", "a..b", &"x".repeat(64), &"x.".repeat(200)] {
+            assert_eq!(question(1, name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn servers_are_read_out_of_answers() {
+        let message = srv_reply(&asked(), &[("b.cache.test", 11211), ("a.cache.test", 11212)]);
+        let target = |host: &str, port| Target { host: host.to_owned(), port };
+        let expected = vec![target("b.cache.test.", 11211), target("a.cache.test.", 11212)];
+        assert_eq!(answer(&asked(), &message), Some(Answer::Targets(expected)));
+        for cut in 0..message.len() {
+            assert_eq!(answer(&asked(), &message[..cut]), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn other_answers_are_told_apart() {
+        assert_eq!(answer(&asked(), &flagged([0x81, 0x80])), Some(Answer::Targets(Vec::new())));
+        assert_eq!(answer(&asked(), &flagged([0x81, 0x83])), Some(Answer::NoSuchName));
+        assert_eq!(answer(&asked(), &flagged([0x83, 0x80])), Some(Answer::CutOff));
+        assert_eq!(answer(&asked(), &flagged([0x81, 0x82])), Some(Answer::Failed(2)));
+        assert_eq!(answer(&asked(), &asked()), None, "a question is no answer");
+        let other = question(0x1235, NAME).unwrap();
+        assert_eq!(answer(&other, &flagged([0x81, 0x80])), None, "another's answer");
+        let other = question(0x1234, "_memcache._tcp.other.test").unwrap();
+        assert_eq!(answer(&other, &flagged([0x81, 0x80])), None, "another question's answer");
+    }
+
+    #[test]
+    fn records_of_other_kinds_are_passed_over_and_no_service_is_no_server() {
+        let mut message = srv_reply(&asked(), &[("a.test", 1)]);
+        let kind = asked().len() + 3;
+        message[kind] = 5;
+        assert_eq!(answer(&asked(), &message), Some(Answer::Targets(Vec::new())));
+        let mut message = srv_reply(&asked(), &[("x", 1)]);
+        let host = message.len() - 3;
+        message.truncate(host);
+        message.push(0);
+        message[host - 7] = 7;
+        assert_eq!(answer(&asked(), &message), Some(Answer::Targets(Vec::new())));
+    }
+
+    #[test]
+    fn names_that_point_in_circles_end() {
+        let mut message = srv_reply(&asked(), &[("a.test", 1)]);
+        let at = asked().len();
+        let pointer = (0xc000 | u16::try_from(at).unwrap()).to_be_bytes();
+        message[at..at + 2].copy_from_slice(&pointer);
+        assert_eq!(answer(&asked(), &message), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_panics(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..300),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+        ) {
+            let _ = answer(&asked(), &bytes);
+            let mut message = srv_reply(&asked(), &[("a.cache.test", 1), ("b.cache.test", 2)]);
+            for (at, byte) in changes {
+                let at = at.index(message.len());
+                message[at] = byte;
+            }
+            let _ = answer(&asked(), &message);
+            bytes.splice(0..0, flagged([0x81, 0x80]));
+            let _ = answer(&asked(), &bytes);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Asking name servers for the servers behind a name.
+
+use std::net::{IpAddr, SocketAddr};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpStream, UdpSocket},
+    time::timeout,
+};
+
+use super::{
+    dns::{self, Answer, Target},
+    name_servers::NameServers,
+};
+use crate::{
+    net::random,
+    settings::{HostPort, ServerAddress},
+};
+
+/// No answer over UDP is longer: what we ask for fits into 512 bytes, or is cut off.
+const MAX_DATAGRAM: usize = 4096;
+
+impl NameServers {
+    /// The servers of a service, in the order in which the Go service has them: it takes them by their texts.
+    ///
+    /// # Errors
+    /// When none is told, and why.
+    pub(crate) async fn services(&self, name: &str) -> Result<Vec<ServerAddress>, String> {
+        let mut why = "it is no name".to_owned();
+        for name in self.names(name) {
+            match self.ask(&name).await {
+                Ok(targets) if targets.is_empty() => why = format!("{name} has no servers (SRV records)"),
+                Ok(targets) => return Ok(in_order(targets)),
+                Err(failure) => why = failure,
+            }
+        }
+        Err(why)
+    }
+
+    async fn ask(&self, name: &str) -> Result<Vec<Target>, String> {
+        let mut why = "there is no name server".to_owned();
+        for _ in 0..self.attempts {
+            for server in &self.addresses {
+                match timeout(self.patience, ask_one(*server, name)).await {
+                    Ok(Ok(Answer::Targets(targets))) => return Ok(targets),
+                    Ok(Ok(Answer::NoSuchName)) => return Err(format!("there is no {name}, says {server}")),
+                    Ok(Ok(Answer::Failed(code))) => {
+                        why = format!("{server} fails to look it up (code {code})");
+                    }
+                    Ok(Ok(Answer::CutOff)) => why = format!("{server} cuts off what it says"),
+                    Ok(Err(failure)) => why = format!("{server}: {failure}"),
+                    Err(_) => why = format!("{server}: no answer within {:?}", self.patience),
+                }
+            }
+        }
+        Err(why)
+    }
+}
+
+/// As `host:port`, sorted as texts.
+fn in_order(mut targets: Vec<Target>) -> Vec<ServerAddress> {
+    targets.sort_by_key(|target| format!("{}:{}", target.host, target.port));
+    let address = |Target { host, port }| {
+        // An address that stands where a name should is no name in full.
+        let bare = host.trim_end_matches('.');
+        let host = if bare.parse::<IpAddr>().is_ok() { bare.to_owned() } else { host };
+        ServerAddress::Tcp(HostPort { host, port })
+    };
+    targets.into_iter().map(address).collect()
+}
+
+async fn ask_one(server: SocketAddr, name: &str) -> Result<Answer, String> {
+    let id = u16::try_from(random::below(1 << 16)).unwrap_or_default();
+    let question = dns::question(id, name).ok_or_else(|| format!("{name:?} is no name"))?;
+    let answer = over_udp(server, &question).await.map_err(|error| error.to_string())?;
+    if answer != Answer::CutOff {
+        return Ok(answer);
+    }
+    let message = over_tcp(server, &question).await.map_err(|error| error.to_string())?;
+    dns::answer(&question, &message).ok_or_else(|| "what it says over TCP is no answer".to_owned())
+}
+
+async fn over_udp(server: SocketAddr, question: &[u8]) -> std::io::Result<Answer> {
+    let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(server).await?;
+    socket.send(question).await?;
+    let mut buffer = vec![0; MAX_DATAGRAM];
+    loop {
+        let length = socket.recv(&mut buffer).await?;
+        // Anybody may send a datagram; what is no answer to this question is passed over.
+        if let Some(answer) = dns::answer(question, &buffer[..length]) {
+            return Ok(answer);
+        }
+    }
+}
+
+async fn over_tcp(server: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut socket = TcpStream::connect(server).await?;
+    let length = u16::try_from(question.len()).unwrap_or(u16::MAX);
+    socket.write_all(&[&length.to_be_bytes(), question].concat()).await?;
+    let length = socket.read_u16().await?;
+    let mut message = vec![0; length.into()];
+    socket.read_exact(&mut message).await?;
+    Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::net::resolve::dns::tests::srv_reply;
+
+    #[test]
+    fn servers_are_sorted_by_their_texts() {
+        let target = |host: &str, port| Target { host: host.to_owned(), port };
+        let sorted = [target("b.", 1), target("a.", 999), target("a.", 1000), target("10.0.0.1.", 1)];
+        let sorted = in_order(sorted.into());
+        let sorted: Vec<_> = sorted.iter().map(ToString::to_string).collect();
+        assert_eq!(sorted, ["10.0.0.1:1", "a.:1000", "a.:999", "b.:1"]);
+    }
+
+    /// Both protocols on one port. One that is free for UDP may be taken for TCP.
+    async fn same_port() -> (UdpSocket, TcpListener) {
+        loop {
+            let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            match TcpListener::bind(udp.local_addr().unwrap()).await {
+                Ok(tcp) => return (udp, tcp),
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse),
+            }
+        }
+    }
+
+    /// A name server that says what `tell` makes of a question, over UDP, and over TCP.
+    async fn name_server(tell: impl Fn(&[u8], bool) -> Vec<u8> + Clone + Send + 'static) -> SocketAddr {
+        let (udp, tcp) = same_port().await;
+        let address = udp.local_addr().unwrap();
+        let over_tcp = tell.clone();
+        tokio::spawn(async move {
+            let mut buffer = [0; 512];
+            while let Ok((length, from)) = udp.recv_from(&mut buffer).await {
+                let _ = udp.send_to(b"rubbish", from).await;
+                let _ = udp.send_to(&tell(&buffer[..length], false), from).await;
+            }
+        });
+        tokio::spawn(async move {
+            while let Ok((mut socket, _)) = tcp.accept().await {
+                let length = socket.read_u16().await.unwrap();
+                let mut question = vec![0; length.into()];
+                socket.read_exact(&mut question).await.unwrap();
+                let answer = over_tcp(&question, true);
+                socket.write_u16(u16::try_from(answer.len()).unwrap()).await.unwrap();
+                socket.write_all(&answer).await.unwrap();
+            }
+        });
+        address
+    }
+
+    fn asking(addresses: Vec<SocketAddr>) -> NameServers {
+        let patience = Duration::from_millis(300);
+        NameServers { addresses, search: vec!["test".to_owned()], dots: 5, patience, attempts: 1 }
+    }
+
+    async fn found(name_servers: NameServers) -> Result<Vec<String>, String> {
+        let found = name_servers.services("_memcache._tcp.cache").await;
+        found.map(|found| found.iter().map(ToString::to_string).collect())
+    }
+
+    /// The code with which a name server fails.
+    fn failing(question: &[u8], code: u8) -> Vec<u8> {
+        let mut answer = srv_reply(question, &[]);
+        answer[3] |= code;
+        answer
+    }
+
+    #[tokio::test]
+    async fn the_next_name_server_is_asked_when_one_is_silent_or_fails() {
+        let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let lame = name_server(|question, _| failing(question, 2)).await;
+        let good = name_server(|question, _| srv_reply(question, &[("b.test", 2), ("a.test", 1)])).await;
+        let all = asking(vec![silent.local_addr().unwrap(), lame, good]);
+        assert_eq!(found(all).await, Ok(vec!["a.test.:1".to_owned(), "b.test.:2".to_owned()]));
+        let told = found(asking(vec![lame])).await.unwrap_err();
+        assert!(told.contains("code 2") && told.contains(&lame.to_string()), "{told}");
+        let told = found(asking(vec![silent.local_addr().unwrap()])).await.unwrap_err();
+        assert!(told.contains("no answer within 300ms"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn what_is_cut_off_is_asked_over_tcp() {
+        let server = name_server(|question, is_tcp| {
+            let mut answer = srv_reply(question, &[("a.test", 1)]);
+            answer[2] |= if is_tcp { 0 } else { 2 };
+            answer
+        });
+        assert_eq!(found(asking(vec![server.await])).await, Ok(vec!["a.test.:1".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn every_name_is_tried() {
+        let is_full = |question: &[u8]| question.windows(5).any(|part| part == b"\x04test");
+        let server = name_server(move |question, _| {
+            if is_full(question) { failing(question, 3) } else { srv_reply(question, &[("a.test", 1)]) }
+        });
+        assert_eq!(found(asking(vec![server.await])).await, Ok(vec!["a.test.:1".to_owned()]));
+        let none = name_server(|question, _| srv_reply(question, &[])).await;
+        assert!(found(asking(vec![none])).await.unwrap_err().contains("has no servers"));
+        let unknown = name_server(|question, _| failing(question, 3)).await;
+        assert!(
+            found(asking(vec![unknown])).await.unwrap_err().contains("there is no _memcache._tcp.cache,")
+        );
+    }
+}

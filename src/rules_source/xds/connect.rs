@@ -1,0 +1,121 @@
+//! Gets a channel to a control plane: a socket, TLS on it if that is wanted, HTTP/2 on top.
+//!
+//! A channel is made of one connection and does not come back when it breaks: `client` connects anew, at its
+//! own pace, and with the certificates that are in the files by then.
+
+use std::{io, sync::Arc, time::Duration};
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, rustls::ClientConfig};
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use super::tls;
+use crate::{
+    net::{
+        channel::{self, Duplex, Socket},
+        tls::{explain, server_name},
+    },
+    settings::groups::{Xds, XdsServer},
+};
+
+/// How long it may take to connect, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the answer to a ping may take.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A dead peer is found in a minute: a probe after this silence, and some more in between.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
+const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+#[cfg(not(any(target_os = "openbsd", target_os = "redox", target_os = "solaris", target_os = "windows")))]
+const TCP_KEEPALIVE_RETRIES: u32 = 3;
+
+/// Connects, or says why not and what to do.
+pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
+    let tls = settings.tls.as_ref().map(tls::load).transpose()?;
+    let host = name(settings);
+    let socket = timeout(CONNECT_TIMEOUT, open(&settings.server, tls, &host))
+        .await
+        .unwrap_or_else(|_| Err(format!("it cannot be reached: no connection within {CONNECT_TIMEOUT:?}")))?;
+    let channel = channel::over(socket, origin(settings, &host)?, |endpoint| kept_alive(endpoint, settings));
+    channel.await.map_err(|error| format!("it speaks no HTTP/2: {error}"))
+}
+
+/// The name that the certificate must hold.
+fn name(settings: &Xds) -> String {
+    let expected = settings.tls.as_ref().and_then(|tls| tls.server_name.clone());
+    expected.unwrap_or_else(|| match &settings.server {
+        XdsServer::Tcp(address) => address.host.clone(),
+        XdsServer::Unix(_) => "localhost".to_owned(),
+    })
+}
+
+async fn open(server: &XdsServer, tls: Option<Arc<ClientConfig>>, host: &str) -> Result<Socket, String> {
+    let unreachable = |error: io::Error| format!("it cannot be reached: {error}");
+    match server {
+        XdsServer::Tcp(address) => {
+            let socket = TcpStream::connect((&*address.host, address.port)).await.map_err(unreachable)?;
+            // Without them the connection is slower, or a dead peer is found later; it works all the same.
+            let _ = socket.set_nodelay(true);
+            let _ = SockRef::from(&socket).set_tcp_keepalive(&keepalive());
+            shake_hands(socket, tls, host).await
+        }
+        XdsServer::Unix(path) => {
+            let socket = UnixStream::connect(path).await.map_err(unreachable)?;
+            shake_hands(socket, tls, host).await
+        }
+    }
+}
+
+fn keepalive() -> TcpKeepalive {
+    let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE).with_interval(TCP_KEEPALIVE_INTERVAL);
+    #[cfg(not(any(
+        target_os = "openbsd",
+        target_os = "redox",
+        target_os = "solaris",
+        target_os = "windows"
+    )))]
+    let keepalive = keepalive.with_retries(TCP_KEEPALIVE_RETRIES);
+    keepalive
+}
+
+async fn shake_hands(
+    socket: impl Duplex + 'static,
+    tls: Option<Arc<ClientConfig>>,
+    host: &str,
+) -> Result<Socket, String> {
+    let Some(config) = tls else { return Ok(Box::new(socket)) };
+    let name = server_name(host).map_err(|why| format!("{why}; {}", tls::WORDS.other_host))?;
+    let secured = TlsConnector::from(config).connect(name, socket).await.map_err(|error| {
+        let why = explain(&error, &tls::WORDS).unwrap_or_else(|| error.to_string());
+        format!("the TLS handshake failed: {why}")
+    });
+    Ok(Box::new(secured?))
+}
+
+/// Whom requests name as their server.
+fn origin(settings: &Xds, host: &str) -> Result<Uri, String> {
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    // As gRPC for Go has it: the name that is verified, where there is one of its own.
+    let authority = match (&settings.server, &settings.tls) {
+        (XdsServer::Tcp(address), Some(tls)) if tls.server_name.is_none() => address.to_string(),
+        (XdsServer::Tcp(address), None) => address.to_string(),
+        _ => host.to_owned(),
+    };
+    let origin = format!("{scheme}://{authority}").parse();
+    origin.map_err(|error| format!("{authority:?} is no host that HTTP can name: {error}"))
+}
+
+fn kept_alive(endpoint: Endpoint, settings: &Xds) -> Endpoint {
+    if settings.keepalive_interval.is_zero() {
+        return endpoint;
+    }
+    endpoint
+        .http2_keep_alive_interval(settings.keepalive_interval)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
+}

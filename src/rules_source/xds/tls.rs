@@ -1,0 +1,52 @@
+//! TLS to a control plane: what its variables are called, and what its settings ask of `tls`.
+//!
+//! Called by `connect` for each connection, so that certificates which were replaced meanwhile count.
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::ClientConfig;
+
+use crate::{
+    net::tls::{self, Trusted, Wanted, Words},
+    settings::groups::XdsTls,
+};
+
+/// What is said of TLS to a control plane.
+pub(super) const WORDS: Words = Words {
+    ca: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+    certificate: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+    key: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+    other_host: "CONFIG_GRPC_XDS_SERVER_TLS_SAN sets the name that its certificate must hold",
+    plain_text: "if its port speaks plain text, unset CONFIG_GRPC_XDS_SERVER_USE_TLS",
+};
+
+/// Reads the files.
+///
+/// # Errors
+/// All that is wrong with them, each with its variable and its path.
+pub(super) fn load(settings: &XdsTls) -> Result<Arc<ClientConfig>, String> {
+    let wanted = Wanted {
+        trusted: Trusted::by(settings.ca.as_deref(), settings.trust_system),
+        identity: settings.identity.as_ref().map(|(certificate, key)| (&**certificate, &**key)),
+        any_host: false,
+    };
+    let mut config = tls::load(&wanted, &WORDS).map_err(|faults| faults.join("; "))?.config;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_that_is_not_there_is_told_by_its_variable() {
+        let gone = |name: &str| format!("/nowhere/{name}.pem").into();
+        let settings =
+            XdsTls { ca: Some(gone("ca")), identity: Some((gone("cert"), gone("key"))), ..XdsTls::default() };
+        let told = load(&settings).map(drop).unwrap_err();
+        for (variable, name) in [(WORDS.ca, "ca"), (WORDS.certificate, "cert"), (WORDS.key, "key")] {
+            assert!(told.contains(&format!("{variable}=/nowhere/{name}.pem: accepted is ")), "{told}");
+        }
+    }
+}

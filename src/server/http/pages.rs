@@ -1,0 +1,186 @@
+//! Large pages: each is made for all who asked for it before it was begun, and few copies are in memory at a time.
+//!
+//! Used by `admin`. A page of metrics can have megabytes. Five hundred clients that request it and never read it
+//! would otherwise hold five hundred copies, and keep every thread busy making them.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use bytes::Bytes;
+
+use crate::panics::{self, Boundary, Panicked};
+
+/// Different copies of a page that may be on their way to readers; while there are as many, the last one made is
+/// shared.
+const COPIES: usize = 4;
+
+/// The copies of one page.
+#[derive(Default)]
+pub(in crate::server) struct Pages {
+    /// Held by whom makes the page.
+    turn: tokio::sync::Mutex<()>,
+    last: Mutex<Last>,
+    copies: Arc<AtomicUsize>,
+}
+
+#[derive(Default)]
+struct Last {
+    waiting: usize,
+    /// The page made last, and when that was begun.
+    page: Option<(Instant, Bytes)>,
+}
+
+impl Pages {
+    /// The page: made now, or by another request that began to after this one.
+    ///
+    /// # Errors
+    /// When making it panicked.
+    pub(in crate::server) async fn get(
+        &self,
+        make: impl FnOnce() -> String + Send + 'static,
+    ) -> Result<Bytes, Panicked> {
+        let asked = Instant::now();
+        let _waiting = Waiting::new(self);
+        let _turn = self.turn.lock().await;
+        if let Some((begun, page)) = &self.last().page
+            && (*begun >= asked || self.copies.load(Ordering::Relaxed) >= COPIES)
+        {
+            return Ok(page.clone());
+        }
+        let begun = Instant::now();
+        let make = move || {
+            panics::catch(Boundary::HttpRequest, || {
+                panics::point("admin_page");
+                make()
+            })
+        };
+        // On a thread of its own: a large page must not hold up health checks.
+        let text = tokio::task::spawn_blocking(make).await.map_err(|_| Panicked)??;
+        let page = Bytes::from_owner(Copy::new(text, self.copies.clone()));
+        self.last().page = Some((begun, page.clone()));
+        Ok(page)
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that waits for the page. The last one to go leaves no copy behind, unless that is shared.
+struct Waiting<'a>(&'a Pages);
+
+impl<'a> Waiting<'a> {
+    fn new(pages: &'a Pages) -> Self {
+        let mut last = pages.last();
+        last.waiting = last.waiting.saturating_add(1);
+        drop(last);
+        Self(pages)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut last = self.0.last();
+        last.waiting = last.waiting.saturating_sub(1);
+        if last.waiting == 0 && self.0.copies.load(Ordering::Relaxed) < COPIES {
+            last.page = None;
+        }
+    }
+}
+
+/// A copy, counted until its last reader has it.
+struct Copy {
+    text: String,
+    copies: Arc<AtomicUsize>,
+}
+
+impl Copy {
+    fn new(text: String, copies: Arc<AtomicUsize>) -> Self {
+        copies.fetch_add(1, Ordering::Relaxed);
+        Self { text, copies }
+    }
+}
+
+impl AsRef<[u8]> for Copy {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        self.copies.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{atomic::AtomicU64, mpsc};
+
+    use tokio::{runtime::Builder, task::JoinSet};
+
+    use super::*;
+
+    /// Makes pages that are numbered.
+    fn numbered(count: &Arc<AtomicU64>) -> impl FnOnce() -> String + Send + use<> {
+        let count = count.clone();
+        move || count.fetch_add(1, Ordering::Relaxed).to_string()
+    }
+
+    #[test]
+    fn a_page_is_made_anew_for_each_request_and_shared_by_those_that_wait() {
+        Builder::new_current_thread().build().unwrap().block_on(async {
+            let (pages, count) = (Arc::new(Pages::default()), Arc::default());
+            for expected in ["0", "1", "2"] {
+                assert_eq!(pages.get(numbered(&count)).await.unwrap(), expected);
+            }
+            assert!(pages.last().page.is_none(), "no copy is kept");
+            // The first of them is made until all others wait for theirs.
+            let (release, held) = mpsc::channel::<()>();
+            let make = numbered(&count);
+            let make = move || {
+                let _ = held.recv();
+                make()
+            };
+            let first = pages.clone();
+            let first = tokio::spawn(async move { first.get(make).await.unwrap() });
+            let mut waiting = JoinSet::new();
+            for _ in 0..500 {
+                let (pages, make) = (pages.clone(), numbered(&count));
+                waiting.spawn(async move { pages.get(make).await.unwrap() });
+            }
+            while pages.last().waiting < 501 {
+                tokio::task::yield_now().await;
+            }
+            drop(release);
+            assert_eq!(first.await.unwrap(), "3");
+            assert!(waiting.join_all().await.iter().all(|page| page == "4"), "one is made for all of them");
+            assert!(pages.last().page.is_none(), "no copy is kept");
+        });
+    }
+
+    #[test]
+    fn few_copies_are_in_memory_however_many_readers_hold_one() {
+        Builder::new_current_thread().build().unwrap().block_on(async {
+            let (pages, count) = (Pages::default(), Arc::default());
+            let mut held = Vec::new();
+            for _ in 0..100 {
+                held.push(pages.get(numbered(&count)).await.unwrap());
+            }
+            assert_eq!((pages.copies.load(Ordering::Relaxed), count.load(Ordering::Relaxed)), (4, 4));
+            assert_eq!(held[99], "3", "the last one made is shared");
+            held.clear();
+            pages.get(numbered(&count)).await.unwrap();
+            assert_eq!(
+                pages.get(numbered(&count)).await.unwrap(),
+                "5",
+                "with the readers gone it is made anew"
+            );
+        });
+    }
+}

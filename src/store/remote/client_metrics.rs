@@ -1,0 +1,212 @@
+//! What is counted of the servers of a store, and what is logged of them: every failure is counted, and the first of
+//! each kind is logged, then again only after a while.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use tracing::{error, warn};
+
+use super::failure::{Failure, Kind};
+use crate::store::{Distribution, PoolUsage};
+
+/// A failure that was logged is not logged again for so long.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Different failures that are remembered as logged; a server that invents new ones is logged each time.
+const MAX_REMEMBERED: usize = 256;
+
+/// Bounds of the time that a pipeline takes, in microseconds.
+const MICROS: [u64; 13] =
+    [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 1_000_000];
+
+/// Bounds of the number of checks in a pipeline.
+const CHECKS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096];
+
+/// The figures of one store's servers.
+#[derive(Default)]
+pub(in crate::store) struct Meters {
+    opened: AtomicU64,
+    ended: AtomicU64,
+    closed: AtomicU64,
+    reconnects: AtomicU64,
+    errors: [AtomicU64; Kind::ALL.len()],
+    times: Buckets,
+    batches: Buckets,
+    /// By command, how often the server has refused it.
+    denied: Mutex<BTreeMap<&'static str, u64>>,
+    without_expiry: AtomicU64,
+    overloaded: AtomicU64,
+    late: AtomicU64,
+    logged: Mutex<HashMap<(&'static str, String), Logged>>,
+}
+
+#[derive(Default)]
+struct Buckets {
+    within: [AtomicU64; 14],
+    sum: AtomicU64,
+}
+
+struct Logged {
+    at: Instant,
+    since: u64,
+}
+
+impl Meters {
+    /// A connection was opened; again, when one was lost before.
+    pub(in crate::store) fn connected(&self, again: bool) {
+        self.opened.fetch_add(1, Relaxed);
+        self.reconnects.fetch_add(u64::from(again), Relaxed);
+    }
+
+    /// A connection has ended; by us, when the server did not end it.
+    pub(in crate::store) fn disconnected(&self, by_us: bool) {
+        self.ended.fetch_add(1, Relaxed);
+        self.closed.fetch_add(u64::from(by_us), Relaxed);
+    }
+
+    /// A pipeline was answered.
+    pub(in crate::store) fn answered(&self, checks: usize, took: Duration) {
+        self.times.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), &MICROS);
+        self.batches.add(checks as u64, &CHECKS);
+    }
+
+    /// Checks were refused because more waited than is answered in time.
+    pub(in crate::store) fn overloaded(&self, checks: usize, failure: &Failure) {
+        self.overloaded.fetch_add(checks as u64, Relaxed);
+        self.log("overloaded", failure.server(), failure);
+    }
+
+    /// Checks were dropped unsent because no answer would have come in time.
+    pub(in crate::store) fn dropped(&self, checks: usize) {
+        self.late.fetch_add(checks as u64, Relaxed);
+    }
+
+    /// Counts a failure, and logs it unless the like was logged just now.
+    pub(in crate::store) fn failed(&self, failure: &Failure) {
+        self.errors[failure.kind as usize].fetch_add(1, Relaxed);
+        self.log(failure.kind.name(), failure.server(), failure);
+    }
+
+    /// Counts a failure that is found once and not at every request, and logs it unless the same was logged just now.
+    pub(in crate::store) fn found(&self, failure: &Failure) {
+        self.errors[failure.kind as usize].fetch_add(1, Relaxed);
+        self.log(failure.kind.name(), &failure.message, failure);
+    }
+
+    /// Failures with the same `kind` and `what` are alike.
+    fn log(&self, kind: &'static str, what: &str, failure: &Failure) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() >= MAX_REMEMBERED {
+            logged.clear();
+        }
+        let now = Instant::now();
+        let known = logged.entry((kind, what.to_owned()));
+        let entry = known.or_insert(Logged { at: now, since: 0 });
+        let again = entry.since > 0;
+        if again && now - entry.at < QUIET {
+            entry.since += 1;
+            return;
+        }
+        let unlogged = entry.since.saturating_sub(1);
+        *entry = Logged { at: now, since: 1 };
+        drop(logged);
+        if kind == Kind::Denied.name() {
+            // Nothing but the operator mends that.
+            error!(kind, suppressed = unlogged, "{failure}");
+        } else if unlogged > 0 {
+            warn!(kind, suppressed = unlogged, "{failure}");
+        } else {
+            warn!(kind, "{failure}");
+        }
+    }
+
+    /// Something failed of which nobody has to be told.
+    pub(in crate::store) fn count(&self, kind: Kind) {
+        self.errors[kind as usize].fetch_add(1, Relaxed);
+    }
+
+    /// The server does not run a command for our user.
+    pub(in crate::store) fn denied(&self, command: &'static str) {
+        *self.denied.lock().unwrap_or_else(PoisonError::into_inner).entry(command).or_default() += 1;
+    }
+
+    /// So many keys were counted and have got no expiry.
+    pub(in crate::store) fn without_expiry(&self, keys: usize) {
+        self.without_expiry.fetch_add(keys as u64, Relaxed);
+    }
+
+    /// All figures; those that only the lanes know are left at nothing.
+    pub(in crate::store) fn usage(&self) -> PoolUsage {
+        let ended = self.ended.load(Relaxed);
+        let opened = self.opened.load(Relaxed);
+        let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        let errors = Kind::ALL.iter().map(|kind| (kind.name(), self.errors[*kind as usize].load(Relaxed)));
+        PoolUsage {
+            connections: opened.saturating_sub(ended),
+            opened,
+            closed: self.closed.load(Relaxed),
+            reconnects: self.reconnects.load(Relaxed),
+            errors: errors.collect(),
+            denied: denied.iter().map(|(command, times)| (*command, *times)).collect(),
+            without_expiry: self.without_expiry.load(Relaxed),
+            shed: [("overloaded", self.overloaded.load(Relaxed)), ("late", self.late.load(Relaxed))],
+            operation_time: self.times.distribution(&MICROS, 1e6),
+            batch_size: self.batches.distribution(&CHECKS, 1.0),
+            ..PoolUsage::default()
+        }
+    }
+}
+
+impl Buckets {
+    fn add(&self, value: u64, bounds: &[u64]) {
+        let bucket = bounds.partition_point(|bound| *bound < value);
+        self.within[bucket].fetch_add(1, Relaxed);
+        self.sum.fetch_add(value, Relaxed);
+    }
+
+    /// The values in a unit that is so many of ours.
+    #[expect(clippy::cast_precision_loss, reason = "Prometheus has nothing but doubles")]
+    fn distribution(&self, bounds: &[u64], unit: f64) -> Distribution {
+        let mut count = 0;
+        let mut within = self.within.iter().map(|bucket| {
+            count += bucket.load(Relaxed);
+            count
+        });
+        let buckets = bounds.iter().map(|bound| *bound as f64 / unit).zip(within.by_ref()).collect();
+        let count = within.last().unwrap_or_default();
+        Distribution { buckets, count, sum: self.sum.load(Relaxed) as f64 / unit }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_told_by_their_bounds() {
+        let meters = Meters::default();
+        for (checks, micros) in [(1, 40), (3, 60), (9_999, 5_000_000)] {
+            meters.answered(checks, Duration::from_micros(micros));
+        }
+        let usage = meters.usage();
+        assert_eq!((usage.batch_size.count, usage.batch_size.buckets[2]), (3, (4.0, 2)));
+        assert_eq!(usage.batch_size.buckets.last(), Some(&(4_096.0, 2)));
+        assert_eq!(usage.operation_time.buckets[0].1, 1);
+        assert!((usage.operation_time.sum - 5.0001).abs() < 1e-9, "{usage:?}");
+    }
+
+    #[test]
+    fn failures_are_counted_by_kind() {
+        let meters = Meters::default();
+        for _ in 0..3 {
+            meters.failed(&Failure::new(Kind::Timeout, "redis a:1: no answer"));
+        }
+        assert!(meters.usage().errors.contains(&("timeout", 3)));
+    }
+}

@@ -1,0 +1,132 @@
+//! The names that statsd knows metrics by: one text, its parts joined by dots.
+//!
+//! The sinks send these names, and a mapper's file is written in terms of them. What has no such name is
+//! known to Prometheus alone: our own metrics and those of the process.
+
+use super::{
+    gauges::Gauges,
+    histogram::Snapshot,
+    labels::statsd_key,
+    names::{self, Metric},
+    rule::RuleCounter,
+};
+
+/// What the name of each metric of a rule begins with.
+const RULES: &str = "ratelimit.service.rate_limit.";
+
+/// Families whose statsd names end as their Prometheus names do, by what stands before that end.
+const FAMILIES: [(&str, &str); 3] = [
+    ("ratelimit_localcache_", "ratelimit.localcache."),
+    ("ratelimit_redis_pool_", "ratelimit.redis_pool."),
+    ("ratelimit_redis_per_second_pool_", "ratelimit.redis_per_second_pool."),
+];
+
+/// A metric that is not of a rule, under its statsd name.
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::telemetry) struct Single {
+    /// The name.
+    pub(in crate::telemetry) name: String,
+    /// What it is for Prometheus.
+    pub(in crate::telemetry) metric: Metric,
+    /// The values of its labels there.
+    pub(in crate::telemetry) labels: Vec<String>,
+    /// What it shows now.
+    pub(in crate::telemetry) value: Value,
+}
+
+/// What a metric shows.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(in crate::telemetry) enum Value {
+    /// A counter's sum or a gauge's state.
+    Number(u64),
+    /// How long things took.
+    Times(Snapshot),
+}
+
+/// The name of one counter of the rule with this full key.
+pub(in crate::telemetry) fn of_rule(full_key: &str, counter: RuleCounter) -> String {
+    [RULES, &statsd_key(full_key), ".", stat(counter)].concat()
+}
+
+/// The name of a metric with these labels, if statsd knows it.
+pub(in crate::telemetry) fn of_single(metric: &Metric, labels: &[&str]) -> Option<String> {
+    let label = labels.first().copied().unwrap_or_default();
+    let name = match metric.name {
+        name if name == names::DOMAIN_NOT_FOUND.name => format!("{RULES}{label}.domain_not_found"),
+        name if name == names::SHOULD_RATE_LIMIT_ERROR.name => {
+            format!("ratelimit.service.call.should_rate_limit.{label}")
+        }
+        name if name == names::TOTAL_REQUESTS.name => format!("ratelimit_server.{label}.total_requests"),
+        name if name == names::RESPONSE_TIME.name => format!("ratelimit_server.{label}.response_time"),
+        name if name == names::GLOBAL_SHADOW_MODE.name => "ratelimit.service.global_shadow_mode".to_owned(),
+        name if name == names::CONFIG_LOAD_SUCCESS.name => "ratelimit.service.config_load_success".to_owned(),
+        name if name == names::CONFIG_LOAD_ERROR.name => "ratelimit.service.config_load_error".to_owned(),
+        name => {
+            FAMILIES.iter().find_map(|(page, statsd)| Some([statsd, name.strip_prefix(page)?].concat()))?
+        }
+    };
+    Some(name)
+}
+
+/// The last part of a counter's name.
+const fn stat(counter: RuleCounter) -> &'static str {
+    match counter {
+        RuleCounter::TotalHits => "total_hits",
+        RuleCounter::OverLimit => "over_limit",
+        RuleCounter::NearLimit => "near_limit",
+        RuleCounter::WithinLimit => "within_limit",
+        RuleCounter::OverLimitWithLocalCache => "over_limit_with_local_cache",
+        RuleCounter::ShadowMode => "shadow_mode",
+    }
+}
+
+impl super::Stats {
+    /// Everything that statsd knows beside the rules.
+    pub(in crate::telemetry) fn singles(&self, gauges: &Gauges) -> Vec<Single> {
+        let mut page = super::page::Page::apart();
+        super::prometheus::others(&mut page, self, gauges);
+        page.finish().1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_has_the_six_names_of_the_go_service() {
+        let names = RuleCounter::ALL.map(|counter| of_rule("d.ip_10.0.0.1.a:b", counter));
+        let expected = [
+            "total_hits",
+            "over_limit",
+            "near_limit",
+            "within_limit",
+            "over_limit_with_local_cache",
+            "shadow_mode",
+        ];
+        assert_eq!(
+            names,
+            expected.map(|stat| format!("ratelimit.service.rate_limit.d.ip_10_0_0_1.a_b.{stat}"))
+        );
+    }
+
+    #[test]
+    fn the_rest_is_named_as_in_the_go_service_and_our_own_not_at_all() {
+        let name = |metric: &Metric, labels: &[&str]| of_single(metric, labels).unwrap();
+        assert_eq!(
+            name(&names::SHOULD_RATE_LIMIT_ERROR, &["redis_error"]),
+            "ratelimit.service.call.should_rate_limit.redis_error"
+        );
+        assert_eq!(
+            name(&names::RESPONSE_TIME, &["ShouldRateLimit"]),
+            "ratelimit_server.ShouldRateLimit.response_time"
+        );
+        assert_eq!(name(&names::DOMAIN_NOT_FOUND, &["d"]), "ratelimit.service.rate_limit.d.domain_not_found");
+        assert_eq!(name(&names::LOCAL_CACHE_HITS, &[]), "ratelimit.localcache.hitCount");
+        assert_eq!(name(&names::POOL_ACTIVE, &[]), "ratelimit.redis_pool.cx_active");
+        assert_eq!(name(&names::PER_SECOND_POOL_TOTAL, &[]), "ratelimit.redis_per_second_pool.cx_total");
+        assert_eq!(of_single(&names::REDIS_RECONNECTS, &["main"]), None);
+        assert_eq!(of_single(&names::BUILD_INFO, &["1", "linux", "x"]), None);
+        assert_eq!(of_single(&names::STORE_KEYS, &[]), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! How long answers took: a histogram whose buckets suit a service that answers in microseconds.
+//!
+//! The Go service's buckets begin at 5 ms, so that nearly all it does falls into the first one.
+
+use std::time::Duration;
+
+use super::shard::{Cells, ShardCount};
+use crate::store::Distribution;
+
+/// The upper bounds of the buckets, in microseconds. 20 ms is among them because that is how long Envoy
+/// waits unless told otherwise: an answer in a later bucket came too late to count.
+pub(in crate::telemetry) const BOUNDS_MICROS: [u32; 16] = [
+    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000,
+];
+
+/// The bucket of what took longer than the last bound.
+const BEYOND: usize = BOUNDS_MICROS.len();
+/// The cell that holds the sum of all durations, in nanoseconds: 584 years of them.
+const SUM: usize = BEYOND + 1;
+const CELLS: usize = SUM + 1;
+
+/// Durations by how long they were.
+#[derive(Debug)]
+pub struct Histogram(Cells<CELLS>);
+
+/// What a histogram held at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::telemetry) struct Snapshot {
+    /// How many durations were within each bound of [`BOUNDS_MICROS`].
+    pub(in crate::telemetry) within: [u64; BEYOND],
+    /// How many there were at all.
+    pub(in crate::telemetry) count: u64,
+    /// All of them together.
+    pub(in crate::telemetry) sum: Duration,
+}
+
+impl Histogram {
+    pub(in crate::telemetry) const fn new(shards: ShardCount) -> Self {
+        Self(Cells::new(shards))
+    }
+
+    /// Counts one duration.
+    pub fn observe(&self, duration: Duration) {
+        self.observe_many(duration, 1);
+    }
+
+    /// Counts as many equal durations.
+    pub fn observe_many(&self, duration: Duration, times: u64) {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.0.add(BOUNDS_MICROS.partition_point(|bound| u64::from(*bound) * 1_000 < nanos), times);
+        self.0.add(SUM, nanos.saturating_mul(times));
+    }
+
+    /// The count is made from the buckets, so that the two always agree.
+    pub(in crate::telemetry) fn snapshot(&self) -> Snapshot {
+        let cells = self.0.all();
+        let mut count = 0;
+        let within = std::array::from_fn(|bucket| {
+            count += cells[bucket];
+            count
+        });
+        Snapshot { within, count: count + cells[BEYOND], sum: Duration::from_nanos(cells[SUM]) }
+    }
+}
+
+impl Snapshot {
+    /// In so many units to a second, as the page tells it.
+    pub(in crate::telemetry) fn in_units(&self, units: f64) -> Distribution {
+        // A thousandth is no binary fraction: multiplied by it, a bound would end in odd digits.
+        let bounds = BOUNDS_MICROS.map(|bound| f64::from(bound) / (1e6 / units));
+        Distribution {
+            buckets: bounds.into_iter().zip(self.within).collect(),
+            count: self.count,
+            sum: self.sum.as_secs_f64() * units,
+        }
+    }
+
+    /// This and another one together.
+    pub(in crate::telemetry) fn with(&self, other: &Self) -> Self {
+        Self {
+            within: std::array::from_fn(|bucket| self.within[bucket] + other.within[bucket]),
+            count: self.count + other.count,
+            sum: self.sum.saturating_add(other.sum),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn buckets_hold_what_is_within_their_bound(nanos in prop::collection::vec(0_u64..2_000_000_000, 0..50)) {
+            let histogram = Histogram::new(ShardCount::for_workers(2));
+            for nanos in &nanos {
+                histogram.observe(Duration::from_nanos(*nanos));
+            }
+            let snapshot = histogram.snapshot();
+            for (bound, within) in BOUNDS_MICROS.iter().zip(snapshot.within) {
+                let bound = Duration::from_micros(u64::from(*bound));
+                let expected = nanos.iter().filter(|nanos| Duration::from_nanos(**nanos) <= bound).count();
+                prop_assert_eq!(within, expected as u64);
+            }
+            prop_assert_eq!(snapshot.count, nanos.len() as u64);
+            prop_assert_eq!(snapshot.sum, Duration::from_nanos(nanos.iter().sum()));
+        }
+    }
+
+    #[test]
+    fn a_duration_of_exactly_a_bound_is_within_it() {
+        let histogram = Histogram::new(ShardCount::for_workers(1));
+        histogram.observe(Duration::from_millis(20));
+        let at = BOUNDS_MICROS.iter().position(|bound| *bound == 20_000).unwrap();
+        assert_eq!(histogram.snapshot().within[at - 1..=at], [0, 1]);
+    }
+
+    #[test]
+    fn no_time_at_all_counts_too() {
+        let histogram = Histogram::new(ShardCount::for_workers(1));
+        histogram.observe(Duration::ZERO);
+        assert_eq!((histogram.snapshot().count, histogram.snapshot().within[0]), (1, 1));
+    }
+}

@@ -1,0 +1,172 @@
+//! From a rule's full key to the names of statistics: the statsd key, and the Prometheus labels.
+//!
+//! The Go service makes its Prometheus labels by splitting the statsd name at its dots, so a dot inside
+//! a domain, a key or a value starts the next label. Dashboards are built on that, so it is kept.
+
+use std::borrow::Cow;
+
+/// The labels of a rule's series. Several rules may share them; their counts add up.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(in crate::telemetry) struct Labels {
+    pub(in crate::telemetry) domain: String,
+    pub(in crate::telemetry) key1: String,
+    /// Levels beyond the second are dropped.
+    pub(in crate::telemetry) key2: Option<String>,
+}
+
+impl Labels {
+    /// The labels of the rule with this full key.
+    pub(in crate::telemetry) fn of(full_key: &str) -> Self {
+        let key = statsd_key(full_key);
+        let mut parts = key.split('.').map(str::to_owned);
+        let mut next = || parts.next();
+        Self { domain: next().unwrap_or_default(), key1: next().unwrap_or_default(), key2: next() }
+    }
+}
+
+/// A full key as statsd names hold it: `:` and `|`, which mean something there, become `_`, and so do
+/// the dots of what looks like an IPv4 address.
+pub(in crate::telemetry) fn statsd_key(full_key: &str) -> Cow<'_, str> {
+    let mut key = if full_key.contains([':', '|']) {
+        Cow::Owned(full_key.replace([':', '|'], "_"))
+    } else {
+        Cow::Borrowed(full_key)
+    };
+    let mut at = 0;
+    while let Some(dots) = next_address(key.as_bytes(), &mut at) {
+        for dot in dots {
+            key.to_mut().replace_range(dot..=dot, "_");
+        }
+    }
+    key
+}
+
+/// Where the dots of the next address stand, looking from `at`, which moves behind it.
+///
+/// An address is four times one to three digits with dots between: the first such from the left and as
+/// long as can be, whatever stands before and behind it.
+fn next_address(text: &[u8], at: &mut usize) -> Option<[usize; 3]> {
+    while *at < text.len() {
+        if let Some((dots, end)) = address_at(text, *at) {
+            *at = end;
+            return Some(dots);
+        }
+        *at += 1;
+    }
+    None
+}
+
+fn address_at(text: &[u8], start: usize) -> Option<([usize; 3], usize)> {
+    let digits = |from: usize| text[from..].iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
+    let mut dots = [0; 3];
+    let mut from = start;
+    for dot in &mut dots {
+        let count = digits(from);
+        *dot = from + count;
+        if count == 0 || text.get(*dot) != Some(&b'.') {
+            return None;
+        }
+        from = *dot + 1;
+    }
+    let count = digits(from);
+    (count > 0).then_some((dots, from + count))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The regular expression `\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`, by trying all lengths, longest first.
+    fn slow_address_length(text: &[char]) -> Option<usize> {
+        let lengths = || (1..=3_usize).rev();
+        for first in lengths() {
+            for second in lengths() {
+                for third in lengths() {
+                    for fourth in lengths() {
+                        let shape: Vec<char> = [first, second, third, fourth]
+                            .map(|length| "0".repeat(length))
+                            .join(".")
+                            .chars()
+                            .collect();
+                        let fits = shape.len() <= text.len()
+                            && shape.iter().zip(text).all(|(shape, c)| match shape {
+                                '.' => *c == '.',
+                                _ => c.is_ascii_digit(),
+                            });
+                        if fits {
+                            return Some(shape.len());
+                        }
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn slow_statsd_key(full_key: &str) -> String {
+        let text: Vec<char> = full_key.chars().map(|c| if ":|".contains(c) { '_' } else { c }).collect();
+        let mut out = String::new();
+        let mut at = 0;
+        while at < text.len() {
+            if let Some(length) = slow_address_length(&text[at..]) {
+                out.extend(text[at..at + length].iter().map(|c| if *c == '.' { '_' } else { *c }));
+                at += length;
+            } else {
+                out.push(text[at]);
+                at += 1;
+            }
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn keys_are_cleaned_as_the_regular_expression_does(key in "[0-9.:|aü]{0,40}") {
+            prop_assert_eq!(statsd_key(&key), slow_statsd_key(&key));
+        }
+
+        #[test]
+        fn addresses_are_found_among_digits_and_dots(key in "([0-9]{1,4}\\.){0,12}[0-9]{0,4}") {
+            prop_assert_eq!(statsd_key(&key), slow_statsd_key(&key));
+        }
+
+        #[test]
+        fn labels_are_the_first_three_parts(key in "[0-9.a:]{0,30}") {
+            let cleaned = slow_statsd_key(&key);
+            let parts: Vec<&str> = cleaned.split('.').collect();
+            let labels = Labels::of(&key);
+            prop_assert_eq!(labels.domain, parts[0]);
+            prop_assert_eq!(labels.key1, *parts.get(1).unwrap_or(&""));
+            prop_assert_eq!(labels.key2.as_deref(), parts.get(2).copied());
+        }
+    }
+
+    #[test]
+    fn known_keys_are_cleaned_as_the_go_service_does() {
+        let cases = [
+            ("d.ip_10.0.0.1", "d.ip_10_0_0_1"),
+            ("d.a:b|c", "d.a_b_c"),
+            ("d.1234.5.6.7", "d.1234_5_6_7"),
+            ("1.2.3.4.5.6.7.8", "1_2_3_4.5_6_7_8"),
+            ("1.2.3.4444.5.6.7", "1_2_3_4444_5_6_7"),
+            ("d.1.2.3", "d.1.2.3"),
+            ("d.x.y_ünï", "d.x.y_ünï"),
+        ];
+        for (full_key, expected) in cases {
+            assert_eq!(statsd_key(full_key), expected, "{full_key}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_needs_no_cleaning_is_not_copied() {
+        assert!(matches!(statsd_key("domain.key_value.other"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn a_dot_inside_a_key_starts_the_next_label() {
+        let labels = Labels::of("d.x.y_v.deeper");
+        assert_eq!((labels.key1.as_str(), labels.key2.as_deref()), ("x", Some("y_v")));
+    }
+}

@@ -1,0 +1,186 @@
+//! The series of a mapped page: which there are, and which of them each metric counts in.
+//!
+//! Matching a name against every mapping for every sample of every scrape would take seconds, so each
+//! name is matched once and remembered with the text of its labels.
+
+use std::{collections::HashMap, fmt::Write as _};
+
+use tracing::warn;
+
+use super::{Fate, Mapper, Target};
+use crate::telemetry::metrics::{
+    flat::{self, Single},
+    labels::Labels,
+    names::{Kind, Metric, documentation},
+    prometheus::metric,
+    rule::RuleCounter,
+};
+
+/// Where a metric counts: the number of a series, if it is shown at all.
+pub(super) type Place = Option<usize>;
+
+/// Everything that was shown so far.
+#[derive(Debug)]
+pub(super) struct Known {
+    rules: HashMap<Box<str>, [Place; RuleCounter::ALL.len()]>,
+    singles: HashMap<Box<str>, Place>,
+    pub(super) families: Vec<Family>,
+    by_name: HashMap<String, usize>,
+    pub(super) series: Vec<Series>,
+}
+
+/// The series of one name.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) help: String,
+    /// The numbers of its series by the text of their labels.
+    pub(super) series: HashMap<Box<str>, usize>,
+    conflict_told: bool,
+}
+
+/// One series.
+#[derive(Debug)]
+pub(super) struct Series {
+    /// `domain="d",key1="k"`: as it stands on the page, without the braces.
+    pub(super) labels: Box<str>,
+    /// By how much what is counted is multiplied.
+    pub(super) scale: Option<f64>,
+    /// Which buckets of a histogram are shown; none for all.
+    pub(super) buckets: Option<Vec<usize>>,
+}
+
+impl Default for Known {
+    /// Nothing was shown yet. The names that no mapping can reach are taken.
+    fn default() -> Self {
+        let mut known = Self {
+            rules: HashMap::new(),
+            singles: HashMap::new(),
+            families: Vec::new(),
+            by_name: HashMap::new(),
+            series: Vec::new(),
+        };
+        for metric in documentation() {
+            let is_of_rule = RuleCounter::ALL.iter().any(|counter| super::page::is_of(*counter, &metric));
+            if !is_of_rule && flat::of_single(&metric, &[""]).is_none() {
+                known.by_name.insert(metric.name.to_owned(), TAKEN);
+            }
+        }
+        known
+    }
+}
+
+/// Stands for a family that is written elsewhere.
+const TAKEN: usize = usize::MAX;
+
+impl Known {
+    /// How many names are remembered.
+    pub(super) fn names(&self) -> usize {
+        self.rules.len() + self.singles.len()
+    }
+
+    /// Where the counters of the rule with this full key count.
+    pub(super) fn rule(&mut self, mapper: &Mapper, full_key: &str) -> [Place; RuleCounter::ALL.len()] {
+        if let Some(places) = self.rules.get(full_key) {
+            return *places;
+        }
+        let Labels { domain, key1, key2 } = Labels::of(full_key);
+        let labels: Vec<&str> =
+            [Some(&*domain), Some(&key1), key2.as_deref()].into_iter().flatten().collect();
+        let places = RuleCounter::ALL
+            .map(|counter| self.place(mapper, &flat::of_rule(full_key, counter), &metric(counter), &labels));
+        self.rules.insert(full_key.into(), places);
+        places
+    }
+
+    /// Where a metric that is not of a rule counts.
+    pub(super) fn single(&mut self, mapper: &Mapper, single: &Single) -> Place {
+        if let Some(place) = self.singles.get(&*single.name) {
+            return *place;
+        }
+        let labels: Vec<&str> = single.labels.iter().map(String::as_str).collect();
+        let place = self.place(mapper, &single.name, &single.metric, &labels);
+        self.singles.insert(single.name.as_str().into(), place);
+        place
+    }
+
+    fn place(&mut self, mapper: &Mapper, statsd: &str, metric: &Metric, labels: &[&str]) -> Place {
+        match mapper.fate(statsd, metric.kind) {
+            Fate::Dropped => None,
+            Fate::Unmapped => {
+                let labels = written(metric.labels.iter().copied().zip(labels.iter().copied()));
+                // The name says seconds, and statsd's are milliseconds.
+                let scale = (metric.kind == Kind::Histogram).then_some(1e-3);
+                let series = Series { labels, scale, buckets: None };
+                self.intern(metric.name, metric.kind, metric.help, series)
+            }
+            Fate::Mapped { name, labels, target } => {
+                let Target { help, scale, buckets, .. } = target;
+                let labels = written(labels.iter().map(|(label, value)| (*label, value.as_str())));
+                let series = Series { labels, scale: *scale, buckets: buckets.clone() };
+                self.intern(&name, metric.kind, help.as_deref().unwrap_or(metric.help), series)
+            }
+        }
+    }
+
+    /// The number of the series with this name and these labels. What was there first decides of what
+    /// kind the name is; a metric of another kind cannot be shown under it.
+    fn intern(&mut self, name: &str, kind: Kind, help: &str, series: Series) -> Place {
+        let next = self.families.len();
+        let at = *self.by_name.entry(name.to_owned()).or_insert(next);
+        if at == next {
+            let (name, help) = (name.to_owned(), help.to_owned());
+            let series = HashMap::new();
+            self.families.push(Family { name, kind, help, series, conflict_told: false });
+        }
+        let Some(family) = self.families.get_mut(at).filter(|family| family.kind == kind) else {
+            self.tell_conflict(name, kind, at);
+            return None;
+        };
+        let number = self.series.len();
+        let number = *family.series.entry(series.labels.clone()).or_insert(number);
+        if number == self.series.len() {
+            self.series.push(series);
+        }
+        Some(number)
+    }
+
+    fn tell_conflict(&mut self, name: &str, kind: Kind, at: usize) {
+        let taken =
+            self.families.get(at).map_or("a metric that cannot be mapped", |family| match family.kind {
+                Kind::Counter => "a counter",
+                Kind::Gauge => "a gauge",
+                Kind::Histogram => "a histogram",
+            });
+        let told = self
+            .families
+            .get_mut(at)
+            .is_some_and(|family| std::mem::replace(&mut family.conflict_told, true));
+        if !told {
+            warn!(
+                "PROMETHEUS_MAPPER_YAML gives a {kind} the name {name}, which {taken} has: it is not shown"
+            );
+        }
+    }
+}
+
+/// Labels as they stand on the page.
+fn written<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> Box<str> {
+    let mut text = String::new();
+    for (name, value) in labels {
+        let comma = if text.is_empty() { "" } else { "," };
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{comma}{name}=\"");
+        for letter in value.chars() {
+            match letter {
+                '\\' => text.push_str("\\\\"),
+                '"' => text.push_str("\\\""),
+                '\n' => text.push_str("\\n"),
+                letter => text.push(letter),
+            }
+        }
+        text.push('"');
+    }
+    text.into()
+}

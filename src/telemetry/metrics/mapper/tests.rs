@@ -1,0 +1,252 @@
+//! Mappers against what `statsd_exporter` 0.26.1, the version inside the Go service, made of the same
+//! files, and pages by them.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::Value as Json;
+
+use super::*;
+use crate::telemetry::metrics::{Exposition, Gauges, Method, RuleCounter, Stats, StatsOptions};
+
+/// A file a line, with what became of some names.
+const RECORDED: &str = include_str!("../../../../tests/statsd/mapper.jsonl");
+
+fn mapper(yaml: &str) -> Mapper {
+    read("mapper.yaml", yaml.as_bytes()).unwrap().0
+}
+
+fn told(yaml: &str) -> Vec<String> {
+    let found = match read("mapper.yaml", yaml.as_bytes()) {
+        Ok((_, warnings)) => warnings,
+        Err(errors) => errors,
+    };
+    found.iter().map(ToString::to_string).collect()
+}
+
+/// The samples of a page by this file.
+fn page(yaml: &str, fill: impl FnOnce(&Stats)) -> String {
+    let stats = Stats::new(StatsOptions::default());
+    let stats = stats.shown(Exposition::Mapped(Box::new(Mapped::new(mapper(yaml)))));
+    fill(&stats);
+    let first = stats.render(&Gauges::default());
+    assert_eq!(without_process(&stats.render(&Gauges::default())), without_process(&first));
+    first
+}
+
+/// What of a page depends on what was counted alone.
+fn without_process(page: &str) -> String {
+    page.lines().filter(|line| !line.contains("process_")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn names_become_what_the_exporter_makes_of_them() {
+    let kinds = |name: &str| match name {
+        "counter" => Kind::Counter,
+        "gauge" => Kind::Gauge,
+        _ => Kind::Histogram,
+    };
+    let mut seen = 0;
+    for line in RECORDED.lines() {
+        let case: Json = serde_json::from_str(line).unwrap();
+        let yaml = case["yaml"].as_str().unwrap();
+        let read = read("mapper.yaml", yaml.as_bytes());
+        if case["refused"].as_bool() == Some(true) {
+            assert!(read.is_err(), "{yaml}");
+            continue;
+        }
+        let (mapper, _) = read.unwrap_or_else(|errors| panic!("{yaml}\n{errors:?}"));
+        for said in case["said"].as_array().unwrap() {
+            let name = said["name"].as_str().unwrap();
+            let expected = match (&said["to"], said["dropped"].as_bool()) {
+                (Json::String(to), _) if to.is_empty() => "dropped".to_owned(),
+                (Json::String(to), _) => {
+                    let labels: BTreeMap<String, String> =
+                        serde_json::from_value(said["labels"].clone()).unwrap();
+                    format!("{to} {labels:?}")
+                }
+                (_, Some(true)) => "dropped".to_owned(),
+                _ => "unmapped".to_owned(),
+            };
+            let found = match mapper.fate(name, kinds(said["type"].as_str().unwrap())) {
+                Fate::Unmapped => "unmapped".to_owned(),
+                Fate::Dropped => "dropped".to_owned(),
+                Fate::Mapped { name, labels, .. } => {
+                    format!("{name} {:?}", labels.into_iter().collect::<BTreeMap<_, _>>())
+                }
+            };
+            assert_eq!(found, expected, "{name} by\n{yaml}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 100, "only {seen} names were asked for");
+}
+
+#[test]
+fn the_file_that_the_manual_shows_is_taken_without_a_warning() {
+    let (_, rest) = include_str!("../../../../docs/statsd.md").split_once("```yaml mapper\n").unwrap();
+    assert_eq!(told(rest.split_once("```").unwrap().0), [""; 0]);
+}
+
+#[test]
+fn every_mistake_is_told_with_its_place() {
+    let yaml = "mappings:\n- match: 'a..b'\n  name: 9x\n- match: '('\n  match_type: regex\n  name: ok\n  \
+                labels: {a-b: x, le: y, __name__: z}\n- {name: x}\n- {match: a.b, action: destroy}\n- 7\n";
+    let told = told(yaml);
+    for expected in [
+        "mapper.yaml:2:10: error: `a..b` is no glob (at mappings[0].match); words of",
+        "mapper.yaml:3:9: error: `9x` is no metric's name (at mappings[0].name)",
+        "mapper.yaml:4:10: error: `(` is no regular expression: unclosed group (at mappings[1].match)",
+        "mapper.yaml:7:12: error: `a-b` is no label's name",
+        "mapper.yaml:7:20: error: the label `le` is Prometheus's own",
+        "mapper.yaml:7:27: error: the label `__name__`",
+        "mapper.yaml:8:3: error: `match` is missing",
+        "mapper.yaml:9:24: error: `destroy` is none of map, drop",
+        "mapper.yaml:10:3: error: a map is expected here, this is `7`",
+    ] {
+        assert!(told.iter().any(|told| told.starts_with(expected)), "{expected}\n{told:#?}");
+    }
+}
+
+#[test]
+fn what_does_nothing_is_warned_of_with_its_place() {
+    let yaml = "defaults:\n  ttl: 5m\n  quantile: []\nmappings:\n- match: ratelimit_server.*.response_time\n  \
+                name: took\n  observer_type: summary\n  lables: {}\n  buckets: [10, 15]\n";
+    let told = told(yaml);
+    for expected in [
+        "mapper.yaml:2:8: warning: does nothing: a series stays while its rule does (at defaults.ttl)",
+        "mapper.yaml:3:3: warning: the option `quantile` is unknown and does nothing",
+        "mapper.yaml:7:18: warning: there are no summaries",
+        "mapper.yaml:8:3: warning: the option `lables` is unknown and does nothing (at mappings[0]); is `labels` meant?",
+        "mapper.yaml:9:17: warning: the bucket 15 is left out (at mappings[0]); times are counted in the buckets 0.01, 0.025",
+    ] {
+        assert!(told.iter().any(|told| told.starts_with(expected)), "{expected}\n{told:#?}");
+    }
+    assert_eq!(told.len(), 5, "{told:#?}");
+}
+
+#[test]
+fn a_page_has_the_names_and_labels_of_the_file() {
+    let yaml = r#"
+mappings:
+- match: ratelimit.service.rate_limit.*.*.over_limit
+  name: refused
+  help: "Too\nmany."
+  labels: {rule: "$1/$2"}
+- match: 'ratelimit\.service\.rate_limit\..*\.(near|within)_limit$'
+  match_type: regex
+  name: passed
+  labels: {how: $1}
+- {match: "*.*.*.*.*.shadow_mode", action: drop}
+- {match: ratelimit_server.*.response_time, name: took_ms, buckets: [10, 1000]}
+- {match: ratelimit_server.*.total_requests, name: kilo_requests, scale: 0.001}
+"#;
+    let page = page(yaml, |stats| {
+        for (counter, n) in RuleCounter::ALL.into_iter().zip(1..) {
+            stats.rule("d.k").add(counter, n);
+            stats.rule("d.q\"\\.k").add(counter, 10 * n);
+        }
+        stats.service().requests(Method::ShouldRateLimit).add(1500);
+        for method in Method::ALL {
+            stats.service().response_time(method).observe(std::time::Duration::from_millis(3));
+        }
+    });
+    for line in [
+        "# HELP refused Too\\nmany.\n# TYPE refused counter\nrefused{rule=\"d/k\"} 2\n",
+        "passed{how=\"near\"} 33\npassed{how=\"within\"} 44\n",
+        "ratelimit_service_rate_limit_over_limit{domain=\"d\",key1=\"q\\\"\\\\\",key2=\"k\"} 20\n",
+        "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"k\"} 1\n",
+        "ratelimit_service_rate_limit_shadow_mode{domain=\"d\",key1=\"q\\\"\\\\\",key2=\"k\"} 60\n",
+        "# TYPE took_ms histogram\ntook_ms_bucket{le=\"10\"} 2\ntook_ms_bucket{le=\"1000\"} 2\n\
+         took_ms_bucket{le=\"+Inf\"} 2\ntook_ms_sum 6\ntook_ms_count 2\n",
+        "kilo_requests 1.5\n",
+        "tollgate_build_info{",
+        "process_open_fds ",
+    ] {
+        assert!(page.contains(line), "{line}\n{page}");
+    }
+    assert!(!page.contains("shadow_mode{domain=\"d\",key1=\"k\"}"), "{page}");
+    assert_eq!(page.matches("# TYPE passed ").count(), 1);
+}
+
+#[test]
+fn a_file_that_maps_nothing_leaves_the_page_as_it_is() {
+    let fill = |stats: &Stats| {
+        stats.rule("d.k.x").add(RuleCounter::TotalHits, 7);
+        stats.domain_not_found("nowhere", crate::clock::Time::default());
+        stats.service().response_time(Method::ShouldRateLimit).observe(std::time::Duration::from_micros(30));
+    };
+    let stats = Stats::new(StatsOptions::default());
+    fill(&stats);
+    let sorted = |page: &str| {
+        let page = without_process(page);
+        let mut lines: Vec<String> = page.lines().map(ToOwned::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(&page("mappings: []", fill)), sorted(&stats.render(&Gauges::default())));
+}
+
+#[test]
+fn a_name_that_is_taken_is_not_given_to_another_kind() {
+    let yaml = "mappings:\n- {match: ratelimit_server.*.response_time, name: same}\n\
+                - {match: ratelimit_server.*.total_requests, name: same}\n\
+                - {match: ratelimit.service.global_shadow_mode, name: process_open_fds}\n";
+    let page = page(yaml, |stats| stats.service().global_shadow_mode.add(5));
+    assert_eq!(page.matches("# TYPE same ").count(), 1, "{page}");
+    assert_eq!(page.matches("# TYPE process_open_fds ").count(), 1, "{page}");
+}
+
+#[test]
+fn names_that_are_gone_are_not_remembered_for_ever() {
+    let mapped = Mapped::new(mapper("mappings: []"));
+    for round in 0..3 {
+        let stats = Stats::new(StatsOptions::default());
+        for n in 0..2_000 {
+            stats.rule(&format!("d.{round}-{n}")).add(RuleCounter::TotalHits, 1);
+        }
+        mapped.render(&stats, &Gauges::default());
+    }
+    let page = mapped.render(&Stats::new(StatsOptions::default()), &Gauges::default());
+    assert!(!page.contains("key1"), "{page}");
+    assert!(format!("{mapped:?}").len() < 100_000);
+}
+
+#[test]
+fn a_known_page_of_many_rules_takes_at_most_twice_the_time_of_our_own() {
+    let yaml = "mappings:\n- match: 'ratelimit\\.service\\.rate_limit\\.([^.]*)\\.(.*)\\.([^.]*)'\n  \
+                match_type: regex\n  name: rl_$3\n  labels: {domain: $1, rule: $2}\n";
+    let stats = Stats::new(StatsOptions::default());
+    for n in 0..3_000 {
+        stats.rule(&format!("domain.key_{n}.deeper_{n}")).add(RuleCounter::TotalHits, 1);
+    }
+    let mapped = Mapped::new(mapper(yaml));
+    let fastest = |render: &dyn Fn() -> String| {
+        let took = || {
+            let begun = std::time::Instant::now();
+            assert!(render().len() > 300_000);
+            begun.elapsed()
+        };
+        (0..4).map(|_| took()).min().unwrap()
+    };
+    let own = fastest(&|| stats.render(&Gauges::default()));
+    let by_mapper = fastest(&|| mapped.render(&stats, &Gauges::default()));
+    assert!(by_mapper < 2 * own, "{by_mapper:?} by the mapper, {own:?} by our own names");
+}
+
+proptest! {
+    #[test]
+    fn no_file_panics(yaml in "\\PC{0,60}", known in "(mappings|defaults): *\n?[-{\\[]? ?(match|name|labels|buckets|ttl): [$a-z.*0-9{}\\[\\]'\"]{0,12}") {
+        for text in [yaml, known] {
+            if let Ok((mapper, _)) = read("mapper.yaml", text.as_bytes()) {
+                mapper.fate("a.b.c", Kind::Counter);
+            }
+        }
+    }
+
+    #[test]
+    fn no_template_panics(template in "[$1{}_a9é]{0,12}", name in "[a.é]{0,8}") {
+        let yaml = format!("mappings:\n- match: '*.*'\n  name: x\n  labels: {{l: '{template}'}}\n- match: '(.*)'\n  match_type: regex\n  name: x\n  labels: {{l: '{template}'}}\n");
+        mapper(&yaml).fate(&name, Kind::Counter);
+    }
+}

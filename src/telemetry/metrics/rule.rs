@@ -1,0 +1,178 @@
+//! The six counters of a rule, and the name they are kept by.
+//!
+//! The limiter adds to them through a handle that it got when the rules were published; the exposition
+//! reads them. What a counter means, and when it counts, is the limiter's to say.
+
+use std::{
+    collections::hash_map::DefaultHasher,
+    hash::{Hash as _, Hasher as _},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use super::{
+    bounded::Placed,
+    directory::Named,
+    labels::Labels,
+    room::Place,
+    shard::{Cells, Counter, ShardCount},
+};
+
+/// What is counted of a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum RuleCounter {
+    /// Hits, before the decision.
+    TotalHits,
+    /// Hits beyond the limit.
+    OverLimit,
+    /// Hits between the near threshold and the limit.
+    NearLimit,
+    /// Hits within the limit.
+    WithinLimit,
+    /// Hits beyond the limit that the local cache answered without the store.
+    OverLimitWithLocalCache,
+    /// Hits beyond the limit that passed because the rule is in shadow mode.
+    ShadowMode,
+}
+
+impl RuleCounter {
+    /// Every counter, each at its own number.
+    pub const ALL: [Self; 6] = [
+        Self::TotalHits,
+        Self::OverLimit,
+        Self::NearLimit,
+        Self::WithinLimit,
+        Self::OverLimitWithLocalCache,
+        Self::ShadowMode,
+    ];
+}
+
+/// The counters kept under one name. Shared by all who count on it.
+#[derive(Debug)]
+pub struct RuleStats {
+    full_key: Box<str>,
+    /// Tells these counters from others that had the name before.
+    number: u64,
+    /// The same for all that share the labels of their series.
+    series: u64,
+    /// Of a name that a caller's values made.
+    caller: Option<Caller>,
+    cells: Cells<{ RuleCounter::ALL.len() }>,
+}
+
+/// What a name that a caller's values made has beside its counters.
+#[derive(Debug)]
+pub(in crate::telemetry) struct Caller {
+    pub(super) place: Place,
+    /// Counts what finds no room.
+    pub(in crate::telemetry) overflow: Arc<Overflow>,
+}
+
+/// Where the hits of a domain go that found no room.
+#[derive(Debug)]
+pub(in crate::telemetry) struct Overflow {
+    pub(in crate::telemetry) domain: Box<str>,
+    pub(in crate::telemetry) stats: Arc<RuleStats>,
+    /// How often a name or a series found no room.
+    pub(in crate::telemetry) refused: Counter,
+}
+
+impl RuleStats {
+    /// Counters by a name of the rules.
+    pub(in crate::telemetry) fn of_rules(full_key: &str, shards: ShardCount) -> Self {
+        Self::new(full_key, None, shards)
+    }
+
+    /// Counters by a name that a caller's values made.
+    pub(in crate::telemetry) fn of_caller(full_key: &str, caller: Caller, shards: ShardCount) -> Self {
+        Self::new(full_key, Some(caller), shards)
+    }
+
+    fn new(full_key: &str, caller: Option<Caller>, shards: ShardCount) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBERS.fetch_add(1, Relaxed);
+        let mut series = DefaultHasher::new();
+        Labels::of(full_key).hash(&mut series);
+        Self { full_key: full_key.into(), number, series: series.finish(), caller, cells: Cells::new(shards) }
+    }
+
+    /// Adds to one of the counters; of a name that a caller's values made, to the overflow of its domain where
+    /// the counter's series finds no room.
+    pub fn add(&self, counter: RuleCounter, n: u64) {
+        match &self.caller {
+            Some(caller) if n > 0 && !caller.place.has_series(counter as usize) => {
+                caller.overflow.refused.increment();
+                caller.overflow.stats.add(counter, n);
+            }
+            _ => self.cells.add(counter as usize, n),
+        }
+    }
+
+    /// What a counter holds.
+    #[must_use]
+    pub fn get(&self, counter: RuleCounter) -> u64 {
+        self.cells.get(counter as usize)
+    }
+
+    /// The name: the domain and each level's text, joined by dots.
+    #[must_use]
+    pub fn full_key(&self) -> &str {
+        &self.full_key
+    }
+
+    /// True for a name that a caller's values made.
+    pub(in crate::telemetry) fn is_of_caller(&self) -> bool {
+        self.caller.is_some()
+    }
+
+    /// Tells these counters from others that had the name before.
+    pub(in crate::telemetry) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The same number for all that share the labels of their series.
+    pub(in crate::telemetry) fn series(&self) -> u64 {
+        self.series
+    }
+
+    /// All counters in the order of [`RuleCounter::ALL`], unless nothing was counted yet.
+    pub(in crate::telemetry) fn counts(&self) -> Option<[u64; RuleCounter::ALL.len()]> {
+        self.cells.touched().then(|| self.cells.all())
+    }
+}
+
+impl Named for RuleStats {
+    fn name(&self) -> &str {
+        &self.full_key
+    }
+}
+
+impl Placed for RuleStats {
+    fn place(&self) -> Option<&Place> {
+        self.caller.as_ref().map(|caller| &caller.place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_a_number_of_its_own() {
+        for (number, counter) in RuleCounter::ALL.into_iter().enumerate() {
+            assert_eq!(counter as usize, number);
+        }
+    }
+
+    #[test]
+    fn a_rule_that_was_only_looked_at_has_no_counts() {
+        let stats = RuleStats::of_rules("d.k", ShardCount::for_workers(2));
+        stats.add(RuleCounter::TotalHits, 0);
+        assert_eq!(stats.counts(), None);
+        stats.add(RuleCounter::NearLimit, 7);
+        assert_eq!(stats.counts(), Some([0, 0, 7, 0, 0, 0]));
+        assert_eq!(stats.get(RuleCounter::NearLimit), 7);
+    }
+}

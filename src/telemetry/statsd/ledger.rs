@@ -1,0 +1,230 @@
+//! What was counted, and what of it a sink was told: the difference is what the next lines say.
+//!
+//! Nothing is queued for a sink that is away. What it was not told is still counted, so it is told with
+//! the rest when it is back. A name that is given up meanwhile stays here until the sink was told, and comes
+//! back as another counter. The memory this takes is that of the names, which are bounded elsewhere, and of
+//! [`MAX_GONE`] more.
+
+use std::{collections::HashMap, io};
+
+use super::{line::Amount, outbox::Outbox, times::Times};
+use crate::telemetry::metrics::{
+    OVERFLOW, Stats,
+    flat::{self, Value},
+    gauges::Gauges,
+    labels::statsd_key,
+    names::{self, Kind},
+    rule::RuleCounter,
+};
+
+/// Names that are not counted any more, of which a sink that is away is still owed something.
+const MAX_GONE: usize = 10_000;
+
+/// The accounts of one sink.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    rules: Accounts<{ RuleCounter::ALL.len() }>,
+    /// Those that callers name and no rules know.
+    domains: Accounts<1>,
+    counters: Accounts<1>,
+    times: HashMap<Box<str>, Times>,
+    gauges: Vec<(String, u64)>,
+    round: u64,
+}
+
+impl Ledger {
+    /// Takes note of all that is counted by now. Nobody who counts waits for it.
+    pub(super) fn enter(&mut self, stats: &Stats, gauges: &Gauges) {
+        self.round = self.round.wrapping_add(1);
+        let Self { rules, domains, counters, times, round, .. } = self;
+        stats.for_each_rule(|one, counts| rules.enter(one.full_key(), one.number(), counts, *round));
+        stats.for_each_unknown_domain(|name, number, n| domains.enter(name, number, [n], *round));
+        self.gauges.clear();
+        for single in stats.singles(gauges) {
+            match single.value {
+                Value::Number(n) if single.metric.kind == Kind::Gauge => self.gauges.push((single.name, n)),
+                // Entered above, domain by domain.
+                Value::Number(_) if single.metric.name == names::DOMAIN_NOT_FOUND.name => {}
+                Value::Number(n) => counters.enter(&single.name, 0, [n], *round),
+                Value::Times(snapshot) => times.entry(single.name.into()).or_default().enter(&snapshot),
+            }
+        }
+        rules.forget_gone(*round, |full_key| {
+            let domain = full_key.split('.').next().unwrap_or_default();
+            format!("{domain}.{OVERFLOW}")
+        });
+        domains.forget_gone(*round, |_| OVERFLOW.to_owned());
+        counters.forget_gone(*round, str::to_owned);
+    }
+
+    /// Tells what was not told yet, and the gauges.
+    ///
+    /// # Errors
+    /// Those of the sink. What it did not take is told the next time.
+    pub(super) fn tell<'l>(&'l mut self, outbox: &mut Outbox<'_, 'l>) -> io::Result<()> {
+        let rule = |full_key: &str, at: usize| RuleCounter::ALL.get(at).map(|c| flat::of_rule(full_key, *c));
+        self.rules.tell(outbox, rule)?;
+        let domain = |name: &str, _| flat::of_single(&names::DOMAIN_NOT_FOUND, &[&statsd_key(name)]);
+        self.domains.tell(outbox, domain)?;
+        self.counters.tell(outbox, |name, _| Some(name.to_owned()))?;
+        for (name, times) in &mut self.times {
+            for (amount, told, counted) in times.owed() {
+                outbox.put(name, amount, Some((told, counted)))?;
+            }
+        }
+        for (name, n) in &self.gauges {
+            outbox.put(name, Amount::Gauge(*n), None)?;
+        }
+        outbox.send()
+    }
+}
+
+/// Sums by name, `N` to a name.
+#[derive(Debug)]
+struct Accounts<const N: usize>(HashMap<Box<str>, Account<N>>);
+
+impl<const N: usize> Default for Accounts<N> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+#[derive(Debug)]
+struct Account<const N: usize> {
+    /// Which of the counters that had the name was seen last, and what it read.
+    number: u64,
+    seen: [u64; N],
+    /// What all of them have counted.
+    counted: [u64; N],
+    told: [u64; N],
+    /// When it was seen last.
+    round: u64,
+}
+
+impl<const N: usize> Account<N> {
+    fn new(number: u64, round: u64) -> Self {
+        Self { number, seen: [0; N], counted: [0; N], told: [0; N], round }
+    }
+
+    /// What was not told yet.
+    fn owed(&self) -> [u64; N] {
+        let mut owed = self.counted;
+        for (owed, told) in owed.iter_mut().zip(self.told) {
+            *owed = owed.saturating_sub(told);
+        }
+        owed
+    }
+
+    fn add(&mut self, amounts: [u64; N]) {
+        for (counted, amount) in self.counted.iter_mut().zip(amounts) {
+            *counted = counted.saturating_add(amount);
+        }
+    }
+}
+
+impl<const N: usize> Accounts<N> {
+    /// What the counter with this name and number reads. A new number is a counter that began anew, because the
+    /// name was given up meanwhile.
+    fn enter(&mut self, name: &str, number: u64, reads: [u64; N], round: u64) {
+        if !self.0.contains_key(name) {
+            self.0.insert(name.into(), Account::new(number, round));
+        }
+        let Some(account) = self.0.get_mut(name) else { return };
+        let seen = if account.number == number { account.seen } else { [0; N] };
+        let mut more = reads;
+        for (more, seen) in more.iter_mut().zip(seen) {
+            // One that reads less than before began anew as well.
+            *more = more.checked_sub(seen).unwrap_or(*more);
+        }
+        account.add(more);
+        (account.number, account.seen, account.round) = (number, reads, round);
+    }
+
+    /// Forgets names that are not counted any more, once all of theirs is told. A sink that is away for long is
+    /// told the sum of too many of them by another name, so that they need no memory.
+    fn forget_gone(&mut self, round: u64, overflow: impl Fn(&str) -> String) {
+        self.0.retain(|_, account| account.round == round || account.owed() != [0; N]);
+        if self.0.values().filter(|account| account.round != round).count() <= MAX_GONE {
+            return;
+        }
+        let gone: Vec<_> = self.0.extract_if(|_, account| account.round != round).collect();
+        for (name, account) in gone {
+            let sum = self.0.entry(overflow(&name).into()).or_insert_with(|| Account::new(0, round));
+            sum.add(account.owed());
+        }
+    }
+
+    fn tell<'l>(
+        &'l mut self,
+        outbox: &mut Outbox<'_, 'l>,
+        name_of: impl Fn(&str, usize) -> Option<String>,
+    ) -> io::Result<()> {
+        for (name, account) in &mut self.0 {
+            for (at, (told, counted)) in account.told.iter_mut().zip(account.counted).enumerate() {
+                let owed = counted.saturating_sub(*told);
+                if owed > 0
+                    && let Some(name) = name_of(name, at)
+                {
+                    outbox.put(&name, Amount::Count(owed), Some((told, counted)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owed(accounts: &Accounts<1>) -> Vec<(String, u64)> {
+        let mut owed: Vec<_> =
+            accounts.0.iter().map(|(name, one)| (name.to_string(), one.owed()[0])).collect();
+        owed.sort();
+        owed
+    }
+
+    fn settle(accounts: &mut Accounts<1>) {
+        accounts.0.values_mut().for_each(|account| account.told = account.counted);
+    }
+
+    #[test]
+    fn a_counter_that_was_given_up_and_came_back_is_told_whole() {
+        let mut accounts = Accounts::<1>::default();
+        accounts.enter("a", 1, [50], 1);
+        settle(&mut accounts);
+        accounts.enter("a", 1, [60], 2);
+        assert_eq!(owed(&accounts), [("a".to_owned(), 10)]);
+        // It counted more than before within one round.
+        accounts.enter("a", 2, [70], 3);
+        assert_eq!(owed(&accounts), [("a".to_owned(), 80)]);
+        settle(&mut accounts);
+        accounts.enter("a", 2, [3], 4);
+        assert_eq!(owed(&accounts), [("a".to_owned(), 3)], "a counter that reads less began anew");
+    }
+
+    #[test]
+    fn a_counter_that_is_gone_is_kept_until_it_is_told() {
+        let mut accounts = Accounts::<1>::default();
+        accounts.enter("a", 1, [50], 1);
+        accounts.forget_gone(2, str::to_owned);
+        assert_eq!(owed(&accounts), [("a".to_owned(), 50)]);
+        settle(&mut accounts);
+        accounts.forget_gone(3, str::to_owned);
+        assert!(owed(&accounts).is_empty());
+    }
+
+    #[test]
+    fn counters_that_are_gone_are_summed_up_when_they_are_too_many() {
+        for (gone, left) in [(MAX_GONE, MAX_GONE + 1), (MAX_GONE + 1, 2)] {
+            let mut accounts = Accounts::<1>::default();
+            for n in 0..gone {
+                accounts.enter(&n.to_string(), n as u64, [3], 1);
+            }
+            accounts.enter("living", 0, [1], 2);
+            accounts.forget_gone(2, |_| "rest".to_owned());
+            assert_eq!(owed(&accounts).len(), left);
+            assert_eq!(owed(&accounts).iter().map(|(_, n)| n).sum::<u64>(), 3 * gone as u64 + 1);
+        }
+    }
+}

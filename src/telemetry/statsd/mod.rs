@@ -1,0 +1,143 @@
+//! Sinks: what was counted is sent to statsd, to DogStatsD or to both, at an interval and at the end.
+//!
+//! Reading order: [`start`] gives each sink a thread of its own, whose `ledger` knows what the sink was
+//! told; `line` writes it, [`Mogrifier`] renames it, `outbox` packs it, `link` is the way. Those who
+//! count never wait for a sink, and a sink never for another.
+
+mod ledger;
+mod line;
+mod link;
+mod mogrifier;
+mod outbox;
+#[cfg(test)]
+mod tests;
+mod times;
+
+use std::{
+    fmt, io,
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+pub use self::{line::Dialect, link::Target, mogrifier::Mogrifier};
+
+use self::{ledger::Ledger, link::Link, outbox::Outbox};
+use crate::panics::{self, Boundary};
+use crate::telemetry::metrics::{Gauges, Stats};
+
+/// Somebody who is to be told.
+#[derive(Debug)]
+pub struct Sink {
+    /// Where.
+    pub target: Target,
+    /// In which language.
+    pub dialect: Dialect,
+    /// False when nobody asked for it and it is no trouble that nobody is there.
+    pub is_asked_for: bool,
+}
+
+/// The present state of other rooms, asked for at each flush.
+pub type State = Arc<dyn Fn() -> Gauges + Send + Sync>;
+
+/// Sinks that are being told.
+pub struct Flushing(Vec<(Sender<()>, JoinHandle<()>)>);
+
+/// Tells each sink what was counted, every `interval` from now on.
+///
+/// # Errors
+/// When the system grants no thread.
+pub fn start(
+    stats: &Arc<Stats>,
+    state: &State,
+    interval: Duration,
+    sinks: Vec<Sink>,
+) -> io::Result<Flushing> {
+    let spawn = |sink: Sink| {
+        let (stop, stopped) = channel();
+        let mut teller = Teller {
+            stats: stats.clone(),
+            state: state.clone(),
+            ledger: Ledger::default(),
+            link: Link::new(sink.target, sink.is_asked_for),
+            dialect: sink.dialect,
+            noted: Instant::now(),
+        };
+        let run = move || teller.run(interval, &stopped);
+        Ok((stop, thread::Builder::new().name("statsd".to_owned()).spawn(run)?))
+    };
+    sinks.into_iter().map(spawn).collect::<io::Result<_>>().map(Flushing)
+}
+
+impl Flushing {
+    /// Tells every sink the rest, and waits until that is done, or for `patience`.
+    pub fn finish(self, patience: Duration) {
+        let end = Instant::now() + patience;
+        let threads: Vec<_> = self.0.into_iter().map(|(_, thread)| thread).collect();
+        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < end {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl fmt::Debug for Flushing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} sinks", self.0.len())
+    }
+}
+
+/// What tells one sink.
+struct Teller {
+    stats: Arc<Stats>,
+    state: State,
+    ledger: Ledger,
+    link: Link,
+    dialect: Dialect,
+    /// When it was last noted what was counted.
+    noted: Instant,
+}
+
+/// How often is noted what was counted while the sink is away.
+const NOTE_EVERY: Duration = Duration::from_secs(900);
+
+impl Teller {
+    fn run(&mut self, interval: Duration, stopped: &Receiver<()>) {
+        let mut next = Instant::now() + interval;
+        loop {
+            let wait = next.saturating_duration_since(Instant::now());
+            let is_last = stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout);
+            // What a flush that panicked did not send is sent by the next one.
+            let _ = panics::catch(Boundary::Statsd, || self.flush(is_last));
+            if is_last {
+                return;
+            }
+            // After a slow flush the next one comes an interval later, and none are made up for.
+            next = (next + interval).max(Instant::now());
+        }
+    }
+
+    /// Takes note of what a sink that is away is owed: names that nobody uses are given up after an hour.
+    fn note(&mut self) {
+        if self.link.is_asked_for() && self.noted.elapsed() > NOTE_EVERY {
+            self.noted = Instant::now();
+            self.ledger.enter(&self.stats, &(self.state)());
+        }
+    }
+
+    fn flush(&mut self, is_last: bool) {
+        if !self.link.is_open(is_last) {
+            self.note();
+            return;
+        }
+        self.noted = Instant::now();
+        panics::point("statsd");
+        self.ledger.enter(&self.stats, &(self.state)());
+        match self.ledger.tell(&mut Outbox::new(&mut self.link, &self.dialect)) {
+            Ok(()) => self.link.succeeded(),
+            Err(error) => self.link.failed(&error),
+        }
+    }
+}

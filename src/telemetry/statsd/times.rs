@@ -1,0 +1,118 @@
+//! Response times for a sink. They are counted in buckets, so each bucket is told as one line that
+//! stands for as many times as were counted.
+//!
+//! The Go service sends a line for each request. Their number and their sum are the same here, as far
+//! as times within a bucket may be moved.
+
+use std::time::Duration;
+
+use super::line::Amount;
+use crate::telemetry::metrics::histogram::{BOUNDS_MICROS, Snapshot};
+
+/// The buckets of [`BOUNDS_MICROS`], and what is beyond.
+const BUCKETS: usize = BOUNDS_MICROS.len() + 1;
+
+/// The times of one method: all that were counted, and those of them that were told.
+#[derive(Debug, Default)]
+pub(super) struct Times {
+    counted: [u64; BUCKETS],
+    told: [u64; BUCKETS],
+    sum: Duration,
+    told_sum: Duration,
+}
+
+impl Times {
+    /// Takes note of what is counted by now.
+    pub(super) fn enter(&mut self, now: &Snapshot) {
+        // A first line that was sent last time told the sum up to then.
+        if self.told == self.counted {
+            self.told_sum = self.sum;
+        }
+        let mut below = 0;
+        for (counted, within) in self.counted.iter_mut().zip(now.within.into_iter().chain([now.count])) {
+            *counted = within.saturating_sub(below);
+            below = within;
+        }
+        self.sum = now.sum;
+    }
+
+    /// What is to be told, each with what is told then.
+    pub(super) fn owed(&mut self) -> impl Iterator<Item = (Amount, &mut u64, u64)> {
+        let owed: [u64; BUCKETS] =
+            std::array::from_fn(|bucket| self.counted[bucket].saturating_sub(self.told[bucket]));
+        let sum = self.sum.saturating_sub(self.told_sum);
+        let millis = spread(&owed, sum.as_secs_f64() * 1e3);
+        let lines = self.told.iter_mut().zip(self.counted).zip(owed).zip(millis);
+        lines
+            .filter(|(((_, _), times), _)| *times > 0)
+            .map(|(((told, counted), times), millis)| (Amount::Times { millis, times }, told, counted))
+    }
+}
+
+/// A time for each bucket, so that all of them come to `sum` milliseconds: equally far into each bucket.
+/// What is beyond the last bound takes what the others leave.
+fn spread(counts: &[u64; BUCKETS], sum: f64) -> [f64; BUCKETS] {
+    #[expect(clippy::cast_precision_loss, reason = "it is a mean that is looked for")]
+    let counts = counts.map(|n| n as f64);
+    let bounds = BOUNDS_MICROS.map(|micros| f64::from(micros) / 1e3);
+    let lower = |bucket: usize| if bucket == 0 { 0.0 } else { bounds[bucket - 1] };
+    let upper = |bucket: usize| bounds.get(bucket).copied();
+    let width = |bucket: usize| upper(bucket).map_or(0.0, |upper| upper - lower(bucket));
+    let total =
+        |of: &dyn Fn(usize) -> f64| (0..BUCKETS).map(|bucket| counts[bucket] * of(bucket)).sum::<f64>();
+    let (least, room) = (total(&lower), total(&width));
+    let share = if room > 0.0 { ((sum - least) / room).clamp(0.0, 1.0) } else { 0.0 };
+    let beyond = counts[BUCKETS - 1];
+    let left = sum - least - share * room;
+    std::array::from_fn(|bucket| {
+        let extra = if bucket == BUCKETS - 1 && beyond > 0.0 { (left / beyond).max(0.0) } else { 0.0 };
+        lower(bucket) + share * width(bucket) + extra
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::telemetry::metrics::{Histogram, ShardCount};
+
+    proptest! {
+        #[test]
+        fn number_and_sum_are_those_that_were_counted(
+            rounds in prop::collection::vec(prop::collection::vec(0_u64..4_000_000_000, 0..20), 1..4)
+        ) {
+            let histogram = Histogram::new(ShardCount::for_workers(1));
+            let mut times = Times::default();
+            for round in rounds {
+                for nanos in &round {
+                    histogram.observe(Duration::from_nanos(*nanos));
+                }
+                times.enter(&histogram.snapshot());
+                let (mut number, mut sum) = (0, 0.0);
+                for (amount, told, counted) in times.owed() {
+                    let Amount::Times { millis, times } = amount else { panic!("{amount:?}") };
+                    *told = counted;
+                    number += times;
+                    #[expect(clippy::cast_precision_loss)]
+                    { sum += millis * times as f64; }
+                }
+                let expected = Duration::from_nanos(round.iter().sum()).as_secs_f64() * 1e3;
+                prop_assert_eq!(number, round.len() as u64);
+                prop_assert!((sum - expected).abs() < 1e-6 * expected.max(1.0), "{} for {}", sum, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_not_told_is_told_the_next_time() {
+        let histogram = Histogram::new(ShardCount::for_workers(1));
+        let mut times = Times::default();
+        for _ in 0..2 {
+            histogram.observe(Duration::from_millis(3));
+            times.enter(&histogram.snapshot());
+        }
+        let owed: Vec<Amount> = times.owed().map(|(amount, _, _)| amount).collect();
+        assert_eq!(owed, [Amount::Times { millis: 3.0, times: 2 }]);
+    }
+}
