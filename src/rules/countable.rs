@@ -3,7 +3,7 @@
 //! A store says it of itself, `app` hands it to whoever reads rules, and `lower` holds each limit against it,
 //! so that a limit that nobody could count is told when rules are read and not at every request.
 
-use super::findings::quoted;
+use super::diagnostics::quoted;
 use crate::limiter::algorithm::Kind;
 
 /// The kinds of limits that are counted.
