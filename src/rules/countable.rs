@@ -5,7 +5,7 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-use super::findings::quoted;
+use super::diagnostics::quoted;
 use crate::limiter::algorithm::Kind;
 
 /// The kinds of limits that are counted.

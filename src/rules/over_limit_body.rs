@@ -5,11 +5,15 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-use super::findings::{Findings, Path};
+use super::diagnostics::{Diagnostics, Path};
 use crate::limiter::template::Template;
 use crate::rules::ast::Field;
 
-pub(super) fn read(raw: &Field<String>, path: &Path<'_>, findings: &mut Findings) -> Option<Box<Template>> {
+pub(super) fn read(
+    raw: &Field<String>,
+    path: &Path<'_>,
+    findings: &mut Diagnostics,
+) -> Option<Box<Template>> {
     let given = raw.given()?;
     match Template::read(&given.value) {
         Ok(template) => Some(Box::new(template)),

@@ -4,14 +4,15 @@
 
 use std::time::Duration;
 
-use super::parse::Refusal;
+use super::parse::InvalidValue;
 
 /// A duration as Go writes it, such as `10s`, `150us`, `1h30m` or `1.5h`; `0` needs no unit.
 ///
 /// # Errors
 /// Anything else, negative ones and those beyond 292 years among them.
-pub fn duration(text: &str) -> Result<Duration, Refusal> {
-    let refusal = || Refusal::new("a duration such as 10s, 150us, 1h30m or 1.5h, in ns, us, ms, s, m and h");
+pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
+    let refusal =
+        || InvalidValue::new("a duration such as 10s, 150us, 1h30m or 1.5h, in ns, us, ms, s, m and h");
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
         return Ok(Duration::ZERO);

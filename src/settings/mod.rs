@@ -129,11 +129,11 @@ fn per_address(set: usize, of_all: usize) -> usize {
     if set > 0 { set } else { of_all - of_all / 4 }
 }
 
-fn grpc_server(text: &str) -> Result<GrpcServer, parse::Refusal> {
+fn grpc_server(text: &str) -> Result<GrpcServer, parse::InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
         "fast" => Ok(GrpcServer::Fast),
         "tonic" => Ok(GrpcServer::Tonic),
-        _ => Err(parse::Refusal::new("fast or tonic")),
+        _ => Err(parse::InvalidValue::new("fast or tonic")),
     }
 }
 
@@ -275,7 +275,7 @@ fn refuse_shared_ports(reader: &mut Reader<'_>, settings: &Settings) {
     for (at, (var, listen)) in listeners.iter().enumerate() {
         for (earlier, other) in &listeners[..at] {
             if listen.collides_with(other) {
-                let refusal = parse::Refusal::new("a port of its own")
+                let refusal = parse::InvalidValue::new("a port of its own")
                     .with_hint(format!("{} has {other} already", earlier.name));
                 reader.refuse(*var, Some(listen.to_string()), refusal);
             }

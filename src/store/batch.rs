@@ -243,7 +243,7 @@ impl<'r> Batch<'r> {
             }
             for (hits, check) in plan.get_mut(group).unwrap_or_default().iter_mut().zip(checks) {
                 let was_counted = !matches!(check.outcome, Outcome::Judged(Verdict { consumed: false, .. }));
-                *hits = was_counted.then(|| Hits::GiveBack(check.hits.taken()));
+                *hits = was_counted.then(|| Hits::Refund(check.hits.taken()));
             }
         }
         plan
@@ -316,6 +316,6 @@ impl Check<'_> {
 pub(super) fn looking(hits: Hits) -> Hits {
     match hits {
         Hits::Take(_) => Hits::Take(0),
-        Hits::GiveBack(_) => hits,
+        Hits::Refund(_) => hits,
     }
 }

@@ -170,7 +170,7 @@ impl Bucket {
                 (missing + self.ticks(hits), true)
             }
             Hits::Take(_) => (missing, false),
-            Hits::GiveBack(hits) => (missing.saturating_sub(hits.saturating_mul(self.ticks_per_hit)), true),
+            Hits::Refund(hits) => (missing.saturating_sub(hits.saturating_mul(self.ticks_per_hit)), true),
         }
     }
 

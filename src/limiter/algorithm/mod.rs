@@ -35,7 +35,7 @@ pub enum Hits {
     /// Adds so many; 0 looks without counting.
     Take(u64),
     /// Gives so many back; a counter never falls below 0.
-    GiveBack(u64),
+    Refund(u64),
 }
 
 impl Hits {
@@ -44,7 +44,7 @@ impl Hits {
     pub const fn taken(self) -> u64 {
         match self {
             Self::Take(hits) => hits,
-            Self::GiveBack(_) => 0,
+            Self::Refund(_) => 0,
         }
     }
 }

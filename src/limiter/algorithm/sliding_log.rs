@@ -49,14 +49,14 @@ impl SlidingLog {
         log.forget_past(now, self.window);
         let room = u64::from(self.limit).checked_sub(hits.taken());
         let admitted = match hits {
-            Hits::Take(0) | Hits::GiveBack(_) => true,
+            Hits::Take(0) | Hits::Refund(_) => true,
             Hits::Take(_) => room.is_some_and(|room| log.total <= room),
         };
         match hits {
             Hits::Take(0) => {}
             Hits::Take(hits) if admitted => log.note(now, hits),
             Hits::Take(_) => {}
-            Hits::GiveBack(hits) => log.give_back(hits),
+            Hits::Refund(hits) => log.refund(hits),
         }
         let in_the_way = room.filter(|_| !admitted).map(|room| log.total.saturating_sub(room));
         let told = Told {
@@ -138,7 +138,7 @@ impl Log {
     }
 
     /// The newest are given back first: they were taken by the same request, or by one like it.
-    fn give_back(&mut self, hits: u64) {
+    fn refund(&mut self, hits: u64) {
         let mut left = hits.min(self.total);
         self.total = self.total.saturating_sub(left);
         while left > 0

@@ -97,7 +97,7 @@ impl SlidingWindow {
                     _ => (before, false),
                 }
             }
-            Hits::GiveBack(hits) => {
+            Hits::Refund(hits) => {
                 let hits = u32::try_from(hits).unwrap_or(u32::MAX);
                 let older = hits.saturating_sub(before.this);
                 let this = before.this.saturating_sub(hits);

@@ -10,7 +10,7 @@ use libyaml_safer::EventData;
 
 use super::{
     super::diagnostic::Place,
-    Content, Fault, Link, Most, Node, Pair, Scalar,
+    Content, Fault, Most, Node, NodeRef, Pair, Scalar,
     events::{Event, Events, QUOTE_STAR},
     guard::Guarded,
     scalar, text,
@@ -21,7 +21,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Document {
     /// The first document; none when the file is empty.
-    pub(crate) root: Option<Link>,
+    pub(crate) root: Option<NodeRef>,
     /// Where more stands behind it, which nobody reads.
     pub(crate) remainder: Option<Place>,
 }
@@ -90,7 +90,7 @@ fn is_value(event: &EventData) -> bool {
 struct Builder {
     open: Vec<Open>,
     anchors: HashMap<String, Anchor>,
-    root: Option<Link>,
+    root: Option<NodeRef>,
     opened: usize,
     /// Values that were met.
     values: usize,
@@ -111,8 +111,8 @@ struct Open {
 }
 
 enum Items {
-    List(Vec<Link>),
-    Map { pairs: Vec<Pair>, weight: Weight, key: Option<(Link, bool)> },
+    List(Vec<NodeRef>),
+    Map { pairs: Vec<Pair>, weight: Weight, key: Option<(NodeRef, bool)> },
 }
 
 /// What an anchor stands for.
@@ -136,7 +136,7 @@ impl Builder {
                 if let Some(anchor) = anchor {
                     self.anchors.insert(anchor, Anchor::Closed(Rc::clone(&node)));
                 }
-                self.add(Link { node, alias: None }, is_merge)
+                self.add(NodeRef { node, alias: None }, is_merge)
             }
             EventData::Alias { anchor } => {
                 let link = self.alias(&anchor, place)?;
@@ -151,9 +151,9 @@ impl Builder {
         }
     }
 
-    fn alias(&self, anchor: &str, place: Place) -> Result<Link, Fault> {
+    fn alias(&self, anchor: &str, place: Place) -> Result<NodeRef, Fault> {
         match self.anchors.get(anchor) {
-            Some(Anchor::Closed(node)) => Ok(Link { node: Rc::clone(node), alias: Some(place) }),
+            Some(Anchor::Closed(node)) => Ok(NodeRef { node: Rc::clone(node), alias: Some(place) }),
             Some(Anchor::Open(_)) => {
                 Err(Fault::at(place, format!("the value of the anchor `{anchor}` contains itself")))
             }
@@ -200,11 +200,11 @@ impl Builder {
                 *known = Anchor::Closed(Rc::clone(&node));
             }
         }
-        self.add(Link { node, alias: None }, false)
+        self.add(NodeRef { node, alias: None }, false)
     }
 
     /// Puts a finished value where it belongs.
-    fn add(&mut self, link: Link, is_merge: bool) -> Result<(), Fault> {
+    fn add(&mut self, link: NodeRef, is_merge: bool) -> Result<(), Fault> {
         match self.open.last_mut().map(|open| &mut open.items) {
             None => self.root = Some(link),
             Some(Items::List(items)) => items.push(link),
@@ -243,8 +243,8 @@ impl Builder {
 const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
 
 /// How many pairs [`splice`] appends.
-fn pairs_of(link: &Link) -> usize {
-    let of_map = |link: &Link| match &link.node.content {
+fn pairs_of(link: &NodeRef) -> usize {
+    let of_map = |link: &NodeRef| match &link.node.content {
         Content::Map(pairs) => pairs.len(),
         _ => 0,
     };
@@ -255,8 +255,8 @@ fn pairs_of(link: &Link) -> usize {
 }
 
 /// Appends the pairs of a merged map, or of a list of them, the first of which counts most.
-fn splice(link: &Link, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), Fault> {
-    let mut splice_map = |link: &Link| {
+fn splice(link: &NodeRef, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), Fault> {
+    let mut splice_map = |link: &NodeRef| {
         let Content::Map(merged) = &link.node.content else { return Err(not_a_map(link)) };
         pairs.extend(merged.iter().cloned().map(|pair| Pair { merged: Some(merge), ..pair }));
         Ok(())
@@ -267,7 +267,7 @@ fn splice(link: &Link, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), Fault>
     }
 }
 
-fn not_a_map(link: &Link) -> Fault {
+fn not_a_map(link: &NodeRef) -> Fault {
     let place = link.alias.unwrap_or(link.node.place);
     Fault::at(place, "`<<` merges a map or a list of maps, and this is neither")
         .with_help("give it an alias of a map (`<<: *name`) or a list of such (`<<: [*one, *two]`)")

@@ -64,7 +64,7 @@ pub(crate) enum Content {
     /// A piece of text, and what YAML takes it for.
     Scalar(Scalar),
     /// A list.
-    List(Vec<Link>),
+    List(Vec<NodeRef>),
     /// A map, its pairs in the order in which they apply: a later pair beats an earlier one.
     Map(Vec<Pair>),
 }
@@ -80,7 +80,7 @@ pub(crate) struct Scalar {
 
 /// A use of a value. An alias shares the value with its anchor.
 #[derive(Clone, Debug)]
-pub(crate) struct Link {
+pub(crate) struct NodeRef {
     /// The value.
     pub(crate) node: Rc<Node>,
     /// Where the alias stands, if the value stands elsewhere.
@@ -91,9 +91,9 @@ pub(crate) struct Link {
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
     /// The key, always a scalar.
-    pub(crate) key: Link,
+    pub(crate) key: NodeRef,
     /// The value.
-    pub(crate) value: Link,
+    pub(crate) value: NodeRef,
     /// Where the `<<` stands that brought this pair in, if one did.
     pub(crate) merged: Option<Place>,
 }

@@ -1,7 +1,7 @@
 //! How much a value holds once its aliases are written out: the bounds that keep a small file from
 //! becoming a large tree.
 
-use super::{Fault, Link, Pair};
+use super::{Fault, NodeRef, Pair};
 
 /// How deep lists and maps may be nested, aliases followed. Readers of the tree recurse; this keeps
 /// them far from the end of a thread's stack. The Go service stops at 10,000.
@@ -35,7 +35,7 @@ impl Weight {
     }
 
     /// A list of these.
-    pub(super) fn of_list(items: &[Link]) -> Self {
+    pub(super) fn of_list(items: &[NodeRef]) -> Self {
         items.iter().fold(Self::EMPTY, |sum, item| sum.holding(Self::of_link(item)))
     }
 
@@ -49,7 +49,7 @@ impl Weight {
     }
 
     /// A value as it is used: yaml.v2 counts an alias once, and all that it brings once more.
-    pub(super) fn of_link(link: &Link) -> Self {
+    pub(super) fn of_link(link: &NodeRef) -> Self {
         let weight = link.node.weight;
         if link.alias.is_none() {
             return weight;

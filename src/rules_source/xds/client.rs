@@ -13,9 +13,9 @@ use tonic::{
 };
 
 use super::{
+    backoff::{Backoff, chance, spread},
     connect::connect,
     delta,
-    pauses::{Pauses, chance, spread},
     session::Session,
     sotw,
 };
@@ -60,7 +60,7 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
         max_values: session.max_values(),
     };
     let mut held = delta::Held::new();
-    let mut pauses = Pauses::new(settings.backoff);
+    let mut backoff = Backoff::new(settings.backoff);
     let mut told = HashSet::new();
     loop {
         panics::point("xds_client");
@@ -69,10 +69,10 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
             Ok(channel) => {
                 let end = talk(channel, settings, &subscriber, session, &mut held).await;
                 if end.was_of_use {
-                    pauses.reset();
+                    backoff.reset();
                     told.clear();
                 }
-                (end.trouble, pauses.next(chance()))
+                (end.trouble, backoff.next(chance()))
             }
         };
         session.lost();

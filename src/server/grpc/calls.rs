@@ -29,7 +29,7 @@ use crate::{
     panics::{self, Boundary, Panicked, caught},
     server::wire,
     telemetry::{
-        metrics::{Method, Refusal as Reason, Stats},
+        metrics::{Method, RejectReason as Reason, Stats},
         tracing::Tracer,
     },
 };

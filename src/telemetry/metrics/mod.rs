@@ -28,7 +28,6 @@
 
 mod bounded;
 mod directory;
-pub(in crate::telemetry) mod flat;
 pub(in crate::telemetry) mod gauges;
 pub(in crate::telemetry) mod histogram;
 pub(in crate::telemetry) mod labels;
@@ -41,6 +40,7 @@ mod room;
 pub(in crate::telemetry) mod rule;
 mod service;
 pub mod shard;
+pub(in crate::telemetry) mod statsd_names;
 #[cfg(test)]
 mod tests;
 mod unknown_domains;
@@ -56,7 +56,7 @@ pub use self::{
     names::{Kind, Metric, documentation},
     prometheus::CONTENT_TYPE,
     rule::{RuleCounter, RuleStats},
-    service::{ConnectionClosed, ConnectionRefused, Method, Port, Refusal, ServiceStats, StoreFailure},
+    service::{ConnectionClosed, ConnectionRefused, Method, Port, RejectReason, ServiceStats, StoreFailure},
     shard::{Counter, ShardCount},
 };
 
