@@ -258,7 +258,10 @@ fn pages() -> Vec<String> {
         let name = |path: PathBuf| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
         pages.map(name).collect::<BTreeSet<_>>()
     };
-    ["", "docs", "deploy", "deploy/envoy-gateway", "deploy/istio", "deploy/helm/tollgate"].into_iter().flat_map(of).collect()
+    ["", "docs", "deploy", "deploy/envoy-gateway", "deploy/istio", "deploy/helm/tollgate"]
+        .into_iter()
+        .flat_map(of)
+        .collect()
 }
 
 /// The rules files of a page. A block of YAML that is something else says so behind `yaml`.

@@ -183,13 +183,14 @@ fn described(values: &str) -> Vec<(String, String, String)> {
         }
         described_at = None;
         if let Some(comment) = line.trim_start().strip_prefix("# ") {
-            description = [description.as_str(), comment].join(" ").trim().to_owned();
+            description = format!("{description} {comment}");
         } else if let Some((key, default)) = line.trim_start().split_once(':') {
             path.truncate(depth);
             path.push(key.to_owned());
             let default = default.trim().trim_matches('\'');
             if !default.is_empty() || !description.is_empty() {
-                found.push((path.join("."), default.to_owned(), std::mem::take(&mut description)));
+                let description = std::mem::take(&mut description);
+                found.push((path.join("."), default.to_owned(), description.trim().to_owned()));
                 described_at = Some(depth);
             }
         }
