@@ -56,7 +56,9 @@ pub use self::{
     names::{Kind, Metric, documentation},
     prometheus::CONTENT_TYPE,
     rule::{RuleCounter, RuleStats},
-    service::{ConnectionClosed, ConnectionRefused, Method, Port, Refusal, ServiceStats, StoreFailure},
+    service::{
+        ConnectionClosed, ConnectionRefused, Method, PeerError, Port, Refusal, ServiceStats, StoreFailure,
+    },
     shard::{Counter, ShardCount},
 };
 

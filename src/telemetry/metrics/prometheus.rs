@@ -12,7 +12,9 @@ use super::{
     names::{self, Metric},
     page::{Page, count, describe, family, labelled},
     rule::RuleCounter,
-    service::{ConnectionClosed, ConnectionRefused, Method, Port, Refusal, ServiceStats, StoreFailure},
+    service::{
+        ConnectionClosed, ConnectionRefused, Method, PeerError, Port, Refusal, ServiceStats, StoreFailure,
+    },
 };
 use crate::{
     panics,
@@ -236,6 +238,8 @@ fn bounds(page: &mut Page, stats: &Stats) {
         })
     });
     page.values(&names::CONNECTIONS_CLOSED, closed);
+    let peer_errors = PeerError::ALL.map(|reason| ([reason.name()], service.peer_errors(reason).get()));
+    page.values(&names::PEER_ERRORS, peer_errors);
 }
 
 fn tls(page: &mut Page, tls: &TlsGauges) {
