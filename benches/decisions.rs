@@ -8,7 +8,7 @@ use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instan
 
 use tollgate::{
     clock::{Clock, SystemClock, Time},
-    limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, Telling},
+    limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions},
     rules::{CompileOptions, OnStoreFailure, RuleSet},
     rules_source::{RulesDir, Source},
     store::{Store, memory::MemoryStore},
@@ -132,7 +132,7 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        telling: Telling::default(),
+        telling: ResponseOptions::default(),
         on_store_failure: OnStoreFailure::Error,
         max_local_keys: 1,
     };

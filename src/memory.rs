@@ -20,7 +20,7 @@ pub fn allow_huge_pages(allowed: bool) {
 /// The allocator does so only while it is asked for memory: when a million counters have found their
 /// place and it is quiet, the smaller tables they grew out of would stay resident for good.
 #[expect(unsafe_code, reason = "a call into the allocator, which takes it from any thread at any time")]
-pub fn give_back() {
+pub fn refund() {
     // SAFETY: the function has no precondition, also where another allocator serves this process.
     unsafe { libmimalloc_sys::mi_collect(true) }
 }

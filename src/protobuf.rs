@@ -4,6 +4,8 @@
 //! it. It accepts and refuses exactly what prost does; a property test in `server/wire/request/tests.rs`
 //! compares the two.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use std::fmt;
 
 /// Why bytes are not a message.

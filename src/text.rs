@@ -1,6 +1,8 @@
 //! Bounds on texts that came from outside, used by every module that writes an error into a log, a span or
 //! an answer: whatever a peer sent, no more than [`LONGEST`] bytes of it are kept or shown.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use std::fmt::{self, Write};
 
 /// Bytes of an error, or of a name in one, that are kept. Enough to recognise what was sent.

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tollgate::{
     clock::{Clock, SystemClock, Time},
-    limiter::{self, Bounds, Limiter, Policy, Telling},
+    limiter::{self, Bounds, Limiter, Policy, ResponseOptions},
     rules::{CompileOptions, OnStoreFailure},
     rules_source::{RulesDir, Source},
     server::grpc::{self, Listener, Options, Parts, Workers},
@@ -139,7 +139,7 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        telling: Telling::default(),
+        telling: ResponseOptions::default(),
         on_store_failure,
         max_local_keys: 1000,
     };

@@ -3,7 +3,7 @@
 //! The thread that calls [`serve`] keeps house: probes, pages, metrics, accepting connections, signals.
 //! Decisions are made on the workers' threads, rules are read on the watcher's.
 
-pub(crate) mod housekeeping;
+pub(crate) mod maintenance;
 
 mod descriptors;
 mod parts;
@@ -88,7 +88,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
 
     let signal = tokio::select! {
         signal = signal => signal,
-        error = housekeeping::never_reached(&parts, settings) => return Err(error),
+        error = maintenance::never_reached(&parts, settings) => return Err(error),
     };
     info!(signal, delay = ?settings.server.shutdown_delay, "told to end: not healthy any more");
     parts.health.set(Part::Running, false);
@@ -111,7 +111,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
 }
 
 async fn maintain(parts: Parts, settings: Settings, stop: watch::Receiver<bool>) {
-    let work = async || housekeeping::keep_house(&parts, &settings, stop.clone()).await;
+    let work = async || maintenance::keep_house(&parts, &settings, stop.clone()).await;
     panics::restart_task(Boundary::Maintenance, work).await;
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{StartError, rules::compile_options, sinks};
 use crate::{
     clock::{Clock, SystemClock},
-    limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, Telling},
+    limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions},
     rules::{OnStoreFailure, RuleSet},
     rules_source::{Source, xds},
     server::{
@@ -191,8 +191,8 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
     }
 }
 
-fn telling(answers: &Answers) -> Telling {
-    Telling {
+fn telling(answers: &Answers) -> ResponseOptions {
+    ResponseOptions {
         headers: answers.headers.as_ref().map(|names| HeaderNames {
             limit: names.limit.as_str().into(),
             remaining: names.remaining.as_str().into(),

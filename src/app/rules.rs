@@ -43,7 +43,7 @@ impl Feed {
         };
         // After a panic the watcher reads the rules once more.
         let _ = panics::catch(Boundary::RulesReload, || source.reload(&directory, SystemClock.now()));
-        watch::spawn(source.clone(), directory, SystemClock, watch::Pace::default()).map(Self::Files)
+        watch::spawn(source.clone(), directory, SystemClock, watch::Debounce::default()).map(Self::Files)
     }
 
     /// Waits until the service may answer: with a control plane, until it told rules, good or bad, unless

@@ -4,9 +4,9 @@ use super::{
     Policy,
     answer::{Answer, Code, CurrentLimit, Status},
     body,
-    governing::{Ruling, governing},
+    governing::{LimitOutcome, governing},
     headers, metadata,
-    plan::{Asked, Limited, Planned},
+    plan::{CounterSource, Limited, Planned},
     request::Request,
 };
 use crate::{
@@ -86,7 +86,7 @@ impl<'a, 'r> Concluded<'a, 'r, '_> {
 
     /// The ruling of the limit that governs a descriptor. It is made anew, so that answers which nobody
     /// wants explained need not keep any.
-    pub(super) fn ruling(&self, at: usize) -> Option<Ruling<'r>> {
+    pub(super) fn ruling(&self, at: usize) -> Option<LimitOutcome<'r>> {
         governing(self.limited(at)?, self.batch, self.policy.near_limit_ratio, self.now)
     }
 
@@ -128,7 +128,7 @@ impl Tally {
         }
     }
 
-    fn add_refusal(&mut self, at: usize, status: &Status, ruling: &Ruling<'_>, quota_mode: bool) {
+    fn add_refusal(&mut self, at: usize, status: &Status, ruling: &LimitOutcome<'_>, quota_mode: bool) {
         if status.code == Code::Ok {
             return;
         }
@@ -162,7 +162,7 @@ impl Tally {
     }
 }
 
-fn status_of(limited: &Limited<'_>, ruling: &Ruling<'_>) -> Status {
+fn status_of(limited: &Limited<'_>, ruling: &LimitOutcome<'_>) -> Status {
     Status {
         code: if ruling.decision.over && !limited.is_shadow() { Code::OverLimit } else { Code::Ok },
         current_limit: Some(CurrentLimit::new(ruling.limit, ruling.seconds_until_reset())),
@@ -170,7 +170,7 @@ fn status_of(limited: &Limited<'_>, ruling: &Ruling<'_>) -> Status {
     }
 }
 
-fn count(limited: &Limited<'_>, ruling: &Ruling<'_>) {
+fn count(limited: &Limited<'_>, ruling: &LimitOutcome<'_>) {
     let (stats, decision) = (&limited.stats, ruling.decision);
     for (counter, hits) in [
         (RuleCounter::OverLimit, decision.over_hits),
@@ -181,7 +181,7 @@ fn count(limited: &Limited<'_>, ruling: &Ruling<'_>) {
             stats.add(counter, hits);
         }
     }
-    if matches!(ruling.asked, Asked::KnownOver(_)) {
+    if matches!(ruling.asked, CounterSource::KnownOver(_)) {
         stats.add(RuleCounter::OverLimitWithLocalCache, decision.over_hits);
     }
     if decision.over && limited.is_shadow() {

@@ -104,7 +104,7 @@ mod tests {
 
         #[test]
         fn takes_any_numbers(limit: u32, ratio in 0.0..=1.0_f32, hits: u64, after: u64, back: bool) {
-            let hits = if back { Hits::GiveBack(hits) } else { Hits::Take(hits) };
+            let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
             let decision = decide(Thresholds::new(limit, ratio), hits, after);
             prop_assert_eq!(decision.over, after > u64::from(limit));
             prop_assert!(decision.remaining <= limit);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn hits_that_are_given_back_count_nowhere() {
-        let decision = decide(Thresholds::new(5, 0.8), Hits::GiveBack(3), 2);
+        let decision = decide(Thresholds::new(5, 0.8), Hits::Refund(3), 2);
         assert_eq!(decision, Decision { remaining: 3, ..Decision::default() });
     }
 }

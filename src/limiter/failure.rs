@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use tracing::warn;
 
 use super::{
-    Limiter, Refusal,
-    plan::{Asked, Plan, Planned},
+    Limiter, RequestError,
+    plan::{CounterSource, Plan, Planned},
 };
 use crate::{
     clock::Time,
@@ -23,7 +23,7 @@ const LOG_PAUSE_SECONDS: u64 = 10;
 
 /// By which policy a request was decided whose counters are lost, and why they are.
 #[derive(Clone, Copy)]
-pub(super) struct Lost {
+pub(super) struct FailureDecision {
     policy: OnStoreFailure,
     reason: StoreFailure,
 }
@@ -40,13 +40,13 @@ impl Limiter {
         plan: &mut Plan<'_>,
         batch: &mut Batch<'_>,
         now: Time,
-    ) -> Result<Lost, Refusal> {
+    ) -> Result<FailureDecision, RequestError> {
         let policy = domain.on_store_failure.unwrap_or(self.policy.on_store_failure);
         let reason = reason(error.reason);
         self.stats.service().store_failures(policy, reason).increment();
         self.log_store_failure(&error, policy, now);
         match policy {
-            OnStoreFailure::Error => return Err(Refusal::Store(error)),
+            OnStoreFailure::Error => return Err(RequestError::Store(error)),
             OnStoreFailure::Allow => suppose(plan, false),
             OnStoreFailure::Deny => suppose(plan, true),
             OnStoreFailure::Local => {
@@ -55,7 +55,7 @@ impl Limiter {
                 drop(local.apply(batch, now));
             }
         }
-        Ok(Lost { policy, reason })
+        Ok(FailureDecision { policy, reason })
     }
 
     /// Logs why a store failed, which callers do not see; at most every ten seconds.
@@ -86,7 +86,7 @@ impl Limiter {
     }
 }
 
-impl Lost {
+impl FailureDecision {
     /// The names of the policy and of the reason.
     pub(super) fn names(self) -> (&'static str, &'static str) {
         (self.policy.name(), self.reason.name())
@@ -107,8 +107,8 @@ fn suppose(plan: &mut Plan<'_>, over: bool) {
     for planned in plan {
         let Planned::Limited(limited) = planned else { continue };
         for held in &mut limited.limits {
-            if let Asked::Store(_) = held.asked {
-                held.asked = Asked::Nobody { over };
+            if let CounterSource::Store(_) = held.asked {
+                held.asked = CounterSource::Nobody { over };
             }
         }
     }

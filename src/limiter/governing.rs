@@ -5,7 +5,7 @@
 
 use super::{
     decision::{Decision, Thresholds, decide},
-    plan::{Asked, Held, Limited},
+    plan::{CounterSource, LimitCheck, Limited},
 };
 use crate::{
     clock::Time,
@@ -16,10 +16,10 @@ use crate::{
 
 /// What one limit says of a descriptor's hits.
 #[derive(Clone, Copy)]
-pub(super) struct Ruling<'r> {
+pub(super) struct LimitOutcome<'r> {
     pub(super) limit: &'r Limit,
     /// Who says so.
-    pub(super) asked: Asked,
+    pub(super) asked: CounterSource,
     pub(super) verdict: Verdict,
     /// What the statistics make of it.
     pub(super) decision: Decision,
@@ -31,16 +31,22 @@ pub(super) fn governing<'r>(
     batch: &Batch<'_>,
     near_ratio: f32,
     now: Time,
-) -> Option<Ruling<'r>> {
+) -> Option<LimitOutcome<'r>> {
     let rulings = limited.limits.iter().map(|held| ruling(held, limited.hits, batch, near_ratio, now));
     rulings.reduce(|first, next| if next.governs(&first) { next } else { first })
 }
 
-fn ruling<'r>(held: &Held<'r>, hits: Hits, batch: &Batch<'_>, near_ratio: f32, now: Time) -> Ruling<'r> {
-    let Held { limit, asked } = *held;
+fn ruling<'r>(
+    held: &LimitCheck<'r>,
+    hits: Hits,
+    batch: &Batch<'_>,
+    near_ratio: f32,
+    now: Time,
+) -> LimitOutcome<'r> {
+    let LimitCheck { limit, asked } = *held;
     let over = Decision { over: true, over_hits: hits.taken(), ..Decision::default() };
     let (verdict, decision) = match asked {
-        Asked::Store(place) => match batch.checks().get(place).map(|check| check.outcome) {
+        CounterSource::Store(place) => match batch.checks().get(place).map(|check| check.outcome) {
             Some(Outcome::Judged(verdict)) if verdict.admitted => {
                 // As if it were a counter, so that its hits are near the limit when a counter's would be.
                 let whole = limit.algorithm.whole();
@@ -59,16 +65,16 @@ fn ruling<'r>(held: &Held<'r>, hits: Hits, batch: &Batch<'_>, near_ratio: f32, n
                 (fixed.verdict(after, hits, now), decide(thresholds, hits, after))
             }
         },
-        Asked::KnownOver(verdict) => (verdict, over),
+        CounterSource::KnownOver(verdict) => (verdict, over),
         // Which of the hits are near or beyond the limit nobody knows, so none is counted.
-        Asked::Nobody { over } => {
+        CounterSource::Nobody { over } => {
             (limit.algorithm.supposed(over, hits, now), Decision { over, ..Decision::default() })
         }
     };
-    Ruling { limit, asked, verdict, decision }
+    LimitOutcome { limit, asked, verdict, decision }
 }
 
-impl Ruling<'_> {
+impl LimitOutcome<'_> {
     /// True when it goes before another one of the same descriptor.
     fn governs(&self, other: &Self) -> bool {
         match (self.decision.over, other.decision.over) {

@@ -13,7 +13,7 @@ use super::{
     conclude::Concluded,
     plan::Limited,
 };
-use crate::limiter::response::Telling;
+use crate::limiter::response::ResponseOptions;
 use crate::rules::{Limit, quota_policy::QuotaPolicy};
 
 /// Names that are always the same are made once, as those of the settings are.
@@ -34,7 +34,7 @@ pub struct HeaderNames {
 
 /// All headers but that of the body.
 pub(super) fn of(concluded: &Concluded<'_, '_, '_>, closest: Option<usize>) -> Vec<Header> {
-    let Telling { headers, retry_after, policy_headers, .. } = &concluded.policy.telling;
+    let ResponseOptions { headers, retry_after, policy_headers, .. } = &concluded.policy.telling;
     let mut all = Vec::new();
     if let (Some(names), Some(at)) = (headers, closest) {
         all.extend(three(names, &concluded.statuses[at]));

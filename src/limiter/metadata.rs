@@ -6,8 +6,8 @@ use std::{collections::btree_map::Entry as Slot, fmt::Write};
 use super::{
     answer::Code,
     conclude::Concluded,
-    governing::Ruling,
-    plan::{Asked, Limited, Planned},
+    governing::LimitOutcome,
+    plan::{CounterSource, Limited, Planned},
     request::{Descriptor, LimitOverride},
 };
 use crate::limiter::response::MetadataDetail;
@@ -98,13 +98,13 @@ fn decision(concluded: &Concluded<'_, '_, '_>, at: usize) -> Metadata {
 }
 
 /// Why a descriptor's status is what it is.
-fn why(limited: &Limited<'_>, ruling: &Ruling<'_>) -> &'static str {
+fn why(limited: &Limited<'_>, ruling: &LimitOutcome<'_>) -> &'static str {
     match ruling.asked {
         _ if ruling.decision.over && limited.is_shadow() => "shadow",
-        Asked::Nobody { .. } => "store_failure",
-        Asked::KnownOver(_) => "local_cache",
-        Asked::Store(_) if ruling.decision.over => "over_limit",
-        Asked::Store(_) => "within_limit",
+        CounterSource::Nobody { .. } => "store_failure",
+        CounterSource::KnownOver(_) => "local_cache",
+        CounterSource::Store(_) if ruling.decision.over => "over_limit",
+        CounterSource::Store(_) => "within_limit",
     }
 }
 

@@ -13,6 +13,7 @@ mod body;
 mod conclude;
 mod counter_key;
 mod decision;
+mod decision_trace;
 mod failure;
 mod governing;
 mod headers;
@@ -20,11 +21,10 @@ mod metadata;
 mod over_limit_cache;
 mod plan;
 mod preview;
-mod refusal;
 mod request;
+mod request_error;
 #[cfg(test)]
 mod tests;
-mod trail;
 
 use std::{
     future::Future,
@@ -34,17 +34,17 @@ use std::{
     time::Instant,
 };
 
-pub use crate::limiter::response::{MetadataDetail, Telling};
+pub use crate::limiter::response::{MetadataDetail, ResponseOptions};
 pub use answer::{Answer, Code, CurrentLimit, Header, Status};
 pub use decision::{Decision, Thresholds, decide};
 pub use headers::HeaderNames;
 pub use over_limit_cache::{CacheUsage, OverLimitCache};
 pub use preview::{Preview, preview};
-pub use refusal::{Bounds, Refusal};
 pub use request::{Descriptor, Entry, LimitOverride, Request};
+pub use request_error::{Bounds, RequestError};
 
+pub use decision_trace::{DecisionTrace, Wait};
 use smallvec::SmallVec;
-pub use trail::{Trail, Wait};
 
 use crate::{
     clock::{Clock, Time},
@@ -54,7 +54,7 @@ use crate::{
     store::{Batch, Check, Counting, Store, memory::MemoryStore},
     telemetry::metrics::{RuleStats, Stats},
 };
-use plan::{Asked, Plan, Planned};
+use plan::{CounterSource, Plan, Planned};
 
 /// The rules that are served, and the statistics of each by its [`RuleId`](crate::rules::RuleId).
 pub type Served = Published<Vec<Arc<RuleStats>>>;
@@ -86,7 +86,7 @@ pub struct Policy {
     /// `QUOTA_MODE`: every limit is a quota.
     pub quota_mode: bool,
     /// What answers say beyond the decision.
-    pub telling: Telling,
+    pub telling: ResponseOptions,
     /// `STORE_FAILURE_POLICY`: what becomes of a request whose counters are lost, where its domain says
     /// nothing else.
     pub on_store_failure: OnStoreFailure,
@@ -152,7 +152,7 @@ impl Limiter {
     ///
     /// # Errors
     /// When it does not; that is counted.
-    pub fn check(&self, request: &Request<'_>) -> Result<(), Refusal> {
+    pub fn check(&self, request: &Request<'_>) -> Result<(), RequestError> {
         self.policy.bounds.check(request).inspect_err(|refusal| refusal.count(&self.stats))
     }
 
@@ -168,7 +168,7 @@ impl Limiter {
     /// # Errors
     /// As [`decide`](Self::decide).
     #[must_use]
-    pub fn decide_at_once(&self, request: &Request<'_>, now: Time) -> Option<Result<Answer, Refusal>> {
+    pub fn decide_at_once(&self, request: &Request<'_>, now: Time) -> Option<Result<Answer, RequestError>> {
         if !self.answers_at_once() {
             return None;
         }
@@ -184,7 +184,11 @@ impl Limiter {
     /// # Errors
     /// When the request makes no sense, no rules are loaded, or the counters cannot be reached. Each is
     /// counted.
-    pub async fn decide(&self, request: &Request<'_>, until: Option<Instant>) -> Result<Answer, Refusal> {
+    pub async fn decide(
+        &self,
+        request: &Request<'_>,
+        until: Option<Instant>,
+    ) -> Result<Answer, RequestError> {
         let served = self.source.current();
         self.counted(self.try_decide(request, served.as_deref(), self.now(), until, None).await)
     }
@@ -197,13 +201,13 @@ impl Limiter {
         &self,
         request: &Request<'_>,
         until: Option<Instant>,
-        trail: &mut Trail,
-    ) -> Result<Answer, Refusal> {
+        trail: &mut DecisionTrace,
+    ) -> Result<Answer, RequestError> {
         let served = self.source.current();
         self.counted(self.try_decide(request, served.as_deref(), self.now(), until, Some(trail)).await)
     }
 
-    fn counted(&self, decided: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
+    fn counted(&self, decided: Result<Answer, RequestError>) -> Result<Answer, RequestError> {
         decided.inspect_err(|refusal| refusal.count(&self.stats))
     }
 
@@ -213,10 +217,10 @@ impl Limiter {
         served: Option<&Served>,
         now: Time,
         until: Option<Instant>,
-        mut trail: Option<&mut Trail>,
-    ) -> Result<Answer, Refusal> {
+        mut trail: Option<&mut DecisionTrace>,
+    ) -> Result<Answer, RequestError> {
         self.policy.bounds.check(request)?;
-        let served = served.ok_or(Refusal::NoRules)?;
+        let served = served.ok_or(RequestError::NoRules)?;
         let Some(domain) = served.rules.domain(request.domain) else {
             return Ok(self.unknown_domain(request, now));
         };
@@ -236,7 +240,7 @@ impl Limiter {
         let asked = if checks == 0 {
             Ok(())
         } else {
-            trail::waited(trail.as_deref_mut(), self.store.apply(&mut batch, now), checks).await
+            decision_trace::waited(trail.as_deref_mut(), self.store.apply(&mut batch, now), checks).await
         };
         let lost = match asked {
             Ok(()) => {
@@ -289,11 +293,11 @@ impl Limiter {
         // Each limit has asked one check, in this order.
         for (held, (verdict, left_out)) in limits.zip(known.into_iter().zip(left_out)) {
             held.asked = match verdict {
-                Some(verdict) => Asked::KnownOver(verdict),
-                None if left_out => Asked::Nobody { over: false },
+                Some(verdict) => CounterSource::KnownOver(verdict),
+                None if left_out => CounterSource::Nobody { over: false },
                 None => {
                     kept += 1;
-                    Asked::Store(kept - 1)
+                    CounterSource::Store(kept - 1)
                 }
             };
         }

@@ -198,7 +198,7 @@ mod tests {
         let wait = |key, hits, second| {
             cache.recall(key, &limit, hits, Time::from_seconds(second)).map(|verdict| verdict.retry_after)
         };
-        assert_eq!(wait("b", Hits::GiveBack(1), 610), None);
+        assert_eq!(wait("b", Hits::Refund(1), 610), None);
         assert_eq!(wait("b", Hits::Take(1), 610), None);
         assert_eq!(wait("a", Hits::Take(0), 615), Some(Some(45_000_000)));
         assert_eq!(wait("a", Hits::Take(9), 660), None);
@@ -248,7 +248,7 @@ mod tests {
         assert!(over_ten.recall("a", &five, Hits::Take(1), now).is_some(), "it is over the smaller one too");
         let over_five = remembering(&["a"], &five, 1, Outcome::Counted(6));
         assert_eq!(over_five.recall("a", &ten, Hits::Take(1), now), None);
-        assert_eq!(over_five.recall("a", &ten, Hits::GiveBack(1), now), None);
+        assert_eq!(over_five.recall("a", &ten, Hits::Refund(1), now), None);
         assert_eq!(over_five.recall("a", &five, Hits::Take(1), now), None, "whoever gives back is heard");
     }
 

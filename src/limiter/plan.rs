@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Policy, Refusal, Served, counter_key::CounterKey, request::Request};
+use super::{Policy, RequestError, Served, counter_key::CounterKey, request::Request};
 use crate::{
     clock::Time,
     limiter::algorithm::{Hits, Verdict},
@@ -31,7 +31,7 @@ pub(super) enum Planned<'r> {
 /// A descriptor's limits, each held against a counter of its own.
 pub(super) struct Limited<'r> {
     /// One at least.
-    pub(super) limits: SmallVec<[Held<'r>; 1]>,
+    pub(super) limits: SmallVec<[LimitCheck<'r>; 1]>,
     pub(super) hits: Hits,
     pub(super) stats: Handle<'r>,
     /// The rule; none where the request brought the limit.
@@ -54,14 +54,14 @@ impl Limited<'_> {
 }
 
 /// One limit that is held against one counter.
-pub(super) struct Held<'r> {
+pub(super) struct LimitCheck<'r> {
     pub(super) limit: &'r Limit,
-    pub(super) asked: Asked,
+    pub(super) asked: CounterSource,
 }
 
 /// Where the outcome comes from.
 #[derive(Clone, Copy)]
-pub(super) enum Asked {
+pub(super) enum CounterSource {
     /// From the check at this place of the batch.
     Store(usize),
     /// The counter is known to refuse these hits for some time.
@@ -78,16 +78,16 @@ pub(super) enum Handle<'r> {
 }
 
 /// Limits that the descriptors bring along, each at its descriptor's place.
-pub(super) type Brought = Vec<Option<Limits>>;
+pub(super) type Overrides = Vec<Option<Limits>>;
 
 /// The limits that a request brings along; nothing where it brings none.
-pub(super) fn brought(request: &Request<'_>) -> Result<Brought, Refusal> {
+pub(super) fn brought(request: &Request<'_>) -> Result<Overrides, RequestError> {
     if request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
-        return Ok(Brought::new());
+        return Ok(Overrides::new());
     }
     let limits = request.descriptors.iter().enumerate().map(|(at, descriptor)| {
         let Some(limit) = descriptor.limit else { return Ok(None) };
-        let unit = limit.unit().ok_or(Refusal::OverrideUnit { descriptor: at, unit: limit.unit })?;
+        let unit = limit.unit().ok_or(RequestError::OverrideUnit { descriptor: at, unit: limit.unit })?;
         Ok(Some(Limit::plain(limit.requests_per_unit, unit).into()))
     });
     limits.collect()
@@ -97,13 +97,13 @@ pub(super) fn brought(request: &Request<'_>) -> Result<Brought, Refusal> {
 pub(super) fn plan<'r>(
     request: &'r Request<'_>,
     domain: &'r Domain,
-    brought: &'r Brought,
+    brought: &'r Overrides,
     served: &'r Served,
     batch: &mut Batch<'r>,
     context: &Context<'_>,
 ) -> Plan<'r> {
     let met = |at: usize, scratch: &mut String| match brought.get(at) {
-        Some(Some(limits)) => Met::Brought(limits),
+        Some(Some(limits)) => Met::Overrides(limits),
         _ => domain.find(&request.descriptors[at].entries, scratch).map_or(Met::Nothing, Met::Rule),
     };
     // Where rules replace others, all are met once before any is planned.
@@ -139,7 +139,7 @@ pub(super) struct Context<'a> {
 enum Met<'r> {
     Nothing,
     Rule(Matched<'r>),
-    Brought(&'r Limits),
+    Overrides(&'r Limits),
 }
 
 impl<'r> Met<'r> {
@@ -147,14 +147,14 @@ impl<'r> Met<'r> {
         match self {
             Self::Nothing => None,
             Self::Rule(matched) => matched.rule.limits(),
-            Self::Brought(limits) => Some(limits),
+            Self::Overrides(limits) => Some(limits),
         }
     }
 
     fn rule(&self) -> Option<&'r Rule> {
         match self {
             Self::Rule(matched) => Some(matched.rule),
-            Self::Nothing | Self::Brought(_) => None,
+            Self::Nothing | Self::Overrides(_) => None,
         }
     }
 
@@ -184,7 +184,7 @@ fn checks<'r>(
         let start = batch.keys().len();
         let end = counter_key(request, at, met, limit, context).write(context.now, batch.keys());
         let end = if context.policy.full_keys { batch.keys().len() } else { end };
-        Held { limit, asked: Asked::Store(batch.push_with_key(start..end, limit, hits)) }
+        LimitCheck { limit, asked: CounterSource::Store(batch.push_with_key(start..end, limit, hits)) }
     });
     let limits = held.collect();
     if is_group {

@@ -1,7 +1,7 @@
 //! What a request would ask of the counters, and what it would be told if they refused it: for
 //! `tollgate explain`, by the very functions that plan and conclude requests.
 
-use super::{Answer, Policy, Refusal, Request, Served, conclude, plan, plan::Planned};
+use super::{Answer, Policy, Request, RequestError, Served, conclude, plan, plan::Planned};
 use crate::{
     clock::Time,
     store::{Batch, Outcome},
@@ -26,7 +26,7 @@ pub fn preview(
     served: &Served,
     policy: &Policy,
     now: Time,
-) -> Result<Preview, Refusal> {
+) -> Result<Preview, RequestError> {
     policy.bounds.check(request)?;
     let stats = Stats::new(StatsOptions::default());
     let brought = plan::brought(request)?;

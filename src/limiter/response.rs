@@ -7,7 +7,7 @@ use crate::limiter::template::Template;
 
 /// What answers say beyond the decision.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Telling {
+pub struct ResponseOptions {
     /// `LIMIT_RESPONSE_HEADERS_ENABLED` and the headers' names.
     pub headers: Option<HeaderNames>,
     /// `LIMIT_RETRY_AFTER_HEADER`.

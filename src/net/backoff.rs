@@ -8,13 +8,13 @@ use crate::settings::redis::Startup;
 
 /// The pauses between attempts.
 #[derive(Clone, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct Backoff {
     next: Duration,
     first: Duration,
     longest: Duration,
 }
 
-impl Pace {
+impl Backoff {
     /// Between attempts to reach a server that was there before: soon enough that it is found within
     /// half a second of its return.
     pub(crate) const fn again() -> Self {
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_a_bound_and_begin_anew() {
-        let mut pace = Pace::again();
+        let mut pace = Backoff::again();
         for bound in [25, 50, 100, 200, 300, 300] {
             let bound = Duration::from_millis(bound);
             let pause = pace.pause();

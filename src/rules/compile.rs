@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use super::{
     countable::Countable,
     diagnostic::{Diagnostic, is_break},
-    findings::{Findings, Kind, Path, quoted},
+    diagnostics::{Diagnostics, Kind, Path, quoted},
     lower::{Lowering, Sibling},
     messages,
     model::{Domain, RuleSet},
@@ -75,8 +75,8 @@ pub struct Compiled {
 /// Compiles rules files, given in the order in which they are to be read.
 #[must_use]
 pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
-    let mut findings: Vec<Findings> =
-        files.iter().map(|file| Findings::of(&file.name, options.portable)).collect();
+    let mut findings: Vec<Diagnostics> =
+        files.iter().map(|file| Diagnostics::of(&file.name, options.portable)).collect();
     let mut room = options.max_values;
     let raw: Vec<Option<RawFile>> = files
         .iter()
@@ -90,13 +90,13 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
 /// [diagnostics](Compiled::diagnostics) name the resource in place of a file, and have no lines.
 #[must_use]
 pub fn compile_resources(resources: &[&RateLimitConfig], options: CompileOptions) -> Compiled {
-    let findings = resources.iter().map(|resource| Findings::of_resource(&resource.name)).collect();
+    let findings = resources.iter().map(|resource| Diagnostics::of_resource(&resource.name)).collect();
     let raw: Vec<Option<RawFile>> = resources.iter().map(|resource| Some(messages::read(resource))).collect();
     compile_shapes(&raw, options, findings)
 }
 
 /// Reads a file. One on which the YAML scanner panics is as wrong as any other, and named.
-fn read_or_fault(file: &SourceFile, room: &mut usize, findings: &mut Findings) -> Option<RawFile> {
+fn read_or_fault(file: &SourceFile, room: &mut usize, findings: &mut Diagnostics) -> Option<RawFile> {
     let read = panics::catch(Boundary::RulesReload, || {
         panics::point("yaml_scan");
         read(file, room, findings)
@@ -111,7 +111,11 @@ fn read_or_fault(file: &SourceFile, room: &mut usize, findings: &mut Findings) -
     })
 }
 
-fn compile_shapes(raw: &[Option<RawFile>], options: CompileOptions, mut findings: Vec<Findings>) -> Compiled {
+fn compile_shapes(
+    raw: &[Option<RawFile>],
+    options: CompileOptions,
+    mut findings: Vec<Diagnostics>,
+) -> Compiled {
     panics::point("rules_compile");
     let drafts = domains(raw, options, &mut findings);
 
@@ -135,8 +139,8 @@ fn compile_shapes(raw: &[Option<RawFile>], options: CompileOptions, mut findings
             lint::of_domain(&draft.files, &draft.siblings(), &mut findings);
         }
     }
-    let sound = !findings.iter().any(Findings::has_errors);
-    let diagnostics = findings.into_iter().flat_map(Findings::into_sorted).collect();
+    let sound = !findings.iter().any(Diagnostics::has_errors);
+    let diagnostics = findings.into_iter().flat_map(Diagnostics::into_sorted).collect();
     Compiled { rules: sound.then(|| RuleSet { domains, rule_count }), diagnostics }
 }
 
@@ -145,7 +149,7 @@ impl SourceFile {
     #[must_use]
     pub fn readable(&self) -> String {
         let text = match yaml::decode(&self.text) {
-            // Findings stand at or before the first character that is not allowed.
+            // Diagnostics stand at or before the first character that is not allowed.
             Ok(text) if text.is_whole() => text.allowed,
             _ => String::from_utf8_lossy(&self.text),
         };
@@ -154,7 +158,7 @@ impl SourceFile {
 }
 
 /// Reads a file that may hold as many values as there is `room` for.
-fn read(file: &SourceFile, room: &mut usize, findings: &mut Findings) -> Option<RawFile> {
+fn read(file: &SourceFile, room: &mut usize, findings: &mut Diagnostics) -> Option<RawFile> {
     let most = Most { values: *room, set_by: "RULES_MAX_VALUES bounds those of all files" };
     match yaml::read(&file.text, most) {
         Ok(document) => {
@@ -190,7 +194,7 @@ impl<'r> Draft<'r> {
 fn domains<'r>(
     raw: &'r [Option<RawFile>],
     options: CompileOptions,
-    findings: &mut [Findings],
+    findings: &mut [Diagnostics],
 ) -> Vec<Draft<'r>> {
     let mut drafts: Vec<Draft<'r>> = Vec::new();
     let mut draft_of: HashMap<&str, usize> = HashMap::new();
@@ -212,7 +216,7 @@ fn domains<'r>(
 }
 
 /// The file's domain; empty when there is none, which is told.
-fn domain_name<'r>(raw: &'r RawFile, findings: &mut Findings) -> &'r str {
+fn domain_name<'r>(raw: &'r RawFile, findings: &mut Diagnostics) -> &'r str {
     let name = raw.domain.value().map_or("", String::as_str);
     if name.is_empty() && !raw.domain.is_wrong() {
         let place = raw.domain.given().map(|given| given.place).or(raw.place);
@@ -231,7 +235,7 @@ fn domain_name<'r>(raw: &'r RawFile, findings: &mut Findings) -> &'r str {
     name
 }
 
-fn domain_again(raw: &RawFile, name: &str, first: &str, findings: &mut Findings) {
+fn domain_again(raw: &RawFile, name: &str, first: &str, findings: &mut Diagnostics) {
     let Field::Given(domain) = &raw.domain else { return };
     let message = format!("the domain {} is already defined in {first}", quoted(name));
     let help = format!(

@@ -22,7 +22,7 @@ pub mod model;
 pub mod quota_policy;
 pub mod wildcard;
 
-pub(crate) mod findings;
+pub(crate) mod diagnostics;
 mod lower;
 mod messages;
 mod over_limit_body;

@@ -3,11 +3,17 @@
 //! Called while a descriptor is [lowered](super::lower). An empty text is a template as well: it asks for
 //! no body where the settings have one for all.
 
-use super::findings::{Findings, Path};
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+use super::diagnostics::{Diagnostics, Path};
 use crate::limiter::template::Template;
 use crate::rules::ast::Field;
 
-pub(super) fn read(raw: &Field<String>, path: &Path<'_>, findings: &mut Findings) -> Option<Box<Template>> {
+pub(super) fn read(
+    raw: &Field<String>,
+    path: &Path<'_>,
+    findings: &mut Diagnostics,
+) -> Option<Box<Template>> {
     let given = raw.given()?;
     match Template::read(&given.value) {
         Ok(template) => Some(Box::new(template)),

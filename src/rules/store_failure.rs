@@ -4,7 +4,7 @@
 //! whose files say nothing.
 
 use super::{
-    findings::{Findings, Path, quoted},
+    diagnostics::{Diagnostics, Path, quoted},
     model::OnStoreFailure,
     spelling::nearest,
 };
@@ -14,7 +14,7 @@ const KEY: &str = "on_store_failure";
 
 /// What the files of a domain, given by their number, ask for together. Tells of a value that nobody
 /// knows, and of two files that do not agree: which of them counts must not hang on their order.
-pub(super) fn of_domain(files: &[(usize, &RawFile)], findings: &mut [Findings]) -> Option<OnStoreFailure> {
+pub(super) fn of_domain(files: &[(usize, &RawFile)], findings: &mut [Diagnostics]) -> Option<OnStoreFailure> {
     let mut first = None;
     for (file, raw) in files {
         let Some(given) = raw.on_store_failure.given() else { continue };

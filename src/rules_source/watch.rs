@@ -27,7 +27,7 @@ use crate::{
 
 /// How long the thread waits for what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pace {
+pub struct Debounce {
     /// A burst of events is over when it has been quiet for so long.
     pub quiet: Duration,
     /// A burst that does not end is taken for one after so long.
@@ -36,7 +36,7 @@ pub struct Pace {
     pub look_every: Duration,
 }
 
-impl Default for Pace {
+impl Default for Debounce {
     fn default() -> Self {
         Self {
             quiet: Duration::from_millis(50),
@@ -49,7 +49,7 @@ impl Default for Pace {
 /// The thread. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Watcher {
-    bell: Bell,
+    bell: Wakeup,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -62,7 +62,7 @@ pub fn spawn<T: Send + Sync + 'static>(
     source: Arc<Source<T>>,
     directory: RulesDir,
     clock: impl Clock + 'static,
-    pace: Pace,
+    pace: Debounce,
 ) -> io::Result<Watcher> {
     spawn_with::<RecommendedWatcher, T>(source, directory, clock, pace)
 }
@@ -72,11 +72,11 @@ pub(super) fn spawn_with<W: notify::Watcher + 'static, T: Send + Sync + 'static>
     source: Arc<Source<T>>,
     directory: RulesDir,
     clock: impl Clock + 'static,
-    pace: Pace,
+    pace: Debounce,
 ) -> io::Result<Watcher> {
     let (sender, receiver) = sync_channel(1);
-    let bell = Bell { sender, stopped: Arc::default() };
-    let ears = Ears { bell: bell.clone(), receiver, pace };
+    let bell = Wakeup { sender, stopped: Arc::default() };
+    let ears = EventReceiver { bell: bell.clone(), receiver, pace };
     let thread = thread::Builder::new().name("rules-watcher".to_owned()).spawn(move || {
         panics::restart(Boundary::RulesWatcher, || run::<W, T>(&source, &directory, &clock, &ears));
     })?;
@@ -99,7 +99,12 @@ impl Drop for Watcher {
     }
 }
 
-fn run<W: notify::Watcher, T>(source: &Source<T>, directory: &RulesDir, clock: &dyn Clock, ears: &Ears) {
+fn run<W: notify::Watcher, T>(
+    source: &Source<T>,
+    directory: &RulesDir,
+    clock: &dyn Clock,
+    ears: &EventReceiver,
+) {
     let mut trouble = None;
     loop {
         panics::point("rules_watcher");
@@ -108,9 +113,9 @@ fn run<W: notify::Watcher, T>(source: &Source<T>, directory: &RulesDir, clock: &
         source.reload_if_changed(directory, clock.now());
         loop {
             match ears.wait() {
-                Heard::Stop => return,
-                Heard::Change => break,
-                Heard::Nothing => {}
+                Changes::Stop => return,
+                Changes::Change => break,
+                Changes::Nothing => {}
             }
             source.free_retired();
             if watch.trouble.is_some() || directory.list() != listing {
@@ -122,12 +127,12 @@ fn run<W: notify::Watcher, T>(source: &Source<T>, directory: &RulesDir, clock: &
 
 /// Rings when there is something to do. It rings once, however often it is struck before it is heard.
 #[derive(Clone, Debug)]
-struct Bell {
+struct Wakeup {
     sender: SyncSender<()>,
     stopped: Arc<AtomicBool>,
 }
 
-impl Bell {
+impl Wakeup {
     fn ring(&self) {
         // A full channel rings already; a closed one has nobody left to hear it.
         let _ = self.sender.try_send(());
@@ -140,35 +145,35 @@ impl Bell {
 }
 
 /// Who hears the bell, and how long one waits for it.
-struct Ears {
-    bell: Bell,
+struct EventReceiver {
+    bell: Wakeup,
     receiver: Receiver<()>,
-    pace: Pace,
+    pace: Debounce,
 }
 
 /// What the bell meant.
-enum Heard {
+enum Changes {
     Change,
     Nothing,
     Stop,
 }
 
-impl Ears {
+impl EventReceiver {
     /// Waits for the bell, and then until it is quiet.
-    fn wait(&self) -> Heard {
+    fn wait(&self) -> Changes {
         match self.receiver.recv_timeout(self.pace.look_every) {
             Ok(()) => {}
-            Err(RecvTimeoutError::Timeout) => return Heard::Nothing,
-            Err(RecvTimeoutError::Disconnected) => return Heard::Stop,
+            Err(RecvTimeoutError::Timeout) => return Changes::Nothing,
+            Err(RecvTimeoutError::Disconnected) => return Changes::Stop,
         }
         let until = Instant::now() + self.pace.at_most;
         loop {
             if self.bell.stopped.load(Ordering::Acquire) {
-                return Heard::Stop;
+                return Changes::Stop;
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || self.receiver.recv_timeout(self.pace.quiet.min(left)).is_err() {
-                return Heard::Change;
+                return Changes::Change;
             }
         }
     }
@@ -185,7 +190,7 @@ struct Watch<W> {
 
 impl<W: notify::Watcher> Watch<W> {
     /// Watches what there is to watch for `directory`, and tells what stands there.
-    fn set(directory: &RulesDir, bell: &Bell) -> (Self, Listing) {
+    fn set(directory: &RulesDir, bell: &Wakeup) -> (Self, Listing) {
         let path = directory.path();
         let listing = directory.list();
         let interest = Interest::of(&path, &listing);
@@ -198,7 +203,7 @@ impl<W: notify::Watcher> Watch<W> {
         (watch, after)
     }
 
-    fn on(interest: &Interest, bell: &Bell) -> Self {
+    fn on(interest: &Interest, bell: &Wakeup) -> Self {
         let (strikes, concerned) = (bell.clone(), interest.clone());
         let handler = move |event: notify::Result<notify::Event>| {
             let concerns = || event.is_err() || event.is_ok_and(|event| concerned.concerns(&event));

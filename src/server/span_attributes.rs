@@ -6,7 +6,7 @@
 use std::{borrow::Cow, fmt::Write};
 
 use crate::{
-    limiter::{Answer, Code, Descriptor, Request, Trail},
+    limiter::{Answer, Code, DecisionTrace, Descriptor, Request},
     telemetry::tracing::{OpenSpan, Value},
     text::{LONGEST, cut},
 };
@@ -15,7 +15,12 @@ use crate::{
 const MOST: usize = 32;
 
 /// Tells of a request, of its answer if it got one, and of the way there.
-pub(super) fn tell(span: &mut OpenSpan, request: &Request<'_>, answer: Option<&Answer>, trail: &Trail) {
+pub(super) fn tell(
+    span: &mut OpenSpan,
+    request: &Request<'_>,
+    answer: Option<&Answer>,
+    trail: &DecisionTrace,
+) {
     span.tell("tollgate.domain", cut(request.domain).to_owned().into());
     let count = i64::try_from(request.descriptors.len()).unwrap_or(i64::MAX);
     span.tell("tollgate.descriptor_count", count.into());

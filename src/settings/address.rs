@@ -5,7 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
 };
 
-use super::parse::{self, Refusal};
+use super::parse::{self, InvalidValue};
 
 /// A host, by name or by address, and a port; port 0 takes any free one.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
@@ -68,7 +68,7 @@ impl fmt::Display for HostPort {
 ///
 /// # Errors
 /// A text that no host's name can be.
-pub fn host(text: &str) -> Result<String, Refusal> {
+pub fn host(text: &str) -> Result<String, InvalidValue> {
     let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let bare = inner.unwrap_or(text);
     // A zone may follow an IPv6 address: fe80::1%eth0.
@@ -79,7 +79,7 @@ pub fn host(text: &str) -> Result<String, Refusal> {
     if is_ipv6 || (inner.is_none() && is_name(text)) {
         return Ok(bare.to_owned());
     }
-    let refusal = Refusal::new("an IPv4 or IPv6 address, a host name, or nothing for all addresses");
+    let refusal = InvalidValue::new("an IPv4 or IPv6 address, a host name, or nothing for all addresses");
     Err(if text.contains("://") {
         refusal.with_hint("leave out the scheme")
     } else if text.contains(':') {
@@ -93,8 +93,8 @@ pub fn host(text: &str) -> Result<String, Refusal> {
 ///
 /// # Errors
 /// Anything else.
-pub fn host_port(text: &str) -> Result<HostPort, Refusal> {
-    let refusal = || Refusal::new("an address such as :9090, 127.0.0.1:9090, [::1]:9090 or name:9090");
+pub fn host_port(text: &str) -> Result<HostPort, InvalidValue> {
+    let refusal = || InvalidValue::new("an address such as :9090, 127.0.0.1:9090, [::1]:9090 or name:9090");
     if text.contains("://") {
         return Err(refusal().with_hint("leave out the scheme"));
     }

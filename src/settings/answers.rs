@@ -48,10 +48,10 @@ fn retry_after(reader: &mut Reader<'_>) -> Option<String> {
     is_named.then(|| reader.parsed_text(vars::LIMIT_RETRY_AFTER_HEADER, names::header_name))
 }
 
-fn body(text: &str) -> Result<Option<Template>, parse::Refusal> {
+fn body(text: &str) -> Result<Option<Template>, parse::InvalidValue> {
     let template = Template::read(text).map_err(|fault| {
         let accepted = format!("a text or JSON, with places to be filled in: {}", fault.help);
-        parse::Refusal::new(accepted).with_hint(fault.message)
+        parse::InvalidValue::new(accepted).with_hint(fault.message)
     })?;
     Ok(Some(template).filter(|template| !template.is_empty()))
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{
     groups::{Backend, KeyFormat, OnFailure},
     memcached,
-    parse::Refusal,
+    parse::InvalidValue,
     reader::Reader,
     redis, vars,
 };
@@ -49,12 +49,12 @@ pub(super) fn read(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> (
     (chosen.unwrap_or(Backend::Memory), by_default)
 }
 
-fn choice(text: &str) -> Result<Choice, Refusal> {
+fn choice(text: &str) -> Result<Choice, InvalidValue> {
     match text {
         "memory" => Ok(Choice::Memory),
         "redis" => Ok(Choice::Redis),
         "memcache" => Ok(Choice::Memcached),
-        _ => Err(Refusal::new("redis, memcache or memory").with_hint(match text {
+        _ => Err(InvalidValue::new("redis, memcache or memory").with_hint(match text {
             "memcached" => "write memcache",
             _ => "write it in small letters",
         })),
@@ -62,21 +62,21 @@ fn choice(text: &str) -> Result<Choice, Refusal> {
 }
 
 /// How counters are named in a store that others share, by its name in any case.
-pub(super) fn key_format(text: &str) -> Result<KeyFormat, Refusal> {
+pub(super) fn key_format(text: &str) -> Result<KeyFormat, InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
         "compatible" => Ok(KeyFormat::Compatible),
         "unambiguous" => Ok(KeyFormat::Unambiguous),
-        _ => Err(Refusal::new("compatible or unambiguous, in any case")),
+        _ => Err(InvalidValue::new("compatible or unambiguous, in any case")),
     }
 }
 
 /// What becomes of a request whose counters cannot be reached, by its name in any case.
-pub(super) fn on_failure(text: &str) -> Result<OnFailure, Refusal> {
+pub(super) fn on_failure(text: &str) -> Result<OnFailure, InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
         "error" => Ok(OnFailure::Error),
         "allow" => Ok(OnFailure::Allow),
         "deny" => Ok(OnFailure::Deny),
         "local" => Ok(OnFailure::Local),
-        _ => Err(Refusal::new("error, allow, deny or local, in any case")),
+        _ => Err(InvalidValue::new("error, allow, deny or local, in any case")),
     }
 }

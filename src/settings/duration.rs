@@ -4,14 +4,15 @@
 
 use std::time::Duration;
 
-use super::parse::Refusal;
+use super::parse::InvalidValue;
 
 /// A duration as Go writes it, such as `10s`, `150us`, `1h30m` or `1.5h`; `0` needs no unit.
 ///
 /// # Errors
 /// Anything else, negative ones and those beyond 292 years among them.
-pub fn duration(text: &str) -> Result<Duration, Refusal> {
-    let refusal = || Refusal::new("a duration such as 10s, 150us, 1h30m or 1.5h, in ns, us, ms, s, m and h");
+pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
+    let refusal =
+        || InvalidValue::new("a duration such as 10s, 150us, 1h30m or 1.5h, in ns, us, ms, s, m and h");
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
         return Ok(Duration::ZERO);
@@ -62,15 +63,16 @@ fn duration_part(text: &str) -> Option<(u128, &str)> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let (name, unit) = UNITS.into_iter().find(|(name, _)| rest.starts_with(name))?;
+    let (unit, rest) =
+        UNITS.into_iter().find_map(|(name, unit)| rest.strip_prefix(name).map(|rest| (unit, rest)))?;
     // More digits than a u128 holds are beyond every bound, so the largest number stands for them.
     let whole = if whole.is_empty() { 0 } else { whole.parse::<u128>().unwrap_or(u128::MAX) };
     // The fraction of an hour in nanoseconds has no use for more than 18 digits.
-    let fraction = &fraction[..fraction.len().min(18)];
+    let fraction = fraction.get(..18).unwrap_or(fraction);
     let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
     let part = fraction.parse::<u128>().unwrap_or_default() * unit / scale;
     let nanos = whole.saturating_mul(unit).saturating_add(part).min(LONGEST + 1);
-    Some((nanos, &rest[name.len()..]))
+    Some((nanos, rest))
 }
 
 /// The digits at the head of `text`, and what follows.

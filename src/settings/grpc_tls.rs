@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::{
-    parse::Refusal,
+    parse::InvalidValue,
     reader::Reader,
     vars::{self, Var},
 };
@@ -79,7 +79,7 @@ fn clients(reader: &mut Reader<'_>) -> Option<GrpcTlsClients> {
 fn path(reader: &mut Reader<'_>, var: Var) -> PathBuf {
     reader.parsed_text(var, |text| {
         if text.is_empty() {
-            let refusal = Refusal::new("the path of a PEM file");
+            let refusal = InvalidValue::new("the path of a PEM file");
             return Err(refusal.with_hint("GRPC_SERVER_USE_TLS=true needs it"));
         }
         Ok(text.into())
@@ -93,8 +93,8 @@ fn client_name(reader: &mut Reader<'_>) -> Option<ClientName> {
 }
 
 /// A name in one of the forms that certificates hold. Addresses may stand in brackets, as in Go.
-fn name_of(text: &str) -> Result<ClientName, Refusal> {
-    let refusal = Refusal::new("a DNS name, an IP address, a URI or an e-mail address");
+fn name_of(text: &str) -> Result<ClientName, InvalidValue> {
+    let refusal = InvalidValue::new("a DNS name, an IP address, a URI or an e-mail address");
     if text.contains('*') {
         let hint = "write a name in full; a certificate for *.example.com has every name one level below";
         return Err(refusal.with_hint(hint));

@@ -7,7 +7,7 @@ use std::{path::Path, time::Duration};
 
 use super::{
     HostPort, ServerAddress, StoreTls, address,
-    parse::{self, Refusal},
+    parse::{self, InvalidValue},
     reader::Reader,
     server::{self, TlsNames},
     vars,
@@ -74,7 +74,7 @@ pub(super) fn read(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> O
         && speaks_tls
         && named.iter().any(|address| matches!(address, ServerAddress::Unix(_)))
     {
-        let refusal = Refusal::new("false").with_hint("over a unix socket memcached speaks no TLS");
+        let refusal = InvalidValue::new("false").with_hint("over a unix socket memcached speaks no TLS");
         reader.refuse(vars::MEMCACHE_TLS, Some("true".to_owned()), refusal);
     }
     let tls = speaks_tls.then_some(tls);
@@ -102,13 +102,13 @@ fn servers(reader: &mut Reader<'_>) -> Option<MemcachedServers> {
             name.map(|name| MemcachedServers::Srv { name, refresh })
         }
         (true, true) => {
-            let refusal = Refusal::new("nothing where MEMCACHE_HOST_PORT is set");
+            let refusal = InvalidValue::new("nothing where MEMCACHE_HOST_PORT is set");
             let refusal = refusal.with_hint("one of them says where the servers are, as in the Go service");
             reader.refuse(vars::MEMCACHE_SRV, Some(reader.text(vars::MEMCACHE_SRV)), refusal);
             None
         }
         (false, false) => {
-            let refusal = Refusal::new(ADDRESSES);
+            let refusal = InvalidValue::new(ADDRESSES);
             let refusal = refusal.with_hint("BACKEND_TYPE=memcache needs it, or MEMCACHE_SRV");
             reader.refuse(vars::MEMCACHE_HOST_PORT, None, refusal);
             None
@@ -119,18 +119,18 @@ fn servers(reader: &mut Reader<'_>) -> Option<MemcachedServers> {
 const ADDRESSES: &str = "servers such as host:11211,host:11211, or the path of a unix socket";
 
 /// The servers of a list; none where nothing stands in it.
-fn addresses(text: &str) -> Result<Option<Vec<ServerAddress>>, Refusal> {
+fn addresses(text: &str) -> Result<Option<Vec<ServerAddress>>, InvalidValue> {
     let all = text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(server);
     let all: Vec<_> = all.collect::<Result<_, _>>()?;
     if all.is_empty() && !text.is_empty() {
-        return Err(Refusal::new(ADDRESSES));
+        return Err(InvalidValue::new(ADDRESSES));
     }
     Ok((!all.is_empty()).then_some(all))
 }
 
-fn server(text: &str) -> Result<ServerAddress, Refusal> {
+fn server(text: &str) -> Result<ServerAddress, InvalidValue> {
     if text.contains("://") {
-        return Err(Refusal::new(ADDRESSES).with_hint("leave out the scheme"));
+        return Err(InvalidValue::new(ADDRESSES).with_hint("leave out the scheme"));
     }
     if text.contains('/') {
         return Ok(ServerAddress::Unix(text.into()));
@@ -140,11 +140,11 @@ fn server(text: &str) -> Result<ServerAddress, Refusal> {
     with_port
         .or_else(alone)
         .map(ServerAddress::Tcp)
-        .ok_or_else(|| Refusal::new(ADDRESSES).with_hint(format!("{text:?} is none")))
+        .ok_or_else(|| InvalidValue::new(ADDRESSES).with_hint(format!("{text:?} is none")))
 }
 
 /// A name of the form that the Go service takes; none where nothing is set.
-fn srv(text: &str) -> Result<Option<String>, Refusal> {
+fn srv(text: &str) -> Result<Option<String>, InvalidValue> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -155,7 +155,7 @@ fn srv(text: &str) -> Result<Option<String>, Refusal> {
     });
     match parts {
         Some(parts) if parts.iter().all(|part| !part.is_empty()) => Ok(Some(text.to_owned())),
-        _ => Err(Refusal::new("a name such as _memcache._tcp.example.com")
+        _ => Err(InvalidValue::new("a name such as _memcache._tcp.example.com")
             .with_hint("the service and the protocol come first, each behind a _")),
     }
 }

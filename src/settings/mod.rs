@@ -14,6 +14,7 @@ pub mod vars;
 
 mod answers;
 mod backend;
+mod effective;
 pub mod grpc_tls;
 mod markdown;
 pub mod memcached;
@@ -36,6 +37,7 @@ use std::{
 pub use self::{
     address::HostPort,
     duration::duration,
+    effective::{Row, Source, effective},
     groups::{
         Answers, Backend, DynamicMetadata, GrpcListen, GrpcServer, HeaderNames, Http, KeyFormat, Log,
         LogFormat, OnFailure, Prometheus, Rules, Server, Settings, StatsSettings, Store,
@@ -129,11 +131,11 @@ fn per_address(set: usize, of_all: usize) -> usize {
     if set > 0 { set } else { of_all - of_all / 4 }
 }
 
-fn grpc_server(text: &str) -> Result<GrpcServer, parse::Refusal> {
+fn grpc_server(text: &str) -> Result<GrpcServer, parse::InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
         "fast" => Ok(GrpcServer::Fast),
         "tonic" => Ok(GrpcServer::Tonic),
-        _ => Err(parse::Refusal::new("fast or tonic")),
+        _ => Err(parse::InvalidValue::new("fast or tonic")),
     }
 }
 
@@ -275,7 +277,7 @@ fn refuse_shared_ports(reader: &mut Reader<'_>, settings: &Settings) {
     for (at, (var, listen)) in listeners.iter().enumerate() {
         for (earlier, other) in &listeners[..at] {
             if listen.collides_with(other) {
-                let refusal = parse::Refusal::new("a port of its own")
+                let refusal = parse::InvalidValue::new("a port of its own")
                     .with_hint(format!("{} has {other} already", earlier.name));
                 reader.refuse(*var, Some(listen.to_string()), refusal);
             }

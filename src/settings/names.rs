@@ -2,13 +2,13 @@
 
 use tracing::level_filters::LevelFilter;
 
-use super::parse::Refusal;
+use super::parse::InvalidValue;
 
 /// The level of this name, as logrus names them, in any case.
 ///
 /// # Errors
 /// Any other name.
-pub fn level(text: &str) -> Result<LevelFilter, Refusal> {
+pub fn level(text: &str) -> Result<LevelFilter, InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
         // Nothing that this program logs is as grave: it says so on its way out instead.
         "panic" | "fatal" => Ok(LevelFilter::OFF),
@@ -17,7 +17,7 @@ pub fn level(text: &str) -> Result<LevelFilter, Refusal> {
         "info" => Ok(LevelFilter::INFO),
         "debug" => Ok(LevelFilter::DEBUG),
         "trace" => Ok(LevelFilter::TRACE),
-        _ => Err(Refusal::new("panic, fatal, error, warn, warning, info, debug or trace, in any case")),
+        _ => Err(InvalidValue::new("panic, fatal, error, warn, warning, info, debug or trace, in any case")),
     }
 }
 
@@ -25,10 +25,10 @@ pub fn level(text: &str) -> Result<LevelFilter, Refusal> {
 ///
 /// # Errors
 /// Anything with a character that header names cannot have, or without any.
-pub fn header_name(text: &str) -> Result<String, Refusal> {
+pub fn header_name(text: &str) -> Result<String, InvalidValue> {
     let named = http::HeaderName::from_bytes(text.as_bytes());
     named.map(|_| text.to_owned()).map_err(|_| {
-        Refusal::new("a header name: letters, digits and any of !#$%&'*+-.^_`|~, at least one of them")
+        InvalidValue::new("a header name: letters, digits and any of !#$%&'*+-.^_`|~, at least one of them")
     })
 }
 
@@ -36,8 +36,8 @@ pub fn header_name(text: &str) -> Result<String, Refusal> {
 ///
 /// # Errors
 /// A text that does not begin with `/`, or that no URL's path can hold as it stands.
-pub fn url_path(text: &str) -> Result<String, Refusal> {
-    let refusal = || Refusal::new("a path that begins with /, without blanks, ? and #");
+pub fn url_path(text: &str) -> Result<String, InvalidValue> {
+    let refusal = || InvalidValue::new("a path that begins with /, without blanks, ? and #");
     if !text.starts_with('/') {
         return Err(refusal().with_hint(format!("write /{}", text.trim())));
     }

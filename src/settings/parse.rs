@@ -7,14 +7,14 @@ use std::ops::RangeInclusive;
 
 /// Why a value is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal {
+pub struct InvalidValue {
     /// What would have been accepted.
     pub accepted: String,
     /// What to do about this very value.
     pub hint: Option<String>,
 }
 
-impl Refusal {
+impl InvalidValue {
     /// A refusal without advice.
     pub fn new(accepted: impl Into<String>) -> Self {
         Self { accepted: accepted.into(), hint: None }
@@ -31,12 +31,13 @@ impl Refusal {
 ///
 /// # Errors
 /// Any other text, `yes` and `on` among them.
-pub fn boolean(text: &str) -> Result<bool, Refusal> {
+pub fn boolean(text: &str) -> Result<bool, InvalidValue> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
         "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
         _ => {
-            let refusal = Refusal::new("true or false (also 1, t, T, True, TRUE, 0, f, F, False, FALSE)");
+            let refusal =
+                InvalidValue::new("true or false (also 1, t, T, True, TRUE, 0, f, F, False, FALSE)");
             match text.trim().to_ascii_lowercase().as_str() {
                 "yes" | "y" | "on" | "true" | "t" | "1" => Err(refusal.with_hint("write true")),
                 "no" | "n" | "off" | "false" | "f" | "0" => Err(refusal.with_hint("write false")),
@@ -50,7 +51,7 @@ pub fn boolean(text: &str) -> Result<bool, Refusal> {
 ///
 /// # Errors
 /// Anything else.
-pub fn integer(text: &str, range: RangeInclusive<u64>) -> Result<u64, Refusal> {
+pub fn integer(text: &str, range: RangeInclusive<u64>) -> Result<u64, InvalidValue> {
     let (least, most) = (range.start(), range.end());
     let accepted = match (*least, *most) {
         (0, u64::MAX) => "a whole number, 0 or more".to_owned(),
@@ -60,12 +61,12 @@ pub fn integer(text: &str, range: RangeInclusive<u64>) -> Result<u64, Refusal> {
     let number = go_integer(text.strip_prefix('+').unwrap_or(text)).filter(|number| range.contains(number));
     number.ok_or_else(|| {
         if text.starts_with("tcp://") {
-            return Refusal::new(accepted).with_hint(
+            return InvalidValue::new(accepted).with_hint(
                 "Kubernetes sets such a value for a service of that name: \
                  set the variable yourself, or enableServiceLinks: false in the pod",
             );
         }
-        Refusal::new(accepted)
+        InvalidValue::new(accepted)
     })
 }
 
@@ -73,10 +74,10 @@ pub fn integer(text: &str, range: RangeInclusive<u64>) -> Result<u64, Refusal> {
 fn go_integer(text: &str) -> Option<u64> {
     let lower = text.to_ascii_lowercase();
     let (digits, radix) = match lower.as_bytes() {
-        [b'0', b'x', ..] => (&lower[2..], 16),
-        [b'0', b'b', ..] => (&lower[2..], 2),
-        [b'0', b'o', ..] => (&lower[2..], 8),
-        [b'0', _, ..] => (&lower[1..], 8),
+        [b'0', b'x', ..] => (lower.get(2..)?, 16),
+        [b'0', b'b', ..] => (lower.get(2..)?, 2),
+        [b'0', b'o', ..] => (lower.get(2..)?, 8),
+        [b'0', _, ..] => (lower.get(1..)?, 8),
         _ => (&*lower, 10),
     };
     let prefixed = digits.len() < lower.len();
@@ -96,7 +97,7 @@ fn go_integer(text: &str) -> Option<u64> {
 ///
 /// # Errors
 /// Anything that is not a whole number up to 65535.
-pub fn port(text: &str) -> Result<u16, Refusal> {
+pub fn port(text: &str) -> Result<u16, InvalidValue> {
     // The range makes the conversion succeed.
     integer(text, 0..=u64::from(u16::MAX)).map(|port| u16::try_from(port).unwrap_or_default())
 }
@@ -105,11 +106,11 @@ pub fn port(text: &str) -> Result<u16, Refusal> {
 ///
 /// # Errors
 /// Anything else, `NaN` and what overflows among them.
-pub fn ratio(text: &str) -> Result<f32, Refusal> {
+pub fn ratio(text: &str) -> Result<f32, InvalidValue> {
     text.parse::<f32>()
         .ok()
         .filter(|ratio| ratio.is_finite())
-        .ok_or_else(|| Refusal::new("a number from 0 to 1"))
+        .ok_or_else(|| InvalidValue::new("a number from 0 to 1"))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::{fmt, ops::RangeInclusive, time::Duration};
 use super::{
     address::{self, HostPort},
     duration::duration,
-    parse::{self, Refusal},
+    parse::{self, InvalidValue},
     vars::Var,
 };
 
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
     pub(super) fn parsed_text<T: Default>(
         &mut self,
         var: Var,
-        parse: impl FnOnce(&str) -> Result<T, Refusal>,
+        parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
     ) -> T {
         let text = self.text(var);
         self.accept(var, text, parse)
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
     pub(super) fn parsed<T: Default>(
         &mut self,
         var: Var,
-        parse: impl FnOnce(&str) -> Result<T, Refusal>,
+        parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
     ) -> T {
         let set = self.raw(var).filter(|value| !value.is_empty());
         let text = set.unwrap_or_else(|| var.default.to_owned());
@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
         &mut self,
         var: Var,
         text: String,
-        parse: impl FnOnce(&str) -> Result<T, Refusal>,
+        parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
     ) -> T {
         parse(&text).unwrap_or_else(|refusal| {
             self.refuse(var, Some(text), refusal);
@@ -145,8 +145,8 @@ impl<'a> Reader<'a> {
         HostPort { host: self.parsed_text(host, address::host), port: self.parsed(port, parse::port) }
     }
 
-    pub(super) fn refuse(&mut self, var: Var, seen: Option<String>, refusal: Refusal) {
-        let Refusal { accepted, hint } = refusal;
+    pub(super) fn refuse(&mut self, var: Var, seen: Option<String>, refusal: InvalidValue) {
+        let InvalidValue { accepted, hint } = refusal;
         self.problems.push(Problem { variable: var.name, seen, accepted, hint });
     }
 

@@ -10,7 +10,7 @@ use std::{
 use super::{
     HostPort,
     duration::duration,
-    parse::Refusal,
+    parse::InvalidValue,
     reader::Reader,
     vars::{self, Var},
 };
@@ -84,13 +84,13 @@ impl TlsNames {
             let path = reader.text(var);
             if !exists(Path::new(&path)) {
                 let refusal =
-                    Refusal::new("the path of a PEM file").with_hint("nothing is there: is it mounted?");
+                    InvalidValue::new("the path of a PEM file").with_hint("nothing is there: is it mounted?");
                 reader.refuse(var, Some(path), refusal);
             }
         }
         for (one, other) in [(certificate, key), (key, certificate)] {
             if reader.is_set(one) && !reader.is_set(other) {
-                let refusal = Refusal::new("the path of a PEM file");
+                let refusal = InvalidValue::new("the path of a PEM file");
                 reader.refuse(other, None, refusal.with_hint(format!("{} is set and needs it", one.name)));
             }
         }
@@ -121,9 +121,9 @@ pub(super) fn timeout(reader: &mut Reader<'_>, var: Var, of_go: Duration) -> Dur
 }
 
 /// A duration that is longer than nothing.
-pub(super) fn some_duration(text: &str) -> Result<Duration, Refusal> {
+pub(super) fn some_duration(text: &str) -> Result<Duration, InvalidValue> {
     match duration(text)? {
-        Duration::ZERO => Err(Refusal::new("a duration such as 300ms, longer than nothing")),
+        Duration::ZERO => Err(InvalidValue::new("a duration such as 300ms, longer than nothing")),
         set => Ok(set),
     }
 }

@@ -7,7 +7,7 @@ use std::{path::PathBuf, time::Duration};
 
 use regex::Regex;
 
-use super::{HostPort, address::host_port, duration, parse::Refusal, reader::Reader, vars};
+use super::{HostPort, address::host_port, duration, parse::InvalidValue, reader::Reader, vars};
 
 /// Who is sent statistics.
 #[derive(Clone, PartialEq, Debug)]
@@ -159,7 +159,7 @@ fn mogrifiers(reader: &mut Reader<'_>, names: &str) -> Vec<Mogrifier> {
             Err(why) => {
                 let accepted = "names with commas between, each with its DOG_STATSD_MOGRIFIER_<NAME>_PATTERN, \
                     _NAME and, if it is to add some, _TAGS";
-                let refusal = Refusal::new(accepted).with_hint(why);
+                let refusal = InvalidValue::new(accepted).with_hint(why);
                 reader.refuse(vars::USE_DOG_STATSD_MOGRIFIERS, Some(names.to_owned()), refusal);
             }
         }
@@ -188,12 +188,12 @@ fn mogrifier(name: &str, value_of: &dyn Fn(&str) -> Option<String>) -> Result<Mo
 }
 
 /// Keys and values: `key:value,key:value`. The last value of a key counts.
-fn tags(text: &str) -> Result<Tags, Refusal> {
+fn tags(text: &str) -> Result<Tags, InvalidValue> {
     let mut tags = Tags::new();
     for pair in text.split(',').filter(|_| !text.trim().is_empty()) {
         let parts: Vec<&str> = pair.split(':').collect();
         let [key, value] = parts[..] else {
-            let refusal = Refusal::new("tags such as key:value,key:value");
+            let refusal = InvalidValue::new("tags such as key:value,key:value");
             return Err(refusal.with_hint(format!("one colon is expected in {pair:?}")));
         };
         let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
@@ -203,31 +203,31 @@ fn tags(text: &str) -> Result<Tags, Refusal> {
     Ok(tags)
 }
 
-fn interval(text: &str) -> Result<Duration, Refusal> {
+fn interval(text: &str) -> Result<Duration, InvalidValue> {
     let interval = duration(text)?;
     if interval.is_zero() {
-        return Err(Refusal::new("a duration above 0").with_hint("10s is the default"));
+        return Err(InvalidValue::new("a duration above 0").with_hint("10s is the default"));
     }
     Ok(interval)
 }
 
-fn protocol(text: &str) -> Result<Protocol, Refusal> {
+fn protocol(text: &str) -> Result<Protocol, InvalidValue> {
     match text {
         "tcp" => Ok(Protocol::Tcp),
         "udp" => Ok(Protocol::Udp),
         _ => socket_path(text)
             .map(Protocol::Unix)
-            .ok_or_else(|| Refusal::new("tcp, udp, or the path of a unix socket, which begins with /")),
+            .ok_or_else(|| InvalidValue::new("tcp, udp, or the path of a unix socket, which begins with /")),
     }
 }
 
-fn dog_address(text: &str) -> Result<SinkAddress, Refusal> {
+fn dog_address(text: &str) -> Result<SinkAddress, InvalidValue> {
     match socket_path(text) {
         Some(path) => Ok(SinkAddress::Unix(path)),
         None => host_port(text.strip_prefix("udp://").unwrap_or(text))
             .map(|address| SinkAddress::Udp(reachable(address)))
             .map_err(|_| {
-                Refusal::new(
+                InvalidValue::new(
                     "an address such as agent:8125, or the path of a unix socket, which begins with /",
                 )
             }),

@@ -7,7 +7,7 @@ use std::{path::PathBuf, time::Duration};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::{
-    parse::{self, Refusal},
+    parse::{self, InvalidValue},
     reader::Reader,
     vars::{self, Var},
 };
@@ -146,7 +146,7 @@ fn collector(reader: &mut Reader<'_>) -> Option<Collector> {
     let gzip = reader.parsed(compression, |text| match text {
         "gzip" => Ok(true),
         "none" => Ok(false),
-        _ => Err(Refusal::new("gzip or none")),
+        _ => Err(InvalidValue::new("gzip or none")),
     });
     let endpoint = endpoint?;
     let speaks_tls = endpoint.scheme_str() == Some("https");
@@ -160,12 +160,12 @@ fn collector(reader: &mut Reader<'_>) -> Option<Collector> {
     })
 }
 
-fn protocol(text: &str) -> Result<Protocol, Refusal> {
+fn protocol(text: &str) -> Result<Protocol, InvalidValue> {
     match text {
         "http" => Ok(Protocol::Http),
         "grpc" => Ok(Protocol::Grpc),
-        "http/protobuf" => Err(Refusal::new("http or grpc").with_hint("write http")),
-        _ => Err(Refusal::new("http or grpc")),
+        "http/protobuf" => Err(InvalidValue::new("http or grpc").with_hint("write http")),
+        _ => Err(InvalidValue::new("http or grpc")),
     }
 }
 
@@ -194,9 +194,9 @@ fn endpoint(reader: &mut Reader<'_>, protocol: Protocol) -> Option<Uri> {
 }
 
 /// The URL of a collector, with `below` behind its path; without a scheme it is of this one.
-fn url(text: &str, scheme: &str, below: &str) -> Result<Uri, Refusal> {
+fn url(text: &str, scheme: &str, below: &str) -> Result<Uri, InvalidValue> {
     let refusal =
-        || Refusal::new("a URL such as http://collector:4318, https://collector:4318 or collector:4317");
+        || InvalidValue::new("a URL such as http://collector:4318, https://collector:4318 or collector:4317");
     let whole = if text.contains("://") { text.to_owned() } else { format!("{scheme}://{text}") };
     let read: Uri = whole.parse().map_err(|_| refusal())?;
     let scheme = read.scheme_str().map(str::to_ascii_lowercase).unwrap_or_default();
@@ -234,7 +234,7 @@ fn header_map(reader: &mut Reader<'_>, var: Var) -> HeaderMap {
     });
     read.unwrap_or_else(|| {
         let refusal =
-            Refusal::new("name=value,name=value, with %2C for a comma in a value and %20 for a blank");
+            InvalidValue::new("name=value,name=value, with %2C for a comma in a value and %20 for a blank");
         reader.refuse(var, None, refusal);
         HeaderMap::new()
     })
@@ -278,7 +278,8 @@ fn tls(reader: &mut Reader<'_>) -> CollectorTls {
             let (set, missing) =
                 if has_certificate.is_some() { (certificate, key) } else { (key, certificate) };
             // The Go service uses neither; a collector that asks for one would refuse the connection.
-            let refusal = Refusal::new("the path of a PEM file").with_hint(format!("{} needs it", set.name));
+            let refusal =
+                InvalidValue::new("the path of a PEM file").with_hint(format!("{} needs it", set.name));
             reader.refuse(missing, None, refusal);
             None
         }

@@ -13,7 +13,7 @@ use super::{
     HostPort, address,
     groups::Secret,
     names,
-    parse::Refusal,
+    parse::InvalidValue,
     reader::Reader,
     vars::{self, Var},
 };
@@ -134,13 +134,13 @@ pub(super) fn read(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> O
     is_asked.then(|| Box::new(xds))
 }
 
-fn config_type(text: &str) -> Result<ConfigType, Refusal> {
+fn config_type(text: &str) -> Result<ConfigType, InvalidValue> {
     match text {
         "FILE" => Ok(ConfigType::File),
         "GRPC_XDS_SOTW" => Ok(ConfigType::Xds { incremental: false }),
         "GRPC_XDS_DELTA" => Ok(ConfigType::Xds { incremental: true }),
         _ => {
-            let refusal = Refusal::new("FILE, GRPC_XDS_SOTW or GRPC_XDS_DELTA");
+            let refusal = InvalidValue::new("FILE, GRPC_XDS_SOTW or GRPC_XDS_DELTA");
             let in_capitals = ["FILE", "GRPC_XDS_SOTW", "GRPC_XDS_DELTA"]
                 .iter()
                 .any(|name| name.eq_ignore_ascii_case(text));
@@ -150,14 +150,15 @@ fn config_type(text: &str) -> Result<ConfigType, Refusal> {
 }
 
 /// A target as gRPC for Go takes it: a host and a port, or a unix socket.
-fn server(text: &str) -> Result<XdsServer, Refusal> {
-    let refusal = || Refusal::new("host:port, or unix: and the path of a socket");
+fn server(text: &str) -> Result<XdsServer, InvalidValue> {
+    let refusal = || InvalidValue::new("host:port, or unix: and the path of a socket");
     if let Some(path) = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")) {
         return if path.is_empty() { Err(refusal()) } else { Ok(XdsServer::Unix(path.into())) };
     }
     let schemes = ["dns:///", "passthrough:///", "dns:"];
     let bare = schemes.iter().find_map(|scheme| text.strip_prefix(scheme)).unwrap_or(text);
-    let address = address::host_port(bare).map_err(|Refusal { hint, .. }| Refusal { hint, ..refusal() })?;
+    let address =
+        address::host_port(bare).map_err(|InvalidValue { hint, .. }| InvalidValue { hint, ..refusal() })?;
     if address.port == 0 {
         return Err(refusal().with_hint("the port is a number from 1 to 65535"));
     }
@@ -187,15 +188,15 @@ fn headers(reader: &mut Reader<'_>) -> Vec<(String, Secret)> {
             Ok(header) => headers.push(header),
             Err(refusal) => {
                 let accepted = format!("{} (see entry {})", refusal.accepted, at + 1);
-                reader.refuse(var, None, Refusal { accepted, ..refusal });
+                reader.refuse(var, None, InvalidValue { accepted, ..refusal });
             }
         }
     }
     headers
 }
 
-fn header(entry: &str) -> Result<(String, Secret), Refusal> {
-    let refusal = || Refusal::new("name:value,name:value");
+fn header(entry: &str) -> Result<(String, Secret), InvalidValue> {
+    let refusal = || InvalidValue::new("name:value,name:value");
     let (name, value) = entry.split_once(':').ok_or_else(refusal)?;
     let name = names::header_name(name.trim())?.to_ascii_lowercase();
     let value = value.trim();
@@ -237,7 +238,7 @@ fn file(reader: &mut Reader<'_>, var: Var, exists: &dyn Fn(&Path) -> bool) -> Op
         reader.refuse(
             var,
             Some(path.display().to_string()),
-            Refusal::new("the path of a PEM file that exists"),
+            InvalidValue::new("the path of a PEM file that exists"),
         );
     }
     Some(path)
@@ -250,9 +251,9 @@ fn half_an_identity(reader: &mut Reader<'_>, set: Var, missing: Var) -> Option<(
 }
 
 /// As the Go service takes it: what is not above 0 is 2.
-fn factor(text: &str) -> Result<f64, Refusal> {
+fn factor(text: &str) -> Result<f64, InvalidValue> {
     let factor = text.parse::<f64>().ok().filter(|factor| factor.is_finite());
-    let factor = factor.ok_or_else(|| Refusal::new("a number, such as 1.5"))?;
+    let factor = factor.ok_or_else(|| InvalidValue::new("a number, such as 1.5"))?;
     Ok(if factor > 0.0 { factor } else { 2.0 })
 }
 

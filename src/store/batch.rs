@@ -2,6 +2,8 @@
 //!
 //! The limiter writes a batch and reads it again; the store in between sets the outcomes.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use std::{ops::Range, time::Instant};
 
 use smallvec::SmallVec;
@@ -121,7 +123,7 @@ impl<'r> Batch<'r> {
     pub fn group_at(&self, first: usize) -> Option<Range<usize>> {
         let others = self.checks.get(first..)?.iter().skip(1);
         let others = others.take_while(|check| check.member == Member::Next).count();
-        (first < self.checks.len()).then(|| first..first + 1 + others)
+        (first < self.checks.len()).then(|| first..first.saturating_add(1).saturating_add(others))
     }
 
     /// The places of every group, and of every check that is alone.
@@ -150,6 +152,12 @@ impl<'r> Batch<'r> {
     #[must_use]
     pub fn checks(&self) -> &[Check<'r>] {
         &self.checks
+    }
+
+    /// The checks at these places; none where there are fewer.
+    #[must_use]
+    pub fn checks_at(&self, places: Range<usize>) -> &[Check<'r>] {
+        self.checks.get(places).unwrap_or_default()
     }
 
     /// Keeps the checks at the places for which `keep` holds.
@@ -210,7 +218,8 @@ impl<'r> Batch<'r> {
             if checks.iter().any(|check| check.would_be_over(check.outcome)) {
                 checks.iter_mut().for_each(Check::refuse);
             } else {
-                group.zip(checks).for_each(|(at, check)| plan[at] = Some(check.hits));
+                let planned = plan.get_mut(group).unwrap_or_default();
+                planned.iter_mut().zip(checks).for_each(|(hits, check)| *hits = Some(check.hits));
             }
         }
         plan
@@ -232,9 +241,9 @@ impl<'r> Batch<'r> {
             {
                 continue;
             }
-            for (at, check) in group.zip(checks) {
+            for (hits, check) in plan.get_mut(group).unwrap_or_default().iter_mut().zip(checks) {
                 let was_counted = !matches!(check.outcome, Outcome::Judged(Verdict { consumed: false, .. }));
-                plan[at] = was_counted.then(|| Hits::GiveBack(check.hits.taken()));
+                *hits = was_counted.then(|| Hits::Refund(check.hits.taken()));
             }
         }
         plan
@@ -307,6 +316,6 @@ impl Check<'_> {
 pub(super) fn looking(hits: Hits) -> Hits {
     match hits {
         Hits::Take(_) => Hits::Take(0),
-        Hits::GiveBack(_) => hits,
+        Hits::Refund(_) => hits,
     }
 }

@@ -5,8 +5,8 @@
 //! that it can send many requests' checks together. `batch` is what it is asked, `usage` what it tells of
 //! itself.
 //!
-//! What the stores across a network share stands beside them: `hashed` names long keys, `lane` is how a server is asked, `wire` is a
-//! socket, with `tls` where it is asked for, `line` what goes over it; `failure`, `meters` and `pace` are for
+//! What the stores across a network share stands beside them: `hashed` names long keys, `connection` is how a server is asked, `wire` is a
+//! socket, with `tls` where it is asked for, `line` what goes over it; `failure`, `metrics` and `pace` are for
 //! when it goes wrong.
 
 pub(crate) mod remote;

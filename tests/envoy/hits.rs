@@ -81,9 +81,9 @@ fn tokens_that_were_not_used_are_given_back_when_the_stream_is_done() {
     let server = Server::start(TEN_TOKENS);
     // Each request reserves four tokens; its answer gives three back.
     let reserve = per_user(&json!({"number": 4}));
-    let mut give_back = per_user(&json!({"number": 3, "is_negative_hits": true}));
-    give_back["apply_on_stream_done"] = json!(true);
-    let envoy = Envoy::start(&Wanted::of(&server, json!([reserve, give_back])));
+    let mut refund = per_user(&json!({"number": 3, "is_negative_hits": true}));
+    refund["apply_on_stream_done"] = json!(true);
+    let envoy = Envoy::start(&Wanted::of(&server, json!([reserve, refund])));
     let asked = || envoy.stat("cluster.rate_limit.upstream_rq_completed");
 
     for request in 1..=7 {

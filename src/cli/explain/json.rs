@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Explained, Story, text,
-    way::{Passage, Way, Why},
+    Explained, Explanation, text,
+    way::{Path, Step, Why},
 };
 use crate::{
     limiter::Code,
@@ -15,8 +15,8 @@ pub(super) fn of(explained: &Explained<'_>) -> String {
     let question = explained.question;
     let entries: Vec<Value> = question.descriptor.entries().iter().map(entry).collect();
     let levels = match &explained.story {
-        Story::Way(Way { levels, .. }) => &**levels,
-        Story::NoDomain { .. } => &[],
+        Explanation::Path(Path { levels, .. }) => &**levels,
+        Explanation::NoDomain { .. } => &[],
     };
     let levels: Vec<Value> = levels.iter().zip(&entries).map(level).collect();
     let rule = explained.rule();
@@ -45,7 +45,7 @@ fn entry((key, value): &(String, String)) -> Value {
     json!({"key": key, "value": value})
 }
 
-fn level((passage, entry): (&Passage<'_>, &Value)) -> Value {
+fn level((passage, entry): (&Step<'_>, &Value)) -> Value {
     let taken = passage.taken.map(|taken| json!({"text": taken.node.text, "how": how(taken.how)}));
     let near = passage.near.iter().map(|near| json!({"text": near.text, "why": why(near.why)}));
     json!({"entry": entry, "met": taken, "not_met": near.collect::<Vec<_>>(), "others": passage.others})

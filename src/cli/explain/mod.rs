@@ -21,9 +21,9 @@ use std::{
 
 use clap::Args;
 
-use self::way::{End, Way};
+use self::way::{End, Path};
 use super::{check, rules_files, rules_files::ReadingArgs, serve::Environment};
-use crate::cli::explain::query::Question;
+use crate::cli::explain::query::Query;
 use crate::{
     app,
     clock::{Clock, SystemClock, Time},
@@ -48,18 +48,18 @@ pub struct ExplainArgs {
 
 /// What is to be told.
 struct Explained<'r> {
-    question: &'r Question,
+    question: &'r Query,
     now: Time,
-    story: Story<'r>,
+    story: Explanation<'r>,
     preview: Preview,
 }
 
 /// How far the request came.
-enum Story<'r> {
+enum Explanation<'r> {
     /// There is no such domain.
     NoDomain { alike: Option<&'r str>, known: Vec<&'r str> },
     /// Down the rules of its domain.
-    Way(Way<'r>),
+    Path(Path<'r>),
 }
 
 /// Explains. The exit code is 0 when a rule is met, 1 when none is, and 2 when there are no rules or
@@ -98,14 +98,14 @@ fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result
 }
 
 /// What is asked about stands last: before it there may be as many files as there are.
-fn question(words: &[OsString]) -> Result<(Question, Vec<PathBuf>), String> {
+fn question(words: &[OsString]) -> Result<(Query, Vec<PathBuf>), String> {
     let (question, rules) = words.split_last().ok_or("  nothing is asked about")?;
     let question = question.to_string_lossy().parse().map_err(|reason| format!("  {reason}"))?;
     Ok((question, rules.iter().map(PathBuf::from).collect()))
 }
 
 fn explain<'r>(
-    question: &'r Question,
+    question: &'r Query,
     served: &'r Served,
     policy: &Policy,
     now: Time,
@@ -113,11 +113,11 @@ fn explain<'r>(
     let request = question.to_request();
     let preview = limiter::preview(&request, served, policy, now).map_err(|refusal| refusal.to_string())?;
     let story = if let Some(domain) = served.rules.domain(&question.domain) {
-        Story::Way(way::walk(domain, &request.descriptors[0].entries))
+        Explanation::Path(way::walk(domain, &request.descriptors[0].entries))
     } else {
         let mut known: Vec<&str> = served.rules.domains().map(|domain| &*domain.name).collect();
         known.sort_unstable();
-        Story::NoDomain { alike: nearest(&question.domain, known.iter().copied()), known }
+        Explanation::NoDomain { alike: nearest(&question.domain, known.iter().copied()), known }
     };
     Ok(Explained { question, now, story, preview })
 }
@@ -125,7 +125,7 @@ fn explain<'r>(
 impl<'r> Explained<'r> {
     /// The rule that is met.
     fn rule(&self) -> Option<&'r Rule> {
-        let Story::Way(Way { end: End::Rule(rule), .. }) = &self.story else { return None };
+        let Explanation::Path(Path { end: End::Rule(rule), .. }) = &self.story else { return None };
         Some(rule)
     }
 }

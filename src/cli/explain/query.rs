@@ -6,14 +6,14 @@ use crate::{cli::request::Descriptor, limiter};
 
 /// A domain and one descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Question {
+pub(super) struct Query {
     /// The domain of the rules.
     pub(super) domain: String,
     /// The descriptor's entries, in their order.
     pub(super) descriptor: Descriptor,
 }
 
-impl Question {
+impl Query {
     /// As the limiter has it.
     pub(super) fn to_request(&self) -> limiter::Request<'_> {
         let entries = self.descriptor.entries().iter().map(|(key, value)| limiter::Entry { key, value });
@@ -26,7 +26,7 @@ impl Question {
     }
 }
 
-impl FromStr for Question {
+impl FromStr for Query {
     type Err = String;
 
     /// The first blank ends the domain; a value may hold others.
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_domain_and_a_descriptor_are_told_apart_by_the_first_blank() {
-        let question: Question = " shop  name=ann lee,path=/".parse().unwrap();
+        let question: Query = " shop  name=ann lee,path=/".parse().unwrap();
         let request = question.to_request();
         let entries: Vec<_> =
             request.descriptors[0].entries.iter().map(|entry| (entry.key, entry.value)).collect();
@@ -61,7 +61,7 @@ mod tests {
             ("", "in one argument"),
             ("shop name", "\"name\" has no ="),
         ] {
-            let error = text.parse::<Question>().unwrap_err();
+            let error = text.parse::<Query>().unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }

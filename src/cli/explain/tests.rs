@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{way::Why, *};
 use crate::{
-    limiter::{Bounds, Code, Telling, template::Template},
+    limiter::{Bounds, Code, ResponseOptions, template::Template},
     rules::{CompileOptions, How, OnStoreFailure, RuleSet, SourceFile},
 };
 
@@ -45,7 +45,7 @@ fn policy() -> Policy {
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        telling: Telling::default(),
+        telling: ResponseOptions::default(),
         on_store_failure: OnStoreFailure::Error,
         max_local_keys: 1,
     }
@@ -138,7 +138,7 @@ fn where_no_rule_is_met_it_is_said_why() {
 
 /// The near descriptors of the last level, each with why it was not taken.
 fn near(question: &str) -> Vec<(String, Why)> {
-    let (rules, question) = (rules(RULES), question.parse::<Question>().unwrap());
+    let (rules, question) = (rules(RULES), question.parse::<Query>().unwrap());
     let way = way::walk(rules.domain("shop").unwrap(), &question.to_request().descriptors[0].entries);
     way.levels.last().unwrap().near.iter().map(|near| (near.text.to_owned(), near.why)).collect()
 }
@@ -165,7 +165,7 @@ fn a_long_level_is_told_in_part() {
     let descriptor = |n| format!("- {{key: k, value: v{n}, rate_limit: {{unlimited: true}}}}");
     let many: Vec<String> = (0..100).map(descriptor).collect();
     let rules = rules(&format!("domain: d\ndescriptors:\n{}\n", many.join("\n")));
-    let question: Question = "d k=w".parse().unwrap();
+    let question: Query = "d k=w".parse().unwrap();
     let request = question.to_request();
     let way = way::walk(rules.domain("d").unwrap(), &request.descriptors[0].entries);
     assert_eq!((way.levels[0].near.len(), way.levels[0].others), (8, 92));
@@ -216,7 +216,7 @@ proptest! {
 #[test]
 fn a_preview_counts_every_refusal_as_one() {
     let served = Served { rules: rules(RULES), attached: Vec::new() };
-    let question: Question = "shop path=/,method=GET".parse().unwrap();
+    let question: Query = "shop path=/,method=GET".parse().unwrap();
     let request = question.to_request();
     let preview = limiter::preview(&request, &served, &policy(), Time::from_seconds(90)).unwrap();
     assert_eq!(preview.keys, ["p:shop_path_/_method_GET_60"]);

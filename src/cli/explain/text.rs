@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    Explained, Story,
-    way::{End, Passage, Way, Why},
+    Explained, Explanation,
+    way::{End, Path, Step, Why},
 };
 use crate::{
     clock::Time,
@@ -14,7 +14,7 @@ use crate::{
 
 pub(super) fn of(explained: &Explained<'_>) -> String {
     let mut text = headline(explained) + "\n";
-    if let Story::Way(Way { levels, .. }) = &explained.story {
+    if let Explanation::Path(Path { levels, .. }) = &explained.story {
         for (passage, (key, value)) in levels.iter().zip(explained.question.descriptor.entries()) {
             // Writing to a String cannot fail, here and below.
             let _ = writeln!(text, "\n{key}={value}");
@@ -33,8 +33,10 @@ pub(super) fn headline(explained: &Explained<'_>) -> String {
     let entries = explained.question.descriptor.entries();
     let entry = |at: usize| entries.get(at).map(|(key, value)| format!("{key}={value}")).unwrap_or_default();
     let way = match &explained.story {
-        Story::Way(way) => way,
-        Story::NoDomain { alike, known } => return no_domain(&explained.question.domain, *alike, known),
+        Explanation::Path(way) => way,
+        Explanation::NoDomain { alike, known } => {
+            return no_domain(&explained.question.domain, *alike, known);
+        }
     };
     let last = way.levels.last().and_then(|passage| passage.taken).map_or("", |taken| &taken.node.text);
     match &way.end {
@@ -71,7 +73,7 @@ fn modes(rule: &Rule) -> String {
     if set.is_empty() { String::new() } else { format!(", in {}", set.join(" and ")) }
 }
 
-fn add_passage(text: &mut String, passage: &Passage<'_>) {
+fn add_passage(text: &mut String, passage: &Step<'_>) {
     let taken = passage.taken.map(|taken| ("met", &*taken.node.text, how(taken.how)));
     let near = passage.near.iter().map(|near| ("not met", near.text, why(near.why)));
     let lines: Vec<_> = taken.into_iter().chain(near).collect();

@@ -15,15 +15,15 @@ const MOST_NEAR: usize = 8;
 
 /// The levels that the entries came to, and how it ended.
 #[derive(Debug)]
-pub(super) struct Way<'r> {
+pub(super) struct Path<'r> {
     /// One for each entry that met a level.
-    pub(super) levels: Vec<Passage<'r>>,
+    pub(super) levels: Vec<Step<'r>>,
     pub(super) end: End<'r>,
 }
 
 /// What an entry came by on its level.
 #[derive(Debug)]
-pub(super) struct Passage<'r> {
+pub(super) struct Step<'r> {
     pub(super) taken: Option<Taken<'r>>,
     /// What stood near, at most [`MOST_NEAR`].
     pub(super) near: Vec<Near<'r>>,
@@ -80,19 +80,19 @@ pub(super) enum End<'r> {
 }
 
 /// The way of these entries.
-pub(super) fn walk<'r, E: Entry>(domain: &'r Domain, entries: &[E]) -> Way<'r> {
+pub(super) fn walk<'r, E: Entry>(domain: &'r Domain, entries: &[E]) -> Path<'r> {
     let mut levels = Vec::new();
     let mut level = &domain.root;
     let mut last: Option<&Node> = None;
     let mut scratch = String::new();
     for (first, entry) in entries.iter().enumerate() {
         if level.is_empty() {
-            return Way { levels, end: End::TooManyEntries { first } };
+            return Path { levels, end: End::TooManyEntries { first } };
         }
         let step = level.step(entry, &mut scratch);
         let taken = step.map(|step| Taken { node: step.node(), how: step.how() });
         levels.push(passage(level, entry, taken));
-        let Some(taken) = taken else { return Way { levels, end: End::Nothing } };
+        let Some(taken) = taken else { return Path { levels, end: End::Nothing } };
         last = Some(taken.node);
         level = &taken.node.children;
     }
@@ -104,10 +104,10 @@ pub(super) fn walk<'r, E: Entry>(domain: &'r Domain, entries: &[E]) -> Way<'r> {
             End::TooFewEntries { below }
         }
     };
-    Way { levels, end }
+    Path { levels, end }
 }
 
-fn passage<'r>(level: &'r Level, entry: &impl Entry, taken: Option<Taken<'r>>) -> Passage<'r> {
+fn passage<'r>(level: &'r Level, entry: &impl Entry, taken: Option<Taken<'r>>) -> Step<'r> {
     let text = format!("{}_{}", entry.key(), entry.value());
     let mut all = level.in_order();
     all.retain(|(_, node)| taken.is_none_or(|taken| !std::ptr::eq(taken.node, *node)));
@@ -128,7 +128,7 @@ fn passage<'r>(level: &'r Level, entry: &impl Entry, taken: Option<Taken<'r>>) -
     }
     near.sort_by_key(|near| near.why as u8);
     near.truncate(MOST_NEAR);
-    Passage { taken, others: all.len() - near.len(), near }
+    Step { taken, others: all.len() - near.len(), near }
 }
 
 fn why(pattern: Option<&Pattern>, node: &Node, key: &str, text: &str, taken: Option<How>) -> Why {

@@ -65,7 +65,7 @@ pub const MOST_HITS: u64 = 1 << 63;
 pub const fn count(before: u64, hits: Hits) -> u64 {
     match hits {
         Hits::Take(hits) => before.saturating_add(if hits < MOST_HITS { hits } else { MOST_HITS }),
-        Hits::GiveBack(hits) => before.saturating_sub(hits),
+        Hits::Refund(hits) => before.saturating_sub(hits),
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_counter_neither_overflows_nor_falls_below_nothing() {
         assert_eq!(count(u64::MAX, Hits::Take(1)), u64::MAX);
-        assert_eq!(count(3, Hits::GiveBack(5)), 0);
+        assert_eq!(count(3, Hits::Refund(5)), 0);
     }
 
     #[test]

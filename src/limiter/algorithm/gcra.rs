@@ -41,6 +41,11 @@ impl Bucket {
         Self { leaky: true, ..Self::new(requests, window, burst.map_or(1, NonZeroU32::get)) }
     }
 
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "no divisor is 0; requests and burst are below 2³², a window's seconds below 2²⁹, \
+                  and where a depth has no room a hit has fewer ticks than the window has seconds"
+    )]
     fn new(requests: u32, window: Window, burst: u32) -> Self {
         if requests == 0 || burst == 0 {
             return Self { ticks_per_second: 1, ticks_per_hit: 1, burst: 0, leaky: false };
@@ -82,9 +87,9 @@ impl Bucket {
     #[must_use]
     pub fn verdict(self, missing: u64, admitted: bool, hits: Hits, now: Time) -> Verdict {
         let full_at = self.tick(now).saturating_add(missing);
-        let left = self.depth().saturating_sub(missing) / self.ticks_per_hit;
+        let left = self.hits(self.depth().saturating_sub(missing));
         // They are admitted once it lacks no more than what they leave; never, if they are more than it holds.
-        let spare = self.burst.checked_sub(hits.taken()).map(|others| others * self.ticks_per_hit);
+        let spare = self.burst.checked_sub(hits.taken()).map(|others| self.ticks(others));
         Verdict {
             admitted,
             consumed: admitted && hits.taken() > 0,
@@ -127,6 +132,30 @@ impl Bucket {
         self.ticks_per_hit
     }
 
+    /// How many ticks it takes to fill.
+    #[must_use]
+    pub const fn depth(self) -> u64 {
+        self.ticks(self.burst)
+    }
+}
+
+/// The arithmetic of ticks.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a second and a hit have at least one tick; a second has at most 2³² and a depth at most 2⁵², \
+              so no product exceeds 2⁵³"
+)]
+impl Bucket {
+    /// How many ticks so many hits take, which are at most `burst`.
+    const fn ticks(self, hits: u64) -> u64 {
+        hits * self.ticks_per_hit
+    }
+
+    /// How many hits so many ticks hold.
+    const fn hits(self, ticks: u64) -> u64 {
+        ticks / self.ticks_per_hit
+    }
+
     /// How many ticks the bucket lacks, of which its state tells so many.
     const fn missing(self, told: u64) -> u64 {
         let leeway = self.ticks_per_second * (LEEWAY / MICROS_PER_SECOND);
@@ -137,16 +166,12 @@ impl Bucket {
     const fn take(self, missing: u64, hits: Hits) -> (u64, bool) {
         match hits {
             Hits::Take(0) => (missing, true),
-            Hits::Take(hits) if hits <= self.burst && missing <= (self.burst - hits) * self.ticks_per_hit => {
-                (missing + hits * self.ticks_per_hit, true)
+            Hits::Take(hits) if hits <= self.burst && missing <= self.ticks(self.burst - hits) => {
+                (missing + self.ticks(hits), true)
             }
             Hits::Take(_) => (missing, false),
-            Hits::GiveBack(hits) => (missing.saturating_sub(hits.saturating_mul(self.ticks_per_hit)), true),
+            Hits::Refund(hits) => (missing.saturating_sub(hits.saturating_mul(self.ticks_per_hit)), true),
         }
-    }
-
-    const fn depth(self) -> u64 {
-        self.burst * self.ticks_per_hit
     }
 
     const fn state(self, full_at: u64) -> State {
@@ -167,6 +192,6 @@ impl Bucket {
     }
 }
 
-const fn greatest_common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    a.checked_rem(b).map_or(a, |rest| greatest_common_divisor(b, rest))
 }

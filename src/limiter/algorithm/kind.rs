@@ -126,7 +126,7 @@ impl Algorithm {
                 return limit.verdict(count, hits, now);
             }
             Self::Bucket(bucket) => {
-                let missing = if spent { bucket.burst() * bucket.ticks_per_hit() } else { 0 };
+                let missing = if spent { bucket.depth() } else { 0 };
                 return bucket.verdict(missing, !spent, hits, now);
             }
             Self::SlidingWindow(SlidingWindow { window, .. })

@@ -8,6 +8,8 @@
 //! hits are never refused; what was taken can be given back at once as if it had not been, so that
 //! several limits can be asked as one.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 pub mod fixed_window;
 pub mod gcra;
 pub mod kind;
@@ -33,7 +35,7 @@ pub enum Hits {
     /// Adds so many; 0 looks without counting.
     Take(u64),
     /// Gives so many back; a counter never falls below 0.
-    GiveBack(u64),
+    Refund(u64),
 }
 
 impl Hits {
@@ -42,7 +44,7 @@ impl Hits {
     pub const fn taken(self) -> u64 {
         match self {
             Self::Take(hits) => hits,
-            Self::GiveBack(_) => 0,
+            Self::Refund(_) => 0,
         }
     }
 }

@@ -49,14 +49,14 @@ impl SlidingLog {
         log.forget_past(now, self.window);
         let room = u64::from(self.limit).checked_sub(hits.taken());
         let admitted = match hits {
-            Hits::Take(0) | Hits::GiveBack(_) => true,
+            Hits::Take(0) | Hits::Refund(_) => true,
             Hits::Take(_) => room.is_some_and(|room| log.total <= room),
         };
         match hits {
             Hits::Take(0) => {}
             Hits::Take(hits) if admitted => log.note(now, hits),
             Hits::Take(_) => {}
-            Hits::GiveBack(hits) => log.give_back(hits),
+            Hits::Refund(hits) => log.refund(hits),
         }
         let in_the_way = room.filter(|_| !admitted).map(|room| log.total.saturating_sub(room));
         let told = Told {
@@ -91,7 +91,8 @@ impl Log {
     /// What the log occupies, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.entries.capacity() * size_of::<Entry>()
+        let entries = self.entries.capacity().saturating_mul(size_of::<Entry>());
+        size_of::<Self>().saturating_add(entries)
     }
 
     /// Entries that lie further ahead than time may stand still are as if they were of now.
@@ -99,52 +100,53 @@ impl Log {
         if self.entries.back().is_none_or(|last| last.at() <= now.micros().saturating_add(LEEWAY)) {
             return;
         }
-        let mut ahead = 0;
+        let mut ahead = 0_u64;
         while let Some(entry) = self.entries.back().filter(|entry| entry.at() > now.micros()) {
-            ahead += entry.hits();
+            ahead = ahead.saturating_add(entry.hits());
             self.entries.pop_back();
         }
-        self.total -= ahead;
+        self.total = self.total.saturating_sub(ahead);
         self.note(now, ahead);
     }
 
     fn forget_past(&mut self, now: Time, window: Window) {
         let Some(past) = now.micros().checked_sub(window.micros()) else { return };
         while let Some(entry) = self.entries.front().filter(|entry| entry.at() <= past) {
-            self.total -= entry.hits();
+            self.total = self.total.saturating_sub(entry.hits());
             self.entries.pop_front();
         }
         if self.entries.len() < self.entries.capacity() / 4 {
-            self.entries.shrink_to(self.entries.len() * 2);
+            self.entries.shrink_to(self.entries.len().saturating_mul(2));
         }
     }
 
     fn note(&mut self, now: Time, hits: u64) {
-        self.total += hits;
+        self.total = self.total.saturating_add(hits);
         let newest = self.entries.pop_back();
         let at = newest.map_or(0, Entry::at).max(now.micros().min(Entry::LATEST));
         let mut left = hits;
         match newest {
-            Some(newest) if newest.at() == at => left += newest.hits(),
+            Some(newest) if newest.at() == at => left = left.saturating_add(newest.hits()),
             Some(newest) => self.entries.push_back(newest),
             None => {}
         }
         while left > 0 {
             let hits = left.min(Entry::MOST);
             self.entries.push_back(Entry::new(at, hits));
-            left -= hits;
+            left = left.saturating_sub(hits);
         }
     }
 
     /// The newest are given back first: they were taken by the same request, or by one like it.
-    fn give_back(&mut self, hits: u64) {
+    fn refund(&mut self, hits: u64) {
         let mut left = hits.min(self.total);
-        self.total -= left;
+        self.total = self.total.saturating_sub(left);
         while left > 0
             && let Some(newest) = self.entries.pop_back()
         {
-            if newest.hits() > left {
-                self.entries.push_back(Entry::new(newest.at(), newest.hits() - left));
+            let kept = newest.hits().saturating_sub(left);
+            if kept > 0 {
+                self.entries.push_back(Entry::new(newest.at(), kept));
             }
             left = left.saturating_sub(newest.hits());
         }
@@ -152,9 +154,9 @@ impl Log {
 
     /// When the newest of the `hits` oldest was taken.
     fn newest_of_oldest(&self, hits: u64) -> Option<u64> {
-        let mut seen = 0;
+        let mut seen = 0_u64;
         let reaches = |entry: &&Entry| {
-            seen += entry.hits();
+            seen = seen.saturating_add(entry.hits());
             seen >= hits
         };
         self.entries.iter().find(reaches).map(|entry| entry.at())
@@ -167,7 +169,7 @@ impl Entry {
 
     /// `hits` are 1 to [`MOST`](Self::MOST), `at` is at most [`LATEST`](Self::LATEST).
     const fn new(at: u64, hits: u64) -> Self {
-        Self(at << 12 | (hits - 1))
+        Self(at << 12 | hits.saturating_sub(1))
     }
 
     const fn at(self) -> u64 {
@@ -175,6 +177,6 @@ impl Entry {
     }
 
     const fn hits(self) -> u64 {
-        self.0 % Self::MOST + 1
+        (self.0 % Self::MOST).saturating_add(1)
     }
 }

@@ -53,7 +53,7 @@ impl SlidingWindow {
     /// What counts say after these hits were admitted or not.
     #[must_use]
     pub fn verdict(self, counts: Counts, admitted: bool, hits: Hits, now: Time) -> Verdict {
-        let counted = u64::from(counts.this) + self.overlapping(counts, now);
+        let counted = u64::from(counts.this).saturating_add(self.overlapping(counts, now));
         let admitted_after = |hits| self.admits_at(counts, hits).map(|then| micros_until(now, then));
         Verdict {
             admitted,
@@ -70,7 +70,7 @@ impl SlidingWindow {
         if kept.start >= start {
             // It may also begin in a moment: then time stands still at its start.
             kept
-        } else if kept.start.seconds() + self.window.seconds() >= start.seconds() {
+        } else if kept.start.seconds().saturating_add(self.window.seconds()) >= start.seconds() {
             Counts { start, this: 0, last: kept.this }
         } else {
             Counts { start, this: 0, last: 0 }
@@ -78,6 +78,10 @@ impl SlidingWindow {
     }
 
     /// How many hits of the last window count.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "a window has at least a second, and a count is below 2³²"
+    )]
     fn overlapping(self, counts: Counts, now: Time) -> u64 {
         let elapsed = micros_until(counts.start, now.micros()) / self.window.seconds();
         u64::from(counts.last) * WHOLE.saturating_sub(elapsed) / WHOLE
@@ -93,7 +97,7 @@ impl SlidingWindow {
                     _ => (before, false),
                 }
             }
-            Hits::GiveBack(hits) => {
+            Hits::Refund(hits) => {
                 let hits = u32::try_from(hits).unwrap_or(u32::MAX);
                 let older = hits.saturating_sub(before.this);
                 let this = before.this.saturating_sub(hits);
@@ -106,13 +110,18 @@ impl SlidingWindow {
     fn admits_at(self, counts: Counts, hits: u64) -> Option<u64> {
         let room = u64::from(self.limit).checked_sub(hits)?;
         let start = counts.start.micros();
-        Some(match room.checked_sub(u64::from(counts.this)) {
-            Some(room) => start.saturating_add(self.faded_after(counts.last, room)),
-            None => start.saturating_add(self.window.micros() + self.faded_after(counts.this, room)),
-        })
+        let (begun, count, room) = match room.checked_sub(u64::from(counts.this)) {
+            Some(room) => (start, counts.last, room),
+            None => (start.saturating_add(self.window.micros()), counts.this, room),
+        };
+        Some(begun.saturating_add(self.faded_after(count, room)))
     }
 
     /// How long after a window's start the count of the window before it counts for no more than `room`.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "`room` is below 2³², and a window has fewer than 2²⁹ seconds"
+    )]
     fn faded_after(self, count: u32, room: u64) -> u64 {
         let overlap = (room * WHOLE + WHOLE - 1).checked_div(u64::from(count)).unwrap_or(WHOLE);
         WHOLE.saturating_sub(overlap) * self.window.seconds()
@@ -123,16 +132,21 @@ impl SlidingWindow {
     pub fn state(self, counts: Counts) -> State {
         State {
             number: u64::from(counts.last) << 32 | u64::from(counts.this),
-            end: Time::from_seconds(counts.start.seconds() + 2 * self.window.seconds()),
+            end: Time::from_seconds(counts.start.seconds().saturating_add(self.two_windows())),
         }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "each half of the number is a count")]
     fn counts(self, state: State) -> Counts {
         Counts {
-            start: Time::from_seconds(state.end.seconds().saturating_sub(2 * self.window.seconds())),
+            start: Time::from_seconds(state.end.seconds().saturating_sub(self.two_windows())),
             this: state.number as u32,
             last: (state.number >> 32) as u32,
         }
+    }
+
+    /// The seconds of two windows.
+    const fn two_windows(self) -> u64 {
+        self.window.seconds().saturating_mul(2)
     }
 }

@@ -6,6 +6,10 @@ use crate::clock::Time;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Window(u32);
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a window has 1 to 315,360,000 seconds, and a time is less than 2⁴⁵ seconds after 1970"
+)]
 impl Window {
     /// Ten years of 365 days.
     pub const LONGEST: Self = Self(315_360_000);

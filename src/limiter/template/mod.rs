@@ -5,6 +5,8 @@
 //! without further ado. A body is JSON when its text begins with `{` or `[`; then what is filled in is
 //! escaped, and that the whole is JSON is made sure at load.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 mod read;
 #[cfg(test)]
 mod tests;
@@ -123,7 +125,8 @@ impl Template {
             return into.push_str(text);
         }
         let string = serde_json::Value::from(text).to_string();
-        into.push_str(if quoted { &string[1..string.len() - 1] } else { &string });
+        let inner = string.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        into.push_str(inner.filter(|_| quoted).unwrap_or(&string));
     }
 }
 

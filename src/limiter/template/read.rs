@@ -27,16 +27,16 @@ fn parts(text: &str) -> Result<Vec<Part>, Fault> {
     let mut parts = Vec::new();
     let mut literal = String::new();
     let mut rest = text;
-    while let Some(at) = rest.find('{') {
-        literal.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
+    while let Some((before, behind)) = rest.split_once('{') {
+        literal.push_str(before);
+        rest = behind;
         if let Some(behind) = rest.strip_prefix('{') {
             literal.push('{');
             rest = behind;
-        } else if let Some(name) = placeholder(rest) {
+        } else if let Some((name, behind)) = placeholder(rest) {
             let slot = Slot::ALL.into_iter().find(|slot| slot.name() == name);
             let slot = slot.ok_or_else(|| unknown(name))?;
-            rest = &rest[name.len() + 1..];
+            rest = behind;
             if !literal.is_empty() {
                 parts.push(Part::Literal(std::mem::take(&mut literal).into()));
             }
@@ -52,12 +52,12 @@ fn parts(text: &str) -> Result<Vec<Part>, Fault> {
     Ok(parts)
 }
 
-/// What stands between a brace and the next, if it is meant to be filled in: a word, or a few. Braces of
-/// JSON hold quotes or nothing.
-fn placeholder(behind: &str) -> Option<&str> {
-    let (name, _) = behind.split_once('}')?;
+/// What stands between a brace and the next, if it is meant to be filled in (a word, or a few), and what follows.
+/// Braces of JSON hold quotes or nothing.
+fn placeholder(text: &str) -> Option<(&str, &str)> {
+    let (name, behind) = text.split_once('}')?;
     let is_word = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.' | ' ');
-    (name.chars().all(is_word) && name.chars().any(char::is_alphanumeric)).then_some(name)
+    (name.chars().all(is_word) && name.chars().any(char::is_alphanumeric)).then_some((name, behind))
 }
 
 fn unknown(name: &str) -> Fault {

@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use crate::{
     clock::{Clock, ManualClock, Time},
     limiter::{
-        Answer, Bounds, Descriptor, Entry, Limiter, OverLimitCache, Policy, Refusal, Request, Telling,
-        handles,
+        Answer, Bounds, Descriptor, Entry, Limiter, OverLimitCache, Policy, Request, RequestError,
+        ResponseOptions, handles,
     },
     rules::{CompileOptions, OnStoreFailure},
     rules_source::{RulesDir, Source},
@@ -85,7 +85,7 @@ impl House {
             stop_when_over: false,
             shadow_mode: false,
             quota_mode: false,
-            telling: Telling::default(),
+            telling: ResponseOptions::default(),
             on_store_failure,
             max_local_keys: 10_000,
         };
@@ -127,7 +127,7 @@ impl House {
         self.source.reload(&directory, self.clock.now());
     }
 
-    pub(super) fn ask(&self, keys: &[&str]) -> Result<Answer, Refusal> {
+    pub(super) fn ask(&self, keys: &[&str]) -> Result<Answer, RequestError> {
         let request = request(keys);
         finish(pin!(self.limiter.decide(&request, None)))
     }

@@ -155,7 +155,7 @@ fn a_store_that_answers_later_is_not_asked_at_once() {
 fn a_trail_tells_the_rules_and_the_wait() {
     let house = House::new(OnStoreFailure::Allow, |_| ());
     let trail = |keys: &[&str]| {
-        let mut trail = Trail::default();
+        let mut trail = DecisionTrace::default();
         let request = request(keys);
         finish(pin!(house.limiter.decide_traced(&request, None, &mut trail))).unwrap();
         trail
@@ -179,7 +179,7 @@ fn a_trail_tells_a_rule_by_its_name_and_not_by_what_came() {
     house.load("domain: d\ndescriptors: [{key: k, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 3}}]\n");
     let mut request = request(&["k", "k"]);
     request.descriptors[1].limit = Some(LimitOverride { requests_per_unit: 1, unit: 1 });
-    let mut trail = Trail::default();
+    let mut trail = DecisionTrace::default();
     finish(pin!(house.limiter.decide_traced(&request, None, &mut trail))).unwrap();
     assert_eq!(trail.rules, [Some("d.k".into()), None], "one that brings its limit meets no rule");
 }

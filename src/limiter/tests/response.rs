@@ -24,7 +24,7 @@ descriptors:
 /// A house that tells all there is, at ten seconds before the third hour ends.
 fn house(change: impl FnOnce(&mut Policy)) -> House {
     let house = House::new(OnStoreFailure::Deny, |policy| {
-        policy.telling = Telling {
+        policy.telling = ResponseOptions {
             headers: None,
             retry_after: Some("Retry-After".into()),
             policy_headers: true,

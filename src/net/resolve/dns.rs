@@ -10,6 +10,9 @@ const INTERNET: u16 = 1;
 /// A question with these flags wants the name server to ask on.
 const ASK_ON: u16 = 0x0100;
 
+/// Bytes of a message before its question.
+const HEADER: usize = 12;
+
 /// A name may point into another so often: no honest one needs more.
 const MAX_POINTERS: usize = 16;
 
@@ -36,7 +39,7 @@ pub(crate) enum Answer {
 
 /// A question, or nothing where this is no name.
 pub(crate) fn question(id: u16, name: &str) -> Option<Vec<u8>> {
-    let mut message = Vec::with_capacity(12 + name.len() + 6);
+    let mut message = Vec::with_capacity(name.len().saturating_add(HEADER + 6));
     for number in [id, ASK_ON, 1, 0, 0, 0] {
         message.extend_from_slice(&number.to_be_bytes());
     }
@@ -46,7 +49,7 @@ pub(crate) fn question(id: u16, name: &str) -> Option<Vec<u8>> {
         message.extend_from_slice(label.as_bytes());
     }
     message.push(0);
-    if message.len() > 12 + 255 {
+    if message.len() > HEADER + 255 {
         return None;
     }
     for number in [SRV, INTERNET] {
@@ -72,12 +75,13 @@ pub(crate) fn answer(question: &[u8], message: &[u8]) -> Option<Answer> {
         3 => return Some(Answer::NoSuchName),
         code => return Some(Answer::Failed(code)),
     }
-    let asked = question.get(12..)?;
-    let repeated = message.get(12..12 + asked.len())?;
+    let asked = question.get(HEADER..)?;
+    let end = asked.len().saturating_add(HEADER);
+    let repeated = message.get(HEADER..end)?;
     if questions != 1 || !repeated.eq_ignore_ascii_case(asked) {
         return None;
     }
-    reader.at = 12 + asked.len();
+    reader.at = end;
     let mut targets = Vec::new();
     for _ in 0..answers {
         reader.record(&mut targets)?;
@@ -93,7 +97,7 @@ struct Reader<'m> {
 impl Reader<'_> {
     fn byte(&mut self) -> Option<u8> {
         let byte = self.message.get(self.at).copied();
-        self.at += 1;
+        self.at = self.at.saturating_add(1);
         byte
     }
 
@@ -106,7 +110,7 @@ impl Reader<'_> {
         self.name()?;
         let [kind, class, _, _, length] =
             [self.number()?, self.number()?, self.number()?, self.number()?, self.number()?];
-        let end = self.at + usize::from(length);
+        let end = self.at.saturating_add(length.into());
         if end > self.message.len() {
             return None;
         }
@@ -124,12 +128,12 @@ impl Reader<'_> {
     fn name(&mut self) -> Option<String> {
         let mut name = String::new();
         let mut behind = None;
-        let mut pointers = 0;
+        let mut pointers = 0_usize;
         loop {
             match self.byte()? {
                 0 => break,
                 length @ 1..=63 => {
-                    let end = self.at + usize::from(length);
+                    let end = self.at.saturating_add(length.into());
                     let label = self.message.get(self.at..end)?;
                     if !label.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_*".contains(byte)) {
                         return None;
@@ -142,7 +146,7 @@ impl Reader<'_> {
                     let low = self.byte()?;
                     behind.get_or_insert(self.at);
                     self.at = usize::from(u16::from_be_bytes([high & 0x3f, low]));
-                    pointers += 1;
+                    pointers = pointers.saturating_add(1);
                 }
                 _ => return None,
             }

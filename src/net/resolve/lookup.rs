@@ -89,7 +89,7 @@ async fn over_udp(server: SocketAddr, question: &[u8]) -> std::io::Result<Answer
     loop {
         let length = socket.recv(&mut buffer).await?;
         // Anybody may send a datagram; what is no answer to this question is passed over.
-        if let Some(answer) = dns::answer(question, &buffer[..length]) {
+        if let Some(answer) = buffer.get(..length).and_then(|message| dns::answer(question, message)) {
             return Ok(answer);
         }
     }

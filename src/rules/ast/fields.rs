@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::{
     super::{
-        findings::quoted,
+        diagnostics::quoted,
         yaml::{Content, Meaning, Pair},
     },
     keys::{Level, Standing, help_for_stray, is_of_go},

@@ -12,7 +12,7 @@ mod tree;
 
 pub(super) use tree::read;
 
-use super::{diagnostic::Place, findings::Path, model::Metadata};
+use super::{diagnostic::Place, diagnostics::Path, model::Metadata};
 
 /// A field as it was met.
 #[derive(Clone, Debug, Default)]

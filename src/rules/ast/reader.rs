@@ -8,15 +8,15 @@
 use super::{
     super::{
         diagnostic::Place,
-        findings::{Findings, Path, quoted},
-        yaml::{Content, Link, Meaning, Node, Pair},
+        diagnostics::{Diagnostics, Path, quoted},
+        yaml::{Content, Meaning, Node, NodeRef, Pair},
     },
     Field, Given,
 };
 
 /// Reads values and gathers what is wrong with them.
 pub(super) struct Reader<'f> {
-    pub(super) findings: &'f mut Findings,
+    pub(super) findings: &'f mut Diagnostics,
 }
 
 /// A value, and how it was come by.
@@ -34,12 +34,12 @@ pub(super) struct Spot<'a> {
 
 impl<'a> Spot<'a> {
     /// The value of a whole file.
-    pub(super) fn file(root: &'a Link, path: &'a Path<'a>) -> Self {
+    pub(super) fn file(root: &'a NodeRef, path: &'a Path<'a>) -> Self {
         Self { node: &root.node, path, key: root.node.place, via: None, live: true }
     }
 
     /// An item of this list.
-    pub(super) fn item(&self, link: &'a Link, path: &'a Path<'a>) -> Self {
+    pub(super) fn item(&self, link: &'a NodeRef, path: &'a Path<'a>) -> Self {
         Self { node: &link.node, path, key: link.node.place, via: self.via.or(link.alias), live: self.live }
     }
 

@@ -5,7 +5,7 @@
 
 use super::{
     super::{
-        findings::{Findings, Path},
+        diagnostics::{Diagnostics, Path},
         yaml::{Content, Document, Meaning, Pair},
     },
     Field, Given, RawDescriptor, RawFile, RawLimit, RawLimits, RawReplaces,
@@ -15,7 +15,7 @@ use super::{
 };
 
 /// What a file says.
-pub(crate) fn read(document: &Document, findings: &mut Findings) -> RawFile {
+pub(crate) fn read(document: &Document, findings: &mut Diagnostics) -> RawFile {
     let mut file = RawFile {
         place: None,
         domain: Field::Absent,

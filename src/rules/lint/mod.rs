@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use super::{
     diagnostic::Place,
-    findings::{Findings, Path, quoted},
+    diagnostics::{Diagnostics, Path, quoted},
     lower::Sibling,
     spelling::nearest,
 };
@@ -22,7 +22,7 @@ use reach::Reach;
 const COSTLY: u32 = 10_000;
 
 /// Tells what is suspicious in a domain, given its files and all descriptors of its first level.
-pub(super) fn of_domain(files: &[(usize, &RawFile)], siblings: &[Sibling<'_>], findings: &mut [Findings]) {
+pub(super) fn of_domain(files: &[(usize, &RawFile)], siblings: &[Sibling<'_>], findings: &mut [Diagnostics]) {
     for (file, raw) in files {
         if let Some(domain) = raw.domain.given()
             && raw.descriptors.items().is_empty()
@@ -52,7 +52,7 @@ fn gather_names<'r>(raw: &'r RawDescriptor, names: &mut HashSet<&'r str>) {
 }
 
 struct Walk<'w> {
-    findings: &'w mut [Findings],
+    findings: &'w mut [Diagnostics],
     names: HashSet<&'w str>,
 }
 

@@ -6,7 +6,7 @@ use super::{
     super::{
         countable,
         diagnostic::Place,
-        findings::{Path, quoted},
+        diagnostics::{Path, quoted},
         limit::{Limit, Limits, Unit},
         model::Allowance,
         spelling::nearest,

@@ -12,7 +12,7 @@ use std::{collections::HashMap, sync::Arc};
 use super::{
     countable::Countable,
     diagnostic::Place,
-    findings::{Findings, Path, quoted},
+    diagnostics::{Diagnostics, Path, quoted},
     model::{Level, Node, Rule, RuleId},
     over_limit_body,
     quota_policy::QuotaPolicy,
@@ -29,7 +29,7 @@ pub(super) struct Sibling<'r> {
 
 impl Sibling<'_> {
     /// Where this descriptor of `list` stands, in words for the readers of the file `seen_from`.
-    pub(super) fn whereabouts(&self, findings: &[Findings], list: &Path<'_>, seen_from: usize) -> String {
+    pub(super) fn whereabouts(&self, findings: &[Diagnostics], list: &Path<'_>, seen_from: usize) -> String {
         let own = &findings[self.file];
         let at = own.whereabouts(self.raw.place, &list.item(self.raw.index));
         if self.file == seen_from { at } else { format!("{at} of {}", own.file()) }
@@ -38,7 +38,7 @@ impl Sibling<'_> {
 
 /// Makes levels, numbering their rules.
 pub(super) struct Lowering<'f> {
-    findings: &'f mut [Findings],
+    findings: &'f mut [Diagnostics],
     countable: Countable,
     rule_count: u32,
 }
@@ -52,7 +52,7 @@ struct Context<'a> {
 }
 
 impl<'f> Lowering<'f> {
-    pub(super) fn new(findings: &'f mut [Findings], countable: Countable) -> Self {
+    pub(super) fn new(findings: &'f mut [Diagnostics], countable: Countable) -> Self {
         Self { findings, countable, rule_count: 0 }
     }
 

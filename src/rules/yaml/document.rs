@@ -10,7 +10,7 @@ use libyaml_safer::EventData;
 
 use super::{
     super::diagnostic::Place,
-    Content, Fault, Link, Most, Node, Pair, Scalar,
+    Content, Fault, Most, Node, NodeRef, Pair, Scalar,
     events::{Event, Events, QUOTE_STAR},
     guard::Guarded,
     scalar, text,
@@ -21,7 +21,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Document {
     /// The first document; none when the file is empty.
-    pub(crate) root: Option<Link>,
+    pub(crate) root: Option<NodeRef>,
     /// Where more stands behind it, which nobody reads.
     pub(crate) remainder: Option<Place>,
 }
@@ -62,7 +62,9 @@ fn look_through(mut events: Events<'_>, most: Most) -> Result<(), Fault> {
             room = room.checked_sub(1).ok_or_else(|| most.exceeded())?;
         }
         match data {
-            EventData::SequenceStart { .. } | EventData::MappingStart { .. } => depth += 1,
+            EventData::SequenceStart { .. } | EventData::MappingStart { .. } => {
+                depth = depth.saturating_add(1);
+            }
             EventData::SequenceEnd | EventData::MappingEnd => depth = depth.saturating_sub(1),
             _ => {}
         }
@@ -88,7 +90,7 @@ fn is_value(event: &EventData) -> bool {
 struct Builder {
     open: Vec<Open>,
     anchors: HashMap<String, Anchor>,
-    root: Option<Link>,
+    root: Option<NodeRef>,
     opened: usize,
     /// Values that were met.
     values: usize,
@@ -109,8 +111,8 @@ struct Open {
 }
 
 enum Items {
-    List(Vec<Link>),
-    Map { pairs: Vec<Pair>, weight: Weight, key: Option<(Link, bool)> },
+    List(Vec<NodeRef>),
+    Map { pairs: Vec<Pair>, weight: Weight, key: Option<(NodeRef, bool)> },
 }
 
 /// What an anchor stands for.
@@ -123,7 +125,7 @@ enum Anchor {
 impl Builder {
     fn take(&mut self, event: Event) -> Result<(), Fault> {
         let Event { place, data } = event;
-        self.values += usize::from(is_value(&data));
+        self.values = self.values.saturating_add(is_value(&data).into());
         match data {
             EventData::Scalar { anchor, tag, value, plain_implicit, .. } => {
                 let is_merge = value == "<<" && (plain_implicit || tag.as_deref() == Some(MERGE_TAG));
@@ -134,7 +136,7 @@ impl Builder {
                 if let Some(anchor) = anchor {
                     self.anchors.insert(anchor, Anchor::Closed(Rc::clone(&node)));
                 }
-                self.add(Link { node, alias: None }, is_merge)
+                self.add(NodeRef { node, alias: None }, is_merge)
             }
             EventData::Alias { anchor } => {
                 let link = self.alias(&anchor, place)?;
@@ -149,9 +151,9 @@ impl Builder {
         }
     }
 
-    fn alias(&self, anchor: &str, place: Place) -> Result<Link, Fault> {
+    fn alias(&self, anchor: &str, place: Place) -> Result<NodeRef, Fault> {
         match self.anchors.get(anchor) {
-            Some(Anchor::Closed(node)) => Ok(Link { node: Rc::clone(node), alias: Some(place) }),
+            Some(Anchor::Closed(node)) => Ok(NodeRef { node: Rc::clone(node), alias: Some(place) }),
             Some(Anchor::Open(_)) => {
                 Err(Fault::at(place, format!("the value of the anchor `{anchor}` contains itself")))
             }
@@ -166,7 +168,7 @@ impl Builder {
         if self.open.len() >= MAX_DEPTH as usize {
             return Err(too_deep(place));
         }
-        self.opened += 1;
+        self.opened = self.opened.saturating_add(1);
         if let Some(anchor) = &anchor {
             self.anchors.insert(anchor.clone(), Anchor::Open(self.opened));
         }
@@ -198,11 +200,11 @@ impl Builder {
                 *known = Anchor::Closed(Rc::clone(&node));
             }
         }
-        self.add(Link { node, alias: None }, false)
+        self.add(NodeRef { node, alias: None }, false)
     }
 
     /// Puts a finished value where it belongs.
-    fn add(&mut self, link: Link, is_merge: bool) -> Result<(), Fault> {
+    fn add(&mut self, link: NodeRef, is_merge: bool) -> Result<(), Fault> {
         match self.open.last_mut().map(|open| &mut open.items) {
             None => self.root = Some(link),
             Some(Items::List(items)) => items.push(link),
@@ -241,8 +243,8 @@ impl Builder {
 const MERGE_TAG: &str = "tag:yaml.org,2002:merge";
 
 /// How many pairs [`splice`] appends.
-fn pairs_of(link: &Link) -> usize {
-    let of_map = |link: &Link| match &link.node.content {
+fn pairs_of(link: &NodeRef) -> usize {
+    let of_map = |link: &NodeRef| match &link.node.content {
         Content::Map(pairs) => pairs.len(),
         _ => 0,
     };
@@ -253,8 +255,8 @@ fn pairs_of(link: &Link) -> usize {
 }
 
 /// Appends the pairs of a merged map, or of a list of them, the first of which counts most.
-fn splice(link: &Link, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), Fault> {
-    let mut splice_map = |link: &Link| {
+fn splice(link: &NodeRef, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), Fault> {
+    let mut splice_map = |link: &NodeRef| {
         let Content::Map(merged) = &link.node.content else { return Err(not_a_map(link)) };
         pairs.extend(merged.iter().cloned().map(|pair| Pair { merged: Some(merge), ..pair }));
         Ok(())
@@ -265,7 +267,7 @@ fn splice(link: &Link, merge: Place, pairs: &mut Vec<Pair>) -> Result<(), Fault>
     }
 }
 
-fn not_a_map(link: &Link) -> Fault {
+fn not_a_map(link: &NodeRef) -> Fault {
     let place = link.alias.unwrap_or(link.node.place);
     Fault::at(place, "`<<` merges a map or a list of maps, and this is neither")
         .with_help("give it an alias of a map (`<<: *name`) or a list of such (`<<: [*one, *two]`)")

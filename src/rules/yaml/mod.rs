@@ -5,6 +5,8 @@
 //! nested or repeated without bound, so that readers of the tree can recurse and need not fail. What
 //! the keys and values mean to a rules file is left to the readers.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 mod document;
 mod events;
 mod guard;
@@ -62,7 +64,7 @@ pub(crate) enum Content {
     /// A piece of text, and what YAML takes it for.
     Scalar(Scalar),
     /// A list.
-    List(Vec<Link>),
+    List(Vec<NodeRef>),
     /// A map, its pairs in the order in which they apply: a later pair beats an earlier one.
     Map(Vec<Pair>),
 }
@@ -78,7 +80,7 @@ pub(crate) struct Scalar {
 
 /// A use of a value. An alias shares the value with its anchor.
 #[derive(Clone, Debug)]
-pub(crate) struct Link {
+pub(crate) struct NodeRef {
     /// The value.
     pub(crate) node: Rc<Node>,
     /// Where the alias stands, if the value stands elsewhere.
@@ -89,9 +91,9 @@ pub(crate) struct Link {
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
     /// The key, always a scalar.
-    pub(crate) key: Link,
+    pub(crate) key: NodeRef,
     /// The value.
-    pub(crate) value: Link,
+    pub(crate) value: NodeRef,
     /// Where the `<<` stands that brought this pair in, if one did.
     pub(crate) merged: Option<Place>,
 }

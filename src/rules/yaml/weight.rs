@@ -1,7 +1,7 @@
 //! How much a value holds once its aliases are written out: the bounds that keep a small file from
 //! becoming a large tree.
 
-use super::{Fault, Link, Pair};
+use super::{Fault, NodeRef, Pair};
 
 /// How deep lists and maps may be nested, aliases followed. Readers of the tree recurse; this keeps
 /// them far from the end of a thread's stack. The Go service stops at 10,000.
@@ -35,21 +35,21 @@ impl Weight {
     }
 
     /// A list of these.
-    pub(super) fn of_list(items: &[Link]) -> Self {
+    pub(super) fn of_list(items: &[NodeRef]) -> Self {
         items.iter().fold(Self::EMPTY, |sum, item| sum.holding(Self::of_link(item)))
     }
 
     /// This weight with one more value inside.
     pub(super) fn holding(self, inner: Self) -> Self {
         Self {
-            depth: self.depth.max(inner.depth + 1),
+            depth: self.depth.max(inner.depth.saturating_add(1)),
             values: self.values.saturating_add(inner.values),
             aliased: self.aliased.saturating_add(inner.aliased),
         }
     }
 
     /// A value as it is used: yaml.v2 counts an alias once, and all that it brings once more.
-    pub(super) fn of_link(link: &Link) -> Self {
+    pub(super) fn of_link(link: &NodeRef) -> Self {
         let weight = link.node.weight;
         if link.alias.is_none() {
             return weight;

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use super::{
     Outcome, RulesDir, Source,
-    watch::{Pace, Watcher, spawn},
+    watch::{Debounce, Watcher, spawn},
 };
 use crate::{
     clock::{ManualClock, Time},
@@ -118,7 +118,7 @@ struct Watched {
 }
 
 /// A pace at which nothing but events can tell of a change while a test runs.
-const BY_EVENTS: Pace = Pace {
+const BY_EVENTS: Debounce = Debounce {
     quiet: Duration::from_millis(20),
     at_most: Duration::from_millis(500),
     look_every: Duration::from_secs(3600),
@@ -126,7 +126,7 @@ const BY_EVENTS: Pace = Pace {
 
 impl Watched {
     /// Starts to watch, and waits until it does: the first reload comes after the first watch.
-    fn start(files: Files, pace: Pace) -> Self {
+    fn start(files: Files, pace: Debounce) -> Self {
         let Files { source, directory } = files;
         let clock = ManualClock::at(Time::from_seconds(1));
         let watcher = spawn(Arc::clone(&source), directory, clock, pace).unwrap();

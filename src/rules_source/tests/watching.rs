@@ -199,7 +199,7 @@ fn a_directory_that_is_not_there_yet_is_waited_for() {
 fn a_burst_is_one_reload() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
-    let calm = Pace { quiet: Duration::from_millis(700), at_most: Duration::from_secs(20), ..BY_EVENTS };
+    let calm = Debounce { quiet: Duration::from_millis(700), at_most: Duration::from_secs(20), ..BY_EVENTS };
     let watched = Watched::start(place.source(""), calm);
     for limit in 0..300 {
         place.write(
@@ -216,7 +216,7 @@ fn a_burst_without_end_is_reloaded_before_its_end() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
     let at_most = Duration::from_millis(100);
-    let restless = Pace { quiet: Duration::from_secs(3600), at_most, ..BY_EVENTS };
+    let restless = Debounce { quiet: Duration::from_secs(3600), at_most, ..BY_EVENTS };
     let watched = Watched::start(place.source(""), restless);
     watched.wait_until("a reload amid writes", |source| {
         place.write("new.yaml", rules_of("b"));

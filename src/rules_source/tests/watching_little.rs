@@ -7,7 +7,7 @@ use notify::{Config, ErrorKind, EventHandler, NullWatcher, RecursiveMode, Watche
 use super::*;
 use crate::rules_source::watch::spawn_with;
 
-const BY_LOOKS: Pace = Pace {
+const BY_LOOKS: Debounce = Debounce {
     quiet: Duration::from_millis(1),
     at_most: Duration::from_millis(1),
     look_every: Duration::from_millis(10),

@@ -3,13 +3,15 @@
 //! [`spawn`] starts a thread that connects, takes what it is told, has it compiled and served, and answers
 //! whether it was. `app` starts it in place of the watcher of files. Reading order: `client` is the loop,
 //! `connect` and `tls` get it a channel, `sotw` and `delta` speak the two dialects on a `stream` that
-//! `weigh`s responses before it decodes them, `session` judges what came, `resource` reads it, and `pauses` says how long to wait before trying again. What is served is the
+//! `weigh`s responses before it decodes them, `session` judges what came, `resource` reads it, and `backoff` says how long to wait before trying again. What is served is the
 //! business of [`Source`]: a bad update leaves the last good rules, and so does a control plane that is gone.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+mod backoff;
 mod client;
 mod connect;
 mod delta;
-mod pauses;
 mod resource;
 mod session;
 mod sotw;

@@ -5,9 +5,9 @@
 use tonic::{Code, Status};
 
 use crate::{
-    limiter::{Bounds, Refusal, Request},
+    limiter::{Bounds, Request, RequestError},
     server::wire,
-    telemetry::metrics::{Refusal as Reason, Stats},
+    telemetry::metrics::{RejectReason as Reason, Stats},
 };
 
 /// A status on the heap: errors are rare, and calls are moved about.
@@ -47,7 +47,7 @@ pub(super) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Fault>
 }
 
 /// The errors of the Go service are of the code UNKNOWN, and its callers may look for that.
-pub(super) fn status(refusal: &Refusal) -> Status {
+pub(super) fn status(refusal: &RequestError) -> Status {
     let code = if refusal.is_out_of_bounds() { Code::InvalidArgument } else { Code::Unknown };
     Status::new(code, refusal.to_string())
 }

@@ -42,7 +42,7 @@ use super::{
     traced,
 };
 use crate::{
-    limiter::{self, Limiter, Trail},
+    limiter::{self, DecisionTrace, Limiter},
     panics::{self, Boundary, Panicked, caught},
     proto::envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse,
@@ -146,7 +146,7 @@ impl RateLimitService for RateLimit {
         let decided = match head.span.take() {
             None => self.limiter.decide(&request, head.until()).await,
             Some(mut span) => {
-                let mut trail = Trail::default();
+                let mut trail = DecisionTrace::default();
                 let decided = self.limiter.decide_traced(&request, head.until(), &mut trail).await;
                 span_attributes::tell(&mut span, &request, decided.as_ref().ok(), &trail);
                 traced::finish(span, decided.as_ref().err().map(framing::status).as_ref());
@@ -242,13 +242,15 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
         data.extend_from_slice(frame.data_ref().map_or(&[], |piece| piece));
         if let Some(prefix) = data.first_chunk() {
             let length = framing::length(*prefix, max, stats)?;
-            if data.len() - PREFIX > length {
+            if data.len().saturating_sub(PREFIX) > length {
                 return Err(framing::several_messages().into());
             }
         }
     }
     match data.first_chunk() {
-        Some(prefix) if data.len() - PREFIX == framing::length(*prefix, max, stats)? => Ok(data.freeze()),
+        Some(prefix) if data.len().saturating_sub(PREFIX) == framing::length(*prefix, max, stats)? => {
+            Ok(data.freeze())
+        }
         _ => Err(framing::incomplete().into()),
     }
 }

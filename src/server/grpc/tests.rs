@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     clock::{ManualClock, Time},
-    limiter::{Bounds, Limiter, Policy, Telling, handles},
+    limiter::{Bounds, Limiter, Policy, ResponseOptions, handles},
     proto::envoy::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
         service::ratelimit::v3::RateLimitRequest,
@@ -75,7 +75,7 @@ fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        telling: Telling::default(),
+        telling: ResponseOptions::default(),
         on_store_failure: OnStoreFailure::Error,
         max_local_keys: 100,
     };

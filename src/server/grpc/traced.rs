@@ -9,7 +9,7 @@ use super::{
     framing::{self, Fault},
 };
 use crate::{
-    limiter::{Answer, Trail},
+    limiter::{Answer, DecisionTrace},
     server::span_attributes,
     telemetry::tracing::OpenSpan,
 };
@@ -23,7 +23,7 @@ pub(super) async fn decide(
 ) -> Result<Answer, Fault> {
     let answer = match framing::read(&message, calls.limiter.bounds()) {
         Ok(request) => {
-            let mut trail = Trail::default();
+            let mut trail = DecisionTrace::default();
             let decided = calls.limiter.decide_traced(&request, until, &mut trail).await;
             span_attributes::tell(&mut span, &request, decided.as_ref().ok(), &trail);
             decided.map_err(|refusal| framing::status(&refusal).into())

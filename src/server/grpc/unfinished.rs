@@ -13,7 +13,7 @@ use super::{
     http2::{Connection, Route, Share},
     request_head::RequestHead,
 };
-use crate::telemetry::metrics::Refusal as Reason;
+use crate::telemetry::metrics::RejectReason as Reason;
 
 /// A message that waits for its share of the budget is granted one after so long, if there is one by then.
 const GRANT_PAUSE: Duration = Duration::from_millis(5);

@@ -76,15 +76,15 @@ impl Length {
 
 impl Out for Length {
     fn varint(&mut self, number: u64) {
-        self.0 += prost::encoding::encoded_len_varint(number);
+        self.0 = self.0.saturating_add(prost::encoding::encoded_len_varint(number));
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
-        self.0 += bytes.len();
+        self.0 = self.0.saturating_add(bytes.len());
     }
 
     fn fields(&mut self, _: &impl Fields, length: usize) {
-        self.0 += length;
+        self.0 = self.0.saturating_add(length);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where a Redis is: what `REDIS_URL` means beside `REDIS_TYPE` and `REDIS_SOCKET_TYPE`.
 
 use super::{
-    super::parse::Refusal,
+    super::parse::InvalidValue,
     RedisAddress, RedisServers,
     login::Login,
     names::Names,
@@ -28,22 +28,22 @@ pub(super) enum Socket {
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-pub(super) fn kind(text: &str) -> Result<Kind, Refusal> {
+pub(super) fn kind(text: &str) -> Result<Kind, InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
         "single" => Ok(Kind::Single),
         "sentinel" => Ok(Kind::Sentinel),
         "cluster" => Ok(Kind::Cluster),
-        _ => Err(Refusal::new("SINGLE, SENTINEL or CLUSTER, in any case")),
+        _ => Err(InvalidValue::new("SINGLE, SENTINEL or CLUSTER, in any case")),
     }
 }
 
 /// None when it is to be told by the URL.
-pub(super) fn socket(text: &str) -> Result<Option<Socket>, Refusal> {
+pub(super) fn socket(text: &str) -> Result<Option<Socket>, InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
         "" => Ok(None),
         "tcp" | "tcp4" | "tcp6" => Ok(Some(Socket::Tcp)),
         "unix" => Ok(Some(Socket::Unix)),
-        _ => Err(Refusal::new("tcp or unix")),
+        _ => Err(InvalidValue::new("tcp or unix")),
     }
 }
 
@@ -54,11 +54,11 @@ pub(super) fn servers(
     kind: Kind,
     socket: Option<Socket>,
     names: &Names,
-) -> Result<Named<RedisServers>, Refusal> {
+) -> Result<Named<RedisServers>, InvalidValue> {
     let text = text.trim();
     if text.is_empty() {
         let hint = format!("set it; the Go service's default is {}", names.usual_path);
-        return Err(Refusal::new(accepted(kind)).with_hint(hint));
+        return Err(InvalidValue::new(accepted(kind)).with_hint(hint));
     }
     match kind {
         Kind::Single => single(text, socket, names),
@@ -75,8 +75,8 @@ fn accepted(kind: Kind) -> String {
     }
 }
 
-fn single(text: &str, socket: Option<Socket>, names: &Names) -> Result<Named<RedisServers>, Refusal> {
-    let refusal = |hint: String| Refusal::new(accepted(Kind::Single)).with_hint(hint);
+fn single(text: &str, socket: Option<Socket>, names: &Names) -> Result<Named<RedisServers>, InvalidValue> {
+    let refusal = |hint: String| InvalidValue::new(accepted(Kind::Single)).with_hint(hint);
     let is_path = text.starts_with('/') || (text.contains('/') && !text.contains("://"));
     let is_server = |text: &str| url::is_url(text) || url::server(text, PORT).is_ok();
     match socket {
@@ -93,21 +93,22 @@ fn single(text: &str, socket: Option<Socket>, names: &Names) -> Result<Named<Red
     }
 }
 
-fn tcp(text: &str, names: &Names) -> Result<Named<RedisServers>, Refusal> {
-    let refusal = Refusal::new(accepted(Kind::Single));
+fn tcp(text: &str, names: &Names) -> Result<Named<RedisServers>, InvalidValue> {
+    let refusal = InvalidValue::new(accepted(Kind::Single));
     if text.split(',').nth(1).is_some_and(|second| url::server(second, PORT).is_ok()) {
         let kind = names.kind.name;
         return Err(refusal.with_hint(format!(
             "one server is meant; several need {kind}=CLUSTER, or {kind}=SENTINEL with the master's name first"
         )));
     }
-    let server = url::server(text, PORT).map_err(|Refusal { hint, .. }| Refusal { hint, ..refusal })?;
+    let server =
+        url::server(text, PORT).map_err(|InvalidValue { hint, .. }| InvalidValue { hint, ..refusal })?;
     let Named { at, login, database, tls } = server;
     Ok(Named { at: RedisServers::Single(RedisAddress::Tcp(at)), login, database, tls })
 }
 
-fn sentinel(text: &str) -> Result<Named<RedisServers>, Refusal> {
-    let refusal = |hint: &str| Refusal::new(accepted(Kind::Sentinel)).with_hint(hint);
+fn sentinel(text: &str) -> Result<Named<RedisServers>, InvalidValue> {
+    let refusal = |hint: &str| InvalidValue::new(accepted(Kind::Sentinel)).with_hint(hint);
     let (master, sentinels) = text.split_once(',').unwrap_or((text, ""));
     // Redis lets no master be called so.
     if master.trim().is_empty() || master.contains([':', '/', '@']) {
@@ -124,8 +125,8 @@ fn sentinel(text: &str) -> Result<Named<RedisServers>, Refusal> {
     Ok(Named { at, login, database, tls })
 }
 
-fn cluster(text: &str) -> Result<Named<RedisServers>, Refusal> {
-    let refusal = |hint: &str| Refusal::new(accepted(Kind::Cluster)).with_hint(hint);
+fn cluster(text: &str) -> Result<Named<RedisServers>, InvalidValue> {
+    let refusal = |hint: &str| InvalidValue::new(accepted(Kind::Cluster)).with_hint(hint);
     if text.split(',').any(|one| one.trim().starts_with('/')) {
         return Err(refusal("a cluster is reached over TCP, not over a unix socket"));
     }

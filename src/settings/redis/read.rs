@@ -8,7 +8,7 @@ use std::{path::Path, time::Duration};
 use super::{
     super::{
         duration::duration,
-        parse::{self, Refusal},
+        parse::{self, InvalidValue},
         reader::Reader,
         server::{self, TlsNames},
         vars::{self, Var},
@@ -73,7 +73,7 @@ fn pool(reader: &mut Reader<'_>, names: &Names, shared: &mut Shared) -> Option<R
     let timeout = server::timeout(reader, names.timeout, GO_TIMEOUT);
     let pipeline_window = reader.duration(names.window);
     if pipeline_window >= timeout {
-        let refusal = Refusal::new(format!("less than {} ({timeout:?})", names.timeout.name));
+        let refusal = InvalidValue::new(format!("less than {} ({timeout:?})", names.timeout.name));
         reader.refuse(
             names.window,
             Some(reader.text(names.window)),
@@ -86,7 +86,7 @@ fn pool(reader: &mut Reader<'_>, names: &Names, shared: &mut Shared) -> Option<R
     shared.speaks_tls |= tls;
     let tls = (wants_tls || tls).then(|| shared.tls.clone());
     if tls.is_some() && matches!(servers, RedisServers::Single(RedisAddress::Unix(_))) {
-        let refusal = Refusal::new("false").with_hint("over a unix socket Redis speaks no TLS");
+        let refusal = InvalidValue::new("false").with_hint("over a unix socket Redis speaks no TLS");
         reader.refuse(names.tls, Some("true".to_owned()), refusal);
     }
     Some(RedisPool {

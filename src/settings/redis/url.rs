@@ -5,7 +5,7 @@
 //! `rediss://` beside them.
 
 use super::{
-    super::{address::host_port, parse::Refusal},
+    super::{address::host_port, parse::InvalidValue},
     HostPort,
     login::Login,
 };
@@ -24,12 +24,12 @@ pub(super) const SERVER: &str =
     "host:port, or a URL such as redis://user:password@host:6379/0 (rediss:// for TLS)";
 
 /// One server; a URL without a port means `usual_port`.
-pub(super) fn server(text: &str, usual_port: u16) -> Result<Named<HostPort>, Refusal> {
+pub(super) fn server(text: &str, usual_port: u16) -> Result<Named<HostPort>, InvalidValue> {
     if is_url(text) {
         return url(text, usual_port);
     }
     if text.contains("://") {
-        return Err(Refusal::new(SERVER).with_hint("the schemes are redis:// and rediss://"));
+        return Err(InvalidValue::new(SERVER).with_hint("the schemes are redis:// and rediss://"));
     }
     let at = address(text, usual_port)?;
     Ok(Named { at, login: Login::default(), database: 0, tls: false })
@@ -39,12 +39,12 @@ pub(super) fn server(text: &str, usual_port: u16) -> Result<Named<HostPort>, Ref
 pub(super) fn servers<'t>(
     texts: impl Iterator<Item = &'t str>,
     usual_port: u16,
-) -> Result<Named<Vec<HostPort>>, Refusal> {
+) -> Result<Named<Vec<HostPort>>, InvalidValue> {
     let mut all = Named { at: Vec::new(), login: Login::default(), database: 0, tls: false };
     for text in texts.map(str::trim).filter(|text| !text.is_empty()) {
         let one = server(text, usual_port)?;
         if !one.login.is_empty() && !all.login.is_empty() && one.login != all.login {
-            let refusal = Refusal::new("a list of servers with one user and password for all");
+            let refusal = InvalidValue::new("a list of servers with one user and password for all");
             return Err(refusal.with_hint("give them in one of the URLs, or in a variable of their own"));
         }
         if all.login.is_empty() {
@@ -61,8 +61,8 @@ pub(super) fn is_url(text: &str) -> bool {
     ["redis://", "rediss://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
-fn address(text: &str, usual_port: u16) -> Result<HostPort, Refusal> {
-    let refusal = || Refusal::new(SERVER);
+fn address(text: &str, usual_port: u16) -> Result<HostPort, InvalidValue> {
+    let refusal = || InvalidValue::new(SERVER);
     let mut address = host_port(text).map_err(|wrong| {
         let with_port = format!("{text}:{usual_port}");
         match wrong.hint {
@@ -83,11 +83,11 @@ fn address(text: &str, usual_port: u16) -> Result<HostPort, Refusal> {
     Ok(address)
 }
 
-fn url(text: &str, usual_port: u16) -> Result<Named<HostPort>, Refusal> {
+fn url(text: &str, usual_port: u16) -> Result<Named<HostPort>, InvalidValue> {
     let refusal = || {
         let hint = "in a URL what is special in a user or password is written with a percent sign: %40 for @, %2F \
             for /, %23 for #, %25 for %";
-        Refusal::new(SERVER).with_hint(hint)
+        InvalidValue::new(SERVER).with_hint(hint)
     };
     let uri: http::Uri = text.parse().map_err(|_| refusal())?;
     let authority = uri.authority().ok_or_else(refusal)?.as_str();
@@ -118,11 +118,13 @@ fn in_query(uri: &http::Uri, name: &str) -> Option<String> {
 }
 
 /// The number of a database; nothing is 0.
-fn number(text: &str) -> Result<u32, Refusal> {
+fn number(text: &str) -> Result<u32, InvalidValue> {
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     let number = if text.is_empty() { Some(0) } else { text.parse().ok().filter(|_| is_number) };
     number.ok_or_else(|| {
-        Refusal::new("a URL with the number of a database behind the server, or nothing: redis://host:6379/0")
+        InvalidValue::new(
+            "a URL with the number of a database behind the server, or nothing: redis://host:6379/0",
+        )
     })
 }
 

@@ -1,9 +1,9 @@
-//! How lanes ask a memcached: what is said to it, and what they learn from its answers.
+//! How connections ask a memcached: what is said to it, and what they learn from its answers.
 
 use super::{
-    bundle::Bundle,
     dialer::{Dialer, GREETING},
-    reply::{self, Line, Reply, Text},
+    pipeline::MemcachedPipeline,
+    reply::{self, FramedStream, Reply, Text},
 };
 use crate::{
     settings::ServerAddress,
@@ -13,46 +13,46 @@ use crate::{
     },
 };
 
-/// What all lanes share.
+/// What all connections share.
 pub(super) struct MemcachedBackend {
     pub(super) dialer: Dialer,
 }
 
 /// A connection to one server, and what waits for it.
-pub(super) type Lane = remote::Lane<MemcachedBackend>;
+pub(super) type Connection = remote::Connection<MemcachedBackend>;
 
-/// What was asked of one lane and is not answered yet.
-pub(super) type Awaited = remote::Awaited<MemcachedBackend>;
+/// What was asked of one connection and is not answered yet.
+pub(super) type PendingReply = remote::PendingReply<MemcachedBackend>;
 
 impl Backend for MemcachedBackend {
-    type Language = Text;
-    type Pipeline = Bundle;
+    type Codec = Text;
+    type Pipeline = MemcachedPipeline;
 
     const NAME: &'static str = "memcached";
     const TIMEOUT: &'static str = "MEMCACHE_TIMEOUT";
     const MAX_QUEUED: &'static str = "MEMCACHE_MAX_QUEUED";
     const PROBE: &'static [u8] = GREETING;
 
-    async fn dial(&self, to: &ServerAddress, _: bool) -> Result<Line, Failure> {
+    async fn dial(&self, to: &ServerAddress, _: bool) -> Result<FramedStream, Failure> {
         self.dialer.dial(to).await
     }
 
-    fn write(bundle: &Bundle, into: &mut Vec<u8>) -> usize {
-        bundle.write(into);
-        bundle.commands()
+    fn write(pipeline: &MemcachedPipeline, into: &mut Vec<u8>) -> usize {
+        pipeline.write(into);
+        pipeline.commands()
     }
 
     /// Counters that were not there are made, and counted in again.
-    fn write_again(bundle: &Bundle, replies: &[Reply], into: &mut Vec<u8>) -> usize {
-        let missing = bundle.missing(replies);
-        bundle.write_again(&missing, into);
-        missing.len() + missing.iter().filter(|place| bundle.makes(**place)).count()
+    fn write_again(pipeline: &MemcachedPipeline, replies: &[Reply], into: &mut Vec<u8>) -> usize {
+        let missing = pipeline.missing(replies);
+        pipeline.write_again(&missing, into);
+        missing.len() + missing.iter().filter(|place| pipeline.makes(**place)).count()
     }
 
-    fn merge(bundle: &Bundle, replies: &mut [Reply], again: Vec<Reply>) {
+    fn merge(pipeline: &MemcachedPipeline, replies: &mut [Reply], again: Vec<Reply>) {
         let mut again = again.into_iter();
-        for place in bundle.missing(replies) {
-            let made = if bundle.makes(place) { again.next() } else { None };
+        for place in pipeline.missing(replies) {
+            let made = if pipeline.makes(place) { again.next() } else { None };
             let answer = again.next();
             // What was to make the counter knows why there is still none.
             let made = made.filter(|made| matches!(made, Reply::Error(_)));
@@ -62,14 +62,19 @@ impl Backend for MemcachedBackend {
         }
     }
 
-    fn deal(&self, lane: &Lane, bundle: &mut Bundle, replies: Vec<Reply>) -> Result<(), Failure> {
-        let failures = bundle.deal(replies, |kind, error| lane.answered_with(kind, error));
+    fn complete(
+        &self,
+        connection: &Connection,
+        pipeline: &mut MemcachedPipeline,
+        replies: Vec<Reply>,
+    ) -> Result<(), Failure> {
+        let failures = pipeline.complete(replies, |kind, error| connection.answered_with(kind, error));
         for failure in &failures {
-            lane.meters().failed(failure);
+            connection.metrics().failed(failure);
         }
         // A server that did not understand a command may take what follows it for the next one: from then on
         // its answers would be dealt out wrongly.
-        let strange = failures.iter().find(|failure| failure.kind == Kind::Garbage);
+        let strange = failures.iter().find(|failure| failure.kind == Kind::ProtocolError);
         strange.map_or(Ok(()), |failure| Err((**failure).clone()))
     }
 

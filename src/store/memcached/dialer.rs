@@ -1,6 +1,6 @@
 //! A connection to a memcached that is ready to be asked: connected, secured, and greeted.
 //!
-//! A lane dials for itself whenever it has no connection. Every failure tells the address, the step, and which
+//! A connection dials for itself whenever it has no connection. Every failure tells the address, the step, and which
 //! variable to look at.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use super::reply::{self, Line, Reply};
+use super::reply::{self, FramedStream, Reply};
 use crate::{
     net::tls::Words as Names,
     settings::{
@@ -18,7 +18,7 @@ use crate::{
     store::remote::{
         failure::{Failure, Kind},
         tls::{self, Words},
-        transport::{Connector, Wire},
+        transport::{Connector, Transport},
     },
 };
 
@@ -65,13 +65,13 @@ impl Dialer {
     ///
     /// # Errors
     /// Whatever kept it from that; so does a server that takes too long.
-    pub(super) async fn dial(&self, to: &ServerAddress) -> Result<Line, Failure> {
+    pub(super) async fn dial(&self, to: &ServerAddress) -> Result<FramedStream, Failure> {
         let named =
             |failure: Failure| Failure::new(failure.kind, format!("memcached {to}: {}", failure.message));
         let until = Instant::now() + self.connector.bound;
         let wire = self.connector.connect(to, until).await.map_err(named)?;
-        let in_the_clear = !matches!(wire, Wire::Tls(_));
-        let mut line = Line::new(wire, format!("memcached {to}"));
+        let in_the_clear = !matches!(wire, Transport::Tls(_));
+        let mut line = FramedStream::new(wire, format!("memcached {to}"));
         match timeout_at(until, greet(&mut line)).await {
             Ok(Ok(Reply::Version)) => Ok(line),
             Ok(Ok(Reply::Error(error))) => {
@@ -81,7 +81,7 @@ impl Dialer {
             }
             Ok(Ok(_)) => {
                 let message = "it answers something else than its version; see MEMCACHE_HOST_PORT";
-                Err(named(Failure::new(Kind::Garbage, message)))
+                Err(named(Failure::new(Kind::ProtocolError, message)))
             }
             // A server that speaks TLS says nothing else to those who do not.
             Ok(Err(failure)) if in_the_clear => {
@@ -94,7 +94,7 @@ impl Dialer {
     }
 }
 
-async fn greet(line: &mut Line) -> Result<Reply, Failure> {
+async fn greet(line: &mut FramedStream) -> Result<Reply, Failure> {
     line.send(1, |into| into.extend_from_slice(GREETING)).await?;
     line.receive().await
 }

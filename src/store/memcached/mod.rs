@@ -1,16 +1,16 @@
 //! Counters in memcached, shared by all replicas, and by replicas of the Go service.
 //!
-//! Reading order: a request's checks are `route`d, each to a lane of the `servers` that owns its key, under
-//! the `name` that memcached takes; a lane is one connection and what waits for it, and makes a `bundle` of it:
-//! one pipeline. `backend` is what a lane has to know of memcached. `dialer` connects and greets, `reply` is
+//! Reading order: a request's checks are `route`d, each to a connection of the `servers` that owns its key, under
+//! the `name` that memcached takes; a connection is one connection and what waits for it, and makes a `pipeline` of it:
+//! one pipeline. `backend` is what a connection has to know of memcached. `dialer` connects and greets, `reply` is
 //! what is answered. Servers that are not named one by one are looked up: `name_servers` says whom to ask,
 //! `lookup` asks, `dns` is what is said.
 
 pub(crate) mod key;
 
 mod backend;
-mod bundle;
 mod dialer;
+mod pipeline;
 mod reply;
 mod route;
 mod servers;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub use crate::net::resolve::name_servers::NameServers;
 
 use super::{Applied, Batch, Counting, PoolUsage, Store};
-use crate::store::remote::Seats;
+use crate::store::remote::WorkerIndexes;
 use crate::{
     clock::Time,
     panics::{self, Boundary, Panicked, caught},
@@ -35,7 +35,7 @@ pub struct MemcachedStore {
     found_by: MemcachedServers,
     /// Counters live up to so many seconds longer than needed.
     jitter: u64,
-    seats: Seats,
+    workers: WorkerIndexes,
 }
 
 impl MemcachedStore {
@@ -49,7 +49,7 @@ impl MemcachedStore {
     /// All that is wrong with the files that the settings name.
     pub fn new(settings: &Memcached, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
         let servers = Arc::new(Servers::new(settings, threads)?);
-        Ok(Self { servers, found_by: settings.servers.clone(), jitter, seats: Seats::default() })
+        Ok(Self { servers, found_by: settings.servers.clone(), jitter, workers: WorkerIndexes::default() })
     }
 
     /// Begins to look the servers up where they are not named one by one, of the name servers that are to be
@@ -76,11 +76,11 @@ impl Store for MemcachedStore {
     }
 
     fn attend(&self) {
-        self.servers.fleet.attend(self.seats.take());
+        self.servers.pool.attend(self.workers.take());
     }
 
     fn is_reachable(&self) -> bool {
-        self.servers.fleet.is_reachable()
+        self.servers.pool.is_reachable()
     }
 
     fn pools(&self) -> Vec<PoolUsage> {
@@ -91,7 +91,7 @@ impl Store for MemcachedStore {
 /// An answer of memcached.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_reply(bytes: &[u8]) {
-    use crate::store::remote::framed::Language;
+    use crate::store::remote::framed::Codec;
 
     if let Ok(Some((_, length))) = reply::Text::read(bytes) {
         assert!(length <= bytes.len());

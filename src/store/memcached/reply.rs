@@ -5,7 +5,7 @@ use std::str;
 use crate::{
     store::remote::{
         failure::Kind,
-        framed::{self, Garbage, Language},
+        framed::{self, Codec, ProtocolError},
     },
     text::cut,
 };
@@ -31,7 +31,7 @@ pub(super) enum Reply {
 pub(super) enum Text {}
 
 /// A connection that speaks it.
-pub(super) type Line = framed::Line<Text>;
+pub(super) type FramedStream = framed::FramedStream<Text>;
 
 /// No first line of an answer is longer: the longest one repeats a key of 250 bytes.
 const MAX_LINE: usize = 4 * 1024;
@@ -39,11 +39,11 @@ const MAX_LINE: usize = 4 * 1024;
 /// No value is longer that could be a number.
 const MAX_VALUE: usize = 64 * 1024;
 
-impl Language for Text {
+impl Codec for Text {
     type Reply = Reply;
     const NAME: &'static str = "memcached";
 
-    fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
+    fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
         let Some((line, after)) = first_line(bytes)? else { return Ok(None) };
         let reply = match line {
             b"NOT_FOUND" | b"END" => Reply::Missing,
@@ -58,7 +58,7 @@ impl Language for Text {
 }
 
 /// What stands before the first end of line, and where the next line begins.
-fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Garbage> {
+fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ProtocolError> {
     let shown = &bytes[..bytes.len().min(MAX_LINE)];
     match shown.iter().position(|byte| *byte == b'\n') {
         Some(end) => {
@@ -75,7 +75,7 @@ fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Garbage> {
 }
 
 /// What follows `VALUE key flags length`: so many bytes, and the end.
-fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize)>, Garbage> {
+fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let length = line.split(|byte| *byte == b' ').nth(3).and_then(number);
     let length = length.and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= MAX_VALUE);
     let value_end = after + length.ok_or_else(|| garbage(bytes))?;
@@ -105,9 +105,9 @@ fn is_error(line: &[u8]) -> bool {
     line == b"ERROR" || [&b"CLIENT_ERROR "[..], b"SERVER_ERROR "].iter().any(|begin| line.starts_with(begin))
 }
 
-fn garbage(bytes: &[u8]) -> Garbage {
+fn garbage(bytes: &[u8]) -> ProtocolError {
     let shown = &bytes[..bytes.len().min(40)];
-    Garbage(shown.escape_ascii().to_string())
+    ProtocolError(shown.escape_ascii().to_string())
 }
 
 /// The kind of an error that memcached answered.
@@ -122,7 +122,7 @@ pub(super) fn kind(error: &str) -> Kind {
         Kind::Other
     } else {
         // It did not understand us, so that we may not understand what it says next.
-        Kind::Garbage
+        Kind::ProtocolError
     }
 }
 
@@ -144,7 +144,7 @@ pub(super) const KINDS: [Kind; 10] = [
     Kind::Auth,
     Kind::Timeout,
     Kind::Lost,
-    Kind::Garbage,
+    Kind::ProtocolError,
     Kind::OutOfMemory,
     Kind::NotANumber,
     Kind::Other,
@@ -219,8 +219,8 @@ mod tests {
             ("CLIENT_ERROR cannot increment or decrement non-numeric value", Kind::NotANumber),
             ("CLIENT_ERROR unauthenticated", Kind::Auth),
             ("SERVER_ERROR busy", Kind::Other),
-            ("ERROR", Kind::Garbage),
-            ("CLIENT_ERROR bad data chunk", Kind::Garbage),
+            ("ERROR", Kind::ProtocolError),
+            ("CLIENT_ERROR bad data chunk", Kind::ProtocolError),
         ] {
             assert_eq!(kind(error), expected, "{error}");
         }

@@ -1,4 +1,4 @@
-//! From a request's checks to the lanes that own their keys, and back to its outcomes.
+//! From a request's checks to the connections that own their keys, and back to its outcomes.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     MemcachedStore,
-    backend::{Awaited, Lane},
+    backend::{Connection, PendingReply},
 };
 use crate::store::memcached::key::name;
 use crate::{
@@ -25,15 +25,15 @@ const LONGEST: u64 = 30 * 24 * 3600;
 /// The last date that memcached can hold.
 const LAST_DATE: u64 = i32::MAX.unsigned_abs() as u64;
 
-/// What was asked of one lane: which checks, and where their outcomes come from.
+/// What was asked of one connection: which checks, and where their outcomes come from.
 struct Asked {
     checks: SmallVec<[usize; 4]>,
-    answer: Awaited,
+    answer: PendingReply,
 }
 
 /// The checks of a request that one server counts, by their places and names.
 struct Group<'b> {
-    lane: Arc<Lane>,
+    connection: Arc<Connection>,
     checks: SmallVec<[(usize, Cow<'b, str>); 4]>,
 }
 
@@ -98,7 +98,7 @@ impl MemcachedStore {
         Ok(())
     }
 
-    /// Asks each lane for the checks whose keys it owns, all at once.
+    /// Asks each connection for the checks whose keys it owns, all at once.
     fn ask(
         &self,
         batch: &Batch<'_>,
@@ -112,19 +112,19 @@ impl MemcachedStore {
             }
             refuse_what_is_not_countable(check.limit)?;
             let name = name(batch.key(check));
-            let lane = self.servers.lane(&name)?;
-            match groups.iter_mut().find(|group| Arc::ptr_eq(&group.lane, &lane)) {
+            let connection = self.servers.connection(&name)?;
+            match groups.iter_mut().find(|group| Arc::ptr_eq(&group.connection, &connection)) {
                 Some(group) => group.checks.push((place, name)),
-                None => groups.push(Group { lane, checks: SmallVec::from_iter([(place, name)]) }),
+                None => groups.push(Group { connection, checks: SmallVec::from_iter([(place, name)]) }),
             }
         }
-        let asked = groups.into_iter().map(|Group { lane, checks }| {
-            let answer = lane.ask(checks.len(), batch.until, |bundle| {
+        let asked = groups.into_iter().map(|Group { connection, checks }| {
+            let answer = connection.ask(checks.len(), batch.until, |pipeline| {
                 for (place, name) in &checks {
                     if let Some(check) = batch.checks().get(*place)
                         && let Some(hits) = hits(*place, check)
                     {
-                        bundle.add(name, hits, expiry(check.limit, self.jitter, now));
+                        pipeline.add(name, hits, expiry(check.limit, self.jitter, now));
                     }
                 }
             })?;
@@ -133,7 +133,7 @@ impl MemcachedStore {
         asked.collect()
     }
 
-    /// Waits for the lanes' answers and sets the outcomes.
+    /// Waits for the connections' answers and sets the outcomes.
     async fn hear(&self, batch: &mut Batch<'_>, asked: SmallVec<[Asked; 1]>) -> Result<(), StoreError> {
         for Asked { checks, mut answer } in asked {
             let outcomes = answer.within(batch.until).await?;

@@ -9,24 +9,24 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::{
-    backend::{Lane, MemcachedBackend},
+    backend::{Connection, MemcachedBackend},
     dialer::Dialer,
     reply::KINDS,
 };
 use crate::{
-    net::backoff::Pace,
+    net::backoff::Backoff,
     panics,
     settings::memcached::{Memcached, MemcachedServers},
     store::{
         FailureReason, PoolUsage, StoreError, StoreKind,
-        remote::{Bounds, Fleet, Shared, client_metrics::Meters},
+        remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics},
     },
 };
 use crate::{net::resolve::name_servers::NameServers, store::memcached::key};
 
 /// Who is asked.
 pub(super) struct Servers {
-    pub(super) fleet: Fleet<MemcachedBackend, ()>,
+    pub(super) pool: ServerPool<MemcachedBackend, ()>,
 }
 
 impl Servers {
@@ -37,28 +37,28 @@ impl Servers {
     pub(super) fn new(settings: &Memcached, threads: usize) -> Result<Self, Vec<String>> {
         let shared = Shared {
             backend: MemcachedBackend { dialer: Dialer::new(settings)? },
-            meters: Meters::default(),
+            metrics: ClientMetrics::default(),
             bounds: Bounds {
                 timeout: settings.timeout,
                 pipeline_window: Duration::ZERO,
                 max_queued: settings.max_queued,
-                at_start: Pace::again(),
+                at_start: Backoff::again(),
             },
         };
-        let fleet = Fleet::new(shared, threads);
+        let pool = ServerPool::new(shared, threads);
         if let MemcachedServers::Named(addresses) = &settings.servers {
-            fleet.meet(addresses, ());
+            pool.meet(addresses, ());
         }
-        Ok(Self { fleet })
+        Ok(Self { pool })
     }
 
-    /// The lane on which this thread asks for a counter of this name.
+    /// The connection on which this thread asks for a counter of this name.
     ///
     /// # Errors
     /// While no server is known.
-    pub(super) fn lane(&self, name: &str) -> Result<Arc<Lane>, StoreError> {
-        let lane = self.fleet.lane(|known| Some(key::place(name, known.servers.len())));
-        lane.ok_or_else(|| StoreError {
+    pub(super) fn connection(&self, name: &str) -> Result<Arc<Connection>, StoreError> {
+        let connection = self.pool.connection(|known| Some(key::place(name, known.servers.len())));
+        connection.ok_or_else(|| StoreError {
             reason: FailureReason::Unavailable,
             message: "memcached: no server is known yet; see MEMCACHE_SRV".into(),
         })
@@ -66,7 +66,7 @@ impl Servers {
 
     /// How the connections fare.
     pub(super) fn usage(&self) -> PoolUsage {
-        let mut usage = self.fleet.usage(StoreKind::Memcached);
+        let mut usage = self.pool.usage(StoreKind::Memcached);
         usage.errors.retain(|(name, _)| KINDS.iter().any(|kind| kind.name() == *name));
         usage
     }
@@ -78,7 +78,7 @@ impl Servers {
         refresh: Option<Duration>,
         name_servers: impl Fn() -> NameServers,
     ) {
-        let mut pace = Pace::again();
+        let mut pace = Backoff::again();
         let mut known = Vec::new();
         let mut failed = false;
         loop {
@@ -87,7 +87,7 @@ impl Servers {
                 Ok(found) => {
                     if mem::replace(&mut known, found) != known {
                         info!(servers = ?known.iter().map(ToString::to_string).collect::<Vec<_>>(), "memcached: found by {srv}");
-                        self.fleet.meet(&known, ());
+                        self.pool.meet(&known, ());
                     }
                     failed = false;
                     pace.reset();

@@ -2,6 +2,8 @@
 //!
 //! What an algorithm keeps in one number stands in a table; sliding logs stand beside it, in `logs`.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 mod logs;
 #[cfg(test)]
 mod tests;
@@ -55,11 +57,12 @@ impl MemoryStore {
         let mut next = 0;
         while let Some(group) = batch.group_at(next) {
             next = group.end;
-            let (first, keys) = (group.start, &keys[group.clone()]);
-            if batch.checks()[first].member == Member::Alone {
-                held.count(batch, first, keys[0], hits[first], now);
-            } else {
-                held.count_group(batch, group, keys, any_over, now);
+            match (batch.checks_at(group.clone()), keys.get(group.clone())) {
+                ([Check { member: Member::Alone, .. }], Some([key])) => {
+                    let hits = hits.get(group.start).copied().flatten();
+                    held.count(batch, group.start, *key, hits, now);
+                }
+                (_, keys) => held.count_group(batch, group, keys.unwrap_or_default(), any_over, now),
             }
         }
         drop(held);
@@ -73,11 +76,12 @@ impl MemoryStore {
             next = group.end;
             let keys = self.keys(batch, group.clone());
             let mut held = self.hold(batch, group.clone(), &keys);
-            if batch.checks()[group.start].member == Member::Alone {
-                let hits = batch.checks()[group.start].hits;
-                held.count(batch, group.start, keys[0], Some(hits), now);
-            } else {
-                held.count_group(batch, group, &keys, false, now);
+            match (batch.checks_at(group.clone()), keys.as_slice()) {
+                ([Check { member: Member::Alone, hits, .. }], [key]) => {
+                    let hits = *hits;
+                    held.count(batch, group.start, *key, Some(hits), now);
+                }
+                (_, keys) => held.count_group(batch, group, keys, false, now),
             }
             drop(held);
             self.logs.make_room(&keys);
@@ -85,12 +89,12 @@ impl MemoryStore {
     }
 
     fn keys(&self, batch: &Batch<'_>, places: Range<usize>) -> SmallVec<[Key; 8]> {
-        batch.checks()[places].iter().map(|check| self.states.key(batch.full_key(check))).collect()
+        batch.checks_at(places).iter().map(|check| self.states.key(batch.full_key(check))).collect()
     }
 
     /// Holds all that the checks at these places keep.
     fn hold(&self, batch: &Batch<'_>, places: Range<usize>, keys: &[Key]) -> Held<'_> {
-        let logs = batch.checks()[places].iter().zip(keys).filter(|(check, _)| keeps_a_log(check));
+        let logs = batch.checks_at(places).iter().zip(keys).filter(|(check, _)| keeps_a_log(check));
         Held {
             states: self.states.lock(keys.iter().copied()),
             logs: self.logs.lock(logs.map(|(_, key)| *key)),
@@ -119,9 +123,9 @@ impl Held<'_> {
             self.count(batch, place, *key, Some(Hits::Take(0)), now);
         }
         let is_over = |check: &Check<'_>| check.takes() && check.would_be_over(check.outcome);
-        let is_refused = is_refused || batch.checks()[group.clone()].iter().any(is_over);
+        let is_refused = is_refused || batch.checks_at(group.clone()).iter().any(is_over);
         for (place, key) in group.zip(keys) {
-            let check = &batch.checks()[place];
+            let Some(check) = batch.checks().get(place) else { continue };
             match check.outcome {
                 _ if is_refused && check.takes() && !is_over(check) => {}
                 Outcome::Counted(count) if is_refused && check.takes() => {
@@ -237,10 +241,10 @@ impl Store for MemoryStore {
     fn usage(&self) -> Option<StoreUsage> {
         let (states, logs) = (self.states.usage(), self.logs.usage());
         let held = Usage {
-            entries: states.entries + logs.entries,
-            bytes: states.bytes + logs.bytes,
-            expired: states.expired + logs.expired,
-            evicted: states.evicted + logs.evicted,
+            entries: states.entries.saturating_add(logs.entries),
+            bytes: states.bytes.saturating_add(logs.bytes),
+            expired: states.expired.saturating_add(logs.expired),
+            evicted: states.evicted.saturating_add(logs.evicted),
         };
         Some(StoreUsage { held, max_keys: self.max_keys })
     }

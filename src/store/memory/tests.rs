@@ -176,7 +176,7 @@ fn hits() -> impl Strategy<Value = Hits> {
         1 => Just(Hits::Take(0)),
         2 => (2..9_u64).prop_map(Hits::Take),
         1 => any::<u64>().prop_map(Hits::Take),
-        1 => (0..5_u64).prop_map(Hits::GiveBack),
+        1 => (0..5_u64).prop_map(Hits::Refund),
     ]
 }
 
@@ -344,7 +344,7 @@ fn what_is_only_looked_at_is_not_kept() {
     let store = MemoryStore::new(1000);
     for kind in Kind::ALL {
         let limit = limit(kind, 3, Unit::Day, 3);
-        for hits in [Hits::Take(0), Hits::GiveBack(2)] {
+        for hits in [Hits::Take(0), Hits::Refund(2)] {
             ask(&store, Counting::Always, &[("k", &limit, hits)], NOON);
         }
         ask(&store, Counting::Look, &[("k", &limit, Hits::Take(1))], NOON);

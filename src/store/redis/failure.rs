@@ -40,7 +40,7 @@ impl Kind {
             "NOPERM" => Self::Denied,
             "MISCONF" | "NOREPLICAS" => Self::WritesDisabled,
             "BUSY" => Self::Busy,
-            UNEXPECTED => Self::Garbage,
+            UNEXPECTED => Self::ProtocolError,
             _ if permissions::is_denied(error) => Self::Denied,
             "WRONGTYPE" => Self::NotANumber,
             _ if error.contains("not an integer") => Self::NotANumber,
@@ -83,7 +83,7 @@ mod tests {
                 "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
                 Kind::Busy,
             ),
-            ("unexpected-answer: a list came where a number was to come", Kind::Garbage),
+            ("unexpected-answer: a list came where a number was to come", Kind::ProtocolError),
             ("ERR syntax error", Kind::Other),
             ("", Kind::Other),
         ] {

@@ -1,23 +1,23 @@
 //! Counters in Redis, shared by all replicas, and by replicas of the Go service.
 //!
-//! Reading order: a request's checks are `route`d, each to a lane of the `pool` that owns its `name`; a
-//! lane is one connection and what waits for it, and makes a `bundle` of it: one pipeline. `backend` is what a
-//! lane has to know of Redis. `permissions` checks what the user may do, `script` holds what runs on the server, `seen` knows which keys expire,
+//! Reading order: a request's checks are `route`d, each to a connection of the `pool` that owns its `name`; a
+//! connection is one connection and what waits for it, and makes a `pipeline` of it: one pipeline. `backend` is what a
+//! connection has to know of Redis. `permissions` checks what the user may do, `script` holds what runs on the server, `seen` knows which keys expire,
 //! `topology` knows whom to ask. `wire` greets a server, `resp` is its language, `failure` is for when it goes
 //! wrong.
 
 mod backend;
-mod bundle;
 mod failure;
 mod name;
 mod permissions;
+mod pipeline;
 mod pool;
 mod resp;
 mod route;
 mod script;
-mod seen;
 mod tls;
 mod topology;
+mod ttl_cache;
 mod wire;
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::{
     rules::{Limit, Limits, RuleSet, Unit},
     settings::redis::{Redis, RedisPool},
 };
-use crate::{net::random, store::remote::Seats};
+use crate::{net::random, store::remote::WorkerIndexes};
 use permissions::Needs;
 use pool::Pool;
 
@@ -37,7 +37,7 @@ pub struct RedisStore {
     main: Arc<Pool>,
     /// Where the counters of limits per second are, when they are kept apart.
     per_second: Option<Arc<Pool>>,
-    seats: Seats,
+    workers: WorkerIndexes,
 }
 
 impl RedisStore {
@@ -51,7 +51,7 @@ impl RedisStore {
         let main = pool(&settings.main);
         let per_second = settings.per_second.as_ref().map(pool).transpose();
         match (main, per_second) {
-            (Ok(main), Ok(per_second)) => Ok(Self { main, per_second, seats: Seats::default() }),
+            (Ok(main), Ok(per_second)) => Ok(Self { main, per_second, workers: WorkerIndexes::default() }),
             (main, per_second) => {
                 let mut problems: Vec<String> =
                     main.err().into_iter().chain(per_second.err()).flatten().collect();
@@ -92,8 +92,8 @@ impl Store for RedisStore {
     }
 
     fn attend(&self) {
-        let seat = self.seats.take();
-        self.pools().for_each(|pool| pool.fleet.attend(seat));
+        let worker = self.workers.take();
+        self.pools().for_each(|pool| pool.servers.attend(worker));
     }
 
     fn maintain(&self, now: Time) {
@@ -101,7 +101,7 @@ impl Store for RedisStore {
     }
 
     fn is_reachable(&self) -> bool {
-        self.pools().all(|pool| pool.fleet.is_reachable())
+        self.pools().all(|pool| pool.servers.is_reachable())
     }
 
     fn pools(&self) -> Vec<PoolUsage> {

@@ -1,4 +1,4 @@
-//! One Redis: its servers as they are known now, and the lanes to each.
+//! One Redis: its servers as they are known now, and the connections to each.
 
 use std::{
     borrow::Cow,
@@ -9,26 +9,26 @@ use std::{
 };
 
 use super::{
-    backend::{Lane, RedisBackend},
+    backend::{Connection, RedisBackend},
     name::Names,
     permissions::Needs,
-    seen::Seen,
     topology::{Servers, Topology},
+    ttl_cache::TtlCache,
     wire::Dialer,
 };
 use crate::{
-    net::backoff::Pace,
+    net::backoff::Backoff,
     panics::{self, Boundary, Panicked},
     settings::redis::{RedisAddress, RedisPool, RedisServers, Startup},
     store::{
         Batch, Check, FailureReason, PoolUsage, StoreError, StoreKind,
-        remote::{Bounds, Fleet, Shared, client_metrics::Meters},
+        remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics},
     },
 };
 
 /// One Redis.
 pub(super) struct Pool {
-    pub(super) fleet: Fleet<RedisBackend, Arc<Servers>>,
+    pub(super) servers: ServerPool<RedisBackend, Arc<Servers>>,
     cluster: bool,
     names: Names,
 }
@@ -49,23 +49,23 @@ impl Pool {
             backend: RedisBackend {
                 dialer: Dialer::new(settings)?,
                 topology: Topology::new(settings)?,
-                seen: Seen::new(jitter),
+                seen: TtlCache::new(jitter),
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
                 user: settings.credentials.as_ref().and_then(|login| login.user.clone()),
                 needs: AtomicU8::new(Needs::COUNTERS.bits()),
                 cannot_extend: AtomicBool::new(false),
             },
-            meters: Meters::default(),
+            metrics: ClientMetrics::default(),
             bounds: Bounds {
                 timeout: settings.timeout,
                 pipeline_window: settings.pipeline_window,
                 max_queued: settings.max_queued,
-                at_start: Pace::at_start(&startup),
+                at_start: Backoff::at_start(&startup),
             },
         };
         let pool = Self {
-            // One lane for each thread that asks, as far as connections are allowed.
-            fleet: Fleet::new(shared, threads.min(settings.connections)),
+            // One connection for each thread that asks, as far as connections are allowed.
+            servers: ServerPool::new(shared, threads.min(settings.connections)),
             cluster: matches!(settings.servers, RedisServers::Cluster { .. }),
             names: Names::new(key_prefix),
         };
@@ -73,9 +73,9 @@ impl Pool {
         Ok(pool)
     }
 
-    /// What its lanes know of it.
+    /// What its connections know of it.
     pub(super) fn backend(&self) -> &RedisBackend {
-        &self.fleet.shared.backend
+        &self.servers.shared.backend
     }
 
     /// The rules need these commands from now on: where some are new, every connection checks them.
@@ -96,7 +96,9 @@ impl Pool {
         let before = self.backend().needs.fetch_update(Relaxed, Relaxed, change);
         if before.is_ok_and(|before| !Needs::from_bits(before).include(needs)) {
             // Who connects later checks then.
-            self.fleet.each_lane(|lane| drop(lane.ask(0, None, |bundle| bundle.check(needs))));
+            self.servers.each_connection(|connection| {
+                drop(connection.ask(0, None, |pipeline| pipeline.check(needs)));
+            });
         }
     }
 
@@ -116,19 +118,19 @@ impl Pool {
         });
     }
 
-    /// Opens lanes to servers that are new, and ends those to servers that are gone.
+    /// Opens connections to servers that are new, and ends those to servers that are gone.
     fn follow(&self) {
         let servers = self.backend().topology.servers();
-        self.fleet.meet(&servers.masters, servers.clone());
+        self.servers.meet(&servers.masters, servers.clone());
     }
 
-    /// The lane on which this thread asks for a key.
+    /// The connection on which this thread asks for a key.
     ///
     /// # Errors
     /// When no server is known that owns it.
-    pub(super) fn lane(&self, key: &str) -> Result<Arc<Lane>, StoreError> {
-        self.fleet.lane(|known| known.owners.owner(key.as_bytes())).ok_or_else(|| {
-            self.backend().topology.doubt();
+    pub(super) fn connection(&self, key: &str) -> Result<Arc<Connection>, StoreError> {
+        self.servers.connection(|known| known.owners.owner(key.as_bytes())).ok_or_else(|| {
+            self.backend().topology.request_refresh();
             StoreError {
                 reason: FailureReason::Unavailable,
                 message: "redis: no master is known that owns the key".into(),
@@ -136,9 +138,9 @@ impl Pool {
         })
     }
 
-    /// The lane to a server that was named instead of another.
-    pub(super) fn lane_to(&self, address: &RedisAddress) -> Option<Arc<Lane>> {
-        self.fleet.lane(|known| known.owners.masters.iter().position(|master| master == address))
+    /// The connection to a server that was named instead of another.
+    pub(super) fn lane_to(&self, address: &RedisAddress) -> Option<Arc<Connection>> {
+        self.servers.connection(|known| known.owners.masters.iter().position(|master| master == address))
     }
 
     /// The name of a check's counter.
@@ -153,6 +155,6 @@ impl Pool {
 
     /// How the connections fare.
     pub(super) fn usage(&self, per_second: bool) -> PoolUsage {
-        self.fleet.usage(if per_second { StoreKind::RedisPerSecond } else { StoreKind::Redis })
+        self.servers.usage(if per_second { StoreKind::RedisPerSecond } else { StoreKind::Redis })
     }
 }

@@ -6,7 +6,7 @@
 use std::str;
 
 use crate::{
-    store::remote::framed::{self, Garbage, Language},
+    store::remote::framed::{self, Codec, ProtocolError},
     text::cut,
 };
 
@@ -29,13 +29,13 @@ pub(super) enum Reply {
 pub(super) enum Resp {}
 
 /// A connection that speaks it.
-pub(super) type Line = framed::Line<Resp>;
+pub(super) type FramedStream = framed::FramedStream<Resp>;
 
-impl Language for Resp {
+impl Codec for Resp {
     type Reply = Reply;
     const NAME: &'static str = "RESP";
 
-    fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
+    fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
         read(bytes)
     }
 }
@@ -44,7 +44,7 @@ impl Language for Resp {
 const MAX_DEPTH: usize = 8;
 
 /// No answer that we ask for holds so many elements, nor a text of so many bytes. How many bytes may come in
-/// all is bounded by what was asked, see [`Line`](crate::store::remote::framed::Line).
+/// all is bounded by what was asked, see [`FramedStream`](crate::store::remote::framed::FramedStream).
 const MAX_LENGTH: i64 = 16 * 1024 * 1024;
 
 /// An element takes at least so many bytes: its kind and the end of its line.
@@ -84,19 +84,19 @@ pub(super) fn write_number(into: &mut Vec<u8>, number: u64) {
 ///
 /// # Errors
 /// When this is no RESP.
-pub(super) fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Garbage> {
+pub(super) fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let mut reader = Reader { bytes, at: 0 };
     match reader.reply(MAX_DEPTH) {
         Ok(reply) => Ok(Some((reply, reader.at))),
         Err(Stop::Unfinished) => Ok(None),
-        Err(Stop::Garbage) => Err(garbage(bytes)),
+        Err(Stop::ProtocolError) => Err(garbage(bytes)),
     }
 }
 
 /// Why an answer cannot be read.
 enum Stop {
     Unfinished,
-    Garbage,
+    ProtocolError,
 }
 
 struct Reader<'a> {
@@ -119,7 +119,7 @@ impl<'a> Reader<'a> {
                 match self.bytes.get(end..end + 2) {
                     None => return Err(Stop::Unfinished),
                     Some(b"\r\n") => self.at = end + 2,
-                    Some(_) => return Err(Stop::Garbage),
+                    Some(_) => return Err(Stop::ProtocolError),
                 }
                 Ok(Reply::Text(text.to_vec()))
             }
@@ -135,7 +135,7 @@ impl<'a> Reader<'a> {
                 }
                 Ok(Reply::List(list))
             }
-            _ => Err(Stop::Garbage),
+            _ => Err(Stop::ProtocolError),
         }
     }
 
@@ -143,7 +143,7 @@ impl<'a> Reader<'a> {
     fn line(&mut self) -> Result<&'a [u8], Stop> {
         let rest = &self.bytes[self.at..];
         let Some(end) = rest.iter().position(|byte| *byte == b'\r') else {
-            return Err(if rest.len() > 64 * 1024 { Stop::Garbage } else { Stop::Unfinished });
+            return Err(if rest.len() > 64 * 1024 { Stop::ProtocolError } else { Stop::Unfinished });
         };
         match rest.get(end + 1) {
             None => Err(Stop::Unfinished),
@@ -151,28 +151,28 @@ impl<'a> Reader<'a> {
                 self.at += end + 2;
                 Ok(&rest[..end])
             }
-            Some(_) => Err(Stop::Garbage),
+            Some(_) => Err(Stop::ProtocolError),
         }
     }
 
     fn number(&mut self) -> Result<i64, Stop> {
         let line = self.line()?;
-        str::from_utf8(line).ok().and_then(|digits| digits.parse().ok()).ok_or(Stop::Garbage)
+        str::from_utf8(line).ok().and_then(|digits| digits.parse().ok()).ok_or(Stop::ProtocolError)
     }
 
     /// A length; none where there is nothing.
     fn length(&mut self) -> Result<Option<usize>, Stop> {
         match self.number()? {
             -1 => Ok(None),
-            length @ 0..=MAX_LENGTH => usize::try_from(length).map(Some).map_err(|_| Stop::Garbage),
-            _ => Err(Stop::Garbage),
+            length @ 0..=MAX_LENGTH => usize::try_from(length).map(Some).map_err(|_| Stop::ProtocolError),
+            _ => Err(Stop::ProtocolError),
         }
     }
 }
 
-fn garbage(bytes: &[u8]) -> Garbage {
+fn garbage(bytes: &[u8]) -> ProtocolError {
     let shown = bytes.get(..40).unwrap_or(bytes);
-    Garbage(shown.escape_ascii().to_string())
+    ProtocolError(shown.escape_ascii().to_string())
 }
 
 /// An answer takes no more than there is, and a part of it is unfinished.

@@ -1,4 +1,4 @@
-//! From a request's checks to the lanes that own their keys, and back to its outcomes.
+//! From a request's checks to the connections that own their keys, and back to its outcomes.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -7,9 +7,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     RedisStore,
-    backend::{Awaited, Lane},
-    bundle::{self, Bundle, Guard, Guarded, Judge, Outcome},
+    backend::{Connection, PendingReply},
     permissions::Needs,
+    pipeline::{self, AtomicCheck, Guarded, Outcome, RedisPipeline, ScriptCall},
     pool::Pool,
     topology::slots,
 };
@@ -24,24 +24,24 @@ use crate::{
 /// A check is sent on so many times before the servers are found to point at each other.
 const MAX_REDIRECTS: usize = 5;
 
-/// What was asked of one lane: which checks, and where their outcomes come from.
+/// What was asked of one connection: which checks, and where their outcomes come from.
 struct Asked {
     checks: Places,
-    answer: Awaited,
-    lane: Arc<Lane>,
+    answer: PendingReply,
+    connection: Arc<Connection>,
 }
 
 /// The checks of a request that one server counts.
 struct Group<'a> {
     pool: &'a Pool,
-    lane: Arc<Lane>,
+    connection: Arc<Connection>,
     checks: Places,
 }
 
 /// A server that can count all checks of a request in one step.
 struct OneStep<'a> {
     pool: &'a Arc<Pool>,
-    lane: Arc<Lane>,
+    connection: Arc<Connection>,
 }
 
 /// Whether the limits of a rule are asked in one step.
@@ -84,12 +84,12 @@ impl RedisStore {
     /// Where one server can do so it is one step. Keys that are spread over slots or over two Redis are
     /// read first and counted then: a request that comes between finds the room that this one found.
     pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
-        if let Some(OneStep { pool, lane }) = self.one_step(batch)? {
+        if let Some(OneStep { pool, connection }) = self.one_step(batch)? {
             pool.need_too(Needs::WHOLE_REQUESTS);
             let guarded = (0..batch.checks().len()).map(|place| guarded(pool, batch, place, now));
-            let answer =
-                lane.ask(batch.checks().len(), batch.until, |bundle| bundle.count_guarded(guarded))?;
-            let asked = Asked { checks: (0..batch.checks().len()).collect(), answer, lane };
+            let answer = connection
+                .ask(batch.checks().len(), batch.until, |pipeline| pipeline.count_guarded(guarded))?;
+            let asked = Asked { checks: (0..batch.checks().len()).collect(), answer, connection };
             // A slot that is on its way elsewhere is asked in two steps.
             if take(batch, &mut [asked]).await?.is_empty() {
                 return Ok(());
@@ -137,7 +137,7 @@ impl RedisStore {
         self.hear(batch, now, &mut asked, how, &hits).await
     }
 
-    /// The lane that can count all checks in one step.
+    /// The connection that can count all checks in one step.
     fn one_step(&self, batch: &Batch<'_>) -> Result<Option<OneStep<'_>>, StoreError> {
         let Some(first) = batch.checks().first() else { return Ok(None) };
         let (pool, key) = (self.pool(first), self.pool(first).name(batch, first));
@@ -147,7 +147,7 @@ impl RedisStore {
                     || slots::slot(pool.name(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
         };
         if batch.checks().iter().all(together) {
-            Ok(Some(OneStep { pool, lane: pool.lane(&key)? }))
+            Ok(Some(OneStep { pool, connection: pool.connection(&key)? }))
         } else {
             Ok(None)
         }
@@ -159,7 +159,7 @@ impl RedisStore {
         self.per_second.as_ref().filter(|_| is_apart).unwrap_or(&self.main)
     }
 
-    /// Asks each lane for the checks whose keys it owns, all at once.
+    /// Asks each connection for the checks whose keys it owns, all at once.
     fn ask(
         &self,
         batch: &Batch<'_>,
@@ -181,22 +181,25 @@ impl RedisStore {
                 continue;
             }
             let pool = self.pool(check);
-            let lane = pool.lane(&pool.name(batch, check))?;
-            last = groups.iter().position(|group| Arc::ptr_eq(&group.lane, &lane)).unwrap_or(groups.len());
+            let connection = pool.connection(&pool.name(batch, check))?;
+            last = groups
+                .iter()
+                .position(|group| Arc::ptr_eq(&group.connection, &connection))
+                .unwrap_or(groups.len());
             match groups.get_mut(last) {
                 Some(group) => group.checks.push(place),
-                None => groups.push(Group { pool, lane, checks: SmallVec::from_slice(&[place]) }),
+                None => groups.push(Group { pool, connection, checks: SmallVec::from_slice(&[place]) }),
             }
         }
-        let asked = groups.into_iter().map(|Group { pool, lane, checks }| {
-            let answer = lane.ask(checks.len(), batch.until, |bundle| {
+        let asked = groups.into_iter().map(|Group { pool, connection, checks }| {
+            let answer = connection.ask(checks.len(), batch.until, |pipeline| {
                 for place in &checks {
                     if let Some(hits) = hits(*place, &batch.checks()[*place]) {
-                        add(bundle, pool, batch, *place, how, hits, now);
+                        add(pipeline, pool, batch, *place, how, hits, now);
                     }
                 }
             })?;
-            Ok(Asked { checks, answer, lane })
+            Ok(Asked { checks, answer, connection })
         });
         asked.collect()
     }
@@ -274,35 +277,35 @@ impl RedisStore {
         let redirection = slots::redirection(&moved.words, &moved.from);
         let (to, ask) = redirection.map_or((None, false), |to| (Some(RedisAddress::Tcp(to.to)), to.ask));
         let known = to.as_ref().and_then(|to| pool.lane_to(to));
-        let lane = if let Some(lane) = known {
-            lane
+        let connection = if let Some(connection) = known {
+            connection
         } else {
-            if !bundle::cannot_count_together(&moved.words) {
+            if !pipeline::cannot_count_together(&moved.words) {
                 // The server is not known yet: the servers are being asked about each other.
                 let mut changes = pool.backend().topology.changes();
-                pool.backend().topology.doubt();
+                pool.backend().topology.request_refresh();
                 let _ = timeout_at(deadline, changes.changed()).await;
             }
-            pool.lane(&pool.name(batch, check))?
+            pool.connection(&pool.name(batch, check))?
         };
-        let asking = ask && to.as_ref() == Some(lane.address());
+        let asking = ask && to.as_ref() == Some(connection.address());
         let checks: Places = match (how, batch.group_at(moved.place)) {
             (How::AsGrouped, Some(group)) => group.collect(),
             _ => SmallVec::from_slice(&[moved.place]),
         };
-        let answer = lane.ask(checks.len(), batch.until, |bundle| {
-            bundle.ask_alone(asking, |bundle| {
+        let answer = connection.ask(checks.len(), batch.until, |pipeline| {
+            pipeline.ask_alone(asking, |pipeline| {
                 if let Some(hits) = hits(moved.place, check) {
-                    add(bundle, pool, batch, moved.place, how, hits, now);
+                    add(pipeline, pool, batch, moved.place, how, hits, now);
                 }
             });
         })?;
-        Ok(Asked { checks, answer, lane })
+        Ok(Asked { checks, answer, connection })
     }
 
     /// Until when all that has moved is asked elsewhere, however often it moves on.
     fn deadline(&self, batch: &Batch<'_>) -> Instant {
-        let own = Instant::now() + self.main.fleet.shared.bounds.timeout;
+        let own = Instant::now() + self.main.servers.shared.bounds.timeout;
         batch.until.map_or(own, |until| own.min(until.into()))
     }
 }
@@ -312,7 +315,7 @@ impl RedisStore {
 fn is_asked_again(batch: &Batch<'_>, moved: &Moved, how: How, split: &mut SmallVec<[usize; 1]>) -> bool {
     let member = batch.checks().get(moved.place).map_or(Member::Alone, |check| check.member);
     match member {
-        Member::First if how == How::AsGrouped && bundle::cannot_count_together(&moved.words) => {
+        Member::First if how == How::AsGrouped && pipeline::cannot_count_together(&moved.words) => {
             split.push(moved.place);
             false
         }
@@ -321,7 +324,7 @@ fn is_asked_again(batch: &Batch<'_>, moved: &Moved, how: How, split: &mut SmallV
     }
 }
 
-/// Waits for the lanes' answers and sets the outcomes; what another server is to count is left.
+/// Waits for the connections' answers and sets the outcomes; what another server is to count is left.
 async fn take(batch: &mut Batch<'_>, asked: &mut [Asked]) -> Result<Vec<Moved>, StoreError> {
     let mut moved = Vec::new();
     for asked in asked {
@@ -330,7 +333,7 @@ async fn take(batch: &mut Batch<'_>, asked: &mut [Asked]) -> Result<Vec<Moved>, 
             match outcome {
                 Outcome::Told(outcome) => batch.set(place, outcome),
                 Outcome::Elsewhere(words) => {
-                    moved.push(Moved { place, words, from: asked.lane.address().clone() });
+                    moved.push(Moved { place, words, from: asked.connection.address().clone() });
                 }
                 Outcome::Failed(failure) => {
                     let message = failure.message.as_str().into();
@@ -342,8 +345,16 @@ async fn take(batch: &mut Batch<'_>, asked: &mut [Asked]) -> Result<Vec<Moved>, 
     Ok(moved)
 }
 
-/// Adds a check to what a lane sends next; the first of a group adds all of it.
-fn add(bundle: &mut Bundle, pool: &Pool, batch: &Batch<'_>, place: usize, how: How, hits: Hits, now: Time) {
+/// Adds a check to what a connection sends next; the first of a group adds all of it.
+fn add(
+    pipeline: &mut RedisPipeline,
+    pool: &Pool,
+    batch: &Batch<'_>,
+    place: usize,
+    how: How,
+    hits: Hits,
+    now: Time,
+) {
     let check = &batch.checks()[place];
     let (key, seen) = (&*pool.name(batch, check), &pool.backend().seen);
     let id = seen.id(key);
@@ -352,20 +363,20 @@ fn add(bundle: &mut Bundle, pool: &Pool, batch: &Batch<'_>, place: usize, how: H
         (How::AsGrouped, Member::Next) => return,
         (How::AsGrouped, Member::First) => {
             let group = batch.group_at(place).unwrap_or_default();
-            bundle.count_together(id, hits, group.map(|place| guarded(pool, batch, place, now)));
+            pipeline.count_together(id, hits, group.map(|place| guarded(pool, batch, place, now)));
             return;
         }
     }
-    match (Judge::new(check.limit.algorithm, || seen.slack()), hits) {
+    match (ScriptCall::new(check.limit.algorithm, || seen.slack()), hits) {
         (Some(judge), hits) => {
             // Only in a cluster are there keys that cannot be counted together.
             let slot = if pool.is_cluster() { slots::slot(key.as_bytes()) } else { 0 };
-            bundle.judge(key, id, slot, judge, hits);
+            pipeline.judge(key, id, slot, judge, hits);
         }
         (None, Hits::Take(hits)) => {
-            bundle.count(key, id, hits, pool.backend().expiry(id, check.limit, now));
+            pipeline.count(key, id, hits, pool.backend().expiry(id, check.limit, now));
         }
-        (None, Hits::GiveBack(hits)) => bundle.give_back(key, id, hits),
+        (None, Hits::Refund(hits)) => pipeline.refund(key, id, hits),
     }
 }
 
@@ -373,9 +384,9 @@ fn add(bundle: &mut Bundle, pool: &Pool, batch: &Batch<'_>, place: usize, how: H
 fn guarded<'b>(pool: &Pool, batch: &'b Batch<'_>, place: usize, now: Time) -> Guarded<'b> {
     let (seen, check) = (&pool.backend().seen, &batch.checks()[place]);
     let key = pool.name(batch, check);
-    let by = match Judge::new(check.limit.algorithm, || seen.slack()) {
-        Some(judge) => Guard::Judge(judge),
-        None => Guard::Count {
+    let by = match ScriptCall::new(check.limit.algorithm, || seen.slack()) {
+        Some(judge) => AtomicCheck::ScriptCall(judge),
+        None => AtomicCheck::Count {
             limit: check.limit.requests_per_unit,
             seconds: seen.seconds(check.limit),
             unsure: seen.unsure(&key, check.limit, now),

@@ -52,21 +52,21 @@ macro_rules! scripts {
 
 scripts! {
     /// One key, and the hits that are taken off it.
-    GIVE_BACK = "give_back";
+    GIVE_BACK = "refund";
     /// A key, and the seconds to live unless it lives longer.
     EXTEND = "extend";
     /// Keys, and for each the hits (negative when given back), the limit, the seconds to live, and its member.
     COUNT_GUARDED = "count_guarded";
     /// Keys of buckets and sliding windows, a byte for each that tells its argument, and arguments as
-    /// `bundle::judge` writes them.
+    /// `pipeline::judge` writes them.
     STATES = "begin" "keep" "bucket" "sliding_window" "each";
     /// Keys of sliding logs, and the same.
     LOGS = "begin" "sliding_log" "each_log";
     /// Keys of fixed windows of one rule, for each the limit and the seconds to live, and runs.
     COUNT_TOGETHER = "count_together";
-    /// Keys of one rule, runs, and an argument for each key, as `bundle::together` writes them.
+    /// Keys of one rule, runs, and an argument for each key, as `pipeline::together` writes them.
     ASK_TOGETHER = "begin" "keep" "bucket" "sliding_window" "sliding_log" "counter" "ask_together";
-    /// Keys of any kind, and an argument for each, as `bundle::guard` writes them.
+    /// Keys of any kind, and an argument for each, as `pipeline::guard` writes them.
     ASK_GUARDED = "begin" "keep" "bucket" "sliding_window" "sliding_log" "ask_guarded";
 }
 

@@ -1,26 +1,26 @@
-//! What a store across a network brings along, so that lanes can use its servers.
+//! What a store across a network brings along, so that connections can use its servers.
 //!
-//! A lane knows connections, queues and time. What goes over a connection, and what it means, is known here.
+//! A connection knows connections, queues and time. What goes over a connection, and what it means, is known here.
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::Lane;
+use super::Connection;
 use crate::{
     settings::ServerAddress,
     store::{
         StoreError,
         remote::{
             failure::{Failure, Kind},
-            framed::{Language, Line},
+            framed::{Codec, FramedStream},
         },
     },
 };
 
-/// A kind of server. All lanes of a fleet share one value.
+/// A kind of server. All connections of a pool share one value.
 pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
     /// What it speaks.
-    type Language: Language;
+    type Codec: Codec;
     /// The commands that are written together.
     type Pipeline: Pipeline;
 
@@ -38,7 +38,7 @@ pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
         &self,
         to: &ServerAddress,
         was_replica: bool,
-    ) -> impl Future<Output = Result<Line<Self::Language>, Failure>> + Send;
+    ) -> impl Future<Output = Result<FramedStream<Self::Codec>, Failure>> + Send;
 
     /// Writes a pipeline; returns how many replies it gets.
     fn write(pipeline: &Self::Pipeline, into: &mut Vec<u8>) -> usize;
@@ -54,15 +54,15 @@ pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// When the replies have shown that this connection is to be closed.
-    fn deal(
+    fn complete(
         &self,
-        lane: &Lane<Self>,
+        connection: &Connection<Self>,
         pipeline: &mut Self::Pipeline,
         replies: Vec<Reply<Self>>,
     ) -> Result<(), Failure>;
 
     /// A connection is ready, and its first pipeline is not sent yet.
-    fn connected(&self, _lane: &Lane<Self>) {}
+    fn connected(&self, _lane: &Connection<Self>) {}
 
     /// The error of a reply, if it is one.
     fn error(reply: Reply<Self>) -> Option<(Kind, String)>;
@@ -74,11 +74,11 @@ pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
     fn forget_keys(&self) {}
 
     /// A server failed: others may have to be used.
-    fn doubt_servers(&self) {}
+    fn request_refresh(&self) {}
 }
 
 /// A reply of a server.
-pub(in crate::store) type Reply<B> = <<B as Backend>::Language as Language>::Reply;
+pub(in crate::store) type Reply<B> = <<B as Backend>::Codec as Codec>::Reply;
 
 /// The result of one check.
 pub(in crate::store) type Outcome<B> = <<B as Backend>::Pipeline as Pipeline>::Outcome;

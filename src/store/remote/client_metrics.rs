@@ -30,7 +30,7 @@ const CHECKS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 
 
 /// The figures of one store's servers.
 #[derive(Default)]
-pub(in crate::store) struct Meters {
+pub(in crate::store) struct ClientMetrics {
     opened: AtomicU64,
     ended: AtomicU64,
     closed: AtomicU64,
@@ -57,7 +57,7 @@ struct Logged {
     since: u64,
 }
 
-impl Meters {
+impl ClientMetrics {
     /// A connection was opened; again, when one was lost before.
     pub(in crate::store) fn connected(&self, again: bool) {
         self.opened.fetch_add(1, Relaxed);
@@ -141,7 +141,7 @@ impl Meters {
         self.without_expiry.fetch_add(keys as u64, Relaxed);
     }
 
-    /// All figures; those that only the lanes know are left at nothing.
+    /// All figures; those that only the connections know are left at nothing.
     pub(in crate::store) fn usage(&self) -> PoolUsage {
         let ended = self.ended.load(Relaxed);
         let opened = self.opened.load(Relaxed);
@@ -190,11 +190,11 @@ mod tests {
 
     #[test]
     fn values_are_told_by_their_bounds() {
-        let meters = Meters::default();
+        let metrics = ClientMetrics::default();
         for (checks, micros) in [(1, 40), (3, 60), (9_999, 5_000_000)] {
-            meters.answered(checks, Duration::from_micros(micros));
+            metrics.answered(checks, Duration::from_micros(micros));
         }
-        let usage = meters.usage();
+        let usage = metrics.usage();
         assert_eq!((usage.batch_size.count, usage.batch_size.buckets[2]), (3, (4.0, 2)));
         assert_eq!(usage.batch_size.buckets.last(), Some(&(4_096.0, 2)));
         assert_eq!(usage.operation_time.buckets[0].1, 1);
@@ -203,10 +203,10 @@ mod tests {
 
     #[test]
     fn failures_are_counted_by_kind() {
-        let meters = Meters::default();
+        let metrics = ClientMetrics::default();
         for _ in 0..3 {
-            meters.failed(&Failure::new(Kind::Timeout, "redis a:1: no answer"));
+            metrics.failed(&Failure::new(Kind::Timeout, "redis a:1: no answer"));
         }
-        assert!(meters.usage().errors.contains(&("timeout", 3)));
+        assert!(metrics.usage().errors.contains(&("timeout", 3)));
     }
 }

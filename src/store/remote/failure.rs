@@ -31,7 +31,7 @@ pub(in crate::store) enum Kind {
     /// The connection ended while something was awaited.
     Lost,
     /// What came is not its language.
-    Garbage,
+    ProtocolError,
     /// `-LOADING`: it reads its data set.
     Loading,
     /// `-READONLY`: it is a replica, so that another is the master now.
@@ -62,7 +62,7 @@ impl Kind {
         Self::Denied,
         Self::Timeout,
         Self::Lost,
-        Self::Garbage,
+        Self::ProtocolError,
         Self::Loading,
         Self::ReadOnly,
         Self::OutOfMemory,
@@ -84,7 +84,7 @@ impl Kind {
             Self::Denied => "denied",
             Self::Timeout => "timeout",
             Self::Lost => "connection_lost",
-            Self::Garbage => "garbage",
+            Self::ProtocolError => "garbage",
             Self::Loading => "loading",
             Self::ReadOnly => "readonly",
             Self::OutOfMemory => "out_of_memory",

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{Backend, Pipeline, backend::Reply, limit::Capacity, queue::Queued};
 use crate::store::{
     StoreError,
-    remote::{failure::Failure, framed::Line},
+    remote::{failure::Failure, framed::FramedStream},
 };
 
 /// A pipeline on its way.
@@ -46,7 +46,12 @@ impl<B: Backend> Flight<B> {
     }
 
     /// Writes a pipeline, to be sent by [`answered`](Self::answered).
-    pub(super) fn push(&mut self, line: &mut Line<B::Language>, queued: Queued<B::Pipeline>, now: Instant) {
+    pub(super) fn push(
+        &mut self,
+        line: &mut FramedStream<B::Codec>,
+        queued: Queued<B::Pipeline>,
+        now: Instant,
+    ) {
         if self.sent.is_empty() {
             // Time in which nothing was sent says nothing.
             self.well = if self.was_late { self.well + (now - self.emptied) } else { now };
@@ -70,7 +75,7 @@ impl<B: Backend> Flight<B> {
     /// again. Not to be called while nothing is on its way.
     pub(super) async fn answered(
         &mut self,
-        line: &mut Line<B::Language>,
+        line: &mut FramedStream<B::Codec>,
     ) -> Result<(Sent<B>, Vec<Reply<B>>), Failure> {
         loop {
             line.flush().await?;

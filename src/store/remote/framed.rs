@@ -7,10 +7,10 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::failure::{Failure, Kind};
-use crate::store::remote::transport::Wire;
+use crate::store::remote::transport::Transport;
 
 /// What a server answers in, and how it is read.
-pub(in crate::store) trait Language: Send + 'static {
+pub(in crate::store) trait Codec: Send + 'static {
     /// One answer.
     type Reply: Send;
     /// Its name.
@@ -21,16 +21,16 @@ pub(in crate::store) trait Language: Send + 'static {
     ///
     /// # Errors
     /// When this is another language.
-    fn read(bytes: &[u8]) -> Result<Option<(Self::Reply, usize)>, Garbage>;
+    fn read(bytes: &[u8]) -> Result<Option<(Self::Reply, usize)>, ProtocolError>;
 }
 
 /// Bytes that are not of the language; with as many of them as help to see what speaks there instead.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::store) struct Garbage(pub(in crate::store) String);
+pub(in crate::store) struct ProtocolError(pub(in crate::store) String);
 
 /// A connection in use. Every step can be given up and taken up again.
-pub(in crate::store) struct Line<L> {
-    wire: Wire,
+pub(in crate::store) struct FramedStream<L> {
+    wire: Transport,
     /// As failures name the server.
     server: String,
     /// What is to be written, and how much of it has been.
@@ -54,8 +54,8 @@ const ALWAYS_ALLOWED: usize = 128 * 1024;
 /// 38 bytes for the 16 of a run in the argument of a script.
 const ALLOWED_FOR_A_BYTE: usize = 8;
 
-impl<L: Language> Line<L> {
-    pub(in crate::store) fn new(wire: Wire, server: String) -> Self {
+impl<L: Codec> FramedStream<L> {
+    pub(in crate::store) fn new(wire: Transport, server: String) -> Self {
         let incoming = BytesMut::with_capacity(16 * 1024);
         Self {
             wire,
@@ -163,7 +163,7 @@ impl<L: Language> Line<L> {
                 "{}: it sends more than the {} bytes that the {} answers still owed can have",
                 self.server, self.allowed, self.owed
             );
-            return Err(Failure::new(Kind::Garbage, message));
+            return Err(Failure::new(Kind::ProtocolError, message));
         }
         match self.wire.read_buf(&mut self.incoming).await {
             Ok(0) => Err(self.lost(&io::ErrorKind::UnexpectedEof.into())),
@@ -188,6 +188,6 @@ impl<L: Language> Line<L> {
     fn garbage(&self, seen: &str) -> Failure {
         let seen: String = seen.chars().take(80).collect();
         let message = format!("{}: it speaks no {} but \"{seen}\"", self.server, L::NAME);
-        Failure::new(Kind::Garbage, message)
+        Failure::new(Kind::ProtocolError, message)
     }
 }

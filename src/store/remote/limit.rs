@@ -1,6 +1,6 @@
 //! How much may wait for one connection: as much as its server answers in time, measured while it is busy.
 //!
-//! The lane reports every pipeline that was answered; callers are held against the [`Bound`] that follows.
+//! The connection reports every pipeline that was answered; callers are held against the [`Bound`] that follows.
 //! Plain arithmetic on moments that are passed in.
 
 use std::{cmp, time::Duration};

@@ -6,8 +6,8 @@
 //! for lost: the breaker opens, and every caller is refused until a probe is answered in time.
 //!
 //! Here is what callers meet. `queue` holds what waits, `flight` what was sent, `limit` says how much may wait;
-//! `run` keeps the connection, `fleet` has the lanes to all servers, and `backend` is what a store brings along:
-//! a lane itself knows neither Redis nor memcached.
+//! `run` keeps the connection, `pool` has the connections to all servers, and `backend` is what a store brings along:
+//! a connection itself knows neither Redis nor memcached.
 
 pub(crate) mod client_metrics;
 pub(crate) mod failure;
@@ -17,11 +17,11 @@ pub(crate) mod tls;
 pub(crate) mod transport;
 
 mod backend;
-mod fleet;
 mod flight;
 mod limit;
 mod queue;
 mod run;
+mod server_pool;
 
 use std::{
     fmt, mem,
@@ -42,20 +42,20 @@ use self::{
 };
 pub(super) use self::{
     backend::{Answered, Backend, Pipeline},
-    fleet::{Fleet, Seats},
+    server_pool::{ServerPool, WorkerIndexes},
 };
 use super::{FailureReason, StoreError};
 use crate::{
-    net::backoff::Pace,
+    net::backoff::Backoff,
     store::remote::{
-        client_metrics::Meters,
+        client_metrics::ClientMetrics,
         failure::{Failure, Kind},
     },
 };
 use crate::{settings::ServerAddress, text::cut};
 
 /// A connection to a server, opened again whenever it is lost.
-pub(super) struct Lane<B: Backend> {
+pub(super) struct Connection<B: Backend> {
     address: ServerAddress,
     shared: Arc<Shared<B>>,
     state: Mutex<State<B::Pipeline>>,
@@ -65,10 +65,10 @@ pub(super) struct Lane<B: Backend> {
     overloaded: StoreError,
 }
 
-/// What all lanes of a fleet share.
+/// What all connections of a pool share.
 pub(super) struct Shared<B> {
     pub(super) backend: B,
-    pub(super) meters: Meters,
+    pub(super) metrics: ClientMetrics,
     pub(super) bounds: Bounds,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Bounds {
     pub(super) pipeline_window: Duration,
     pub(super) max_queued: usize,
     /// Between attempts to reach a server that was never reached.
-    pub(super) at_start: Pace,
+    pub(super) at_start: Backoff,
 }
 
 struct State<P> {
@@ -94,14 +94,14 @@ struct State<P> {
 }
 
 /// The answer to come.
-pub(super) struct Awaited<B: Backend> {
+pub(super) struct PendingReply<B: Backend> {
     answered: oneshot::Receiver<Answered<Outcome<B>>>,
     /// When the answer is there at the latest.
     by: Instant,
 }
 
-impl<B: Backend> Awaited<B> {
-    /// Waits for the answer. A lane answers in its own time; the caller's may be shorter.
+impl<B: Backend> PendingReply<B> {
+    /// Waits for the answer. A connection answers in its own time; the caller's may be shorter.
     pub(super) async fn within(&mut self, until: Option<std::time::Instant>) -> Answered<Outcome<B>> {
         let failed = |reason, what| {
             let message = format!("{}: {what}", B::NAME).into();
@@ -127,7 +127,7 @@ impl<B: Backend> Awaited<B> {
     }
 }
 
-impl<B: Backend> Lane<B> {
+impl<B: Backend> Connection<B> {
     fn new(address: ServerAddress, shared: Arc<Shared<B>>) -> Self {
         let state = Mutex::new(State {
             queue: Queue::default(),
@@ -160,7 +160,7 @@ impl<B: Backend> Lane<B> {
         checks: usize,
         until: Option<std::time::Instant>,
         fill: impl FnOnce(&mut B::Pipeline),
-    ) -> Result<Awaited<B>, StoreError> {
+    ) -> Result<PendingReply<B>, StoreError> {
         let mut state = self.lock();
         if let Some(error) = &state.shut {
             return Err(error.clone());
@@ -180,10 +180,10 @@ impl<B: Backend> Lane<B> {
         if wake {
             self.work.notify_one();
         }
-        Ok(Awaited { answered, by: since + self.shared.bounds.timeout })
+        Ok(PendingReply { answered, by: since + self.shared.bounds.timeout })
     }
 
-    /// Sends along with the next pipeline what `fill` adds, for which nobody waits. For [`Backend::deal`]: the
+    /// Sends along with the next pipeline what `fill` adds, for which nobody waits. For [`Backend::complete`]: the
     /// queue is looked at afterwards anyway.
     pub(super) fn send_along(&self, fill: impl FnOnce(&mut B::Pipeline)) {
         fill(&mut self.lock().queue.last().pipeline);
@@ -203,7 +203,7 @@ impl<B: Backend> Lane<B> {
     }
 
     /// True when the breaker is open.
-    fn is_shut(&self) -> bool {
+    fn is_breaker_open(&self) -> bool {
         self.lock().shut.is_some()
     }
 
@@ -215,7 +215,7 @@ impl<B: Backend> Lane<B> {
 
     /// Opens the breaker: callers are refused until the server is back.
     fn shut(&self, reason: FailureReason, failure: &Failure) {
-        self.shared.meters.failed(failure);
+        self.shared.metrics.failed(failure);
         self.close(store_error(FailureReason::Unavailable, failure), &store_error(reason, failure));
     }
 
@@ -237,9 +237,9 @@ impl<B: Backend> Lane<B> {
         }
     }
 
-    /// The figures of its fleet.
-    pub(super) fn meters(&self) -> &Meters {
-        &self.shared.meters
+    /// The figures of its pool.
+    pub(super) fn metrics(&self) -> &ClientMetrics {
+        &self.shared.metrics
     }
 
     /// What became of a check, or of a probe, that the server answered with an error.

@@ -1,4 +1,4 @@
-//! The task of a lane's connection: dials, sends what waits, completes what is answered, and probes a server that
+//! The task of a connection's connection: dials, sends what waits, completes what is answered, and probes a server that
 //! was taken for lost.
 
 use std::{convert::Infallible, future::poll_fn, mem, pin::pin, sync::Arc, task::Poll, time::Duration};
@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Backend, Lane, Pipeline, Shared,
+    Backend, Connection, Pipeline, Shared,
     backend::Reply,
     flight::{Flight, Sent},
     limit::Bound,
@@ -17,14 +17,14 @@ use super::{
     store_error,
 };
 use crate::{
-    net::backoff::Pace,
+    net::backoff::Backoff,
     panics::{self, Boundary, Panicked, caught},
     store::{
         FailureReason, StoreError,
         remote::{
-            client_metrics::Meters,
+            client_metrics::ClientMetrics,
             failure::{Failure, Kind},
-            framed::Line,
+            framed::FramedStream,
         },
     },
 };
@@ -48,7 +48,7 @@ const BRIEF: Duration = Duration::from_millis(500);
 enum Left {
     /// It failed, and is to be opened again.
     Failed(Failure),
-    /// The lane has ended.
+    /// The connection has ended.
     Ended,
 }
 
@@ -67,28 +67,28 @@ impl From<Failure> for Left {
     }
 }
 
-impl<B: Backend> Lane<B> {
-    /// Runs until the lane ends, whatever panics meanwhile.
+impl<B: Backend> Connection<B> {
+    /// Runs until the connection ends, whatever panics meanwhile.
     pub(super) async fn keep_running(self: Arc<Self>) {
         while let Err(Panicked) = caught(Boundary::StoreConnection, self.run()).await {
             panics::pause().await;
         }
     }
 
-    /// Keeps a connection, and sends what waits; until the lane ends.
+    /// Keeps a connection, and sends what waits; until the connection ends.
     async fn run(&self) {
         let _end = Ending(self);
-        let Shared { backend, meters, bounds } = &*self.shared;
+        let Shared { backend, metrics, bounds } = &*self.shared;
         let (mut pace, mut again, mut was_replica) = (bounds.at_start.clone(), false, false);
         loop {
             let (left, served) = match self.dial(was_replica).await {
                 Ok(line) => {
-                    meters.connected(again);
+                    metrics.connected(again);
                     if !mem::replace(&mut again, true) {
-                        pace = Pace::again();
+                        pace = Backoff::again();
                     }
                     let begun = Instant::now();
-                    let mut open = OpenConnection { meters, lost: false };
+                    let mut open = OpenConnection { metrics, lost: false };
                     let Err(left) = self.serve(line, &mut pace).await;
                     self.lock().connected = false;
                     backend.forget_keys();
@@ -99,10 +99,10 @@ impl<B: Backend> Lane<B> {
             };
             let is_lost = left.is_lost();
             let Left::Failed(failure) = left else { return };
-            backend.doubt_servers();
-            if is_lost && served > BRIEF && !self.is_shut() {
+            backend.request_refresh();
+            if is_lost && served > BRIEF && !self.is_breaker_open() {
                 // What waits may still be answered in time on a new connection.
-                meters.failed(&failure);
+                metrics.failed(&failure);
                 continue;
             }
             was_replica |= failure.kind == Kind::ReadOnly;
@@ -113,7 +113,7 @@ impl<B: Backend> Lane<B> {
         }
     }
 
-    async fn dial(&self, was_replica: bool) -> Result<Line<B::Language>, Left> {
+    async fn dial(&self, was_replica: bool) -> Result<FramedStream<B::Codec>, Left> {
         let dialled = async { Ok(self.shared.backend.dial(&self.address, was_replica).await?) };
         tokio::select! {
             dialled = dialled => dialled,
@@ -124,9 +124,9 @@ impl<B: Backend> Lane<B> {
     }
 
     /// Serves callers on a connection until it fails. A server that is taken for lost is probed on it first.
-    async fn serve(&self, mut line: Line<B::Language>, pace: &mut Pace) -> Result<Infallible, Left> {
+    async fn serve(&self, mut line: FramedStream<B::Codec>, pace: &mut Backoff) -> Result<Infallible, Left> {
         loop {
-            if self.is_shut() {
+            if self.is_breaker_open() {
                 self.probe(&mut line, pace).await?;
             }
             pace.reset();
@@ -154,7 +154,7 @@ impl<B: Backend> Lane<B> {
     }
 
     /// Sends what waits and completes what is answered, until the server is taken for lost.
-    async fn pump(&self, line: &mut Line<B::Language>, flight: &mut Flight<B>) -> Result<Lost, Left> {
+    async fn pump(&self, line: &mut FramedStream<B::Codec>, flight: &mut Flight<B>) -> Result<Lost, Left> {
         let timeout = self.shared.bounds.timeout;
         let tick = (timeout / 10).clamp(MIN_TICK, MAX_TICK);
         let mut next = Instant::now();
@@ -198,7 +198,7 @@ impl<B: Backend> Lane<B> {
     }
 
     /// Waits for callers while nothing is on its way, and for more of them as long as the settings say.
-    async fn wait(&self, line: &mut Line<B::Language>) -> Result<(), Left> {
+    async fn wait(&self, line: &mut FramedStream<B::Codec>) -> Result<(), Left> {
         let window = self.shared.bounds.pipeline_window;
         loop {
             let since = {
@@ -229,7 +229,7 @@ impl<B: Backend> Lane<B> {
     }
 
     /// Sends what may be sent, and drops what would be late.
-    fn send(&self, line: &mut Line<B::Language>, flight: &mut Flight<B>, now: Instant) {
+    fn send(&self, line: &mut FramedStream<B::Codec>, flight: &mut Flight<B>, now: Instant) {
         panics::point("store_exchange");
         let mut late = Vec::new();
         {
@@ -253,10 +253,10 @@ impl<B: Backend> Lane<B> {
         mut sent: Sent<B>,
         replies: Vec<Reply<B>>,
     ) -> Result<(), Failure> {
-        let Shared { backend, meters, .. } = &*self.shared;
+        let Shared { backend, metrics, .. } = &*self.shared;
         let now = Instant::now();
-        meters.answered(sent.checks, now.saturating_duration_since(sent.at));
-        let dealt = backend.deal(self, &mut sent.pipeline, replies);
+        metrics.answered(sent.checks, now.saturating_duration_since(sent.at));
+        let dealt = backend.complete(self, &mut sent.pipeline, replies);
         let mut state = self.lock();
         let shed = mem::take(&mut state.queue.shed);
         flight.note(&sent, now, shed > 0);
@@ -265,7 +265,7 @@ impl<B: Backend> Lane<B> {
         state.queue.recycle(sent.pipeline);
         drop(state);
         if shed > 0 {
-            meters.overloaded(shed, &Failure::new(Kind::Timeout, &*self.overloaded.message));
+            metrics.overloaded(shed, &Failure::new(Kind::Timeout, &*self.overloaded.message));
         }
         dealt
     }
@@ -275,7 +275,7 @@ impl<B: Backend> Lane<B> {
         let timeout = self.shared.bounds.timeout;
         let error = || store_error(FailureReason::Timeout, &self.overdue());
         if flight.expire(now, timeout, error) {
-            self.shared.meters.failed(&self.overdue());
+            self.shared.metrics.failed(&self.overdue());
         }
         let mut late = Vec::new();
         let mut state = self.lock();
@@ -294,13 +294,13 @@ impl<B: Backend> Lane<B> {
         let failure = self.failure(Kind::Timeout, format_args!("not sent: no answer would come in time"));
         let error = store_error(FailureReason::Timeout, &failure);
         for mut queued in late {
-            self.shared.meters.dropped(queued.pipeline.checks());
+            self.shared.metrics.dropped(queued.pipeline.checks());
             queued.pipeline.fail(&error);
         }
     }
 
     /// Asks whether the server answers in time, until it does.
-    async fn probe(&self, line: &mut Line<B::Language>, pace: &mut Pace) -> Result<(), Left> {
+    async fn probe(&self, line: &mut FramedStream<B::Codec>, pace: &mut Backoff) -> Result<(), Left> {
         loop {
             match timeout(SILENCE, line.settle()).await {
                 Ok(settled) => settled?,
@@ -317,7 +317,7 @@ impl<B: Backend> Lane<B> {
                 self.reopen();
                 return Ok(());
             }
-            self.shared.meters.failed(&self.overdue());
+            self.shared.metrics.failed(&self.overdue());
             if self.ended_within(pace.pause()).await {
                 return Err(Left::Ended);
             }
@@ -342,7 +342,7 @@ impl<B: Backend> Lane<B> {
         }
     }
 
-    /// Completes when the lane has ended.
+    /// Completes when the connection has ended.
     async fn ended(&self) {
         while !self.lock().ended {
             sleep(SILENCE).await;
@@ -362,19 +362,19 @@ impl<B: Backend> Lane<B> {
 
 /// Counts the end of a connection, also of one whose task panics.
 struct OpenConnection<'a> {
-    meters: &'a Meters,
+    metrics: &'a ClientMetrics,
     /// The server ended it.
     lost: bool,
 }
 
 impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
-        self.meters.disconnected(!self.lost);
+        self.metrics.disconnected(!self.lost);
     }
 }
 
-/// Shuts the lane when nobody runs it any more, so that no caller waits for ever.
-struct Ending<'a, B: Backend>(&'a Lane<B>);
+/// Shuts the connection when nobody runs it any more, so that no caller waits for ever.
+struct Ending<'a, B: Backend>(&'a Connection<B>);
 
 impl<B: Backend> Drop for Ending<'_, B> {
     fn drop(&mut self) {

@@ -36,7 +36,7 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 
 /// A socket.
-pub(in crate::store) enum Wire {
+pub(in crate::store) enum Transport {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
@@ -80,18 +80,23 @@ impl Connector {
         &self,
         to: &ServerAddress,
         until: Instant,
-    ) -> Result<Wire, Failure> {
+    ) -> Result<Transport, Failure> {
         let mut step = Step::Connect;
         let connected = timeout_at(until, self.attempt(to, until, &mut step)).await;
         connected.unwrap_or_else(|_| Err(self.late(step)))
     }
 
-    async fn attempt(&self, to: &ServerAddress, until: Instant, step: &mut Step) -> Result<Wire, Failure> {
+    async fn attempt(
+        &self,
+        to: &ServerAddress,
+        until: Instant,
+        step: &mut Step,
+    ) -> Result<Transport, Failure> {
         let address = match to {
             ServerAddress::Tcp(address) => address,
             ServerAddress::Unix(path) => {
                 let socket = UnixStream::connect(path).await;
-                return socket.map(Wire::Unix).map_err(|error| self.unreachable(&error));
+                return socket.map(Transport::Unix).map_err(|error| self.unreachable(&error));
             }
         };
         *step = Step::Resolve;
@@ -101,7 +106,7 @@ impl Connector {
         })?;
         *step = Step::Connect;
         let socket = self.reach(&found, until).await?;
-        let Some(tls) = &self.tls else { return Ok(Wire::Tcp(socket)) };
+        let Some(tls) = &self.tls else { return Ok(Transport::Tcp(socket)) };
         *step = Step::Secure;
         self.secure(tls, host(address), socket).await
     }
@@ -125,10 +130,10 @@ impl Connector {
         Err(failure)
     }
 
-    async fn secure(&self, tls: &TlsConnector, host: &str, socket: TcpStream) -> Result<Wire, Failure> {
+    async fn secure(&self, tls: &TlsConnector, host: &str, socket: TcpStream) -> Result<Transport, Failure> {
         let name = tls::server_name(host).map_err(|why| Failure::new(Kind::Tls, why))?;
         match tls.connect(name, socket).await {
-            Ok(stream) => Ok(Wire::Tls(Box::new(stream))),
+            Ok(stream) => Ok(Transport::Tls(Box::new(stream))),
             Err(error) => {
                 let failure = self.lost(&error, &Step::Secure, self.words.tls.plain_text);
                 Err(Failure { kind: Kind::Tls, ..failure })
@@ -195,7 +200,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for Transport {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_read(cx, into),
@@ -205,7 +210,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for Transport {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),

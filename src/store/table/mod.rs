@@ -10,6 +10,8 @@
 //! time of moving 16,384 states at most when a shard grows; no lock is ever held across an await. A slot costs
 //! 24 bytes with a 64-bit state. ARCHITECTURE.md says why the table is our own.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 mod shard;
 mod slots;
 

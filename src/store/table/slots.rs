@@ -197,6 +197,7 @@ impl<S: Copy + Default> Slots<S> {
     }
 
     /// The piece of a bucket, and where in it the bucket begins.
+    #[expect(clippy::arithmetic_side_effects, reason = "`BUCKETS_IN_A_PIECE` is at least 1")]
     fn place(&self, bucket: usize) -> (usize, usize) {
         let (piece, within) = (bucket / Self::BUCKETS_IN_A_PIECE, bucket % Self::BUCKETS_IN_A_PIECE);
         (piece, within.saturating_mul(self.bucket))

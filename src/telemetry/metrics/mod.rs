@@ -28,7 +28,6 @@
 
 mod bounded;
 mod directory;
-pub(in crate::telemetry) mod flat;
 pub(in crate::telemetry) mod gauges;
 pub(in crate::telemetry) mod histogram;
 pub(in crate::telemetry) mod labels;
@@ -41,6 +40,7 @@ mod room;
 pub(in crate::telemetry) mod rule;
 mod service;
 pub mod shard;
+pub(in crate::telemetry) mod statsd_names;
 #[cfg(test)]
 mod tests;
 mod unknown_domains;
@@ -57,7 +57,8 @@ pub use self::{
     prometheus::CONTENT_TYPE,
     rule::{RuleCounter, RuleStats},
     service::{
-        ConnectionClosed, ConnectionRefused, Method, PeerError, Port, Refusal, ServiceStats, StoreFailure,
+        ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats,
+        StoreFailure,
     },
     shard::{Counter, ShardCount},
 };

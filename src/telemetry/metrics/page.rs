@@ -10,9 +10,9 @@ use ::prometheus::{
 };
 
 use super::{
-    flat::{self, Single, Value},
     histogram::Snapshot,
     names::{Kind, Metric},
+    statsd_names::{self, Single, Value},
 };
 use crate::store::Distribution;
 
@@ -89,7 +89,7 @@ impl Page {
     /// True when this series has a name in statsd's language and is put aside.
     fn puts_aside(&mut self, metric: &Metric, labels: &[&str], value: Value) -> bool {
         let Some(apart) = &mut self.apart else { return false };
-        let Some(name) = flat::of_single(metric, labels) else { return false };
+        let Some(name) = statsd_names::of_single(metric, labels) else { return false };
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
         apart.push(Single { name, metric: *metric, labels, value });
         true

@@ -13,7 +13,8 @@ use super::{
     page::{Page, count, describe, family, labelled},
     rule::RuleCounter,
     service::{
-        ConnectionClosed, ConnectionRefused, Method, PeerError, Port, Refusal, ServiceStats, StoreFailure,
+        ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats,
+        StoreFailure,
     },
 };
 use crate::{
@@ -222,7 +223,7 @@ fn program(page: &mut Page) {
 
 fn bounds(page: &mut Page, stats: &Stats) {
     let service = &stats.service;
-    let refused = Refusal::ALL.map(|reason| ([reason.name()], service.refused(reason).get()));
+    let refused = RejectReason::ALL.map(|reason| ([reason.name()], service.refused(reason).get()));
     page.values(&names::REQUESTS_REFUSED, refused);
     page.values(&names::PANICS, panics::counts().map(|(name, n)| ([name], n)));
     page.value(&names::CONNECTIONS_OPEN, service.connections_open());

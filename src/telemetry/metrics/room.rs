@@ -88,10 +88,10 @@ impl Room {
         taken
     }
 
-    fn give_back(&self, series: usize) {
+    fn refund(&self, series: usize) {
         self.taken.fetch_sub(series, Relaxed);
         if let Some(whole) = &self.whole {
-            whole.give_back(series);
+            whole.refund(series);
         }
     }
 
@@ -138,7 +138,7 @@ impl Place {
                 Err(others) => series = others,
             }
             if took {
-                self.room.give_back(1);
+                self.room.refund(1);
             }
         }
         true
@@ -160,7 +160,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.room.give_back(self.series.load(Relaxed).count_ones().max(1) as usize);
+        self.room.refund(self.series.load(Relaxed).count_ones().max(1) as usize);
     }
 }
 

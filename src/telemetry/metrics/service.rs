@@ -31,7 +31,7 @@ impl Method {
 
 /// Why a request was turned away before it was decided.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Refusal {
+pub enum RejectReason {
     /// Its message is larger than the bound.
     MessageTooLarge,
     /// It holds more descriptors than the bound.
@@ -44,7 +44,7 @@ pub enum Refusal {
     InflightBytes,
 }
 
-impl Refusal {
+impl RejectReason {
     /// Every refusal, each at its own number.
     pub const ALL: [Self; 5] = [
         Self::MessageTooLarge,
@@ -279,7 +279,7 @@ pub struct ServiceStats {
     peer_errors: [Counter; PeerError::ALL.len()],
     requests: [Counter; Method::ALL.len()],
     response_time: [Histogram; Method::ALL.len()],
-    refused: [Counter; Refusal::ALL.len()],
+    refused: [Counter; RejectReason::ALL.len()],
     store_failures: [[Counter; StoreFailure::ALL.len()]; OnStoreFailure::ALL.len()],
 }
 
@@ -297,7 +297,7 @@ impl ServiceStats {
             peer_errors: PeerError::ALL.map(|_| counter()),
             requests: Method::ALL.map(|_| counter()),
             response_time: Method::ALL.map(|_| Histogram::new(shards)),
-            refused: Refusal::ALL.map(|_| counter()),
+            refused: RejectReason::ALL.map(|_| counter()),
             store_failures: OnStoreFailure::ALL.map(|_| StoreFailure::ALL.map(|_| counter())),
         }
     }
@@ -334,7 +334,7 @@ impl ServiceStats {
 
     /// Requests turned away for this reason.
     #[must_use]
-    pub fn refused(&self, reason: Refusal) -> &Counter {
+    pub fn refused(&self, reason: RejectReason) -> &Counter {
         &self.refused[reason as usize]
     }
 
@@ -366,7 +366,7 @@ mod tests {
             service.requests(method).add(n);
             service.response_time(method).observe(Duration::from_secs(n));
         }
-        for (n, reason) in (1..).zip(Refusal::ALL) {
+        for (n, reason) in (1..).zip(RejectReason::ALL) {
             service.refused(reason).add(n);
         }
         for (n, reason) in (1..).zip(PeerError::ALL) {
@@ -383,7 +383,7 @@ mod tests {
             pairs().map(|(policy, why)| service.store_failures(policy, why).get()).collect();
         assert_eq!(by_policy, (1..=24).collect::<Vec<_>>());
         assert_eq!(Method::ALL.map(|method| service.requests(method).get()), [1, 2]);
-        assert_eq!(Refusal::ALL.map(|reason| service.refused(reason).get()), [1, 2, 3, 4, 5]);
+        assert_eq!(RejectReason::ALL.map(|reason| service.refused(reason).get()), [1, 2, 3, 4, 5]);
         let sum = |method| service.response_time(method).snapshot().sum;
         assert_eq!(Method::ALL.map(sum), [1, 2].map(Duration::from_secs));
     }

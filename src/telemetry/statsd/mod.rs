@@ -4,7 +4,7 @@
 //! told; `line` writes it, [`Mogrifier`] renames it, `outbox` packs it, `link` is the way. Those who
 //! count never wait for a sink, and a sink never for another.
 
-mod ledger;
+mod delta_tracker;
 mod line;
 mod link;
 mod mogrifier;
@@ -25,7 +25,7 @@ use std::{
 
 pub use self::{line::Dialect, link::Target, mogrifier::Mogrifier};
 
-use self::{ledger::Ledger, link::Link, outbox::Outbox};
+use self::{delta_tracker::DeltaTracker, link::Link, outbox::Outbox};
 use crate::panics::{self, Boundary};
 use crate::telemetry::metrics::{Gauges, Stats};
 
@@ -58,15 +58,15 @@ pub fn start(
 ) -> io::Result<Flushing> {
     let spawn = |sink: Sink| {
         let (stop, stopped) = channel();
-        let mut teller = Teller {
+        let mut flusher = Flusher {
             stats: stats.clone(),
             state: state.clone(),
-            ledger: Ledger::default(),
+            ledger: DeltaTracker::default(),
             link: Link::new(sink.target, sink.is_asked_for),
             dialect: sink.dialect,
             noted: Instant::now(),
         };
-        let run = move || teller.run(interval, &stopped);
+        let run = move || flusher.run(interval, &stopped);
         Ok((stop, thread::Builder::new().name("statsd".to_owned()).spawn(run)?))
     };
     sinks.into_iter().map(spawn).collect::<io::Result<_>>().map(Flushing)
@@ -90,10 +90,10 @@ impl fmt::Debug for Flushing {
 }
 
 /// What tells one sink.
-struct Teller {
+struct Flusher {
     stats: Arc<Stats>,
     state: State,
-    ledger: Ledger,
+    ledger: DeltaTracker,
     link: Link,
     dialect: Dialect,
     /// When it was last noted what was counted.
@@ -103,7 +103,7 @@ struct Teller {
 /// How often is noted what was counted while the sink is away.
 const NOTE_EVERY: Duration = Duration::from_secs(900);
 
-impl Teller {
+impl Flusher {
     fn run(&mut self, interval: Duration, stopped: &Receiver<()>) {
         let mut next = Instant::now() + interval;
         loop {

@@ -259,7 +259,7 @@ fn a_rule_that_was_forgotten_and_comes_back_counts_from_its_new_beginning() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (host, port) = here(listener.local_addr().unwrap());
     let mut link = Link::new(Target::Tcp(host, port), true);
-    let mut ledger = Ledger::default();
+    let mut ledger = DeltaTracker::default();
     let dialect = Dialect::statsd(&[]);
     for n in [10, 4] {
         let stats = stats();

@@ -39,7 +39,7 @@ impl Exact {
         let after = match hits {
             Hits::Take(hits) if admitted => missing + i128::from(hits) * self.window,
             Hits::Take(_) => missing,
-            Hits::GiveBack(hits) => (missing - i128::from(hits) * self.window).max(0),
+            Hits::Refund(hits) => (missing - i128::from(hits) * self.window).max(0),
         };
         let told = (self.missing - (i128::from(now) - self.changed) * self.requests).max(0);
         if after != told {
@@ -135,7 +135,7 @@ proptest! {
     fn nothing_is_too_large(
         requests: u32, window in windows(), burst in bursts(), number: u64, hits: u64, back: bool, now: u64,
     ) {
-        let hits = if back { Hits::GiveBack(hits) } else { Hits::Take(hits) };
+        let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
         let state = State { number, end: Time::from_micros(now) };
         let _ = Bucket::token(requests, window, burst).ask(state, hits, Time::from_micros(now));
     }

@@ -79,7 +79,7 @@ fn script_of_buckets(bucket: Bucket, kept: &mut [Double; 2], hits: Hits, now: u6
             (missing + Double::of(hits) * per_hit, true)
         }
         Hits::Take(_) => (missing, false),
-        Hits::GiveBack(hits) => {
+        Hits::Refund(hits) => {
             ((missing - Double::of(hits.min(bucket.burst() + 1)) * per_hit).max(zero), true)
         }
     };
@@ -124,7 +124,7 @@ fn script_of_windows(
             this = if admitted { this + Double::of(hits) } else { this };
             admitted
         }
-        Hits::GiveBack(hits) => {
+        Hits::Refund(hits) => {
             let hits = Double::of(hits.min(u32::MAX.into()));
             let older = (hits - this).max(zero);
             (this, last) = ((this - hits).max(zero), (last - older).max(zero));

@@ -113,9 +113,9 @@ impl Step {
             4 => Hits::Take(0),
             5 => Hits::Take(many % 4),
             6 | 7 => Hits::Take(many % most.saturating_add(2)),
-            8 => Hits::GiveBack(many % most.max(1)),
+            8 => Hits::Refund(many % most.max(1)),
             _ if many.is_multiple_of(2) => Hits::Take(many),
-            _ => Hits::GiveBack(many % 3),
+            _ => Hits::Refund(many % 3),
         }
     }
 }
@@ -197,7 +197,7 @@ fn can_be_undone<L: Limit>(
     if let Hits::Take(taken) = hits
         && limit.ask(&mut before.clone(), hits, now).consumed
     {
-        let undone = limit.ask(&mut after, Hits::GiveBack(taken), now);
+        let undone = limit.ask(&mut after, Hits::Refund(taken), now);
         let never = limit.ask(&mut before, Hits::Take(0), now);
         prop_assert_eq!((undone.remaining, undone.reset), (never.remaining, never.reset));
     }

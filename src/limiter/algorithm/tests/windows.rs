@@ -24,7 +24,7 @@ impl SlowLog {
                 hits_at.extend((0..hits).map(|_| at));
             }
             Hits::Take(_) => {}
-            Hits::GiveBack(hits) => {
+            Hits::Refund(hits) => {
                 hits_at.truncate(hits_at.len() - hits_at.len().min(usize::try_from(hits).unwrap()));
             }
         }
@@ -57,7 +57,7 @@ impl SlowWindows {
         let (this, last) = match hits {
             Hits::Take(hits) if admitted => (this + hits, last),
             Hits::Take(_) => (this, last),
-            Hits::GiveBack(hits) => (this.saturating_sub(hits), last - last.min(hits.saturating_sub(this))),
+            Hits::Refund(hits) => (this.saturating_sub(hits), last - last.min(hits.saturating_sub(this))),
         };
         if (this, last)
             != [at, at.wrapping_sub(1)].map(|at| self.counts.get(&at).copied().unwrap_or(0)).into()
@@ -109,7 +109,7 @@ proptest! {
             let (state, count): (&mut State, &mut u128) = (state.or_default(), count.or_default());
             *count = match hits {
                 Hits::Take(hits) => u128::from(u64::MAX).min(*count + u128::from(hits.min(1 << 63))),
-                Hits::GiveBack(hits) => count.saturating_sub(u128::from(hits)),
+                Hits::Refund(hits) => count.saturating_sub(u128::from(hits)),
             };
             let (after, verdict) = limit.ask(*state, hits, Time::from_micros(now));
             *state = after;
@@ -128,7 +128,7 @@ proptest! {
 proptest! {
     #[test]
     fn nothing_is_too_large(limit: u32, window in windows(), kept: (u64, u64), hits: u64, back: bool, now: u64) {
-        let hits = if back { Hits::GiveBack(hits) } else { Hits::Take(hits) };
+        let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
         let (state, now) = (State { number: kept.0, end: Time::from_micros(kept.1) }, Time::from_micros(now));
         let _ = FixedWindow { limit, window }.ask(state, hits, now);
         let _ = SlidingWindow { limit, window }.ask(state, hits, now);

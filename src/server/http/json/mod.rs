@@ -16,7 +16,7 @@ use crate::server::{
     span_attributes,
 };
 use crate::{
-    limiter::{self, Code, Limiter, Refusal, Trail},
+    limiter::{self, Code, DecisionTrace, Limiter, RequestError},
     panics,
     proto::{self, envoy::service::ratelimit::v3::RateLimitResponse},
     telemetry::tracing::{OpenSpan, Tracer},
@@ -44,8 +44,8 @@ enum NotDecided {
     Unavailable(String),
 }
 
-impl From<Refusal> for NotDecided {
-    fn from(refusal: Refusal) -> Self {
+impl From<RequestError> for NotDecided {
+    fn from(refusal: RequestError) -> Self {
         let why = refusal.to_string();
         if refusal.is_unavailable() { Self::Unavailable(why) } else { Self::BadRequest(why) }
     }
@@ -117,7 +117,7 @@ async fn decide(
     let Some(span) = span else {
         return Ok(limiter.decide(&request, None).await?);
     };
-    let mut trail = Trail::default();
+    let mut trail = DecisionTrace::default();
     let decided = limiter.decide_traced(&request, None, &mut trail).await;
     span_attributes::tell(span, &request, decided.as_ref().ok(), &trail);
     Ok(decided?)

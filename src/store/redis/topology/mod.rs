@@ -1,11 +1,11 @@
 //! Which servers own the keys now.
 //!
 //! A single server stays what it is. Of a master that sentinels know, and of a cluster, one task keeps
-//! itself informed: it asks in a steady pace, and at once when a lane has doubts. Lanes read the answer by
+//! itself informed: it asks in a steady pace, and at once when a connection has doubts. Connections read the answer by
 //! one atomic load, and connect; whether a server is the master that it is said to be, it must say itself.
 
-mod circle;
 mod cluster;
+mod node_list;
 mod sentinel;
 pub(super) mod slots;
 #[cfg(test)]
@@ -25,7 +25,7 @@ use tokio::{
 use tracing::warn;
 
 use self::{
-    circle::Connector,
+    node_list::Connector,
     watcher::{Source, Watcher},
 };
 use super::tls;
@@ -152,7 +152,7 @@ impl Topology {
     }
 
     /// Something did not fit: have another look soon.
-    pub(super) fn doubt(&self) {
+    pub(super) fn request_refresh(&self) {
         self.0.known.doubt.notify_one();
     }
 }

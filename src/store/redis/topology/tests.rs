@@ -70,7 +70,7 @@ async fn a_single_server_is_known_at_once_and_owns_every_key() {
     let address = RedisAddress::Unix("/run/redis.sock".into());
     let topology = watched(&pool(RedisServers::Single(address.clone())));
     topology.watch();
-    topology.doubt();
+    topology.request_refresh();
     let servers = topology.servers();
     assert_eq!(servers.masters, [address]);
     assert_eq!(servers.owner(b"any"), Some(0));
@@ -104,7 +104,7 @@ async fn a_doubt_is_looked_into_soon_and_by_asking_another() {
     fresh.says(master(6380));
     let topology = watched(&sentinels(&[&stale.address, &fresh.address], None));
     becomes(&topology, "10.0.0.1:6379").await;
-    topology.doubt();
+    topology.request_refresh();
     becomes(&topology, "10.0.0.1:6380").await;
 }
 
@@ -117,7 +117,7 @@ async fn many_doubts_are_few_questions() {
     let (begun, before) = (Instant::now(), oracle.asked());
     while begun.elapsed() < Duration::from_millis(350) {
         for _ in 0..1000 {
-            topology.doubt();
+            topology.request_refresh();
         }
         sleep(Duration::from_millis(5)).await;
     }
@@ -134,7 +134,7 @@ async fn the_last_master_stays_while_nobody_tells() {
     becomes(&topology, "10.0.0.1:6379").await;
     oracle.says(None);
     let before = oracle.asked();
-    topology.doubt();
+    topology.request_refresh();
     while oracle.asked() < before + 2 {
         sleep(Duration::from_millis(10)).await;
     }
@@ -220,7 +220,7 @@ async fn a_cluster_tells_of_itself_when_its_seeds_are_gone() {
         member.says(halves(100, &one.address, &other.address));
     }
     let mut changes = topology.changes();
-    topology.doubt();
+    topology.request_refresh();
     timeout(SOON, changes.changed()).await.unwrap().unwrap();
     assert_eq!(owner("hello"), other.address.to_string());
 }

@@ -12,9 +12,9 @@ use tokio::time::{sleep, timeout};
 use tracing::error;
 
 use super::{
-    Known, Servers,
-    circle::{Circle, Connector},
-    cluster, sentinel,
+    Known, Servers, cluster,
+    node_list::{Connector, NodeList},
+    sentinel,
 };
 use crate::{
     panics::{self, Boundary, Panicked, caught},
@@ -71,12 +71,12 @@ impl Source {
 /// Asks, again and again.
 pub(super) struct Watcher {
     source: Source,
-    circle: Circle,
+    circle: NodeList,
 }
 
 impl Watcher {
     pub(super) fn new(source: Source, connector: Connector, addresses: &[HostPort]) -> Self {
-        Self { source, circle: Circle::new(connector, addresses) }
+        Self { source, circle: NodeList::new(connector, addresses) }
     }
 
     pub(super) async fn watch(mut self, known: Arc<Known>) {

@@ -13,9 +13,9 @@ use super::{
         resp::{self, Reply},
         tls,
     },
-    Connector, Step, Wire,
+    Connector, Step, Transport,
 };
-use crate::{settings::redis::Credentials, store::remote::framed::Garbage};
+use crate::{settings::redis::Credentials, store::remote::framed::ProtocolError};
 
 /// Under this name Redis lists our connections.
 const NAME: &[u8] = b"tollgate";
@@ -41,7 +41,7 @@ impl Login {
     /// Says it, and hears the answers.
     pub(super) async fn perform(
         &self,
-        wire: &mut Wire,
+        wire: &mut Transport,
         connector: &Connector,
         must_be_master: bool,
         step: &mut Step,
@@ -90,7 +90,7 @@ impl Login {
     /// The next answer.
     async fn hear(
         &self,
-        wire: &mut Wire,
+        wire: &mut Transport,
         connector: &Connector,
         unread: &mut Vec<u8>,
         step: Step,
@@ -103,9 +103,10 @@ impl Login {
                 }
                 Ok(None) if unread.len() <= MAX_ANSWER => {}
                 Ok(None) => return Err(garbage("an endless answer")),
-                Err(Garbage(shown)) => return Err(self.stranger(unread, &shown)),
+                Err(ProtocolError(shown)) => return Err(self.stranger(unread, &shown)),
             }
-            let advice = if matches!(wire, Wire::Tcp(_)) { tls::WITH } else { "its own log may tell why" };
+            let advice =
+                if matches!(wire, Transport::Tcp(_)) { tls::WITH } else { "its own log may tell why" };
             match wire.read_buf(unread).await {
                 Ok(0) => return Err(connector.lost(&io::ErrorKind::UnexpectedEof.into(), &step, advice)),
                 Ok(_) => {}
@@ -197,5 +198,5 @@ fn judge_role(role: &[Reply]) -> Result<(), Failure> {
 }
 
 fn garbage(what: &str) -> Failure {
-    Failure::new(Kind::Garbage, format!("it answers {what}"))
+    Failure::new(Kind::ProtocolError, format!("it answers {what}"))
 }

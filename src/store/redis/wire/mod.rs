@@ -1,6 +1,6 @@
 //! A socket to a Redis that is ready to be asked: connected, secured, logged in, and alive.
 //!
-//! A lane dials for itself whenever it has no connection. `login` greets the server; who is to be dialled
+//! A connection dials for itself whenever it has no connection. `login` greets the server; who is to be dialled
 //! is the topology's to say. Every failure tells the address, the step, and which variable to look at.
 
 mod login;
@@ -12,7 +12,7 @@ use std::{fmt, sync::Arc};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-pub(super) use crate::store::remote::transport::{Wire, host};
+pub(super) use crate::store::remote::transport::{Transport, host};
 
 use self::login::Login;
 use super::{failure::Failure, tls};
@@ -80,12 +80,12 @@ impl Dialer {
     ///
     /// # Errors
     /// Whatever kept it from that; so does a server that takes too long.
-    pub(super) async fn dial(&self, to: &RedisAddress, must_be_master: bool) -> Result<Wire, Failure> {
+    pub(super) async fn dial(&self, to: &RedisAddress, must_be_master: bool) -> Result<Transport, Failure> {
         let dialled = self.attempt(to, must_be_master).await;
         dialled.map_err(|failure| Failure::new(failure.kind, format!("redis {to}: {}", failure.message)))
     }
 
-    async fn attempt(&self, to: &RedisAddress, must_be_master: bool) -> Result<Wire, Failure> {
+    async fn attempt(&self, to: &RedisAddress, must_be_master: bool) -> Result<Transport, Failure> {
         let until = Instant::now() + self.connector.bound;
         let mut wire = self.connector.connect(to, until).await?;
         let mut step = Step::Ping;

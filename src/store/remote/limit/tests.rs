@@ -46,7 +46,7 @@ impl Server {
     }
 }
 
-/// Keeps a server busy as a lane does, for so long; the bounds that were seen.
+/// Keeps a server busy as a connection does, for so long; the bounds that were seen.
 fn busy(server: &mut Server, capacity: &mut Capacity, time: Duration) -> Vec<Bound> {
     let mut flight = std::collections::VecDeque::<(usize, Instant, Instant)>::new();
     let (mut now, mut seen) = (server.free, Vec::new());

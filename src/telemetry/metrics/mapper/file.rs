@@ -5,10 +5,10 @@
 
 use super::{
     super::{
-        flat,
         histogram::BOUNDS_MICROS,
         names::{self, Kind},
         service::Method,
+        statsd_names,
     },
     Mapper, Mapping, Target,
     pattern::{Pattern, is_name},
@@ -18,8 +18,8 @@ use regex::RegexBuilder;
 
 use crate::rules::{
     Diagnostic,
-    findings::{Findings, Path, quoted},
-    yaml::{Content, Link, Most, read as read_yaml},
+    diagnostics::{Diagnostics, Path, quoted},
+    yaml::{Content, Most, NodeRef, read as read_yaml},
 };
 
 /// A file of a thousand mappings holds some 20,000 values; a value takes up to half a kilobyte while it is read.
@@ -73,7 +73,7 @@ const HISTOGRAM: [&str; 3] = ["buckets", "native_histogram_bucket_factor", "nati
 /// # Errors
 /// Everything for which the file cannot be used, each with its line and column.
 pub fn read(file: &str, bytes: &[u8]) -> Result<(Mapper, Vec<Diagnostic>), Vec<Diagnostic>> {
-    let mut reader = Reader { findings: Findings::of(file, false) };
+    let mut reader = Reader { findings: Diagnostics::of(file, false) };
     let mapper = match read_yaml(bytes, MOST) {
         Ok(document) => document.root.as_ref().map(|root| reader.mapper(root)),
         Err(fault) => {
@@ -90,11 +90,11 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<(Mapper, Vec<Diagnostic>), Vec<D
 /// What mappings have that don't say otherwise.
 struct Defaults<'a> {
     is_regex: bool,
-    buckets: Vec<(f64, &'a Link)>,
+    buckets: Vec<(f64, &'a NodeRef)>,
 }
 
 impl Reader {
-    fn mapper(&mut self, root: &Link) -> Mapper {
+    fn mapper(&mut self, root: &NodeRef) -> Mapper {
         let fields = self.fields(root, &Path::File, &["defaults", "mappings"]);
         let path = Path::File.key("defaults");
         let given = fields.get("defaults").map(|map| self.fields(map, &path, &DEFAULTS)).unwrap_or_default();
@@ -111,7 +111,7 @@ impl Reader {
         Mapper { mappings: mappings.collect(), specific_first }
     }
 
-    fn mapping(&mut self, item: &Link, path: &Path<'_>, defaults: &Defaults<'_>) -> Option<Mapping> {
+    fn mapping(&mut self, item: &NodeRef, path: &Path<'_>, defaults: &Defaults<'_>) -> Option<Mapping> {
         let fields = self.fields(item, path, &MAPPING);
         if !matches!(item.node.content, Content::Map(_)) {
             return None;
@@ -131,7 +131,7 @@ impl Reader {
 
     fn pattern(
         &mut self,
-        item: &Link,
+        item: &NodeRef,
         fields: &Fields<'_>,
         path: &Path<'_>,
         is_regex: bool,
@@ -165,7 +165,7 @@ impl Reader {
 
     fn target(
         &mut self,
-        item: &Link,
+        item: &NodeRef,
         fields: &Fields<'_>,
         path: &Path<'_>,
         pattern: Option<&Pattern>,
@@ -193,7 +193,7 @@ impl Reader {
         Some(Target { name, labels: labels.unwrap_or_default(), help, scale, buckets })
     }
 
-    fn labels(&mut self, map: &Link, path: &Path<'_>) -> Vec<(String, String)> {
+    fn labels(&mut self, map: &NodeRef, path: &Path<'_>) -> Vec<(String, String)> {
         let mut labels = std::collections::BTreeMap::new();
         for pair in self.pairs(map, path) {
             let Some(name) = self.text(&pair.key, path) else { continue };
@@ -214,7 +214,7 @@ impl Reader {
     }
 
     /// The buckets asked for, each with its place; those of the old form count where the new one has none.
-    fn buckets<'a>(&mut self, fields: &Fields<'a>, path: &Path<'_>) -> Vec<(f64, &'a Link)> {
+    fn buckets<'a>(&mut self, fields: &Fields<'a>, path: &Path<'_>) -> Vec<(f64, &'a NodeRef)> {
         let options = path.key("histogram_options");
         let given = fields.get("histogram_options");
         let given = given.map(|map| self.fields(map, &options, &HISTOGRAM)).unwrap_or_default();
@@ -231,7 +231,12 @@ impl Reader {
     }
 
     /// Which of our own buckets are meant. Times are counted in fixed ones, so others cannot be had.
-    fn shown_buckets(&mut self, asked: &[(f64, &Link)], scale: f64, path: &Path<'_>) -> Option<Vec<usize>> {
+    fn shown_buckets(
+        &mut self,
+        asked: &[(f64, &NodeRef)],
+        scale: f64,
+        path: &Path<'_>,
+    ) -> Option<Vec<usize>> {
         let mut shown = Vec::new();
         for (bucket, place) in asked {
             // A name of statsd is in milliseconds, which the scale makes what is shown.
@@ -291,7 +296,7 @@ impl Reader {
 /// True when a mapping's buckets mean something: only response times have any.
 fn is_of_response_times(pattern: &Pattern) -> bool {
     Method::ALL.iter().any(|method| {
-        let name = flat::of_single(&names::RESPONSE_TIME, &[method.name()]).unwrap_or_default();
+        let name = statsd_names::of_single(&names::RESPONSE_TIME, &[method.name()]).unwrap_or_default();
         let parts: Vec<&str> = name.split('.').collect();
         pattern.glob(&parts).is_some() || pattern.regex(&name).is_some()
     })

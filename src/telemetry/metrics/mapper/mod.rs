@@ -50,7 +50,7 @@ struct Target {
 
 /// What becomes of a metric.
 #[derive(Debug)]
-enum Fate<'m> {
+enum MappingResult<'m> {
     /// No mapping matches.
     Unmapped,
     /// It is not shown.
@@ -63,7 +63,7 @@ impl Mapper {
     /// What becomes of the metric with this statsd name.
     ///
     /// Globs come before regular expressions wherever they stand in the file, as in `statsd_exporter`.
-    fn fate(&self, statsd: &str, kind: Kind) -> Fate<'_> {
+    fn fate(&self, statsd: &str, kind: Kind) -> MappingResult<'_> {
         let parts: Vec<&str> = statsd.split('.').collect();
         let fits = |mapping: &&Mapping| mapping.only.is_none_or(|only| only == kind);
         let globs = self.mappings.iter().filter(fits).filter_map(|mapping| {
@@ -83,14 +83,14 @@ impl Mapper {
                 Some((mapping, Captured::Groups(captured)))
             })
         });
-        let Some((mapping, captured)) = found else { return Fate::Unmapped };
-        let Some(target) = &mapping.target else { return Fate::Dropped };
+        let Some((mapping, captured)) = found else { return MappingResult::Unmapped };
+        let Some(target) = &mapping.target else { return MappingResult::Dropped };
         let name = captured.fill(&target.name);
         if name.is_empty() {
-            return Fate::Dropped;
+            return MappingResult::Dropped;
         }
         let labels = target.labels.iter().map(|(label, value)| (&**label, captured.fill(value)));
-        Fate::Mapped { name: escaped(&name), labels: labels.collect(), target }
+        MappingResult::Mapped { name: escaped(&name), labels: labels.collect(), target }
     }
 }
 

@@ -11,13 +11,13 @@ use super::{
 };
 use crate::telemetry::metrics::{
     Stats,
-    flat::Value,
     gauges::Gauges,
     histogram::{BOUNDS_MICROS, Snapshot},
     names::{Kind, Metric},
     page::Page,
     prometheus::{metric, others},
     rule::RuleCounter,
+    statsd_names::Value,
 };
 
 /// A mapper, and what it made of the names that were shown so far.

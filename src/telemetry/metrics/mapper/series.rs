@@ -7,13 +7,13 @@ use std::{collections::HashMap, fmt::Write as _};
 
 use tracing::warn;
 
-use super::{Fate, Mapper, Target};
+use super::{Mapper, MappingResult, Target};
 use crate::telemetry::metrics::{
-    flat::{self, Single},
     labels::Labels,
     names::{Kind, Metric, documentation},
     prometheus::metric,
     rule::RuleCounter,
+    statsd_names::{self, Single},
 };
 
 /// Where a metric counts: the number of a series, if it is shown at all.
@@ -63,7 +63,7 @@ impl Default for Known {
         };
         for metric in documentation() {
             let is_of_rule = RuleCounter::ALL.iter().any(|counter| super::page::is_of(*counter, &metric));
-            if !is_of_rule && flat::of_single(&metric, &[""]).is_none() {
+            if !is_of_rule && statsd_names::of_single(&metric, &[""]).is_none() {
                 known.by_name.insert(metric.name.to_owned(), TAKEN);
             }
         }
@@ -88,8 +88,9 @@ impl Known {
         let Labels { domain, key1, key2 } = Labels::of(full_key);
         let labels: Vec<&str> =
             [Some(&*domain), Some(&key1), key2.as_deref()].into_iter().flatten().collect();
-        let places = RuleCounter::ALL
-            .map(|counter| self.place(mapper, &flat::of_rule(full_key, counter), &metric(counter), &labels));
+        let places = RuleCounter::ALL.map(|counter| {
+            self.place(mapper, &statsd_names::of_rule(full_key, counter), &metric(counter), &labels)
+        });
         self.rules.insert(full_key.into(), places);
         places
     }
@@ -107,15 +108,15 @@ impl Known {
 
     fn place(&mut self, mapper: &Mapper, statsd: &str, metric: &Metric, labels: &[&str]) -> Place {
         match mapper.fate(statsd, metric.kind) {
-            Fate::Dropped => None,
-            Fate::Unmapped => {
+            MappingResult::Dropped => None,
+            MappingResult::Unmapped => {
                 let labels = written(metric.labels.iter().copied().zip(labels.iter().copied()));
                 // The name says seconds, and statsd's are milliseconds.
                 let scale = (metric.kind == Kind::Histogram).then_some(1e-3);
                 let series = Series { labels, scale, buckets: None };
                 self.intern(metric.name, metric.kind, metric.help, series)
             }
-            Fate::Mapped { name, labels, target } => {
+            MappingResult::Mapped { name, labels, target } => {
                 let Target { help, scale, buckets, .. } = target;
                 let labels = written(labels.iter().map(|(label, value)| (*label, value.as_str())));
                 let series = Series { labels, scale: *scale, buckets: buckets.clone() };

@@ -69,9 +69,9 @@ fn names_become_what_the_exporter_makes_of_them() {
                 _ => "unmapped".to_owned(),
             };
             let found = match mapper.fate(name, kinds(said["type"].as_str().unwrap())) {
-                Fate::Unmapped => "unmapped".to_owned(),
-                Fate::Dropped => "dropped".to_owned(),
-                Fate::Mapped { name, labels, .. } => {
+                MappingResult::Unmapped => "unmapped".to_owned(),
+                MappingResult::Dropped => "dropped".to_owned(),
+                MappingResult::Mapped { name, labels, .. } => {
                     format!("{name} {:?}", labels.into_iter().collect::<BTreeMap<_, _>>())
                 }
             };

@@ -3,30 +3,30 @@
 use std::collections::BTreeMap;
 
 use crate::rules::{
-    findings::{Findings, Path, quoted},
+    diagnostics::{Diagnostics, Path, quoted},
     spelling::nearest,
-    yaml::{Content, Link, Meaning, Pair},
+    yaml::{Content, Meaning, NodeRef, Pair},
 };
 
 /// Reads values and gathers what is wrong with them.
 pub(super) struct Reader {
-    pub(super) findings: Findings,
+    pub(super) findings: Diagnostics,
 }
 
 /// The values of a map by their keys.
-pub(super) type Fields<'a> = BTreeMap<&'a str, &'a Link>;
+pub(super) type Fields<'a> = BTreeMap<&'a str, &'a NodeRef>;
 
 impl Reader {
-    pub(super) fn error(&mut self, at: &Link, path: &Path<'_>, message: String, help: &str) {
+    pub(super) fn error(&mut self, at: &NodeRef, path: &Path<'_>, message: String, help: &str) {
         self.findings.error(at.node.place, path, message, Some(help.to_owned()));
     }
 
-    pub(super) fn warning(&mut self, at: &Link, path: &Path<'_>, message: &str, help: &str) {
+    pub(super) fn warning(&mut self, at: &NodeRef, path: &Path<'_>, message: &str, help: &str) {
         self.findings.warning(at.node.place, path, message.to_owned(), Some(help.to_owned()));
     }
 
     /// The fields of a map; those that are not among `known` are warned of and left out.
-    pub(super) fn fields<'a>(&mut self, map: &'a Link, path: &Path<'_>, known: &[&str]) -> Fields<'a> {
+    pub(super) fn fields<'a>(&mut self, map: &'a NodeRef, path: &Path<'_>, known: &[&str]) -> Fields<'a> {
         let mut fields = Fields::new();
         for pair in self.pairs(map, path) {
             let Content::Scalar(key) = &pair.key.node.content else { continue };
@@ -48,7 +48,7 @@ impl Reader {
     }
 
     /// The pairs of a map.
-    pub(super) fn pairs<'a>(&mut self, map: &'a Link, path: &Path<'_>) -> &'a [Pair] {
+    pub(super) fn pairs<'a>(&mut self, map: &'a NodeRef, path: &Path<'_>) -> &'a [Pair] {
         match &map.node.content {
             Content::Map(pairs) => pairs,
             _ if is_nothing(map) => &[],
@@ -60,7 +60,7 @@ impl Reader {
     }
 
     /// The items of a list.
-    pub(super) fn items<'a>(&mut self, list: &'a Link, path: &Path<'_>) -> &'a [Link] {
+    pub(super) fn items<'a>(&mut self, list: &'a NodeRef, path: &Path<'_>) -> &'a [NodeRef] {
         match &list.node.content {
             Content::List(items) => items,
             _ if is_nothing(list) => &[],
@@ -72,7 +72,7 @@ impl Reader {
     }
 
     /// Any text.
-    pub(super) fn text(&mut self, value: &Link, path: &Path<'_>) -> Option<String> {
+    pub(super) fn text(&mut self, value: &NodeRef, path: &Path<'_>) -> Option<String> {
         if let Content::Scalar(scalar) = &value.node.content {
             return Some(scalar.text.clone());
         }
@@ -81,7 +81,7 @@ impl Reader {
     }
 
     /// Any number.
-    pub(super) fn number(&mut self, value: &Link, path: &Path<'_>) -> Option<f64> {
+    pub(super) fn number(&mut self, value: &NodeRef, path: &Path<'_>) -> Option<f64> {
         if let Content::Scalar(scalar) = &value.node.content
             && let Meaning::Int(_) | Meaning::Large(_) | Meaning::Float(_) = scalar.meaning
             && let Ok(number) = scalar.text.replace('_', "").parse::<f64>()
@@ -94,7 +94,7 @@ impl Reader {
     }
 
     /// A flag.
-    pub(super) fn flag(&mut self, value: &Link, path: &Path<'_>) -> bool {
+    pub(super) fn flag(&mut self, value: &NodeRef, path: &Path<'_>) -> bool {
         if let Content::Scalar(scalar) = &value.node.content
             && let Meaning::Bool(flag) = scalar.meaning
         {
@@ -105,7 +105,12 @@ impl Reader {
     }
 
     /// One of a few words.
-    pub(super) fn word<T: Copy>(&mut self, value: &Link, path: &Path<'_>, words: &[(&str, T)]) -> Option<T> {
+    pub(super) fn word<T: Copy>(
+        &mut self,
+        value: &NodeRef,
+        path: &Path<'_>,
+        words: &[(&str, T)],
+    ) -> Option<T> {
         let text = self.text(value, path)?;
         let found = words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning);
         if found.is_none() {
@@ -116,7 +121,7 @@ impl Reader {
         found
     }
 
-    fn mismatch(&mut self, value: &Link, path: &Path<'_>, expected: &str, help: &str) {
+    fn mismatch(&mut self, value: &NodeRef, path: &Path<'_>, expected: &str, help: &str) {
         let seen = match &value.node.content {
             Content::Scalar(scalar) => quoted(&scalar.text),
             Content::List(_) => "a list".to_owned(),
@@ -126,6 +131,6 @@ impl Reader {
     }
 }
 
-fn is_nothing(value: &Link) -> bool {
+fn is_nothing(value: &NodeRef) -> bool {
     matches!(&value.node.content, Content::Scalar(scalar) if scalar.meaning == Meaning::Null)
 }

@@ -31,7 +31,7 @@ use crate::{
 };
 use line::Line;
 
-/// Pauses between attempts begin with the first and double up to the second, as the collector's own
+/// Backoff between attempts begin with the first and double up to the second, as the collector's own
 /// exporters do.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 

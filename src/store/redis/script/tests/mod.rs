@@ -21,8 +21,8 @@ use crate::{
     store::{
         self, Member, looking,
         redis::{
-            bundle::{Answered, Bundle, Guard, Guarded, Judge, Outcome},
             failure::Kind,
+            pipeline::{Answered, AtomicCheck, Guarded, Outcome, RedisPipeline, ScriptCall},
             resp::Reply,
         },
         remote::Pipeline,
@@ -47,7 +47,7 @@ fn scripted() -> impl Strategy<Value = (Algorithm, Window)> {
 fn within(hits: Hits) -> Hits {
     match hits {
         Hits::Take(hits) => Hits::Take(hits.min(1 << 45)),
-        Hits::GiveBack(hits) => Hits::GiveBack(hits.min(1 << 45)),
+        Hits::Refund(hits) => Hits::Refund(hits.min(1 << 45)),
     }
 }
 
@@ -97,41 +97,41 @@ fn everyone_is_told_what_the_algorithm_tells_each_alone() {
     let limits = prop::collection::vec(scripted(), 1..4);
     holds(300, limits, 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
-        let (mut bundle, mut now) = (Bundle::default(), Time::from_micros(BEGIN));
+        let (mut pipeline, mut now) = (RedisPipeline::default(), Time::from_micros(BEGIN));
         let mut waiting = Vec::new();
         for step in steps {
             let at = place(step, models.len());
             let (then, hits) = moment_and_hits(step, now, &models[at]);
             if then != now {
-                all_are_told(redis, &mut bundle, now, waiting.drain(..))?;
+                all_are_told(redis, &mut pipeline, now, waiting.drain(..))?;
                 now = then;
                 // What is kept is looked at, too.
                 for (key, model) in models.iter_mut().enumerate() {
-                    let heard = bundle.ask(|bundle| judge(bundle, &table, key, model, Hits::Take(0)));
+                    let heard = pipeline.ask(|pipeline| judge(pipeline, &table, key, model, Hits::Take(0)));
                     waiting.push((heard, model.ask(Hits::Take(0), now)));
                 }
             }
             let model = &mut models[at];
-            let heard = bundle.ask(|bundle| judge(bundle, &table, at, model, hits));
+            let heard = pipeline.ask(|pipeline| judge(pipeline, &table, at, model, hits));
             waiting.push((heard, model.ask(within(hits), now)));
         }
-        all_are_told(redis, &mut bundle, now, waiting.drain(..))
+        all_are_told(redis, &mut pipeline, now, waiting.drain(..))
     });
 }
 
-fn judge(bundle: &mut Bundle, table: &Table<()>, key: usize, model: &Model, hits: Hits) {
+fn judge(pipeline: &mut RedisPipeline, table: &Table<()>, key: usize, model: &Model, hits: Hits) {
     let key = format!("key {key}");
-    bundle.judge(&key, table.key(&key), 0, model.judge(), hits);
+    pipeline.judge(&key, table.key(&key), 0, model.judge(), hits);
 }
 
-/// Sends a bundle, and holds what everyone hears against what is expected.
+/// Sends a pipeline, and holds what everyone hears against what is expected.
 fn all_are_told(
     redis: &mut Redis,
-    bundle: &mut Bundle,
+    pipeline: &mut RedisPipeline,
     now: Time,
     waiting: impl Iterator<Item = (oneshot::Receiver<Answered>, store::Outcome)>,
 ) -> Result<(), TestCaseError> {
-    let shown = redis.exchange(bundle, now);
+    let shown = redis.exchange(pipeline, now);
     prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
     for (mut heard, expected) in waiting {
         let heard = heard.try_recv().unwrap().unwrap();
@@ -147,7 +147,7 @@ fn refused_requests_count_only_where_they_are_over() {
     let limits = prop::collection::vec(prop_oneof![3 => scripted(), 1 => fixed], 1..5);
     holds(300, limits, 60, |redis, mut models, steps| {
         let mut now = Time::from_micros(BEGIN);
-        let mut bundle = Bundle::default();
+        let mut pipeline = RedisPipeline::default();
         for request in steps.chunks(4) {
             let mut checks = Vec::new();
             for step in request {
@@ -167,8 +167,8 @@ fn refused_requests_count_only_where_they_are_over() {
                 member: Member::Alone,
             });
             let guarded: Vec<_> = guarded.collect();
-            let mut heard = bundle.ask(|bundle| bundle.count_guarded(guarded.into_iter()));
-            let shown = redis.exchange(&mut bundle, now);
+            let mut heard = pipeline.ask(|pipeline| pipeline.count_guarded(guarded.into_iter()));
+            let shown = redis.exchange(&mut pipeline, now);
             prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
             let heard = heard.try_recv().unwrap().unwrap();
             for (((at, hits), over), heard) in checks.into_iter().zip(over).zip(&heard) {
@@ -214,7 +214,7 @@ fn names(models: &[Model], now: Time) -> Vec<String> {
 fn the_limits_of_a_rule_count_all_or_nothing_however_many_ask_at_once() {
     holds(300, prop::collection::vec(of_any_kind(), 1..4), 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
-        let (mut bundle, mut now, mut last) = (Bundle::default(), Time::from_micros(BEGIN), 0);
+        let (mut pipeline, mut now, mut last) = (RedisPipeline::default(), Time::from_micros(BEGIN), 0);
         let mut waiting: Vec<(oneshot::Receiver<Answered>, Vec<store::Outcome>)> = Vec::new();
         for step in steps {
             let at = place(step, models.len());
@@ -222,7 +222,7 @@ fn the_limits_of_a_rule_count_all_or_nothing_however_many_ask_at_once() {
             // A fixed window's model knows one window at a time.
             let then = then.max(now);
             if then != now {
-                groups_are_told(redis, &mut bundle, now, waiting.drain(..))?;
+                groups_are_told(redis, &mut pipeline, now, waiting.drain(..))?;
                 now = then;
             }
             let hits = within(hits);
@@ -230,26 +230,26 @@ fn the_limits_of_a_rule_count_all_or_nothing_however_many_ask_at_once() {
             let of = if step.hits.1 % 5 == 0 { models.len() - 1.. } else { 0.. };
             if std::mem::replace(&mut last, of.start) != of.start {
                 // Callers of another group are told as if they had come before or behind all of this one.
-                groups_are_told(redis, &mut bundle, now, waiting.drain(..))?;
+                groups_are_told(redis, &mut pipeline, now, waiting.drain(..))?;
             }
             let names = &names(&models, now)[of.clone()];
             let asked = &mut models[of];
             let id = table.key(&names[0]);
-            let heard = bundle.ask(|bundle| bundle.count_together(id, hits, group(asked, names, hits)));
+            let heard = pipeline.ask(|pipeline| pipeline.count_together(id, hits, group(asked, names, hits)));
             waiting.push((heard, told_together(asked, hits, now)));
         }
-        groups_are_told(redis, &mut bundle, now, waiting.drain(..))
+        groups_are_told(redis, &mut pipeline, now, waiting.drain(..))
     });
 }
 
-/// Sends a bundle, and holds what every caller hears of its group against what is expected.
+/// Sends a pipeline, and holds what every caller hears of its group against what is expected.
 fn groups_are_told(
     redis: &mut Redis,
-    bundle: &mut Bundle,
+    pipeline: &mut RedisPipeline,
     now: Time,
     waiting: impl Iterator<Item = (oneshot::Receiver<Answered>, Vec<store::Outcome>)>,
 ) -> Result<(), TestCaseError> {
-    let shown = redis.exchange(bundle, now);
+    let shown = redis.exchange(pipeline, now);
     prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
     for (mut heard, expected) in waiting {
         let heard: Vec<_> = heard.try_recv().unwrap().unwrap().iter().map(told).collect();
@@ -261,13 +261,13 @@ fn groups_are_told(
 #[test]
 fn a_group_that_a_refused_request_holds_counts_nothing() {
     holds(300, prop::collection::vec(of_any_kind(), 2..6), 60, |redis, mut models, steps| {
-        let (mut bundle, mut now) = (Bundle::default(), Time::from_micros(BEGIN));
+        let (mut pipeline, mut now) = (RedisPipeline::default(), Time::from_micros(BEGIN));
         for step in steps {
             // Some are in a group, and each of the others is alone, with hits of its own.
             let of_group = 1 + place(step, models.len());
             let (then, hits) = moment_and_hits(step, now, &models[0]);
             now = then.max(now);
-            let hits = if hits == Hits::GiveBack(0) { Hits::Take(0) } else { within(hits) };
+            let hits = if hits == Hits::Refund(0) { Hits::Take(0) } else { within(hits) };
             let one = if step.hits.0 % 2 == 0 { Hits::Take(1) } else { Hits::Take(0) };
             let names = names(&models, now);
             let alone = models.iter().zip(&names).skip(of_group);
@@ -278,7 +278,7 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
                 member: Member::Alone,
             });
             let checks: Vec<_> = group(&models[..of_group], &names, hits).chain(alone).collect();
-            let mut heard = bundle.ask(|bundle| bundle.count_guarded(checks.into_iter()));
+            let mut heard = pipeline.ask(|pipeline| pipeline.count_guarded(checks.into_iter()));
             let (group, alone) = models.split_at_mut(of_group);
             let over: Vec<_> = alone.iter().map(|model| model.would_be_over(one, now)).collect();
             let any_over = over.contains(&true) || group.iter().any(|model| model.would_be_over(hits, now));
@@ -289,7 +289,7 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
             for (model, over) in alone.iter_mut().zip(over) {
                 expected.push(model.ask(if any_over && !over { looking(one) } else { one }, now));
             }
-            let shown = redis.exchange(&mut bundle, now);
+            let shown = redis.exchange(&mut pipeline, now);
             prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
             let heard: Vec<_> = heard.try_recv().unwrap().unwrap().iter().map(told).collect();
             prop_assert_eq!(heard, expected, "{:?} of {:?}", hits, models);
@@ -307,7 +307,7 @@ fn nothing_is_counted_where_one_key_of_a_rule_is_none_of_ours() {
     redis.ask(&["RPUSH", "a list", "1"]);
     redis.ask(&["SET", "a text", "not a number"]);
     redis.ask(&["SET", "a broken number", "1.5"]);
-    let mut bundle = Bundle::default();
+    let mut pipeline = RedisPipeline::default();
     for foreign in ["a list", "a text", "a broken number"] {
         for (of_good, of_foreign) in Name::ALL.into_iter().flat_map(|one| Name::ALL.map(|other| (one, other)))
         {
@@ -317,12 +317,13 @@ fn nothing_is_counted_where_one_key_of_a_rule_is_none_of_ours() {
             let names = [good.clone(), foreign.to_owned()];
             let checks = group(&models, &names, Hits::Take(2));
             let id = table.key(&good);
-            let mut heard = bundle.ask(|bundle| bundle.count_together(id, Hits::Take(2), checks.clone()));
-            redis.exchange(&mut bundle, now);
+            let mut heard =
+                pipeline.ask(|pipeline| pipeline.count_together(id, Hits::Take(2), checks.clone()));
+            redis.exchange(&mut pipeline, now);
             let heard = heard.try_recv().unwrap().unwrap();
             assert!(heard.iter().all(|heard| matches!(heard, Outcome::Failed(_))), "{good}: {heard:?}");
-            let mut heard = bundle.ask(|bundle| bundle.count_guarded(checks));
-            redis.exchange(&mut bundle, now);
+            let mut heard = pipeline.ask(|pipeline| pipeline.count_guarded(checks));
+            redis.exchange(&mut pipeline, now);
             assert!(matches!(heard.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)), "{good}");
             assert_eq!(redis.ask(&["EXISTS", good.as_str()]), Reply::Integer(0), "{good}");
         }
@@ -340,15 +341,15 @@ fn callers_who_ask_for_different_hits_in_turn_are_all_served() {
         let mut models = kinds.map(|kind| Model::new((kind.at(9_000, day, None), day)));
         let names = kinds.map(|kind| format!("{kinds:?} {kind:?}"));
         let names = [format!("{} 1", names[0]), format!("{} 2", names[1])];
-        let mut bundle = Bundle::default();
+        let mut pipeline = RedisPipeline::default();
         let mut waiting = Vec::new();
         for number in 0..9_000 {
             let hits = Hits::Take(1 + number % 2);
             let checks = group(&models, &names, hits);
-            let heard = bundle.ask(|bundle| bundle.count_together(table.key(&names[0]), hits, checks));
+            let heard = pipeline.ask(|pipeline| pipeline.count_together(table.key(&names[0]), hits, checks));
             waiting.push((heard, told_together(&mut models, hits, now)));
         }
-        groups_are_told(&mut redis, &mut bundle, now, waiting.into_iter()).unwrap();
+        groups_are_told(&mut redis, &mut pipeline, now, waiting.into_iter()).unwrap();
     }
 }
 
@@ -367,10 +368,13 @@ fn a_key_lives_until_nothing_is_kept_there_and_little_longer() {
         (Name::LeakyBucket, 18),
     ] {
         let algorithm = name.at(10, minute, NonZeroU32::new(10));
-        let judge = Judge::new(algorithm, || 7).unwrap();
-        let mut bundle = Bundle::default();
-        drop(bundle.ask(|bundle| bundle.judge(name.name(), table.key(name.name()), 0, judge, Hits::Take(3))));
-        redis.exchange(&mut bundle, now);
+        let judge = ScriptCall::new(algorithm, || 7).unwrap();
+        let mut pipeline = RedisPipeline::default();
+        drop(
+            pipeline
+                .ask(|pipeline| pipeline.judge(name.name(), table.key(name.name()), 0, judge, Hits::Take(3))),
+        );
+        redis.exchange(&mut pipeline, now);
         let Reply::Integer(lives) = redis.ask(&["TTL", name.name()]) else { panic!("{name:?}") };
         let lives = u64::try_from(lives).unwrap();
         assert!((needed + 1..=needed + 3 + 7).contains(&lives), "{name:?} needs {needed} and lives {lives}");
@@ -387,14 +391,14 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
     redis.ask(&["SET", "a short text", "0123456789abcdef!"]);
     redis.ask(&["SET", "a long text", &"not a log ".repeat(1000)]);
     for name in &Name::ALL[1..] {
-        let judge = Judge::new(name.at(10, minute, None), || SLACK).unwrap();
+        let judge = ScriptCall::new(name.at(10, minute, None), || SLACK).unwrap();
         let keys = ["good", "a list", "a number", "a short text", "a long text"];
-        let mut bundle = Bundle::default();
+        let mut pipeline = RedisPipeline::default();
         let heard = keys.map(|key| {
             let own = if key == "good" { name.name() } else { key };
-            bundle.ask(|bundle| bundle.judge(own, table.key(own), 0, judge, Hits::Take(1)))
+            pipeline.ask(|pipeline| pipeline.judge(own, table.key(own), 0, judge, Hits::Take(1)))
         });
-        let shown = redis.exchange(&mut bundle, now);
+        let shown = redis.exchange(&mut pipeline, now);
         assert!(
             shown
                 .failures
@@ -409,12 +413,12 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
         }
         let guarded = keys.map(|key| Guarded {
             key: key.into(),
-            by: Guard::Judge(judge),
+            by: AtomicCheck::ScriptCall(judge),
             hits: Hits::Take(1),
             member: Member::Alone,
         });
-        let mut heard = bundle.ask(|bundle| bundle.count_guarded(guarded.into_iter()));
-        redis.exchange(&mut bundle, now);
+        let mut heard = pipeline.ask(|pipeline| pipeline.count_guarded(guarded.into_iter()));
+        redis.exchange(&mut pipeline, now);
         assert!(matches!(heard.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)));
     }
     assert_eq!(redis.ask(&["TYPE", "a list"]), Reply::Text(b"list".to_vec()));
@@ -442,9 +446,9 @@ fn any_bytes_of_a_states_length_are_taken_for_one() {
                 _ => &[b"SET", key.as_bytes(), &noise[..13]],
             };
             redis.ask(words);
-            let mut bundle = Bundle::default();
-            let mut heard = bundle.ask(|bundle| judge(bundle, &table, at, &models[at], hits));
-            redis.exchange(&mut bundle, now);
+            let mut pipeline = RedisPipeline::default();
+            let mut heard = pipeline.ask(|pipeline| judge(pipeline, &table, at, &models[at], hits));
+            redis.exchange(&mut pipeline, now);
             let heard = heard.try_recv().unwrap().unwrap();
             prop_assert!(matches!(heard[0], Outcome::Told(_)), "{:?}", heard);
         }

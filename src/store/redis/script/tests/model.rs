@@ -6,7 +6,7 @@ use crate::{
     limiter::algorithm::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log},
     store::{
         self,
-        redis::bundle::{Guard, Judge},
+        redis::pipeline::{AtomicCheck, ScriptCall},
     },
 };
 
@@ -62,12 +62,12 @@ impl Model {
     }
 
     /// The limit that a group holds hits against.
-    pub(super) fn guard(&self) -> Guard {
+    pub(super) fn guard(&self) -> AtomicCheck {
         match self.algorithm {
             Algorithm::FixedWindow(limit) => {
-                Guard::Count { limit: limit.limit, seconds: SLACK, unsure: None }
+                AtomicCheck::Count { limit: limit.limit, seconds: SLACK, unsure: None }
             }
-            _ => Guard::Judge(self.judge()),
+            _ => AtomicCheck::ScriptCall(self.judge()),
         }
     }
 
@@ -79,7 +79,7 @@ impl Model {
         }
     }
 
-    pub(super) fn judge(&self) -> Judge {
-        Judge::new(self.algorithm, || SLACK).expect("a script knows it")
+    pub(super) fn judge(&self) -> ScriptCall {
+        ScriptCall::new(self.algorithm, || SLACK).expect("a script knows it")
     }
 }

@@ -15,8 +15,8 @@ use crate::{
     clock::Time,
     store::{
         redis::{
-            bundle::{Bundle, Shown},
             failure::Failure,
+            pipeline::{Learned, RedisPipeline},
             resp::{self, Reply},
             script::{
                 ASK_GUARDED, ASK_TOGETHER, COUNT_GUARDED, COUNT_TOGETHER, EXTEND, GIVE_BACK, LOGS, STATES,
@@ -89,10 +89,10 @@ impl Redis {
         }
     }
 
-    /// What a lane does with a bundle, at this moment.
-    pub(super) fn exchange(&mut self, bundle: &mut Bundle, now: Time) -> Shown {
+    /// What a connection does with a pipeline, at this moment.
+    pub(super) fn exchange(&mut self, pipeline: &mut RedisPipeline, now: Time) -> Learned {
         let (mut written, mut sent) = (Vec::new(), Vec::new());
-        bundle.write(&mut written);
+        pipeline.write(&mut written);
         let (second, micros) = (now.seconds().to_string(), (now.micros() % 1_000_000).to_string());
         resp::write_command(
             &mut sent,
@@ -113,9 +113,9 @@ impl Redis {
         }
         self.stream.write_all(&sent).unwrap();
         self.reply();
-        let replies: Vec<_> = (0..bundle.answers()).map(|_| self.reply()).collect();
-        let shown = bundle.deal(replies, |kind, error| Failure::new(kind, error));
-        bundle.clear();
+        let replies: Vec<_> = (0..pipeline.answers()).map(|_| self.reply()).collect();
+        let shown = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
+        pipeline.clear();
         shown
     }
 }

@@ -64,8 +64,9 @@ async fn whoever_does_not_serve_us_is_told_with_what_to_do() {
 #[tokio::test]
 async fn whoever_speaks_otherwise_than_redis_is_shown_with_what_was_said() {
     let auth = with_password(None);
-    is_refused(&auth, b"*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n", Kind::Garbage, &["something else"]).await;
-    is_refused(&auth, b"you said AUTH hunter2\r\n", Kind::Garbage, &["what we said"]).await;
+    is_refused(&auth, b"*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n", Kind::ProtocolError, &["something else"])
+        .await;
+    is_refused(&auth, b"you said AUTH hunter2\r\n", Kind::ProtocolError, &["what we said"]).await;
     let cases: [(&'static [u8], &[&str]); 5] = [
         (b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", &["HTTP/1.1 400 Bad Request", "REDIS_URL"]),
         (b"ERROR\r\n", &["\"ERROR\\r\\n\""]),
@@ -74,7 +75,7 @@ async fn whoever_speaks_otherwise_than_redis_is_shown_with_what_was_said() {
         (b"+OK\r\n+PONG\r\n+PONG\r\n", &["more than was asked"]),
     ];
     for (say, words) in cases {
-        is_refused(&pool(), say, Kind::Garbage, words).await;
+        is_refused(&pool(), say, Kind::ProtocolError, words).await;
     }
 }
 
@@ -86,8 +87,8 @@ async fn only_a_master_is_taken_where_one_is_needed() {
             Some(Kind::ReadOnly),
             "replica of 10.0.0.2:6379",
         ),
-        (b"+OK\r\n+PONG\r\n*2\r\n$8\r\nsentinel\r\n*0\r\n", Some(Kind::Garbage), "REDIS_TYPE=SENTINEL"),
-        (b"+OK\r\n+PONG\r\n*0\r\n", Some(Kind::Garbage), "ROLE"),
+        (b"+OK\r\n+PONG\r\n*2\r\n$8\r\nsentinel\r\n*0\r\n", Some(Kind::ProtocolError), "REDIS_TYPE=SENTINEL"),
+        (b"+OK\r\n+PONG\r\n*0\r\n", Some(Kind::ProtocolError), "ROLE"),
         (b"+OK\r\n+PONG\r\n-LOADING x\r\n", Some(Kind::Loading), "ROLE"),
         (b"+OK\r\n+PONG\r\n-NOPERM no permissions to run 'role'\r\n", None, ""),
         (b"+OK\r\n+PONG\r\n-ERR unknown command 'ROLE'\r\n", None, ""),

@@ -6,9 +6,9 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use super::{
-    Judge, deal,
-    judge::{Run, write_argument},
-    kept, within_bounds,
+    ScriptCall, complete, reply_state,
+    script_call::{Run, write_argument},
+    within_bounds,
 };
 use crate::{
     clock::Time,
@@ -26,28 +26,28 @@ use crate::{
 /// One of them.
 pub(in crate::store::redis) struct Guarded<'a> {
     pub(in crate::store::redis) key: Cow<'a, str>,
-    pub(in crate::store::redis) by: Guard,
+    pub(in crate::store::redis) by: AtomicCheck,
     pub(in crate::store::redis) hits: Hits,
     pub(in crate::store::redis) member: Member,
 }
 
 /// What a check is held against.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store::redis) enum Guard {
+pub(in crate::store::redis) enum AtomicCheck {
     /// A fixed window's limit, and for how many seconds its counter lives. `unsure` has what stands for the key, and
     /// when the window ends, where it may be that the key lives shorter.
     Count { limit: u32, seconds: u32, unsure: Option<(Key, Time)> },
     /// A limit that a script knows.
-    Judge(Judge),
+    ScriptCall(ScriptCall),
 }
 
 /// All of a request.
-pub(super) struct Guarding {
+pub(super) struct PendingAtomicCheck {
     keys: Vec<Box<str>>,
-    checks: Vec<(Guard, Hits, Member)>,
+    checks: Vec<(AtomicCheck, Hits, Member)>,
 }
 
-impl<'a> FromIterator<Guarded<'a>> for Guarding {
+impl<'a> FromIterator<Guarded<'a>> for PendingAtomicCheck {
     fn from_iter<I: IntoIterator<Item = Guarded<'a>>>(checks: I) -> Self {
         let of = |check: Guarded<'_>| (check.key.into(), (check.by, check.hits, check.member));
         let (keys, checks) = checks.into_iter().map(of).unzip();
@@ -55,7 +55,7 @@ impl<'a> FromIterator<Guarded<'a>> for Guarding {
     }
 }
 
-impl Guarding {
+impl PendingAtomicCheck {
     /// How many keys there are.
     pub(super) fn keys(&self) -> usize {
         self.keys.len()
@@ -68,7 +68,7 @@ impl Guarding {
 
     /// Counters alone need no moment, and are told by their counts.
     fn only_counts(&self) -> bool {
-        self.checks.iter().all(|(by, ..)| matches!(by, Guard::Count { .. }))
+        self.checks.iter().all(|(by, ..)| matches!(by, AtomicCheck::Count { .. }))
     }
 
     /// Writes the command.
@@ -86,7 +86,7 @@ impl Guarding {
             let run = Run { hits: within_bounds(*hits), times: 1 };
             let mut argument = Vec::with_capacity(48);
             match by {
-                Guard::Count { limit, seconds, .. } if only_counts => {
+                AtomicCheck::Count { limit, seconds, .. } if only_counts => {
                     resp::write_word(into, run.signed().to_string().as_bytes());
                     resp::write_number(into, u64::from(*limit));
                     resp::write_number(into, u64::from(*seconds));
@@ -114,14 +114,14 @@ impl Guarding {
         expiring: &mut Vec<(Key, Time)>,
     ) -> Result<SmallVec<[Outcome; 4]>, String> {
         let (now, told) = if self.only_counts() {
-            (Time::default(), deal::list(told, 2 * self.keys())?)
+            (Time::default(), complete::list(told, 2 * self.keys())?)
         } else {
-            kept::at_one_moment(told, 2 * self.keys())?
+            reply_state::at_one_moment(told, 2 * self.keys())?
         };
         // Of each check, what is told of its key, and what became of it.
         let mut told = told.into_iter();
         let mut next = || told.next().unwrap_or(Reply::Nil);
-        let outcome = |(by, hits, _): &(Guard, Hits, Member)| {
+        let outcome = |(by, hits, _): &(AtomicCheck, Hits, Member)| {
             let (told, became) = (next(), next());
             if became == Reply::Integer(0) && hits.taken() > 0 {
                 expiring.extend(by.unsure());
@@ -132,14 +132,14 @@ impl Guarding {
     }
 }
 
-impl Guard {
+impl AtomicCheck {
     /// Writes an argument that asks these runs.
     pub(super) fn write(&self, runs: &[Run], into: &mut Vec<u8>) {
         match self {
             Self::Count { limit, seconds, .. } => {
                 write_argument(b'c', *seconds, [u64::from(*limit), 0, 0], runs, into);
             }
-            Self::Judge(judge) => judge.write(runs, into),
+            Self::ScriptCall(judge) => judge.write(runs, into),
         }
     }
 
@@ -147,7 +147,7 @@ impl Guard {
     pub(super) fn is_same_limit(self, other: Self) -> bool {
         match (self, other) {
             (Self::Count { limit, .. }, Self::Count { limit: other, .. }) => limit == other,
-            (Self::Judge(judge), Self::Judge(other)) => judge.is_same_limit(other),
+            (Self::ScriptCall(judge), Self::ScriptCall(other)) => judge.is_same_limit(other),
             _ => false,
         }
     }
@@ -155,7 +155,7 @@ impl Guard {
     fn unsure(&self) -> Option<(Key, Time)> {
         match self {
             Self::Count { unsure, .. } => *unsure,
-            Self::Judge(_) => None,
+            Self::ScriptCall(_) => None,
         }
     }
 
@@ -171,10 +171,14 @@ impl Guard {
 
     fn outcome(&self, told: Reply, became: &Reply, hits: Hits, now: Time) -> Result<Outcome, String> {
         match self {
-            Self::Count { .. } if *became == Reply::Integer(2) => deal::integer(told).map(Outcome::Refused),
-            Self::Count { .. } if *became == Reply::Integer(1) => deal::integer(told).map(Outcome::Counted),
-            Self::Count { .. } => Ok(Outcome::Counted(with_all(deal::integer(told)?, hits))),
-            Self::Judge(judge) => {
+            Self::Count { .. } if *became == Reply::Integer(2) => {
+                complete::integer(told).map(Outcome::Refused)
+            }
+            Self::Count { .. } if *became == Reply::Integer(1) => {
+                complete::integer(told).map(Outcome::Counted)
+            }
+            Self::Count { .. } => Ok(Outcome::Counted(with_all(complete::integer(told)?, hits))),
+            Self::ScriptCall(judge) => {
                 let hits = if *became == Reply::Integer(1) { looking(hits) } else { hits };
                 Ok(Outcome::Judged(judge.read(told)?.judge(0, within_bounds(hits), now)))
             }

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{
-    bundle::{Expire, Expiry},
+    pipeline::{Expire, Expiry},
     random,
 };
 use crate::{
@@ -23,7 +23,7 @@ const MAX_KEYS: usize = 1 << 20;
 const SWEEP_PARTS: usize = 16;
 
 /// Known keys.
-pub(super) struct Seen {
+pub(super) struct TtlCache {
     /// With each key, the era in which it was seen, and the second until which it lives at least.
     keys: Table<u64>,
     /// Forgetting begins a new one.
@@ -33,7 +33,7 @@ pub(super) struct Seen {
     swept: AtomicU64,
 }
 
-impl Seen {
+impl TtlCache {
     pub(super) fn new(jitter: u64) -> Self {
         Self::of(MAX_KEYS, jitter)
     }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_key_is_known_until_its_window_ends_or_all_are_forgotten() {
-        let seen = Seen::new(0);
+        let seen = TtlCache::new(0);
         let limit = Limit::plain(1, Unit::Minute);
         let (id, now) = (seen.id("a"), Time::from_seconds(130));
         let expiry = seen.expiry(id, &limit, now);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_key_that_ends_too_soon_for_a_longer_window_is_not_known() {
-        let seen = Seen::new(0);
+        let seen = TtlCache::new(0);
         let (minute, hour) = (Limit::plain(1, Unit::Minute), Limit::plain(1, Unit::Hour));
         let (id, now) = (seen.id("a"), Time::from_seconds(7 * 3600));
         let set = |limit| seen.expiry(id, limit, now).set;
@@ -168,18 +168,18 @@ mod tests {
             (Unit::Day, 30 * day, true),
             (Unit::Year, 365 * day, false),
         ] {
-            let shared = Seen::may_be_shared(&Limit::plain(1, unit), Time::from_seconds(second));
+            let shared = TtlCache::may_be_shared(&Limit::plain(1, unit), Time::from_seconds(second));
             assert_eq!(shared, expected, "{unit} {second}");
         }
         let tagged = Limit::plain(1, Unit::Minute).tagged();
-        assert!(!Seen::may_be_shared(&tagged, Time::from_seconds(3600)), "its key says how long it is");
+        assert!(!TtlCache::may_be_shared(&tagged, Time::from_seconds(3600)), "its key says how long it is");
     }
 
     #[test]
     fn more_keys_than_there_is_room_for_are_told_their_expiry_again() {
         let limit = Limit::plain(1, Unit::Second);
         for max_keys in [1, 2, 100, 5000] {
-            let seen = Seen::of(max_keys, 0);
+            let seen = TtlCache::of(max_keys, 0);
             for second in 1..4 {
                 let now = Time::from_seconds(second);
                 for n in 0..20_000 {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn expiries_differ_within_the_jitter() {
-        let seen = Seen::new(10);
+        let seen = TtlCache::new(10);
         let limit = Limit::plain(1, Unit::Hour);
         let seconds: std::collections::BTreeSet<_> = (0..500).map(|_| seen.seconds(&limit)).collect();
         assert_eq!(seconds, (3600..3610).collect());

@@ -2,17 +2,17 @@
 //! counts are one command together, and what came of it is dealt out in the order of asking, so that every
 //! caller sees what it would have seen alone.
 //!
-//! Nothing here waits or knows a socket: a lane fills a bundle, sends what [`Bundle::write`] writes, and
-//! hands what came back to [`Bundle::deal`]. `command` is what is sent, `deal` what is made of the answers;
+//! Nothing here waits or knows a socket: a connection fills a pipeline, sends what [`RedisPipeline::write`] writes, and
+//! hands what came back to [`RedisPipeline::complete`]. `command` is what is sent, `deal` what is made of the answers;
 //! `judge` is both for keys that a script counts (`kept` reads what it tells), `together` for the limits of one
 //! rule, `guard` for all checks of a request in one step.
 
+mod atomic_check;
 mod command;
-mod deal;
-mod guard;
-mod judge;
-mod kept;
-mod together;
+mod complete;
+mod reply_state;
+mod rule_limits;
+mod script_call;
 
 use std::{ops::Range, sync::Arc};
 
@@ -30,14 +30,14 @@ use crate::{
         table::Key,
     },
 };
+use atomic_check::PendingAtomicCheck;
 use command::{Command, CommandKind};
-use guard::Guarding;
-use judge::Judging;
-use together::Together;
+use rule_limits::RuleLimits;
+use script_call::PendingScriptCall;
 pub(super) use {
-    deal::{Shown, cannot_count_together},
-    guard::{Guard, Guarded},
-    judge::Judge,
+    atomic_check::{AtomicCheck, Guarded},
+    complete::{Learned, cannot_count_together},
+    script_call::ScriptCall,
 };
 
 /// What became of one check.
@@ -83,7 +83,7 @@ pub(super) enum Expire {
 
 /// A pipeline in the making.
 #[derive(Default)]
-pub(super) struct Bundle {
+pub(super) struct RedisPipeline {
     /// The keys of commands that have one, one behind the other.
     keys: Vec<u8>,
     commands: Vec<Command>,
@@ -94,7 +94,7 @@ pub(super) struct Bundle {
     /// The command that asks the limits of a rule, by the first of their keys, while later callers may still join.
     joining: HashMap<Key, u32>,
     /// One for each check; what answers it.
-    asks: Vec<Ask>,
+    asks: Vec<PendingCheck>,
     callers: Vec<Caller>,
     /// How many checks were asked.
     checks: usize,
@@ -107,7 +107,7 @@ struct Place {
     key: u32,
 }
 
-struct Ask {
+struct PendingCheck {
     place: Place,
     /// Which of the key's runs, where a script counts it.
     run: u32,
@@ -119,7 +119,7 @@ struct Caller {
     answer: oneshot::Sender<Answered>,
 }
 
-impl Pipeline for Bundle {
+impl Pipeline for RedisPipeline {
     type Outcome = Outcome;
 
     fn checks(&self) -> usize {
@@ -152,7 +152,7 @@ impl Pipeline for Bundle {
     }
 }
 
-impl Bundle {
+impl RedisPipeline {
     /// Adds hits to a counter; none looks at it.
     pub(super) fn count(&mut self, key: &str, id: Key, hits: u64, expiry: Expiry) {
         let added = hits.min(MOST_HITS);
@@ -162,20 +162,20 @@ impl Bundle {
             self.counting.insert(id, place);
             place
         });
-        self.asks.push(Ask { place, run: 0, hits: Hits::Take(hits) });
+        self.asks.push(PendingCheck { place, run: 0, hits: Hits::Take(hits) });
     }
 
     /// Gives hits back to a counter.
-    pub(super) fn give_back(&mut self, key: &str, id: Key, hits: u64) {
+    pub(super) fn refund(&mut self, key: &str, id: Key, hits: u64) {
         // Hits that come later are counted later, so that each sees what it would have seen alone.
         self.counting.remove(&id);
         let hits = hits.min(MOST_HITS);
-        let place = self.push(key, CommandKind::GiveBack { hits });
-        self.asks.push(Ask { place, run: 0, hits: Hits::GiveBack(hits) });
+        let place = self.push(key, CommandKind::Refund { hits });
+        self.asks.push(PendingCheck { place, run: 0, hits: Hits::Refund(hits) });
     }
 
     /// Holds hits against a limit that a script knows. A server counts keys of the same `slot` together.
-    pub(super) fn judge(&mut self, key: &str, id: Key, slot: u16, judge: Judge, hits: Hits) {
+    pub(super) fn judge(&mut self, key: &str, id: Key, slot: u16, judge: ScriptCall, hits: Hits) {
         let hits = within_bounds(hits);
         let place = self.counting.get(&id).copied().unwrap_or_else(|| {
             let place = self.place(key, slot, judge);
@@ -183,25 +183,25 @@ impl Bundle {
             place
         });
         let run = self.judging(place.command).map_or(0, |judging| judging.join(place.key, hits));
-        self.asks.push(Ask { place, run, hits });
+        self.asks.push(PendingCheck { place, run, hits });
     }
 
     /// Finds a place for a key that a script counts.
-    fn place(&mut self, key: &str, slot: u16, judge: Judge) -> Place {
+    fn place(&mut self, key: &str, slot: u16, judge: ScriptCall) -> Place {
         let filling = (judge.is_log(), slot);
         let known = self.filling.get(&filling).copied();
         let known = known.filter(|command| self.judging(*command).is_some_and(|judging| !judging.is_full()));
         let command = known.unwrap_or_else(|| {
-            let new = self.push("", CommandKind::Judge(Judging::new(judge.is_log()))).command;
+            let new = self.push("", CommandKind::ScriptCall(PendingScriptCall::new(judge.is_log()))).command;
             self.filling.insert(filling, new);
             new
         });
         Place { command, key: self.judging(command).map_or(0, |judging| judging.push(key, judge)) }
     }
 
-    fn judging(&mut self, command: u32) -> Option<&mut Judging> {
+    fn judging(&mut self, command: u32) -> Option<&mut PendingScriptCall> {
         match self.commands.get_mut(command as usize) {
-            Some(Command { kind: CommandKind::Judge(judging), .. }) => Some(judging),
+            Some(Command { kind: CommandKind::ScriptCall(judging), .. }) => Some(judging),
             _ => None,
         }
     }
@@ -219,7 +219,7 @@ impl Bundle {
         let known =
             known.filter(|at| self.together(*at).is_some_and(|together| together.may_join(checks.clone())));
         let command = known.unwrap_or_else(|| {
-            let new = self.push("", CommandKind::Together(checks.collect())).command;
+            let new = self.push("", CommandKind::RuleLimits(checks.collect())).command;
             self.joining.insert(id, new);
             new
         });
@@ -227,12 +227,12 @@ impl Bundle {
         else {
             return;
         };
-        self.asks.extend((0..at(keys)).map(|key| Ask { place: Place { command, key }, run, hits }));
+        self.asks.extend((0..at(keys)).map(|key| PendingCheck { place: Place { command, key }, run, hits }));
     }
 
-    fn together(&mut self, command: u32) -> Option<&mut Together> {
+    fn together(&mut self, command: u32) -> Option<&mut RuleLimits> {
         match self.commands.get_mut(command as usize) {
-            Some(Command { kind: CommandKind::Together(together), .. }) => Some(together),
+            Some(Command { kind: CommandKind::RuleLimits(together), .. }) => Some(together),
             _ => None,
         }
     }
@@ -242,11 +242,15 @@ impl Bundle {
     pub(super) fn count_guarded<'a>(&mut self, checks: impl Iterator<Item = Guarded<'a>>) {
         // What was gathered before is counted before; what comes later must not join it.
         self.part();
-        let guard: Guarding = checks.collect();
+        let guard: PendingAtomicCheck = checks.collect();
         let hits: SmallVec<[Hits; 4]> = guard.hits().collect();
-        let Place { command, .. } = self.push("", CommandKind::Guard(guard));
+        let Place { command, .. } = self.push("", CommandKind::AtomicCheck(guard));
         let asks = hits.into_iter().zip(0..);
-        self.asks.extend(asks.map(|(hits, key)| Ask { place: Place { command, key }, run: 0, hits }));
+        self.asks.extend(asks.map(|(hits, key)| PendingCheck {
+            place: Place { command, key },
+            run: 0,
+            hits,
+        }));
     }
 
     /// Lets `fill` add one check, or the limits of one rule, that no other joins; its slot may be on its way to the server that is asked.
@@ -305,11 +309,11 @@ impl Bundle {
 fn within_bounds(hits: Hits) -> Hits {
     match hits {
         Hits::Take(hits) => Hits::Take(hits.min(MOST_HITS)),
-        Hits::GiveBack(hits) => Hits::GiveBack(hits.min(MOST_HITS)),
+        Hits::Refund(hits) => Hits::Refund(hits.min(MOST_HITS)),
     }
 }
 
-/// A bundle never comes near four thousand million of anything: its queue is bounded.
+/// A pipeline never comes near four thousand million of anything: its queue is bounded.
 fn at(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }

@@ -3,31 +3,31 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::{FailureReason, memcached::reply::Text, remote::framed::Language};
+use crate::store::{FailureReason, memcached::reply::Text, remote::framed::Codec};
 
-/// A bundle in which each caller asks these checks, and what each will hear.
-fn bundle(callers: &[&[(&str, Hits)]]) -> (Bundle, Vec<oneshot::Receiver<Answered>>) {
-    let mut bundle = Bundle::default();
+/// A pipeline in which each caller asks these checks, and what each will hear.
+fn pipeline(callers: &[&[(&str, Hits)]]) -> (MemcachedPipeline, Vec<oneshot::Receiver<Answered>>) {
+    let mut pipeline = MemcachedPipeline::default();
     let ask = |checks: &&[(&str, Hits)]| {
-        bundle.ask(|bundle| checks.iter().for_each(|(key, hits)| bundle.add(key, *hits, 61)))
+        pipeline.ask(|pipeline| checks.iter().for_each(|(key, hits)| pipeline.add(key, *hits, 61)))
     };
     let heard = callers.iter().map(ask).collect();
-    (bundle, heard)
+    (pipeline, heard)
 }
 
-fn written(bundle: &Bundle) -> String {
+fn written(pipeline: &MemcachedPipeline) -> String {
     let mut bytes = Vec::new();
-    bundle.write(&mut bytes);
+    pipeline.write(&mut bytes);
     String::from_utf8(bytes).unwrap()
 }
 
 /// What each caller hears of these answers.
 fn dealt(
-    mut bundle: Bundle,
+    mut pipeline: MemcachedPipeline,
     heard: Vec<oneshot::Receiver<Answered>>,
     replies: Vec<Reply>,
 ) -> Vec<Vec<Result<u64, Kind>>> {
-    bundle.deal(replies, |kind, error| Failure::new(kind, error));
+    pipeline.complete(replies, |kind, error| Failure::new(kind, error));
     let outcomes = heard.into_iter().map(|mut heard| heard.try_recv().unwrap().unwrap());
     outcomes
         .map(|outcomes| outcomes.into_iter().map(|one| one.map_err(|failure| failure.kind)).collect())
@@ -38,71 +38,71 @@ const LOOK: Hits = Hits::Take(0);
 
 #[test]
 fn hits_on_one_key_are_one_command_and_dealt_out_in_order() {
-    let (bundle, heard) = bundle(&[
+    let (pipeline, heard) = pipeline(&[
         &[("a", Hits::Take(2)), ("b", Hits::Take(1))],
         &[("a", Hits::Take(3)), ("a", LOOK)],
         &[("c", LOOK)],
     ]);
-    assert_eq!(written(&bundle), "incr a 5\r\nincr b 1\r\nget c\r\n");
-    assert_eq!(bundle.checks(), 5);
+    assert_eq!(written(&pipeline), "incr a 5\r\nincr b 1\r\nget c\r\n");
+    assert_eq!(pipeline.checks(), 5);
     let replies = vec![Reply::Number(15), Reply::Number(1), Reply::Value(b"7 ".to_vec())];
-    assert_eq!(bundle.missing(&replies), [0_usize; 0]);
-    let seen = dealt(bundle, heard, replies);
+    assert_eq!(pipeline.missing(&replies), [0_usize; 0]);
+    let seen = dealt(pipeline, heard, replies);
     assert_eq!(seen, [vec![Ok(12), Ok(1)], vec![Ok(15), Ok(15)], vec![Ok(7)]]);
 }
 
 #[test]
 fn hits_behind_those_given_back_are_counted_behind_them() {
-    let (bundle, heard) =
-        bundle(&[&[("a", Hits::Take(2))], &[("a", Hits::GiveBack(9))], &[("a", Hits::Take(1))]]);
-    assert_eq!(written(&bundle), "incr a 2\r\ndecr a 9\r\nincr a 1\r\n");
-    let seen = dealt(bundle, heard, [7, 0, 1].map(Reply::Number).into());
+    let (pipeline, heard) =
+        pipeline(&[&[("a", Hits::Take(2))], &[("a", Hits::Refund(9))], &[("a", Hits::Take(1))]]);
+    assert_eq!(written(&pipeline), "incr a 2\r\ndecr a 9\r\nincr a 1\r\n");
+    let seen = dealt(pipeline, heard, [7, 0, 1].map(Reply::Number).into());
     assert_eq!(seen, [vec![Ok(7)], vec![Ok(0)], vec![Ok(1)]]);
 }
 
 #[test]
 fn counters_that_are_not_there_are_made_and_asked_again() {
-    let (bundle, heard) = bundle(&[
+    let (pipeline, heard) = pipeline(&[
         &[("a", Hits::Take(2)), ("b", Hits::Take(1))],
-        &[("a", Hits::GiveBack(1)), ("c", LOOK), ("a", LOOK)],
+        &[("a", Hits::Refund(1)), ("c", LOOK), ("a", LOOK)],
     ]);
     let replies = [Reply::Missing, Reply::Number(4), Reply::Missing, Reply::Missing, Reply::Missing];
-    let missing = bundle.missing(&replies);
+    let missing = pipeline.missing(&replies);
     assert_eq!(missing, [0, 2, 3, 4]);
     let mut again = Vec::new();
-    bundle.write_again(&missing, &mut again);
+    pipeline.write_again(&missing, &mut again);
     let again = String::from_utf8(again).unwrap();
     assert_eq!(again, "add a 0 61 1\r\n0\r\nincr a 2\r\ndecr a 1\r\nget c\r\nget a\r\n");
     let number = Reply::Number;
     let replies = vec![number(2), number(4), number(1), Reply::Missing, Reply::Value(b"1".to_vec())];
-    assert_eq!(dealt(bundle, heard, replies), [vec![Ok(2), Ok(4)], vec![Ok(1), Ok(0), Ok(1)]]);
+    assert_eq!(dealt(pipeline, heard, replies), [vec![Ok(2), Ok(4)], vec![Ok(1), Ok(0), Ok(1)]]);
 }
 
 #[test]
 fn looking_and_giving_back_make_no_counter() {
-    let (bundle, heard) = bundle(&[&[("a", LOOK), ("b", Hits::GiveBack(1))]]);
+    let (pipeline, heard) = pipeline(&[&[("a", LOOK), ("b", Hits::Refund(1))]]);
     let replies = vec![Reply::Missing, Reply::Missing];
-    assert_eq!(bundle.missing(&replies), [0_usize; 0]);
-    assert_eq!(dealt(bundle, heard, replies), [vec![Ok(0), Ok(0)]]);
+    assert_eq!(pipeline.missing(&replies), [0_usize; 0]);
+    assert_eq!(dealt(pipeline, heard, replies), [vec![Ok(0), Ok(0)]]);
 }
 
 #[test]
 fn one_bad_counter_spoils_no_other() {
-    let (bundle, heard) = bundle(&[&[("a", LOOK)], &[("b", Hits::Take(1))], &[("c", Hits::Take(1))]]);
+    let (pipeline, heard) = pipeline(&[&[("a", LOOK)], &[("b", Hits::Take(1))], &[("c", Hits::Take(1))]]);
     let replies = vec![
         Reply::Value(b"x".to_vec()),
         Reply::Error("CLIENT_ERROR cannot increment or decrement non-numeric value".to_owned()),
         Reply::Number(3),
     ];
-    let seen = dealt(bundle, heard, replies);
+    let seen = dealt(pipeline, heard, replies);
     assert_eq!(seen, [vec![Err(Kind::NotANumber)], vec![Err(Kind::NotANumber)], vec![Ok(3)]]);
 }
 
 #[test]
 fn everybody_is_told_when_nothing_came_of_it() {
-    let (mut bundle, heard) = bundle(&[&[("a", LOOK)], &[("b", LOOK)]]);
+    let (mut pipeline, heard) = pipeline(&[&[("a", LOOK)], &[("b", LOOK)]]);
     let error = StoreError { reason: FailureReason::Timeout, message: "late".into() };
-    bundle.fail(&error);
+    pipeline.fail(&error);
     for mut heard in heard {
         assert_eq!(heard.try_recv().unwrap().unwrap_err(), error);
     }
@@ -110,12 +110,12 @@ fn everybody_is_told_when_nothing_came_of_it() {
 
 #[test]
 fn what_was_cleared_is_empty() {
-    let (mut bundle, _) = bundle(&[&[("a", Hits::Take(1))]]);
-    bundle.clear();
-    assert_eq!((written(&bundle), bundle.checks(), bundle.commands()), (String::new(), 0, 0));
-    let mut heard = bundle.ask(|bundle| bundle.add("a", Hits::Take(1), 61));
-    assert_eq!(written(&bundle), "incr a 1\r\n");
-    bundle.deal(vec![Reply::Number(9)], |kind, error| Failure::new(kind, error));
+    let (mut pipeline, _) = pipeline(&[&[("a", Hits::Take(1))]]);
+    pipeline.clear();
+    assert_eq!((written(&pipeline), pipeline.checks(), pipeline.commands()), (String::new(), 0, 0));
+    let mut heard = pipeline.ask(|pipeline| pipeline.add("a", Hits::Take(1), 61));
+    assert_eq!(written(&pipeline), "incr a 1\r\n");
+    pipeline.complete(vec![Reply::Number(9)], |kind, error| Failure::new(kind, error));
     assert_eq!(heard.try_recv().unwrap().unwrap()[0].as_ref().ok(), Some(&9));
 }
 
@@ -172,32 +172,32 @@ impl Model {
 }
 
 fn hits() -> impl Strategy<Value = Hits> {
-    prop_oneof![4 => (0..5_u64).prop_map(Hits::Take), 1 => (1..5_u64).prop_map(Hits::GiveBack)]
+    prop_oneof![4 => (0..5_u64).prop_map(Hits::Take), 1 => (1..5_u64).prop_map(Hits::Refund)]
 }
 
 proptest! {
     /// Whatever is gathered: each check sees what it would have seen alone, in the order of asking.
     #[test]
     fn gathering_changes_nothing(
-        bundles in prop::collection::vec(
+        pipelines in prop::collection::vec(
             prop::collection::vec(prop::collection::vec((0..4_usize, hits()), 1..4), 1..5), 1..5),
     ) {
         let keys = ["a", "b", "c", "d"];
         let mut server = Model::default();
         let mut counts = [0_u64; 4];
-        for callers in bundles {
+        for callers in pipelines {
             let named: Vec<Vec<_>> = callers
                 .iter()
                 .map(|checks| checks.iter().map(|(key, hits)| (keys[*key], *hits)).collect())
                 .collect();
-            let (bundle, heard) = bundle(&named.iter().map(Vec::as_slice).collect::<Vec<_>>());
-            let mut replies = server.replies(|into| bundle.write(into));
-            let missing = bundle.missing(&replies);
-            let again = server.replies(|into| bundle.write_again(&missing, into));
+            let (pipeline, heard) = pipeline(&named.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let mut replies = server.replies(|into| pipeline.write(into));
+            let missing = pipeline.missing(&replies);
+            let again = server.replies(|into| pipeline.write_again(&missing, into));
             for (place, reply) in missing.into_iter().zip(again) {
                 replies[place] = reply;
             }
-            let seen = dealt(bundle, heard, replies);
+            let seen = dealt(pipeline, heard, replies);
             for (checks, seen) in callers.iter().zip(seen) {
                 for ((key, hits), seen) in checks.iter().zip(seen) {
                     counts[*key] = fixed_window::count(counts[*key], *hits);

@@ -1,4 +1,4 @@
-//! One command of a bundle: how it is written, and what its answer says.
+//! One command of a pipeline: how it is written, and what its answer says.
 
 use std::{ops::Range, sync::Arc};
 
@@ -18,11 +18,11 @@ pub(super) enum CommandKind {
     /// `incr`, or `get` when nothing is added. A counter that is not there is made with this expiry.
     Count { added: u64, expiry: u64 },
     /// `decr`, which memcached stops at 0.
-    GiveBack { hits: u64 },
+    Refund { hits: u64 },
 }
 
 /// A command's result while it is dealt out.
-pub(super) enum Dealing {
+pub(super) enum Completion {
     /// The counter as the next caller finds it.
     Running(u64),
     /// The counter as the command left it.
@@ -37,7 +37,7 @@ impl Command {
         match self.kind {
             CommandKind::Count { added: 0, .. } => write_words(into, &[b"get", key]),
             CommandKind::Count { added, .. } => write_change(into, b"incr", key, added),
-            CommandKind::GiveBack { hits } => write_change(into, b"decr", key, hits),
+            CommandKind::Refund { hits } => write_change(into, b"decr", key, hits),
         }
     }
 
@@ -57,7 +57,7 @@ impl Command {
     }
 
     /// What an answer says; else its kind of failure, and in which words.
-    pub(super) fn result(&self, reply: Reply) -> Result<Dealing, (Kind, String)> {
+    pub(super) fn result(&self, reply: Reply) -> Result<Completion, (Kind, String)> {
         let count = match reply {
             Reply::Number(count) => count,
             Reply::Value(value) => {
@@ -74,8 +74,8 @@ impl Command {
             }
         };
         Ok(match self.kind {
-            CommandKind::Count { added, .. } => Dealing::Running(count.saturating_sub(added)),
-            CommandKind::GiveBack { .. } => Dealing::Left(count),
+            CommandKind::Count { added, .. } => Completion::Running(count.saturating_sub(added)),
+            CommandKind::Refund { .. } => Completion::Left(count),
         })
     }
 }

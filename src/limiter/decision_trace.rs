@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use super::{failure::Lost, plan::Planned, request::Request};
+use super::{failure::FailureDecision, plan::Planned, request::Request};
 use crate::{
     rules::model::Domain,
     store::{Applied, StoreError},
@@ -10,7 +10,7 @@ use crate::{
 
 /// What a decision went through.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Trail {
+pub struct DecisionTrace {
     /// The full key of the rule that each descriptor met, in the request's order. Nothing for one that met
     /// none, whose limit was replaced, or that brought its own.
     pub rules: Vec<Option<Box<str>>>,
@@ -31,7 +31,7 @@ pub struct Wait {
     pub error: Option<Arc<str>>,
 }
 
-impl Trail {
+impl DecisionTrace {
     /// Notes which rules were met. They are looked up once more, so that a plan need not carry them for the
     /// few requests that are traced.
     pub(super) fn note_rules(&mut self, request: &Request<'_>, domain: &Domain, plan: &[Planned<'_>]) {
@@ -44,14 +44,14 @@ impl Trail {
         self.rules = met.collect();
     }
 
-    pub(super) fn note_loss(&mut self, lost: Lost) {
+    pub(super) fn note_loss(&mut self, lost: FailureDecision) {
         self.lost = Some(lost.names());
     }
 }
 
 /// Waits for a store that was asked for so many checks, and notes how long that took if it did.
 pub(super) async fn waited(
-    trail: Option<&mut Trail>,
+    trail: Option<&mut DecisionTrace>,
     applied: Applied<'_>,
     checks: usize,
 ) -> Result<(), StoreError> {

@@ -1,6 +1,6 @@
 //! How long to wait before a control plane is tried again.
 //!
-//! Two kinds, as in the Go service: one length while it cannot be reached, and pauses that may grow after
+//! Two kinds, as in the Go service: one length while it cannot be reached, and backoff that may grow after
 //! streams that broke. Chance is handed in, from 0 to 1.
 
 use std::{
@@ -10,13 +10,13 @@ use std::{
 
 use crate::settings::groups::XdsBackoff;
 
-/// The pauses after streams that broke.
-pub(super) struct Pauses {
+/// The backoff after streams that broke.
+pub(super) struct Backoff {
     settings: XdsBackoff,
     broken: i32,
 }
 
-impl Pauses {
+impl Backoff {
     pub(super) fn new(settings: XdsBackoff) -> Self {
         Self { settings, broken: 0 }
     }
@@ -59,8 +59,8 @@ mod tests {
     fn seconds(settings: (u64, u64, f64), jitter: bool, chance: f64) -> Vec<f64> {
         let (initial, max, factor) = settings;
         let (initial, max) = (Duration::from_secs(initial), Duration::from_secs(max));
-        let mut pauses = Pauses::new(XdsBackoff { initial, max, factor, jitter });
-        (0..5).map(|_| pauses.next(chance).as_secs_f64()).collect()
+        let mut backoff = Backoff::new(XdsBackoff { initial, max, factor, jitter });
+        (0..5).map(|_| backoff.next(chance).as_secs_f64()).collect()
     }
 
     #[test]
@@ -74,10 +74,10 @@ mod tests {
     #[test]
     fn a_stream_that_was_of_use_ends_the_growth() {
         let (initial, max) = (Duration::from_secs(1), Duration::from_secs(9));
-        let mut pauses = Pauses::new(XdsBackoff { initial, max, factor: 3.0, jitter: false });
-        assert_eq!([pauses.next(0.0), pauses.next(0.0)], [initial, 3 * initial]);
-        pauses.reset();
-        assert_eq!(pauses.next(0.0), initial);
+        let mut backoff = Backoff::new(XdsBackoff { initial, max, factor: 3.0, jitter: false });
+        assert_eq!([backoff.next(0.0), backoff.next(0.0)], [initial, 3 * initial]);
+        backoff.reset();
+        assert_eq!(backoff.next(0.0), initial);
     }
 
     proptest! {

@@ -10,11 +10,11 @@ use std::{collections::HashMap, io};
 use super::{line::Amount, outbox::Outbox, times::Times};
 use crate::telemetry::metrics::{
     OVERFLOW, Stats,
-    flat::{self, Value},
     gauges::Gauges,
     labels::statsd_key,
     names::{self, Kind},
     rule::RuleCounter,
+    statsd_names::{self, Value},
 };
 
 /// Names that are not counted any more, of which a sink that is away is still owed something.
@@ -22,7 +22,7 @@ const MAX_GONE: usize = 10_000;
 
 /// The accounts of one sink.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct DeltaTracker {
     rules: Accounts<{ RuleCounter::ALL.len() }>,
     /// Those that callers name and no rules know.
     domains: Accounts<1>,
@@ -32,7 +32,7 @@ pub(super) struct Ledger {
     round: u64,
 }
 
-impl Ledger {
+impl DeltaTracker {
     /// Takes note of all that is counted by now. Nobody who counts waits for it.
     pub(super) fn enter(&mut self, stats: &Stats, gauges: &Gauges) {
         self.round = self.round.wrapping_add(1);
@@ -62,9 +62,10 @@ impl Ledger {
     /// # Errors
     /// Those of the sink. What it did not take is told the next time.
     pub(super) fn tell<'l>(&'l mut self, outbox: &mut Outbox<'_, 'l>) -> io::Result<()> {
-        let rule = |full_key: &str, at: usize| RuleCounter::ALL.get(at).map(|c| flat::of_rule(full_key, *c));
+        let rule =
+            |full_key: &str, at: usize| RuleCounter::ALL.get(at).map(|c| statsd_names::of_rule(full_key, *c));
         self.rules.tell(outbox, rule)?;
-        let domain = |name: &str, _| flat::of_single(&names::DOMAIN_NOT_FOUND, &[&statsd_key(name)]);
+        let domain = |name: &str, _| statsd_names::of_single(&names::DOMAIN_NOT_FOUND, &[&statsd_key(name)]);
         self.domains.tell(outbox, domain)?;
         self.counters.tell(outbox, |name, _| Some(name.to_owned()))?;
         for (name, times) in &mut self.times {

@@ -73,19 +73,19 @@ impl Server {
         }
     }
 
-    /// What a lane does with a bundle.
-    fn exchange(&mut self, bundle: &mut Bundle) -> Shown {
+    /// What a connection does with a pipeline.
+    fn exchange(&mut self, pipeline: &mut RedisPipeline) -> Learned {
         let mut bytes = Vec::new();
-        bundle.write(&mut bytes);
+        pipeline.write(&mut bytes);
         let mut replies = self.serve(&bytes);
-        assert_eq!(replies.len(), bundle.answers());
-        let unknown = bundle.unknown_scripts(&replies);
+        assert_eq!(replies.len(), pipeline.answers());
+        let unknown = pipeline.unknown_scripts(&replies);
         bytes.clear();
-        bundle.write_with_scripts(&unknown, &mut bytes);
+        pipeline.write_with_scripts(&unknown, &mut bytes);
         for (at, reply) in unknown.iter().flat_map(|unknown| unknown.answers()).zip(self.serve(&bytes)) {
             replies[at] = reply;
         }
-        bundle.deal(replies, |kind, error| Failure::new(kind, format!("redis a:1: {error}")))
+        pipeline.complete(replies, |kind, error| Failure::new(kind, format!("redis a:1: {error}")))
     }
 }
 
@@ -104,15 +104,15 @@ fn any_hits() -> impl Strategy<Value = Hits> {
     prop_oneof![
         6 => (0..5_u64).prop_map(Hits::Take),
         1 => any::<u64>().prop_map(|hits| Hits::Take(hits % (1 << 40))),
-        2 => (0..9_u64).prop_map(Hits::GiveBack),
+        2 => (0..9_u64).prop_map(Hits::Refund),
     ]
 }
 
 proptest! {
-    /// Callers of one bundle see what they would have seen, had each been alone with the server.
+    /// Callers of one pipeline see what they would have seen, had each been alone with the server.
     #[test]
     fn every_caller_sees_what_it_would_have_seen_alone(
-        bundles in proptest::collection::vec(
+        pipelines in proptest::collection::vec(
             proptest::collection::vec(
                 proptest::collection::vec((0..4_usize, any_hits()), 1..4), 1..12),
             1..5),
@@ -120,23 +120,23 @@ proptest! {
         let table = Table::<()>::new(10);
         let mut server = Server { scripts: true, ..Server::default() };
         let mut alone = BTreeMap::<usize, u64>::new();
-        let mut bundle = Bundle::default();
-        for callers in bundles {
+        let mut pipeline = RedisPipeline::default();
+        for callers in pipelines {
             let mut heard = Vec::new();
             for checks in &callers {
-                heard.push(bundle.ask(|bundle| {
+                heard.push(pipeline.ask(|pipeline| {
                     for (key, hits) in checks {
                         let key = format!("key {key}");
                         match hits {
-                            Hits::Take(hits) => bundle.count(&key, table.key(&key), *hits, HOUR),
-                            Hits::GiveBack(hits) => bundle.give_back(&key, table.key(&key), *hits),
+                            Hits::Take(hits) => pipeline.count(&key, table.key(&key), *hits, HOUR),
+                            Hits::Refund(hits) => pipeline.refund(&key, table.key(&key), *hits),
                         }
                     }
                 }));
             }
-            prop_assert_eq!(bundle.checks(), callers.iter().map(Vec::len).sum::<usize>());
-            let shown = server.exchange(&mut bundle);
-            prop_assert!(shown.failures.is_empty() && shown.immortal.is_empty());
+            prop_assert_eq!(pipeline.checks(), callers.iter().map(Vec::len).sum::<usize>());
+            let shown = server.exchange(&mut pipeline);
+            prop_assert!(shown.failures.is_empty() && shown.missing_ttl.is_empty());
             for (checks, mut heard) in callers.into_iter().zip(heard) {
                 let expected: Vec<u64> = checks.into_iter().map(|(key, hits)| {
                     let count = alone.entry(key).or_default();
@@ -145,7 +145,7 @@ proptest! {
                 }).collect();
                 prop_assert_eq!(counts(heard.try_recv().unwrap()), expected);
             }
-            bundle.clear();
+            pipeline.clear();
         }
         for (key, count) in &server.counters {
             prop_assert_eq!(server.expiries.get(key), Some(&3600), "{} is {}", key, count);
@@ -156,51 +156,51 @@ proptest! {
 #[test]
 fn hits_on_one_key_are_one_command_and_look_costs_a_read() {
     let table = Table::<()>::new(10);
-    let mut bundle = Bundle::default();
+    let mut pipeline = RedisPipeline::default();
     for _ in 0..50 {
-        drop(bundle.ask(|bundle| bundle.count("a", table.key("a"), 2, HOUR)));
+        drop(pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 2, HOUR)));
     }
-    drop(bundle.ask(|bundle| bundle.count("b", table.key("b"), 0, HOUR)));
+    drop(pipeline.ask(|pipeline| pipeline.count("b", table.key("b"), 0, HOUR)));
     let mut bytes = Vec::new();
-    bundle.write(&mut bytes);
+    pipeline.write(&mut bytes);
     let words = "*3 $6 INCRBY $1 a $3 100 *3 $6 EXPIRE $1 a $4 3600 *2 $3 GET $1 b ";
     assert_eq!(String::from_utf8(bytes).unwrap().replace("\r\n", " "), words);
-    assert_eq!((bundle.answers(), bundle.checks()), (3, 51));
+    assert_eq!((pipeline.answers(), pipeline.checks()), (3, 51));
 }
 
 #[test]
 fn a_script_that_the_server_does_not_know_is_sent_to_it() {
     let table = Table::<()>::new(10);
-    let (mut server, mut bundle) = (Server::default(), Bundle::default());
+    let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     server.counters.insert("a".into(), 5);
     for left in [3, 1, 0] {
-        let mut heard = bundle.ask(|bundle| bundle.give_back("a", table.key("a"), 2));
-        server.exchange(&mut bundle);
+        let mut heard = pipeline.ask(|pipeline| pipeline.refund("a", table.key("a"), 2));
+        server.exchange(&mut pipeline);
         assert_eq!(counts(heard.try_recv().unwrap()), [left]);
-        bundle.clear();
+        pipeline.clear();
     }
 }
 
 #[test]
 fn a_key_that_was_lost_with_its_expiry_is_found() {
     let table = Table::<()>::new(10);
-    let (mut server, mut bundle) = (Server::default(), Bundle::default());
+    let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     let known = Expiry { set: Expire::Known, ..HOUR };
-    drop(bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, known)));
-    let shown = server.exchange(&mut bundle);
-    assert_eq!(shown.immortal, [("a".into(), 3600)]);
-    bundle.clear();
-    bundle.expire("a", 3600, Expire::Set);
-    server.exchange(&mut bundle);
+    drop(pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, known)));
+    let shown = server.exchange(&mut pipeline);
+    assert_eq!(shown.missing_ttl, [("a".into(), 3600)]);
+    pipeline.clear();
+    pipeline.expire("a", 3600, Expire::Set);
+    server.exchange(&mut pipeline);
     assert_eq!(server.expiries.get("a"), Some(&3600));
 }
 
-/// What a bundle shows whose one hit on a key gets these answers.
-fn shown_by(expiry: Expiry, replies: Vec<Reply>) -> (Outcome, Shown) {
+/// What a pipeline shows whose one hit on a key gets these answers.
+fn shown_by(expiry: Expiry, replies: Vec<Reply>) -> (Outcome, Learned) {
     let table = Table::<()>::new(10);
-    let mut bundle = Bundle::default();
-    let mut heard = bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, expiry));
-    let shown = bundle.deal(replies, |kind, error| Failure::new(kind, error));
+    let mut pipeline = RedisPipeline::default();
+    let mut heard = pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, expiry));
+    let shown = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
     (heard.try_recv().unwrap().unwrap()[0].clone(), shown)
 }
 
@@ -235,7 +235,7 @@ fn an_answer_that_is_none_to_what_was_asked_is_taken_for_nothing() {
     for reply in [Reply::Nil, Reply::Text(b"OK".to_vec()), Reply::List(Vec::new())] {
         for replies in [vec![reply.clone(), Reply::Integer(1)], vec![Reply::Integer(1), reply.clone()]] {
             let (_, shown) = shown_by(HOUR, replies);
-            assert_eq!(shown.failures[0].kind, failure::Kind::Garbage, "{reply:?}");
+            assert_eq!(shown.failures[0].kind, failure::Kind::ProtocolError, "{reply:?}");
             assert!(shown.expiring.is_empty() || reply != Reply::Nil);
         }
     }
@@ -244,26 +244,26 @@ fn an_answer_that_is_none_to_what_was_asked_is_taken_for_nothing() {
 #[test]
 fn an_expiry_that_a_script_sets_is_sent_again_alone_where_the_script_is_unknown() {
     let table = Table::<()>::new(10);
-    let mut bundle = Bundle::default();
+    let mut pipeline = RedisPipeline::default();
     let extend = Expiry { set: Expire::Extend, ..HOUR };
-    drop(bundle.ask(|bundle| {
-        bundle.ask_alone(true, |bundle| bundle.count("a", table.key("a"), 1, extend));
+    drop(pipeline.ask(|pipeline| {
+        pipeline.ask_alone(true, |pipeline| pipeline.count("a", table.key("a"), 1, extend));
     }));
     let mut bytes = Vec::new();
-    bundle.write(&mut bytes);
+    pipeline.write(&mut bytes);
     let text = String::from_utf8(bytes).unwrap();
     assert_eq!(
-        (text.matches("ASKING").count(), bundle.answers()),
+        (text.matches("ASKING").count(), pipeline.answers()),
         (2, 4),
         "each command needs its own: {text}"
     );
     let unknown = Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
     let ok = || Reply::Text(b"OK".to_vec());
-    let unknown = bundle.unknown_scripts(&[ok(), Reply::Integer(1), ok(), unknown]);
+    let unknown = pipeline.unknown_scripts(&[ok(), Reply::Integer(1), ok(), unknown]);
     let places: Vec<_> = unknown.iter().flat_map(|unknown| unknown.answers()).collect();
     assert_eq!(places, [2, 3]);
     let mut again = Vec::new();
-    bundle.write_with_scripts(&unknown, &mut again);
+    pipeline.write_with_scripts(&unknown, &mut again);
     let again = String::from_utf8(again).unwrap();
     assert!(again.contains("EVAL\r\n") && !again.contains("INCRBY"), "{again}");
 }
@@ -280,12 +280,12 @@ fn of_two_windows_in_one_pipeline_the_longer_one_decides_when_their_key_ends() {
         (HOUR, known, "$4 3600"),
         (known, minute, "$2 60"),
     ] {
-        let mut bundle = Bundle::default();
+        let mut pipeline = RedisPipeline::default();
         for expiry in [first, second] {
-            drop(bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, expiry)));
+            drop(pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, expiry)));
         }
         let mut bytes = Vec::new();
-        bundle.write(&mut bytes);
+        pipeline.write(&mut bytes);
         let text = String::from_utf8(bytes).unwrap().replace("\r\n", " ");
         assert!(text.contains(expected), "{first:?} {second:?}: {text}");
         assert_eq!(text.matches("INCRBY").count(), 1);
@@ -295,11 +295,11 @@ fn of_two_windows_in_one_pipeline_the_longer_one_decides_when_their_key_ends() {
 #[test]
 fn one_key_that_fails_fails_its_callers_alone() {
     let table = Table::<()>::new(10);
-    let mut bundle = Bundle::default();
-    let mut good = bundle.ask(|bundle| bundle.count("a", table.key("a"), 1, HOUR));
-    let mut bad = bundle.ask(|bundle| bundle.count("b", table.key("b"), 1, HOUR));
-    let mut moved = bundle.ask(|bundle| {
-        bundle.ask_alone(true, |bundle| bundle.count("c", table.key("c"), 1, HOUR));
+    let mut pipeline = RedisPipeline::default();
+    let mut good = pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, HOUR));
+    let mut bad = pipeline.ask(|pipeline| pipeline.count("b", table.key("b"), 1, HOUR));
+    let mut moved = pipeline.ask(|pipeline| {
+        pipeline.ask_alone(true, |pipeline| pipeline.count("c", table.key("c"), 1, HOUR));
     });
     let error = |text: &str| Reply::Error(text.to_owned());
     let replies = vec![
@@ -311,7 +311,7 @@ fn one_key_that_fails_fails_its_callers_alone() {
         error("MOVED 7 127.0.0.1:7001"),
         Reply::Integer(1),
     ];
-    let shown = bundle.deal(replies, |kind, error| Failure::new(kind, error));
+    let shown = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
     assert_eq!(
         shown.failures.iter().map(|failure| failure.kind).collect::<Vec<_>>(),
         [failure::Kind::NotANumber, failure::Kind::Moved]
@@ -325,25 +325,25 @@ fn one_key_that_fails_fails_its_callers_alone() {
 #[test]
 fn keys_that_a_script_counts_are_one_command_and_what_is_asked_alike_is_said_once() {
     let table = Table::<()>::new(1000);
-    let mut bundle = Bundle::default();
+    let mut pipeline = RedisPipeline::default();
     let limit = |requests| {
         let minute = Window::of_seconds(60).unwrap();
-        Judge::new(Kind::TokenBucket.at(requests, minute, None), || 0).unwrap()
+        ScriptCall::new(Kind::TokenBucket.at(requests, minute, None), || 0).unwrap()
     };
-    let judge = |bundle: &mut Bundle, number: usize, slot, judge, hits| {
+    let judge = |pipeline: &mut RedisPipeline, number: usize, slot, judge, hits| {
         let key = format!("key {number}");
-        drop(bundle.ask(|bundle| bundle.judge(&key, table.key(&key), slot, judge, hits)));
+        drop(pipeline.ask(|pipeline| pipeline.judge(&key, table.key(&key), slot, judge, hits)));
     };
     // Each key twice; every tenth of another limit; then as many hits of one as of none before.
     for number in (0..300).chain(0..300) {
         let requests = if number % 10 == 0 { 9 } else { 5 };
-        judge(&mut bundle, number, 0, limit(requests), Hits::Take(1));
+        judge(&mut pipeline, number, 0, limit(requests), Hits::Take(1));
     }
-    judge(&mut bundle, 7, 0, limit(5), Hits::Take(3));
+    judge(&mut pipeline, 7, 0, limit(5), Hits::Take(3));
     // In another slot.
-    judge(&mut bundle, 1000, 1, limit(5), Hits::Take(1));
+    judge(&mut pipeline, 1000, 1, limit(5), Hits::Take(1));
     let mut bytes = Vec::new();
-    bundle.write(&mut bytes);
+    pipeline.write(&mut bytes);
     let mut commands = Vec::new();
     while let Ok(Some((Reply::List(words), length))) = resp::read(&bytes) {
         bytes.drain(..length);
@@ -356,26 +356,26 @@ fn keys_that_a_script_counts_are_one_command_and_what_is_asked_alike_is_said_onc
         commands.push((keys, words.len() - 3 - keys - 1));
     }
     assert_eq!(commands, [(255, 3), (45, 2), (1, 1)]);
-    assert_eq!((bundle.answers(), bundle.checks()), (3, 602));
+    assert_eq!((pipeline.answers(), pipeline.checks()), (3, 602));
 }
 
 #[test]
 fn keys_that_cannot_be_counted_together_are_to_be_asked_alone() {
     let table = Table::<()>::new(10);
-    let mut bundle = Bundle::default();
+    let mut pipeline = RedisPipeline::default();
     let log = Kind::SlidingLog.at(5, Window::of_seconds(60).unwrap(), None);
-    let judge = Judge::new(log, || 0).unwrap();
+    let judge = ScriptCall::new(log, || 0).unwrap();
     let error = "TRYAGAIN Multiple keys request during rehashing of slot";
     for (keys, is_elsewhere) in [(2, true), (1, false)] {
         let mut heard: Vec<_> = ["a", "b"][..keys]
             .iter()
-            .map(|key| bundle.ask(|bundle| bundle.judge(key, table.key(key), 0, judge, Hits::Take(1))))
+            .map(|key| pipeline.ask(|pipeline| pipeline.judge(key, table.key(key), 0, judge, Hits::Take(1))))
             .collect();
-        bundle.deal(vec![Reply::Error(error.to_owned())], |kind, error| Failure::new(kind, error));
+        pipeline.complete(vec![Reply::Error(error.to_owned())], |kind, error| Failure::new(kind, error));
         for heard in &mut heard {
             let heard = heard.try_recv().unwrap().unwrap();
             assert_eq!(matches!(heard[..], [Outcome::Elsewhere(_)]), is_elsewhere, "{heard:?}");
         }
-        bundle.clear();
+        pipeline.clear();
     }
 }

@@ -114,7 +114,7 @@ fn certificates(tls: Tls, skip_hostname: bool) -> Result<ConnectionAddr, RedisEr
 }
 
 /// The servers, in the order in which they were named.
-pub(super) struct Circle {
+pub(super) struct NodeList {
     connector: Connector,
     peers: Vec<Peer>,
     /// The place of the one that answered last.
@@ -128,7 +128,7 @@ struct Peer {
     fails: bool,
 }
 
-impl Circle {
+impl NodeList {
     pub(super) fn new(connector: Connector, addresses: &[HostPort]) -> Self {
         let mut circle = Self { connector, peers: Vec::new(), last: 0 };
         circle.meet(addresses.iter());
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_circle_remembers_whom_it_keeps() {
         let [one, two, three] = ["a", "b", "c"].map(|host| HostPort { host: host.to_owned(), port: 1 });
-        let mut circle = Circle::new(connector(""), &[one.clone(), two.clone(), two.clone()]);
+        let mut circle = NodeList::new(connector(""), &[one.clone(), two.clone(), two.clone()]);
         assert_eq!(circle.peers.len(), 2, "each once");
         circle.last = 1;
         circle.peers[1].fails = true;

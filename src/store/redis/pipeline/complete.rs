@@ -6,10 +6,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    Ask, Bundle, Expire, Expiry, Outcome,
+    Expire, Expiry, Outcome, PendingCheck, RedisPipeline,
     command::{Command, CommandKind},
-    kept::Kept,
-    together,
+    reply_state::ReplyState,
+    rule_limits,
 };
 use crate::{
     clock::Time,
@@ -24,15 +24,15 @@ use crate::{
     },
 };
 
-/// What a bundle's answers have shown.
+/// What a pipeline's answers have shown.
 #[derive(Default)]
-pub(in crate::store::redis) struct Shown {
+pub(in crate::store::redis) struct Learned {
     /// Errors that the server answered.
     pub(in crate::store::redis) failures: Vec<Arc<Failure>>,
     /// Keys that exist with an expiry, until their window ends.
     pub(in crate::store::redis) expiring: Vec<(Key, Time)>,
     /// Keys that were made without one, because the server had lost them.
-    pub(in crate::store::redis) immortal: Vec<(Box<str>, u32)>,
+    pub(in crate::store::redis) missing_ttl: Vec<(Box<str>, u32)>,
     /// Keys that were counted and whose expiry the server did not set, how many seconds they are to live, and whether
     /// that can be tried in another way.
     pub(in crate::store::redis) not_expiring: Vec<(Box<str>, u32, bool)>,
@@ -43,35 +43,35 @@ pub(in crate::store::redis) struct Shown {
 }
 
 /// A command's result while it is dealt out.
-enum Dealing {
+enum Completion {
     /// The counter as the next caller finds it.
     Running(u64),
     /// The counter as the command left it.
     Left(u64),
     /// What each key's next caller finds at this moment.
-    Judging(Time, Vec<Result<Kept, Outcome>>),
+    PendingScriptCall(Time, Vec<Result<ReplyState, Outcome>>),
     /// One outcome a key.
     Each(SmallVec<[store::Outcome; 4]>),
     /// The limits of a rule as the next caller finds them, and what the last one was told.
-    Together(Time, SmallVec<[together::Limit; 2]>, SmallVec<[store::Outcome; 2]>),
+    RuleLimits(Time, SmallVec<[rule_limits::Limit; 2]>, SmallVec<[store::Outcome; 2]>),
     Not(Outcome),
 }
 
 /// Makes failures of what the server answered, and notes what the answers show.
 struct Reading<'a> {
-    shown: Shown,
+    shown: Learned,
     tell: &'a dyn Fn(Kind, &str) -> Failure,
 }
 
-impl Bundle {
+impl RedisPipeline {
     /// Deals the answers out to the callers. `tell` makes a failure of an error that the server at hand
     /// answered.
-    pub(in crate::store::redis) fn deal(
+    pub(in crate::store::redis) fn complete(
         &mut self,
         replies: Vec<Reply>,
         tell: impl Fn(Kind, &str) -> Failure,
-    ) -> Shown {
-        let mut reading = Reading { shown: Shown::default(), tell: &tell };
+    ) -> Learned {
+        let mut reading = Reading { shown: Learned::default(), tell: &tell };
         let mut replies = replies.into_iter();
         let mut dealing = Vec::with_capacity(self.commands.len());
         for command in &self.commands {
@@ -93,7 +93,7 @@ impl Bundle {
         command: &Command,
         replies: &mut impl Iterator<Item = Reply>,
         reading: &mut Reading<'_>,
-    ) -> Dealing {
+    ) -> Completion {
         let mut next = || replies.next().unwrap_or(Reply::Nil);
         let asked = if command.asking { done(next()) } else { Ok(()) };
         let result = match &command.kind {
@@ -107,39 +107,39 @@ impl Bundle {
                     match set {
                         Some(set) => self.expiry(command, *id, *expiry, set, reading),
                         None if *added > 0 && before == 0 => {
-                            reading.shown.immortal.push((self.key_text(command), expiry.seconds));
+                            reading.shown.missing_ttl.push((self.key_text(command), expiry.seconds));
                         }
                         None => {}
                     }
-                    Dealing::Running(before)
+                    Completion::Running(before)
                 })
             }
-            CommandKind::GiveBack { .. } => integer(next()).map(Dealing::Left),
-            CommandKind::Judge(judging) => judging.read(next()).map(|(now, told)| {
+            CommandKind::Refund { .. } => integer(next()).map(Completion::Left),
+            CommandKind::ScriptCall(judging) => judging.read(next()).map(|(now, told)| {
                 let told = told
                     .into_iter()
                     .map(|kept| kept.map_err(|error| reading.failed(&error, 1, command.name())));
-                Dealing::Judging(now, told.collect())
+                Completion::PendingScriptCall(now, told.collect())
             }),
-            CommandKind::Guard(guarding) => {
-                guarding.read(next(), &mut reading.shown.expiring).map(Dealing::Each)
+            CommandKind::AtomicCheck(guarding) => {
+                guarding.read(next(), &mut reading.shown.expiring).map(Completion::Each)
             }
-            CommandKind::Together(together) => {
-                together.read(next()).map(|(now, limits)| Dealing::Together(now, limits, SmallVec::new()))
-            }
+            CommandKind::RuleLimits(together) => together
+                .read(next())
+                .map(|(now, limits)| Completion::RuleLimits(now, limits, SmallVec::new())),
             CommandKind::Expire { seconds, .. } => {
                 if let Err(error) = integer(next()) {
                     reading.no_expiry(self.key_text(command), *seconds, &error, command.name());
                 }
-                Ok(Dealing::Left(0))
+                Ok(Completion::Left(0))
             }
             CommandKind::Check(needs) => {
                 reading.shown.missing.extend(needs.denied(next));
-                Ok(Dealing::Left(0))
+                Ok(Completion::Left(0))
             }
         };
         let result = asked.and(result);
-        result.unwrap_or_else(|error| Dealing::Not(reading.failed(&error, command.keys(), command.name())))
+        result.unwrap_or_else(|error| Completion::Not(reading.failed(&error, command.keys(), command.name())))
     }
 
     /// Notes what became of a key's expiry.
@@ -196,29 +196,29 @@ impl Reading<'_> {
 }
 
 /// What one who asked is told.
-fn outcome(ask: &Ask, dealing: &mut [Dealing]) -> Outcome {
+fn outcome(ask: &PendingCheck, dealing: &mut [Completion]) -> Outcome {
     let key = ask.place.key as usize;
     let told = match dealing.get_mut(ask.place.command as usize) {
-        Some(Dealing::Running(count)) => {
+        Some(Completion::Running(count)) => {
             *count = fixed_window::count(*count, ask.hits);
             store::Outcome::Counted(*count)
         }
-        Some(Dealing::Left(count)) => store::Outcome::Counted(*count),
-        Some(Dealing::Judging(now, kept)) => match kept.get_mut(key) {
+        Some(Completion::Left(count)) => store::Outcome::Counted(*count),
+        Some(Completion::PendingScriptCall(now, kept)) => match kept.get_mut(key) {
             Some(Ok(kept)) => store::Outcome::Judged(kept.judge(ask.run, ask.hits, *now)),
             Some(Err(outcome)) => return outcome.clone(),
             None => store::Outcome::Counted(0),
         },
-        Some(Dealing::Together(now, limits, told)) => {
+        Some(Completion::RuleLimits(now, limits, told)) => {
             // The checks of a caller follow each other.
             if key == 0 {
-                *told = together::ask(limits, ask.run, ask.hits, *now);
+                *told = rule_limits::ask(limits, ask.run, ask.hits, *now);
             }
             told.get(key).copied().unwrap_or(store::Outcome::Counted(0))
         }
-        Some(Dealing::Each(each)) => each.get(key).copied().unwrap_or(store::Outcome::Counted(0)),
-        Some(Dealing::Not(outcome)) => return outcome.clone(),
-        // Every ask names a command of its own bundle, and a key of it.
+        Some(Completion::Each(each)) => each.get(key).copied().unwrap_or(store::Outcome::Counted(0)),
+        Some(Completion::Not(outcome)) => return outcome.clone(),
+        // Every ask names a command of its own pipeline, and a key of it.
         None => store::Outcome::Counted(0),
     };
     Outcome::Told(told)

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::{
     at,
-    kept::{self, Kept},
+    reply_state::{self, ReplyState},
 };
 use crate::{
     clock::Time,
@@ -29,7 +29,7 @@ const LAST_ARGUMENTS: usize = 8;
 
 /// A limit that a script knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store::redis) struct Judge {
+pub(in crate::store::redis) struct ScriptCall {
     by: By,
     /// What rules call it.
     kind: Kind,
@@ -45,7 +45,7 @@ enum By {
 }
 
 /// What is asked of several keys in one command.
-pub(super) struct Judging {
+pub(super) struct PendingScriptCall {
     script: &'static Script,
     /// All keys, one behind the other.
     keys: Vec<u8>,
@@ -55,7 +55,7 @@ pub(super) struct Judging {
 /// What is asked of one key.
 struct Asked {
     key: Range<u32>,
-    judge: Judge,
+    judge: ScriptCall,
     runs: SmallVec<[Run; 1]>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Run {
     pub(super) times: u32,
 }
 
-impl Judge {
+impl ScriptCall {
     /// None for a fixed window, which no script counts. A key may live `slack` seconds longer than needed.
     pub(in crate::store::redis) fn new(algorithm: Algorithm, slack: impl FnOnce() -> u32) -> Option<Self> {
         let by = match algorithm {
@@ -103,11 +103,11 @@ impl Judge {
     ///
     /// # Errors
     /// In Redis's own way, when something else is under the key.
-    pub(super) fn read(&self, told: Reply) -> Result<Kept, String> {
+    pub(super) fn read(&self, told: Reply) -> Result<ReplyState, String> {
         let kept = match self.by {
-            By::SlidingWindow(limit) => Kept::window(limit, &told),
-            By::SlidingLog(limit) => Kept::log(limit, &told),
-            By::Bucket(limit) => Kept::bucket(limit, &told),
+            By::SlidingWindow(limit) => ReplyState::window(limit, &told),
+            By::SlidingLog(limit) => ReplyState::log(limit, &told),
+            By::Bucket(limit) => ReplyState::bucket(limit, &told),
         };
         kept.ok_or_else(|| match told {
             Reply::Error(error) if !error.starts_with("WRONGTYPE") => error,
@@ -116,7 +116,7 @@ impl Judge {
     }
 }
 
-impl Judging {
+impl PendingScriptCall {
     /// A command for logs, or for what is no log.
     pub(super) fn new(logs: bool) -> Self {
         let script = if logs { &script::LOGS } else { &script::STATES };
@@ -128,7 +128,7 @@ impl Judging {
     }
 
     /// Adds a key, and returns its place.
-    pub(super) fn push(&mut self, key: &str, judge: Judge) -> u32 {
+    pub(super) fn push(&mut self, key: &str, judge: ScriptCall) -> u32 {
         let start = at(self.keys.len());
         self.keys.extend_from_slice(key.as_bytes());
         self.asked.push(Asked { key: start..at(self.keys.len()), judge, runs: SmallVec::new() });
@@ -182,8 +182,8 @@ impl Judging {
     ///
     /// # Errors
     /// When the command failed as a whole.
-    pub(super) fn read(&self, told: Reply) -> Result<(Time, Vec<Result<Kept, String>>), String> {
-        let (now, told) = kept::at_one_moment(told, self.asked.len())?;
+    pub(super) fn read(&self, told: Reply) -> Result<(Time, Vec<Result<ReplyState, String>>), String> {
+        let (now, told) = reply_state::at_one_moment(told, self.asked.len())?;
         Ok((now, told.into_iter().zip(&self.asked).map(|(told, asked)| asked.judge.read(told)).collect()))
     }
 }
@@ -199,7 +199,7 @@ impl Run {
     pub(super) const fn signed(self) -> i64 {
         match self.hits {
             Hits::Take(hits) => hits.cast_signed(),
-            Hits::GiveBack(hits) => -hits.cast_signed(),
+            Hits::Refund(hits) => -hits.cast_signed(),
         }
     }
 }

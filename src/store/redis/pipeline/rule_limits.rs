@@ -9,9 +9,9 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::{
-    Guard, Guarded, at, deal,
-    judge::Run,
-    kept::{self, Kept},
+    AtomicCheck, Guarded, at, complete,
+    reply_state::{self, ReplyState},
+    script_call::Run,
 };
 use crate::{
     clock::Time,
@@ -29,10 +29,10 @@ use crate::{
 const MOST_RUNS: usize = 1000;
 
 /// The limits of a rule, and what is asked of them.
-pub(super) struct Together {
+pub(super) struct RuleLimits {
     /// All keys, one behind the other.
     keys: Vec<u8>,
-    limits: SmallVec<[(Range<u32>, Guard); 2]>,
+    limits: SmallVec<[(Range<u32>, AtomicCheck); 2]>,
     runs: SmallVec<[Run; 1]>,
 }
 
@@ -40,10 +40,10 @@ pub(super) struct Together {
 pub(super) enum Limit {
     /// A fixed window: its limit, and its count.
     Count(u32, u64),
-    Judge(Kept),
+    ScriptCall(ReplyState),
 }
 
-impl<'a> FromIterator<Guarded<'a>> for Together {
+impl<'a> FromIterator<Guarded<'a>> for RuleLimits {
     fn from_iter<I: IntoIterator<Item = Guarded<'a>>>(checks: I) -> Self {
         let (mut keys, mut limits) = (Vec::new(), SmallVec::new());
         for check in checks {
@@ -55,7 +55,7 @@ impl<'a> FromIterator<Guarded<'a>> for Together {
     }
 }
 
-impl Together {
+impl RuleLimits {
     /// How many keys there are.
     pub(super) fn keys(&self) -> usize {
         self.limits.len()
@@ -83,7 +83,7 @@ impl Together {
 
     /// Counters alone need no moment, and are told by their counts.
     fn only_counts(&self) -> bool {
-        self.limits.iter().all(|(_, by)| matches!(by, Guard::Count { .. }))
+        self.limits.iter().all(|(_, by)| matches!(by, AtomicCheck::Count { .. }))
     }
 
     /// Writes the command.
@@ -116,7 +116,7 @@ impl Together {
 
     fn write_counts(&self, into: &mut Vec<u8>) {
         for (_, by) in &self.limits {
-            if let Guard::Count { limit, seconds, .. } = by {
+            if let AtomicCheck::Count { limit, seconds, .. } = by {
                 resp::write_number(into, u64::from(*limit));
                 resp::write_number(into, u64::from(*seconds));
             }
@@ -133,13 +133,15 @@ impl Together {
     /// When the command failed.
     pub(super) fn read(&self, told: Reply) -> Result<(Time, SmallVec<[Limit; 2]>), String> {
         let (now, told) = if self.only_counts() {
-            (Time::default(), deal::list(told, self.keys())?)
+            (Time::default(), complete::list(told, self.keys())?)
         } else {
-            kept::at_one_moment(told, self.keys())?
+            reply_state::at_one_moment(told, self.keys())?
         };
-        let limit = |(told, (_, by)): (Reply, &(Range<u32>, Guard))| match by {
-            Guard::Count { limit, .. } => deal::integer(told).map(|count| Limit::Count(*limit, count)),
-            Guard::Judge(judge) => judge.read(told).map(Limit::Judge),
+        let limit = |(told, (_, by)): (Reply, &(Range<u32>, AtomicCheck))| match by {
+            AtomicCheck::Count { limit, .. } => {
+                complete::integer(told).map(|count| Limit::Count(*limit, count))
+            }
+            AtomicCheck::ScriptCall(judge) => judge.read(told).map(Limit::ScriptCall),
         };
         let limits: Result<_, String> = told.into_iter().zip(&self.limits).map(limit).collect();
         limits.map(|limits| (now, limits))
@@ -159,9 +161,9 @@ pub(super) fn ask(limits: &mut [Limit], run: u32, hits: Hits, now: Time) -> Smal
 impl Limit {
     fn fits(&self, hits: Hits, now: Time) -> bool {
         match (self, hits) {
-            (Self::Judge(kept), _) => kept.fits(hits, now),
+            (Self::ScriptCall(kept), _) => kept.fits(hits, now),
             (Self::Count(limit, count), Hits::Take(hits)) => count.saturating_add(hits) <= (*limit).into(),
-            (Self::Count(..), Hits::GiveBack(_)) => true,
+            (Self::Count(..), Hits::Refund(_)) => true,
         }
     }
 
@@ -169,7 +171,7 @@ impl Limit {
     fn ask(&mut self, run: u32, hits: Hits, now: Time, is_refused: bool) -> Outcome {
         let fits = self.fits(hits, now);
         match self {
-            Self::Judge(kept) => {
+            Self::ScriptCall(kept) => {
                 let hits = if is_refused && fits { looking(hits) } else { hits };
                 Outcome::Judged(kept.judge(run, hits, now))
             }

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use super::{Bundle, Expire, Expiry, guard::Guarding, judge::Judging, together::Together};
+use super::{
+    Expire, Expiry, RedisPipeline, atomic_check::PendingAtomicCheck, rule_limits::RuleLimits,
+    script_call::PendingScriptCall,
+};
 use crate::store::{
     redis::{
         permissions::Needs,
@@ -24,13 +27,13 @@ pub(super) enum CommandKind {
     /// `INCRBY`, or `GET` when nothing is added; then `EXPIRE` where the server has to set it.
     Count { id: Key, added: u64, expiry: Expiry },
     /// Takes off, but never below 0.
-    GiveBack { hits: u64 },
+    Refund { hits: u64 },
     /// Keys that a script counts, each for itself.
-    Judge(Judging),
+    ScriptCall(PendingScriptCall),
     /// All checks of a request in one step.
-    Guard(Guarding),
+    AtomicCheck(PendingAtomicCheck),
     /// The limits of a rule in one step.
-    Together(Together),
+    RuleLimits(RuleLimits),
     /// Gives an expiry to a key that has none.
     Expire { seconds: u32, set: Expire },
     /// Tries commands that rules need.
@@ -77,19 +80,19 @@ impl Command {
     /// How many keys it has.
     pub(super) fn keys(&self) -> usize {
         match &self.kind {
-            CommandKind::Judge(judging) => judging.keys(),
-            CommandKind::Guard(guarding) => guarding.keys(),
-            CommandKind::Together(together) => together.keys(),
+            CommandKind::ScriptCall(judging) => judging.keys(),
+            CommandKind::AtomicCheck(guarding) => guarding.keys(),
+            CommandKind::RuleLimits(together) => together.keys(),
             _ => 1,
         }
     }
 
     fn is_scripted(&self) -> bool {
         match self.kind {
-            CommandKind::GiveBack { .. }
-            | CommandKind::Judge(_)
-            | CommandKind::Guard(_)
-            | CommandKind::Together(_) => true,
+            CommandKind::Refund { .. }
+            | CommandKind::ScriptCall(_)
+            | CommandKind::AtomicCheck(_)
+            | CommandKind::RuleLimits(_) => true,
             CommandKind::Count { added, expiry, .. } => added > 0 && expiry.set == Expire::Extend,
             CommandKind::Expire { set, .. } => set == Expire::Extend,
             CommandKind::Check(_) => false,
@@ -97,7 +100,7 @@ impl Command {
     }
 }
 
-impl Bundle {
+impl RedisPipeline {
     /// Writes the pipeline.
     pub(in crate::store::redis) fn write(&self, into: &mut Vec<u8>) {
         for command in &self.commands {
@@ -140,14 +143,14 @@ impl Bundle {
                     self.write_expire(command, *expiry, into, form);
                 }
             }
-            CommandKind::GiveBack { hits } => {
+            CommandKind::Refund { hits } => {
                 script::GIVE_BACK.begin(into, form, 1, 1);
                 resp::write_word(into, key);
                 resp::write_number(into, *hits);
             }
-            CommandKind::Judge(judging) => judging.write(into, form),
-            CommandKind::Guard(guard) => guard.write(into, form),
-            CommandKind::Together(together) => together.write(into, form),
+            CommandKind::ScriptCall(judging) => judging.write(into, form),
+            CommandKind::AtomicCheck(guard) => guard.write(into, form),
+            CommandKind::RuleLimits(together) => together.write(into, form),
             CommandKind::Expire { seconds, set } => write_expire(into, key, *seconds, *set, form),
             CommandKind::Check(needs) => needs.write(into),
         }

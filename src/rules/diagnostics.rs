@@ -16,7 +16,7 @@ const MAX_FINDINGS: usize = 500;
 
 /// The findings of one file.
 #[derive(Debug)]
-pub(crate) struct Findings {
+pub(crate) struct Diagnostics {
     kind: Kind,
     file: String,
     found: Vec<Diagnostic>,
@@ -79,7 +79,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-impl Findings {
+impl Diagnostics {
     /// No findings yet in this file. `portable` says whether what the Go service would refuse is to be one.
     pub(crate) fn of(file: &str, portable: bool) -> Self {
         Self {
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_finding_at_one_place_is_told_once() {
-        let mut findings = Findings::of("a.yaml", false);
+        let mut findings = Diagnostics::of("a.yaml", false);
         for _ in 0..3 {
             findings.warning(HERE, &Path::File, "odd".to_owned(), None);
         }
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn what_is_not_portable_is_told_to_those_who_ask() {
         for portable in [false, true] {
-            let mut findings = Findings::of("a.yaml", portable);
+            let mut findings = Diagnostics::of("a.yaml", portable);
             findings.unportable(HERE, &Path::File, "`burst`");
             assert!(!findings.has_errors());
             let told: Vec<String> = findings.into_sorted().iter().map(ToString::to_string).collect();
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn findings_beyond_the_bound_are_counted() {
-        let mut findings = Findings::of("a.yaml", false);
+        let mut findings = Diagnostics::of("a.yaml", false);
         for n in 0..MAX_FINDINGS + 7 {
             findings.error(HERE, &Path::File, format!("bad {n}"), None);
         }

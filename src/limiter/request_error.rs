@@ -5,12 +5,12 @@ use std::fmt;
 use super::request::Request;
 use crate::{
     store::{FailureReason, StoreError},
-    telemetry::metrics::{Refusal as Reason, Stats},
+    telemetry::metrics::{RejectReason as Reason, Stats},
 };
 
 /// Why a request got no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Refusal {
+pub enum RequestError {
     /// It names no domain.
     NoDomain,
     /// It holds no descriptor.
@@ -56,28 +56,28 @@ pub struct Bounds {
 impl Bounds {
     /// # Errors
     /// When the request lacks what every request has, or asks too much at once.
-    pub(super) fn check(self, request: &Request<'_>) -> Result<(), Refusal> {
+    pub(super) fn check(self, request: &Request<'_>) -> Result<(), RequestError> {
         if request.domain.is_empty() {
-            return Err(Refusal::NoDomain);
+            return Err(RequestError::NoDomain);
         }
         let seen = request.descriptors.len().saturating_add(request.excess_descriptors);
         if seen == 0 {
-            return Err(Refusal::NoDescriptors);
+            return Err(RequestError::NoDescriptors);
         }
         if seen > self.descriptors {
-            return Err(Refusal::TooManyDescriptors { seen, most: self.descriptors });
+            return Err(RequestError::TooManyDescriptors { seen, most: self.descriptors });
         }
         for (descriptor, held) in request.descriptors.iter().enumerate() {
             let seen = held.entries.len().saturating_add(held.excess_entries);
             if seen > self.entries {
-                return Err(Refusal::TooManyEntries { descriptor, seen, most: self.entries });
+                return Err(RequestError::TooManyEntries { descriptor, seen, most: self.entries });
             }
         }
         Ok(())
     }
 }
 
-impl Refusal {
+impl RequestError {
     /// True when the request itself asks too much, and would again.
     #[must_use]
     pub fn is_out_of_bounds(&self) -> bool {
@@ -104,7 +104,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoDomain => f.write_str("rate limit domain must not be empty"),
@@ -136,4 +136,4 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for RequestError {}

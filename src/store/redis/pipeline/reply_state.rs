@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::deal::unexpected;
+use super::complete::unexpected;
 
 use crate::{
     clock::Time,
@@ -18,7 +18,7 @@ use crate::{
 
 /// What was kept, and what the next who asks finds.
 #[derive(Debug)]
-pub(super) enum Kept {
+pub(super) enum ReplyState {
     Window(SlidingWindow, State),
     Bucket(Bucket, State),
     /// How many hits a log had, and what it was after each run.
@@ -32,7 +32,7 @@ pub(super) struct After {
     in_the_way: Option<u64>,
 }
 
-impl Kept {
+impl ReplyState {
     /// Reads a state: the second at which the present window began, its hits, and those of the last.
     pub(super) fn window(limit: SlidingWindow, told: &Reply) -> Option<Self> {
         let counts = |[a, b, c, d, e, f, g, h, i, j, k, l, m]: [u8; 13]| Counts {

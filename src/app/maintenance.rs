@@ -83,7 +83,7 @@ pub(super) async fn keep_house(parts: &Parts, settings: &Settings, mut stop: wat
                 }
                 let answered = parts.stats.service().requests(Method::ShouldRateLimit).get();
                 if std::mem::replace(&mut last_answered, answered) == answered {
-                    memory::give_back();
+                    memory::refund();
                 }
             }
             _ = stop.wait_for(|stop| *stop) => return,

@@ -1,8 +1,8 @@
 //! What waits for one connection, made into one pipeline: hits on one key are one command, and its result is
 //! dealt out in the order of asking, so that every caller sees what it would have seen alone.
 //!
-//! Nothing here waits or knows a socket: a lane fills a bundle, sends what [`Bundle::write`] writes, sends
-//! [`Bundle::write_again`] for the counters that were not there, and hands all answers to [`Bundle::deal`].
+//! Nothing here waits or knows a socket: a connection fills a pipeline, sends what [`MemcachedPipeline::write`] writes, sends
+//! [`MemcachedPipeline::write_again`] for the counters that were not there, and hands all answers to [`MemcachedPipeline::complete`].
 
 mod command;
 #[cfg(test)]
@@ -13,7 +13,7 @@ use std::{hash::BuildHasher, ops::Range, sync::Arc};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use tokio::sync::oneshot;
 
-use self::command::{Command, CommandKind, Dealing};
+use self::command::{Command, CommandKind, Completion};
 use super::reply::Reply;
 use crate::{
     limiter::algorithm::{Hits, fixed_window},
@@ -38,7 +38,7 @@ const MOST_HITS: u64 = 1 << 33;
 
 /// A pipeline in the making.
 #[derive(Default)]
-pub(super) struct Bundle {
+pub(super) struct MemcachedPipeline {
     /// The keys of all commands, one behind the other.
     keys: String,
     commands: Vec<Command>,
@@ -46,11 +46,11 @@ pub(super) struct Bundle {
     counting: HashTable<u32>,
     hasher: DefaultHashBuilder,
     /// One for each check; which command answers it.
-    asks: Vec<Ask>,
+    asks: Vec<PendingCheck>,
     callers: Vec<Caller>,
 }
 
-struct Ask {
+struct PendingCheck {
     command: u32,
     hits: Hits,
 }
@@ -60,7 +60,7 @@ struct Caller {
     answer: oneshot::Sender<Answered>,
 }
 
-impl Pipeline for Bundle {
+impl Pipeline for MemcachedPipeline {
     type Outcome = Outcome;
 
     fn checks(&self) -> usize {
@@ -90,23 +90,23 @@ impl Pipeline for Bundle {
     }
 }
 
-impl Bundle {
+impl MemcachedPipeline {
     /// Asks a counter, which lives until `expiry` if it is made now.
     pub(super) fn add(&mut self, key: &str, hits: Hits, expiry: u64) {
         let hash = self.hasher.hash_one(key);
         let (hits, command) = match hits {
             Hits::Take(hits) => (Hits::Take(hits), self.count(hash, key, hits.min(MOST_HITS), expiry)),
-            Hits::GiveBack(hits) => {
+            Hits::Refund(hits) => {
                 let hits = hits.min(MOST_HITS);
                 // Hits that come later are counted later, so that each sees what it would have seen alone.
                 let Self { keys, commands, counting, .. } = self;
                 if let Ok(known) = counting.find_entry(hash, |at| key_of(keys, commands, *at) == key) {
                     known.remove();
                 }
-                (Hits::GiveBack(hits), self.push(key, CommandKind::GiveBack { hits }))
+                (Hits::Refund(hits), self.push(key, CommandKind::Refund { hits }))
             }
         };
-        self.asks.push(Ask { command, hits });
+        self.asks.push(PendingCheck { command, hits });
     }
 
     /// The command that counts these hits.
@@ -175,7 +175,7 @@ impl Bundle {
 
     /// Deals the answers out to the callers. `tell` makes a failure of an error that the server at hand
     /// answered. Returns these failures.
-    pub(super) fn deal(
+    pub(super) fn complete(
         &mut self,
         replies: Vec<Reply>,
         tell: impl Fn(Kind, &str) -> Failure,
@@ -185,7 +185,7 @@ impl Bundle {
             command.result(reply).unwrap_or_else(|(kind, error)| {
                 let failure = Arc::new(tell(kind, &error));
                 failures.push(Arc::clone(&failure));
-                Dealing::Not(failure)
+                Completion::Not(failure)
             })
         });
         let mut dealing: Vec<_> = dealing.collect();
@@ -203,16 +203,16 @@ impl Bundle {
     }
 }
 
-impl Ask {
-    fn outcome(&self, dealing: &mut [Dealing]) -> Outcome {
+impl PendingCheck {
+    fn outcome(&self, dealing: &mut [Completion]) -> Outcome {
         match dealing.get_mut(self.command as usize) {
-            Some(Dealing::Running(count)) => {
+            Some(Completion::Running(count)) => {
                 *count = fixed_window::count(*count, self.hits);
                 Ok(*count)
             }
-            Some(Dealing::Left(count)) => Ok(*count),
-            Some(Dealing::Not(failure)) => Err(Arc::clone(failure)),
-            // Every ask names a command of its own bundle.
+            Some(Completion::Left(count)) => Ok(*count),
+            Some(Completion::Not(failure)) => Err(Arc::clone(failure)),
+            // Every ask names a command of its own pipeline.
             None => Ok(0),
         }
     }
@@ -226,7 +226,7 @@ fn text_at<'k>(keys: &'k str, command: &Command) -> &'k str {
     keys.get(command.key.start as usize..command.key.end as usize).unwrap_or_default()
 }
 
-/// A bundle never comes near four thousand million of anything: its queue is bounded.
+/// A pipeline never comes near four thousand million of anything: its queue is bounded.
 fn at(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
