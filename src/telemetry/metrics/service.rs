@@ -175,7 +175,7 @@ pub enum PeerError {
     SettingsFlood,
     /// PRIORITY frames.
     PriorityFlood,
-    /// WINDOW_UPDATE frames.
+    /// `WINDOW_UPDATE` frames.
     WindowUpdateFlood,
     /// GOAWAY frames, and frames of unknown types.
     OtherFlood,

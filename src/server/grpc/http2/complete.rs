@@ -13,9 +13,12 @@ use super::{
     streams::Stream,
 };
 
+/// The frame of a response's head.
+const HEAD_FRAME: usize = HEAD + HEAD_BLOCK.len();
+
 /// What stands before a message: the frame of the response's head, and the head of a DATA frame. Streams, and the
 /// length of the data, are written in.
-const BEFORE: [u8; 2 * HEAD + HEAD_BLOCK.len()] = before();
+const BEFORE: [u8; HEAD_FRAME + HEAD] = before();
 
 /// What stands behind it: the frame of the trailers.
 const BEHIND: [u8; HEAD + TRAILERS.len()] = behind();
@@ -93,7 +96,7 @@ impl<C> Connection<C> {
         out.reserve(message.len().saturating_add(BEFORE.len()).saturating_add(BEHIND.len()));
         let (id, length) = (id.to_be_bytes(), u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
         let (mut before, mut behind) = (BEFORE, BEHIND);
-        let (head, data) = before.split_at_mut(HEAD + HEAD_BLOCK.len());
+        let (head, data) = before.split_at_mut(HEAD_FRAME);
         write_at(head, 5, &id);
         write_at(data, 0, length.get(1..).unwrap_or_default());
         write_at(data, 5, &id);
@@ -112,8 +115,8 @@ fn write_at(frame: &mut [u8], at: usize, bytes: &[u8]) {
 
 #[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "the compiler evaluates it")]
 #[expect(clippy::cast_possible_truncation, reason = "the block is short")]
-const fn before() -> [u8; 2 * HEAD + HEAD_BLOCK.len()] {
-    let mut bytes = [0; 2 * HEAD + HEAD_BLOCK.len()];
+const fn before() -> [u8; HEAD_FRAME + HEAD] {
+    let mut bytes = [0; HEAD_FRAME + HEAD];
     (bytes[2], bytes[3], bytes[4]) = (HEAD_BLOCK.len() as u8, kind::HEADERS, flag::END_HEADERS);
     let mut at = 0;
     while at < HEAD_BLOCK.len() {

@@ -360,6 +360,12 @@ impl<C> Connection<C> {
         behind
     }
 
+    /// What is missing of the DATA frame that is being received, if it is for this stream.
+    pub(super) fn rest_of_data(&self, id: u32) -> u32 {
+        let left = if self.data.under_way && self.data.stream == id { self.data.left } else { 0 };
+        u32::try_from(left).unwrap_or(u32::MAX)
+    }
+
     /// Resets a stream because of what the peer sent on it. The stream may be closed.
     ///
     /// # Errors

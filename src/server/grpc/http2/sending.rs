@@ -136,10 +136,10 @@ impl<C> Connection<C> {
         }
     }
 
-    /// What the peer may still send on a stream.
+    /// What may still come on a stream: its window, and the rest of a frame that is counted against it already.
     pub(in super::super) fn window(&self, id: u32) -> u32 {
         let window = self.streams.get(id).map_or(0, |stream| stream.receive_window);
-        u32::try_from(window).unwrap_or(0)
+        u32::try_from(window).unwrap_or(0).saturating_add(self.rest_of_data(id))
     }
 
     /// What the service keeps of a call.

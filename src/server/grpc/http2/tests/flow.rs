@@ -184,3 +184,25 @@ fn a_request_in_one_piece_and_one_in_two_get_the_same_frames() {
         assert_eq!(sent[0].0, length > window as usize);
     }
 }
+
+/// The window was reduced by all of a frame when its head came.
+#[test]
+fn the_rest_of_a_frame_is_part_of_what_may_come() {
+    let mut peer = Peer::new();
+    peer.echo.waits = true;
+    peer.open(1).unwrap();
+    let mut bytes = Vec::new();
+    super::super::frame::write(&mut bytes, kind::DATA, 0, 1, &[0; 16_384]);
+    for cut in [9, 10, 1000, bytes.len()] {
+        let whole = peer.http.window(1);
+        assert_eq!(whole % 16_384, 65_535 % 16_384, "between frames");
+        let (first, second) = bytes.split_at(cut);
+        peer.bytes(first).unwrap();
+        let taken = u32::try_from(cut - 9).unwrap();
+        assert_eq!(peer.http.window(1), whole - taken, "{taken} bytes have come");
+        peer.bytes(second).unwrap();
+        if cut == 10 {
+            peer.http.open_window(1, 65_536);
+        }
+    }
+}
