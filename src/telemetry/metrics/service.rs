@@ -318,7 +318,7 @@ impl ServiceStats {
     /// gRPC connections that the service ended because of what their peers sent.
     #[must_use]
     pub fn peer_errors(&self, reason: PeerError) -> &Counter {
-        &self.peer_errors[reason as usize]
+        one_of(&self.peer_errors, reason as usize)
     }
 
     /// Calls of this method, whatever the answer.
