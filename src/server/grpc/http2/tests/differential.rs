@@ -327,6 +327,8 @@ fn is_allowed(frame: &[u8], is_damaged: bool, ours: &Seen, theirs: &Seen) -> boo
         (None, Some(_)) if ours.reset.contains(&head.stream) => true,
         // A client must not send PUSH_PROMISE (section 8.4). `h2` waits for its end first.
         (Some(1), None) => head.kind == kind::PUSH_PROMISE,
+        // `h2` decodes a header block, and looks at its priority, before it is complete.
+        (None, Some(_)) if head.kind == kind::HEADERS && !head.has(flag::END_HEADERS) => true,
         // An increment of 0 on a closed stream, an acknowledgement of settings that were acknowledged, and values of
         // settings that belong to extensions.
         (None, Some(1)) => match head.kind {
@@ -335,7 +337,6 @@ fn is_allowed(frame: &[u8], is_damaged: bool, ours: &Seen, theirs: &Seen) -> boo
             // A path of other bytes than UTF-8, or without a slash, leads nowhere here.
             _ => is_damaged && head.kind == kind::HEADERS,
         },
-        // `h2` looks at a priority before the block is complete.
         (None, None) if resets_more(theirs, ours) => {
             head.kind == kind::HEADERS && (is_damaged || !head.has(flag::END_HEADERS))
         }
