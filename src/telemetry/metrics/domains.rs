@@ -88,12 +88,13 @@ impl Domains {
 
     /// The requests of every domain by code, in the order of their names.
     pub(super) fn totals(&self) -> Vec<(Box<str>, ResponseCode, u64)> {
-        let by_name = self.lock();
-        let codes = |(name, stats): (&Box<str>, &Arc<DomainStats>)| {
-            let (name, counts) = (name.clone(), stats.0.all());
-            ResponseCode::ALL.into_iter().zip(counts).map(move |(code, n)| (name.clone(), code, n))
-        };
-        by_name.iter().flat_map(codes).collect()
+        let mut totals = Vec::new();
+        for (name, stats) in self.lock().iter() {
+            totals.extend(
+                ResponseCode::ALL.into_iter().zip(stats.0.all()).map(|(code, n)| (name.clone(), code, n)),
+            );
+        }
+        totals
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Arc<DomainStats>>> {

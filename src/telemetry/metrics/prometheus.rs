@@ -12,6 +12,7 @@ use super::{
     gauges::{Gauges, LocalCacheGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges},
     labels::Labels,
     names::{self, Kind, Metric},
+    one_of,
     page::{Number as _, Page, count, describe, family, labelled, set},
     rule::{RuleCounter, RuleStats},
     service::{ConnectionClosed, ConnectionRefused, Method, Port, RejectReason, ServiceStats, StoreFailure},
@@ -69,12 +70,12 @@ fn cpu_seconds() -> Option<f64> {
 /// Everything that is not of a rule.
 pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
     domains(page, stats);
-    requests(page, stats);
-    rule_hits(page, stats);
     service(page, &stats.service);
     gauges.local_cache.iter().for_each(|cache| local_cache(page, cache));
     pools(page, &gauges.pools);
     store_failures(page, &stats.service);
+    requests(page, stats);
+    rule_hits(page, stats);
     program(page);
     bounds(page, stats);
     gauges.tls.iter().for_each(|gauges| tls(page, gauges));
@@ -131,9 +132,9 @@ fn rule_sample(labels: &Labels) -> Sample {
 /// `over_limit` too, because its pattern does not end where the name does. So the hits that the local
 /// cache refused stand there twice, and whoever compares replicas of the two services sees that sum.
 fn shown(counter: RuleCounter, labels: &Labels, counts: &[u64; RuleCounter::ALL.len()]) -> u64 {
-    let own = counts[counter as usize];
+    let own = *one_of(counts, counter as usize);
     if counter == RuleCounter::OverLimit && labels.key2.is_some() {
-        own.saturating_add(counts[RuleCounter::OverLimitWithLocalCache as usize])
+        own.saturating_add(*one_of(counts, RuleCounter::OverLimitWithLocalCache as usize))
     } else {
         own
     }
@@ -172,7 +173,9 @@ fn rule_hits(page: &mut Page, stats: &Stats) {
                 }
             }
         };
-        idle.iter().for_each(|rule| show(rule, rule.counts().unwrap_or_default()));
+        for rule in &idle {
+            show(rule, rule.counts().unwrap_or_default());
+        }
         stats.for_each_rule(|rule, counts| {
             // One may count for the first time meanwhile.
             if idle.binary_search_by_key(&std::ptr::from_ref(rule), Arc::as_ptr).is_err() {

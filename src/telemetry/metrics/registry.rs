@@ -262,15 +262,15 @@ mod tests {
 
     #[test]
     fn every_series_of_a_caller_takes_room_and_what_finds_none_overflows() {
-        let registry = registry(3);
+        let registry = registry(4);
         let name = registry.dynamic("d", "d.a", NOW);
         let room = || registry.stats.room().taken();
         assert_eq!(room(), 1, "a name takes room before it has counted");
         for (counter, taken) in [
             (RuleCounter::TotalHits, 1),
-            (RuleCounter::OverLimit, 2),
-            (RuleCounter::OverLimit, 2),
-            (RuleCounter::NearLimit, 3),
+            (RuleCounter::OverLimit, 3),
+            (RuleCounter::OverLimit, 3),
+            (RuleCounter::NearLimit, 4),
         ] {
             name.add(counter, 1);
             assert_eq!(room(), taken, "{counter:?}");
@@ -278,7 +278,7 @@ mod tests {
         name.add(RuleCounter::WithinLimit, 0);
         assert!(registry.refused().is_empty(), "nothing takes no room");
         name.add(RuleCounter::WithinLimit, 5);
-        assert_eq!((room(), registry.refused()), (3, [("d".to_owned(), 1)].into()));
+        assert_eq!((room(), registry.refused()), (4, [("d".to_owned(), 1)].into()));
         let totals = registry.totals();
         let counts = |key: &str| totals[&Labels::of(key)].counts;
         assert_eq!((counts("d.a"), counts("d.__overflow__")), ([1, 2, 1, 0, 0, 0], [0, 0, 0, 5, 0, 0]));
