@@ -24,25 +24,26 @@ pub(super) fn findings(findings: &[Diagnostic]) {
     }
 }
 
-/// Logs that a set is served.
+/// Logs that a set is in service.
 pub(super) fn loaded(origin: &dyn fmt::Display, state: &ReloadState) {
     tracing::info!(
+        source = %origin,
         files = state.files,
         domains = state.domains,
         rules = state.rules,
         hash = format_args!("{:016x}", state.hash),
-        "loaded the rules of {origin}"
+        "rules loaded"
     );
 }
 
-/// Logs that a set is not served, and what is instead.
+/// Logs that a set was rejected, and what is in service instead.
 pub(super) fn refused(origin: &dyn fmt::Display, others_are_served: bool) {
     let served = if others_are_served {
-        "the rules loaded before are served on"
+        "keeping the previous rules"
     } else {
         "no rules are loaded, so every request is answered with an error"
     };
-    tracing::error!("the rules of {origin} are not loaded: {served}");
+    tracing::error!(source = %origin, "rules rejected: {served}");
 }
 
 /// A finding as `file:line:column: path: message; help`.

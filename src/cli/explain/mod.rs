@@ -27,7 +27,7 @@ use crate::cli::explain::query::Query;
 use crate::{
     app,
     clock::{Clock, SystemClock, Time},
-    limiter::{self, Policy, Preview, Served},
+    limiter::{self, Handles, Policy, Preview, Served},
     rules::{Rule, compile, nearest},
 };
 
@@ -91,7 +91,7 @@ fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result
         let _ = check::check(&reading, options, &mut told);
         return Err(String::from_utf8_lossy(&told).trim_end().to_owned());
     };
-    let served = Served { rules, attached: Vec::new() };
+    let served = Served { rules, attached: Handles::default() };
     let explained = explain(&question, &served, &policy, now)?;
     let text = if args.json { json::of(&explained) } else { text::of(&explained) };
     Ok((text, explained.rule().is_some()))

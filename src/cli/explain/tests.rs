@@ -55,7 +55,7 @@ fn policy() -> Policy {
 fn told(question: &str, change: impl FnOnce(&mut Policy)) -> (String, serde_json::Value) {
     let mut policy = policy();
     change(&mut policy);
-    let served = Served { rules: rules(RULES), attached: Vec::new() };
+    let served = Served { rules: rules(RULES), attached: Handles::default() };
     let question = question.parse().unwrap();
     let explained = explain(&question, &served, &policy, Time::from_seconds(86_430)).unwrap();
     (text::of(&explained), serde_json::from_str(&json::of(&explained)).unwrap())
@@ -215,7 +215,7 @@ proptest! {
 
 #[test]
 fn a_preview_counts_every_refusal_as_one() {
-    let served = Served { rules: rules(RULES), attached: Vec::new() };
+    let served = Served { rules: rules(RULES), attached: Handles::default() };
     let question: Query = "shop path=/,method=GET".parse().unwrap();
     let request = question.to_request();
     let preview = limiter::preview(&request, &served, &policy(), Time::from_seconds(90)).unwrap();

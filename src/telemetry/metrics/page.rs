@@ -4,6 +4,8 @@
 //! memory twice. Whoever names metrics otherwise than the page does takes them from it instead of the
 //! text: see [`Page::apart`].
 
+use std::fmt::Write as _;
+
 use ::prometheus::{
     TextEncoder,
     proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric as Sample, MetricFamily, MetricType},
@@ -86,6 +88,30 @@ impl Page {
         self.samples(metric, series.into_iter().map(sample).collect());
     }
 
+    /// Writes a counter of many series as they come, so that none of them is ever held in memory.
+    pub(super) fn stream<const LABELS: usize>(
+        &mut self,
+        metric: &Metric,
+        each: impl FnOnce(&mut dyn FnMut([&str; LABELS], u64)),
+    ) {
+        let Metric { name, kind, help, .. } = metric;
+        let (text, mut is_first) = (&mut self.text, true);
+        each(&mut |values, n| {
+            // Writing to a String cannot fail.
+            if std::mem::take(&mut is_first) {
+                let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+            }
+            text.push_str(name);
+            for (at, (label, value)) in metric.labels.iter().zip(values).enumerate() {
+                text.push(if at == 0 { '{' } else { ',' });
+                let _ = write!(text, "{label}=\"");
+                escape(text, value);
+                text.push('"');
+            }
+            let _ = writeln!(text, "}} {n}");
+        });
+    }
+
     /// True when this series has a name in statsd's language and is put aside.
     fn puts_aside(&mut self, metric: &Metric, labels: &[&str], value: Value) -> bool {
         let Some(apart) = &mut self.apart else { return false };
@@ -113,6 +139,24 @@ impl Page {
     pub(super) fn finish(self) -> (String, Vec<Single>) {
         (self.text, self.apart.unwrap_or_default())
     }
+}
+
+/// Appends a label's value as the text format has it.
+fn escape(text: &mut String, value: &str) {
+    let mut rest = value;
+    while let Some(at) = rest.find(['\\', '"', '\n']) {
+        let (plain, special) = rest.split_at(at);
+        let mut characters = special.chars();
+        let escaped = match characters.next() {
+            Some('\n') => "\\n",
+            Some('"') => "\\\"",
+            _ => "\\\\",
+        };
+        text.push_str(plain);
+        text.push_str(escaped);
+        rest = characters.as_str();
+    }
+    text.push_str(rest);
 }
 
 /// A metric as the encoder takes it, without series yet.
@@ -149,7 +193,8 @@ pub(super) fn count(sample: &mut Sample, value: u64) {
     set(sample, Kind::Counter, value.float());
 }
 
-fn set(sample: &mut Sample, kind: Kind, value: f64) {
+/// Gives a sample its value.
+pub(super) fn set(sample: &mut Sample, kind: Kind, value: f64) {
     if kind == Kind::Counter {
         let mut counter = Counter::default();
         counter.set_value(value);

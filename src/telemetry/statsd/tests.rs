@@ -21,7 +21,7 @@ fn stats() -> Arc<Stats> {
 }
 
 fn hit(stats: &Stats, n: u64) {
-    stats.rule("d.k").add(RuleCounter::TotalHits, n);
+    stats.rule("d", "d.k").add(RuleCounter::TotalHits, n);
 }
 
 fn state() -> State {
@@ -100,7 +100,7 @@ fn over_tcp_everything_that_was_counted_arrives_once() {
     let flushing = begin(&stats, Target::Tcp(host, port));
     for n in 0..200 {
         hit(&stats, n);
-        stats.rule(&format!("d.many_{n}")).add(RuleCounter::OverLimit, n);
+        stats.rule("d", &format!("d.many_{n}")).add(RuleCounter::OverLimit, n);
         stats.service().requests(Method::ShouldRateLimit).increment();
         stats.service().response_time(Method::ShouldRateLimit).observe(Duration::from_micros(n));
         thread::sleep(Duration::from_millis(1));
@@ -121,7 +121,7 @@ fn over_tcp_everything_that_was_counted_arrives_once() {
 fn datagrams_are_no_longer_than_their_way_allows() {
     let stats = stats();
     for n in 0..2_000_u64 {
-        stats.rule(&format!("d.{}_{n}", "x".repeat(60))).add(RuleCounter::TotalHits, n + 1);
+        stats.rule("d", &format!("d.{}_{n}", "x".repeat(60))).add(RuleCounter::TotalHits, n + 1);
     }
     let check = |(text, longest): (String, usize), most: usize| {
         let found = sums(&text);
@@ -212,7 +212,7 @@ fn a_sink_that_does_not_read_holds_up_nobody_and_gets_all_in_the_end() {
     let stats = stats();
     let count = || {
         for n in 0..20_000 {
-            stats.rule(&format!("d.{}_{n}", "x".repeat(100))).add(RuleCounter::TotalHits, 1);
+            stats.rule("d", &format!("d.{}_{n}", "x".repeat(100))).add(RuleCounter::TotalHits, 1);
         }
     };
     count();
@@ -226,7 +226,7 @@ fn a_sink_that_does_not_read_holds_up_nobody_and_gets_all_in_the_end() {
     // The other sink is told again and again while this one is stuck.
     let mut buffer = [0; 2048];
     eventually("the other sink hears of a later hit", || {
-        reading.rule("d.later").add(RuleCounter::ShadowMode, 1);
+        reading.rule("d", "d.later").add(RuleCounter::ShadowMode, 1);
         let length = silent.recv(&mut buffer).unwrap();
         String::from_utf8_lossy(&buffer[..length]).contains("d.later.shadow_mode")
     });
@@ -279,7 +279,7 @@ fn the_end_does_not_wait_for_a_sink_that_does_not_read() {
     let (host, port) = here(listener.local_addr().unwrap());
     let stats = stats();
     for n in 0..50_000 {
-        stats.rule(&format!("d.{}_{n}", "x".repeat(100))).add(RuleCounter::TotalHits, 1);
+        stats.rule("d", &format!("d.{}_{n}", "x".repeat(100))).add(RuleCounter::TotalHits, 1);
     }
     let flushing = begin(&stats, Target::Tcp(host, port));
     let begun = Instant::now();
