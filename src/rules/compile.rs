@@ -140,8 +140,9 @@ fn compile_shapes(
         }
     }
     let sound = !findings.iter().any(Diagnostics::has_errors);
+    let files = findings.iter().map(|findings| findings.file().into()).collect();
     let diagnostics = findings.into_iter().flat_map(Diagnostics::into_sorted).collect();
-    Compiled { rules: sound.then(|| RuleSet { domains, rule_count }), diagnostics }
+    Compiled { rules: sound.then_some(RuleSet { domains, rule_count, files }), diagnostics }
 }
 
 impl SourceFile {

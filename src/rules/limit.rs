@@ -129,7 +129,7 @@ impl Limits {
     }
 
     /// All, in the order of the file.
-    pub fn iter(&self) -> impl Iterator<Item = &Limit> {
+    pub fn iter(&self) -> impl Iterator<Item = &Limit> + Clone {
         std::iter::once(&self.first).chain(&self.others)
     }
 }
@@ -196,6 +196,24 @@ impl Unit {
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The unit that a usual abbreviation or adverb stands for: `secs`, `min`, `hrs`, `d`, `weekly`.
+    /// Rules files must write units in full; this is for suggestions.
+    #[must_use]
+    pub fn from_abbreviation(word: &str) -> Option<Self> {
+        let word = word.trim().to_ascii_uppercase();
+        let stem = ["LY", "S"].iter().find_map(|end| word.strip_suffix(end)).filter(|stem| !stem.is_empty());
+        let stem = match stem.unwrap_or(&word) {
+            "HR" => "HOUR",
+            "DAI" => "DAY",
+            "WK" => "WEEK",
+            "MTH" | "MNTH" => "MONTH",
+            "YR" => "YEAR",
+            stem => stem,
+        };
+        let mut units = Self::ALL.into_iter();
+        units.find(|unit| !stem.is_empty() && unit.name().starts_with(stem))
     }
 
     /// The unit of this number in Envoy's API.

@@ -21,6 +21,17 @@ pub struct RuleSet {
     pub(super) domains: HashMap<Box<str>, Domain>,
     /// How many rules carry a limit; their ids run from 0 to this.
     pub(super) rule_count: u32,
+    /// The names of the files, which an [`Origin`] refers to by index.
+    pub(super) files: Box<[Box<str>]>,
+}
+
+/// The line of a rules file on which a descriptor begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// The index of its file.
+    pub(super) file: u32,
+    /// The line, counted from 1.
+    pub(super) line: u32,
 }
 
 /// The rules of one domain.
@@ -71,6 +82,8 @@ pub struct Node {
     pub share_threshold: bool,
     /// The next level.
     pub children: Level,
+    /// Where it was defined; none for the resource of a control plane, which has no lines.
+    pub origin: Option<Origin>,
 }
 
 /// The number of a rule within its set, dense from 0: what parallel tables are indexed by.
@@ -150,6 +163,13 @@ impl RuleSet {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
+    }
+
+    /// The file and the line in which a descriptor is defined.
+    #[must_use]
+    pub fn origin(&self, node: &Node) -> Option<(&str, u32)> {
+        let Origin { file, line } = node.origin?;
+        Some((self.files.get(file as usize)?, line))
     }
 
     /// How many rules carry a limit.

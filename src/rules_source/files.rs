@@ -162,10 +162,8 @@ impl Reading {
         (self.hash(&directory.path()), self.findings.clone())
     }
 
-    /// A hash of the files' names below `directory` and of their texts, the same on every machine, by
-    /// which replicas are compared.
-    #[must_use]
-    pub fn hash(&self, directory: &Path) -> u64 {
+    /// A hash of the files' names below `directory` and of their texts.
+    fn hash(&self, directory: &Path) -> u64 {
         let mut hasher = SipHasher13::new();
         for file in &self.files {
             let path = Path::new(&file.name);

@@ -74,7 +74,7 @@ pub struct ReloadState {
     pub loads: u64,
     /// How many reloads were refused.
     pub errors: u64,
-    /// A hash of the served files' names and texts, the same on every machine.
+    /// The [fingerprint](RuleSet::fingerprint) of the served rules, which `tollgate check` prints too.
     pub hash: u64,
     /// How many files, or resources of a control plane, are served.
     pub files: usize,
@@ -196,7 +196,7 @@ impl<T> Source<T> {
         let outcome = if let Some(set) = ready {
             let rules = &set.rules;
             let served = ReloadState {
-                hash: digest.0,
+                hash: rules.fingerprint(),
                 files,
                 domains: rules.domains().count(),
                 rules: rules.rule_count() as usize,

@@ -21,6 +21,7 @@ mod misspelt;
 mod reader;
 pub mod redis;
 mod server;
+mod shown;
 pub mod sinks;
 pub mod spans;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub use self::{
     misspelt::misspelt,
     reader::{Problem, Warning},
     server::{ServerAddress, StoreTls},
+    shown::shown,
 };
 
 use tracing::level_filters::LevelFilter;

@@ -34,7 +34,10 @@ impl Reader<'_> {
                     take(self, key, value);
                 }
                 Some((key, Standing::Idle)) if live => {
-                    let message = format!("`{key}` does nothing here");
+                    let has_limit = pairs.iter().any(|pair| key_text(pair) == Some("rate_limit"));
+                    let lost = level.loses_limit_by(key) && !has_limit;
+                    let more = if lost { ", so this descriptor has no limit" } else { "" };
+                    let message = format!("`{key}` does nothing here{more}");
                     let help = level.help_for_idle(key);
                     self.findings.warning(value.key, spot.path, message, Some(help));
                     // The first reading leaves metadata alone wherever it stands.

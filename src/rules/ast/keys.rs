@@ -85,6 +85,11 @@ impl Level {
         accepted.map(|(key, _)| format!("`{key}`")).collect::<Vec<_>>().join(", ")
     }
 
+    /// True for a key of `rate_limit` in the descriptor itself.
+    pub(super) fn loses_limit_by(self, key: &str) -> bool {
+        self == Self::Descriptor && places_of(key).is_some_and(|levels| levels.contains(&Self::Limit))
+    }
+
     /// What to do about a known key that does nothing on this level.
     pub(super) fn help_for_idle(self, key: &str) -> String {
         let homes = places_of(key).unwrap_or_default();

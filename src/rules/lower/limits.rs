@@ -106,7 +106,7 @@ impl Lowering<'_> {
                 self.error(context.file, place, context.path, "this limit has no unit".to_owned(), &help);
             }
             (false, None) => {
-                let help = help_for(written, &Unit::ALL.map(Unit::name));
+                let help = help_for(written, &Unit::ALL.map(Unit::name), Unit::from_abbreviation(written));
                 self.error(context.file, place, &path, format!("unknown unit {}", quoted(written)), &help);
             }
         }
@@ -162,7 +162,7 @@ impl Lowering<'_> {
         let path = context.path.key("algorithm");
         let Some(kind) = Kind::from_name(&given.value) else {
             let message = format!("unknown algorithm {}", quoted(&given.value));
-            let help = help_for(&given.value, &Kind::ALL.map(Kind::name));
+            let help = help_for(&given.value, &Kind::ALL.map(Kind::name), None);
             self.error(context.file, given.place, &path, message, &help);
             return Err(Told);
         };
@@ -241,11 +241,11 @@ fn units() -> String {
     Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ")
 }
 
-/// What is accepted in place of an unknown name.
-fn help_for(written: &str, names: &[&str]) -> String {
+/// The accepted names, and the one that was probably meant by an unknown name.
+fn help_for(written: &str, names: &[&str], abbreviated: Option<Unit>) -> String {
     let accepted: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
     let accepted = format!("accepted, in any case: {}", accepted.join(", "));
-    match nearest(written.trim(), names.iter().copied()) {
+    match nearest(written.trim(), names.iter().copied()).or(abbreviated.map(Unit::name)) {
         Some(meant) => format!("did you mean `{}`? {accepted}", meant.to_ascii_lowercase()),
         None => accepted,
     }

@@ -12,8 +12,8 @@ use std::{collections::HashMap, sync::Arc};
 use super::{
     countable::Countable,
     diagnostic::Place,
-    diagnostics::{Diagnostics, Path, quoted},
-    model::{Level, Node, Rule, RuleId},
+    diagnostics::{Diagnostics, Kind, Path, quoted},
+    model::{Level, Node, Origin, Rule, RuleId},
     over_limit_body,
     quota_policy::QuotaPolicy,
     wildcard::{Pattern, Wildcards},
@@ -98,7 +98,14 @@ impl<'f> Lowering<'f> {
             value_to_metric: raw.value_to_metric.is_set(),
             share_threshold: raw.share_threshold.is_set(),
             children: self.level(&children, &list, &format!("{}.", context.full_key)),
+            origin: self.origin(raw.place, context.file),
         }
+    }
+
+    /// Only files have lines; the places of a control plane's resources are made up.
+    fn origin(&self, place: Place, file: usize) -> Option<Origin> {
+        let is_file = self.findings.get(file)?.kind() == Kind::File;
+        is_file.then_some(Origin { file: u32::try_from(file).ok()?, line: place.line })
     }
 
     /// What requests are compared with. Tells when there is no key.
