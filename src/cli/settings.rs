@@ -8,7 +8,7 @@ use super::{
     serve::Environment,
     terminal::{self, BOLD, DIM, PLACE, Verdict, paint},
 };
-use crate::settings::{Backend, Settings, markdown, shown, vars};
+use crate::settings::{self, Settings, Source, markdown, vars};
 
 /// The arguments of `tollgate settings`.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
@@ -41,25 +41,35 @@ pub fn run(args: &SettingsArgs, environment: &Environment) -> Verdict {
 
 /// A line `NAME=value` for each variable. Those that are set are marked with their default.
 fn effective(environment: &Environment, settings: Option<&Settings>) -> String {
+    let rows = settings::effective(&|name| environment.variables.get(name).cloned());
     let mut text = String::new();
     let mut group = "";
-    for var in vars::ALL {
+    for (var, row) in vars::ALL.iter().zip(rows) {
         if var.group != group {
             let gap = if group.is_empty() { "" } else { "\n" };
             group = var.group;
             // Writing to a String cannot fail, here and below.
             let _ = writeln!(text, "{gap}{}", paint(PLACE, &format!("# {group}")));
         }
-        let line = |value: &str| format!("{}={}", var.name, quoted(&shown(var.name, value)));
-        if let Some(value) = environment.variables.get(var.name).filter(|value| !value.is_empty()) {
-            let default = if var.default.is_empty() { "unset" } else { var.default };
-            let note = paint(DIM, &format!("# set; default: {default}"));
-            let _ = writeln!(text, "{}  {note}", paint(BOLD, &line(value)));
-        } else {
-            let derived = settings.and_then(|settings| derived(var.name, settings));
-            let note = derived.is_some().then(|| paint(DIM, "  # derived")).unwrap_or_default();
-            let _ = writeln!(text, "{}{note}", line(derived.as_deref().unwrap_or(var.default)));
-        }
+        let derived = settings.and_then(|settings| derived(var.name, settings));
+        let (value, source) = match (row.source, derived) {
+            (Source::Default, Some(value)) => (value, Source::Derived),
+            (source, _) => (row.value, source),
+        };
+        let line = format!("{}={}", row.name, quoted(&value));
+        let default = if row.default.is_empty() { "unset" } else { row.default };
+        let _ = match source {
+            Source::Default => writeln!(text, "{line}"),
+            Source::Derived => writeln!(text, "{line}{}", paint(DIM, "  # derived")),
+            Source::Environment => {
+                writeln!(
+                    text,
+                    "{}{}",
+                    paint(BOLD, &line),
+                    paint(DIM, &format!("  # set; default: {default}"))
+                )
+            }
+        };
     }
     text
 }
@@ -67,7 +77,6 @@ fn effective(environment: &Environment, settings: Option<&Settings>) -> String {
 /// The value of a variable whose default depends on the machine or on other variables, if it differs.
 fn derived(name: &str, settings: &Settings) -> Option<String> {
     match name {
-        "BACKEND_TYPE" => matches!(settings.store.chosen, Backend::Redis(_)).then(|| "redis".to_owned()),
         "GRPC_WORKERS" => Some(settings.server.workers.to_string()),
         "GRPC_MAX_CONNECTIONS_PER_ADDRESS" => Some(settings.server.max_connections_per_address.to_string()),
         "JSON_ENABLED" => (!settings.http.json).then(|| "false".to_owned()),

@@ -163,7 +163,7 @@ impl Reading {
     }
 
     /// A hash of the files' names below `directory` and of their texts.
-    fn hash(&self, directory: &Path) -> u64 {
+    pub(super) fn hash(&self, directory: &Path) -> u64 {
         let mut hasher = SipHasher13::new();
         for file in &self.files {
             let path = Path::new(&file.name);

@@ -22,7 +22,6 @@ mod misspelt;
 mod reader;
 pub mod redis;
 mod server;
-mod shown;
 pub mod sinks;
 pub mod spans;
 #[cfg(test)]
@@ -48,7 +47,6 @@ pub use self::{
     misspelt::misspelt,
     reader::{Problem, Warning},
     server::{ServerAddress, StoreTls},
-    shown::shown,
 };
 
 use tracing::level_filters::LevelFilter;
