@@ -103,7 +103,7 @@ fn check_suggests_the_unit_that_an_abbreviation_means() {
 fn check_warns_without_failing_unless_warnings_are_denied() {
     let odd = "domain: d\ndescriptors:\n  - key: k\n    unit: hour\n    requests_per_unit: 2\n";
     let dir = rules_dir(&[("d.yaml", odd)]);
-    let lost = "`unit` does nothing here, so this descriptor has no limit";
+    let lost = "`unit` has no effect here, so this descriptor has no limit";
     assert_exit(&check(dir.path(), &[]), 0, &[&format!("warning: {lost}"), "OK, 3 warnings, hash"]);
     assert_exit(
         &check(dir.path(), &["--deny-warnings"]),
@@ -177,7 +177,7 @@ fn check_refuses_what_memcached_cannot_count() {
 fn check_names_both_files_that_contradict_each_other() {
     let other = "domain: d\non_store_failure: deny\ndescriptors: [{key: m, rate_limit: {unlimited: true}}]\n";
     let dir = rules_dir(&[("a.yaml", &format!("on_store_failure: local\n{RULES}")), ("b.yaml", other)]);
-    let texts = ["b.yaml:2:19", "`deny`", "a.yaml for `local` at line 1, column 19"];
+    let texts = ["b.yaml:2:19", "`deny`", "a.yaml sets `local` at line 1, column 19"];
     assert_exit(&check(dir.path(), &["--merge-domains"]), 1, &texts);
 }
 

@@ -88,7 +88,7 @@ impl Report {
         let is_incomplete = reading.has_errors();
         let compiled = compile(&reading.files, options);
         let is_unread = is_incomplete && compiled.rules.is_some();
-        let mut diagnostics = [reading.findings, compiled.diagnostics].concat();
+        let mut diagnostics = [reading.diagnostics, compiled.diagnostics].concat();
         let warnings = diagnostics.iter_mut().filter(|diagnostic| !diagnostic.is_error());
         let mut denied_warnings = 0;
         for warning in warnings.filter(|_| deny_warnings) {
@@ -273,7 +273,7 @@ mod tests {
     fn a_limit_lost_by_misplaced_keys_is_an_error_when_warnings_are_denied() {
         let (verdict, report) = checked(&[("a.yaml", ODD)], false, false);
         assert_eq!(verdict, Verdict::Yes);
-        let lost = "`unit` does nothing here, so this descriptor has no limit";
+        let lost = "`unit` has no effect here, so this descriptor has no limit";
         assert!(text(&report).contains(&format!("warning: {lost}\n   --> a.yaml:4:3")), "{}", text(&report));
         let (verdict, report) = checked(&[("a.yaml", ODD)], false, true);
         assert_eq!(verdict, Verdict::No);

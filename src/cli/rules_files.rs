@@ -54,7 +54,7 @@ pub(super) fn read(
         for path in paths {
             let read = if path.is_file() { read_file(path)? } else { read_dir(path, args.ignore_dot_files) };
             all.files.extend(read.files);
-            all.findings.extend(read.findings);
+            all.diagnostics.extend(read.diagnostics);
         }
         return Ok((all, args.options(CompileOptions::default())));
     }
@@ -73,5 +73,5 @@ pub(super) fn read(
 fn read_file(file: &Path) -> Result<Reading, Vec<String>> {
     let name = file.display().to_string();
     let text = fs::read(file).map_err(|error| vec![format!("{name}: {error}")])?;
-    Ok(Reading { files: vec![SourceFile { name, text }], findings: Vec::new() })
+    Ok(Reading { files: vec![SourceFile { name, text }], diagnostics: Vec::new() })
 }

@@ -1,8 +1,8 @@
 //! A hash of what rules mean, by which replicas and `tollgate check` compare them.
 //!
-//! Comments, formatting, the names of files, the order of exact values and the way a domain is split into
-//! files do not change it. The order of two wildcards changes it only if a text could match both, which is
-//! decided by what stands before their first `*`.
+//! Comments, formatting, the names of files, the order of exact values and the split of a domain into
+//! files do not change it. The order of two wildcards changes it only if one text before the first `*` begins with
+//! the other.
 
 use std::hash::{Hash as _, Hasher as _};
 
@@ -257,12 +257,12 @@ mod tests {
             prop_assert!(same || !disjoint);
             if same {
                 for value in ["", "a", "b", "aa", "ab", "ba", "bb", "aab", "abab", "baba", "abc"] {
-                    let met = |rules: &RuleSet| {
+                    let matched = |rules: &RuleSet| {
                         let entries = [crate::limiter::Entry { key: "k", value }];
                         let found = rules.domain("d").unwrap().find(&entries, &mut String::new());
                         found.map(|found| found.rule.full_key.clone())
                     };
-                    prop_assert_eq!(met(&one), met(&other), "{}", value);
+                    prop_assert_eq!(matched(&one), matched(&other), "{}", value);
                 }
             }
         }

@@ -14,7 +14,7 @@ use std::{
 use siphasher::sip::SipHasher13;
 
 use super::{
-    Digest, findings,
+    Digest, diagnostics,
     listing::{Listing, special},
 };
 use crate::rules::{Diagnostic, Severity, SourceFile};
@@ -48,7 +48,7 @@ pub struct Reading {
     /// The files that could be read, in the order of their names.
     pub files: Vec<SourceFile>,
     /// What could not be read, and what was passed over.
-    pub findings: Vec<Diagnostic>,
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 impl RulesDir {
@@ -107,24 +107,26 @@ pub(super) fn read_at_rest(list: impl Fn() -> Listing, mut read: impl FnMut(&Lis
 }
 
 pub(super) fn read_files(directory: &Path, listing: &Listing) -> Reading {
-    let mut reading = Reading { files: Vec::new(), findings: listing.findings.clone() };
+    let mut reading = Reading { files: Vec::new(), diagnostics: listing.diagnostics.clone() };
     let mut room = MAX_BYTES;
     for file in &listing.files {
         match read_file(&file.path) {
             Ok(Content::Text(text)) => {
                 let size = text.len() as u64;
                 if size > room {
-                    reading.findings.push(findings::too_large_together(directory, MAX_BYTES));
+                    reading.diagnostics.push(diagnostics::too_large_together(directory, MAX_BYTES));
                     break;
                 }
                 room -= size;
                 reading.files.push(SourceFile { name: file.path.display().to_string(), text });
             }
-            Ok(Content::TooLarge) => reading.findings.push(findings::too_large(&file.path, MAX_FILE_BYTES)),
-            Ok(Content::Special(seen)) => reading.findings.push(findings::no_file(&file.path, seen)),
+            Ok(Content::TooLarge) => {
+                reading.diagnostics.push(diagnostics::too_large(&file.path, MAX_FILE_BYTES))
+            }
+            Ok(Content::Special(seen)) => reading.diagnostics.push(diagnostics::no_file(&file.path, seen)),
             // It was listed and is gone since.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => reading.findings.push(findings::unreadable_file(&file.path, &error)),
+            Err(error) => reading.diagnostics.push(diagnostics::unreadable_file(&file.path, &error)),
         }
     }
     reading
@@ -154,12 +156,12 @@ impl Reading {
     /// True when rules may be missing from what was read.
     #[must_use]
     pub fn has_errors(&self) -> bool {
-        self.findings.iter().any(|finding| finding.severity == Severity::Error)
+        self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }
 
     /// What tells this reading of `directory` from another.
     pub(super) fn digest(&self, directory: &RulesDir) -> Digest {
-        (self.hash(&directory.path()), self.findings.clone())
+        (self.hash(&directory.path()), self.diagnostics.clone())
     }
 
     /// A hash of the files' names below `directory` and of their texts.

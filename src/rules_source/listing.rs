@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::findings;
+use super::diagnostics;
 use crate::rules::Diagnostic;
 
 /// The most files and directories that are looked at. A directory of more is hardly one of rules: this
@@ -33,10 +33,8 @@ pub(super) struct Listing {
     pub(super) files: Vec<Listed>,
     /// The directories that hold them, the outermost among them.
     pub(super) directories: Vec<PathBuf>,
-    /// The symlinks among the files and directories.
-    pub(super) symlinks: Vec<PathBuf>,
     /// What could not be looked at, and what is no rules file.
-    pub(super) findings: Vec<Diagnostic>,
+    pub(super) diagnostics: Vec<Diagnostic>,
     /// How many more names are looked at.
     room: usize,
     /// There were more.
@@ -79,8 +77,8 @@ impl Listing {
     /// As [`of`](Self::of), with another bound than [`MAX_ENTRIES`].
     pub(super) fn bounded(directory: &Path, ignore_dot_files: bool, room: usize) -> Self {
         let mut listing = Self { room, ..Self::default() };
-        if let Err(finding) = findings::check_directory(directory) {
-            listing.findings.push(finding);
+        if let Err(diagnostic) = diagnostics::check_directory(directory) {
+            listing.diagnostics.push(diagnostic);
             return listing;
         }
         let mut ahead = vec![Ahead { path: directory.to_owned(), below: PathBuf::new() }];
@@ -91,12 +89,11 @@ impl Listing {
         if listing.is_full {
             // Which of them were met is chance, and nothing to build on.
             listing = Self { directories: vec![directory.to_owned()], ..Self::default() };
-            listing.findings.push(findings::too_many(directory, room));
+            listing.diagnostics.push(diagnostics::too_many(directory, room));
         }
         listing.files.sort_unstable();
         listing.directories.sort_unstable();
-        listing.symlinks.sort_unstable();
-        listing.findings.sort_by(|one, other| one.file.cmp(&other.file));
+        listing.diagnostics.sort_by(|one, other| one.file.cmp(&other.file));
         listing
     }
 
@@ -105,7 +102,9 @@ impl Listing {
             Ok(entries) => entries,
             // It was there a moment ago, and is gone with all that it held.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => return self.findings.push(findings::unreadable_directory(&directory.path, &error)),
+            Err(error) => {
+                return self.diagnostics.push(diagnostics::unreadable_directory(&directory.path, &error));
+            }
         };
         for entry in entries {
             if self.room == 0 {
@@ -116,7 +115,9 @@ impl Listing {
             match entry {
                 Ok(entry) if ignore_dot_files && entry.file_name().as_bytes().starts_with(b".") => {}
                 Ok(entry) => self.look_at(&entry, &directory.below, ahead),
-                Err(error) => self.findings.push(findings::unreadable_directory(&directory.path, &error)),
+                Err(error) => {
+                    self.diagnostics.push(diagnostics::unreadable_directory(&directory.path, &error))
+                }
             }
         }
     }
@@ -127,7 +128,7 @@ impl Listing {
         let metadata = match entry.metadata() {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => return self.findings.push(findings::unreadable_file(&path, &error)),
+            Err(error) => return self.diagnostics.push(diagnostics::unreadable_file(&path, &error)),
         };
         if metadata.is_symlink() {
             self.look_behind(path, &name, below, ahead);
@@ -145,21 +146,20 @@ impl Listing {
         match fs::metadata(&symlink) {
             Ok(metadata) if metadata.is_dir() => {
                 if leads_into_a_volume(&symlink) && !added_by_a_volume {
-                    ahead.push(Ahead { path: symlink.clone(), below });
+                    ahead.push(Ahead { path: symlink, below });
                 } else if !added_by_a_volume {
-                    self.findings.push(findings::symlink_to_directory(&symlink));
+                    self.diagnostics.push(diagnostics::symlink_to_directory(&symlink));
                 }
             }
-            Ok(metadata) => self.take_file(symlink.clone(), &below, &metadata),
+            Ok(metadata) => self.take_file(symlink, &below, &metadata),
             Err(_) if added_by_a_volume => {}
-            Err(error) => self.findings.push(findings::broken_symlink(&symlink, &error)),
+            Err(error) => self.diagnostics.push(diagnostics::broken_symlink(&symlink, &error)),
         }
-        self.symlinks.push(symlink);
     }
 
     fn take_file(&mut self, path: PathBuf, below: &Path, metadata: &Metadata) {
         match special(metadata.file_type()) {
-            Some(seen) => self.findings.push(findings::no_file(&path, seen)),
+            Some(seen) => self.diagnostics.push(diagnostics::no_file(&path, seen)),
             None => self.files.push(Listed { order: order(below), path, stamp: Stamp::of(metadata) }),
         }
     }

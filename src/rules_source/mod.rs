@@ -9,11 +9,9 @@ pub mod files;
 pub mod watch;
 pub mod xds;
 
-mod findings;
-mod interest;
+mod diagnostics;
 mod listing;
 mod log;
-mod trail;
 
 #[cfg(test)]
 mod tests;
@@ -172,7 +170,7 @@ impl<T> Source<T> {
         let is_complete = !reading.has_errors();
         let mut compiled =
             compile_or_refuse(&directory.path().display(), || compile(&reading.files, self.options));
-        compiled.diagnostics.splice(0..0, reading.findings);
+        compiled.diagnostics.splice(0..0, reading.diagnostics);
         let path = directory.path();
         let files = reading.files.len();
         let draft = Draft { origin: &path.display(), digest, files, is_complete, compiled };
@@ -181,18 +179,18 @@ impl<T> Source<T> {
 
     fn take(&self, draft: Draft<'_>, now: Time, reloading: &mut Reloading<T>) -> Outcome {
         let Draft { origin, digest, files, is_complete, compiled } = draft;
-        let mut findings = compiled.diagnostics;
+        let mut diagnostics = compiled.diagnostics;
         let ready = compiled.rules.filter(|_| is_complete).and_then(|rules| {
             let attached = panics::catch(Boundary::RulesReload, || {
                 panics::point("rules_publish");
                 (self.attach)(&rules)
             });
             if attached.is_err() {
-                findings.push(findings::panicked(origin));
+                diagnostics.push(diagnostics::panicked(origin));
             }
             Some(Published { rules, attached: attached.ok()? })
         });
-        log::findings(&findings);
+        log::diagnostics(&diagnostics);
         let outcome = if let Some(set) = ready {
             let rules = &set.rules;
             let served = ReloadState {
@@ -200,7 +198,7 @@ impl<T> Source<T> {
                 files,
                 domains: rules.domains().count(),
                 rules: rules.rule_count() as usize,
-                warnings: findings.len(),
+                warnings: diagnostics.len(),
                 ..ReloadState::default()
             };
             log::loaded(origin, &served);
@@ -208,7 +206,7 @@ impl<T> Source<T> {
             Outcome::Loaded
         } else {
             log::refused(origin, self.published.load().is_some());
-            self.refuse(now, findings);
+            self.refuse(now, diagnostics);
             Outcome::Refused
         };
         reloading.last_read = Some(digest);
@@ -230,9 +228,9 @@ impl<T> Source<T> {
         before
     }
 
-    fn refuse(&self, now: Time, findings: Vec<Diagnostic>) {
-        let errors = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
-        let errors = errors.take(log::MAX_FINDINGS).collect();
+    fn refuse(&self, now: Time, diagnostics: Vec<Diagnostic>) {
+        let errors = diagnostics.into_iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
+        let errors = errors.take(log::MAX_DIAGNOSTICS).collect();
         let mut state = lock(&self.state);
         state.last_error = Some((now, errors));
         state.is_current = false;
@@ -255,7 +253,7 @@ impl<T> Reloading<T> {
 /// What comes of compiling a set; one that makes the compiler panic is refused like any other that is wrong.
 fn compile_or_refuse(origin: &dyn fmt::Display, compile: impl FnOnce() -> Compiled) -> Compiled {
     panics::catch(Boundary::RulesReload, compile).unwrap_or_else(|Panicked| {
-        let diagnostics = vec![findings::panicked(origin)];
+        let diagnostics = vec![diagnostics::panicked(origin)];
         Compiled { rules: None, diagnostics }
     })
 }

@@ -64,13 +64,13 @@ fn a_bad_update_is_refused_told_and_repaired() {
     for told in [
         "resource eg/default: error: unknown unit `9` (at descriptors[2].rate_limit.unit); accepted, in any case: \
          second",
-        "resource z: error: the resource names no domain",
+        "resource z: error: the resource has no domain",
     ] {
         assert!(detail.contains(told), "{told:?} in {detail:?}");
     }
     let log = server.process.log();
     assert!(log.contains("resource eg/default: descriptors[2].rate_limit.unit: unknown unit `9`"), "{log}");
-    assert!(log.contains("the rules loaded before are served on"), "{log}");
+    assert!(log.contains("keeping previous rules"), "{log}");
     let page = server.rules_shown().join("\n");
     assert!(page.contains(&shown("d", "k", 5)) && page.contains("unknown unit"), "{page}");
     assert_eq!(sample(&server, "tollgate_xds_nacks_total"), Some(1.0));

@@ -78,19 +78,20 @@ async fn judge<T>(
     held: &mut Held,
 ) -> Result<(), google::rpc::Status> {
     let response = &received.response;
-    let mut findings: Vec<_> = resource::check_response(&response.type_url).into_iter().collect();
-    findings.extend(received.is_too_much.then(|| resource::too_much("the response", session.max_values())));
-    if findings.is_empty() && !change(held, response, session.max_values()) {
-        findings.push(resource::too_much("the control plane", session.max_values()));
+    let mut diagnostics: Vec<_> = resource::check_response(&response.type_url).into_iter().collect();
+    diagnostics
+        .extend(received.is_too_much.then(|| resource::too_much("the response", session.max_values())));
+    if diagnostics.is_empty() && !change(held, response, session.max_values()) {
+        diagnostics.push(resource::too_much("the control plane", session.max_values()));
     }
     let (mut resources, version) = (Vec::with_capacity(held.len()), &response.system_version_info);
     for Resource { config, .. } in held.values() {
         match config {
             Ok(config) => resources.push(config),
-            Err(finding) => findings.push(finding.clone()),
+            Err(diagnostic) => diagnostics.push(diagnostic.clone()),
         }
     }
-    session.judge(Update { version, resources, findings }).await
+    session.judge(Update { version, resources, diagnostics }).await
 }
 
 /// Takes the changes into what is held; false when not even the names of all resources fit.

@@ -25,17 +25,17 @@ pub(super) fn too_much(what: &str, most: usize) -> Diagnostic {
     let message = format!(
         "holds more than {most} messages (resources, descriptors, limits, values of metadata), and none of it is read"
     );
-    finding(what.to_owned(), message, "send fewer rules, or raise RULES_MAX_VALUES".to_owned())
+    diagnostic(what.to_owned(), message, "send fewer rules, or raise RULES_MAX_VALUES".to_owned())
 }
 
-/// Reads a resource that findings call `name`.
+/// Reads a resource that diagnostics call `name`.
 pub(super) fn read(name: impl FnOnce() -> String, resource: &Any) -> Result<RateLimitConfig, Diagnostic> {
     if !same_message(&resource.type_url) {
         return Err(wrong_type(name(), &resource.type_url));
     }
     RateLimitConfig::decode(&*resource.value).map_err(|error| {
         let message = format!("its {} bytes are not such a message: {error}", resource.value.len());
-        finding(name(), message, format!("accepted: the message {TYPE_URL}, encoded"))
+        diagnostic(name(), message, format!("accepted: the message {TYPE_URL}, encoded"))
     })
 }
 
@@ -48,10 +48,10 @@ fn same_message(type_url: &str) -> bool {
 fn wrong_type(name: String, seen: &str) -> Diagnostic {
     // A control plane may send anything: what is shown of it is short and on one line.
     let seen: String = seen.escape_debug().take(200).collect();
-    finding(name, format!("is of the type `{seen}`"), format!("accepted: {TYPE_URL}"))
+    diagnostic(name, format!("is of the type `{seen}`"), format!("accepted: {TYPE_URL}"))
 }
 
-fn finding(file: String, message: String, help: String) -> Diagnostic {
+fn diagnostic(file: String, message: String, help: String) -> Diagnostic {
     Diagnostic {
         severity: Severity::Error,
         file,

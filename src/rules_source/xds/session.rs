@@ -52,7 +52,7 @@ pub(super) struct Update<'u> {
     /// All resources there are, those that could be read.
     pub(super) resources: Vec<&'u RateLimitConfig>,
     /// What is wrong with the others.
-    pub(super) findings: Vec<Diagnostic>,
+    pub(super) diagnostics: Vec<Diagnostic>,
 }
 
 impl<'a, T> Session<'a, T> {
@@ -156,16 +156,16 @@ impl<T> Source<T> {
     /// The resources are read in the order of their names: control planes keep none, and replicas that were
     /// told the same are to serve the same.
     fn offer(&self, origin: &str, update: Update<'_>, now: Time) -> Outcome {
-        let Update { mut resources, findings, .. } = update;
+        let Update { mut resources, diagnostics, .. } = update;
         resources.sort_by_key(|resource| (&resource.name, &resource.domain));
         let mut reloading = lock(&self.reloading);
-        let digest = (hash(&resources), findings.clone());
+        let digest = (hash(&resources), diagnostics.clone());
         if reloading.last_read.as_ref() == Some(&digest) {
             return Outcome::Unchanged;
         }
-        let is_complete = findings.is_empty();
+        let is_complete = diagnostics.is_empty();
         let mut compiled = compile_or_refuse(&origin, || compile_resources(&resources, self.options));
-        compiled.diagnostics.splice(0..0, findings);
+        compiled.diagnostics.splice(0..0, diagnostics);
         let draft = Draft { origin: &origin, digest, files: resources.len(), is_complete, compiled };
         self.take(draft, now, &mut reloading)
     }

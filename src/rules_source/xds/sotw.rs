@@ -57,15 +57,16 @@ async fn judge<T>(
     received: &Received<DiscoveryResponse>,
 ) -> Result<(), google::rpc::Status> {
     let response = &received.response;
-    let mut findings: Vec<_> = resource::check_response(&response.type_url).into_iter().collect();
-    findings.extend(received.is_too_much.then(|| resource::too_much("the response", session.max_values())));
+    let mut diagnostics: Vec<_> = resource::check_response(&response.type_url).into_iter().collect();
+    diagnostics
+        .extend(received.is_too_much.then(|| resource::too_much("the response", session.max_values())));
     let mut resources = Vec::with_capacity(response.resources.len());
     for (at, any) in response.resources.iter().enumerate() {
         match resource::read(|| format!("resource {} of the response", at.saturating_add(1)), any) {
             Ok(resource) => resources.push(resource),
-            Err(finding) => findings.push(finding),
+            Err(diagnostic) => diagnostics.push(diagnostic),
         }
     }
     let resources = resources.iter().collect();
-    session.judge(Update { version: &response.version_info, resources, findings }).await
+    session.judge(Update { version: &response.version_info, resources, diagnostics }).await
 }

@@ -37,7 +37,7 @@ pub(super) enum Wrapping {
 ///
 /// # Errors
 /// When it is no message. What stands within a resource is not looked into further than it can be read: a
-/// resource that is malformed is a finding of its own, and costs no more than what was counted of it.
+/// resource that is malformed is a diagnostic of its own, and costs no more than what was counted of it.
 pub(super) fn fits(response: &[u8], wrapping: Wrapping, most: usize) -> Result<bool, Malformed> {
     match Room(most).take_response(response, wrapping) {
         Ok(()) => Ok(true),
