@@ -132,7 +132,7 @@ mod tests {
             let file = SourceFile { name: "a.yaml".to_owned(), text: text.into_bytes() };
             let messages = messages(&compile(&[file], CompileOptions::default()));
             let expected = "error: unknown key `on_store_failure`";
-            let found = messages.iter().find(|message| messages.contains(expected)).unwrap();
+            let found = messages.iter().find(|message| message.contains(expected)).unwrap();
             assert!(found.ends_with("; it belongs at the top of the file"), "{found}");
         }
     }

@@ -1,7 +1,7 @@
 //! Reads the rules files of a directory: plain, blocking I/O, for the watcher's thread and `tollgate check`.
 //!
-//! [`RulesDir`] says which directory, [`Reading`] is what was read, with all that could not be. Which
-//! files count is `listing`'s business; what they say is the compiler's.
+//! [`RulesDir`] is the directory, [`Reading`] its files with errors and warnings. `listing` decides which files
+//! count, and the compiler reads them.
 
 use std::{
     fs::OpenOptions,
@@ -19,14 +19,14 @@ use super::{
 };
 use crate::rules::{Diagnostic, Severity, SourceFile};
 
-/// The largest file that is read: some 400,000 rules.
+/// The limit of one file: some 400,000 rules.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// The most that is read together.
+/// The limit of all files together.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// How often files that change while they are read are read again before what was read is taken. The
-/// change rings the watcher's bell, so that the next reload sees the end of it.
+/// How often files that change while they are read are read again before the result is used. The watcher
+/// notices the change too, so that the next reload reads the final state.
 const ATTEMPTS: u32 = 3;
 
 /// Where the rules files are.
@@ -42,12 +42,12 @@ pub struct RulesDir {
     pub ignore_dot_files: bool,
 }
 
-/// What was read.
+/// The rules files of a directory.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub struct Reading {
     /// The files that could be read, in the order of their names.
     pub files: Vec<SourceFile>,
-    /// What could not be read, and what was passed over.
+    /// What could not be read, and what was skipped.
     pub diagnostics: Vec<Diagnostic>,
 }
 
@@ -79,7 +79,7 @@ impl RulesDir {
         read_dir(&self.path(), self.ignore_dot_files)
     }
 
-    /// What stands in the directory, without reading it.
+    /// The listing of the directory.
     pub(super) fn list(&self) -> Listing {
         Listing::of(&self.path(), self.ignore_dot_files)
     }
@@ -91,8 +91,8 @@ pub fn read_dir(directory: &Path, ignore_dot_files: bool) -> Reading {
     read_at_rest(|| Listing::of(directory, ignore_dot_files), |listing| read_files(directory, listing))
 }
 
-/// Reads until nothing changed meanwhile, so that no set is made of old files and new ones when all are
-/// replaced at once, as a Kubernetes volume does it.
+/// Reads until nothing changed meanwhile, so that no set mixes old and new files when all are replaced at once,
+/// as in a Kubernetes volume.
 pub(super) fn read_at_rest(list: impl Fn() -> Listing, mut read: impl FnMut(&Listing) -> Reading) -> Reading {
     let mut listing = list();
     for _ in 1..ATTEMPTS {
@@ -139,13 +139,13 @@ enum Content {
 }
 
 fn read_file(path: &Path) -> io::Result<Content> {
-    // To open a named pipe waits for a writer, unless asked not to: one may have taken the file's place.
+    // Without O_NONBLOCK, opening a named pipe in place of the file would wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
     if let Some(seen) = special(metadata.file_type()) {
         return Ok(Content::Special(seen));
     }
-    // One byte more than is taken tells that there is more. The space is made at once: growing would copy.
+    // One byte above the limit shows that there is more. The buffer is allocated once: growing would copy.
     let size = usize::try_from(metadata.len().min(MAX_FILE_BYTES)).unwrap_or_default();
     let mut text = Vec::with_capacity(size.saturating_add(1));
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
@@ -153,13 +153,13 @@ fn read_file(path: &Path) -> io::Result<Content> {
 }
 
 impl Reading {
-    /// True when rules may be missing from what was read.
+    /// True when rules may be missing.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }
 
-    /// What tells this reading of `directory` from another.
+    /// The digest by which two readings of `directory` are compared.
     pub(super) fn digest(&self, directory: &RulesDir) -> Digest {
         (self.hash(&directory.path()), self.diagnostics.clone())
     }

@@ -92,9 +92,12 @@ fn rubbish_is_refused_and_does_no_harm() {
             json!({"type_url": cluster, "hex": ""}),
             "resource 1 of the response: error: is of the type `type.googleapis.com/envoy",
         ),
-        (json!({"hex": "ffffffff"}), "resource 1 of the response: error: its 4 bytes are not such a message"),
+        (
+            json!({"hex": "ffffffff"}),
+            "resource 1 of the response: error: its 4 bytes are not a valid message",
+        ),
         (json!({"hex": "0a02c328"}), "invalid string value"),
-        (json!({"hex": "12"}), "its 1 bytes are not such a message"),
+        (json!({"hex": "12"}), "its 1 bytes are not a valid message"),
     ] {
         control_plane.tell("2", &[resource, limit("a", "d", "k", 6)]);
         let detail = control_plane.answer()["error_detail"]["message"].take();

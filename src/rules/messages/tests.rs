@@ -67,15 +67,15 @@ fn a_tree_of_messages_is_the_tree_of_a_file() {
         ..RateLimitDescriptor::default()
     };
     let free = descriptor("free", "", RateLimitPolicy { unlimited: true, ..RateLimitPolicy::default() });
-    let messages = compiled(&[config("r", "d", vec![tree, free])]);
+    let of_messages = compiled(&[config("r", "d", vec![tree, free])]);
 
     let text = "domain: d\ndescriptors:\n- key: tenant\n  descriptors:\n  - key: path\n    value: /a*\n    \
         quota_mode: true\n    metadata: {weight: 2.5, of: [1]}\n    rate_limit: {unit: week, \
         requests_per_unit: 5, name: n}\n  - key: path\n    shadow_mode: true\n    rate_limit: {unit: second, \
         requests_per_unit: 0}\n- key: free\n  rate_limit: {unlimited: true}\n";
     let files = [SourceFile { name: "a".to_owned(), text: text.into() }];
-    assert_eq!(shown(&messages), shown(&compile(&files, CompileOptions::default())));
-    assert_eq!(messages(&messages), [""; 0]);
+    assert_eq!(shown(&of_messages), shown(&compile(&files, CompileOptions::default())));
+    assert_eq!(messages(&of_messages), [""; 0]);
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn judge(
     let verdicts = updates.iter().map(|(version, resources, diagnostics)| {
         let update =
             Update { version, resources: resources.iter().collect(), diagnostics: diagnostics.to_vec() };
-        runtime.block_on(session.judge(update)).err().map(|status| status.message)
+        runtime.block_on(session.apply(update)).err().map(|status| status.message)
     });
     let verdicts = verdicts.collect();
     assert_eq!(*judged.borrow(), !updates.is_empty());
