@@ -117,11 +117,11 @@ impl Tally {
         if status.current_limit.is_some() && left < self.least_remaining.unwrap_or(u32::MAX) {
             (self.closest, self.least_remaining) = (Some(at), Some(left));
         }
-        self.quotas += usize::from(quota_mode);
+        self.quotas = self.quotas.saturating_add(quota_mode.into());
         match status.code {
-            Code::OverLimit if quota_mode => self.quotas_over += 1,
+            Code::OverLimit if quota_mode => self.quotas_over = self.quotas_over.saturating_add(1),
             Code::OverLimit => {
-                self.over += 1;
+                self.over = self.over.saturating_add(1);
                 (self.closest, self.least_remaining) = (Some(at), Some(0));
             }
             Code::Ok => {}

@@ -79,7 +79,9 @@ impl LimitOutcome<'_> {
     fn governs(&self, other: &Self) -> bool {
         match (self.decision.over, other.decision.over) {
             (true, true) => self.wait() > other.wait(),
-            (false, false) => self.left() * other.whole() < other.left() * self.whole(),
+            (false, false) => {
+                self.left().saturating_mul(other.whole()) < other.left().saturating_mul(self.whole())
+            }
             (over, _) => over,
         }
     }

@@ -36,8 +36,8 @@ pub struct HeaderNames {
 pub(super) fn of(concluded: &Concluded<'_, '_, '_>, closest: Option<usize>) -> Vec<Header> {
     let ResponseOptions { headers, retry_after, policy_headers, .. } = &concluded.policy.telling;
     let mut all = Vec::new();
-    if let (Some(names), Some(at)) = (headers, closest) {
-        all.extend(three(names, &concluded.statuses[at]));
+    if let (Some(names), Some(status)) = (headers, closest.and_then(|at| concluded.statuses.get(at))) {
+        all.extend(three(names, status));
     }
     if let (Some(name), Some(seconds)) = (retry_after, concluded.retry_after()) {
         all.push(Header { name: name.clone(), value: seconds.to_string() });
@@ -116,6 +116,8 @@ pub(super) fn rule_name<'r>(
     if let Some(rule) = limited.rule {
         return Cow::Borrowed(&rule.full_key);
     }
-    let keys = concluded.request.descriptors[at].entries.iter().map(|entry| entry.key);
+    let entries =
+        concluded.request.descriptors.get(at).into_iter().flat_map(|descriptor| &descriptor.entries);
+    let keys = entries.map(|entry| entry.key);
     Cow::Owned(std::iter::once(concluded.request.domain).chain(keys).collect::<Vec<_>>().join("."))
 }

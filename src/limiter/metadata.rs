@@ -68,11 +68,11 @@ fn descriptor(descriptor: &Descriptor<'_>) -> Metadata {
 fn decision(concluded: &Concluded<'_, '_, '_>, at: usize) -> Metadata {
     let mut told = Metadata::new();
     let mut tell = |key: &str, value| told.insert(key.to_owned(), value);
-    let (rule, why) = match &concluded.plan[at] {
-        Planned::NoLimit => (None, "no_rule"),
-        Planned::Unlimited(rule) => (Some(*rule), "unlimited"),
-        Planned::Replaced(rule) => (Some(*rule), "replaced"),
-        Planned::Limited(limited) => {
+    let (rule, why) = match concluded.plan.get(at) {
+        None | Some(Planned::NoLimit) => (None, "no_rule"),
+        Some(Planned::Unlimited(rule)) => (Some(*rule), "unlimited"),
+        Some(Planned::Replaced(rule)) => (Some(*rule), "replaced"),
+        Some(Planned::Limited(limited)) => {
             let why = concluded.ruling(at).map_or("no_rule", |ruling| why(limited, &ruling));
             (limited.rule, why)
         }

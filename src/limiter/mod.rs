@@ -4,6 +4,8 @@
 //! `plan` and `conclude` are plain functions; the one await of a decision stands between them, at
 //! the store. Nothing here knows gRPC, HTTP or where rules come from.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 pub mod algorithm;
 pub(crate) mod response;
 pub mod template;
@@ -273,12 +275,12 @@ impl Limiter {
         let mut left_out: SmallVec<[bool; 4]> = known.iter().map(Option::is_some).collect();
         if batch.has_groups() {
             for group in batch.groups() {
-                let any = left_out[group.clone()].contains(&true);
-                left_out[group].fill(any);
+                let group = left_out.get_mut(group).unwrap_or_default();
+                group.fill(group.contains(&true));
             }
         }
-        batch.retain(|place| !left_out[place]);
-        let mut kept = 0;
+        batch.retain(|place| left_out.get(place) == Some(&false));
+        let mut places = 0..;
         let limits = plan.iter_mut().flat_map(|planned| match planned {
             Planned::Limited(limited) => limited.limits.as_mut_slice(),
             _ => &mut [],
@@ -288,10 +290,7 @@ impl Limiter {
             held.asked = match verdict {
                 Some(verdict) => CounterSource::KnownOver(verdict),
                 None if left_out => CounterSource::Nobody { over: false },
-                None => {
-                    kept += 1;
-                    CounterSource::Store(kept - 1)
-                }
+                None => CounterSource::Store(places.next().unwrap_or(usize::MAX)),
             };
         }
         if self.policy.stop_when_over {

@@ -150,7 +150,7 @@ impl Refused {
     /// Not before it was refused: then the clock has been set back, and nobody is to wait until it has
     /// caught up. Threads that read it one after another may differ by a second.
     fn holds_at(self, now: Time) -> bool {
-        now.micros() < self.until && u64::from(self.since) <= now.seconds() + 1
+        now.micros() < self.until && u64::from(self.since) <= now.seconds().saturating_add(1)
     }
 
     fn verdict(self, now: Time) -> Verdict {

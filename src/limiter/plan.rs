@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Policy, RequestError, Served, counter_key::CounterKey, request::Request};
+use super::{
+    Policy, RequestError, Served,
+    counter_key::CounterKey,
+    request::{Descriptor, Request},
+};
 use crate::{
     clock::Time,
     limiter::algorithm::{Hits, Verdict},
@@ -102,19 +106,19 @@ pub(super) fn plan<'r>(
     batch: &mut Batch<'r>,
     context: &Context<'_>,
 ) -> Plan<'r> {
-    let met = |at: usize, scratch: &mut String| match brought.get(at) {
+    let met = |at: usize, descriptor: &Descriptor<'_>, scratch: &mut String| match brought.get(at) {
         Some(Some(limits)) => Met::Overrides(limits),
-        _ => domain.find(&request.descriptors[at].entries, scratch).map_or(Met::Nothing, Met::Rule),
+        _ => domain.find(&descriptor.entries, scratch).map_or(Met::Nothing, Met::Rule),
     };
     // Where rules replace others, all are met once before any is planned.
     let mut replaced: SmallVec<[&str; 4]> = SmallVec::new();
     if domain.has_replaces {
-        for at in 0..request.descriptors.len() {
-            replaced.extend(met(at, batch.keys()).replaces().iter().map(|name| &**name));
+        for (at, descriptor) in request.descriptors.iter().enumerate() {
+            replaced.extend(met(at, descriptor, batch.keys()).replaces().iter().map(|name| &**name));
         }
     }
-    let planned = |at: usize| {
-        let met = met(at, batch.keys());
+    let planned = |(at, descriptor)| {
+        let met = met(at, descriptor, batch.keys());
         let Some(limits) = met.limits() else {
             return met.rule().map_or(Planned::NoLimit, Planned::Unlimited);
         };
@@ -123,9 +127,9 @@ pub(super) fn plan<'r>(
             return met.rule().map_or(Planned::NoLimit, Planned::Replaced);
         }
         let limits = limits.iter().filter(|limit| !is_replaced(limit));
-        Planned::Limited(checks(request, at, &met, limits, served, batch, context))
+        Planned::Limited(checks(request, descriptor, &met, limits, served, batch, context))
     };
-    (0..request.descriptors.len()).map(planned).collect()
+    request.descriptors.iter().enumerate().map(planned).collect()
 }
 
 /// What planning needs beside the request and the rules.
@@ -168,21 +172,20 @@ impl<'r> Met<'r> {
 
 fn checks<'r>(
     request: &Request<'_>,
-    at: usize,
+    descriptor: &Descriptor<'_>,
     met: &Met<'r>,
     limits: impl Iterator<Item = &'r Limit>,
     served: &'r Served,
     batch: &mut Batch<'r>,
     context: &Context<'_>,
 ) -> Limited<'r> {
-    let descriptor = &request.descriptors[at];
     let hits = request.hits(descriptor);
-    let stats = handle(request, at, met, served, batch.keys(), context);
+    let stats = handle(request, descriptor, met, served, batch.keys(), context);
     stats.add(RuleCounter::TotalHits, hits.taken());
     let (first, is_group) = (batch.checks().len(), met.limits().is_some_and(Limits::are_several));
     let held = limits.map(|limit| {
         let start = batch.keys().len();
-        let end = counter_key(request, at, met, limit, context).write(context.now, batch.keys());
+        let end = counter_key(request, descriptor, met, limit, context).write(context.now, batch.keys());
         let end = if context.policy.full_keys { batch.keys().len() } else { end };
         LimitCheck { limit, asked: CounterSource::Store(batch.push_with_key(start..end, limit, hits)) }
     });
@@ -197,7 +200,7 @@ fn checks<'r>(
 /// The key of the counter that a limit is held against.
 fn counter_key<'a, 'r>(
     request: &'a Request<'_>,
-    at: usize,
+    descriptor: &'a Descriptor<'_>,
     met: &'a Met<'r>,
     limit: &'a Limit,
     context: &Context<'a>,
@@ -206,7 +209,7 @@ fn counter_key<'a, 'r>(
     CounterKey {
         prefix: &context.policy.key_prefix,
         domain: request.domain,
-        entries: request.descriptors.get(at).map_or(&[], |descriptor| descriptor.entries.as_slice()),
+        entries: &descriptor.entries,
         matched,
         limit,
     }
@@ -215,13 +218,13 @@ fn counter_key<'a, 'r>(
 /// The statistics under which this request counts. `scratch` lends its space.
 fn handle<'r>(
     request: &Request<'_>,
-    at: usize,
+    descriptor: &Descriptor<'_>,
     met: &Met<'r>,
     served: &'r Served,
     scratch: &mut String,
     context: &Context<'_>,
 ) -> Handle<'r> {
-    let entries = &request.descriptors[at].entries;
+    let entries = &descriptor.entries;
     let start = scratch.len();
     match met {
         Met::Rule(matched) if matched.is_as_written() => {
@@ -243,7 +246,8 @@ fn handle<'r>(
             }
         }
     }
-    let found = context.stats.dynamic(request.domain, &scratch[start..], context.now);
+    let name = scratch.get(start..).unwrap_or_default();
+    let found = context.stats.dynamic(request.domain, name, context.now);
     scratch.truncate(start);
     Handle::LookedUp(found)
 }

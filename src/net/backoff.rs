@@ -33,7 +33,7 @@ impl Backoff {
         let pause = self.next.min(self.longest);
         self.next = pause.saturating_mul(2);
         let micros = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-        Duration::from_micros(micros - random::below(micros / 2 + 1))
+        Duration::from_micros(micros.saturating_sub(random::below((micros / 2).saturating_add(1))))
     }
 
     /// It went well: the next pause is short again.

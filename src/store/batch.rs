@@ -2,8 +2,6 @@
 //!
 //! The limiter writes a batch and reads it again; the store in between sets the outcomes.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 use std::{ops::Range, time::Instant};
 
 use smallvec::SmallVec;

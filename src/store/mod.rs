@@ -9,6 +9,8 @@
 //! socket, with `tls` where it is asked for, `line` what goes over it; `failure`, `metrics` and `pace` are for
 //! when it goes wrong.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 pub(crate) mod remote;
 pub mod table;
 

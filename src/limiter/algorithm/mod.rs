@@ -8,8 +8,6 @@
 //! hits are never refused; what was taken can be given back at once as if it had not been, so that
 //! several limits can be asked as one.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 pub mod fixed_window;
 pub mod gcra;
 pub mod kind;

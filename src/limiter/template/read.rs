@@ -92,10 +92,13 @@ fn mark_quoted(parts: &mut [Part]) {
     }
 }
 
-/// What is filled in is a number, `null` or a string wherever it stands, so that two bodies stand for all.
+/// A placeholder is replaced by a number, `null` or a string, so these bodies stand for all: a 0 before another digit
+/// (`{limit}0`) and a large exponent (`1e{limit}`) are invalid numbers, and a backslash or `\u` before a
+/// placeholder is an invalid escape with `x` and `minute`.
 fn hold_as_json(template: &Template) -> Result<(), Fault> {
-    for retry_after in [Some(30), None] {
-        let values = Values { limit: 10, unit: "minute", remaining: 10, retry_after, rule: "rule" };
+    let numbers = [(0, Some(0)), (10, Some(30)), (u32::MAX, Some(u64::MAX)), (10, None)];
+    for (number, retry_after) in numbers {
+        let values = Values { limit: number, unit: "minute", remaining: number, retry_after, rule: "x" };
         if let Err(error) = serde_json::from_str::<serde_json::Value>(&template.fill(&values)) {
             return Err(Fault {
                 message: format!("the body begins as JSON does, and is none: {error}"),

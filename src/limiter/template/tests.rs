@@ -65,7 +65,20 @@ fn what_is_no_template_is_told_with_what_would_be_one() {
         assert_eq!(fault.message, format!("`{{{name}}}` stands for nothing"));
         assert_eq!(fault.help, accepted);
     }
-    for text in [r#"{"a": }"#, "[notice] wait", r#"{"a": 0{limit}}"#, r#"{"a": 1{retry_after}}"#, "{;"] {
+    for text in [
+        r#"{"a": }"#,
+        "[notice] wait",
+        r#"{"a": 0{limit}}"#,
+        r#"{"a": 1{retry_after}}"#,
+        "{;",
+        // Valid with some values only.
+        "[{remaining}0]",
+        "[{limit}{remaining}]",
+        "[1e{limit}]",
+        r#"["\{rule}"]"#,
+        r#"["\u00{limit}"]"#,
+        r#"["\u000{unit}"]"#,
+    ] {
         let fault = Template::read(text).unwrap_err();
         assert!(
             fault.message.starts_with("the body begins as JSON does, and is none: "),

@@ -7,8 +7,6 @@
 //! `backoff` computes pauses. [`Source`] serves: an invalid update leaves the last good rules, and so does a lost
 //! connection.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 mod backoff;
 mod client;
 mod connect;

@@ -46,7 +46,8 @@ impl Backend for MemcachedBackend {
     fn write_again(pipeline: &MemcachedPipeline, replies: &[Reply], into: &mut Vec<u8>) -> usize {
         let missing = pipeline.missing(replies);
         pipeline.write_again(&missing, into);
-        missing.len() + missing.iter().filter(|place| pipeline.makes(**place)).count()
+        let made = missing.iter().filter(|place| pipeline.makes(**place)).count();
+        missing.len().saturating_add(made)
     }
 
     fn merge(pipeline: &MemcachedPipeline, replies: &mut [Reply], again: Vec<Reply>) {

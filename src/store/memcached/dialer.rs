@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::reply::{self, FramedStream, Reply};
+use crate::store::remote::deadline::after;
 use crate::{
     net::tls::Words as Names,
     settings::{
@@ -68,7 +69,7 @@ impl Dialer {
     pub(super) async fn dial(&self, to: &ServerAddress) -> Result<FramedStream, Failure> {
         let named =
             |failure: Failure| Failure::new(failure.kind, format!("memcached {to}: {}", failure.message));
-        let until = Instant::now() + self.connector.bound;
+        let until = after(Instant::now(), self.connector.bound);
         let wire = self.connector.connect(to, until).await.map_err(named)?;
         let in_the_clear = !matches!(wire, Transport::Tls(_));
         let mut line = FramedStream::new(wire, format!("memcached {to}"));

@@ -29,10 +29,15 @@ pub(super) fn place(name: &str, servers: usize) -> usize {
 
 /// The checksum of zip and Ethernet (CRC-32, reflected).
 fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |sum: u32, byte| (sum >> 8) ^ TABLE[((sum ^ u32::from(*byte)) & 0xff) as usize])
+    let with = |sum: u32, byte: &u8| {
+        let [low, ..] = sum.to_le_bytes();
+        (sum >> 8) ^ TABLE.get(usize::from(low ^ byte)).copied().unwrap_or_default()
+    };
+    !bytes.iter().fold(!0, with)
 }
 
 /// What each byte does to the checksum.
+#[expect(clippy::indexing_slicing, reason = "the compiler evaluates it")]
 static TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;

@@ -59,7 +59,7 @@ impl MemcachedStore {
             |_: usize, check: &Check<'_>| Some(if is_looked_at(check) { Hits::Take(0) } else { check.hits });
         let asked = self.ask(batch, now, hits)?;
         self.hear(batch, asked).await?;
-        let hits = batch.hits_that_fit(|place| looked[place]);
+        let hits = batch.hits_that_fit(|place| looked.get(place) == Some(&true));
         self.count_what_fits(batch, now, hits).await
     }
 
@@ -85,14 +85,14 @@ impl MemcachedStore {
         if hits.iter().all(Option::is_none) {
             return Ok(());
         }
-        let asked = self.ask(batch, now, |place, _| hits[place])?;
+        let asked = self.ask(batch, now, |place, _| hits.get(place).copied().flatten())?;
         self.hear(batch, asked).await?;
         let back = batch.hits_to_give_back(&hits);
         if back.iter().all(Option::is_none) {
             return Ok(());
         }
         let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        let asked = self.ask(batch, now, |place, _| back[place])?;
+        let asked = self.ask(batch, now, |place, _| back.get(place).copied().flatten())?;
         self.hear(batch, asked).await?;
         batch.refuse_given_back(&back, &over);
         Ok(())
@@ -164,7 +164,8 @@ fn refuse_what_is_not_countable(limit: &Limit) -> Result<(), StoreError> {
 /// a part of the jitter. One second more, because memcached's clock ticks once a second: what is to live for
 /// one may be gone at once.
 fn expiry(limit: &Limit, jitter: u64, now: Time) -> u64 {
-    told(limit.window().seconds() + 1 + random::below(jitter), now)
+    let lives = limit.window().seconds().saturating_add(1);
+    told(lives.saturating_add(random::below(jitter)), now)
 }
 
 /// So many seconds from now, in the form that memcached does not take for something else.

@@ -25,7 +25,7 @@ impl Names {
     /// For keys that begin with this prefix (`CACHE_KEY_PREFIX`). It stands before the braces, unless those that it
     /// holds itself enclose nothing: a cluster would then pass over ours.
     pub(super) fn new(prefix: &str) -> Self {
-        let has_empty_tag = prefix.find('{').is_some_and(|open| prefix[open..].starts_with("{}"));
+        let has_empty_tag = prefix.split_once('{').is_some_and(|(_, behind)| behind.starts_with('}'));
         Self { before: if has_empty_tag { 0 } else { prefix.len() } }
     }
 
@@ -40,7 +40,7 @@ impl Names {
     /// The name of a counter in a group. All of its keys are the same up to the last `_`, behind which stands nothing
     /// that a caller has chosen.
     fn of_member(&self, key: &str) -> String {
-        let end = key.rfind('_').map_or(0, |last| last + 1).max(self.before);
+        let end = key.rfind('_').map_or(0, |last| last.saturating_add(1)).max(self.before);
         let (before, shared, rest) = (
             key.get(..self.before).unwrap_or_default(),
             key.get(self.before..end).unwrap_or_default(),
@@ -49,7 +49,7 @@ impl Names {
         if key.len() > LONGEST {
             return format!("{before}{{{}}}{}", hashed(shared), hashed(key));
         }
-        let mut name = String::with_capacity(key.len() + 2);
+        let mut name = String::with_capacity(key.len().saturating_add(2));
         name.push_str(before);
         name.push('{');
         for part in shared.split_inclusive(['{', '}', '%']) {
@@ -59,7 +59,7 @@ impl Names {
                 Some(b'%') => "%25",
                 _ => "",
             };
-            let plain = part.len() - usize::from(!escape.is_empty());
+            let plain = part.len().saturating_sub(usize::from(!escape.is_empty()));
             name.extend([part.get(..plain).unwrap_or_default(), escape]);
         }
         name.push('}');

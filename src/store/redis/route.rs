@@ -13,6 +13,7 @@ use super::{
     pool::Pool,
     topology::slots,
 };
+use crate::store::remote::deadline::after;
 use crate::{
     clock::Time,
     limiter::algorithm::Hits,
@@ -97,7 +98,7 @@ impl RedisStore {
         }
         self.ask_all(batch, now, How::EachAlone, |_, _| Some(Hits::Take(0))).await?;
         let hits = batch.hits_after_look();
-        self.ask_all(batch, now, How::AsGrouped, |place, _| hits[place]).await
+        self.ask_all(batch, now, How::AsGrouped, |place, _| hits.get(place).copied().flatten()).await
     }
 
     /// Counts groups whose slot is on its way from one server to another, by the places of their first checks:
@@ -117,10 +118,10 @@ impl RedisStore {
         self.ask_all(batch, now, how, |place, check| split.contains(&place).then(|| looking(check.hits)))
             .await?;
         let hits = batch.hits_that_fit(|place| split.contains(&place));
-        self.ask_all(batch, now, how, |place, _| hits[place]).await?;
+        self.ask_all(batch, now, how, |place, _| hits.get(place).copied().flatten()).await?;
         let back = batch.hits_to_give_back(&hits);
         let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        self.ask_all(batch, now, how, |place, _| back[place]).await?;
+        self.ask_all(batch, now, how, |place, _| back.get(place).copied().flatten()).await?;
         batch.refuse_given_back(&back, &over);
         Ok(())
     }
@@ -194,7 +195,7 @@ impl RedisStore {
         let asked = groups.into_iter().map(|Group { pool, connection, checks }| {
             let answer = connection.ask(checks.len(), batch.until, |pipeline| {
                 for place in &checks {
-                    if let Some(hits) = hits(*place, &batch.checks()[*place]) {
+                    if let Some(hits) = hits(*place, check_at(batch, *place)) {
                         add(pipeline, pool, batch, *place, how, hits, now);
                     }
                 }
@@ -272,7 +273,7 @@ impl RedisStore {
         hits: &HitsOf<'_>,
         deadline: Instant,
     ) -> Result<Asked, StoreError> {
-        let check = &batch.checks()[moved.place];
+        let check = check_at(batch, moved.place);
         let pool = self.pool(check);
         let redirection = slots::redirection(&moved.words, &moved.from);
         let (to, ask) = redirection.map_or((None, false), |to| (Some(RedisAddress::Tcp(to.to)), to.ask));
@@ -305,9 +306,14 @@ impl RedisStore {
 
     /// Until when all that has moved is asked elsewhere, however often it moves on.
     fn deadline(&self, batch: &Batch<'_>) -> Instant {
-        let own = Instant::now() + self.main.servers.shared.bounds.timeout;
+        let own = after(Instant::now(), self.main.servers.shared.bounds.timeout);
         batch.until.map_or(own, |until| own.min(until.into()))
     }
+}
+
+#[expect(clippy::indexing_slicing, reason = "the places are those of the batch's own checks")]
+fn check_at<'b, 'r>(batch: &'b Batch<'r>, place: usize) -> &'b Check<'r> {
+    &batch.checks()[place]
 }
 
 /// True when a check that has moved is to be asked elsewhere. A group moves with its first check; one whose keys
@@ -355,7 +361,7 @@ fn add(
     hits: Hits,
     now: Time,
 ) {
-    let check = &batch.checks()[place];
+    let check = check_at(batch, place);
     let (key, seen) = (&*pool.name(batch, check), &pool.backend().seen);
     let id = seen.id(key);
     match (how, check.member) {
@@ -382,7 +388,7 @@ fn add(
 
 /// A check that counts together with others.
 fn guarded<'b>(pool: &Pool, batch: &'b Batch<'_>, place: usize, now: Time) -> Guarded<'b> {
-    let (seen, check) = (&pool.backend().seen, &batch.checks()[place]);
+    let (seen, check) = (&pool.backend().seen, check_at(batch, place));
     let key = pool.name(batch, check);
     let by = match ScriptCall::new(check.limit.algorithm, || seen.slack()) {
         Some(judge) => AtomicCheck::ScriptCall(judge),

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, future, mem, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Backend, Pipeline, backend::Reply, limit::Capacity, queue::Queued};
+use super::{Backend, Pipeline, backend::Reply, deadline::after, limit::Capacity, queue::Queued};
 use crate::store::{
     StoreError,
     remote::{failure::Failure, framed::FramedStream},
@@ -54,7 +54,8 @@ impl<B: Backend> Flight<B> {
     ) {
         if self.sent.is_empty() {
             // Time in which nothing was sent says nothing.
-            self.well = if self.was_late { self.well + (now - self.emptied) } else { now };
+            let empty = now.saturating_duration_since(self.emptied);
+            self.well = if self.was_late { after(self.well, empty) } else { now };
         }
         let Queued { pipeline, since } = queued;
         let expected = line.write(|into| B::write(&pipeline, into));
@@ -112,7 +113,7 @@ impl<B: Backend> Flight<B> {
     /// Fails the callers whose time is over; returns true when there were any. What was sent stays on its way:
     /// its replies come all the same.
     pub(super) fn expire(&mut self, now: Instant, timeout: Duration, error: impl Fn() -> StoreError) -> bool {
-        let late = |sent: &&mut Sent<B>| !sent.is_late && sent.since + timeout <= now;
+        let late = |sent: &&mut Sent<B>| !sent.is_late && after(sent.since, timeout) <= now;
         let mut any = None;
         for sent in self.sent.iter_mut().filter(late) {
             sent.is_late = true;

@@ -84,7 +84,7 @@ impl<L: Codec> FramedStream<L> {
         }
         let before = self.out.len();
         let answers = write(&mut self.out);
-        self.owed += answers;
+        self.owed = self.owed.saturating_add(answers);
         let asked = self.out.len().saturating_sub(before);
         self.allowed = self.allowed.saturating_add(asked.saturating_mul(ALLOWED_FOR_A_BYTE));
         answers
@@ -112,10 +112,10 @@ impl<L: Codec> FramedStream<L> {
         if self.out.is_empty() {
             return Ok(());
         }
-        while self.written < self.out.len() {
-            match self.wire.write(&self.out[self.written..]).await {
+        while let Some(unsent) = self.out.get(self.written..).filter(|unsent| !unsent.is_empty()) {
+            match self.wire.write(unsent).await {
                 Ok(0) => return Err(self.lost(&io::ErrorKind::WriteZero.into())),
-                Ok(written) => self.written += written,
+                Ok(written) => self.written = self.written.saturating_add(written),
                 Err(error) => return Err(self.lost(&error)),
             }
         }

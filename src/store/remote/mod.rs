@@ -10,6 +10,7 @@
 //! a connection itself knows neither Redis nor memcached.
 
 pub(crate) mod client_metrics;
+pub(crate) mod deadline;
 pub(crate) mod failure;
 pub(crate) mod framed;
 pub(crate) mod hashed;
@@ -38,6 +39,7 @@ use tracing::info;
 
 use self::{
     backend::Outcome,
+    deadline::after,
     queue::{Full, Queue},
 };
 pub(super) use self::{
@@ -180,7 +182,7 @@ impl<B: Backend> Connection<B> {
         if wake {
             self.work.notify_one();
         }
-        Ok(PendingReply { answered, by: since + self.shared.bounds.timeout })
+        Ok(PendingReply { answered, by: after(since, self.shared.bounds.timeout) })
     }
 
     /// Sends along with the next pipeline what `fill` adds, for which nobody waits. For [`Backend::complete`]: the

@@ -8,6 +8,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
+use super::deadline::{after, part};
 use super::{
     Backend, Connection, Pipeline, Shared,
     backend::Reply,
@@ -156,7 +157,7 @@ impl<B: Backend> Connection<B> {
     /// Sends what waits and completes what is answered, until the server is taken for lost.
     async fn pump(&self, line: &mut FramedStream<B::Codec>, flight: &mut Flight<B>) -> Result<Lost, Left> {
         let timeout = self.shared.bounds.timeout;
-        let tick = (timeout / 10).clamp(MIN_TICK, MAX_TICK);
+        let tick = part(timeout, 10).clamp(MIN_TICK, MAX_TICK);
         let mut next = Instant::now();
         loop {
             if flight.is_empty() {
@@ -164,7 +165,7 @@ impl<B: Backend> Connection<B> {
             }
             let now = Instant::now();
             if flight.is_empty() {
-                next = now + tick;
+                next = after(now, tick);
             }
             self.send(line, flight, now);
             if flight.is_empty() {
@@ -189,9 +190,11 @@ impl<B: Backend> Connection<B> {
                 self.complete(flight, sent, replies)?;
             }
             let now = Instant::now();
-            next = now + tick;
+            next = after(now, tick);
             self.expire(flight, now);
-            if !flight.is_empty() && now >= flight.well + timeout + STALL.max(timeout / 2) {
+            if !flight.is_empty()
+                && now >= after(flight.well, timeout.saturating_add(STALL.max(part(timeout, 2))))
+            {
                 return Ok(Lost);
             }
         }
@@ -211,7 +214,7 @@ impl<B: Backend> Connection<B> {
             };
             match since {
                 Some(since) if !window.is_zero() => {
-                    sleep_until(since + window).await;
+                    sleep_until(after(since, window)).await;
                     return Ok(());
                 }
                 Some(_) => {
@@ -335,7 +338,7 @@ impl<B: Backend> Connection<B> {
             match since {
                 None => self.work.notified().await,
                 Some(since) => {
-                    sleep_until(since + self.shared.bounds.timeout).await;
+                    sleep_until(after(since, self.shared.bounds.timeout)).await;
                     self.shut(FailureReason::Timeout, &self.overdue());
                 }
             }

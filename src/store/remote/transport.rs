@@ -15,10 +15,11 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream, lookup_host},
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
+use super::deadline::part;
 use super::{
     failure::{Failure, Kind},
     tls::Words,
@@ -115,10 +116,10 @@ impl Connector {
     /// others.
     async fn reach(&self, addresses: &[SocketAddr], until: Instant) -> Result<TcpStream, Failure> {
         let all = until.saturating_duration_since(Instant::now());
-        let share = all / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+        let share = part(all, u32::try_from(addresses.len()).unwrap_or(u32::MAX));
         let mut failure = self.late(Step::Connect);
         for address in addresses {
-            match timeout_at(Instant::now() + share, TcpStream::connect(address)).await {
+            match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(socket)) => {
                     prepare(&socket).map_err(|error| self.unreachable(&error))?;
                     return Ok(socket);

@@ -2,6 +2,7 @@
 
 use super::{
     histogram::Histogram,
+    one_of,
     shard::{Counter, ShardCount},
 };
 use crate::rules::OnStoreFailure;
@@ -237,37 +238,37 @@ impl ServiceStats {
     /// Connections that a port refused for this reason.
     #[must_use]
     pub fn connections_refused(&self, port: Port, reason: ConnectionRefused) -> &Counter {
-        &self.connections_refused[port as usize][reason as usize]
+        one_of(one_of(&self.connections_refused, port as usize), reason as usize)
     }
 
     /// Connections that the service itself closed for this reason.
     #[must_use]
     pub fn connections_closed_by_us(&self, port: Port, reason: ConnectionClosed) -> &Counter {
-        &self.connections_closed_by_us[port as usize][reason as usize]
+        one_of(one_of(&self.connections_closed_by_us, port as usize), reason as usize)
     }
 
     /// Calls of this method, whatever the answer.
     #[must_use]
     pub fn requests(&self, method: Method) -> &Counter {
-        &self.requests[method as usize]
+        one_of(&self.requests, method as usize)
     }
 
     /// How long the answers of this method took.
     #[must_use]
     pub fn response_time(&self, method: Method) -> &Histogram {
-        &self.response_time[method as usize]
+        one_of(&self.response_time, method as usize)
     }
 
     /// Requests turned away for this reason.
     #[must_use]
     pub fn refused(&self, reason: RejectReason) -> &Counter {
-        &self.refused[reason as usize]
+        one_of(&self.refused, reason as usize)
     }
 
     /// Requests decided by this policy because their counters could not be asked for this reason.
     #[must_use]
     pub fn store_failures(&self, policy: OnStoreFailure, reason: StoreFailure) -> &Counter {
-        &self.store_failures[policy as usize][reason as usize]
+        one_of(one_of(&self.store_failures, policy as usize), reason as usize)
     }
 
     /// Connections open now. The ended ones are read first: one that ends meanwhile is still told as

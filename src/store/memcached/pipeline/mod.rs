@@ -127,10 +127,10 @@ impl MemcachedPipeline {
     }
 
     fn push(&mut self, key: &str, kind: CommandKind) -> u32 {
-        let start = at(self.keys.len());
+        let (start, place) = (at(self.keys.len()), at(self.commands.len()));
         self.keys.push_str(key);
         self.commands.push(Command { key: start..at(self.keys.len()), kind });
-        at(self.commands.len() - 1)
+        place
     }
 
     /// Writes the pipeline; each of its commands gets one answer.

@@ -75,9 +75,9 @@ impl PendingAtomicCheck {
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
         let only_counts = self.only_counts();
         if only_counts {
-            script::COUNT_GUARDED.begin(into, form, self.keys(), 4 * self.keys());
+            script::COUNT_GUARDED.begin(into, form, self.keys(), self.keys().saturating_mul(4));
         } else {
-            script::ASK_GUARDED.begin(into, form, self.keys(), self.keys() + 1);
+            script::ASK_GUARDED.begin(into, form, self.keys(), self.keys().saturating_add(1));
         }
         for key in &self.keys {
             resp::write_word(into, key.as_bytes());
@@ -113,10 +113,11 @@ impl PendingAtomicCheck {
         told: Reply,
         expiring: &mut Vec<(Key, Time)>,
     ) -> Result<SmallVec<[Outcome; 4]>, String> {
+        let answers = self.keys().saturating_mul(2);
         let (now, told) = if self.only_counts() {
-            (Time::default(), complete::list(told, 2 * self.keys())?)
+            (Time::default(), complete::list(told, answers)?)
         } else {
-            reply_state::at_one_moment(told, 2 * self.keys())?
+            reply_state::at_one_moment(told, answers)?
         };
         // Of each check, what is told of its key, and what became of it.
         let mut told = told.into_iter();

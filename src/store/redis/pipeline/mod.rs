@@ -140,7 +140,7 @@ impl Pipeline for RedisPipeline {
         fill(self);
         let (answer, answered) = oneshot::channel();
         let asks = first..at(self.asks.len());
-        self.checks += asks.len();
+        self.checks = self.checks.saturating_add(asks.len());
         self.callers.push(Caller { asks, answer });
         answered
     }
@@ -281,10 +281,10 @@ impl RedisPipeline {
     }
 
     fn push(&mut self, key: &str, kind: CommandKind) -> Place {
-        let start = at(self.keys.len());
+        let (start, command) = (at(self.keys.len()), at(self.commands.len()));
         self.keys.extend_from_slice(key.as_bytes());
         self.commands.push(Command { key: start..at(self.keys.len()), asking: false, kind });
-        Place { command: at(self.commands.len() - 1), key: 0 }
+        Place { command, key: 0 }
     }
 
     /// Adds hits to a command that counts the key already, if they fit.

@@ -75,10 +75,12 @@ impl RuleLimits {
     pub(super) fn join(&mut self, hits: Hits) -> u32 {
         match self.runs.last_mut() {
             // Each who gives back to a log finds another to be the newest.
-            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => run.times += 1,
+            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
+                run.times = run.times.saturating_add(1);
+            }
             _ => self.runs.push(Run { hits, times: 1 }),
         }
-        at(self.runs.len() - 1)
+        at(self.runs.len().saturating_sub(1))
     }
 
     /// Counters alone need no moment, and are told by their counts.
@@ -90,10 +92,10 @@ impl RuleLimits {
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
         let only_counts = self.only_counts();
         if only_counts {
-            let arguments = 2 * self.keys() + 2 * self.runs.len();
+            let arguments = self.keys().saturating_add(self.runs.len()).saturating_mul(2);
             script::COUNT_TOGETHER.begin(into, form, self.keys(), arguments);
         } else {
-            script::ASK_TOGETHER.begin(into, form, self.keys(), self.keys() + 1);
+            script::ASK_TOGETHER.begin(into, form, self.keys(), self.keys().saturating_add(1));
         }
         for (key, _) in &self.limits {
             resp::write_word(into, self.key(key));

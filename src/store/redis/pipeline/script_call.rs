@@ -129,10 +129,10 @@ impl PendingScriptCall {
 
     /// Adds a key, and returns its place.
     pub(super) fn push(&mut self, key: &str, judge: ScriptCall) -> u32 {
-        let start = at(self.keys.len());
+        let (start, place) = (at(self.keys.len()), at(self.asked.len()));
         self.keys.extend_from_slice(key.as_bytes());
         self.asked.push(Asked { key: start..at(self.keys.len()), judge, runs: SmallVec::new() });
-        at(self.asked.len() - 1)
+        place
     }
 
     /// Adds one who asks this key, and returns in which run.
@@ -140,10 +140,12 @@ impl PendingScriptCall {
         let Some(asked) = self.asked.get_mut(key as usize) else { return 0 };
         match asked.runs.last_mut() {
             // Each who gives back to a log finds another to be the newest.
-            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => run.times += 1,
+            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
+                run.times = run.times.saturating_add(1);
+            }
             _ => asked.runs.push(Run { hits, times: 1 }),
         }
-        at(asked.runs.len() - 1)
+        at(asked.runs.len().saturating_sub(1))
     }
 
     /// How many keys it has.
@@ -156,15 +158,16 @@ impl PendingScriptCall {
         let mut arguments: SmallVec<[&Asked; LAST_ARGUMENTS]> = SmallVec::new();
         let which = self.asked.iter().map(|asked| {
             let last = arguments.len().saturating_sub(LAST_ARGUMENTS);
-            let known = arguments[last..].iter().position(|known| known.asks_as(asked));
-            let place = known.map_or(arguments.len(), |place| last + place);
+            let mut latest = arguments.iter().enumerate().skip(last);
+            let known = latest.find(|(_, known)| known.asks_as(asked)).map(|(place, _)| place);
+            let place = known.unwrap_or(arguments.len());
             if known.is_none() {
                 arguments.push(asked);
             }
-            u8::try_from(place + 1).unwrap_or(u8::MAX)
+            u8::try_from(place.saturating_add(1)).unwrap_or(u8::MAX)
         });
         let which: SmallVec<[u8; MOST_KEYS]> = which.collect();
-        self.script.begin(into, form, self.asked.len(), 1 + arguments.len());
+        self.script.begin(into, form, self.asked.len(), arguments.len().saturating_add(1));
         for asked in &self.asked {
             let key = self.keys.get(asked.key.start as usize..asked.key.end as usize);
             resp::write_word(into, key.unwrap_or_default());
@@ -199,7 +202,7 @@ impl Run {
     pub(super) const fn signed(self) -> i64 {
         match self.hits {
             Hits::Take(hits) => hits.cast_signed(),
-            Hits::Refund(hits) => -hits.cast_signed(),
+            Hits::Refund(hits) => hits.cast_signed().wrapping_neg(),
         }
     }
 }

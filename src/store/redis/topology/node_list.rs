@@ -161,8 +161,8 @@ impl NodeList {
         doubted: bool,
     ) -> Option<T> {
         let count = self.peers.len();
-        let first = self.last + usize::from(doubted);
-        let mut order: Vec<_> = (first..first + count).map(|place| place % count).collect();
+        let first = self.last.saturating_add(doubted.into());
+        let mut order: Vec<_> = (0..count).cycle().skip(first).take(count).collect();
         order.sort_by_key(|place| self.peers.get(*place).is_some_and(|peer| peer.fails));
         for place in order {
             let Some(peer) = self.peers.get_mut(place) else { continue };

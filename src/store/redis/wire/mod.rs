@@ -18,7 +18,7 @@ use self::login::Login;
 use super::{failure::Failure, tls};
 use crate::{
     settings::redis::{RedisAddress, RedisPool, RedisServers},
-    store::remote::transport::Connector,
+    store::remote::{deadline::after, transport::Connector},
 };
 
 /// All that is needed to connect to a server but its address.
@@ -86,7 +86,7 @@ impl Dialer {
     }
 
     async fn attempt(&self, to: &RedisAddress, must_be_master: bool) -> Result<Transport, Failure> {
-        let until = Instant::now() + self.connector.bound;
+        let until = after(Instant::now(), self.connector.bound);
         let mut wire = self.connector.connect(to, until).await?;
         let mut step = Step::Ping;
         let said = self.login.perform(&mut wire, &self.connector, must_be_master, &mut step);
