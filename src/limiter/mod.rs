@@ -236,7 +236,10 @@ impl Limiter {
         trail: &mut DecisionTrace,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.counted(request, self.try_decide(request, served.as_deref(), self.now(), until, Some(trail)).await)
+        self.counted(
+            request,
+            self.try_decide(request, served.as_deref(), self.now(), until, Some(trail)).await,
+        )
     }
 
     fn counted(
