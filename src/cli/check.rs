@@ -211,7 +211,8 @@ fn coloured(severity: Severity, rendered: &str) -> String {
         let (margin, rest) = line.split_at(margin.unwrap_or(0));
         let is_caret = rest.trim() == "^";
         let rest = if is_caret { paint(style, rest) } else { rest.to_owned() };
-        out += &format!("{}{rest}\n", paint(PLACE, margin));
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{}{rest}", paint(PLACE, margin));
     }
     out
 }

@@ -233,8 +233,8 @@ fn merged_files_share_a_level() {
     let compiled = compile_files(&files, MERGING);
     assert_eq!(
         messages(&compiled),
-        ["2:15 no request with the key `k` gets here: `k_*` at line 2, column 15 of b.yaml takes \
-             every value"]
+        ["2:15 this descriptor is unreachable: `k_*` at line 2, column 15 of b.yaml matches \
+             every value of `k`"]
     );
     assert_eq!(compiled.diagnostics[0].file, "a.yaml");
     assert_eq!(compiled.rules.unwrap().rule_count(), 2);

@@ -29,7 +29,7 @@ pub struct Limit {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
     first: Limit,
-    /// MaxValues rules have none, so that the one limit is inline.
+    /// Most rules have none, so that the one limit is inline.
     others: Box<[Limit]>,
 }
 

@@ -32,13 +32,10 @@ pub(super) fn check_directory(directory: &Path) -> Result<(), Diagnostic> {
 fn first_missing(directory: &Path) -> Option<String> {
     let directory = std::path::absolute(directory).ok()?;
     let missing = directory.ancestors().find(|path| path.parent().is_some_and(Path::is_dir))?;
-    Some(match fs::read_link(missing) {
-        Ok(target) => format!(": the symlink `{}` to `{}` is broken", missing.display(), target.display()),
-        Err(_) => {
-            let (parent, name) = (missing.parent()?.display(), missing.file_name()?.display());
-            format!(": `{parent}` has no `{name}`")
-        }
-    })
+    if let Ok(target) = fs::read_link(missing) {
+        return Some(format!(": the symlink `{}` to `{}` is broken", missing.display(), target.display()));
+    }
+    Some(format!(": `{}` has no `{}`", missing.parent()?.display(), missing.file_name()?.display()))
 }
 
 /// A directory that cannot be listed.

@@ -121,7 +121,7 @@ pub(super) fn read_files(directory: &Path, listing: &Listing) -> Reading {
                 reading.files.push(SourceFile { name: file.path.display().to_string(), text });
             }
             Ok(Content::TooLarge) => {
-                reading.diagnostics.push(diagnostics::too_large(&file.path, MAX_FILE_BYTES))
+                reading.diagnostics.push(diagnostics::too_large(&file.path, MAX_FILE_BYTES));
             }
             Ok(Content::Special(seen)) => reading.diagnostics.push(diagnostics::no_file(&file.path, seen)),
             // It was listed and is gone since.

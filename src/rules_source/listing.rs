@@ -116,7 +116,7 @@ impl Listing {
                 Ok(entry) if ignore_dot_files && entry.file_name().as_bytes().starts_with(b".") => {}
                 Ok(entry) => self.look_at(&entry, &directory.below, ahead),
                 Err(error) => {
-                    self.diagnostics.push(diagnostics::unreadable_directory(&directory.path, &error))
+                    self.diagnostics.push(diagnostics::unreadable_directory(&directory.path, &error));
                 }
             }
         }

@@ -96,9 +96,9 @@ pub fn run(args: &ExplainArgs, environment: &Environment) -> Verdict {
     match explained(args, environment, SystemClock.now()) {
         Ok((text, all_match)) => {
             if args.json {
-                terminal::print_data(&text)
+                terminal::print_data(&text);
             } else {
-                terminal::print(&text)
+                terminal::print(&text);
             }
             all_match.into()
         }

@@ -111,7 +111,7 @@ pub(super) fn unknown_domain(explained: &Explained<'_>) -> String {
 
 fn modes(rule: &Rule) -> String {
     let modes = [(rule.shadow_mode, "shadow_mode"), (rule.quota_mode, "quota_mode")];
-    modes.into_iter().filter_map(|(set, name)| set.then(|| format!(", {name}"))).collect()
+    modes.into_iter().filter(|(set, _)| *set).map(|(_, name)| format!(", {name}")).collect()
 }
 
 fn add_step(text: &mut String, step: &Step<'_>, explained: &Explained<'_>) {

@@ -85,7 +85,7 @@ impl Failure {
     }
 
     /// The environment sets no usable address.
-    pub(super) fn address(variables: String) -> Self {
+    pub(super) fn address(variables: &str) -> Self {
         Self {
             what: format!("no gRPC address: {variables}"),
             advice: "set --addr, or GRPC_PORT as the service has it".into(),

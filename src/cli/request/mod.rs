@@ -78,7 +78,7 @@ pub fn run(args: &RequestArgs, environment: &Environment) -> Verdict {
 fn request(args: &RequestArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let addr = match &args.addr {
         Some(addr) => addr.clone(),
-        None => Address::of_service(environment).map_err(Failure::address)?,
+        None => Address::of_service(environment).map_err(|variables| Failure::address(&variables))?,
     };
     let server = Server::new(&addr, &args.tls)?;
     let response = call_and_wait(&server, args)?;

@@ -166,8 +166,8 @@ fn resources_of_one_domain_are_merged_when_that_is_wanted() {
     let hidden = with_options(&[one("a", "k", ""), one("b", "k", "*")], merging);
     assert!(
         messages(&hidden)[0].starts_with(
-            "resource a: warning: no request with the key `k` gets here: `k_*` at descriptors[0] of resource \
-             b takes every value (at descriptors[0])"
+            "resource a: warning: this descriptor is unreachable: `k_*` at descriptors[0] of resource b \
+             matches every value of `k` (at descriptors[0])"
         ),
         "{:?}",
         messages(&hidden)
