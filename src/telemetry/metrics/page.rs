@@ -26,12 +26,24 @@ pub(super) struct Page {
     in_milliseconds: bool,
     /// What has a name in statsd's language, where that is put aside instead of being written.
     apart: Option<Vec<Single>>,
+    /// No text is wanted, so none is made.
+    is_silent: bool,
 }
 
 impl Page {
     /// A page that puts aside what has a name in statsd's language.
     pub(super) fn apart() -> Self {
         Self { apart: Some(Vec::new()), ..Self::default() }
+    }
+
+    /// What has a name in statsd's language, and no text.
+    pub(super) fn singles() -> Self {
+        Self { is_silent: true, ..Self::apart() }
+    }
+
+    /// True where no text is wanted.
+    pub(super) fn is_silent(&self) -> bool {
+        self.is_silent
     }
 
     /// A page whose response times may be in milliseconds.
@@ -57,6 +69,10 @@ impl Page {
             set(&mut sample, metric.kind, value.float());
             sample
         };
+        if self.is_silent {
+            // Passing by puts them aside.
+            return series.for_each(drop);
+        }
         let samples = series.map(sample).collect();
         self.samples(metric, samples);
     }
@@ -85,7 +101,9 @@ impl Page {
             sample.set_histogram(histogram(&values));
             sample
         };
-        self.samples(metric, series.into_iter().map(sample).collect());
+        if !self.is_silent {
+            self.samples(metric, series.into_iter().map(sample).collect());
+        }
     }
 
     /// Writes a counter of many series as they come, so that none of them is ever held in memory.
@@ -94,6 +112,9 @@ impl Page {
         metric: &Metric,
         each: impl FnOnce(&mut dyn FnMut([&str; LABELS], u64)),
     ) {
+        if self.is_silent {
+            return;
+        }
         let Metric { name, kind, help, .. } = metric;
         let (text, mut is_first) = (&mut self.text, true);
         each(&mut |values, n| {
@@ -129,7 +150,7 @@ impl Page {
 
     /// Writes a family made elsewhere. One without series leaves no trace.
     pub(super) fn family(&mut self, family: &MetricFamily) {
-        if !family.get_metric().is_empty() {
+        if !self.is_silent && !family.get_metric().is_empty() {
             // The encoder refuses only families without a name or without series.
             let _ = TextEncoder::new().encode_utf8(std::slice::from_ref(family), &mut self.text);
         }

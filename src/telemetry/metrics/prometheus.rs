@@ -50,6 +50,9 @@ impl Stats {
     #[cfg(target_os = "linux")]
     fn process(&self, page: &mut Page) {
         use ::prometheus::core::Collector;
+        if page.is_silent() {
+            return;
+        }
         for mut family in self.process.collect() {
             // The collector cuts off the fraction of a second.
             if let (names::PROCESS_CPU, Some(seconds)) = (family.name(), cpu_seconds()) {

@@ -72,11 +72,16 @@ fn read(mut stream: impl Read) -> String {
     text
 }
 
-/// Reads datagrams, a line's end behind each, until `receive` finds no more.
+/// Ends what [`drain`] reads.
+const END: &[u8] = b"end";
+
+/// Reads datagrams, a line's end behind each, until [`END`] comes or `receive` waits in vain.
 fn drain(mut receive: impl FnMut(&mut [u8]) -> io::Result<usize>) -> (String, usize) {
     let (mut text, mut longest) = (String::new(), 0);
     let mut buffer = vec![0; 1 << 16];
-    while let Ok(length) = receive(&mut buffer) {
+    while let Ok(length) = receive(&mut buffer)
+        && buffer[..length] != *END
+    {
         longest = longest.max(length);
         text.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
         text.push('\n');
@@ -132,20 +137,22 @@ fn datagrams_are_no_longer_than_their_way_allows() {
     };
 
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let (host, port) = here(socket.local_addr().unwrap());
-    let flushing = begin(&stats, Target::Udp(host, port));
+    let flushing = begin(&stats, Target::Udp(host.clone(), port));
     let reading = thread::spawn(move || drain(|buffer| socket.recv(buffer)));
     flushing.finish(PATIENCE);
+    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(END, (host, port)).unwrap();
     check(reading.join().unwrap(), 1432);
 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("dsd.socket");
     let socket = UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    let flushing = begin(&stats, Target::Unix(path));
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let flushing = begin(&stats, Target::Unix(path.clone()));
     let reading = thread::spawn(move || drain(|buffer| socket.recv(buffer)));
     flushing.finish(PATIENCE);
+    UnixDatagram::unbound().unwrap().send_to(END, path).unwrap();
     check(reading.join().unwrap(), 8192);
 }
 
