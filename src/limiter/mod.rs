@@ -188,19 +188,25 @@ impl Limiter {
         self.policy.bounds.check(request).inspect_err(|error| self.failed(request, error))
     }
 
-    /// May this request pass? Nothing where the store does not answer at once: then
-    /// [`decide`](Self::decide) is to be asked.
+    /// The present moment, for [`decide_at_once`](Self::decide_at_once).
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// May this request pass? Requests that came together share one look at the clock. `None` where the store does
+    /// not answer at once: [`decide`](Self::decide) waits for it.
     ///
     /// # Errors
     /// As [`decide`](Self::decide).
     #[must_use]
-    pub fn decide_at_once(&self, request: &Request<'_>) -> Option<Result<Answer, RequestError>> {
+    pub fn decide_at_once(&self, request: &Request<'_>, now: Time) -> Option<Result<Answer, RequestError>> {
         if !self.answers_at_once() {
             return None;
         }
         let served = self.source.load();
-        at_once(self.try_decide(request, served.as_deref(), None, None))
-            .map(|decided| self.counted(request, decided))
+        let decided = at_once(self.try_decide(request, served.as_deref(), now, None, None));
+        decided.map(|decided| self.counted(request, decided))
     }
 
     /// May this request pass? After `until` nobody waits for the answer any more.
@@ -216,7 +222,7 @@ impl Limiter {
         until: Option<Instant>,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.counted(request, self.try_decide(request, served.as_deref(), until, None).await)
+        self.counted(request, self.try_decide(request, served.as_deref(), self.now(), until, None).await)
     }
 
     /// As [`decide`](Self::decide), and notes the way.
@@ -230,7 +236,10 @@ impl Limiter {
         trail: &mut DecisionTrace,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.counted(request, self.try_decide(request, served.as_deref(), until, Some(trail)).await)
+        self.counted(
+            request,
+            self.try_decide(request, served.as_deref(), self.now(), until, Some(trail)).await,
+        )
     }
 
     fn counted(
@@ -259,11 +268,11 @@ impl Limiter {
         &self,
         request: &Request<'_>,
         served: Option<&Served>,
+        now: Time,
         until: Option<Instant>,
         mut trail: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
         self.policy.bounds.check(request)?;
-        let now = self.clock.now();
         let served = served.ok_or(RequestError::NoRules)?;
         let Some(domain) = served.rules.domain(request.domain) else {
             return Ok(self.unknown_domain(request, now));

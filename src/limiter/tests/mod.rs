@@ -147,7 +147,7 @@ fn a_request_is_answered_by_the_rules_that_it_began_with() {
 #[test]
 fn a_store_that_answers_later_is_not_asked_at_once() {
     let house = House::new(OnStoreFailure::Error, |_| ());
-    assert_eq!(house.limiter.decide_at_once(&request(&["k"])), None);
+    assert_eq!(house.limiter.decide_at_once(&request(&["k"]), house.limiter.now()), None);
     assert_eq!(house.counts("k")[0], 0, "nothing is counted of a request that is asked again");
 }
 

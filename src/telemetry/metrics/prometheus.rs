@@ -15,7 +15,10 @@ use super::{
     one_of,
     page::{Number as _, Page, count, describe, family, labelled, set},
     rule::{RuleCounter, RuleStats},
-    service::{ConnectionClosed, ConnectionRefused, Method, Port, RejectReason, ServiceStats, StoreFailure},
+    service::{
+        ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats,
+        StoreFailure,
+    },
 };
 use crate::{
     panics,
@@ -300,6 +303,8 @@ fn bounds(page: &mut Page, stats: &Stats) {
         })
     });
     page.values(&names::CONNECTIONS_CLOSED, closed);
+    let peer_errors = PeerError::ALL.map(|reason| ([reason.name()], service.peer_errors(reason).get()));
+    page.values(&names::PEER_ERRORS, peer_errors);
 }
 
 fn tls(page: &mut Page, tls: &TlsGauges) {

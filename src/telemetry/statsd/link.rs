@@ -159,7 +159,9 @@ impl Link {
         if self.is_asked_for {
             warn!("statsd: {target} takes no statistics: {error}. They are kept, and sent when it does");
         } else {
-            debug!("statsd: {target} takes no statistics: {error}. It is only the default; USE_STATSD=false sends none");
+            debug!(
+                "statsd: {target} takes no statistics: {error}. It is only the default; USE_STATSD=false sends none"
+            );
         }
     }
 }
