@@ -62,14 +62,14 @@ impl Page {
         metric: &Metric,
         series: impl IntoIterator<Item = ([&'a str; LABELS], N)>,
     ) {
-        let series = series.into_iter();
+        let (series, is_silent) = (series.into_iter(), self.is_silent);
         let series = series.filter(|(labels, n)| !self.puts_aside(metric, labels, Value::Number(n.whole())));
         let sample = |(labels, value): ([&str; LABELS], N)| {
             let mut sample = labelled(metric, &labels);
             set(&mut sample, metric.kind, value.float());
             sample
         };
-        if self.is_silent {
+        if is_silent {
             // Passing by puts them aside.
             return series.for_each(drop);
         }
