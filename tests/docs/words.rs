@@ -105,7 +105,6 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
     ("docs/settings.md", &["is asked again", "nobody listens", "tells", "told", "whole again"]),
     ("docs/statsd.md", &["are warned of", "nobody listens", "tells", "told"]),
     ("docs/tracing.md", &["makes no sense", "tells", "told", "whose child"]),
-    ("docs/xds.md", &["tells", "told"]),
     ("src/app/mod.rs", &["not healthy any more", "told", "told to end"]),
     ("src/cli/explain", &["no rule is met", "nothing takes", "told"]),
     ("src/cli/mod.rs", &["goes by the name", "told", "would be told"]),
