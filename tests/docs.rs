@@ -19,6 +19,7 @@ use crate::support::{
 };
 
 mod markdown;
+mod picture;
 mod words;
 
 use markdown::{Block, blocks, links, slugs};
