@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::support::{
-    PATIENCE,
+    PATIENCE, at_best_within,
     client::{Client, request},
     clock::Clock,
     eventually,
@@ -29,10 +29,8 @@ fn the_first_answer_comes_at_once() {
         });
         begun.elapsed()
     };
-    let fastest = (0..5).map(|_| first_answer()).min().unwrap();
-    println!("from start to first answer: {fastest:?}");
     // The aim is 50 ms for the optimised program on a machine that does nothing else.
-    assert!(fastest < Duration::from_millis(500), "{fastest:?}");
+    at_best_within("from start to first answer", Duration::from_millis(500), 30, first_answer);
 }
 
 #[test]
