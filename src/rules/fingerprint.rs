@@ -248,8 +248,8 @@ mod tests {
             let values: Vec<String> = values.into_iter().collect();
             let mut shuffled = values.clone();
             let len = shuffled.len();
-            for index in 0..len {
-                shuffled.swap(index, seeds[index] % len);
+            for (index, seed) in seeds.into_iter().take(len).enumerate() {
+                shuffled.swap(index, seed % len);
             }
             let file = |values: &[String]| {
                 let descriptor = |value: &String| format!("- {{key: k, value: '{value}', rate_limit: {{unit: day, requests_per_unit: 1}}}}\n");

@@ -109,9 +109,13 @@ pub(super) fn unknown_domain(explained: &Explained<'_>) -> String {
     format!("unknown domain {:?}; {hint}", explained.query.domain)
 }
 
-fn modes(rule: &Rule) -> String {
-    let modes = [(rule.shadow_mode, "shadow_mode"), (rule.quota_mode, "quota_mode")];
-    modes.into_iter().filter(|(set, _)| *set).map(|(_, name)| format!(", {name}")).collect()
+fn modes(rule: &Rule) -> &'static str {
+    match (rule.shadow_mode, rule.quota_mode) {
+        (false, false) => "",
+        (true, false) => ", shadow_mode",
+        (false, true) => ", quota_mode",
+        (true, true) => ", shadow_mode, quota_mode",
+    }
 }
 
 fn add_step(text: &mut String, step: &Step<'_>, explained: &Explained<'_>) {
