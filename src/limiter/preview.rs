@@ -1,26 +1,33 @@
-//! What a request would ask of the counters, and what it would be told if they refused it: for
-//! `tollgate explain`, by the very functions that plan and conclude requests.
+//! The counters that a request would be checked against, and the response when they are over their limits.
+//!
+//! `tollgate explain` uses it. The functions that plan and conclude requests do the work, so that it cannot
+//! differ from what the service does.
 
-use super::{Answer, Policy, Request, RequestError, Served, conclude, plan, plan::Planned};
+use super::{
+    Answer, Policy, Request, RequestError, Served, conclude, plan,
+    plan::{CounterSource, Limited, Planned},
+};
 use crate::{
     clock::Time,
+    rules::{Limit, Limits, Rule},
     store::{Batch, Outcome},
     telemetry::metrics::{Stats, StatsOptions},
 };
 
-/// What would be asked, and what would be answered.
+/// What a request would be checked against.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Preview {
-    /// The counters' keys, in the order of the descriptors' limits.
-    pub keys: Vec<String>,
-    /// What is told when every limit refuses.
-    pub refused: Answer,
+    /// For each descriptor, and each limit of its rule in the order of the file, the key of the counter;
+    /// none for a limit that another descriptor's rule replaces.
+    pub counters: Vec<Vec<Option<String>>>,
+    /// The response when every limit is exceeded.
+    pub over_limit: Answer,
 }
 
 /// Previews a request. Nothing is counted.
 ///
 /// # Errors
-/// When the request makes no sense.
+/// When the request is invalid.
 pub fn preview(
     request: &Request<'_>,
     served: &Served,
@@ -36,8 +43,26 @@ pub fn preview(
         Some(domain) => plan::plan(request, domain, &brought, served, &mut batch, &context),
         None => request.descriptors.iter().map(|_| Planned::NoLimit).collect(),
     };
-    let keys = batch.checks().iter().map(|check| batch.key(check).to_owned()).collect();
+    let counters = plan.iter().map(|planned| counters(planned, &batch)).collect();
     batch.answer(|_, check| Outcome::Judged(check.limit.algorithm.supposed(true, check.hits, now)));
-    let refused = conclude::conclude(request, &plan, &batch, policy, &stats, now);
-    Ok(Preview { keys, refused })
+    let over_limit = conclude::conclude(request, &plan, &batch, policy, &stats, now);
+    Ok(Preview { counters, over_limit })
+}
+
+fn counters(planned: &Planned<'_>, batch: &Batch<'_>) -> Vec<Option<String>> {
+    let limits = |rule: &Rule| rule.limits().map_or(0, |limits| limits.iter().count());
+    match planned {
+        Planned::NoLimit | Planned::Unlimited(_) => Vec::new(),
+        Planned::Replaced(rule) => vec![None; limits(rule)],
+        Planned::Limited(limited) => {
+            let all = limited.rule.and_then(Rule::limits).into_iter().flat_map(Limits::iter);
+            all.map(|limit| counter(limit, limited, batch)).collect()
+        }
+    }
+}
+
+fn counter(limit: &Limit, limited: &Limited<'_>, batch: &Batch<'_>) -> Option<String> {
+    let planned = limited.limits.iter().find(|planned| std::ptr::eq(planned.limit, limit))?;
+    let CounterSource::Store(index) = planned.asked else { return None };
+    Some(batch.key(batch.checks().get(index)?).to_owned())
 }

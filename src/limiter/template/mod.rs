@@ -12,14 +12,14 @@ mod tests;
 use std::fmt::Write as _;
 
 /// A body, ready to be filled in.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Template {
     kind: Kind,
     parts: Box<[Part]>,
 }
 
 /// What a body is to those who read it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// Plain text.
     Text,
@@ -51,7 +51,7 @@ pub struct Fault {
     pub help: String,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Part {
     /// As it was written.
     Literal(Box<str>),
@@ -59,7 +59,7 @@ enum Part {
     Slot { slot: Slot, quoted: bool },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Slot {
     Limit,
     Unit,
