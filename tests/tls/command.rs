@@ -63,7 +63,7 @@ fn a_server_is_asked_over_tls_when_its_authority_is_trusted() {
     answered(&files, &https, &[]);
     let another = ["--ca", "@trusted.pem", "--server-name", "tollgate.test"];
     fails(&files, &named, &another, &["tollgate.test", "--server-name sets the name"]);
-    fails(&files, &named, &[], &[&format!("http://{named}"), "is asked with --tls"]);
+    fails(&files, &named, &[], &[&format!("http://{named}"), "use --tls for a port with TLS"]);
 }
 
 #[test]
@@ -100,8 +100,8 @@ fn a_certificate_is_shown_to_a_server_that_wants_one() {
     };
     let [client, stranger] = [with("client"), with("stranger")];
     answered(&files, &addr, &client.each_ref().map(String::as_str));
-    fails(&files, &addr, &["--ca", "@trusted.pem"], &["if it wants a certificate, --cert and --key"]);
-    let told = ["it may not take our certificate", "--cert"];
+    fails(&files, &addr, &["--ca", "@trusted.pem"], &["requires a client certificate, set --cert and --key"]);
+    let told = ["may reject the client certificate", "--cert"];
     fails(&files, &addr, &stranger.each_ref().map(String::as_str), &told);
 }
 
@@ -136,7 +136,7 @@ fn a_server_that_speaks_plain_text_is_told_of() {
         &files,
         &addr,
         &["--ca", "@trusted.pem"],
-        &["TLS handshake failed", "leave the options of TLS out"],
+        &["TLS handshake failed", "omit the TLS options"],
     );
     answered(&files, &addr, &[]);
 }
