@@ -38,7 +38,12 @@ fn who_asks_with_tls_is_answered() {
     let client = TlsClient::new(&[&authority], None);
     client.ask(server.ports.grpc).unwrap();
     client.without_alpn().ask(server.ports.grpc).unwrap();
-    assert_eq!(server.process.log().matches("tls=true").count(), 1, "it is said once: {}", server.process.log());
+    assert_eq!(
+        server.process.log().matches("tls=true").count(),
+        1,
+        "it is said once: {}",
+        server.process.log()
+    );
     assert_eq!(get(server.ports.http, "/healthcheck").status, 200, "the other ports are as they were");
 }
 

@@ -132,11 +132,6 @@ fn a_server_that_speaks_plain_text_is_told_of() {
     files.put("trusted.pem", &Authority::new("ours").pem());
     let server = Setup::new().rules("d.yaml", RULES).start();
     let addr = format!("localhost:{}", server.ports.grpc);
-    fails(
-        &files,
-        &addr,
-        &["--ca", "@trusted.pem"],
-        &["TLS handshake failed", "omit the TLS options"],
-    );
+    fails(&files, &addr, &["--ca", "@trusted.pem"], &["TLS handshake failed", "omit the TLS options"]);
     answered(&files, &addr, &[]);
 }
