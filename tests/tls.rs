@@ -34,7 +34,7 @@ const RULES: &str =
 fn who_asks_with_tls_is_answered() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
-    let server = files.setup().rules("d.yaml", RULES).start();
+    let server = files.setup().env("LOG_LEVEL", "info").rules("d.yaml", RULES).start();
     let client = TlsClient::new(&[&authority], None);
     client.ask(server.ports.grpc).unwrap();
     client.without_alpn().ask(server.ports.grpc).unwrap();
