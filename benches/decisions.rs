@@ -96,7 +96,7 @@ impl Case {
     fn round(&mut self) {
         let begun = Instant::now();
         for request in self.requests.iter().cycle().take(DECISIONS as usize) {
-            black_box(self.limiter.decide_at_once(request).is_some_and(|answer| answer.is_ok()));
+            black_box(self.limiter.decide_sync(request).is_some_and(|answer| answer.is_ok()));
         }
         self.nanos.push(begun.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS));
     }
@@ -119,7 +119,7 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
     };
     let stats = Arc::new(Stats::new(StatsOptions::default()));
     let counters = stats.clone();
-    let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
+    let attach = move |rules: &RuleSet| limiter::rule_stats(rules, &counters);
     let source = Arc::new(Source::new(CompileOptions::default(), attach));
     source.reload(&directory, SystemClock.now());
     let policy = Policy {
@@ -130,7 +130,7 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        telling: ResponseOptions::default(),
+        response: ResponseOptions::default(),
         on_store_failure: OnStoreFailure::Error,
         max_local_keys: 1,
     };

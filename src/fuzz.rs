@@ -75,7 +75,7 @@ fn rules(bytes: &[u8]) {
 /// A body is read and filled in; one that is JSON stays JSON.
 fn template(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    let Ok(template) = Template::read(&text) else { return };
+    let Ok(template) = Template::parse(&text) else { return };
     for rule in ["a.b", "\"\\\n{}"] {
         let values = Values { limit: 7, unit: "hour", remaining: 0, retry_after: Some(3), rule };
         let body = template.fill(&values);

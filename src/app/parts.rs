@@ -54,7 +54,7 @@ impl Parts {
         let counted_in = store.clone();
         let attach = move |rules: &RuleSet| {
             counted_in.rules_changed(rules);
-            limiter::handles(rules, &counters)
+            limiter::rule_stats(rules, &counters)
         };
         let source = Arc::new(Source::new(compile_options(settings), attach));
         let cache = settings.store.local_cache_bytes;
@@ -180,7 +180,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
         stop_when_over: settings.store.stop_when_over,
         shadow_mode: settings.answers.shadow_mode,
         quota_mode: settings.answers.quota_mode,
-        telling: telling(&settings.answers),
+        response: response_options(&settings.answers),
         on_store_failure: match settings.store.on_failure {
             OnFailure::Error => OnStoreFailure::Error,
             OnFailure::Allow => OnStoreFailure::Allow,
@@ -191,7 +191,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
     }
 }
 
-fn telling(answers: &Answers) -> ResponseOptions {
+fn response_options(answers: &Answers) -> ResponseOptions {
     ResponseOptions {
         headers: answers.headers.as_ref().map(|names| HeaderNames {
             limit: names.limit.as_str().into(),

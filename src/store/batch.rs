@@ -73,9 +73,9 @@ pub enum Outcome {
     /// A fixed window's count afterwards.
     Counted(u64),
     /// A fixed window's count, to which the hits of a group were not added because they do not fit.
-    Refused(u64),
+    NotCounted(u64),
     /// The verdict of any other algorithm.
-    Judged(Verdict),
+    Decided(Verdict),
 }
 
 impl<'r> Batch<'r> {
@@ -242,7 +242,7 @@ impl<'r> Batch<'r> {
                 continue;
             }
             for (hits, check) in plan.get_mut(group).unwrap_or_default().iter_mut().zip(checks) {
-                let was_counted = !matches!(check.outcome, Outcome::Judged(Verdict { consumed: false, .. }));
+                let was_counted = !matches!(check.outcome, Outcome::Decided(Verdict { consumed: false, .. }));
                 *hits = was_counted.then(|| Hits::Refund(check.hits.taken()));
             }
         }
@@ -256,7 +256,7 @@ impl<'r> Batch<'r> {
             if let (Outcome::Counted(count), true, Some(true)) = (check.outcome, was_given_back, over.get(at))
             {
                 // Though others may have made room again meanwhile.
-                check.outcome = Outcome::Refused(count);
+                check.outcome = Outcome::NotCounted(count);
             }
         }
     }
@@ -271,8 +271,8 @@ impl Check<'_> {
     pub fn is_over(&self) -> bool {
         match self.outcome {
             Outcome::Counted(after) => after > u64::from(self.limit.requests_per_unit),
-            Outcome::Refused(_) => true,
-            Outcome::Judged(verdict) => !verdict.admitted,
+            Outcome::NotCounted(_) => true,
+            Outcome::Decided(verdict) => !verdict.admitted,
         }
     }
 
@@ -283,8 +283,8 @@ impl Check<'_> {
             Outcome::Counted(now) => {
                 fixed_window::count(now, self.hits) > u64::from(self.limit.requests_per_unit)
             }
-            Outcome::Refused(_) => true,
-            Outcome::Judged(seen) => self.hits.taken() > u64::from(seen.remaining),
+            Outcome::NotCounted(_) => true,
+            Outcome::Decided(seen) => self.hits.taken() > u64::from(seen.remaining),
         }
     }
 
@@ -302,12 +302,12 @@ impl Check<'_> {
             return;
         }
         self.outcome = match self.outcome {
-            Outcome::Judged(seen) => {
-                let ever = self.hits.taken() <= u64::from(self.limit.algorithm.whole());
+            Outcome::Decided(seen) => {
+                let ever = self.hits.taken() <= u64::from(self.limit.algorithm.capacity());
                 let retry_after = ever.then_some(seen.reset.max(1));
-                Outcome::Judged(Verdict { admitted: false, consumed: false, retry_after, ..seen })
+                Outcome::Decided(Verdict { admitted: false, consumed: false, retry_after, ..seen })
             }
-            Outcome::Counted(count) | Outcome::Refused(count) => Outcome::Refused(count),
+            Outcome::Counted(count) | Outcome::NotCounted(count) => Outcome::NotCounted(count),
         };
     }
 }

@@ -40,13 +40,13 @@ pub trait Store: Send + Sync {
 
     /// Called once on each thread that asks, within its runtime: a store across a network opens its
     /// connections there.
-    fn attend(&self) {}
+    fn start_worker(&self) {}
 
     /// Called with the rules that are to serve next, so that what they need is checked before it is needed.
     fn rules_changed(&self, _rules: &RuleSet) {}
 
     /// True when [`apply`](Self::apply) always answers [`Applied::Now`].
-    fn answers_at_once(&self) -> bool {
+    fn is_synchronous(&self) -> bool {
         false
     }
 
@@ -90,34 +90,34 @@ impl Applied<'_> {
     }
 }
 
-/// Why counters could not be reached.
+/// Why a store failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreError {
-    /// The kind of failure, by which decisions that are made without counters are told apart.
+    /// The kind of failure.
     pub reason: FailureReason,
-    /// What failed and where, in words for the operator; it holds no secret.
+    /// What failed and where, for the operator; contains no secret.
     pub message: Arc<str>,
 }
 
-/// The kinds of failure.
+/// The kinds of failure: the label `reason` of metrics, and part of the answers that a failure policy decided.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FailureReason {
-    /// No answer came in time.
+    /// No reply within the timeout.
     Timeout,
-    /// As many checks as may were queued already.
+    /// The queue's bound on checks was reached.
     QueueFull,
-    /// More checks waited than the server answers in time.
+    /// More checks were queued than the server answers within the timeout.
     Overloaded,
-    /// The counters were found lost before, and are not asked until they are back.
+    /// The breaker is open: the server failed before and has not recovered yet.
     Unavailable,
-    /// The connection broke while the answer was awaited.
+    /// The connection broke before the reply.
     ConnectionLost,
-    /// The answer was an error, or made no sense.
+    /// The reply was an error, or an unexpected one.
     BadAnswer,
 }
 
 impl FailureReason {
-    /// Every reason, each at its own number.
+    /// Every reason, in the order of its discriminants.
     pub const ALL: [Self; 6] = [
         Self::Timeout,
         Self::QueueFull,
@@ -126,6 +126,19 @@ impl FailureReason {
         Self::ConnectionLost,
         Self::BadAnswer,
     ];
+
+    /// The value of the label `reason`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::QueueFull => "queue_full",
+            Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
+            Self::ConnectionLost => "connection_lost",
+            Self::BadAnswer => "bad_answer",
+        }
+    }
 }
 
 impl fmt::Display for StoreError {

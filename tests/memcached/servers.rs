@@ -132,7 +132,7 @@ fn store(teller: &Teller, refresh: Option<Duration>) -> MemcachedStore {
     let store = MemcachedStore::new(&settings, 0, 1).unwrap();
     let name_servers = teller.name_servers.clone();
     store.watch(move || name_servers.clone());
-    store.attend();
+    store.start_worker();
     store
 }
 

@@ -215,7 +215,7 @@ fn a_server_without_memory_counts_nothing_of_a_refused_rule() {
     let client = server.client();
     for key in ["many", "several", "bucket", "log"] {
         let refused = ask(&client, key).expect_err("there is no room");
-        assert_eq!(refused, "the counter store answered with an error");
+        assert_eq!(refused, "counter store: unexpected reply");
     }
     server.wait_for_log(&["OOM"]);
     redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);

@@ -59,14 +59,14 @@ fn limit((limit, counter): (&Limit, &String)) -> Value {
         "unit_multiplier": limit.multiplier,
         "window_seconds": limit.window().seconds(),
         "algorithm": limit.algorithm.kind().name(),
-        "at_once": limit.algorithm.whole(),
+        "at_once": limit.algorithm.capacity(),
         "counter": counter,
     })
 }
 
 /// None where nothing would be refused.
 fn refusal(explained: &Explained<'_>) -> Value {
-    let refused = &explained.preview.refused;
+    let refused = &explained.preview.over_limit;
     if refused.code == Code::Ok {
         return Value::Null;
     }

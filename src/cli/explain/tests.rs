@@ -45,7 +45,7 @@ fn policy() -> Policy {
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        telling: ResponseOptions::default(),
+        response: ResponseOptions::default(),
         on_store_failure: OnStoreFailure::Error,
         max_local_keys: 1,
     }
@@ -64,9 +64,9 @@ fn told(question: &str, change: impl FnOnce(&mut Policy)) -> (String, serde_json
 #[test]
 fn the_rule_is_told_with_what_stood_near_its_counter_and_its_refusal() {
     let (text, json) = told("shop client=bob", |policy| {
-        policy.telling.retry_after = Some("Retry-After".into());
-        policy.telling.policy_headers = true;
-        policy.telling.over_limit_body = Template::read("wait {retry_after}s\nfor {rule}").ok();
+        policy.response.retry_after = Some("Retry-After".into());
+        policy.response.policy_headers = true;
+        policy.response.over_limit_body = Template::parse("wait {retry_after}s\nfor {rule}").ok();
     });
     let expected = "\
 shop.client_bob is met
@@ -220,5 +220,5 @@ fn a_preview_counts_every_refusal_as_one() {
     let request = question.to_request();
     let preview = limiter::preview(&request, &served, &policy(), Time::from_seconds(90)).unwrap();
     assert_eq!(preview.keys, ["p:shop_path_/_method_GET_60"]);
-    assert_eq!(preview.refused.code, Code::OverLimit);
+    assert_eq!(preview.over_limit.code, Code::OverLimit);
 }

@@ -23,7 +23,7 @@ pub(super) fn of(explained: &Explained<'_>) -> String {
     }
     if let Some(rule) = explained.rule() {
         add_limits(&mut text, rule, explained);
-        add_refusal(&mut text, rule, &explained.preview.refused);
+        add_refusal(&mut text, rule, &explained.preview.over_limit);
     }
     text
 }

@@ -15,12 +15,12 @@ use crate::{
     clock::{Clock, ManualClock, Time},
     limiter::{
         Answer, Bounds, Descriptor, Entry, Limiter, OverLimitCache, Policy, Request, RequestError,
-        ResponseOptions, handles,
+        ResponseOptions, rule_stats,
     },
     rules::{CompileOptions, OnStoreFailure},
     rules_source::{RulesDir, Source},
     store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore},
-    telemetry::metrics::{RuleCounter, RuleStats, Stats, StatsOptions, StoreFailure},
+    telemetry::metrics::{RuleCounter, RuleStats, Stats, StatsOptions},
 };
 
 pub(super) const RULES: &str = "\
@@ -85,7 +85,7 @@ impl House {
             stop_when_over: false,
             shadow_mode: false,
             quota_mode: false,
-            telling: ResponseOptions::default(),
+            response: ResponseOptions::default(),
             on_store_failure,
             max_local_keys: 10_000,
         };
@@ -94,7 +94,8 @@ impl House {
         fs::create_dir(root.path().join("config")).unwrap();
         let stats = Arc::new(Stats::new(StatsOptions::default()));
         let counters = stats.clone();
-        let source = Arc::new(Source::new(CompileOptions::default(), move |rules| handles(rules, &counters)));
+        let source =
+            Arc::new(Source::new(CompileOptions::default(), move |rules| rule_stats(rules, &counters)));
         let store = Arc::new(Distant {
             counters: MemoryStore::new(10_000),
             lost: Mutex::default(),
@@ -132,7 +133,7 @@ impl House {
         finish(pin!(self.limiter.decide(&request, None)))
     }
 
-    pub(super) fn decided(&self, policy: OnStoreFailure, reason: StoreFailure) -> u64 {
+    pub(super) fn decided(&self, policy: OnStoreFailure, reason: FailureReason) -> u64 {
         self.stats.service().store_failures(policy, reason).get()
     }
 

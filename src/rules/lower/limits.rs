@@ -139,7 +139,7 @@ impl Lowering<'_> {
             Field::Wrong => return Err(Told),
             Field::Given(given) => given,
         };
-        let most = Window::LONGEST.seconds() / unit.seconds();
+        let most = Window::MAX.seconds() / unit.seconds();
         let multiplier = NonZeroU32::new(given.value).filter(|units| u64::from(units.get()) <= most);
         multiplier.ok_or_else(|| {
             let unit = unit.name().to_ascii_lowercase();

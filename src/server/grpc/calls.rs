@@ -421,14 +421,14 @@ impl Calls {
     /// Decides now and writes the answer, framed, in place of what `into` holds; `None` if the store has to be
     /// waited for.
     fn decide_now(&self, message: &[u8], into: &mut Vec<u8>) -> Option<Result<(), Fault>> {
-        if !self.limiter.answers_at_once() {
+        if !self.limiter.is_synchronous() {
             return None;
         }
         let request = match framing::read(message, self.limiter.bounds()) {
             Ok(request) => request,
             Err(fault) => return Some(Err(fault)),
         };
-        let decided = self.limiter.decide_at_once(&request)?;
+        let decided = self.limiter.decide_sync(&request)?;
         let written = decided.map(|answer| write_message(&answer, into));
         Some(written.map_err(|refusal| framing::status(&refusal).into()))
     }

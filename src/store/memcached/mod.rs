@@ -75,8 +75,8 @@ impl Store for MemcachedStore {
         }
     }
 
-    fn attend(&self) {
-        self.servers.pool.attend(self.workers.take());
+    fn start_worker(&self) {
+        self.servers.pool.start_worker(self.workers.take());
     }
 
     fn is_reachable(&self) -> bool {

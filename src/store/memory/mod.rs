@@ -129,7 +129,7 @@ impl Held<'_> {
             match check.outcome {
                 _ if is_refused && check.takes() && !is_over(check) => {}
                 Outcome::Counted(count) if is_refused && check.takes() => {
-                    batch.set(place, Outcome::Refused(count));
+                    batch.set(place, Outcome::NotCounted(count));
                 }
                 // Refused hits are not counted by any other algorithm.
                 _ => self.count(batch, place, *key, Some(check.hits), now),
@@ -154,7 +154,7 @@ impl Keeps for &MemoryStore {
     }
 
     fn ask_log(&mut self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
-        self.logs.ask(key, limit, hits, now)
+        self.logs.apply(key, limit, hits, now)
     }
 }
 
@@ -170,7 +170,7 @@ impl Keeps for Held<'_> {
     }
 
     fn ask_log(&mut self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
-        self.logs.ask(key, limit, hits, now)
+        self.logs.apply(key, limit, hits, now)
     }
 }
 
@@ -191,14 +191,14 @@ fn count(keeps: &mut impl Keeps, key: Key, check: &Check<'_>, hits: Hits, now: T
             );
         }
         Algorithm::SlidingWindow(limit) => {
-            keeps.change(key, now, |state| changed(state, limit.ask(state, hits, now)))
+            keeps.change(key, now, |state| changed(state, limit.apply(state, hits, now)))
         }
         Algorithm::Bucket(limit) => {
-            keeps.change(key, now, |state| changed(state, limit.ask(state, hits, now)))
+            keeps.change(key, now, |state| changed(state, limit.apply(state, hits, now)))
         }
         Algorithm::SlidingLog(limit) => keeps.ask_log(key, limit, hits, now),
     };
-    Outcome::Judged(verdict)
+    Outcome::Decided(verdict)
 }
 
 /// A counter that is only looked at is not made.
@@ -228,7 +228,7 @@ impl Store for MemoryStore {
         Applied::Now(Ok(()))
     }
 
-    fn answers_at_once(&self) -> bool {
+    fn is_synchronous(&self) -> bool {
         true
     }
 

@@ -91,9 +91,9 @@ impl Store for RedisStore {
         }
     }
 
-    fn attend(&self) {
+    fn start_worker(&self) {
         let worker = self.workers.take();
-        self.pools().for_each(|pool| pool.servers.attend(worker));
+        self.pools().for_each(|pool| pool.servers.start_worker(worker));
     }
 
     fn maintain(&self, now: Time) {

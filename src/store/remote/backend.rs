@@ -95,7 +95,7 @@ pub(in crate::store) trait Pipeline: Default + Send + 'static {
     fn checks(&self) -> usize;
 
     /// Adds a caller: `fill` adds its checks, and the outcomes come in their order.
-    fn ask(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered<Self::Outcome>>;
+    fn add_caller(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered<Self::Outcome>>;
 
     /// Completes every caller that still waits with an error. Its commands stay as they are.
     fn fail(&mut self, error: &StoreError);

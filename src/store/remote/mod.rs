@@ -174,7 +174,7 @@ impl<B: Backend> Connection<B> {
                 return Err(self.queue_full());
             }
         }
-        let (answered, since) = state.queue.ask(fill);
+        let (answered, since) = state.queue.add_caller(fill);
         let wake = mem::take(&mut state.idle);
         drop(state);
         if wake {

@@ -101,13 +101,13 @@ impl<P: Pipeline> Queue<P> {
     }
 
     /// Adds a caller. Returns its answer to come, and when the first caller of its pipeline came.
-    pub(super) fn ask(
+    pub(super) fn add_caller(
         &mut self,
         fill: impl FnOnce(&mut P),
     ) -> (oneshot::Receiver<Answered<P::Outcome>>, Instant) {
         let queued = self.last();
         let before = queued.pipeline.checks();
-        let answered = queued.pipeline.ask(fill);
+        let answered = queued.pipeline.add_caller(fill);
         let (since, after) = (queued.since, queued.pipeline.checks());
         self.checks += after - before;
         self.sealed = after >= self.bound.pipeline;

@@ -67,7 +67,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
     }
 
     /// The calling thread has this worker: from now on it runs that worker's connections.
-    pub(in crate::store) fn attend(&self, worker: usize) {
+    pub(in crate::store) fn start_worker(&self, worker: usize) {
         let mut threads = self.threads();
         let Some(place) = threads.get_mut(worker) else { return };
         let handle = Handle::current();

@@ -56,7 +56,7 @@ pub use self::{
     names::{Kind, Metric, documentation},
     prometheus::CONTENT_TYPE,
     rule::{RuleCounter, RuleStats},
-    service::{ConnectionClosed, ConnectionRefused, Method, Port, RejectReason, ServiceStats, StoreFailure},
+    service::{ConnectionClosed, ConnectionRefused, Method, Port, RejectReason, ServiceStats},
     shard::{Counter, ShardCount},
 };
 

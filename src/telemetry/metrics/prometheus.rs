@@ -12,12 +12,12 @@ use super::{
     names::{self, Metric},
     page::{Page, count, describe, family, labelled},
     rule::RuleCounter,
-    service::{ConnectionClosed, ConnectionRefused, Method, Port, RejectReason, ServiceStats, StoreFailure},
+    service::{ConnectionClosed, ConnectionRefused, Method, Port, RejectReason, ServiceStats},
 };
 use crate::{
     panics,
     rules::OnStoreFailure,
-    store::{PoolUsage, StoreKind},
+    store::{FailureReason, PoolUsage, StoreKind},
 };
 
 /// What the page is called in HTTP's `Content-Type`.
@@ -207,7 +207,7 @@ fn memcached(page: &mut Page, pool: &PoolUsage) {
 
 fn store_failures(page: &mut Page, service: &ServiceStats) {
     let decided = OnStoreFailure::ALL.into_iter().flat_map(|policy| {
-        StoreFailure::ALL
+        FailureReason::ALL
             .map(|reason| ([policy.name(), reason.name()], service.store_failures(policy, reason).get()))
     });
     page.values(&names::STORE_FAILURE_DECISIONS, decided);

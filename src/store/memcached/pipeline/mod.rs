@@ -34,7 +34,7 @@ pub(super) type Answered = remote::Answered<Outcome>;
 
 /// Adding more than this is adding this, though each caller sees all of its own hits: it is beyond every limit,
 /// and it takes two thousand million such hits to carry a counter of memcached, which has 64 bits, past its end.
-const MOST_HITS: u64 = 1 << 33;
+const MAX_HITS: u64 = 1 << 33;
 
 /// A pipeline in the making.
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl Pipeline for MemcachedPipeline {
         self.callers.clear();
     }
 
-    fn ask(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered> {
+    fn add_caller(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered> {
         let first = at(self.asks.len());
         fill(self);
         let (answer, answered) = oneshot::channel();
@@ -95,9 +95,9 @@ impl MemcachedPipeline {
     pub(super) fn add(&mut self, key: &str, hits: Hits, expiry: u64) {
         let hash = self.hasher.hash_one(key);
         let (hits, command) = match hits {
-            Hits::Take(hits) => (Hits::Take(hits), self.count(hash, key, hits.min(MOST_HITS), expiry)),
+            Hits::Take(hits) => (Hits::Take(hits), self.count(hash, key, hits.min(MAX_HITS), expiry)),
             Hits::Refund(hits) => {
-                let hits = hits.min(MOST_HITS);
+                let hits = hits.min(MAX_HITS);
                 // Hits that come later are counted later, so that each sees what it would have seen alone.
                 let Self { keys, commands, counting, .. } = self;
                 if let Ok(known) = counting.find_entry(hash, |at| key_of(keys, commands, *at) == key) {
@@ -191,7 +191,8 @@ impl MemcachedPipeline {
         let mut dealing: Vec<_> = dealing.collect();
         for caller in self.callers.drain(..) {
             let asks = self.asks.get(caller.asks.start as usize..caller.asks.end as usize);
-            let outcomes = asks.unwrap_or_default().iter().map(|ask| ask.outcome(&mut dealing)).collect();
+            let outcomes =
+                asks.unwrap_or_default().iter().map(|add_caller| add_caller.outcome(&mut dealing)).collect();
             // A caller that has gone away does not mind.
             let _ = caller.answer.send(Ok(outcomes));
         }

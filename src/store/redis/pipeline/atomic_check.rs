@@ -172,7 +172,7 @@ impl AtomicCheck {
     fn outcome(&self, told: Reply, became: &Reply, hits: Hits, now: Time) -> Result<Outcome, String> {
         match self {
             Self::Count { .. } if *became == Reply::Integer(2) => {
-                complete::integer(told).map(Outcome::Refused)
+                complete::integer(told).map(Outcome::NotCounted)
             }
             Self::Count { .. } if *became == Reply::Integer(1) => {
                 complete::integer(told).map(Outcome::Counted)
@@ -180,7 +180,7 @@ impl AtomicCheck {
             Self::Count { .. } => Ok(Outcome::Counted(with_all(complete::integer(told)?, hits))),
             Self::ScriptCall(judge) => {
                 let hits = if *became == Reply::Integer(1) { looking(hits) } else { hits };
-                Ok(Outcome::Judged(judge.read(told)?.judge(0, within_bounds(hits), now)))
+                Ok(Outcome::Decided(judge.read(told)?.judge(0, within_bounds(hits), now)))
             }
         }
     }
@@ -188,6 +188,6 @@ impl AtomicCheck {
 
 /// A count with those hits as well that the server was spared. So many are over every limit, and were counted.
 fn with_all(count: u64, hits: Hits) -> u64 {
-    let counted = hits.taken().min(fixed_window::MOST_HITS);
+    let counted = hits.taken().min(fixed_window::MAX_HITS);
     count.saturating_add(counted.saturating_sub(within_bounds(hits).taken()))
 }

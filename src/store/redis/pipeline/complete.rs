@@ -80,7 +80,7 @@ impl RedisPipeline {
         for caller in self.callers.drain(..) {
             let asks =
                 self.asks.get(caller.asks.start as usize..caller.asks.end as usize).unwrap_or_default();
-            let outcomes = asks.iter().map(|ask| outcome(ask, &mut dealing)).collect();
+            let outcomes = asks.iter().map(|check| outcome(check, &mut dealing)).collect();
             // A caller that has gone away does not mind.
             let _ = caller.answer.send(Ok(outcomes));
         }
@@ -196,23 +196,23 @@ impl Reading<'_> {
 }
 
 /// What one who asked is told.
-fn outcome(ask: &PendingCheck, dealing: &mut [Completion]) -> Outcome {
-    let key = ask.place.key as usize;
-    let told = match dealing.get_mut(ask.place.command as usize) {
+fn outcome(check: &PendingCheck, dealing: &mut [Completion]) -> Outcome {
+    let key = check.place.key as usize;
+    let told = match dealing.get_mut(check.place.command as usize) {
         Some(Completion::Running(count)) => {
-            *count = fixed_window::count(*count, ask.hits);
+            *count = fixed_window::count(*count, check.hits);
             store::Outcome::Counted(*count)
         }
         Some(Completion::Left(count)) => store::Outcome::Counted(*count),
         Some(Completion::PendingScriptCall(now, kept)) => match kept.get_mut(key) {
-            Some(Ok(kept)) => store::Outcome::Judged(kept.judge(ask.run, ask.hits, *now)),
+            Some(Ok(kept)) => store::Outcome::Decided(kept.judge(check.run, check.hits, *now)),
             Some(Err(outcome)) => return outcome.clone(),
             None => store::Outcome::Counted(0),
         },
         Some(Completion::RuleLimits(now, limits, told)) => {
             // The checks of a caller follow each other.
             if key == 0 {
-                *told = rule_limits::ask(limits, ask.run, ask.hits, *now);
+                *told = rule_limits::apply(limits, check.run, check.hits, *now);
             }
             told.get(key).copied().unwrap_or(store::Outcome::Counted(0))
         }

@@ -57,7 +57,7 @@ pub(super) type Answered = remote::Answered<Outcome>;
 /// Adding more than this is adding this, though each caller sees all of its own hits: it is beyond every limit,
 /// and 1,000 such hits do not overflow a counter of Redis. It is also the largest number to which a script
 /// counts exactly.
-const MOST_HITS: u64 = 1 << 53;
+const MAX_HITS: u64 = 1 << 53;
 
 /// How long a counter lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,7 +135,7 @@ impl Pipeline for RedisPipeline {
         self.checks = 0;
     }
 
-    fn ask(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered> {
+    fn add_caller(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered> {
         let first = at(self.asks.len());
         fill(self);
         let (answer, answered) = oneshot::channel();
@@ -155,7 +155,7 @@ impl Pipeline for RedisPipeline {
 impl RedisPipeline {
     /// Adds hits to a counter; none looks at it.
     pub(super) fn count(&mut self, key: &str, id: Key, hits: u64, expiry: Expiry) {
-        let added = hits.min(MOST_HITS);
+        let added = hits.min(MAX_HITS);
         let known = self.counting.get(&id).copied().filter(|place| self.join(*place, added, expiry));
         let place = known.unwrap_or_else(|| {
             let place = self.push(key, CommandKind::Count { id, added, expiry });
@@ -169,7 +169,7 @@ impl RedisPipeline {
     pub(super) fn refund(&mut self, key: &str, id: Key, hits: u64) {
         // Hits that come later are counted later, so that each sees what it would have seen alone.
         self.counting.remove(&id);
-        let hits = hits.min(MOST_HITS);
+        let hits = hits.min(MAX_HITS);
         let place = self.push(key, CommandKind::Refund { hits });
         self.asks.push(PendingCheck { place, run: 0, hits: Hits::Refund(hits) });
     }
@@ -294,7 +294,7 @@ impl RedisPipeline {
             return false;
         };
         let together = added.saturating_add(hits);
-        let fits = together <= MOST_HITS;
+        let fits = together <= MAX_HITS;
         if fits {
             *added = together;
             // Of two windows that share a key the longer one decides.
@@ -308,8 +308,8 @@ impl RedisPipeline {
 
 fn within_bounds(hits: Hits) -> Hits {
     match hits {
-        Hits::Take(hits) => Hits::Take(hits.min(MOST_HITS)),
-        Hits::Refund(hits) => Hits::Refund(hits.min(MOST_HITS)),
+        Hits::Take(hits) => Hits::Take(hits.min(MAX_HITS)),
+        Hits::Refund(hits) => Hits::Refund(hits.min(MAX_HITS)),
     }
 }
 

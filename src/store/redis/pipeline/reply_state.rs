@@ -10,7 +10,7 @@ use super::complete::unexpected;
 use crate::{
     clock::Time,
     limiter::algorithm::{
-        Bucket, Hits, SlidingLog, SlidingWindow, State, Verdict, fixed_window, sliding_log::Told,
+        Bucket, Hits, SlidingLog, SlidingWindow, State, Verdict, fixed_window, sliding_log::LogSummary,
         sliding_window::Counts,
     },
     store::redis::resp::Reply,
@@ -29,7 +29,7 @@ pub(super) enum ReplyState {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct After {
     newest: Option<u64>,
-    in_the_way: Option<u64>,
+    blocking: Option<u64>,
 }
 
 impl ReplyState {
@@ -60,7 +60,7 @@ impl ReplyState {
         };
         let moment = |told: &Reply| number(told).map(|moment| Some(moment).filter(|moment| *moment > 0));
         let after = |run: &[Reply]| match run {
-            [newest, in_the_way] => Some(After { newest: moment(newest)?, in_the_way: moment(in_the_way)? }),
+            [newest, blocking] => Some(After { newest: moment(newest)?, blocking: moment(blocking)? }),
             _ => None,
         };
         let Reply::List(told) = told else { return None };
@@ -72,8 +72,8 @@ impl ReplyState {
     pub(super) fn judge(&mut self, run: u32, hits: Hits, now: Time) -> Verdict {
         let verdict;
         match self {
-            Self::Window(limit, state) => (*state, verdict) = limit.ask(*state, hits, now),
-            Self::Bucket(limit, state) => (*state, verdict) = limit.ask(*state, hits, now),
+            Self::Window(limit, state) => (*state, verdict) = limit.apply(*state, hits, now),
+            Self::Bucket(limit, state) => (*state, verdict) = limit.apply(*state, hits, now),
             Self::Log(limit, total, runs) => {
                 let after = fixed_window::count(*total, hits);
                 let admitted = hits.taken() == 0 || after <= u64::from(limit.limit);
@@ -81,10 +81,10 @@ impl ReplyState {
                     *total = after;
                 }
                 let told = runs.get(run as usize);
-                let told = Told {
+                let told = LogSummary {
                     total: *total,
                     newest: told.and_then(|after| after.newest),
-                    in_the_way: told.and_then(|after| after.in_the_way).filter(|_| !admitted),
+                    blocking: told.and_then(|after| after.blocking).filter(|_| !admitted),
                 };
                 verdict = limit.verdict(told, admitted, hits, now);
             }
@@ -97,8 +97,8 @@ impl ReplyState {
         let Hits::Take(taken) = hits else { return true };
         let look = Hits::Take(0);
         match self {
-            Self::Window(limit, state) => taken <= limit.ask(*state, look, now).1.remaining.into(),
-            Self::Bucket(limit, state) => taken <= limit.ask(*state, look, now).1.remaining.into(),
+            Self::Window(limit, state) => taken <= limit.apply(*state, look, now).1.remaining.into(),
+            Self::Bucket(limit, state) => taken <= limit.apply(*state, look, now).1.remaining.into(),
             Self::Log(limit, total, _) => taken == 0 || total.saturating_add(taken) <= limit.limit.into(),
         }
     }

@@ -153,9 +153,9 @@ impl RuleLimits {
 }
 
 /// What the next caller is told, whose hits are in this run: all limits count them, or none.
-pub(super) fn ask(limits: &mut [Limit], run: u32, hits: Hits, now: Time) -> SmallVec<[Outcome; 2]> {
+pub(super) fn apply(limits: &mut [Limit], run: u32, hits: Hits, now: Time) -> SmallVec<[Outcome; 2]> {
     let is_refused = !limits.iter().all(|limit| limit.fits(hits, now));
-    limits.iter_mut().map(|limit| limit.ask(run, hits, now, is_refused)).collect()
+    limits.iter_mut().map(|limit| limit.apply(run, hits, now, is_refused)).collect()
 }
 
 impl Limit {
@@ -168,14 +168,14 @@ impl Limit {
     }
 
     /// Counts the hits, unless a limit of the rule refuses them.
-    fn ask(&mut self, run: u32, hits: Hits, now: Time, is_refused: bool) -> Outcome {
+    fn apply(&mut self, run: u32, hits: Hits, now: Time, is_refused: bool) -> Outcome {
         let fits = self.fits(hits, now);
         match self {
             Self::ScriptCall(kept) => {
                 let hits = if is_refused && fits { looking(hits) } else { hits };
-                Outcome::Judged(kept.judge(run, hits, now))
+                Outcome::Decided(kept.judge(run, hits, now))
             }
-            Self::Count(_, count) if is_refused && !fits => Outcome::Refused(*count),
+            Self::Count(_, count) if is_refused && !fits => Outcome::NotCounted(*count),
             Self::Count(_, count) => {
                 *count = fixed_window::count(*count, if is_refused { Hits::Take(0) } else { hits });
                 Outcome::Counted(*count)

@@ -62,7 +62,7 @@ struct Asked {
 /// So many, one after the other, who ask for the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
-    /// At most [`MOST_HITS`](super::MOST_HITS).
+    /// At most [`MAX_HITS`](super::MAX_HITS).
     pub(super) hits: Hits,
     pub(super) times: u32,
 }

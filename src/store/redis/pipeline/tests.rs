@@ -124,7 +124,7 @@ proptest! {
         for callers in pipelines {
             let mut heard = Vec::new();
             for checks in &callers {
-                heard.push(pipeline.ask(|pipeline| {
+                heard.push(pipeline.add_caller(|pipeline| {
                     for (key, hits) in checks {
                         let key = format!("key {key}");
                         match hits {
@@ -158,9 +158,9 @@ fn hits_on_one_key_are_one_command_and_look_costs_a_read() {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     for _ in 0..50 {
-        drop(pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 2, HOUR)));
+        drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 2, HOUR)));
     }
-    drop(pipeline.ask(|pipeline| pipeline.count("b", table.key("b"), 0, HOUR)));
+    drop(pipeline.add_caller(|pipeline| pipeline.count("b", table.key("b"), 0, HOUR)));
     let mut bytes = Vec::new();
     pipeline.write(&mut bytes);
     let words = "*3 $6 INCRBY $1 a $3 100 *3 $6 EXPIRE $1 a $4 3600 *2 $3 GET $1 b ";
@@ -174,7 +174,7 @@ fn a_script_that_the_server_does_not_know_is_sent_to_it() {
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     server.counters.insert("a".into(), 5);
     for left in [3, 1, 0] {
-        let mut heard = pipeline.ask(|pipeline| pipeline.refund("a", table.key("a"), 2));
+        let mut heard = pipeline.add_caller(|pipeline| pipeline.refund("a", table.key("a"), 2));
         server.exchange(&mut pipeline);
         assert_eq!(counts(heard.try_recv().unwrap()), [left]);
         pipeline.clear();
@@ -186,7 +186,7 @@ fn a_key_that_was_lost_with_its_expiry_is_found() {
     let table = Table::<()>::new(10);
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     let known = Expiry { set: Expire::Known, ..HOUR };
-    drop(pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, known)));
+    drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, known)));
     let shown = server.exchange(&mut pipeline);
     assert_eq!(shown.missing_ttl, [("a".into(), 3600)]);
     pipeline.clear();
@@ -199,7 +199,7 @@ fn a_key_that_was_lost_with_its_expiry_is_found() {
 fn shown_by(expiry: Expiry, replies: Vec<Reply>) -> (Outcome, Learned) {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
-    let mut heard = pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, expiry));
+    let mut heard = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry));
     let shown = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
     (heard.try_recv().unwrap().unwrap()[0].clone(), shown)
 }
@@ -246,7 +246,7 @@ fn an_expiry_that_a_script_sets_is_sent_again_alone_where_the_script_is_unknown(
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     let extend = Expiry { set: Expire::Extend, ..HOUR };
-    drop(pipeline.ask(|pipeline| {
+    drop(pipeline.add_caller(|pipeline| {
         pipeline.ask_alone(true, |pipeline| pipeline.count("a", table.key("a"), 1, extend));
     }));
     let mut bytes = Vec::new();
@@ -282,7 +282,7 @@ fn of_two_windows_in_one_pipeline_the_longer_one_decides_when_their_key_ends() {
     ] {
         let mut pipeline = RedisPipeline::default();
         for expiry in [first, second] {
-            drop(pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, expiry)));
+            drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry)));
         }
         let mut bytes = Vec::new();
         pipeline.write(&mut bytes);
@@ -296,9 +296,9 @@ fn of_two_windows_in_one_pipeline_the_longer_one_decides_when_their_key_ends() {
 fn one_key_that_fails_fails_its_callers_alone() {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
-    let mut good = pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, HOUR));
-    let mut bad = pipeline.ask(|pipeline| pipeline.count("b", table.key("b"), 1, HOUR));
-    let mut moved = pipeline.ask(|pipeline| {
+    let mut good = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, HOUR));
+    let mut bad = pipeline.add_caller(|pipeline| pipeline.count("b", table.key("b"), 1, HOUR));
+    let mut moved = pipeline.add_caller(|pipeline| {
         pipeline.ask_alone(true, |pipeline| pipeline.count("c", table.key("c"), 1, HOUR));
     });
     let error = |text: &str| Reply::Error(text.to_owned());
@@ -332,7 +332,7 @@ fn keys_that_a_script_counts_are_one_command_and_what_is_asked_alike_is_said_onc
     };
     let judge = |pipeline: &mut RedisPipeline, number: usize, slot, judge, hits| {
         let key = format!("key {number}");
-        drop(pipeline.ask(|pipeline| pipeline.judge(&key, table.key(&key), slot, judge, hits)));
+        drop(pipeline.add_caller(|pipeline| pipeline.judge(&key, table.key(&key), slot, judge, hits)));
     };
     // Each key twice; every tenth of another limit; then as many hits of one as of none before.
     for number in (0..300).chain(0..300) {
@@ -369,7 +369,9 @@ fn keys_that_cannot_be_counted_together_are_to_be_asked_alone() {
     for (keys, is_elsewhere) in [(2, true), (1, false)] {
         let mut heard: Vec<_> = ["a", "b"][..keys]
             .iter()
-            .map(|key| pipeline.ask(|pipeline| pipeline.judge(key, table.key(key), 0, judge, Hits::Take(1))))
+            .map(|key| {
+                pipeline.add_caller(|pipeline| pipeline.judge(key, table.key(key), 0, judge, Hits::Take(1)))
+            })
             .collect();
         pipeline.complete(vec![Reply::Error(error.to_owned())], |kind, error| Failure::new(kind, error));
         for heard in &mut heard {

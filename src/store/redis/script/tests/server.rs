@@ -62,13 +62,15 @@ impl Redis {
             let own = "call('TIME')";
             assert!(script.text.matches(own).count() <= 1);
             let text = script.text.replace(own, "{ call('GET', 'second'), call('GET', 'micros') }");
-            let Reply::Text(hash) = redis.ask(&["SCRIPT", "LOAD", text.as_str()]) else { panic!("{text}") };
+            let Reply::Text(hash) = redis.command(&["SCRIPT", "LOAD", text.as_str()]) else {
+                panic!("{text}")
+            };
             redis.timed.insert(script.hash.clone(), String::from_utf8(hash).unwrap());
         }
         redis
     }
 
-    pub(super) fn ask<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Reply {
+    pub(super) fn command<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Reply {
         let words: Vec<_> = words.iter().map(AsRef::as_ref).collect();
         let mut bytes = Vec::new();
         resp::write_command(&mut bytes, &words);
