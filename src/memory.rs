@@ -6,11 +6,17 @@
 //! an idle process was 16 MB instead of 7. So they are off while the house is set up, and on from the
 //! first connection.
 
-/// Says whether what is touched for the first time from here on may be backed by huge pages.
+/// Says whether what is touched for the first time from here on may be backed by huge pages. Where they were
+/// off when this is first called, by `MIMALLOC_ALLOW_THP=0` or by the parent process, they stay off.
 pub fn allow_huge_pages(allowed: bool) {
     #[cfg(target_os = "linux")]
-    // A kernel without huge pages has nothing to switch, and does well without.
-    let _ = rustix::thread::disable_transparent_huge_pages(!allowed);
+    {
+        use rustix::thread::{disable_transparent_huge_pages, transparent_huge_pages_are_disabled};
+        static OFF: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        let off = *OFF.get_or_init(|| transparent_huge_pages_are_disabled().unwrap_or_default());
+        // A kernel without huge pages has nothing to switch, and does well without.
+        let _ = disable_transparent_huge_pages(off || !allowed);
+    }
     #[cfg(not(target_os = "linux"))]
     let _ = allowed;
 }

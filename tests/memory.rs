@@ -9,7 +9,7 @@ use crate::support::{
     client::request,
     clock::Clock,
     raw::{Exchange, RawClient, framed},
-    server::Server,
+    server::{Server, Setup},
 };
 
 /// Each value has a counter of its own, and all share one series of the metrics.
@@ -60,5 +60,14 @@ async fn ask(client: &mut RawClient, numbers: std::ops::Range<u32>, name: &str) 
     match client.exchange(framed(&request("d", &descriptors)), &HeaderMap::new()).await {
         Exchange::Answered(status) if status.code == 0 => {}
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn huge_pages_are_used_from_the_first_connection_unless_the_environment_disables_them() {
+    for (allowed, enabled) in [("1", "1"), ("0", "0")] {
+        let server = Setup::new().rules("d.yaml", RULES).env("MIMALLOC_ALLOW_THP", allowed).start();
+        server.ask(request("d", &[&[("user", "a")]])).unwrap();
+        assert_eq!(server.process.status("THP_enabled:").as_deref(), Some(enabled), "with {allowed}");
     }
 }

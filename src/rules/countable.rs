@@ -3,6 +3,8 @@
 //! A store says it of itself, `app` hands it to whoever reads rules, and `lower` holds each limit against it,
 //! so that a limit that nobody could count is told when rules are read and not at every request.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use super::diagnostics::quoted;
 use crate::limiter::algorithm::Kind;
 

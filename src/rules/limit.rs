@@ -3,6 +3,8 @@
 //! The compiler makes them when rules are loaded, the limiter those that requests bring along; everybody
 //! else reads them.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use crate::limiter::algorithm::{Algorithm, Kind, Window};
@@ -55,7 +57,7 @@ impl Limit {
         kind: Kind,
         burst: Option<NonZeroU32>,
     ) -> Option<Self> {
-        let window = Window::of_seconds(unit.seconds() * u64::from(multiplier.get()))?;
+        let window = window(unit, multiplier)?;
         let plain = Self::plain(requests_per_unit, unit);
         let limit = Self { multiplier, algorithm: kind.at(requests_per_unit, window, burst), ..plain };
         let is_plain = kind == Kind::FixedWindow && multiplier == NonZeroU32::MIN;
@@ -87,8 +89,7 @@ impl Limit {
         match self.algorithm {
             Algorithm::FixedWindow(fixed) => fixed.window,
             // It was not too long when the limit was made.
-            _ => Window::of_seconds(self.unit.seconds() * u64::from(self.multiplier.get()))
-                .unwrap_or(Window::MAX),
+            _ => window(self.unit, self.multiplier).unwrap_or(Window::MAX),
         }
     }
 
@@ -106,6 +107,11 @@ impl Limit {
         }
         Ok(())
     }
+}
+
+/// The window of so many units; none where it is too long.
+fn window(unit: Unit, multiplier: NonZeroU32) -> Option<Window> {
+    Window::of_seconds(unit.seconds().saturating_mul(multiplier.get().into()))
 }
 
 impl Limits {

@@ -5,6 +5,8 @@
 //! joined, as the Go service does: a rule whose bare key is `a_b` is met by the entry `a` = `b` too.
 //! A rule applies only where it stands on the level of the descriptor's last entry.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -80,7 +82,7 @@ impl Level {
         scratch.push_str(entry.key());
         scratch.push('_');
         scratch.push_str(entry.value());
-        let text = &scratch[start..];
+        let text = scratch.get(start..).unwrap_or_default();
         let found = if let Some(node) = self.nodes.get(text) {
             Some(Step { node, how: How::Exact })
         } else if let Some(node) = self.wildcards.first_match(text) {
@@ -143,13 +145,8 @@ impl<'r> Step<'r> {
             (How::Exact, value) => !value.is_empty(),
             (How::Bare, value) => value.is_empty(),
             (How::Wildcard, value) => {
-                let key = entry.key();
-                let text = &*self.node.text;
-                !value.is_empty()
-                    && text.len() == key.len() + 1 + value.len()
-                    && text.starts_with(key)
-                    && text.as_bytes()[key.len()] == b'_'
-                    && text.ends_with(value)
+                let behind_key = self.node.text.strip_prefix(entry.key());
+                !value.is_empty() && behind_key.and_then(|rest| rest.strip_prefix('_')) == Some(value)
             }
         }
     }

@@ -3,6 +3,8 @@
 //! [`compile()`](super::compile()) makes them from files; [`matcher`](super::matcher) finds the rule for a
 //! request; everything else only reads them.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use hashbrown::HashMap;

@@ -3,6 +3,8 @@
 //! Called while a descriptor is [lowered](super::lower). An empty text is a template as well: it asks for
 //! no body where the settings have one for all.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use super::diagnostics::{Diagnostics, Path};
 use crate::limiter::template::Template;
 use crate::rules::ast::Field;

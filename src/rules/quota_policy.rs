@@ -4,6 +4,8 @@
 //! The compiler writes those of the rules, so that an answer need only copy them; the limiter writes those
 //! of limits that requests bring along.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 use std::fmt::Write as _;
 
 use super::{limit::Limit, model::Allowance};
@@ -39,7 +41,7 @@ impl QuotaPolicy {
         let policies = limits.iter().enumerate().map(|(at, limit)| match &limit.name {
             Some(name) => Self::new(name, limit),
             None if is_alone => Self::new(full_key, limit),
-            None => Self::new(&format!("{full_key}#{}", at + 1), limit),
+            None => Self::new(&format!("{full_key}#{}", at.saturating_add(1)), limit),
         });
         policies.collect()
     }
@@ -53,13 +55,13 @@ impl QuotaPolicy {
     /// The quoted name alone.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.text[..self.name_ends]
+        self.text.get(..self.name_ends).unwrap_or_default()
     }
 }
 
 /// A string of RFC 9651. It holds nothing but printable ASCII: other bytes are told in percent.
 fn quoted(name: &str) -> String {
-    let mut text = String::with_capacity(name.len() + 32);
+    let mut text = String::with_capacity(name.len().saturating_add(32));
     text.push('"');
     for byte in name.bytes() {
         match byte {

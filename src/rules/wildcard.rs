@@ -3,6 +3,10 @@
 //! A `*` stands for zero or more characters. A level keeps its patterns in the order of the file and
 //! the first that matches is taken; a long level is not tried one by one.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
+use std::cmp::Reverse;
+
 use aho_corasick::{AhoCorasick, MatchKind};
 use hashbrown::HashMap;
 
@@ -29,8 +33,8 @@ impl Pattern {
         let Some(rest) = text.strip_prefix(&**first) else { return false };
         let Some(mut rest) = rest.strip_suffix(&**last) else { return false };
         for part in middle {
-            let Some(at) = rest.find(&**part) else { return false };
-            rest = &rest[at + part.len()..];
+            let Some((_, behind)) = rest.split_once(&**part) else { return false };
+            rest = behind;
         }
         true
     }
@@ -72,7 +76,7 @@ impl<T> Wildcards<T> {
             Some(index) => index.first_match(&self.entries, text),
             None => self.entries.iter().position(|(pattern, _)| pattern.matches(text)),
         };
-        found.map(|at| &self.entries[at].1)
+        self.entries.get(found?).map(|(_, to)| to)
     }
 }
 
@@ -92,7 +96,8 @@ impl Index {
         let mut holders: HashMap<&str, usize> = HashMap::new();
         for (pattern, _) in patterns {
             for part in pattern.parts.iter().filter(|part| !part.is_empty()) {
-                *holders.entry(part).or_default() += 1;
+                let held = holders.entry(part).or_default();
+                *held = held.saturating_add(1);
             }
         }
         let mut number_of: HashMap<&str, usize> = HashMap::new();
@@ -104,17 +109,20 @@ impl Index {
                 .parts
                 .iter()
                 .filter(|part| !part.is_empty())
-                .min_by_key(|part| (holders[&***part], usize::MAX - part.len()));
+                .min_by_key(|part| (holders.get(&***part), Reverse(part.len())));
             let Some(literal) = rarest else {
                 anywhere.push(at);
                 continue;
             };
             let number = *number_of.entry(literal).or_insert_with(|| {
+                let number = literals.len();
                 literals.push(literal.as_bytes());
                 filed.push(Vec::new());
-                literals.len() - 1
+                number
             });
-            filed[number].push(at);
+            if let Some(filed) = filed.get_mut(number) {
+                filed.push(at);
+            }
         }
         let literals = AhoCorasick::builder().match_kind(MatchKind::Standard).build(literals).ok()?;
         Some(Self { literals, filed, anywhere })
@@ -124,7 +132,7 @@ impl Index {
         let mut best = usize::MAX;
         let mut try_all = |filed: &[usize]| {
             for &at in filed.iter().take_while(|at| **at < best) {
-                if patterns[at].0.matches(text) {
+                if patterns.get(at).is_some_and(|(pattern, _)| pattern.matches(text)) {
                     best = at;
                     break;
                 }
@@ -132,7 +140,9 @@ impl Index {
         };
         try_all(&self.anywhere);
         for literal in self.literals.find_overlapping_iter(text) {
-            try_all(&self.filed[literal.pattern().as_usize()]);
+            if let Some(filed) = self.filed.get(literal.pattern().as_usize()) {
+                try_all(filed);
+            }
         }
         (best != usize::MAX).then_some(best)
     }

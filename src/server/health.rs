@@ -60,7 +60,9 @@ impl Health {
     /// Says whether a part is well.
     pub fn set(&self, part: Part, well: bool) {
         let mut parts = self.parts();
-        parts[part as usize] = well;
+        if let Some(known) = parts.get_mut(part as usize) {
+            *known = well;
+        }
         let healthy = parts.iter().all(|well| *well);
         self.changed.send_if_modified(|was| std::mem::replace(was, healthy) != healthy);
     }
@@ -69,7 +71,7 @@ impl Health {
     #[must_use]
     pub fn unwell(&self) -> Vec<Part> {
         let parts = *self.parts();
-        Part::ALL.into_iter().filter(|part| !parts[*part as usize]).collect()
+        Part::ALL.into_iter().filter(|part| parts.get(*part as usize) == Some(&false)).collect()
     }
 
     /// Tells of every change.

@@ -4,6 +4,8 @@
 //! question over HTTP, [`connections`] decides who is admitted to a port, [`http::admin`] shows what is loaded and counted, [`health`] is asked by probes, [`tls`]
 //! holds the gRPC port's certificate, `told` is what a span says of a decision.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 pub(crate) mod span_attributes;
 
 pub mod connections;

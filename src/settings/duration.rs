@@ -63,15 +63,16 @@ fn duration_part(text: &str) -> Option<(u128, &str)> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let (name, unit) = UNITS.into_iter().find(|(name, _)| rest.starts_with(name))?;
+    let (unit, rest) =
+        UNITS.into_iter().find_map(|(name, unit)| rest.strip_prefix(name).map(|rest| (unit, rest)))?;
     // More digits than a u128 holds are beyond every bound, so the largest number stands for them.
     let whole = if whole.is_empty() { 0 } else { whole.parse::<u128>().unwrap_or(u128::MAX) };
     // The fraction of an hour in nanoseconds has no use for more than 18 digits.
-    let fraction = &fraction[..fraction.len().min(18)];
+    let fraction = fraction.get(..18).unwrap_or(fraction);
     let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
     let part = fraction.parse::<u128>().unwrap_or_default() * unit / scale;
     let nanos = whole.saturating_mul(unit).saturating_add(part).min(LONGEST + 1);
-    Some((nanos, &rest[name.len()..]))
+    Some((nanos, rest))
 }
 
 /// The digits at the head of `text`, and what follows.

@@ -14,6 +14,7 @@ pub mod vars;
 
 mod answers;
 mod backend;
+mod effective;
 pub mod grpc_tls;
 mod markdown;
 pub mod memcached;
@@ -36,6 +37,7 @@ use std::{
 pub use self::{
     address::HostPort,
     duration::duration,
+    effective::{Row, Source, effective},
     groups::{
         Answers, Backend, DynamicMetadata, GrpcListen, GrpcServer, HeaderNames, Http, KeyFormat, Log,
         LogFormat, OnFailure, Prometheus, Rules, Server, Settings, StatsSettings, Store,

@@ -74,10 +74,10 @@ pub fn integer(text: &str, range: RangeInclusive<u64>) -> Result<u64, InvalidVal
 fn go_integer(text: &str) -> Option<u64> {
     let lower = text.to_ascii_lowercase();
     let (digits, radix) = match lower.as_bytes() {
-        [b'0', b'x', ..] => (&lower[2..], 16),
-        [b'0', b'b', ..] => (&lower[2..], 2),
-        [b'0', b'o', ..] => (&lower[2..], 8),
-        [b'0', _, ..] => (&lower[1..], 8),
+        [b'0', b'x', ..] => (lower.get(2..)?, 16),
+        [b'0', b'b', ..] => (lower.get(2..)?, 2),
+        [b'0', b'o', ..] => (lower.get(2..)?, 8),
+        [b'0', _, ..] => (lower.get(1..)?, 8),
         _ => (&*lower, 10),
     };
     let prefixed = digits.len() < lower.len();

@@ -14,7 +14,7 @@ mod url;
 
 use std::{fmt, time::Duration};
 
-pub(super) use self::read::read;
+pub(super) use self::{mask::masked, read::read};
 
 pub use super::{ServerAddress as RedisAddress, StoreTls as RedisTls};
 

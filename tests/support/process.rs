@@ -96,12 +96,17 @@ impl Process {
         fs::read_dir(&path).unwrap_or_else(|error| panic!("{path}: {error}")).count()
     }
 
-    fn memory(&self, name: &str) -> u64 {
+    /// The first word of a line of the process's `/proc/PID/status`, if the kernel has such a line.
+    pub(crate) fn status(&self, name: &str) -> Option<String> {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let number = line.and_then(|rest| rest.split_whitespace().next());
-        number.and_then(|text| text.parse().ok()).expect("the kernel tells a process's resident memory")
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next().map(str::to_owned)
+    }
+
+    fn memory(&self, name: &str) -> u64 {
+        let number = self.status(name).and_then(|text| text.parse().ok());
+        number.expect("the kernel shows a process's resident memory")
     }
 }
 

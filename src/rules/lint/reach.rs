@@ -59,14 +59,13 @@ impl<'t> Reach<'t> {
     /// neither a limit nor levels below. True also in doubt.
     pub(super) fn may_exempt(&self, at: usize) -> bool {
         let text = self.texts[at].as_str();
-        match text.find('*') {
+        match text.split_once('*') {
             // It goes before the wildcards that match it and the bare keys that its text begins with.
             None => {
-                let is_bare_key = |(end, _)| self.known.contains(&text[..end]);
+                let is_bare_key = |(end, _)| text.get(..end).is_some_and(|key| self.known.contains(key));
                 self.wildcards.first_match(text).is_some() || text.match_indices('_').any(is_bare_key)
             }
-            Some(end) => {
-                let prefix = &text[..end];
+            Some((prefix, _)) => {
                 let may_hold = |key: &String| {
                     let values = format!("{key}_");
                     prefix.starts_with(&values) || values.starts_with(prefix)

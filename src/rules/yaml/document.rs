@@ -62,7 +62,9 @@ fn look_through(mut events: Events<'_>, most: Most) -> Result<(), Fault> {
             room = room.checked_sub(1).ok_or_else(|| most.exceeded())?;
         }
         match data {
-            EventData::SequenceStart { .. } | EventData::MappingStart { .. } => depth += 1,
+            EventData::SequenceStart { .. } | EventData::MappingStart { .. } => {
+                depth = depth.saturating_add(1);
+            }
             EventData::SequenceEnd | EventData::MappingEnd => depth = depth.saturating_sub(1),
             _ => {}
         }
@@ -123,7 +125,7 @@ enum Anchor {
 impl Builder {
     fn take(&mut self, event: Event) -> Result<(), Fault> {
         let Event { place, data } = event;
-        self.values += usize::from(is_value(&data));
+        self.values = self.values.saturating_add(is_value(&data).into());
         match data {
             EventData::Scalar { anchor, tag, value, plain_implicit, .. } => {
                 let is_merge = value == "<<" && (plain_implicit || tag.as_deref() == Some(MERGE_TAG));
@@ -166,7 +168,7 @@ impl Builder {
         if self.open.len() >= MAX_DEPTH as usize {
             return Err(too_deep(place));
         }
-        self.opened += 1;
+        self.opened = self.opened.saturating_add(1);
         if let Some(anchor) = &anchor {
             self.anchors.insert(anchor.clone(), Anchor::Open(self.opened));
         }

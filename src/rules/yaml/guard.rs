@@ -59,12 +59,14 @@ impl<'t> Guarded<'t> {
                 help: None,
             })?;
         }
-        let mut guarded = String::with_capacity(text.len() + suspects.len() * marker.len_utf8());
+        let added = suspects.len().saturating_mul(marker.len_utf8());
+        let mut guarded = String::with_capacity(text.len().saturating_add(added));
         let mut markers = Vec::with_capacity(suspects.len());
         let mut from = 0;
         for suspect in suspects {
-            guarded.push_str(&text[from..suspect]);
-            match &text[suspect..=suspect] {
+            let next = suspect.saturating_add(1);
+            guarded.push_str(text.get(from..suspect).unwrap_or_default());
+            match text.get(suspect..next).unwrap_or_default() {
                 "\\" => guarded.push(stand_in),
                 mark => {
                     guarded.push_str(mark);
@@ -72,9 +74,9 @@ impl<'t> Guarded<'t> {
                     guarded.push(marker);
                 }
             }
-            from = suspect + 1;
+            from = next;
         }
-        guarded.push_str(&text[from..]);
+        guarded.push_str(text.get(from..).unwrap_or_default());
         let lines = if markers.is_empty() { Vec::new() } else { line_starts(&guarded) };
         Ok(Self { text: Cow::Owned(guarded), marker, stand_in, markers, lines })
     }
@@ -89,7 +91,7 @@ impl<'t> Guarded<'t> {
         let before = |at: usize| self.markers.partition_point(|marker| *marker < at) as u64;
         let index = usize::try_from(mark.index).unwrap_or(usize::MAX);
         let line = usize::try_from(mark.line).ok().and_then(|line| self.lines.get(line));
-        let on_line = line.map_or(0, |line| before(index) - before(*line).min(before(index)));
+        let on_line = line.map_or(0, |line| before(index).saturating_sub(before(*line)));
         (mark.line, mark.column.saturating_sub(on_line))
     }
 
@@ -122,8 +124,8 @@ fn suspects(text: &str) -> Vec<usize> {
 fn escaped_quotes(text: &str) -> impl Iterator<Item = usize> {
     let bytes = text.as_bytes();
     text.match_indices("\\'").map(|(at, _)| at).filter(move |&at| {
-        let before = bytes[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
-        before % 2 == 0
+        let before = bytes.get(..at).unwrap_or_default();
+        before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 0
     })
 }
 
@@ -134,10 +136,10 @@ fn tags_before_commas(text: &str) -> Vec<usize> {
     // All that stands in one run of a tag's characters ends where the run does.
     let mut plain_run_end = 0;
     for (at, _) in text.match_indices('!') {
-        let end = if bytes.get(at + 1) == Some(&b'<') {
+        let end = if bytes.get(at.saturating_add(1)) == Some(&b'<') {
             // What stands between the brackets is a run of its own, which may hold commas.
-            let end = run_end(bytes, at + 2, b",[]");
-            if bytes.get(end) == Some(&b'>') { end + 1 } else { end }
+            let end = run_end(bytes, at.saturating_add(2), b",[]");
+            end.saturating_add(usize::from(bytes.get(end) == Some(&b'>')))
         } else {
             if at >= plain_run_end {
                 plain_run_end = run_end(bytes, at, b"");
@@ -159,15 +161,12 @@ fn tags_before_commas(text: &str) -> Vec<usize> {
 fn colons_within_texts(text: &str) -> impl Iterator<Item = usize> {
     let bytes = text.as_bytes();
     text.match_indices(':').map(|(at, _)| at).filter(move |&at| {
-        let ends_item = matches!(bytes.get(at + 1), Some(b',' | b']' | b'}'));
-        ends_item
-            && bytes[..at]
-                .last()
-                .is_some_and(|byte| !byte.is_ascii_whitespace() && !b"'\"[]{},".contains(byte))
+        let (before, behind) = bytes.split_at_checked(at).unwrap_or_default();
+        matches!(behind, [_, b',' | b']' | b'}', ..])
+            && before.last().is_some_and(|byte| !byte.is_ascii_whitespace() && !b"'\"[]{},".contains(byte))
             && {
                 let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-                let before = bytes[..at].iter().rev().find(|byte| !is_name(byte));
-                !matches!(before, Some(b'*' | b'&'))
+                !matches!(before.iter().rev().find(|byte| !is_name(byte)), Some(b'*' | b'&'))
             }
     })
 }
@@ -176,7 +175,8 @@ fn colons_within_texts(text: &str) -> impl Iterator<Item = usize> {
 fn run_end(bytes: &[u8], from: usize, more: &[u8]) -> usize {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_;/?:@&=+$.%!~*'()".contains(byte);
     let rest = bytes.get(from..).unwrap_or_default();
-    from + rest.iter().position(|byte| !is_part(byte) && !more.contains(byte)).unwrap_or(rest.len())
+    let length = rest.iter().position(|byte| !is_part(byte) && !more.contains(byte)).unwrap_or(rest.len());
+    from.saturating_add(length)
 }
 
 fn line_starts(text: &str) -> Vec<usize> {
@@ -185,7 +185,7 @@ fn line_starts(text: &str) -> Vec<usize> {
     while let Some((at, character)) = characters.next() {
         let within = character == '\r' && characters.peek().is_some_and(|(_, next)| *next == '\n');
         if is_break(character) && !within {
-            starts.push(at + character.len_utf8());
+            starts.push(at.saturating_add(character.len_utf8()));
         }
     }
     starts

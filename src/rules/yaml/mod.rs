@@ -5,6 +5,8 @@
 //! nested or repeated without bound, so that readers of the tree can recurse and need not fail. What
 //! the keys and values mean to a rules file is left to the readers.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 mod document;
 mod events;
 mod guard;

@@ -3,6 +3,11 @@
 //! Called by [`document`](super::document) for every scalar. A plain scalar may be nothing, a flag or a
 //! number; a quoted one is text; a tag (`!!str 12`) overrides both. What looks like a date stays text.
 
+use base64::{
+    Engine, alphabet,
+    engine::{GeneralPurpose, GeneralPurposeConfig},
+};
+
 /// What a scalar stands for.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Meaning {
@@ -85,15 +90,15 @@ fn of_number(text: &str) -> Option<Meaning> {
 /// A whole number in Go's notations: decimal, `0x`, `0o`, `0b`, and octal after a lone 0.
 fn whole(digits: &str) -> Option<Meaning> {
     let (negative, signed, unsigned) = match digits.as_bytes().first()? {
-        b'-' => (true, true, &digits[1..]),
-        b'+' => (false, true, &digits[1..]),
+        b'-' => (true, true, digits.get(1..)?),
+        b'+' => (false, true, digits.get(1..)?),
         _ => (false, false, digits),
     };
     let (radix, digits) = match unsigned.as_bytes() {
-        [b'0', b'x' | b'X', ..] => (16, &unsigned[2..]),
-        [b'0', b'o' | b'O', ..] => (8, &unsigned[2..]),
-        [b'0', b'b' | b'B', ..] => (2, &unsigned[2..]),
-        [b'0', _, ..] => (8, &unsigned[1..]),
+        [b'0', b'x' | b'X', ..] => (16, unsigned.get(2..)?),
+        [b'0', b'o' | b'O', ..] => (8, unsigned.get(2..)?),
+        [b'0', b'b' | b'B', ..] => (2, unsigned.get(2..)?),
+        [b'0', _, ..] => (8, unsigned.get(1..)?),
         _ => (10, unsigned),
     };
     // Rust takes a sign here, which has been read already.
@@ -102,7 +107,7 @@ fn whole(digits: &str) -> Option<Meaning> {
     }
     let size = u64::from_str_radix(digits, radix).ok()?;
     match i64::try_from(size) {
-        Ok(size) => Some(Meaning::Int(if negative { -size } else { size })),
+        Ok(size) => Some(Meaning::Int(if negative { size.wrapping_neg() } else { size })),
         Err(_) if negative => (size == 1 << 63).then_some(Meaning::Int(i64::MIN)),
         // Go reads large numbers without a sign only.
         Err(_) => (!signed).then_some(Meaning::Large(size)),
@@ -131,8 +136,8 @@ fn float(digits: &str) -> Option<f64> {
 
 /// Dates are text in the end, but they are no numbers, and `!!timestamp` asks for one.
 fn looks_like_a_date(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    bytes.len() > 4 && bytes[..4].iter().all(u8::is_ascii_digit) && bytes[4] == b'-'
+    let (year, rest) = text.as_bytes().split_at_checked(4).unwrap_or_default();
+    rest.starts_with(b"-") && year.iter().all(u8::is_ascii_digit)
 }
 
 /// A float as Go prints it, which is what names a key of metadata that is one.
@@ -157,34 +162,14 @@ pub(crate) fn float_as_key(number: f64) -> String {
 /// Base64 with padding; line breaks may stand anywhere.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let symbols: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
-    let (quads, []) = symbols.as_chunks::<4>() else { return None };
-    let mut bytes = Vec::with_capacity(quads.len() * 3);
-    for (at, quad) in quads.iter().enumerate() {
-        let padding = quad.iter().rev().take_while(|symbol| **symbol == b'=').count();
-        if padding > 2 || (padding > 0 && at + 1 < quads.len()) {
-            return None;
-        }
-        let mut bits = 0;
-        for symbol in &quad[..4 - padding] {
-            bits = bits << 6 | sextet(*symbol)?;
-        }
-        bits <<= 6 * padding;
-        bytes.extend_from_slice(&bits.to_be_bytes()[1..4 - padding]);
-    }
-    Some(bytes)
+    BASE64.decode(symbols).ok()
 }
 
-fn sextet(symbol: u8) -> Option<u32> {
-    let value = match symbol {
-        b'A'..=b'Z' => symbol - b'A',
-        b'a'..=b'z' => symbol - b'a' + 26,
-        b'0'..=b'9' => symbol - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => return None,
-    };
-    Some(value.into())
-}
+/// As Go decodes it: bits behind the last byte may be anything.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
 
 #[cfg(test)]
 mod tests {

@@ -54,8 +54,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, Fault> {
     let help = format!("between double quotes it can be written as \"\\u{:04x}\"", u32::from(character));
     let stop = Some(Fault::at(place_of(&text, at), message).with_help(help));
     let allowed = match text {
-        Cow::Borrowed(text) => Cow::Borrowed(&text[..at]),
-        Cow::Owned(text) => Cow::Owned(text[..at].to_owned()),
+        Cow::Borrowed(text) => Cow::Borrowed(text.get(..at).unwrap_or(text)),
+        Cow::Owned(text) => Cow::Owned(text.get(..at).unwrap_or(&text).to_owned()),
     };
     Ok(Text { allowed, stop })
 }
@@ -96,17 +96,11 @@ fn is_allowed(character: char) -> bool {
 
 /// The place of a byte of the text.
 pub(super) fn place_of(text: &str, at: usize) -> Place {
-    let before = &text[..at];
-    let line_start = before.rfind(is_break).map_or(0, |found| found + width_at(before, found));
-    let breaks = before.matches(is_break).count() - before.matches("\r\n").count();
-    Place {
-        line: u32::try_from(breaks + 1).unwrap_or(u32::MAX),
-        column: u32::try_from(before[line_start..].chars().count() + 1).unwrap_or(u32::MAX),
-    }
-}
-
-fn width_at(text: &str, at: usize) -> usize {
-    text[at..].chars().next().map_or(0, char::len_utf8)
+    let before = text.get(..at).unwrap_or(text);
+    let breaks = before.matches(is_break).count().saturating_sub(before.matches("\r\n").count());
+    let on_line = before.chars().rev().take_while(|character| !is_break(*character)).count();
+    let from_one = |from_zero: usize| u32::try_from(from_zero.saturating_add(1)).unwrap_or(u32::MAX);
+    Place { line: from_one(breaks), column: from_one(on_line) }
 }
 
 #[cfg(test)]

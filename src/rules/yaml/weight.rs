@@ -42,7 +42,7 @@ impl Weight {
     /// This weight with one more value inside.
     pub(super) fn holding(self, inner: Self) -> Self {
         Self {
-            depth: self.depth.max(inner.depth + 1),
+            depth: self.depth.max(inner.depth.saturating_add(1)),
             values: self.values.saturating_add(inner.values),
             aliased: self.aliased.saturating_add(inner.aliased),
         }

@@ -5,7 +5,7 @@
 use std::{collections::HashSet, error::Error as _, time::Duration};
 
 use prost_types::{Struct, Value, value::Kind};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tonic::{
     Code, Status,
     metadata::{AsciiMetadataKey, BinaryMetadataKey, MetadataMap, MetadataValue},
@@ -38,7 +38,7 @@ pub(super) struct Subscriber {
 
 /// Keeps the subscription up for ever.
 pub(super) async fn run<T>(settings: &Xds, session: &Session<'_, T>) {
-    let mut free = interval_at(Instant::now() + FREE_EVERY, FREE_EVERY);
+    let mut free = interval(FREE_EVERY);
     free.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let freeing = async {
         loop {
@@ -82,7 +82,7 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
             tracing::debug!("{}: {trouble}; trying again in {pause:?}", session.origin());
         }
         sleep(pause).await;
-        session.status().change(|status| status.reconnects += 1);
+        session.status().change(|status| status.reconnects = status.reconnects.saturating_add(1));
     }
 }
 

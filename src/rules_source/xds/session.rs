@@ -106,7 +106,7 @@ impl<'a, T> Session<'a, T> {
             judge.await
         });
         judged.await.unwrap_or_else(|Panicked| {
-            self.status.change(|status| status.refused += 1);
+            self.status.change(|status| status.refused = status.refused.saturating_add(1));
             self.judged.send_replace(true);
             let message = "internal error: reading the response panicked".to_owned();
             Err(google::rpc::Status { code: INTERNAL, message })
@@ -122,11 +122,11 @@ impl<'a, T> Session<'a, T> {
         let outcome = self.source.offer(&self.origin, update, self.clock.now());
         let state = self.source.state();
         self.status.change(|status| {
-            status.updates += 1;
+            status.updates = status.updates.saturating_add(1);
             if state.is_current {
                 status.version = Some(version);
             } else {
-                status.refused += 1;
+                status.refused = status.refused.saturating_add(1);
             }
         });
         self.judged.send_replace(true);

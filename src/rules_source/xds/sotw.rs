@@ -61,7 +61,7 @@ async fn judge<T>(
     findings.extend(received.is_too_much.then(|| resource::too_much("the response", session.max_values())));
     let mut resources = Vec::with_capacity(response.resources.len());
     for (at, any) in response.resources.iter().enumerate() {
-        match resource::read(|| format!("resource {} of the response", at + 1), any) {
+        match resource::read(|| format!("resource {} of the response", at.saturating_add(1)), any) {
             Ok(resource) => resources.push(resource),
             Err(finding) => findings.push(finding),
         }

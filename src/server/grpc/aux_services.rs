@@ -112,8 +112,8 @@ impl AuxCalls {
     /// Hands on what came.
     pub(super) fn data(&mut self, place: usize, http: &mut Connection<Call>, data: &[u8], end: bool) {
         let Some(Some(call)) = self.calls.get_mut(place) else { return };
-        call.received += data.len();
-        let unread = call.received - call.read.load(Ordering::Relaxed).min(call.received);
+        call.received = call.received.saturating_add(data.len());
+        let unread = call.received.saturating_sub(call.read.load(Ordering::Relaxed));
         if !call.share.resize(unread) {
             http.reset(call.id, Reason::EnhanceYourCalm);
             return self.remove(place);
@@ -211,10 +211,10 @@ impl AuxCall {
     /// Opens the window for as much as was read.
     fn credit(&mut self, http: &mut Connection<Call>) {
         let read = self.read.load(Ordering::Relaxed);
-        let more = read - self.credited.min(read);
+        let more = read.saturating_sub(self.credited);
         if more >= CREDIT_STEP {
             self.credited = read;
-            self.share.resize(self.received - read.min(self.received));
+            self.share.resize(self.received.saturating_sub(read));
             http.open_window(self.id, u32::try_from(more).unwrap_or(u32::MAX));
         }
     }

@@ -110,6 +110,8 @@ struct Driver<S> {
     calls: ConnectionCalls,
     signal: Arc<Signal>,
     activity: Arc<Activity>,
+    /// Whether no request was under way when that was last recorded, and the last stream then.
+    requests: (bool, u32),
     /// How much of `http.out` is written.
     written: usize,
     /// The incomplete frame that the last read left.
@@ -153,6 +155,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             calls: ConnectionCalls::new(calls, now),
             signal: Arc::default(),
             activity,
+            requests: (true, 0),
             written: 0,
             rest: Vec::new(),
             share,
@@ -264,13 +267,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
         self.calls.after_read(&mut self.http);
         if !self.http.is_greeting() {
-            let handle = self.activity.handle();
-            handle.ready(self.calls.now);
-            if self.http.is_idle() {
-                handle.idle(self.calls.now);
-            } else {
-                handle.busy();
-            }
+            self.activity.handle().ready(self.calls.now);
+            self.note_requests(self.calls.now);
             if self.left.is_some() {
                 self.http.announce_goodbye();
             }
@@ -309,8 +307,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.signal.register(context.waker());
         let woken = self.signal.take();
         self.calls.poll(&mut self.http, &self.signal, woken);
-        if self.http.is_idle() {
-            self.activity.handle().idle(self.calls.now);
+        self.note_requests(self.calls.now);
+    }
+
+    /// Records in the registry whether a request is under way. A peer stays idle since its last request, whatever
+    /// else it sends: a PING, or the acknowledgement of settings that arrives after a newer connection's request.
+    fn note_requests(&mut self, now: Instant) {
+        let seen = (self.http.is_idle(), self.http.last_stream());
+        match std::mem::replace(&mut self.requests, seen) {
+            _ if !seen.0 => self.activity.handle().busy(),
+            before if before != seen => self.activity.handle().idle(now),
+            _ => {}
         }
     }
 
@@ -430,8 +437,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             return true;
         }
         self.calls.look_at_unfinished(&mut self.http);
-        if self.http.is_idle() && !self.http.is_greeting() {
-            self.activity.handle().idle(self.heard);
+        if !self.http.is_greeting() {
+            self.note_requests(self.heard);
         }
         if self.left.is_none() && past(self.age) {
             self.leave(now);

@@ -124,8 +124,8 @@ async fn accept_until(listener: &Listener, workers: &Workers, mut drain: watch::
             Err(error) => pause_after(&error).await,
         }
     }
-    let end = Instant::now() + BACKLOG_TIMEOUT;
-    while Instant::now() < end
+    let begun = Instant::now();
+    while begun.elapsed() < BACKLOG_TIMEOUT
         && let Ok(Ok(connection)) = timeout(BACKLOG_QUIET, listener.accept()).await
     {
         workers.deal(connection);

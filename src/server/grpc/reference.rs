@@ -242,13 +242,15 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
         data.extend_from_slice(frame.data_ref().map_or(&[], |piece| piece));
         if let Some(prefix) = data.first_chunk() {
             let length = framing::length(*prefix, max, stats)?;
-            if data.len() - PREFIX > length {
+            if data.len().saturating_sub(PREFIX) > length {
                 return Err(framing::several_messages().into());
             }
         }
     }
     match data.first_chunk() {
-        Some(prefix) if data.len() - PREFIX == framing::length(*prefix, max, stats)? => Ok(data.freeze()),
+        Some(prefix) if data.len().saturating_sub(PREFIX) == framing::length(*prefix, max, stats)? => {
+            Ok(data.freeze())
+        }
         _ => Err(framing::incomplete().into()),
     }
 }

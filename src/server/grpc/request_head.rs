@@ -44,7 +44,8 @@ impl RequestHead {
     /// When counters that have not been answered are decided without: early enough for the caller to learn.
     pub(super) fn until(&self) -> Option<Instant> {
         let timeout = self.timeout?;
-        self.begun.checked_add(timeout.saturating_sub(MARGIN.min(timeout / 4)))
+        let margin = timeout.checked_div(4).map_or(MARGIN, |quarter| quarter.min(MARGIN));
+        self.begun.checked_add(timeout.saturating_sub(margin))
     }
 }
 

@@ -22,7 +22,6 @@ use tokio::{
     runtime,
     sync::{Mutex as AsyncMutex, mpsc, watch},
     task::{JoinHandle, JoinSet, LocalSet},
-    time::Instant,
 };
 use tonic::service::Routes;
 
@@ -174,12 +173,14 @@ async fn work(
         receive(&serving, tls.as_ref(), &mut connections, &mut dealt, (stage.clone(), &drain)).await;
     })
     .await;
-    let end = Instant::now() + drain_timeout;
-    while let Ok(Some(_)) = tokio::time::timeout_at(end, connections.join_next()).await {}
-    if let Some(ended) = reference_ended {
-        // Whatever it still serves has had its time.
-        let _ = tokio::time::timeout_at(end, ended).await;
-    }
+    let finish = async {
+        while connections.join_next().await.is_some() {}
+        if let Some(ended) = reference_ended {
+            let _ = ended.await;
+        }
+    };
+    // Whatever is still served then has had its time.
+    let _ = tokio::time::timeout(drain_timeout, finish).await;
 }
 
 /// Serves the connections that are dealt to this worker, until the service drains.

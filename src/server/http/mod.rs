@@ -130,8 +130,8 @@ where
         }
     }
     // Who has connected already gets an answer instead of a reset.
-    let end = Instant::now() + BACKLOG_TIMEOUT;
-    while Instant::now() < end
+    let begun = Instant::now();
+    while begun.elapsed() < BACKLOG_TIMEOUT
         && let Ok(Ok(accepted)) = timeout(BACKLOG_QUIET, listener.accept()).await
     {
         begin(accepted, &stop);
@@ -184,8 +184,8 @@ where
         let mut handle = admit();
         if handle.is_none() && self.waiting.get() < self.options.max_connections {
             self.waiting.set(self.waiting.get().saturating_add(1));
-            let end = Instant::now() + PATIENCE * 2;
-            while handle.is_none() && Instant::now() < end {
+            let begun = Instant::now();
+            while handle.is_none() && begun.elapsed() < PATIENCE.saturating_mul(2) {
                 sleep(RETRY).await;
                 handle = admit();
             }
@@ -200,9 +200,9 @@ where
 
     /// Waits until the connections that are left are closed, but not long.
     async fn finish(&self) {
-        let end = Instant::now() + LAST_ANSWERS;
+        let begun = Instant::now();
         let is_open = || self.places.open().saturating_add(self.reserved.open()) > 0;
-        while is_open() && Instant::now() < end {
+        while is_open() && begun.elapsed() < LAST_ANSWERS {
             sleep(RETRY).await;
         }
     }

@@ -104,7 +104,9 @@ impl Tls {
 
 impl Failures {
     fn note(&self, cause: Cause, why: &str, peer: &dyn fmt::Display) {
-        self.counted[cause as usize].fetch_add(1, Ordering::Relaxed);
+        if let Some(counted) = self.counted.get(cause as usize) {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
         if cause != Cause::Closed && self.is_time_to_tell() {
             warn!(%peer, reason = cause.name(), "a TLS handshake failed: {why}");
         } else {
@@ -123,8 +125,8 @@ impl Failures {
 
     /// The failures by the name of their cause.
     pub(super) fn counted(&self) -> Vec<(&'static str, u64)> {
-        let count = |cause: Cause| self.counted[cause as usize].load(Ordering::Relaxed);
-        Cause::ALL.into_iter().map(|cause| (cause.name(), count(cause))).collect()
+        let count = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
+        Cause::ALL.iter().zip(&self.counted).map(|(cause, counted)| (cause.name(), count(counted))).collect()
     }
 }
 

@@ -99,7 +99,8 @@ fn config(
 fn chain(contents: &Contents) -> Result<Chain, String> {
     let sent = pem::chain(bytes(contents)?)?;
     let unreadable = |error| format!("holds a certificate that cannot be read: {error}");
-    let certificate = Certificate::from_der(&sent[0]).map_err(unreadable)?.tbs_certificate;
+    let first = sent.first().ok_or("holds no certificate")?;
+    let certificate = Certificate::from_der(first).map_err(unreadable)?.tbs_certificate;
     let public_key = certificate.subject_public_key_info.to_der().map_err(unreadable)?;
     let (from, until) = (certificate.validity.not_before, certificate.validity.not_after);
     let moment = |time: &x509_cert::time::Time| Time::from_seconds(time.to_unix_duration().as_secs());

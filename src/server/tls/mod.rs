@@ -166,7 +166,7 @@ impl Tls {
                 }
                 Err(problems) if state.doubted == Some(digest) => {
                     state.settle(digest);
-                    state.reload_errors += 1;
+                    state.reload_errors = state.reload_errors.saturating_add(1);
                     let problems = problems.join("; ");
                     error!("the changed files of TLS are refused, the old ones are served on: {problems}");
                 }

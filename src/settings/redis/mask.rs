@@ -1,7 +1,7 @@
 //! How `REDIS_URL` is shown: it may hold a password, also where it could not be read.
 
 /// A value of `REDIS_URL` without what may be a password in it: rather too little than too much.
-pub(super) fn masked(text: &str) -> String {
+pub(in crate::settings) fn masked(text: &str) -> String {
     let begin = text.find("://").map_or(0, |at| at + "://".len());
     let (scheme, rest) = text.split_at(begin);
     let (rest, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));

@@ -259,6 +259,11 @@ impl<C> Connection<C> {
         self.streams.is_empty()
     }
 
+    /// The number of the last stream that the peer opened.
+    pub(in super::super) fn last_stream(&self) -> u32 {
+        self.last
+    }
+
     /// True after the first goodbye and before the second.
     pub(in super::super) fn has_announced(&self) -> bool {
         self.goodbye == Goodbye::Announced
