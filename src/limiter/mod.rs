@@ -286,7 +286,7 @@ impl Limiter {
             };
         }
         if self.policy.stop_when_over {
-            batch.counting = Counting::Look;
+            batch.counting = Counting::ReadOnly;
         }
     }
 }
@@ -334,7 +334,7 @@ pub fn preview(
         None => request.descriptors.iter().map(|_| Planned::NoLimit).collect(),
     };
     let keys = batch.checks().iter().map(|check| batch.key(check).to_owned()).collect();
-    batch.answer(|_, check| Outcome::Decided(check.limit.algorithm.assumed(true, check.hits, now)));
+    batch.set_all(|_, check| Outcome::Decided(check.limit.algorithm.assumed(true, check.hits, now)));
     let conclusion = conclude::conclude(request, &plan, &batch, policy, &stats, now);
     Ok(Preview { keys, over_limit: response::answer(conclusion) })
 }

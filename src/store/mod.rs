@@ -1,13 +1,8 @@
-//! Where counters live: [`Store`] is asked once a request, for all of its checks together.
+//! Counter stores: a [`Store`] counts all checks of a request in one call.
 //!
-//! The limiter plans the checks and reads their outcomes; a store counts and nothing else. The in-memory
-//! store answers at once; one across a network answers later and sees the whole request in one call, so
-//! that it can send many requests' checks together. `batch` is what it is asked, `usage` what it tells of
-//! itself.
-//!
-//! What the stores across a network share stands beside them: `hashed` names long keys, `connection` is how a server is asked, `wire` is a
-//! socket, with `tls` where it is asked for, `line` what goes over it; `failure`, `metrics` and `pace` are for
-//! when it goes wrong.
+//! The limiter plans the checks and reads their outcomes. The memory store answers at once. A networked store answers
+//! later, and sends the checks of many requests together. [`batch`] has the checks, [`usage`] a store's metrics, and
+//! [`remote`] what the networked stores share.
 
 pub(crate) mod remote;
 pub mod table;
@@ -23,7 +18,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use crate::{clock::Time, rules::RuleSet};
 
-use self::batch::looking;
+use self::batch::without_taking;
 
 pub use self::{
     batch::{Batch, Check, Counting, Member, Outcome},
@@ -32,48 +27,47 @@ pub use self::{
 
 /// Counters, shared by all cores.
 pub trait Store: Send + Sync {
-    /// Asks every check of a request and fills in its outcome.
+    /// Counts every check of a request and sets its outcome.
     ///
     /// # Errors
-    /// When the counters cannot be reached; then no outcome may be relied on.
+    /// When the store fails; then no outcome is valid.
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
 
-    /// Called once on each thread that asks, within its runtime: a store across a network opens its
-    /// connections there.
+    /// Called once on each worker thread, within its runtime: a networked store opens its connections there.
     fn start_worker(&self) {}
 
-    /// Called with the rules that are to serve next, so that what they need is checked before it is needed.
+    /// Called with new rules before they are published, so that the store can check what they need.
     fn rules_changed(&self, _rules: &RuleSet) {}
 
-    /// True when [`apply`](Self::apply) always answers [`Applied::Now`].
+    /// True if [`apply`](Self::apply) always returns [`Applied::Now`].
     fn is_synchronous(&self) -> bool {
         false
     }
 
-    /// Gives back what has ended; called about once a second.
+    /// Frees expired state; called about once a second.
     fn maintain(&self, _now: Time) {}
 
-    /// How full it is, where the counters are in this process.
+    /// The usage of a store in this process.
     fn usage(&self) -> Option<StoreUsage> {
         None
     }
 
-    /// True while it can be asked.
+    /// True while the store is reachable.
     fn is_reachable(&self) -> bool {
         true
     }
 
-    /// How its connections fare, where the counters are across a network.
+    /// The connection metrics of a networked store.
     fn pools(&self) -> Vec<PoolUsage> {
         Vec::new()
     }
 }
 
-/// The answer of a store: at once, or when it has heard from elsewhere.
+/// The answer of a store: now or later.
 pub enum Applied<'a> {
-    /// The outcomes are there.
+    /// The outcomes are set.
     Now(Result<(), StoreError>),
-    /// The outcomes are there when this completes.
+    /// The outcomes are set when this completes.
     Later(Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>),
 }
 

@@ -58,19 +58,19 @@ fn an_empty_template_has_no_body() {
 
 #[test]
 fn errors_list_the_accepted_placeholders() {
-    let accepted = "accepted are {limit}, {unit}, {remaining}, {retry_after}, {rule}; a brace that is only a \
-        brace is written `{{`";
+    let help = "expected one of {limit}, {unit}, {remaining}, {retry_after}, {rule}; write a literal brace as \
+        `{{`";
     for name in ["limits", " limit ", "Limit", "retry-after", "0", "\u{fc}"] {
-        let fault = Template::parse(&format!("wait {{{name}}}")).unwrap_err();
-        assert_eq!(fault.message, format!("unknown placeholder `{{{name}}}`"));
-        assert_eq!(fault.help, accepted);
+        let error = Template::parse(&format!("wait {{{name}}}")).unwrap_err();
+        assert_eq!(error.message, format!("unknown placeholder `{{{name}}}`"));
+        assert_eq!(error.help, help);
     }
     for text in [r#"{"a": }"#, "[notice] wait", r#"{"a": 0{limit}}"#, r#"{"a": 1{retry_after}}"#, "{;"] {
-        let fault = Template::parse(text).unwrap_err();
-        assert!(fault.message.starts_with("body begins like JSON but is not valid: "), "{text}: {fault:?}");
+        let error = Template::parse(text).unwrap_err();
+        assert!(error.message.starts_with("body begins like JSON but is not valid: "), "{text}: {error:?}");
     }
-    let fault = Template::parse(&"x".repeat(16 * 1024 + 1)).unwrap_err();
-    assert_eq!(fault.message, "body has 16385 bytes; the maximum is 16384");
+    let error = Template::parse(&"x".repeat(16 * 1024 + 1)).unwrap_err();
+    assert_eq!(error.message, "body has 16385 bytes; the maximum is 16384");
 }
 
 proptest! {

@@ -57,7 +57,7 @@ impl Store for Distant {
                 None => self.counters.apply(batch, now).done().await,
                 // What a store wrote before it failed may not be relied on.
                 Some(reason) => {
-                    batch.answer(|_, _| Outcome::Counted(1_000_000));
+                    batch.set_all(|_, _| Outcome::Counted(1_000_000));
                     Err(StoreError { reason, message: "redis 192.0.2.1:6379: no answer".into() })
                 }
             }

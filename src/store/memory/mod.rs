@@ -15,7 +15,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::{Applied, Batch, Check, Counting, Member, Outcome, Store, StoreUsage, looking};
+use super::{Applied, Batch, Check, Counting, Member, Outcome, Store, StoreUsage, without_taking};
 use crate::{
     clock::Time,
     limiter::algorithm::{Algorithm, FixedWindow, Hits, SlidingLog, State, Verdict, fixed_window},
@@ -53,7 +53,7 @@ impl MemoryStore {
             held.count(batch, place, *key, Some(Hits::Take(0)), now);
         }
         let any_over = batch.checks().iter().any(|check| check.would_be_over(check.outcome));
-        let hits = batch.hits_after_look();
+        let hits = batch.hits_after_read();
         let mut next = 0;
         while let Some(group) = batch.group_at(next) {
             next = group.end;
@@ -218,10 +218,10 @@ impl Store for MemoryStore {
         match batch.counting {
             Counting::Always if batch.has_groups() => self.count_groups(batch, now),
             Counting::Always => {
-                batch.answer(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
+                batch.set_all(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
             }
-            Counting::Look => batch.answer(|key, check| {
-                count(&mut store, self.states.key(key), check, looking(check.hits), now)
+            Counting::ReadOnly => batch.set_all(|key, check| {
+                count(&mut store, self.states.key(key), check, without_taking(check.hits), now)
             }),
             Counting::StopWhenOver => self.count_unless_over(batch, now),
         }

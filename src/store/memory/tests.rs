@@ -144,7 +144,9 @@ impl Model {
             for ((name, limit, hits), over) in group.iter().zip(over) {
                 let key = key(name, limit, now);
                 outcomes.push(match hits {
-                    Hits::Take(_) if counting == Counting::Look => self.apply(key, limit, Hits::Take(0), now),
+                    Hits::Take(_) if counting == Counting::ReadOnly => {
+                        self.apply(key, limit, Hits::Take(0), now)
+                    }
                     Hits::Take(_) if refused => self.refuse(key, limit, *hits, over, now),
                     hits => self.apply(key, limit, *hits, now),
                 });
@@ -161,7 +163,7 @@ impl Model {
         let stops = counting == Counting::StopWhenOver && over.contains(&true);
         let one = |((name, limit, hits), over): (&(&str, &Limit, Hits), bool)| {
             let hits = match hits {
-                Hits::Take(_) if counting == Counting::Look || (stops && !over) => Hits::Take(0),
+                Hits::Take(_) if counting == Counting::ReadOnly || (stops && !over) => Hits::Take(0),
                 hits => *hits,
             };
             self.apply(key(name, limit, now), limit, hits, now)
@@ -203,7 +205,7 @@ proptest! {
         steps in prop::collection::vec(
             (
                 prop::collection::vec((0..3_usize, hits()), 1..4),
-                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::Look]),
+                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::ReadOnly]),
                 prop_oneof![0..3_u64, 0..3_000_000_u64, 0..100_000_000_u64],
             ),
             1..60,
@@ -238,7 +240,7 @@ proptest! {
         steps in prop::collection::vec(
             (
                 prop::collection::vec((0..3_usize, hits()), 1..4),
-                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::Look]),
+                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::ReadOnly]),
                 prop_oneof![0..3_u64, 0..3_000_000_u64, 0..100_000_000_u64],
             ),
             1..60,
@@ -284,14 +286,13 @@ fn many_threads_count_in_all_limits_of_a_group_or_in_none() {
         // The last ones that fit were single hits.
         assert_eq!(admitted.load(Relaxed), 3000, "{kind:?}");
         let looks = [("k", &large, Hits::Take(0)), ("k", &small, Hits::Take(0))];
-        let left =
-            apply_checks(&store, Counting::Look, &looks, NOON).into_iter().map(
-                |(outcome, _)| match outcome {
-                    Outcome::Counted(count) => 3000_i64 - i64::try_from(count).unwrap(),
-                    Outcome::Decided(verdict) => verdict.remaining.into(),
-                    Outcome::NotCounted(_) => panic!("it looks"),
-                },
-            );
+        let left = apply_checks(&store, Counting::ReadOnly, &looks, NOON).into_iter().map(|(outcome, _)| {
+            match outcome {
+                Outcome::Counted(count) => 3000_i64 - i64::try_from(count).unwrap(),
+                Outcome::Decided(verdict) => verdict.remaining.into(),
+                Outcome::NotCounted(_) => panic!("it looks"),
+            }
+        });
         let expected = if kind == Kind::FixedWindow { [0, 0] } else { [2000, 0] };
         assert_eq!(left.collect::<Vec<_>>(), expected, "{kind:?}");
     }
@@ -319,11 +320,11 @@ fn many_threads_are_admitted_exactly_as_many_as_the_limit_says() {
                 }
             });
             assert_eq!(admitted.load(Relaxed), 3000, "{kind:?} {counting:?}");
-            let left = match apply_checks(&store, Counting::Look, &[("k", &large, Hits::Take(0))], NOON)[0].0
-            {
-                Outcome::Counted(count) | Outcome::NotCounted(count) => 5000_u64.saturating_sub(count),
-                Outcome::Decided(verdict) => verdict.remaining.into(),
-            };
+            let left =
+                match apply_checks(&store, Counting::ReadOnly, &[("k", &large, Hits::Take(0))], NOON)[0].0 {
+                    Outcome::Counted(count) | Outcome::NotCounted(count) => 5000_u64.saturating_sub(count),
+                    Outcome::Decided(verdict) => verdict.remaining.into(),
+                };
             let expected = if counting == Counting::Always { 0 } else { 2000 };
             assert_eq!(left, expected, "{kind:?} {counting:?}: a refusal by one consumes from none");
         }
@@ -351,7 +352,7 @@ fn what_is_only_looked_at_is_not_kept() {
         for hits in [Hits::Take(0), Hits::Refund(2)] {
             apply_checks(&store, Counting::Always, &[("k", &limit, hits)], NOON);
         }
-        apply_checks(&store, Counting::Look, &[("k", &limit, Hits::Take(1))], NOON);
+        apply_checks(&store, Counting::ReadOnly, &[("k", &limit, Hits::Take(1))], NOON);
     }
     assert_eq!(store.usage().unwrap().held.entries, 0);
 }
@@ -388,7 +389,7 @@ fn logs_stay_within_their_bound_and_those_that_end_soonest_go() {
     assert_eq!(held.entries as u64 + held.evicted, 50_300);
     let left = (0..300).filter(|n| {
         let (outcome, _) =
-            apply_checks(&store, Counting::Look, &[(&n.to_string(), &day, Hits::Take(0))], NOON)[0];
+            apply_checks(&store, Counting::ReadOnly, &[(&n.to_string(), &day, Hits::Take(0))], NOON)[0];
         matches!(outcome, Outcome::Decided(verdict) if verdict.remaining == 99)
     });
     assert_eq!(left.count(), 300);

@@ -3,7 +3,15 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::{FailureReason, memcached::reply::Text, remote::framed::Codec};
+use tokio::sync::oneshot;
+
+use crate::store::{
+    FailureReason, StoreError,
+    memcached::reply::Text,
+    remote::{self, framed::Codec},
+};
+
+type Answered = remote::Answered<Outcome>;
 
 /// A pipeline in which each caller asks these checks, and what each will hear.
 fn pipeline(callers: &[&[(&str, Hits)]]) -> (MemcachedPipeline, Vec<oneshot::Receiver<Answered>>) {
@@ -162,7 +170,7 @@ impl Model {
         write(&mut bytes);
         let said = self.say(str::from_utf8(&bytes).unwrap());
         let (mut replies, mut rest) = (Vec::new(), said.as_bytes());
-        while let Some((reply, length)) = Text::read(rest).unwrap() {
+        while let Some((reply, length)) = Text::decode(rest).unwrap() {
             rest = &rest[length..];
             replies.push(reply);
         }

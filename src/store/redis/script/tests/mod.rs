@@ -19,14 +19,15 @@ use crate::{
         tests::{BEGIN, Step, requests, steps, windows},
     },
     store::{
-        self, Member, looking,
+        self, Member,
         redis::{
             failure::Kind,
-            pipeline::{Answered, AtomicCheck, Guarded, Outcome, RedisPipeline, ScriptCall},
+            pipeline::{AtomicCheck, Guarded, Outcome, RedisPipeline, ScriptCall},
             resp::Reply,
         },
-        remote::Pipeline,
+        remote::{self, Pipeline},
         table::Table,
+        without_taking,
     },
 };
 use model::Model;
@@ -53,7 +54,7 @@ fn within(hits: Hits) -> Hits {
 
 fn told(outcome: &Outcome) -> store::Outcome {
     match outcome {
-        Outcome::Told(told) => *told,
+        Outcome::Counted(told) => *told,
         other => panic!("{other:?}"),
     }
 }
@@ -122,7 +123,7 @@ fn everyone_is_told_what_the_algorithm_tells_each_alone() {
 
 fn judge(pipeline: &mut RedisPipeline, table: &Table<()>, key: usize, model: &Model, hits: Hits) {
     let key = format!("key {key}");
-    pipeline.judge(&key, table.key(&key), 0, model.judge(), hits);
+    pipeline.call_script(&key, table.key(&key), 0, model.judge(), hits);
 }
 
 /// Sends a pipeline, and holds what everyone hears against what is expected.
@@ -130,7 +131,7 @@ fn all_are_told(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
-    waiting: impl Iterator<Item = (oneshot::Receiver<Answered>, store::Outcome)>,
+    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<Outcome>>, store::Outcome)>,
 ) -> Result<(), TestCaseError> {
     let shown = redis.exchange(pipeline, now);
     prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
@@ -163,7 +164,7 @@ fn refused_requests_count_only_where_they_are_over() {
             let any_over = over.contains(&true);
             let guarded = checks.iter().zip(&names).map(|((at, hits), key)| Guarded {
                 key: key.as_str().into(),
-                by: models[*at].guard(),
+                limit: models[*at].guard(),
                 hits: *hits,
                 member: Member::Alone,
             });
@@ -173,7 +174,7 @@ fn refused_requests_count_only_where_they_are_over() {
             prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
             let heard = heard.try_recv().unwrap().unwrap();
             for (((at, hits), over), heard) in checks.into_iter().zip(over).zip(&heard) {
-                let hits = if any_over && !over { looking(hits) } else { hits };
+                let hits = if any_over && !over { without_taking(hits) } else { hits };
                 prop_assert_eq!(told(heard), models[at].apply(hits, now), "{:?} of {:?}", hits, models[at]);
             }
         }
@@ -202,7 +203,7 @@ fn group<'a>(
 ) -> impl Iterator<Item = Guarded<'a>> + Clone {
     models.iter().zip(names).enumerate().map(move |(at, (model, key))| {
         let member = if at == 0 { Member::First } else { Member::Next };
-        Guarded { key: key.as_str().into(), by: model.guard(), hits, member }
+        Guarded { key: key.as_str().into(), limit: model.guard(), hits, member }
     })
 }
 
@@ -216,7 +217,8 @@ fn the_limits_of_a_rule_count_all_or_nothing_however_many_ask_at_once() {
     holds(300, prop::collection::vec(of_any_kind(), 1..4), 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
         let (mut pipeline, mut now, mut last) = (RedisPipeline::default(), Time::from_micros(BEGIN), 0);
-        let mut waiting: Vec<(oneshot::Receiver<Answered>, Vec<store::Outcome>)> = Vec::new();
+        let mut waiting: Vec<(oneshot::Receiver<remote::Answered<Outcome>>, Vec<store::Outcome>)> =
+            Vec::new();
         for step in steps {
             let at = place(step, models.len());
             let (then, hits) = moment_and_hits(step, now, &models[at]);
@@ -249,7 +251,7 @@ fn groups_are_told(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
-    waiting: impl Iterator<Item = (oneshot::Receiver<Answered>, Vec<store::Outcome>)>,
+    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<Outcome>>, Vec<store::Outcome>)>,
 ) -> Result<(), TestCaseError> {
     let shown = redis.exchange(pipeline, now);
     prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
@@ -275,7 +277,7 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
             let alone = models.iter().zip(&names).skip(of_group);
             let alone = alone.map(|(model, key)| Guarded {
                 key: key.as_str().into(),
-                by: model.guard(),
+                limit: model.guard(),
                 hits: one,
                 member: Member::Alone,
             });
@@ -289,7 +291,7 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
                 hits => told_together(group, hits, now),
             };
             for (model, over) in alone.iter_mut().zip(over) {
-                expected.push(model.apply(if any_over && !over { looking(one) } else { one }, now));
+                expected.push(model.apply(if any_over && !over { without_taking(one) } else { one }, now));
             }
             let shown = redis.exchange(&mut pipeline, now);
             prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
@@ -374,7 +376,7 @@ fn a_key_lives_until_nothing_is_kept_there_and_little_longer() {
         let judge = ScriptCall::new(algorithm, || 7).unwrap();
         let mut pipeline = RedisPipeline::default();
         drop(pipeline.add_caller(|pipeline| {
-            pipeline.judge(name.name(), table.key(name.name()), 0, judge, Hits::Take(3));
+            pipeline.call_script(name.name(), table.key(name.name()), 0, judge, Hits::Take(3));
         }));
         redis.exchange(&mut pipeline, now);
         let Reply::Integer(lives) = redis.command(&["TTL", name.name()]) else { panic!("{name:?}") };
@@ -398,7 +400,7 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
         let mut pipeline = RedisPipeline::default();
         let heard = keys.map(|key| {
             let own = if key == "good" { name.name() } else { key };
-            pipeline.add_caller(|pipeline| pipeline.judge(own, table.key(own), 0, judge, Hits::Take(1)))
+            pipeline.add_caller(|pipeline| pipeline.call_script(own, table.key(own), 0, judge, Hits::Take(1)))
         });
         let shown = redis.exchange(&mut pipeline, now);
         assert!(
@@ -415,7 +417,7 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
         }
         let guarded = keys.map(|key| Guarded {
             key: key.into(),
-            by: AtomicCheck::ScriptCall(judge),
+            limit: AtomicCheck::ScriptCall(judge),
             hits: Hits::Take(1),
             member: Member::Alone,
         });
@@ -452,7 +454,7 @@ fn any_bytes_of_a_states_length_are_taken_for_one() {
             let mut heard = pipeline.add_caller(|pipeline| judge(pipeline, &table, at, &models[at], hits));
             redis.exchange(&mut pipeline, now);
             let heard = heard.try_recv().unwrap().unwrap();
-            prop_assert!(matches!(heard[0], Outcome::Told(_)), "{:?}", heard);
+            prop_assert!(matches!(heard[0], Outcome::Counted(_)), "{:?}", heard);
         }
         Ok(())
     });

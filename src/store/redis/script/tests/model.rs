@@ -65,7 +65,7 @@ impl Model {
     pub(super) fn guard(&self) -> AtomicCheck {
         match self.algorithm {
             Algorithm::FixedWindow(limit) => {
-                AtomicCheck::Count { limit: limit.limit, seconds: SLACK, unsure: None }
+                AtomicCheck::Count { limit: limit.limit, seconds: SLACK, uncached: None }
             }
             _ => AtomicCheck::ScriptCall(self.judge()),
         }
