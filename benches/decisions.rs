@@ -96,7 +96,9 @@ impl Case {
     fn round(&mut self) {
         let begun = Instant::now();
         for request in self.requests.iter().cycle().take(DECISIONS as usize) {
-            black_box(self.limiter.decide_sync(request).is_some_and(|answer| answer.is_ok()));
+            black_box(
+                self.limiter.decide_sync(request, self.limiter.now()).is_some_and(|answer| answer.is_ok()),
+            );
         }
         self.nanos.push(begun.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS));
     }

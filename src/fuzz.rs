@@ -76,11 +76,13 @@ fn rules(bytes: &[u8]) {
 fn template(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let Ok(template) = Template::parse(&text) else { return };
-    for rule in ["a.b", "\"\\\n{}"] {
-        let values = Values { limit: 7, unit: "hour", remaining: 0, retry_after: Some(3), rule };
-        let body = template.fill(&values);
-        if template.kind() == crate::limiter::template::Kind::Json {
-            assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok(), "{text:?} became {body:?}");
+    let numbers = [(7, 0, Some(3)), (0, 6, None), (u32::MAX, 1, Some(0)), (1, u32::MAX, Some(u64::MAX))];
+    for (rule, unit) in [("a.b", "hour"), ("\"\\\n{}", "15 minutes"), ("0", "day"), ("u", "second")] {
+        for (limit, remaining, retry_after) in numbers {
+            let body = template.fill(&Values { limit, unit, remaining, retry_after, rule });
+            if template.kind() == crate::limiter::template::Kind::Json {
+                assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok(), "{text:?} became {body:?}");
+            }
         }
     }
 }

@@ -9,6 +9,7 @@
 //! [`limiter`] decides; [`telemetry`] has metrics, traces and logs; [`server`] is the edge; [`settings`], [`app`] and
 //! [`cli`] put it together. [`net`] connects to other servers. [`protobuf`] reads messages without building them,
 //! where a peer could choose how large they become. [`panics`] defines what a panic costs.
+#![cfg_attr(not(test), deny(clippy::string_slice))]
 
 pub mod app;
 pub mod cli;

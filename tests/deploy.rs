@@ -10,6 +10,7 @@ use std::{
 
 use serde_json::Value;
 
+mod chart;
 mod dependent;
 mod files;
 mod front;
@@ -21,6 +22,9 @@ mod prometheus;
 mod rules;
 mod secured;
 mod watched;
+
+/// What Istio's guide deploys.
+const ISTIO: &str = "tests/deploy/istio.yaml";
 
 /// A file of the project.
 fn read(path: &str) -> String {

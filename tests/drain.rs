@@ -166,7 +166,7 @@ fn clients_that_reconnect_without_pause_do_not_delay_the_end() {
     let took = begun.elapsed();
     drop(storms);
     assert!(ended.expect("it ends while clients reconnect").success());
-    assert!(took < SHUTDOWN_TIMEOUT + PATIENCE / 4, "the end took {took:?}");
+    assert!(took < SHUTDOWN_TIMEOUT + PATIENCE / 12, "the end took {took:?}");
     load.wait_for(500);
     load.stop().assert_nothing_lost();
 }

@@ -19,7 +19,7 @@ use crate::support::{
     http as http1,
     noise::Noise,
     raw::{Exchange, RawClient, frame},
-    server::Server,
+    server::{Server, Setup},
 };
 
 const RULES: &str =
@@ -38,7 +38,8 @@ fn survives(rounds: usize, mut round: impl FnMut(&Server, &mut Noise)) {
     let seed = env::var("TOLLGATE_TEST_SEED").map_or_else(|_| now(), |text| text.parse().unwrap());
     println!("TOLLGATE_TEST_SEED={seed}");
     let mut noise = Noise::new(seed);
-    let mut server = Server::start(RULES);
+    // Without huge pages, each of which is 2 MB for whatever is first put into it.
+    let mut server = Setup::new().rules("d.yaml", RULES).env("MIMALLOC_ALLOW_THP", "0").start();
     // The first round fills the pools that the service keeps.
     round(&server, &mut noise);
     let before = server.process.resident_kib();

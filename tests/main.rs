@@ -33,6 +33,8 @@ mod garbage;
 mod full;
 // Whether the service says that it is fit to be asked.
 mod health;
+// Unfinished messages and idle connections.
+mod inflight;
 // Hits near the largest number.
 mod huge;
 // Callers and limits that must not share a counter.

@@ -79,6 +79,32 @@ fn the_image_is_built_by_the_compiler_that_the_tests_use() {
     assert!(bases[0].0.starts_with(&image), "expected {image}, got {}", bases[0].0);
 }
 
+#[test]
+fn the_release_script_accepts_only_the_version_of_the_manifest() {
+    let check = |tag: &str| {
+        let mut command = Command::new(Path::new(ROOT).join(".github/release.sh"));
+        command.args(["version", tag]).output().unwrap()
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let output = check(&format!("v{version}"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("version={version}\n"));
+    for tag in ["v9.9.9", "v", &format!("v{version}-rc1")] {
+        assert!(!check(tag).status.success(), "{tag}");
+    }
+}
+
+#[test]
+fn cargo_binstall_finds_the_archives_of_the_release_script() {
+    let manifest = read("Cargo.toml");
+    let name = "tollgate-{ version }-{ target }";
+    assert!(manifest.contains(&format!("/v{{ version }}/{name}.tar.gz\"")), "pkg-url");
+    assert!(manifest.contains(&format!("bin-dir = \"{name}/{{ bin }}\"")), "bin-dir");
+    let script = read(".github/release.sh");
+    assert!(script.contains("name=tollgate-$1-$2 ") && script.contains("\"release/$name.tar.gz\""));
+    assert!(script.contains("--strip \"$binary\" \"release/$name/tollgate\""));
+}
+
 /// What stands behind a word that a line begins with, and the line's number.
 fn values(text: &str, word: &str) -> Vec<(String, usize)> {
     let value = |line: &str| Some(line.trim_start_matches([' ', '-']).strip_prefix(word)?.trim().to_owned());

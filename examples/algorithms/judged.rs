@@ -40,9 +40,9 @@ pub(crate) fn tables() -> String {
         .collect();
     let titled = |title, tell| table(title, &outcomes, tell);
     [
-        titled("wrongly admitted", |outcome| percent(outcome.wrongly_admitted)),
-        titled("wrongly refused", |outcome| percent(outcome.wrongly_refused)),
-        titled("admitted", |outcome| percent(outcome.admitted)),
+        titled("wrongly allowed", |outcome| percent(outcome.wrongly_admitted)),
+        titled("wrongly rejected", |outcome| percent(outcome.wrongly_refused)),
+        titled("allowed", |outcome| percent(outcome.admitted)),
         titled("busiest minute", |outcome| outcome.busiest.to_string()),
     ]
     .join("\n")

@@ -148,17 +148,24 @@ impl Limiter {
         self.policy.bounds.check(request).inspect_err(|error| error.count(&self.stats))
     }
 
-    /// Decides a request without waiting; `None` if the store is not synchronous.
+    /// The current time, for [`decide_sync`](Self::decide_sync).
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// Decides a request without waiting; `None` if the store is not synchronous. Requests that came together share one
+    /// reading of the clock.
     ///
     /// # Errors
     /// As [`decide`](Self::decide).
     #[must_use]
-    pub fn decide_sync(&self, request: &Request<'_>) -> Option<Result<Answer, RequestError>> {
+    pub fn decide_sync(&self, request: &Request<'_>, now: Time) -> Option<Result<Answer, RequestError>> {
         if !self.is_synchronous() {
             return None;
         }
         let served = self.source.load();
-        let decided = poll_once(self.try_decide(request, served.as_deref(), None, None))?;
+        let decided = poll_once(self.try_decide(request, served.as_deref(), now, None, None))?;
         Some(self.count_error(decided))
     }
 
@@ -174,7 +181,7 @@ impl Limiter {
         until: Option<Instant>,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.count_error(self.try_decide(request, served.as_deref(), until, None).await)
+        self.count_error(self.try_decide(request, served.as_deref(), self.now(), until, None).await)
     }
 
     /// Like [`decide`](Self::decide), and fills in a trace.
@@ -188,7 +195,7 @@ impl Limiter {
         trace: &mut DecisionTrace,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.count_error(self.try_decide(request, served.as_deref(), until, Some(trace)).await)
+        self.count_error(self.try_decide(request, served.as_deref(), self.now(), until, Some(trace)).await)
     }
 
     fn count_error(&self, decided: Result<Answer, RequestError>) -> Result<Answer, RequestError> {
@@ -199,11 +206,11 @@ impl Limiter {
         &self,
         request: &Request<'_>,
         served: Option<&Served>,
+        now: Time,
         until: Option<Instant>,
         mut trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
         self.policy.bounds.check(request)?;
-        let now = self.clock.now();
         let served = served.ok_or(RequestError::NoRules)?;
         let Some(domain) = served.rules.domain(request.domain) else {
             return Ok(self.unknown_domain(request, now));

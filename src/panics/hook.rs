@@ -1,4 +1,4 @@
-//! What every panic of the process runs through: one log line, one count.
+//! What every panic of the process runs through: one count, a log line, and another with the backtrace.
 //!
 //! Installed by `cli::serve`; the other commands keep Rust's own hook, as they have no log.
 
@@ -7,7 +7,7 @@ use std::{
     collections::HashMap,
     panic::{PanicHookInfo, set_hook},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread,
@@ -19,7 +19,7 @@ use tracing::error;
 use super::{Boundary, WITHIN};
 
 /// Panics of the same line of code are logged this far apart at least: resolving the names of a backtrace
-/// takes milliseconds, and a caller may have found out how to cause them.
+/// takes milliseconds of CPU, and a caller may have found out how to cause them.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// The innermost frames, which is where the mistake is: the outer ones are the runtime's.
@@ -53,19 +53,30 @@ fn panicked(info: &PanicHookInfo<'_>) {
     }
     let location = info.location().map(ToString::to_string).unwrap_or_default();
     let Some(suppressed) = unlogged(&location) else { return };
-    let mut backtrace = Backtrace::force_capture().to_string();
-    let end = (0..=MAX_BACKTRACE_BYTES).rev().find(|end| backtrace.is_char_boundary(*end));
-    backtrace.truncate(end.unwrap_or(backtrace.len()));
     let current = thread::current();
     error!(
         "where" = boundary.name(),
         location,
         thread = current.name().unwrap_or_default(),
         suppressed = (suppressed > 0).then_some(suppressed),
-        backtrace,
         "panicked: {}",
         message(info)
     );
+    let backtrace = Arc::new(Backtrace::force_capture());
+    // Resolving the names of the first backtrace reads all debugging information, which takes a fifth of a second:
+    // the thread that panicked has others to serve.
+    let (place, unresolved) = (location.clone(), backtrace.clone());
+    let resolve = move || log_backtrace(boundary, &place, &unresolved);
+    if thread::Builder::new().name("panic-log".to_owned()).spawn(resolve).is_err() {
+        log_backtrace(boundary, &location, &backtrace);
+    }
+}
+
+fn log_backtrace(boundary: Boundary, location: &str, backtrace: &Backtrace) {
+    let mut backtrace = backtrace.to_string();
+    let end = (0..=MAX_BACKTRACE_BYTES).rev().find(|end| backtrace.is_char_boundary(*end));
+    backtrace.truncate(end.unwrap_or(backtrace.len()));
+    error!("where" = boundary.name(), location, backtrace, "backtrace of the panic");
 }
 
 fn message<'a>(info: &'a PanicHookInfo<'_>) -> &'a str {

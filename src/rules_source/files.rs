@@ -117,7 +117,7 @@ pub(super) fn read_files(directory: &Path, listing: &Listing) -> Reading {
                     reading.findings.push(findings::too_large_together(directory, MAX_BYTES));
                     break;
                 }
-                room -= size;
+                room = room.saturating_sub(size);
                 reading.files.push(SourceFile { name: file.path.display().to_string(), text });
             }
             Ok(Content::TooLarge) => reading.findings.push(findings::too_large(&file.path, MAX_FILE_BYTES)),

@@ -112,7 +112,7 @@ impl Listing {
                 self.is_full = true;
                 return ahead.clear();
             }
-            self.room -= 1;
+            self.room = self.room.saturating_sub(1);
             match entry {
                 Ok(entry) if ignore_dot_files && entry.file_name().as_bytes().starts_with(b".") => {}
                 Ok(entry) => self.look_at(&entry, &directory.below, ahead),

@@ -5,6 +5,8 @@
 //! made for a set's rules, such as the handles of their statistics, is published with them in one step,
 //! so that a request never sees the rules of one set with the handles of another.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 pub mod files;
 pub mod watch;
 pub mod xds;
@@ -224,7 +226,7 @@ impl<T> Source<T> {
         served.last_success = Some(now);
         served.last_error = state.last_error.take();
         served.is_current = true;
-        served.loads = state.loads + 1;
+        served.loads = state.loads.saturating_add(1);
         served.errors = state.errors;
         *state = served;
         before
@@ -236,7 +238,7 @@ impl<T> Source<T> {
         let mut state = lock(&self.state);
         state.last_error = Some((now, errors));
         state.is_current = false;
-        state.errors += 1;
+        state.errors = state.errors.saturating_add(1);
     }
 
     /// Frees the sets that were replaced and that no request uses any more.

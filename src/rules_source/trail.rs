@@ -39,7 +39,7 @@ pub(super) fn follow(path: &Path) -> Trail {
     let mut at = PathBuf::new();
     let mut ahead = Vec::new();
     push_reversed(&mut ahead, &absolute);
-    let mut symlinks = 0;
+    let mut symlinks = 0_usize;
     while let Some(next) = ahead.pop() {
         let name = match next {
             Ahead::Start(start) => {
@@ -60,7 +60,7 @@ pub(super) fn follow(path: &Path) -> Trail {
             at = here;
             continue;
         }
-        symlinks += 1;
+        symlinks = symlinks.saturating_add(1);
         let Ok(target) = fs::read_link(&here) else { return trail };
         if symlinks > MAX_SYMLINKS {
             return trail;

@@ -166,12 +166,12 @@ impl EventReceiver {
             Err(RecvTimeoutError::Timeout) => return Changes::Nothing,
             Err(RecvTimeoutError::Disconnected) => return Changes::Stop,
         }
-        let until = Instant::now() + self.pace.at_most;
+        let begun = Instant::now();
         loop {
             if self.bell.stopped.load(Ordering::Acquire) {
                 return Changes::Stop;
             }
-            let left = until.saturating_duration_since(Instant::now());
+            let left = self.pace.at_most.saturating_sub(begun.elapsed());
             if left.is_zero() || self.receiver.recv_timeout(self.pace.quiet.min(left)).is_err() {
                 return Changes::Change;
             }

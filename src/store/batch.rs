@@ -2,8 +2,6 @@
 //!
 //! The limiter fills a batch, the store sets the outcomes, and the limiter reads them.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 use std::{ops::Range, time::Instant};
 
 use smallvec::SmallVec;

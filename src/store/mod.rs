@@ -4,6 +4,8 @@
 //! later, and sends the checks of many requests together. [`batch`] has the checks, [`usage`] a store's metrics, and
 //! [`remote`] what the networked stores share.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 pub(crate) mod remote;
 pub mod table;
 

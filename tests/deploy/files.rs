@@ -1,15 +1,15 @@
 //! Each file of `deploy/`, held against the tool made for its kind, and against the others.
 
-use std::{collections::BTreeSet, process::Command};
+use std::{collections::BTreeSet, fs, process::Command};
 
 use serde_json::{Value, json};
 
 use crate::support::{envoy::binary, server::BINARY};
 
-use super::{documents, files_below, kustomized, object, output, read, root, tool};
+use super::{ISTIO, documents, files_below, kustomized, object, output, read, root, tool};
 
-/// The directories that `kubectl apply -k` takes.
-const APPLIED: [&str; 3] = ["deploy/kubernetes", "deploy/kubernetes/monitoring", "deploy/istio"];
+/// The directories that `kubectl apply -k` accepts.
+const APPLIED: [&str; 2] = ["deploy/kubernetes", "deploy/kubernetes/example"];
 
 #[test]
 fn the_dockerfile_is_as_hadolint_wants_it() {
@@ -32,27 +32,47 @@ fn compose_takes_its_file_and_what_it_mounts_is_there() {
 #[test]
 fn kubernetes_takes_the_objects() {
     for directory in APPLIED {
-        let objects = tempfile::NamedTempFile::new().unwrap();
-        let rendered = output(tool("kubectl").args(["kustomize", directory]));
-        std::fs::write(objects.path(), rendered).unwrap();
-        validated(objects.path().to_str().unwrap());
+        validate(&output(tool("kubectl").args(["kustomize", directory])));
     }
-    validated("deploy/envoy-gateway/envoy-gateway.yaml");
 }
 
-/// Holds a file against the schemas of Kubernetes. Those of Prometheus's operator are not among them.
-fn validated(path: &str) {
-    let said = output(tool("kubernetes-validate").args(["--strict", path]));
-    let passed_over = said.lines().filter(|line| line.starts_with("WARN"));
-    for line in passed_over {
+/// Validates objects against the schemas of Kubernetes. Those of the Prometheus Operator are not among them.
+pub(super) fn validate(objects: &str) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), objects).unwrap();
+    let report = output(tool("kubernetes-validate").args(["--strict", file.path().to_str().unwrap()]));
+    for line in report.lines().filter(|line| line.starts_with("WARN")) {
         assert!(line.contains("monitoring.coreos.com/v1"), "{line}");
     }
 }
 
 #[test]
+fn manifests_never_create_or_change_the_users_rules() {
+    for directory in APPLIED {
+        let objects = kustomized(directory);
+        assert!(objects.iter().all(|object| object["kind"] != "ConfigMap"), "{directory}");
+        let volumes = &object(&objects, "Deployment")["spec"]["template"]["spec"]["volumes"];
+        assert_eq!(volumes[0]["configMap"]["name"], "tollgate-rules");
+    }
+    for path in files_below("deploy/istio", &["yaml"]) {
+        assert!(!read(&path).contains("kind: ConfigMap"), "{path}");
+    }
+}
+
+#[test]
+fn components_are_opt_in() {
+    let kinds = |directory: &str| -> BTreeSet<String> {
+        kustomized(directory).iter().map(|object| object["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    let optional = ["NetworkPolicy", "ServiceMonitor", "PrometheusRule"].map(str::to_owned);
+    let (base, example) = (kinds("deploy/kubernetes"), kinds("deploy/kubernetes/example"));
+    assert!(optional.iter().all(|kind| !base.contains(kind) && example.contains(kind)));
+    assert_eq!(example.difference(&base).count(), optional.len());
+}
+
+#[test]
 fn what_belongs_to_the_deployment_finds_its_pods_and_ports() {
-    let mut objects = kustomized("deploy/kubernetes");
-    objects.extend(kustomized("deploy/kubernetes/monitoring"));
+    let objects = kustomized("deploy/kubernetes/example");
     let pod = &object(&objects, "Deployment")["spec"]["template"];
     let labels = &pod["metadata"]["labels"];
     for (kind, selector) in [
@@ -91,17 +111,53 @@ fn a_pod_is_given_longer_to_end_than_the_service_takes() {
 }
 
 #[test]
-fn the_example_of_istio_changes_the_image_alone() {
-    let before = documents(&read("deploy/istio/ratelimit.yaml"));
-    let mut after = kustomized("deploy/istio");
+fn the_istio_patches_change_only_the_image() {
+    let before = documents(&read(ISTIO));
+    let dir = tempfile::tempdir().unwrap();
+    output(Command::new("cp").args(["-r", "deploy/istio", ISTIO]).arg(dir.path()));
+    let kustomization = "resources: [istio.yaml]\ncomponents: [istio]\n";
+    fs::write(dir.path().join("kustomization.yaml"), kustomization).unwrap();
+    only_the_image_differs(&before, kustomized(dir.path().to_str().unwrap()));
+
+    let deployment = object(&before, "Deployment");
+    fs::write(dir.path().join("deployment.json"), deployment.to_string()).unwrap();
+    let mut patch = tool("kubectl");
+    patch.args(["patch", "--local", "--patch-file", "deploy/istio/image.yaml", "-o", "json", "-f"]);
+    let patched = output(patch.arg(dir.path().join("deployment.json")));
+    only_the_image_differs(std::slice::from_ref(deployment), documents(&patched));
+}
+
+/// Compares objects before and after the image of their Deployment was replaced.
+fn only_the_image_differs(before: &[Value], mut after: Vec<Value>) {
     let deployment = after.iter_mut().find(|object| object["kind"] == "Deployment").unwrap();
     let image = deployment.pointer_mut("/spec/template/spec/containers/0/image").unwrap();
-    assert_eq!(image.as_str().and_then(|image| image.split(':').next()), Some("tollgate"));
+    assert_eq!(*image, json!("tollgate:0.1.0"));
     *image = json!("envoyproxy/ratelimit");
-    for object in &before {
+    assert_eq!(before.len(), after.len());
+    for object in before {
         assert!(after.contains(object), "{object} is not among {after:?}");
     }
-    assert_eq!(before.len(), after.len());
+}
+
+#[test]
+fn envoy_accepts_what_the_envoyfilter_adds() {
+    let filters = documents(&read("deploy/istio/envoyfilter.yaml"));
+    let value = |index: usize| filters[index].pointer("/spec/configPatches/0/patch/value").unwrap().clone();
+    let mut config = documents(&read("deploy/envoy.yaml")).remove(0);
+    // Istio names clusters by its services.
+    let cluster = config.pointer_mut("/static_resources/clusters/0/name").unwrap();
+    assert_eq!(*cluster, json!("tollgate"));
+    *cluster = json!("outbound|8081||ratelimit.default.svc.cluster.local");
+    let manager =
+        config.pointer_mut("/static_resources/listeners/0/filter_chains/0/filters/0/typed_config").unwrap();
+    manager["http_filters"][0] = value(0);
+    let host = &mut manager["route_config"]["virtual_hosts"][0];
+    host["rate_limits"] = value(1)["rate_limits"].clone();
+    host["routes"][0]["route"]["rate_limits"].take();
+    let file = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
+    fs::write(file.path(), config.to_string()).unwrap();
+    let mut validate = Command::new(binary());
+    output(validate.args(["--mode", "validate", "--log-level", "warning", "-c"]).arg(file.path()));
 }
 
 #[test]
@@ -110,15 +166,23 @@ fn every_variable_that_a_deployment_sets_exists() {
     let known: BTreeSet<&str> = settings.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
     let variable = |object: &Value| object["name"].as_str().unwrap().to_owned();
     let mut set: Vec<String> = Vec::new();
-    for directory in ["deploy/kubernetes", "deploy/istio"] {
-        let objects = kustomized(directory);
+    for objects in [kustomized("deploy/kubernetes"), documents(&read(ISTIO))] {
         let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
         set.extend(container["env"].as_array().unwrap().iter().map(variable));
     }
     let composed = &documents(&read("deploy/compose.yaml"))[0];
     set.extend(composed["services"]["tollgate"]["environment"].as_object().unwrap().keys().cloned());
     for name in set {
-        assert!(known.contains(name.as_str()), "{name} is no variable");
+        assert!(known.contains(name.as_str()), "unknown variable {name}");
+    }
+}
+
+#[test]
+fn compose_publishes_the_ports_of_the_service() {
+    let composed = &documents(&read("deploy/compose.yaml"))[0];
+    let published = composed["services"]["tollgate"]["ports"].as_array().unwrap();
+    for port in ["8080", "8081", "6070", "9090"] {
+        assert!(published.contains(&json!(format!("127.0.0.1:{port}:{port}"))), "{port}");
     }
 }
 

@@ -13,12 +13,13 @@ use crate::support::{
 use super::{
     documents, object, output,
     pods::{Pod, run},
-    read, root,
+    read, root, tool,
 };
 
-/// What Envoy Gateway makes of the example.
+/// What Envoy Gateway deploys.
 const MADE: &str = "tests/deploy/envoy-gateway.yaml";
-const EXAMPLE: &str = "deploy/envoy-gateway/envoy-gateway.yaml";
+/// A configuration of Envoy Gateway with settings of its user.
+const CONFIGURED: &str = "tests/deploy/envoy-gateway-config.yaml";
 
 #[test]
 fn envoy_gateways_pod_is_asked_over_tls_by_rules_of_its_control_plane_while_certificates_rotate() {
@@ -51,15 +52,21 @@ fn envoy_gateways_pod_is_asked_over_tls_by_rules_of_its_control_plane_while_cert
 }
 
 #[test]
-fn the_example_of_envoy_gateway_changes_the_image_alone() {
-    let example = &documents(&read(EXAMPLE))[0];
-    let configured = &documents(example["data"]["envoy-gateway.yaml"].as_str().unwrap())[0];
-    let changed = &configured["provider"]["kubernetes"]["rateLimitDeployment"];
+fn the_envoy_gateway_patch_changes_only_the_image() {
+    let mut patch = tool("kubectl");
+    patch.args(["patch", "--local", "--type=merge", "-o", "json", "-f", CONFIGURED]);
+    let patched = output(patch.args(["--patch-file", "deploy/envoy-gateway/patch.yaml"]));
+    let mut patched = documents(&patched).remove(0);
     let made = documents(&read(MADE));
     let container = &object(&made, "Deployment")["spec"]["template"]["spec"]["containers"][0];
-    assert_eq!(changed, &json!({"container": {"image": container["image"]}}));
+    let configured = documents(&read(CONFIGURED)).remove(0);
     let redis = json!({"name": "REDIS_URL", "value": configured["rateLimit"]["backend"]["redis"]["url"]});
     assert!(container["env"].as_array().unwrap().contains(&redis), "{redis} is not in {container}");
+    let place = "/provider/kubernetes/rateLimitDeployment/container";
+    let image = patched.pointer_mut(place).unwrap().as_object_mut().unwrap().remove("image");
+    assert_eq!(image.as_ref(), Some(&container["image"]));
+    assert_eq!(patched, configured);
+
     let values = documents(&read("deploy/envoy-gateway/values.yaml")).remove(0);
     let image = values["global"]["images"]["ratelimit"]["image"].as_str().unwrap();
     assert_eq!(values, json!({"global": {"images": {"ratelimit": {"image": image}}}}));

@@ -17,8 +17,8 @@ use crate::support::server::BINARY;
 use super::{output, read};
 
 const DOCKERFILE: &str = "deploy/Dockerfile";
-/// The step that compiles.
-const COMPILES: &str = "cargo build --locked --release";
+/// What the steps that compile have in them.
+const COMPILES: &str = "cargo build --locked --profile dist";
 
 #[test]
 fn everything_that_is_compiled_is_copied_and_let_through() {
@@ -80,10 +80,10 @@ fn cargo_takes_the_manifest_among_what_is_copied() {
 pub(super) fn image() -> TempDir {
     let dir = tempfile::Builder::new().prefix("tollgate-image-").tempdir().unwrap();
     let (build, out, image) = (dir.path().join("build"), dir.path().join("out"), dir.path().join("root"));
-    fs::create_dir_all(build.join("target/release")).unwrap();
-    fs::copy(BINARY, build.join("target/release/tollgate")).unwrap();
+    fs::create_dir_all(build.join("target/dist")).unwrap();
+    fs::copy(BINARY, build.join("target/dist/tollgate")).unwrap();
     for step in instructions("RUN") {
-        if step != COMPILES {
+        if !step.contains(COMPILES) {
             let step = step.replace("/image/", &format!("{}/", out.display()));
             output(Command::new("sh").args([
                 "-ec",
@@ -103,6 +103,32 @@ pub(super) fn image() -> TempDir {
         }
     }
     dir
+}
+
+#[test]
+fn dependencies_are_compiled_before_the_sources_are_copied() {
+    let steps: Vec<_> = read(DOCKERFILE).lines().map(str::to_owned).collect();
+    let line = |wanted: &dyn Fn(&str) -> bool| steps.iter().position(|step| wanted(step)).unwrap();
+    let first_build = line(&|step| step.contains(COMPILES));
+    let sources = line(&|step| step.starts_with("COPY src"));
+    let second_build =
+        line(&|step| step.contains(COMPILES) && step.contains("touch src/main.rs src/lib.rs &&"));
+    assert!(first_build < sources && sources < second_build);
+    // The second build is not skipped although the copied sources are older than the first.
+    let stub = line(&|step| step.starts_with("RUN mkdir src"));
+    assert_eq!(stub, first_build, "the first build compiles no sources of the project");
+}
+
+#[test]
+fn the_image_has_labels_and_a_health_check() {
+    let file = read(DOCKERFILE);
+    for label in ["title", "description", "licenses", "version", "revision", "source"] {
+        assert!(file.contains(&format!("org.opencontainers.image.{label}=")), "{label}");
+    }
+    let health_check = instructions("HEALTHCHECK").concat();
+    let (_, command) = health_check.split_once("CMD ").unwrap();
+    let command: Vec<String> = serde_json::from_str(command).unwrap();
+    assert_eq!(command, ["/bin/tollgate", "health"]);
 }
 
 /// The program and the arguments that a container starts with.

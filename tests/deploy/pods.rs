@@ -9,9 +9,9 @@ use std::{
     process::Command,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{documents, image, kustomized, object, output, read, root};
+use super::{ISTIO, documents, image, kustomized, object, output, read, root};
 
 /// What is to be started, as a deployment says.
 pub(super) struct Pod {
@@ -33,14 +33,15 @@ struct Volume {
 
 #[test]
 fn istios_sample_runs_with_the_image_changed() {
-    let objects = kustomized("deploy/istio");
+    let objects = documents(&read(ISTIO));
     let seen = run(&Pod::of(&objects, "ask_until_refused ratelimit PATH=/productpage"));
     assert!(seen.contains("ratelimit_PATH_/productpage_"), "{seen}");
 }
 
 #[test]
 fn the_deployment_for_kubernetes_runs() {
-    let objects = kustomized("deploy/kubernetes");
+    let mut objects = kustomized("deploy/kubernetes");
+    objects.push(config_map("tollgate-rules", "deploy/kubernetes/rules"));
     let seen = run(&Pod::of(&objects, "ask_until_refused shop client_id=alice"));
     assert!(seen.contains("shop_client_id_alice_"), "{seen}");
 }
@@ -63,6 +64,13 @@ fn the_service_of_compose_runs() {
         asks: "ask_until_refused shop client_id=alice".to_owned(),
     });
     assert!(seen.contains("shop_client_id_alice_"), "{seen}");
+}
+
+/// What `kubectl create configmap NAME --from-file=DIRECTORY` creates.
+pub(super) fn config_map(name: &str, path: &str) -> Value {
+    let data: serde_json::Map<_, _> =
+        directory(&root().join(path)).into_iter().map(|(name, text)| (name, text.into())).collect();
+    json!({"kind": "ConfigMap", "metadata": {"name": name}, "data": data})
 }
 
 impl Pod {

@@ -8,7 +8,7 @@ use super::{documents, output, read, root};
 
 pub(super) const RULES: &str = "deploy/prometheus/rules.yaml";
 const TESTS: &str = "deploy/prometheus/tests.yaml";
-const FOR_THE_OPERATOR: &str = "deploy/kubernetes/monitoring/prometheusrule.yaml";
+const FOR_THE_OPERATOR: &str = "deploy/kubernetes/components/monitoring/prometheusrule.yaml";
 
 #[test]
 fn promtool_takes_the_configuration_and_the_rules_and_their_tests_pass() {

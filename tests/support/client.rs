@@ -1,7 +1,5 @@
 //! A gRPC client that a plain test can call: it blocks.
 
-use std::time::Duration;
-
 use tokio::runtime::{Builder, Runtime};
 use tollgate::proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
@@ -13,6 +11,8 @@ use tonic::{
     Status,
     transport::{Channel, Endpoint},
 };
+
+use super::PATIENCE;
 
 /// One connection to a rate limit service.
 pub(crate) struct Client {
@@ -26,7 +26,7 @@ impl Client {
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
         let endpoint =
             Endpoint::from_shared(address.to_owned()).map_err(|error| format!("{address}: {error}"))?;
-        let endpoint = endpoint.timeout(Duration::from_secs(10));
+        let endpoint = endpoint.timeout(PATIENCE);
         let channel =
             runtime.block_on(endpoint.connect()).map_err(|error| format!("{address}: {error:?}"))?;
         Ok(Self { runtime, channel })

@@ -3,10 +3,11 @@
 use std::{
     io::{self, Read, Write},
     net::TcpStream,
-    time::Duration,
 };
 
 use serde_json::Value;
+
+use super::PATIENCE;
 
 /// What a server answered.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub(crate) fn send(
     body: &[u8],
 ) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     let mut request = Vec::new();
     write!(request, "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n")?;
     for (name, value) in headers {

@@ -65,7 +65,20 @@ fn errors_list_the_accepted_placeholders() {
         assert_eq!(error.message, format!("unknown placeholder `{{{name}}}`"));
         assert_eq!(error.help, help);
     }
-    for text in [r#"{"a": }"#, "[notice] wait", r#"{"a": 0{limit}}"#, r#"{"a": 1{retry_after}}"#, "{;"] {
+    for text in [
+        r#"{"a": }"#,
+        "[notice] wait",
+        r#"{"a": 0{limit}}"#,
+        r#"{"a": 1{retry_after}}"#,
+        "{;",
+        // Valid with some values only.
+        "[{remaining}0]",
+        "[{limit}{remaining}]",
+        "[1e{limit}]",
+        r#"["\{rule}"]"#,
+        r#"["\u00{limit}"]"#,
+        r#"["\u000{unit}"]"#,
+    ] {
         let error = Template::parse(text).unwrap_err();
         assert!(error.message.starts_with("body begins like JSON but is not valid: "), "{text}: {error:?}");
     }

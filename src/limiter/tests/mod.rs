@@ -147,7 +147,7 @@ fn a_request_uses_the_rules_that_it_started_with() {
 #[test]
 fn an_asynchronous_store_is_not_used_synchronously() {
     let house = House::new(OnStoreFailure::Error, |_| ());
-    assert_eq!(house.limiter.decide_sync(&request(&["k"])), None);
+    assert_eq!(house.limiter.decide_sync(&request(&["k"]), house.limiter.now()), None);
     assert_eq!(house.counts("k")[0], 0, "nothing is counted of a request that is asked again");
 }
 

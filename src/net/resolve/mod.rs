@@ -1,7 +1,5 @@
 //! Name resolution: host names and SRV records.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 pub(crate) mod dns;
 pub(crate) mod lookup;
 pub(crate) mod name_servers;

@@ -6,8 +6,6 @@
 //! `weigh`s responses before it decodes them, `session` judges what came, `resource` reads it, and `backoff` says how long to wait before trying again. What is served is the
 //! business of [`Source`]: a bad update leaves the last good rules, and so does a control plane that is gone.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 mod backoff;
 mod client;
 mod connect;

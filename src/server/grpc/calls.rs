@@ -2,11 +2,13 @@
 //!
 //! A call whose message came in one piece, on a store that answers at once, is decoded, decided and encoded
 //! without an allocation or a task of its own. A call that waits for its store is kept in `waiting`, one for
-//! which another service answers in `aux`. The connection's `driver` polls both.
+//! which another service answers in `aux`, one whose message comes in pieces in `unfinished`. The connection's `driver`
+//! polls them.
 
 use std::{
     cell::Cell,
     future::Future,
+    pin::Pin,
     rc::Rc,
     sync::Arc,
     task::Context,
@@ -19,26 +21,25 @@ use tonic::Status;
 use super::{
     aux_services::AuxCalls,
     framing::{self, Fault, PREFIX},
-    http2::{Budget, Connection, End, Head, Reason as ResetReason, Route, Service, Share, hpack},
+    http2::{Budget, Connection, End, Head, Reason as ResetReason, Route, Service, hpack},
     request_head::RequestHead,
     traced,
-    waiting::{Signal, Waiting},
+    unfinished::Unary,
+    waiting::{Decision, Signal, Waiting},
 };
 use crate::{
+    clock::Time,
     limiter::{Answer, Limiter},
     panics::{self, Boundary, Panicked, caught},
     server::wire,
     telemetry::{
-        metrics::{Method, RejectReason as Reason, Stats},
+        metrics::{Method, Stats},
         tracing::Tracer,
     },
 };
 
 /// The path of the call that is answered in place.
 pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-
-/// A message that waits for its share of the budget is granted one after so long, if there is one by then.
-const GRANT_PAUSE: Duration = Duration::from_millis(5);
 
 /// What the calls of a worker are answered with.
 pub(super) struct Calls {
@@ -78,32 +79,20 @@ pub(super) enum Call {
     Panicked,
 }
 
-/// A call of `ShouldRateLimit` whose message is not complete.
-pub(super) struct Unary {
-    head: RequestHead,
-    route: Route,
-    partial: Option<Box<Partial>>,
-}
-
-/// The part of a message that has come.
-struct Partial {
-    bytes: Vec<u8>,
-    share: Share,
-    granted: bool,
-}
-
-impl Unary {
-    /// When the message has to be complete.
-    fn deadline(&self, receive_timeout: Duration) -> Instant {
-        let timeout = self.head.timeout.map_or(receive_timeout, |timeout| timeout.min(receive_timeout));
-        self.head.begun.checked_add(timeout).unwrap_or(self.head.begun)
-    }
+/// What became of a call whose message is complete.
+enum Decided<'m> {
+    Answered,
+    Fault(Fault),
+    /// Its message is to be decided when the store has answered.
+    Later(&'m [u8]),
 }
 
 /// The calls of one connection.
 pub(super) struct ConnectionCalls {
     pub(super) calls: Rc<Calls>,
     pub(super) now: Instant,
+    /// The time of day at which the calls of this read are decided, once one is.
+    time: Option<Time>,
     /// When to look at unfinished messages.
     pub(super) due: Option<Instant>,
     pub(super) waiting: Waiting,
@@ -143,6 +132,35 @@ impl Service for ConnectionCalls {
         }
     }
 
+    fn complete(&mut self, http: &mut Connection<Call>, id: u32, head: &Head, framed: &[u8]) {
+        let decided = panics::catch(Boundary::GrpcRequest, || {
+            let call = self.request_head(head);
+            let decided = self.decide_now(head.route, &call, framed);
+            (call, decided)
+        });
+        let (call, decided) = match decided {
+            Ok((call, Decided::Later(message))) => {
+                let place = self.wait(id, call, message);
+                return http.open_complete(id, Call::Waiting(place));
+            }
+            Ok((call, decided)) => (Some(call), decided),
+            Err(Panicked) => (None, Decided::Fault(framing::internal_error().into())),
+        };
+        self.answered = self.answered.saturating_add(1);
+        let Decided::Fault(fault) = decided else {
+            if !http.send_complete(id, &self.message) {
+                http.open_complete(id, Call::Answered);
+                http.send_message(id, &self.message);
+            }
+            return;
+        };
+        if let Some(span) = call.and_then(|call| call.span) {
+            traced::finish(span, Some(&fault));
+        }
+        http.open_complete(id, Call::Answered);
+        send_fault(http, id, &fault);
+    }
+
     fn closed(&mut self, call: Call) {
         match call {
             Call::Waiting(place) => self.waiting.remove(place),
@@ -155,12 +173,16 @@ impl Service for ConnectionCalls {
 
 impl ConnectionCalls {
     fn begin(&mut self, head: &Head) -> Call {
-        panics::point("grpc_request_head");
+        let call = self.request_head(head);
         self.unfinished = self.unfinished.saturating_add(1);
         self.opened = true;
-        let headers = head.fields.as_ref().map(|fields| &fields.headers);
-        let call = RequestHead::new(self.now, head.timeout, headers, self.calls.tracer.as_ref());
         Call::Unary(Unary { head: call, route: head.route, partial: None })
+    }
+
+    fn request_head(&self, head: &Head) -> RequestHead {
+        panics::point("grpc_request_head");
+        let headers = head.fields.as_ref().map(|fields| &fields.headers);
+        RequestHead::new(self.now, head.timeout, headers, self.calls.tracer.as_ref())
     }
 
     pub(super) fn new(calls: Rc<Calls>, now: Instant) -> Self {
@@ -168,6 +190,7 @@ impl ConnectionCalls {
             aux: AuxCalls::new(&calls.budget),
             calls,
             now,
+            time: None,
             due: None,
             waiting: Waiting::default(),
             message: Vec::new(),
@@ -178,7 +201,7 @@ impl ConnectionCalls {
     }
 
     /// Takes a call whose message is complete, or will not be.
-    fn take(&mut self, http: &mut Connection<Call>, id: u32) -> Option<Unary> {
+    pub(super) fn take(&mut self, http: &mut Connection<Call>, id: u32) -> Option<Unary> {
         match std::mem::replace(http.call(id)?, Call::Answered) {
             Call::Unary(unary) => {
                 self.unfinished = self.unfinished.saturating_sub(1);
@@ -189,114 +212,61 @@ impl ConnectionCalls {
     }
 
     /// Decides a call whose message is complete.
-    fn decide(&mut self, http: &mut Connection<Call>, id: u32, unary: Unary, framed: &[u8]) {
-        let message = match self.calls.message_of(&unary, framed) {
-            Ok(message) => message,
-            Err(fault) => return self.fail(http, id, unary, &fault),
-        };
-        if unary.head.span.is_none() {
-            let (calls, into) = (&self.calls, &mut self.message);
-            let decided = panics::catch(Boundary::GrpcRequest, || {
-                panics::point("grpc_request");
-                calls.decide_now(message, into)
-            });
-            match decided.unwrap_or_else(|Panicked| Some(Err(framing::internal_error().into()))) {
-                Some(Ok(())) => {
-                    http.send_message(id, &self.message);
-                    return self.count(&unary);
+    pub(super) fn decide(&mut self, http: &mut Connection<Call>, id: u32, unary: Unary, framed: &[u8]) {
+        let decided =
+            panics::catch(Boundary::GrpcRequest, || self.decide_now(unary.route, &unary.head, framed));
+        match decided.unwrap_or_else(|Panicked| Decided::Fault(framing::internal_error().into())) {
+            Decided::Answered => {
+                http.send_message(id, &self.message);
+                self.count(&unary);
+            }
+            Decided::Fault(fault) => self.fail(http, id, unary, &fault),
+            Decided::Later(message) => {
+                let place = self.wait(id, unary.head, message);
+                if let Some(call) = http.call(id) {
+                    *call = Call::Waiting(place);
                 }
-                Some(Err(fault)) => return self.fail(http, id, unary, &fault),
-                None => {}
             }
         }
-        let (begun, until) = (unary.head.begun, unary.head.until());
-        let message = message.to_vec();
-        let calls = self.calls.clone();
-        let place = match unary.head.span {
-            Some(span) => self.waiting.add(id, begun, guarded(traced::decide(calls, span, message, until))),
-            None => self.waiting.add(id, begun, guarded(decide_later(calls, message, until))),
+    }
+
+    /// Decides a call now if that is possible; its answer is then in `self.message`.
+    fn decide_now<'m>(&mut self, route: Route, call: &RequestHead, framed: &'m [u8]) -> Decided<'m> {
+        let message = match self.calls.message_of(route, framed) {
+            Ok(message) => message,
+            Err(fault) => return Decided::Fault(fault),
         };
-        if let Some(call) = http.call(id) {
-            *call = Call::Waiting(place);
+        if call.span.is_some() || !self.calls.limiter.is_synchronous() {
+            return Decided::Later(message);
+        }
+        panics::point("grpc_request");
+        let time = *self.time.get_or_insert_with(|| self.calls.limiter.now());
+        match self.calls.decide_now(message, time, &mut self.message) {
+            Some(Ok(())) => Decided::Answered,
+            Some(Err(fault)) => Decided::Fault(fault),
+            None => Decided::Later(message),
         }
     }
 
-    /// Gathers a message that comes in pieces, within the budget.
-    fn gather(&mut self, http: &mut Connection<Call>, id: u32, data: &[u8], end: bool) {
-        let Some(Call::Unary(unary)) = http.call(id) else { return };
-        let partial = unary.partial.get_or_insert_with(|| {
-            Box::new(Partial { bytes: Vec::new(), share: Share::new(&self.calls.budget), granted: false })
-        });
-        let fault = match partial.add(data, &self.calls) {
-            Ok(()) if !end => {
-                let deadline = unary.deadline(self.calls.receive_timeout);
-                self.remind(deadline);
-                return self.open_window(http, id);
-            }
-            Ok(()) => None,
-            Err(fault) => Some(fault),
+    /// Decides a call when its store has answered.
+    fn wait(&mut self, id: u32, call: RequestHead, message: &[u8]) -> usize {
+        let (begun, until) = (call.begun, call.until());
+        let (calls, message) = (self.calls.clone(), message.to_vec());
+        // Made where it stays: it is large to move.
+        let decision: Pin<Box<Decision>> = match call.span {
+            Some(span) => Box::pin(guarded(traced::decide(calls, span, message, until))),
+            None => Box::pin(guarded(async move {
+                let request = framing::read(&message, calls.limiter.bounds())?;
+                let decided = calls.limiter.decide(&request, until).await;
+                decided.map_err(|refusal| framing::status(&refusal).into())
+            })),
         };
-        let Some(mut unary) = self.take(http, id) else { return };
-        let bytes = unary.partial.take().map(|partial| partial.bytes).unwrap_or_default();
-        match fault {
-            None => self.decide(http, id, unary, &bytes),
-            Some(fault) => self.fail(http, id, unary, &fault),
-        }
-    }
-
-    /// Lets the rest of a message come, if there is room for it.
-    fn open_window(&mut self, http: &mut Connection<Call>, id: u32) {
-        let window = http.window(id);
-        let Some(Call::Unary(Unary { partial: Some(partial), .. })) = http.call(id) else { return };
-        let Some(length) = length_of(&partial.bytes) else { return };
-        let whole = length.saturating_add(PREFIX);
-        if whole > Connection::<Call>::FIRST_WINDOW as usize && !partial.granted {
-            partial.granted = partial.share.grant(whole);
-            if !partial.granted {
-                let again = self.now.checked_add(GRANT_PAUSE).unwrap_or(self.now);
-                return self.remind(again);
-            }
-            partial.bytes.reserve_exact(whole.saturating_sub(partial.bytes.len()));
-        }
-        let missing = u32::try_from(whole.saturating_sub(partial.bytes.len())).unwrap_or(0);
-        http.open_window(id, missing.saturating_sub(window));
-    }
-
-    fn remind(&mut self, at: Instant) {
-        self.due = Some(self.due.map_or(at, |due| due.min(at)));
-    }
-
-    /// Ends messages that did not come in time, and grants those that wait for the budget.
-    pub(super) fn look_at_unfinished(&mut self, http: &mut Connection<Call>) {
-        if self.due.is_none_or(|due| due > self.now) {
-            return;
-        }
-        self.due = None;
-        let timeout = self.calls.receive_timeout;
-        let unfinished = http.calls().filter_map(|(id, call)| match call {
-            Call::Unary(unary) => Some((id, unary.deadline(timeout), unary.head.timeout)),
-            _ => None,
-        });
-        for (id, deadline, own) in unfinished.collect::<Vec<_>>() {
-            if deadline > self.now {
-                self.remind(deadline);
-                self.open_window(http, id);
-                continue;
-            }
-            let mut fault = framing::deadline_exceeded(&self.calls.stats);
-            if own.is_none_or(|own| own > timeout) {
-                let what = format!("the message was not complete within {timeout:?} (GRPC_RECEIVE_TIMEOUT)");
-                fault = Status::deadline_exceeded(what);
-            }
-            let fault = fault.into();
-            if let Some(unary) = self.take(http, id) {
-                self.fail(http, id, unary, &fault);
-            }
-        }
+        self.waiting.add(id, begun, decision)
     }
 
     /// Counts what was answered of a read, and sets a time to what was not complete.
     pub(super) fn after_read(&mut self, http: &mut Connection<Call>) {
+        self.time = None;
         match std::mem::take(&mut self.answered) {
             0 => {}
             answered => self.calls.count(answered, self.now.elapsed()),
@@ -320,7 +290,7 @@ impl ConnectionCalls {
         self.waiting.is_empty() && self.aux.is_empty()
     }
 
-    fn fail(&mut self, http: &mut Connection<Call>, id: u32, unary: Unary, fault: &Fault) {
+    pub(super) fn fail(&mut self, http: &mut Connection<Call>, id: u32, unary: Unary, fault: &Fault) {
         self.count(&unary);
         if let Some(span) = unary.head.span {
             traced::finish(span, Some(fault));
@@ -346,9 +316,9 @@ impl ConnectionCalls {
         }
         let waker = signal.clone().into();
         let mut context = Context::from_waker(&waker);
-        let (calls, message) = (&self.calls, &mut self.message);
+        let (calls, message, now) = (&self.calls, &mut self.message, Instant::now());
         self.waiting.poll(&mut context, woken, |id, begun, decided| {
-            calls.count(1, begun.elapsed());
+            calls.count(1, now.saturating_duration_since(begun));
             // Its place may be another's while the answer waits for a window.
             if let Some(call) = http.call(id) {
                 *call = Call::Answered;
@@ -367,37 +337,10 @@ impl ConnectionCalls {
     }
 }
 
-impl Partial {
-    /// # Errors
-    /// When the message is not one that is accepted, or the budget is spent.
-    fn add(&mut self, data: &[u8], calls: &Calls) -> Result<(), Fault> {
-        let length = self.bytes.len().saturating_add(data.len());
-        if self.bytes.capacity() < length {
-            // No more than the message needs, once that is known.
-            let whole =
-                length_of(&self.bytes).or_else(|| length_of(data)).map(|whole| whole.saturating_add(PREFIX));
-            let capacity = length.next_power_of_two().max(64).min(whole.unwrap_or(64).max(length));
-            if !self.share.resize(capacity) {
-                calls.stats.service().refused(Reason::InflightBytes).increment();
-                let what = "unfinished messages take all the memory they may (GRPC_MAX_INFLIGHT_BYTES)";
-                return Err(Status::resource_exhausted(what).into());
-            }
-            self.bytes.reserve_exact(capacity.saturating_sub(self.bytes.len()));
-        }
-        self.bytes.extend_from_slice(data);
-        match calls.length(&self.bytes)? {
-            Some(whole) if self.bytes.len().saturating_sub(PREFIX) > whole => {
-                Err(framing::several_messages().into())
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 impl Calls {
     /// The message behind its prefix.
-    fn message_of<'m>(&self, unary: &Unary, framed: &'m [u8]) -> Result<&'m [u8], Fault> {
-        match unary.route {
+    fn message_of<'m>(&self, route: Route, framed: &'m [u8]) -> Result<&'m [u8], Fault> {
+        match route {
             Route::NotPost => {
                 return Err(Status::internal("the method is not POST, which gRPC calls are").into());
             }
@@ -413,22 +356,19 @@ impl Calls {
     }
 
     /// The length of a message, if all of its prefix is there.
-    fn length(&self, framed: &[u8]) -> Result<Option<usize>, Fault> {
+    pub(super) fn length(&self, framed: &[u8]) -> Result<Option<usize>, Fault> {
         let prefix = framed.first_chunk();
         prefix.map(|prefix| framing::length(*prefix, self.max_request_bytes, &self.stats)).transpose()
     }
 
     /// Decides now and writes the answer, framed, in place of what `into` holds; `None` if the store has to be
     /// waited for.
-    fn decide_now(&self, message: &[u8], into: &mut Vec<u8>) -> Option<Result<(), Fault>> {
-        if !self.limiter.is_synchronous() {
-            return None;
-        }
+    fn decide_now(&self, message: &[u8], now: Time, into: &mut Vec<u8>) -> Option<Result<(), Fault>> {
         let request = match framing::read(message, self.limiter.bounds()) {
             Ok(request) => request,
             Err(fault) => return Some(Err(fault)),
         };
-        let decided = self.limiter.decide_sync(&request)?;
+        let decided = self.limiter.decide_sync(&request, now)?;
         let written = decided.map(|answer| write_message(&answer, into));
         Some(written.map_err(|refusal| framing::status(&refusal).into()))
     }
@@ -442,21 +382,11 @@ impl Calls {
 
 /// Answers a call that panics.
 async fn guarded(decision: impl Future<Output = Result<Answer, Fault>>) -> Result<Answer, Fault> {
-    let decided = caught(Boundary::GrpcRequest, async {
+    let decided = caught(Boundary::GrpcRequest, async move {
         panics::point("grpc_request");
         decision.await
     });
     decided.await.unwrap_or_else(|Panicked| Err(framing::internal_error().into()))
-}
-
-async fn decide_later(calls: Rc<Calls>, message: Vec<u8>, until: Option<Instant>) -> Result<Answer, Fault> {
-    let request = framing::read(&message, calls.limiter.bounds())?;
-    calls.limiter.decide(&request, until).await.map_err(|refusal| framing::status(&refusal).into())
-}
-
-fn length_of(framed: &[u8]) -> Option<usize> {
-    let [_, length @ ..] = framed.first_chunk::<PREFIX>()?;
-    Some(u32::from_be_bytes(*length) as usize)
 }
 
 /// Writes an answer with its prefix, in place of what `into` holds.

@@ -26,7 +26,7 @@ use super::{
     activity::{Activity, PREFACE_TIMEOUT},
     calls::{Buffers, Call, Calls, ConnectionCalls},
     http2::{Config, Connection, Reason, Share},
-    waiting::Signal,
+    waiting::{Signal, Signaled},
 };
 use crate::{
     panics,
@@ -86,12 +86,18 @@ pub(super) async fn serve(
 ) {
     panics::point("grpc_connection");
     let mut driver = Driver::new(io, calls, config, lifetime, activity.clone());
-    let closing = tokio::select! {
-        biased;
-        () = future::poll_fn(|context| driver.poll(context)) => return,
-        _ = drain.wait_for(|drain| *drain) => None,
-        closing = activity.handle().closing() => Some(closing),
-    };
+    let ending = pin!(async {
+        tokio::select! {
+            _ = drain.wait_for(|drain| *drain) => None,
+            closing = activity.handle().closing() => Some(closing),
+        }
+    });
+    let mut ending = Signaled::new(ending);
+    let closing = future::poll_fn(|context| match driver.poll(context) {
+        Poll::Ready(()) => Poll::Ready(None),
+        Poll::Pending => ending.poll(context).map(Some),
+    });
+    let Some(closing) = closing.await else { return };
     match closing {
         Some(Closing::Silent) => return,
         Some(Closing::Idle) => driver.lifetime.grace = Some(FAREWELL),
@@ -277,9 +283,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     fn fail(&mut self, reason: Reason) {
-        debug!(%reason, "a gRPC connection is closed for what its peer sent");
         self.http.abandon(&mut self.calls);
-        self.http.fail(reason);
+        let error = self.http.fail(reason);
+        self.calls.calls.stats.service().peer_errors(error).increment();
+        debug!(%reason, error = error.name(), "gRPC connection closed: protocol error");
         self.stage = Stage::Ending;
     }
 

@@ -2,9 +2,9 @@
 //!
 //! A connection is dealt to the core that has fewest and stays there: Envoy opens one for each of its
 //! workers and keeps it. `driver` moves its bytes, `http2` is the protocol without I/O, `calls` answers
-//! `ShouldRateLimit`, with `waiting` for those that wait for a store and `traced` for those that have a span;
-//! `aux_services` has the calls that go through tonic's router: health checks and reflection. `reference` serves
-//! all of it with tonic instead, where the settings choose that.
+//! `ShouldRateLimit`, with `unfinished` for messages that come in pieces, `waiting` for calls that wait for a store
+//! and `traced` for those that have a span; `aux_services` has the calls that go through tonic's router: health
+//! checks and reflection. `reference` serves all of it with tonic instead, where the settings choose that.
 
 mod activity;
 mod aux_services;
@@ -15,7 +15,10 @@ mod http2;
 mod listen;
 mod reference;
 mod request_head;
+#[cfg(test)]
+mod tests;
 mod traced;
+mod unfinished;
 mod waiting;
 mod worker;
 

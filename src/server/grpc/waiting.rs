@@ -1,13 +1,14 @@
 //! Calls that wait for their store.
 //!
 //! They are futures of one connection, polled by its task when any of them was woken: answers that come
-//! together are written together.
+//! together are written together. [`Signal`] remembers that, and so spares the `driver` other futures that were not
+//! woken.
 
 use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -26,10 +27,13 @@ pub(super) struct Waiting {
     fresh: Vec<usize>,
 }
 
+/// What becomes of a call.
+pub(super) type Decision = dyn Future<Output = Result<Answer, Fault>>;
+
 struct One {
     id: u32,
     begun: Instant,
-    decision: Pin<Box<dyn Future<Output = Result<Answer, Fault>>>>,
+    decision: Pin<Box<Decision>>,
 }
 
 impl Waiting {
@@ -42,13 +46,8 @@ impl Waiting {
     }
 
     /// Adds the call of a stream and returns its place.
-    pub(super) fn add(
-        &mut self,
-        id: u32,
-        begun: Instant,
-        decision: impl Future<Output = Result<Answer, Fault>> + 'static,
-    ) -> usize {
-        let call = Some(One { id, begun, decision: Box::pin(decision) });
+    pub(super) fn add(&mut self, id: u32, begun: Instant, decision: Pin<Box<Decision>>) -> usize {
+        let call = Some(One { id, begun, decision });
         let place = self.free.pop().unwrap_or(self.calls.len());
         match self.calls.get_mut(place) {
             Some(free) => *free = call,
@@ -122,15 +121,41 @@ impl Signal {
 }
 
 impl Wake for Signal {
-    fn wake(self: std::sync::Arc<Self>) {
+    fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
-    fn wake_by_ref(self: &std::sync::Arc<Self>) {
+    fn wake_by_ref(self: &Arc<Self>) {
         if !self.woken.swap(true, Ordering::AcqRel)
             && let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner)
         {
             task.wake_by_ref();
         }
+    }
+}
+
+/// A future within a task that is polled when it was woken itself, and not whenever the task is.
+pub(super) struct Signaled<F> {
+    future: F,
+    signal: Arc<Signal>,
+    /// The waker of the task, once it was polled.
+    task: Option<Waker>,
+}
+
+impl<F: Future + Unpin> Signaled<F> {
+    pub(super) fn new(future: F) -> Self {
+        Self { future, signal: Arc::default(), task: None }
+    }
+
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<F::Output> {
+        let is_known = self.task.as_ref().is_some_and(|task| task.will_wake(context.waker()));
+        if !is_known {
+            self.signal.register(context.waker());
+            self.task = Some(context.waker().clone());
+        } else if !self.signal.take() {
+            return Poll::Pending;
+        }
+        let waker = self.signal.clone().into();
+        Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
     }
 }

@@ -90,7 +90,11 @@ impl Out for Length {
 
 impl Out for Vec<u8> {
     fn varint(&mut self, number: u64) {
-        prost::encoding::encode_varint(number, self);
+        match u8::try_from(number) {
+            // Nearly all keys and lengths.
+            Ok(byte @ ..0x80) => self.push(byte),
+            _ => prost::encoding::encode_varint(number, self),
+        }
     }
 
     fn bytes(&mut self, bytes: &[u8]) {

@@ -46,7 +46,8 @@ impl Backend for MemcachedBackend {
     fn write_again(pipeline: &MemcachedPipeline, replies: &[Reply], into: &mut Vec<u8>) -> usize {
         let missing = pipeline.missing(replies);
         pipeline.write_again(&missing, into);
-        missing.len() + missing.iter().filter(|index| pipeline.creates(**index)).count()
+        let made = missing.iter().filter(|index| pipeline.creates(**index)).count();
+        missing.len().saturating_add(made)
     }
 
     fn merge(pipeline: &MemcachedPipeline, replies: &mut [Reply], again: Vec<Reply>) {

@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::reply::{self, FramedStream, Reply};
+use crate::store::remote::deadline::after;
 use crate::{
     net::tls::Words as Names,
     settings::{
@@ -65,7 +66,7 @@ impl Dialer {
     pub(super) async fn dial(&self, to: &ServerAddress) -> Result<FramedStream, Failure> {
         let named =
             |failure: Failure| Failure::new(failure.kind, format!("memcached {to}: {}", failure.message));
-        let until = Instant::now() + self.connector.timeout;
+        let until = after(Instant::now(), self.connector.timeout);
         let transport = self.connector.connect(to, until).await.map_err(named)?;
         let is_plain_text = !matches!(transport, Transport::Tls(_));
         let mut stream = FramedStream::new(transport, format!("memcached {to}"));

@@ -59,11 +59,11 @@ impl Codec for Text {
 
 /// The first line, and the start of the next one.
 fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ProtocolError> {
-    let shown = &bytes[..bytes.len().min(MAX_LINE)];
+    let shown = bytes.get(..MAX_LINE).unwrap_or(bytes);
     match shown.iter().position(|byte| *byte == b'\n') {
         Some(end) => {
-            let line = bytes[..end].strip_suffix(b"\r").ok_or_else(|| protocol_error(bytes))?;
-            Ok(Some((line, end + 1)))
+            let line = bytes.get(..end).and_then(|line| line.strip_suffix(b"\r"));
+            Ok(Some((line.ok_or_else(|| protocol_error(bytes))?, end.saturating_add(1))))
         }
         None if shown.len() == MAX_LINE => Err(protocol_error(bytes)),
         // Bytes that cannot become a reply are not waited for.
@@ -78,12 +78,15 @@ fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ProtocolError> {
 fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let length = line.split(|byte| *byte == b' ').nth(3).and_then(number);
     let length = length.and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= MAX_VALUE);
-    let value_end = after + length.ok_or_else(|| protocol_error(bytes))?;
-    let Some(value) = bytes.get(after..value_end) else { return Ok(None) };
-    let rest = &bytes[value_end..];
+    let length = length.ok_or_else(|| protocol_error(bytes))?;
+    let behind = bytes.get(after..).unwrap_or_default();
+    let Some((value, rest)) = behind.split_at_checked(length) else { return Ok(None) };
     let end = b"\r\nEND\r\n";
     match rest.get(..end.len()) {
-        Some(seen) if seen == end => Ok(Some((Reply::Value(value.to_vec()), value_end + end.len()))),
+        Some(seen) if seen == end => {
+            let taken = after.saturating_add(length).saturating_add(end.len());
+            Ok(Some((Reply::Value(value.to_vec()), taken)))
+        }
         Some(_) => Err(protocol_error(rest)),
         None => Ok(None),
     }
@@ -106,7 +109,7 @@ fn is_error(line: &[u8]) -> bool {
 }
 
 fn protocol_error(bytes: &[u8]) -> ProtocolError {
-    let shown = &bytes[..bytes.len().min(40)];
+    let shown = bytes.get(..40).unwrap_or(bytes);
     ProtocolError(shown.escape_ascii().to_string())
 }
 

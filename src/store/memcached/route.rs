@@ -160,7 +160,8 @@ fn check_countable(limit: &Limit) -> Result<(), StoreError> {
 /// The expiry of a counter that is created now: its window's length and random jitter. One second more, because
 /// memcached's clock ticks once a second: an expiry of one second may pass at once.
 fn expiry(limit: &Limit, jitter: u64, now: Time) -> u64 {
-    relative_or_date(limit.window().seconds() + 1 + fastrand::u64(..jitter.max(1)), now)
+    let seconds = limit.window().seconds().saturating_add(1);
+    relative_or_date(seconds.saturating_add(fastrand::u64(..jitter.max(1))), now)
 }
 
 /// An expiry in so many seconds, as memcached expects it.

@@ -2,8 +2,6 @@
 //!
 //! What an algorithm keeps in one number stands in a table; sliding logs stand beside it, in `logs`.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 mod logs;
 #[cfg(test)]
 mod tests;

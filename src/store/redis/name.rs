@@ -24,7 +24,7 @@ impl Names {
     /// For keys with this prefix (`CACHE_KEY_PREFIX`), which stays before the braces, unless it contains `{}`: a cluster
     /// ignores all braces after an empty pair.
     pub(super) fn new(prefix: &str) -> Self {
-        let has_empty_tag = prefix.find('{').is_some_and(|open| prefix[open..].starts_with("{}"));
+        let has_empty_tag = prefix.split_once('{').is_some_and(|(_, behind)| behind.starts_with('}'));
         Self { before: if has_empty_tag { 0 } else { prefix.len() } }
     }
 
@@ -39,7 +39,7 @@ impl Names {
     /// The Redis key of a counter in a group. The group's keys are equal up to the last `_`, and what follows does not
     /// come from a caller.
     fn of_member(&self, key: &str) -> String {
-        let end = key.rfind('_').map_or(0, |last| last + 1).max(self.before);
+        let end = key.rfind('_').map_or(0, |last| last.saturating_add(1)).max(self.before);
         let (before, shared, rest) = (
             key.get(..self.before).unwrap_or_default(),
             key.get(self.before..end).unwrap_or_default(),
@@ -48,7 +48,7 @@ impl Names {
         if key.len() > MAX_BYTES {
             return format!("{before}{{{}}}{}", hashed(shared), hashed(key));
         }
-        let mut name = String::with_capacity(key.len() + 2);
+        let mut name = String::with_capacity(key.len().saturating_add(2));
         name.push_str(before);
         name.push('{');
         for part in shared.split_inclusive(['{', '}', '%']) {
@@ -58,7 +58,7 @@ impl Names {
                 Some(b'%') => "%25",
                 _ => "",
             };
-            let plain = part.len() - usize::from(!escape.is_empty());
+            let plain = part.len().saturating_sub(usize::from(!escape.is_empty()));
             name.extend([part.get(..plain).unwrap_or_default(), escape]);
         }
         name.push('}');

@@ -105,18 +105,19 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     fn reply(&mut self, depth: usize) -> Result<Reply, DecodeError> {
         let kind = *self.bytes.get(self.at).ok_or(DecodeError::Incomplete)?;
-        self.at += 1;
+        self.at = self.at.saturating_add(1);
         match kind {
             b':' => self.number().map(Reply::Integer),
             b'+' => Ok(Reply::Text(self.line()?.to_vec())),
             b'-' => Ok(Reply::Error(cut(&String::from_utf8_lossy(self.line()?)).to_owned())),
             b'$' => {
                 let Some(length) = self.length()? else { return Ok(Reply::Nil) };
-                let end = self.at + length;
+                let end = self.at.saturating_add(length);
                 let text = self.bytes.get(self.at..end).ok_or(DecodeError::Incomplete)?;
-                match self.bytes.get(end..end + 2) {
+                let next = end.saturating_add(2);
+                match self.bytes.get(end..next) {
                     None => return Err(DecodeError::Incomplete),
-                    Some(b"\r\n") => self.at = end + 2,
+                    Some(b"\r\n") => self.at = next,
                     Some(_) => return Err(DecodeError::Invalid),
                 }
                 Ok(Reply::Text(text.to_vec()))
@@ -129,7 +130,7 @@ impl<'a> Reader<'a> {
                 }
                 let mut list = Vec::with_capacity(length.min(64));
                 for _ in 0..length {
-                    list.push(self.reply(depth - 1)?);
+                    list.push(self.reply(depth.saturating_sub(1))?);
                 }
                 Ok(Reply::List(list))
             }
@@ -139,15 +140,16 @@ impl<'a> Reader<'a> {
 
     /// The bytes up to the next end of line.
     fn line(&mut self) -> Result<&'a [u8], DecodeError> {
-        let rest = &self.bytes[self.at..];
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
         let Some(end) = rest.iter().position(|byte| *byte == b'\r') else {
             return Err(if rest.len() > 64 * 1024 { DecodeError::Invalid } else { DecodeError::Incomplete });
         };
-        match rest.get(end + 1) {
+        let (line, behind) = rest.split_at_checked(end).unwrap_or_default();
+        match behind.get(1) {
             None => Err(DecodeError::Incomplete),
             Some(b'\n') => {
-                self.at += end + 2;
-                Ok(&rest[..end])
+                self.at = self.at.saturating_add(end).saturating_add(2);
+                Ok(line)
             }
             Some(_) => Err(DecodeError::Invalid),
         }

@@ -19,7 +19,10 @@ use crate::{
     limiter::algorithm::Hits,
     rules::Unit,
     settings::redis::RedisAddress,
-    store::{Applied, Batch, Check, Counting, FailureReason, Member, StoreError, without_taking},
+    store::{
+        Applied, Batch, Check, Counting, FailureReason, Member, StoreError, remote::deadline::after,
+        without_taking,
+    },
 };
 
 /// Redirections of a check before the servers are assumed to redirect to each other.
@@ -314,7 +317,7 @@ impl RedisStore {
 
     /// The deadline for all redirections.
     fn deadline(&self, batch: &Batch<'_>) -> Instant {
-        let own = Instant::now() + self.main.servers.shared.bounds.timeout;
+        let own = after(Instant::now(), self.main.servers.shared.bounds.timeout);
         batch.until.map_or(own, |until| own.min(until.into()))
     }
 }

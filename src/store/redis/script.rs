@@ -26,7 +26,7 @@ pub(super) enum Form {
 impl Script {
     /// Begins a command that runs the script; its keys and arguments follow.
     pub(super) fn begin(&self, into: &mut Vec<u8>, form: Form, keys: usize, arguments: usize) {
-        resp::begin_command(into, 3 + keys + arguments);
+        resp::begin_command(into, keys.saturating_add(arguments).saturating_add(3));
         match form {
             Form::Hash => {
                 resp::write_word(into, b"EVALSHA");

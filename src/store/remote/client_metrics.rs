@@ -89,14 +89,14 @@ impl ClientMetrics {
 
     /// Counts a failure, and logs it unless a failure of the same kind and server was logged just now.
     pub(in crate::store) fn failed(&self, failure: &Failure) {
-        self.errors[failure.kind as usize].fetch_add(1, Relaxed);
+        self.count(failure.kind);
         self.log(failure.kind.name(), failure.server(), failure);
     }
 
     /// Counts a failure that occurs once and not at every request, and logs it unless the same message was logged just
     /// now.
     pub(in crate::store) fn failed_once(&self, failure: &Failure) {
-        self.errors[failure.kind as usize].fetch_add(1, Relaxed);
+        self.count(failure.kind);
         self.log(failure.kind.name(), &failure.message, failure);
     }
 
@@ -109,8 +109,8 @@ impl ClientMetrics {
         let now = Instant::now();
         let entry = logged.entry((kind, what.to_owned())).or_insert(Logged { at: now, since: 0 });
         let again = entry.since > 0;
-        if again && now - entry.at < LOG_INTERVAL {
-            entry.since += 1;
+        if again && now.saturating_duration_since(entry.at) < LOG_INTERVAL {
+            entry.since = entry.since.saturating_add(1);
             return;
         }
         let suppressed = entry.since.saturating_sub(1);
@@ -128,12 +128,16 @@ impl ClientMetrics {
 
     /// Counts a failure that is not worth logging.
     pub(in crate::store) fn count(&self, kind: Kind) {
-        self.errors[kind as usize].fetch_add(1, Relaxed);
+        if let Some(errors) = self.errors.get(kind as usize) {
+            errors.fetch_add(1, Relaxed);
+        }
     }
 
     /// Counts a command that the server denied our user.
     pub(in crate::store) fn denied(&self, command: &'static str) {
-        *self.denied.lock().unwrap_or_else(PoisonError::into_inner).entry(command).or_default() += 1;
+        let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = denied.entry(command).or_default();
+        *times = times.saturating_add(1);
     }
 
     /// Counts keys that have no expiry.
@@ -146,7 +150,8 @@ impl ClientMetrics {
         let ended = self.ended.load(Relaxed);
         let opened = self.opened.load(Relaxed);
         let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
-        let errors = Kind::ALL.iter().map(|kind| (kind.name(), self.errors[*kind as usize].load(Relaxed)));
+        let errors = Kind::ALL.iter().zip(&self.errors);
+        let errors = errors.map(|(kind, errors)| (kind.name(), errors.load(Relaxed)));
         PoolUsage {
             connections: opened.saturating_sub(ended),
             opened,
@@ -166,16 +171,18 @@ impl ClientMetrics {
 impl Buckets {
     fn add(&self, value: u64, bounds: &[u64]) {
         let bucket = bounds.partition_point(|bound| *bound < value);
-        self.within[bucket].fetch_add(1, Relaxed);
+        if let Some(within) = self.within.get(bucket) {
+            within.fetch_add(1, Relaxed);
+        }
         self.sum.fetch_add(value, Relaxed);
     }
 
     /// The distribution, with values divided by `unit`.
     #[expect(clippy::cast_precision_loss, reason = "Prometheus has only doubles")]
     fn distribution(&self, bounds: &[u64], unit: f64) -> Distribution {
-        let mut count = 0;
+        let mut count = 0_u64;
         let mut within = self.within.iter().map(|bucket| {
-            count += bucket.load(Relaxed);
+            count = count.saturating_add(bucket.load(Relaxed));
             count
         });
         let buckets = bounds.iter().map(|bound| *bound as f64 / unit).zip(within.by_ref()).collect();

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, future, mem, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Backend, Pipeline, backend::Reply, limit::Capacity, queue::Queued};
+use super::{Backend, Pipeline, backend::Reply, deadline::after, limit::Capacity, queue::Queued};
 use crate::store::{
     StoreError,
     remote::{failure::Failure, framed::FramedStream},
@@ -55,7 +55,8 @@ impl<B: Backend> Flight<B> {
     ) {
         if self.sent.is_empty() {
             // Time without anything in flight does not count.
-            self.last_in_time = if self.was_late { self.last_in_time + (now - self.emptied) } else { now };
+            let empty = now.saturating_duration_since(self.emptied);
+            self.last_in_time = if self.was_late { after(self.last_in_time, empty) } else { now };
         }
         let Queued { pipeline, since } = queued;
         let expected = stream.write(|into| B::write(&pipeline, into));
@@ -113,7 +114,7 @@ impl<B: Backend> Flight<B> {
     /// Fails callers that timed out; returns true if there were any. Their pipelines stay in flight, because their
     /// replies still come.
     pub(super) fn expire(&mut self, now: Instant, timeout: Duration, error: impl Fn() -> StoreError) -> bool {
-        let late = |sent: &&mut Sent<B>| !sent.is_late && sent.since + timeout <= now;
+        let late = |sent: &&mut Sent<B>| !sent.is_late && after(sent.since, timeout) <= now;
         let mut any = None;
         for sent in self.sent.iter_mut().filter(late) {
             sent.is_late = true;

@@ -82,7 +82,7 @@ impl<C: Codec> FramedStream<C> {
         }
         let before = self.out.len();
         let replies = write(&mut self.out);
-        self.pending += replies;
+        self.pending = self.pending.saturating_add(replies);
         let sent = self.out.len().saturating_sub(before);
         self.allowed = self.allowed.saturating_add(sent.saturating_mul(ALLOWED_PER_BYTE_SENT));
         replies
@@ -110,10 +110,10 @@ impl<C: Codec> FramedStream<C> {
         if self.out.is_empty() {
             return Ok(());
         }
-        while self.written < self.out.len() {
-            match self.transport.write(&self.out[self.written..]).await {
+        while let Some(unsent) = self.out.get(self.written..).filter(|unsent| !unsent.is_empty()) {
+            match self.transport.write(unsent).await {
                 Ok(0) => return Err(self.lost(&io::ErrorKind::WriteZero.into())),
-                Ok(written) => self.written += written,
+                Ok(written) => self.written = self.written.saturating_add(written),
                 Err(error) => return Err(self.lost(&error)),
             }
         }

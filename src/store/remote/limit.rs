@@ -126,7 +126,7 @@ impl Capacity {
     }
 
     fn forget(&mut self, now: Instant) {
-        if self.measured.is_some_and(|measured| now - measured > FORGET) {
+        if self.measured.is_some_and(|measured| now.saturating_duration_since(measured) > FORGET) {
             *self = Self { last: self.last, alone: self.alone, ..Self::new(self.timeout) };
         }
     }
@@ -140,7 +140,7 @@ impl Capacity {
             let seconds: f64 = self.first.iter().map(|sample| sample.seconds).sum();
             if self.first.len() == 3 || seconds > memory {
                 self.first.sort_by(|a, b| a.seconds_each().total_cmp(&b.seconds_each()));
-                self.sum = self.first.get((self.first.len() - 1) / 2).copied();
+                self.sum = self.first.get(self.first.len().saturating_sub(1) / 2).copied();
                 self.measure();
             }
             return;
@@ -172,7 +172,7 @@ impl Capacity {
         // the window, and the window with the rate.
         let window = f64::max(timeout * WINDOW_SHARE, 1.5 * self.round_trip(each));
         let outstanding = f64::max(timeout * OUTSTANDING_SHARE, window);
-        let window = checks_within(window, each).max(2 * pipeline);
+        let window = checks_within(window, each).max(pipeline.saturating_mul(2));
         let outstanding = cmp::max(checks_within(outstanding, each), window);
         self.bound = Bound { outstanding, window, pipeline, seconds_each: each };
     }

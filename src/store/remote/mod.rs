@@ -10,6 +10,7 @@
 //! connections to all servers, `transport` a socket, `framed` the bytes on it. A store implements `backend`.
 
 pub(crate) mod client_metrics;
+pub(crate) mod deadline;
 pub(crate) mod failure;
 pub(crate) mod framed;
 pub(crate) mod transport;
@@ -39,6 +40,7 @@ use tracing::info;
 
 use self::{
     backend::Outcome,
+    deadline::after,
     queue::{Full, Queue},
 };
 pub(super) use self::{
@@ -182,7 +184,7 @@ impl<B: Backend> Connection<B> {
         if wake {
             self.work.notify_one();
         }
-        Ok(PendingReply { reply, deadline: since + self.shared.bounds.timeout })
+        Ok(PendingReply { reply, deadline: after(since, self.shared.bounds.timeout) })
     }
 
     /// Adds commands without a caller to the next pipeline. For [`Backend::complete`], after which the queue is checked

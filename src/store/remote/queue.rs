@@ -7,7 +7,12 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{backend::Pipeline, callers::Answered, limit::Bound};
+use super::{
+    backend::Pipeline,
+    callers::Answered,
+    deadline::{after, part},
+    limit::Bound,
+};
 
 /// Empty pipelines that are kept for reuse.
 const SPARE: usize = 4;
@@ -75,17 +80,18 @@ impl<P: Pipeline> Queue<P> {
     /// Admits a caller with so many checks that waits until `until`. At most `max` checks may be queued, but one caller
     /// is always admitted.
     pub(super) fn admit(&mut self, checks: usize, until: Option<Instant>, max: usize) -> Result<(), Full> {
-        let outstanding = self.checks + self.in_flight;
+        let outstanding = self.checks.saturating_add(self.in_flight);
+        let with_these = outstanding.saturating_add(checks);
         let full = if outstanding == 0 {
             return Ok(());
-        } else if self.checks > 0 && self.checks + checks > max {
+        } else if self.checks > 0 && self.checks.saturating_add(checks) > max {
             Full::Queue
-        } else if outstanding + checks > self.bound.outstanding || self.is_late(outstanding + checks, until) {
+        } else if with_these > self.bound.outstanding || self.is_late(with_these, until) {
             Full::Overloaded
         } else {
             return Ok(());
         };
-        self.shed += checks;
+        self.shed = self.shed.saturating_add(checks);
         Err(full)
     }
 
@@ -93,7 +99,7 @@ impl<P: Pipeline> Queue<P> {
     fn is_late(&self, checks: usize, until: Option<Instant>) -> bool {
         let takes = self.bound.time(checks);
         // The clock is read only when there is a backlog.
-        takes > MILLISECOND && until.is_some_and(|until| Instant::now() + takes > until)
+        takes > MILLISECOND && until.is_some_and(|until| after(Instant::now(), takes) > until)
     }
 
     /// Adds a caller. Returns its reply to come, and when the first caller of its pipeline came.
@@ -105,7 +111,7 @@ impl<P: Pipeline> Queue<P> {
         let before = queued.pipeline.checks();
         let reply = queued.pipeline.add_caller(fill);
         let (since, after) = (queued.since, queued.pipeline.checks());
-        self.checks += after - before;
+        self.checks = self.checks.saturating_add(after.saturating_sub(before));
         self.sealed = after >= self.bound.pipeline;
         (reply, since)
     }
@@ -117,7 +123,8 @@ impl<P: Pipeline> Queue<P> {
             let pipeline = self.spare.pop().unwrap_or_default();
             self.pipelines.push_back(Queued { pipeline, since: Instant::now() });
         }
-        let last = self.pipelines.len() - 1;
+        let last = self.pipelines.len().saturating_sub(1);
+        #[expect(clippy::indexing_slicing, reason = "one was added where there was none")]
         &mut self.pipelines[last]
     }
 
@@ -127,21 +134,21 @@ impl<P: Pipeline> Queue<P> {
         let front = self.pipelines.front()?;
         let checks = front.pipeline.checks();
         if self.in_flight > 0 {
-            self.sealed |= self.pipelines.len() == 1 && now >= front.since + MILLISECOND;
+            self.sealed |= self.pipelines.len() == 1 && now >= after(front.since, MILLISECOND);
             let is_sealed = self.sealed || self.pipelines.len() > 1;
             if !is_sealed || self.in_flight >= self.bound.window {
                 return None;
             }
         }
-        self.in_flight += checks;
+        self.in_flight = self.in_flight.saturating_add(checks);
         self.pop()
     }
 
     /// Removes the oldest pipeline if its replies would come later than `timeout` after its first caller.
     pub(super) fn take_late(&mut self, now: Instant, timeout: Duration) -> Option<Queued<P>> {
         let front = self.pipelines.front()?;
-        let takes = self.bound.time(self.in_flight + front.pipeline.checks());
-        if now + takes.min(timeout / 2) < front.since + timeout {
+        let takes = self.bound.time(self.in_flight.saturating_add(front.pipeline.checks()));
+        if after(now, takes.min(part(timeout, 2))) < after(front.since, timeout) {
             return None;
         }
         self.pop()
@@ -149,7 +156,7 @@ impl<P: Pipeline> Queue<P> {
 
     fn pop(&mut self) -> Option<Queued<P>> {
         let queued = self.pipelines.pop_front()?;
-        self.checks -= queued.pipeline.checks();
+        self.checks = self.checks.saturating_sub(queued.pipeline.checks());
         self.sealed &= !self.pipelines.is_empty();
         Some(queued)
     }

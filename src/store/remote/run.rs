@@ -7,6 +7,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
+use super::deadline::{after, part};
 use super::{
     Backend, Connection, Pipeline, Shared,
     backend::Reply,
@@ -162,7 +163,7 @@ impl<B: Backend> Connection<B> {
         flight: &mut Flight<B>,
     ) -> Result<Unresponsive, Exit> {
         let timeout = self.shared.bounds.timeout;
-        let tick = (timeout / 10).clamp(MIN_TICK, MAX_TICK);
+        let tick = part(timeout, 10).clamp(MIN_TICK, MAX_TICK);
         let mut next = Instant::now();
         loop {
             if flight.is_empty() {
@@ -170,7 +171,7 @@ impl<B: Backend> Connection<B> {
             }
             let now = Instant::now();
             if flight.is_empty() {
-                next = now + tick;
+                next = after(now, tick);
             }
             self.send(stream, flight, now);
             if flight.is_empty() {
@@ -195,9 +196,11 @@ impl<B: Backend> Connection<B> {
                 self.complete(flight, sent, replies)?;
             }
             let now = Instant::now();
-            next = now + tick;
+            next = after(now, tick);
             self.expire(flight, now);
-            if !flight.is_empty() && now >= flight.last_in_time + timeout + STALL.max(timeout / 2) {
+            if !flight.is_empty()
+                && now >= after(flight.last_in_time, timeout.saturating_add(STALL.max(part(timeout, 2))))
+            {
                 return Ok(Unresponsive);
             }
         }
@@ -217,7 +220,7 @@ impl<B: Backend> Connection<B> {
             };
             match since {
                 Some(since) if !window.is_zero() => {
-                    sleep_until(since + window).await;
+                    sleep_until(after(since, window)).await;
                     return Ok(());
                 }
                 Some(_) => {
@@ -341,7 +344,7 @@ impl<B: Backend> Connection<B> {
             match since {
                 None => self.work.notified().await,
                 Some(since) => {
-                    sleep_until(since + self.shared.bounds.timeout).await;
+                    sleep_until(after(since, self.shared.bounds.timeout)).await;
                     self.open_breaker(FailureReason::Timeout, &self.timed_out());
                 }
             }

@@ -115,7 +115,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
     ) -> Option<Arc<Connection<B>>> {
         let current = self.current.load();
         let connections = &current.servers.get(choose(&current)?)?.connections;
-        connections.get(WORKER_INDEX.get() % connections.len().max(1)).cloned()
+        connections.get(WORKER_INDEX.get().checked_rem(connections.len())?).cloned()
     }
 
     /// Every connection to every server.

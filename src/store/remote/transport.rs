@@ -15,11 +15,14 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream, lookup_host},
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_rustls::{TlsConnector, client::TlsStream, rustls::client::Resumption};
 
-use super::failure::{Failure, Kind};
+use super::{
+    deadline::part,
+    failure::{Failure, Kind},
+};
 use crate::{
     net::tls::{self, Client, Trusted, Wanted},
     settings::{HostPort, ServerAddress, StoreTls},
@@ -110,10 +113,10 @@ impl Connector {
     /// Connects to the first address that accepts. Each gets its share of the time.
     async fn connect_any(&self, addresses: &[SocketAddr], until: Instant) -> Result<TcpStream, Failure> {
         let all = until.saturating_duration_since(Instant::now());
-        let share = all / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+        let share = part(all, u32::try_from(addresses.len()).unwrap_or(u32::MAX));
         let mut failure = self.late(Step::Connect);
         for address in addresses {
-            match timeout_at(Instant::now() + share, TcpStream::connect(address)).await {
+            match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(socket)) => {
                     prepare(&socket).map_err(|error| self.unreachable(&error))?;
                     return Ok(socket);

@@ -10,8 +10,6 @@
 //! time of moving 16,384 states at most when a shard grows; no lock is ever held across an await. A slot costs
 //! 24 bytes with a 64-bit state. ARCHITECTURE.md says why the table is our own.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 mod shard;
 mod slots;
 
@@ -160,7 +158,7 @@ impl<S: Copy + Default> Table<S> {
         })
     }
 
-    #[allow(clippy::indexing_slicing, reason = "`shard_of` masks by the number of shards, a power of two")]
+    #[expect(clippy::indexing_slicing, reason = "`shard_of` masks by the number of shards, a power of two")]
     fn shard(&self, key: Key) -> MutexGuard<'_, Shard<S>> {
         hold(&self.shards[self.shard_of(key)])
     }

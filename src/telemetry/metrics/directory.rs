@@ -121,7 +121,8 @@ impl<T: Named> Directory<T> {
 
     /// The tables take the hash's low and topmost bits for themselves, so these come from between.
     fn table(&self, hash: u64) -> &Table<T> {
-        &self.tables[usize::from(hash.to_le_bytes()[5]) % TABLES]
+        let [.., byte, _, _] = hash.to_le_bytes();
+        super::one_of(&self.tables, usize::from(byte) % TABLES)
     }
 }
 

@@ -54,13 +54,13 @@ impl Histogram {
 
     /// The count is made from the buckets, so that the two always agree.
     pub(in crate::telemetry) fn snapshot(&self) -> Snapshot {
-        let cells = self.0.all();
-        let mut count = 0;
-        let within = std::array::from_fn(|bucket| {
-            count += cells[bucket];
+        let [within @ .., beyond, sum] = self.0.all();
+        let mut count = 0_u64;
+        let within = within.map(|in_bucket| {
+            count = count.saturating_add(in_bucket);
             count
         });
-        Snapshot { within, count: count + cells[BEYOND], sum: Duration::from_nanos(cells[SUM]) }
+        Snapshot { within, count: count.saturating_add(beyond), sum: Duration::from_nanos(sum) }
     }
 }
 
@@ -78,9 +78,13 @@ impl Snapshot {
 
     /// This and another one together.
     pub(in crate::telemetry) fn with(&self, other: &Self) -> Self {
+        let mut within = self.within;
+        for (sum, other) in within.iter_mut().zip(other.within) {
+            *sum = sum.saturating_add(other);
+        }
         Self {
-            within: std::array::from_fn(|bucket| self.within[bucket] + other.within[bucket]),
-            count: self.count + other.count,
+            within,
+            count: self.count.saturating_add(other.count),
             sum: self.sum.saturating_add(other.sum),
         }
     }

@@ -51,25 +51,26 @@ fn next_address(text: &[u8], at: &mut usize) -> Option<[usize; 3]> {
             *at = end;
             return Some(dots);
         }
-        *at += 1;
+        *at = at.saturating_add(1);
     }
     None
 }
 
 fn address_at(text: &[u8], start: usize) -> Option<([usize; 3], usize)> {
-    let digits = |from: usize| text[from..].iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
+    let behind = |from: usize| text.get(from..).unwrap_or_default();
+    let digits = |from: usize| behind(from).iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
     let mut dots = [0; 3];
     let mut from = start;
     for dot in &mut dots {
         let count = digits(from);
-        *dot = from + count;
+        *dot = from.saturating_add(count);
         if count == 0 || text.get(*dot) != Some(&b'.') {
             return None;
         }
-        from = *dot + 1;
+        from = dot.saturating_add(1);
     }
     let count = digits(from);
-    (count > 0).then_some((dots, from + count))
+    (count > 0).then_some((dots, from.saturating_add(count)))
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@
 //!   rules live, so that no counter on the page goes backwards. One that was forgotten and comes back
 //!   starts at zero, as after a restart.
 
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
+
 mod bounded;
 mod directory;
 pub(in crate::telemetry) mod gauges;
@@ -56,7 +58,7 @@ pub use self::{
     names::{Kind, Metric, documentation},
     prometheus::CONTENT_TYPE,
     rule::{RuleCounter, RuleStats},
-    service::{ConnectionClosed, ConnectionRefused, Method, Port, RejectReason, ServiceStats},
+    service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
     shard::{Counter, ShardCount},
 };
 
@@ -191,4 +193,10 @@ impl fmt::Debug for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stats").field("service", &self.service).finish_non_exhaustive()
     }
+}
+
+/// The element for one variant of an enum.
+#[expect(clippy::indexing_slicing, reason = "the arrays have `ALL.len()` elements, one for each variant")]
+fn one_of<T, const N: usize>(all: &[T; N], variant: usize) -> &T {
+    &all[variant]
 }

@@ -164,6 +164,8 @@ metrics! {
         "Connections refused because a limit was reached and no connection could make room.";
     CONNECTIONS_CLOSED: Counter "tollgate_connections_closed_total" ["port", "reason"]
         "Connections closed by the service: silent and idle ones to make room for others, and those beyond a time limit.";
+    PEER_ERRORS: Counter "tollgate_grpc_peer_errors_total" ["reason"]
+        "gRPC connections ended by the service because the peer broke the rules of HTTP/2, or sent a flood of frames.";
     TLS_CERTIFICATE_EXPIRY: Gauge "tollgate_tls_certificate_expiry_timestamp_seconds" []
         "When the certificate that the gRPC port serves expires; absent without TLS.";
     TLS_RELOAD_ERRORS: Counter "tollgate_tls_reload_errors_total" []

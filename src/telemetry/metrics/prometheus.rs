@@ -10,9 +10,10 @@ use super::{
     gauges::{Gauges, LocalCacheGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges},
     labels::Labels,
     names::{self, Metric},
+    one_of,
     page::{Page, count, describe, family, labelled},
     rule::RuleCounter,
-    service::{ConnectionClosed, ConnectionRefused, Method, Port, RejectReason, ServiceStats},
+    service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
 };
 use crate::{
     panics,
@@ -111,9 +112,9 @@ fn rule_sample(labels: &Labels) -> Sample {
 /// `over_limit` too, because its pattern does not end where the name does. So the hits that the local
 /// cache refused stand there twice, and whoever compares replicas of the two services sees that sum.
 fn shown(counter: RuleCounter, labels: &Labels, counts: &[u64; RuleCounter::ALL.len()]) -> u64 {
-    let own = counts[counter as usize];
+    let own = *one_of(counts, counter as usize);
     if counter == RuleCounter::OverLimit && labels.key2.is_some() {
-        own.saturating_add(counts[RuleCounter::OverLimitWithLocalCache as usize])
+        own.saturating_add(*one_of(counts, RuleCounter::OverLimitWithLocalCache as usize))
     } else {
         own
     }
@@ -236,6 +237,8 @@ fn bounds(page: &mut Page, stats: &Stats) {
         })
     });
     page.values(&names::CONNECTIONS_CLOSED, closed);
+    let peer_errors = PeerError::ALL.map(|reason| ([reason.name()], service.peer_errors(reason).get()));
+    page.values(&names::PEER_ERRORS, peer_errors);
 }
 
 fn tls(page: &mut Page, tls: &TlsGauges) {

@@ -2,6 +2,7 @@
 
 use super::{
     histogram::Histogram,
+    one_of,
     shard::{Counter, ShardCount},
 };
 use crate::{rules::OnStoreFailure, store::FailureReason};
@@ -152,6 +153,72 @@ impl ConnectionClosed {
     }
 }
 
+/// Why the service ended a gRPC connection: what its peer sent.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PeerError {
+    /// The peer broke the rules of HTTP/2.
+    Protocol,
+    /// Header blocks that are too large, or in too many frames.
+    HeaderFlood,
+    /// Empty or tiny DATA frames.
+    DataFlood,
+    /// Requests that are malformed.
+    MalformedFlood,
+    /// Requests beyond the stream limit.
+    RefusedFlood,
+    /// Requests that are canceled at once.
+    ResetFlood,
+    /// Frames on closed streams.
+    ClosedStreamFlood,
+    /// PING frames.
+    PingFlood,
+    /// SETTINGS frames.
+    SettingsFlood,
+    /// PRIORITY frames.
+    PriorityFlood,
+    /// `WINDOW_UPDATE` frames.
+    WindowUpdateFlood,
+    /// GOAWAY frames, and frames of unknown types.
+    OtherFlood,
+}
+
+impl PeerError {
+    /// Every reason, each at its own number.
+    pub const ALL: [Self; 12] = [
+        Self::Protocol,
+        Self::HeaderFlood,
+        Self::DataFlood,
+        Self::MalformedFlood,
+        Self::RefusedFlood,
+        Self::ResetFlood,
+        Self::ClosedStreamFlood,
+        Self::PingFlood,
+        Self::SettingsFlood,
+        Self::PriorityFlood,
+        Self::WindowUpdateFlood,
+        Self::OtherFlood,
+    ];
+
+    /// The value of the label `reason`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Protocol => "protocol_error",
+            Self::HeaderFlood => "header_flood",
+            Self::DataFlood => "data_flood",
+            Self::MalformedFlood => "malformed_request_flood",
+            Self::RefusedFlood => "refused_stream_flood",
+            Self::ResetFlood => "reset_flood",
+            Self::ClosedStreamFlood => "closed_stream_flood",
+            Self::PingFlood => "ping_flood",
+            Self::SettingsFlood => "settings_flood",
+            Self::PriorityFlood => "priority_flood",
+            Self::WindowUpdateFlood => "window_update_flood",
+            Self::OtherFlood => "other_flood",
+        }
+    }
+}
+
 /// The counters of the service, there from the start.
 #[derive(Debug)]
 pub struct ServiceStats {
@@ -168,6 +235,7 @@ pub struct ServiceStats {
     pub connections_closed: Counter,
     connections_refused: [[Counter; ConnectionRefused::ALL.len()]; Port::ALL.len()],
     connections_closed_by_us: [[Counter; ConnectionClosed::ALL.len()]; Port::ALL.len()],
+    peer_errors: [Counter; PeerError::ALL.len()],
     requests: [Counter; Method::ALL.len()],
     response_time: [Histogram; Method::ALL.len()],
     refused: [Counter; RejectReason::ALL.len()],
@@ -185,6 +253,7 @@ impl ServiceStats {
             connections_closed: counter(),
             connections_refused: Port::ALL.map(|_| ConnectionRefused::ALL.map(|_| counter())),
             connections_closed_by_us: Port::ALL.map(|_| ConnectionClosed::ALL.map(|_| counter())),
+            peer_errors: PeerError::ALL.map(|_| counter()),
             requests: Method::ALL.map(|_| counter()),
             response_time: Method::ALL.map(|_| Histogram::new(shards)),
             refused: RejectReason::ALL.map(|_| counter()),
@@ -195,37 +264,43 @@ impl ServiceStats {
     /// Connections that a port refused for this reason.
     #[must_use]
     pub fn connections_refused(&self, port: Port, reason: ConnectionRefused) -> &Counter {
-        &self.connections_refused[port as usize][reason as usize]
+        one_of(one_of(&self.connections_refused, port as usize), reason as usize)
     }
 
     /// Connections that the service itself closed for this reason.
     #[must_use]
     pub fn connections_closed_by_us(&self, port: Port, reason: ConnectionClosed) -> &Counter {
-        &self.connections_closed_by_us[port as usize][reason as usize]
+        one_of(one_of(&self.connections_closed_by_us, port as usize), reason as usize)
+    }
+
+    /// gRPC connections that the service ended because of what their peers sent.
+    #[must_use]
+    pub fn peer_errors(&self, reason: PeerError) -> &Counter {
+        one_of(&self.peer_errors, reason as usize)
     }
 
     /// Calls of this method, whatever the answer.
     #[must_use]
     pub fn requests(&self, method: Method) -> &Counter {
-        &self.requests[method as usize]
+        one_of(&self.requests, method as usize)
     }
 
     /// How long the answers of this method took.
     #[must_use]
     pub fn response_time(&self, method: Method) -> &Histogram {
-        &self.response_time[method as usize]
+        one_of(&self.response_time, method as usize)
     }
 
     /// Requests turned away for this reason.
     #[must_use]
     pub fn refused(&self, reason: RejectReason) -> &Counter {
-        &self.refused[reason as usize]
+        one_of(&self.refused, reason as usize)
     }
 
     /// Requests decided by this policy because their counters could not be asked for this reason.
     #[must_use]
     pub fn store_failures(&self, policy: OnStoreFailure, reason: FailureReason) -> &Counter {
-        &self.store_failures[policy as usize][reason as usize]
+        one_of(one_of(&self.store_failures, policy as usize), reason as usize)
     }
 
     /// Connections open now. The ended ones are read first: one that ends meanwhile is still told as
@@ -253,6 +328,11 @@ mod tests {
         for (n, reason) in (1..).zip(RejectReason::ALL) {
             service.refused(reason).add(n);
         }
+        for (n, reason) in (1..).zip(PeerError::ALL) {
+            service.peer_errors(reason).add(n);
+        }
+        let counts = PeerError::ALL.map(|reason| service.peer_errors(reason).get());
+        assert_eq!(counts.to_vec(), (1..=12).collect::<Vec<_>>());
         let pairs =
             || OnStoreFailure::ALL.into_iter().flat_map(|policy| FailureReason::ALL.map(|why| (policy, why)));
         for (n, (policy, reason)) in (1..).zip(pairs()) {

@@ -69,7 +69,8 @@ impl<const N: usize> Cells<N> {
             return;
         }
         let blocks = self.blocks.get_or_init(|| (0..self.shards.get()).map(|_| Block::zero()).collect());
-        let cell = &blocks[THREAD.get() & (blocks.len() - 1)].0[counter];
+        let block = blocks.get(THREAD.get() & blocks.len().saturating_sub(1));
+        let Some(cell) = block.and_then(|block| block.0.get(counter)) else { return };
         // A thread is nearly always alone with its cell, so this is one attempt.
         let mut before = cell.load(Relaxed);
         while let Err(now) = cell.compare_exchange_weak(before, before.saturating_add(n), Relaxed, Relaxed) {
@@ -79,7 +80,7 @@ impl<const N: usize> Cells<N> {
 
     /// The counter of this number.
     pub(super) fn get(&self, counter: usize) -> u64 {
-        self.all()[counter]
+        self.all().get(counter).copied().unwrap_or_default()
     }
 
     /// All counters. They are read one after another, so one may be a hit ahead of the next.

@@ -41,18 +41,17 @@ impl Template {
     fn of(text: &str) -> Self {
         let mut parts = Vec::new();
         let mut rest = text;
-        while let Some(at) = rest.find('$') {
-            let after = &rest[at + 1..];
-            let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            let end = at + 1 + digits;
-            match after[..digits].parse() {
+        while let Some((before, after)) = rest.split_once('$') {
+            let behind = after.trim_start_matches(|c: char| c.is_ascii_digit());
+            let digits = after.strip_suffix(behind).unwrap_or_default();
+            match digits.parse() {
                 Ok(group) => {
-                    parts.push(Part::Text(rest[..at].to_owned()));
-                    parts.push(Part::Group(group, rest[at..end].to_owned()));
+                    parts.push(Part::Text(before.to_owned()));
+                    parts.push(Part::Group(group, format!("${digits}")));
                 }
-                Err(_) => parts.push(Part::Text(rest[..end].to_owned())),
+                Err(_) => parts.push(Part::Text(format!("{before}${digits}"))),
             }
-            rest = &rest[end..];
+            rest = behind;
         }
         parts.push(Part::Text(rest.to_owned()));
         Self(parts)

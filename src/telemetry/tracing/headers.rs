@@ -3,8 +3,6 @@
 //!
 //! Where a call has both, B3 counts, as in the Go service. What cannot be read is as if not sent.
 
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
-
 use http::{HeaderMap, HeaderValue};
 
 /// The number of a trace, never 0.

@@ -139,7 +139,7 @@ impl OpenSpan {
             place: self.span.place.child(),
             name,
             kind: Kind::Internal,
-            begun: self.span.begun + begun.saturating_duration_since(self.begun),
+            begun: self.span.begun.saturating_add(begun.saturating_duration_since(self.begun)),
             took: ended.saturating_duration_since(begun),
             attributes,
             error: error.map(|error| cut(error).to_owned()),

@@ -13,8 +13,10 @@ use super::{
     headers::{Block, Memo},
     hpack::Decoder,
     limits::{self, Limits},
+    resets::Resets,
     streams::Streams,
 };
+use crate::telemetry::metrics::PeerError;
 
 /// The first bytes that a client sends.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -28,9 +30,6 @@ const WINDOW: u32 = 1 << 20;
 
 /// The peer hears of what was taken when it is so much.
 const CREDIT_STEP: u32 = WINDOW / 2;
-
-/// Streams that were reset last: what was on its way to them is dropped without another reset.
-const RESETS_REMEMBERED: usize = 16;
 
 /// What is the same for all connections of a worker.
 #[derive(Clone)]
@@ -53,6 +52,14 @@ pub(in super::super) trait Service: Sized {
 
     /// Some of its data came; with `end` there is no more.
     fn data(&mut self, http: &mut Connection<Self::Call>, id: u32, data: &[u8], end: bool);
+
+    /// A request came at once with all of its data, and its stream is not open. Answers it by
+    /// [`Connection::send_complete`], or opens it by [`Connection::open_complete`].
+    fn complete(&mut self, http: &mut Connection<Self::Call>, id: u32, head: &Head, data: &[u8]) {
+        let call = self.open(id, head);
+        http.open_complete(id, call);
+        self.data(http, id, data, true);
+    }
 
     /// The peer gave it up, or broke the protocol.
     fn closed(&mut self, call: Self::Call);
@@ -86,8 +93,9 @@ pub(in super::super) struct Connection<C> {
     pub(super) last: u32,
     /// The numbers that the peer skipped last: they are closed and were never open.
     pub(super) skipped: (u32, u32),
-    resets: [u32; RESETS_REMEMBERED],
-    next_reset: usize,
+    /// Streams that we reset: what is on its way to them is dropped without another reset.
+    pub(super) resets: Resets,
+    pub(super) peer_resets: Resets,
     pub(super) decoder: Decoder,
     pub(super) memo: Memo,
     pub(super) block: Option<Block>,
@@ -158,8 +166,8 @@ impl<C> Connection<C> {
             peer_left: false,
             last: 0,
             skipped: (0, 0),
-            resets: [0; RESETS_REMEMBERED],
-            next_reset: 0,
+            resets: Resets::default(),
+            peer_resets: Resets::default(),
             decoder: Decoder::new(),
             memo: Memo { block: Vec::new(), version: 0, head: None },
             block: None,
@@ -196,6 +204,10 @@ impl<C> Connection<C> {
                 if self.data.under_way {
                     break;
                 }
+            }
+            if let Some(behind) = self.take_complete(rest, service) {
+                rest = behind;
+                continue;
             }
             let Some(head) = FrameHead::read(rest) else { break };
             self.check_order(head)?;
@@ -251,12 +263,12 @@ impl<C> Connection<C> {
             kind::GOAWAY if payload.len() < 8 => Err(Reason::FrameSizeError),
             kind::GOAWAY => {
                 self.peer_left = true;
-                self.limits.spend(1)
+                self.limits.spend(1, PeerError::OtherFlood)
             }
             kind::WINDOW_UPDATE => self.window_update(head, payload, service),
             kind::PUSH_PROMISE => Err(Reason::ProtocolError),
             // Kinds that are not known are ignored.
-            _ => self.limits.spend(1),
+            _ => self.limits.spend(1, PeerError::OtherFlood),
         }
     }
 
@@ -278,14 +290,14 @@ impl<C> Connection<C> {
             left = left.checked_sub(padding).ok_or(Reason::ProtocolError)?;
             payload = behind;
         }
-        let length = u32::try_from(head.length).unwrap_or(u32::MAX);
-        self.receive_window = self.receive_window.checked_sub(length).ok_or(Reason::FlowControlError)?;
-        self.credit = self.credit.saturating_add(length);
+        if !self.take_window(head.length) {
+            return Err(Reason::FlowControlError);
+        }
         let end = head.has(flag::END_STREAM);
         if left < limits::TINY && !end {
-            self.limits.spend(1)?;
+            self.limits.spend(1, PeerError::DataFlood)?;
         }
-        let dropped = match self.take_data(head.stream, length, left, end) {
+        let dropped = match self.take_data(head.stream, head.length, left, end) {
             Ok(()) => false,
             Err(reason) => {
                 self.refuse(head.stream, reason, service)?;
@@ -296,13 +308,25 @@ impl<C> Connection<C> {
         Ok(Some(payload))
     }
 
+    /// Counts data against the window of the connection; false, and nothing changes, if it does not fit.
+    pub(super) fn take_window(&mut self, length: usize) -> bool {
+        let left = u32::try_from(length)
+            .ok()
+            .and_then(|length| Some((length, self.receive_window.checked_sub(length)?)));
+        let Some((length, left)) = left else { return false };
+        self.receive_window = left;
+        self.credit = self.credit.saturating_add(length);
+        true
+    }
+
     /// Counts data of a stream against its window and its content-length.
-    fn take_data(&mut self, id: u32, length: u32, data: usize, end: bool) -> Result<(), Reason> {
+    fn take_data(&mut self, id: u32, length: usize, data: usize, end: bool) -> Result<(), Reason> {
         let stream = self.streams.get_mut(id).ok_or(Reason::StreamClosed)?;
         if !stream.receiving {
             return Err(Reason::StreamClosed);
         }
-        stream.receive_window = stream.receive_window.saturating_sub(length.into());
+        let length = i64::try_from(length).unwrap_or(i64::MAX);
+        stream.receive_window = stream.receive_window.saturating_sub(length);
         if stream.receive_window < 0 {
             return Err(Reason::FlowControlError);
         }
@@ -336,7 +360,16 @@ impl<C> Connection<C> {
         behind
     }
 
-    /// Resets a stream because of what the peer sent on it.
+    /// What is missing of the DATA frame that is being received, if it is for this stream.
+    pub(super) fn rest_of_data(&self, id: u32) -> u32 {
+        let left = if self.data.under_way && self.data.stream == id { self.data.left } else { 0 };
+        u32::try_from(left).unwrap_or(u32::MAX)
+    }
+
+    /// Resets a stream because of what the peer sent on it. The stream may be closed.
+    ///
+    /// # Errors
+    /// When the peer had ended the stream, or it has broken the protocol too often.
     pub(super) fn refuse<S: Service<Call = C>>(
         &mut self,
         id: u32,
@@ -345,26 +378,26 @@ impl<C> Connection<C> {
     ) -> Result<(), Reason> {
         if let Some(call) = self.reset(id, reason) {
             service.closed(call);
-        } else if self.resets.contains(&id) || matches!(self.goodbye, Goodbye::Said(last) if id > last) {
-            // It was reset or not taken, and this was on its way.
-            return self.limits.spend(1);
-        } else {
-            self.write_reset(id, reason);
+            return self.limits.spend(limits::MALFORMED, PeerError::MalformedFlood);
         }
-        self.limits.spend(limits::MALFORMED)
-    }
-
-    pub(super) fn refuse_unopened(&mut self, id: u32, reason: Reason, cost: u32) -> Result<(), Reason> {
+        if self.resets.contains(id) || matches!(self.goodbye, Goodbye::Said(last) if id > last) {
+            // This was on its way when we reset the stream, or did not take it.
+            return self.limits.spend(1, PeerError::ClosedStreamFlood);
+        }
+        let was_reset = self.resets.may_contain(id) || self.peer_resets.may_contain(id);
+        if reason == Reason::StreamClosed && !was_reset {
+            return Err(reason);
+        }
         self.write_reset(id, reason);
-        self.limits.spend(cost)
+        self.limits.spend(limits::MALFORMED, PeerError::ClosedStreamFlood)
     }
 
-    /// Remembers that a stream was reset.
-    pub(super) fn remember_reset(&mut self, id: u32) {
-        if let Some(place) = self.resets.get_mut(self.next_reset) {
-            *place = id;
+    pub(super) fn refuse_unopened(&mut self, id: u32, reason: Reason) -> Result<(), Reason> {
+        self.write_reset(id, reason);
+        match reason {
+            Reason::RefusedStream => self.limits.spend(1, PeerError::RefusedFlood),
+            _ => self.limits.spend(limits::MALFORMED, PeerError::MalformedFlood),
         }
-        self.next_reset = self.next_reset.wrapping_add(1) & (RESETS_REMEMBERED - 1);
     }
 
     /// True for a stream that was never opened. We open none, and even numbers would be ours.

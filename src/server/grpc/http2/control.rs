@@ -6,6 +6,7 @@ use super::{
     limits,
     sending::GOODBYE_PING,
 };
+use crate::telemetry::metrics::PeerError;
 
 impl<C> Connection<C> {
     pub(super) fn priority<S: Service<Call = C>>(
@@ -15,7 +16,7 @@ impl<C> Connection<C> {
         service: &mut S,
     ) -> Result<(), Reason> {
         // Priorities are not followed, so no tree of them is kept (CVE-2019-9513).
-        self.limits.spend(1)?;
+        self.limits.spend(1, PeerError::PriorityFlood)?;
         if head.stream == 0 {
             return Err(Reason::ProtocolError);
         }
@@ -41,10 +42,13 @@ impl<C> Connection<C> {
         if payload.len() != 4 {
             return Err(Reason::FrameSizeError);
         }
-        let Some(stream) = self.streams.remove(head.stream) else { return self.limits.spend(1) };
+        let Some(stream) = self.streams.remove(head.stream) else {
+            return self.limits.spend(1, PeerError::ClosedStreamFlood);
+        };
         let lasted = self.now.saturating_duration_since(stream.opened);
         service.closed(stream.call);
-        if lasted < limits::RAPID { self.limits.spend(1) } else { Ok(()) }
+        self.peer_resets.add(head.stream);
+        if lasted < limits::RAPID { self.limits.spend(1, PeerError::ResetFlood) } else { Ok(()) }
     }
 
     pub(super) fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
@@ -52,14 +56,15 @@ impl<C> Connection<C> {
             return Err(Reason::ProtocolError);
         }
         if head.has(flag::ACK) {
-            self.limits.spend(1)?;
+            self.limits.spend(1, PeerError::SettingsFlood)?;
             return if payload.is_empty() { Ok(()) } else { Err(Reason::FrameSizeError) };
         }
         let (entries, rest) = payload.as_chunks::<{ frame::SETTING }>();
         if !rest.is_empty() {
             return Err(Reason::FrameSizeError);
         }
-        self.limits.spend(u32::try_from(entries.len()).unwrap_or(u32::MAX).saturating_add(1))?;
+        let cost = u32::try_from(entries.len()).unwrap_or(u32::MAX).saturating_add(1);
+        self.limits.spend(cost, PeerError::SettingsFlood)?;
         for [a, b, value @ ..] in entries {
             self.setting(u16::from_be_bytes([*a, *b]), u32::from_be_bytes(*value))?;
         }
@@ -105,7 +110,7 @@ impl<C> Connection<C> {
         if payload.len() != 8 {
             return Err(Reason::FrameSizeError);
         }
-        self.limits.spend(1)?;
+        self.limits.spend(1, PeerError::PingFlood)?;
         if !head.has(flag::ACK) {
             frame::write(&mut self.out, kind::PING, flag::ACK, 0, payload);
         } else if payload == GOODBYE_PING && self.goodbye == Goodbye::Announced {
@@ -126,7 +131,7 @@ impl<C> Connection<C> {
         if payload.len() != 4 {
             return Err(Reason::FrameSizeError);
         }
-        self.limits.spend(1)?;
+        self.limits.spend(1, PeerError::WindowUpdateFlood)?;
         let more = i64::from(frame::u32_at(payload).unwrap_or(0) & 0x7fff_ffff);
         if head.stream == 0 {
             if more == 0 {

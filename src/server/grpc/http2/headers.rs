@@ -9,6 +9,7 @@ use super::{
     limits,
     streams::Stream,
 };
+use crate::telemetry::metrics::PeerError;
 
 /// A header block that takes more is an attack (CVE-2024-27316): no list below [`MAX_LIST`] needs it.
 const MAX_BLOCK: usize = 2 * MAX_LIST;
@@ -70,7 +71,9 @@ impl<C> Connection<C> {
             frames: 0,
             share: Share::new(&self.config.budget),
         };
-        begun.add(block)?;
+        if !begun.add(block) {
+            return self.limits.exceed(PeerError::HeaderFlood);
+        }
         self.block = Some(begun);
         Ok(())
     }
@@ -82,7 +85,9 @@ impl<C> Connection<C> {
         service: &mut S,
     ) -> Result<(), Reason> {
         let mut block = self.block.take().ok_or(Reason::ProtocolError)?;
-        block.add(payload)?;
+        if !block.add(payload) {
+            return self.limits.exceed(PeerError::HeaderFlood);
+        }
         if head.has(flag::END_HEADERS) {
             return self.header_block(
                 block.stream,
@@ -133,14 +138,14 @@ impl<C> Connection<C> {
             call,
         };
         match head {
-            Err(BadHead::Malformed) => self.refuse_unopened(id, Reason::ProtocolError, limits::MALFORMED),
+            Err(BadHead::Malformed) => self.refuse_unopened(id, Reason::ProtocolError),
             Err(BadHead::TooLarge) => {
-                self.limits.spend(limits::MALFORMED)?;
+                self.limits.spend(limits::MALFORMED, PeerError::MalformedFlood)?;
                 self.answer_431(id, end);
                 Ok(())
             }
             Ok(_) if self.streams.len() >= self.config.max_streams as usize || !self.streams.reserve() => {
-                self.refuse_unopened(id, Reason::RefusedStream, 1)
+                self.refuse_unopened(id, Reason::RefusedStream)
             }
             Ok(head) => {
                 let call = service.open(id, &head);
@@ -206,14 +211,15 @@ impl<C> Connection<C> {
 }
 
 impl Block {
-    fn add(&mut self, bytes: &[u8]) -> Result<(), Reason> {
+    /// False when it is too large.
+    fn add(&mut self, bytes: &[u8]) -> bool {
         self.frames = self.frames.saturating_add(1);
         let length = self.bytes.len().saturating_add(bytes.len());
         if length > MAX_BLOCK || self.frames > MAX_BLOCK_FRAMES || !self.share.resize(length) {
-            return Err(Reason::EnhanceYourCalm);
+            return false;
         }
         self.bytes.reserve_exact(bytes.len());
         self.bytes.extend_from_slice(bytes);
-        Ok(())
+        true
     }
 }

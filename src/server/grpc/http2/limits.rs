@@ -8,9 +8,12 @@
 use std::time::{Duration, Instant};
 
 use super::frame::Reason;
+use crate::telemetry::metrics::PeerError;
 
 pub(super) struct Limits {
     tokens: u32,
+    /// What the last token was missing for.
+    exceeded_by: Option<PeerError>,
     /// When tokens came with time.
     refilled: Instant,
 }
@@ -36,14 +39,27 @@ impl Limits {
     const PER_SECOND: u128 = 100;
 
     pub(super) fn new(now: Instant) -> Self {
-        Self { tokens: Self::BURST, refilled: now }
+        Self { tokens: Self::BURST, exceeded_by: None, refilled: now }
     }
 
     /// # Errors
     /// When there are not so many tokens.
-    pub(super) fn spend(&mut self, tokens: u32) -> Result<(), Reason> {
-        self.tokens = self.tokens.checked_sub(tokens).ok_or(Reason::EnhanceYourCalm)?;
+    pub(super) fn spend(&mut self, tokens: u32, flood: PeerError) -> Result<(), Reason> {
+        let Some(left) = self.tokens.checked_sub(tokens) else { return self.exceed(flood) };
+        self.tokens = left;
         Ok(())
+    }
+
+    /// # Errors
+    /// Always: the connection ends with this reason.
+    pub(super) fn exceed(&mut self, flood: PeerError) -> Result<(), Reason> {
+        self.exceeded_by = Some(flood);
+        Err(Reason::EnhanceYourCalm)
+    }
+
+    /// Why the connection ends that broke the protocol, or exceeded its limits.
+    pub(super) fn peer_error(&self) -> PeerError {
+        self.exceeded_by.unwrap_or(PeerError::Protocol)
     }
 
     pub(super) fn answered(&mut self) {
@@ -73,16 +89,26 @@ mod tests {
         let now = Instant::now();
         let mut limits = Limits::new(now);
         for _ in 0..Limits::BURST {
-            limits.spend(1).unwrap();
+            limits.spend(1, PeerError::PingFlood).unwrap();
         }
-        assert_eq!(limits.spend(1), Err(Reason::EnhanceYourCalm));
+        assert_eq!(limits.peer_error(), PeerError::Protocol);
+        assert_eq!(limits.spend(1, PeerError::PingFlood), Err(Reason::EnhanceYourCalm));
+        assert_eq!(limits.peer_error(), PeerError::PingFlood);
         limits.refill(now + Duration::from_millis(9));
-        assert!(limits.spend(1).is_err());
+        assert!(limits.spend(1, PeerError::PingFlood).is_err());
         limits.refill(now + Duration::from_millis(10));
-        assert!(limits.spend(1).is_ok() && limits.spend(1).is_err());
+        assert!(
+            limits.spend(1, PeerError::PingFlood).is_ok() && limits.spend(1, PeerError::PingFlood).is_err()
+        );
         limits.answered();
-        assert!(limits.spend(Limits::PER_ANSWER).is_ok() && limits.spend(1).is_err());
+        assert!(
+            limits.spend(Limits::PER_ANSWER, PeerError::PingFlood).is_ok()
+                && limits.spend(1, PeerError::PingFlood).is_err()
+        );
         limits.refill(now + Duration::from_secs(3600));
-        assert!(limits.spend(Limits::BURST).is_ok() && limits.spend(1).is_err());
+        assert!(
+            limits.spend(Limits::BURST, PeerError::PingFlood).is_ok()
+                && limits.spend(1, PeerError::PingFlood).is_err()
+        );
     }
 }

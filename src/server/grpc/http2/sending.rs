@@ -11,35 +11,26 @@ use super::{
     hpack,
     streams::{End, Outgoing},
 };
+use crate::telemetry::metrics::PeerError;
 
 /// Sent behind the first GOAWAY: when its answer comes, the peer has read that.
 pub(super) const GOODBYE_PING: &[u8] = b"tollgate";
 
 /// `:status: 200`, `content-type: application/grpc`, the name being the static table's entry 31.
-const HEAD: &[u8] = b"\x88\x0f\x10\x10application/grpc";
+pub(super) const HEAD_BLOCK: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 
 /// `grpc-status: 0`.
-const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
-
-/// What an answer takes beside its message.
-const OVERHEAD: usize = 3 * frame::HEAD + HEAD.len() + TRAILERS.len();
+pub(super) const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
 
 impl<C> Connection<C> {
     /// Answers a call with one message, framed as gRPC does, and the status that all went well.
     pub(in super::super) fn send_message(&mut self, id: u32, message: &[u8]) {
         let Some(stream) = self.streams.get(id) else { return };
-        let length = i64::try_from(message.len()).unwrap_or(i64::MAX);
-        let fits = length <= stream.send_window.min(self.send_window) && message.len() <= self.max_frame;
-        if !fits || self.says_table_size {
-            self.send_head(id, HEAD, false);
+        if !self.fits(message, stream.send_window) {
+            self.send_head(id, HEAD_BLOCK, false);
             return self.send_data(id, message, End::Trailers(TRAILERS.into()));
         }
-        self.send_window = self.send_window.saturating_sub(length);
-        let out = &mut self.out;
-        out.reserve(message.len().saturating_add(OVERHEAD));
-        frame::write(out, kind::HEADERS, flag::END_HEADERS, id, HEAD);
-        frame::write(out, kind::DATA, 0, id, message);
-        frame::write(out, kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, id, TRAILERS);
+        self.write_answer(id, message);
         self.finish(id);
     }
 
@@ -145,10 +136,10 @@ impl<C> Connection<C> {
         }
     }
 
-    /// What the peer may still send on a stream.
+    /// What may still come on a stream: its window, and the rest of a frame that is counted against it already.
     pub(in super::super) fn window(&self, id: u32) -> u32 {
         let window = self.streams.get(id).map_or(0, |stream| stream.receive_window);
-        u32::try_from(window).unwrap_or(0)
+        u32::try_from(window).unwrap_or(0).saturating_add(self.rest_of_data(id))
     }
 
     /// What the service keeps of a call.
@@ -169,7 +160,7 @@ impl<C> Connection<C> {
     }
 
     pub(super) fn write_reset(&mut self, id: u32, reason: Reason) {
-        self.remember_reset(id);
+        self.resets.add(id);
         frame::write(&mut self.out, kind::RST_STREAM, 0, id, &(reason as u32).to_be_bytes());
     }
 
@@ -233,10 +224,11 @@ impl<C> Connection<C> {
         }
     }
 
-    /// Says why the connection ends.
-    pub(in super::super) fn fail(&mut self, reason: Reason) {
+    /// Says why the connection ends, and returns what is to be counted.
+    pub(in super::super) fn fail(&mut self, reason: Reason) -> PeerError {
         self.goodbye = Goodbye::Said(self.last);
         self.write_goaway(self.last, reason);
+        self.limits.peer_error()
     }
 
     fn write_goaway(&mut self, last: u32, reason: Reason) {

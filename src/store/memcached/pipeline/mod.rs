@@ -105,10 +105,10 @@ impl MemcachedPipeline {
     }
 
     fn push(&mut self, key: &str, kind: CommandKind) -> u32 {
-        let start = index(self.keys.len());
+        let (start, command) = (index(self.keys.len()), index(self.commands.len()));
         self.keys.push_str(key);
         self.commands.push(Command { key: start..index(self.keys.len()), kind });
-        index(self.commands.len() - 1)
+        command
     }
 
     /// Writes the pipeline; each command gets one reply.

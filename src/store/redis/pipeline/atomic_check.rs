@@ -76,9 +76,9 @@ impl PendingAtomicCheck {
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
         let only_counts = self.only_counts();
         if only_counts {
-            script::COUNT_GUARDED.begin(into, form, self.keys(), 4 * self.keys());
+            script::COUNT_GUARDED.begin(into, form, self.keys(), self.keys().saturating_mul(4));
         } else {
-            script::CHECK_GUARDED.begin(into, form, self.keys(), self.keys() + 1);
+            script::CHECK_GUARDED.begin(into, form, self.keys(), self.keys().saturating_add(1));
         }
         for key in &self.keys {
             resp::write_word(into, key.as_bytes());
@@ -114,10 +114,11 @@ impl PendingAtomicCheck {
         reply: Reply,
         expiring: &mut Vec<(Key, Time)>,
     ) -> Result<SmallVec<[Outcome; 4]>, String> {
+        let answers = self.keys().saturating_mul(2);
         let (now, replies) = if self.only_counts() {
-            (Time::default(), complete::list(reply, 2 * self.keys())?)
+            (Time::default(), complete::list(reply, answers)?)
         } else {
-            reply_state::with_time(reply, 2 * self.keys())?
+            reply_state::with_time(reply, answers)?
         };
         // Two replies per check: its key's state, and the result.
         let mut replies = replies.into_iter();

@@ -59,9 +59,11 @@ impl UnknownScript {
 impl Command {
     /// The number of its replies.
     pub(super) fn replies(&self) -> usize {
-        let once = 1 + usize::from(self.asking);
+        let once = if self.asking { 2 } else { 1 };
         match &self.kind {
-            CommandKind::Count { added, expiry, .. } if *added > 0 && expiry.set != Expire::Known => 2 * once,
+            CommandKind::Count { added, expiry, .. } if *added > 0 && expiry.set != Expire::Known => {
+                if self.asking { 4 } else { 2 }
+            }
             CommandKind::Check(needs) => needs.count(),
             _ => once,
         }
@@ -164,19 +166,19 @@ impl RedisPipeline {
     /// The commands whose script the server does not know.
     pub(in crate::store::redis) fn unknown_scripts(&self, replies: &[Reply]) -> Vec<UnknownScript> {
         let mut unknown = Vec::new();
-        let mut first = 0;
+        let mut first = 0_usize;
         for (index, command) in self.commands.iter().enumerate() {
-            let end = first + command.replies();
-            let is_unknown = || match replies.get(end - 1) {
+            let end = first.saturating_add(command.replies());
+            let is_unknown = || match replies.get(end.saturating_sub(1)) {
                 Some(Reply::Error(error)) => error.starts_with("NOSCRIPT"),
                 _ => false,
             };
             if command.is_scripted() && is_unknown() {
-                let again = match command.kind {
-                    CommandKind::Count { .. } => 1 + usize::from(command.asking),
-                    _ => end - first,
+                let from = match command.kind {
+                    CommandKind::Count { .. } => end.saturating_sub(if command.asking { 2 } else { 1 }),
+                    _ => first,
                 };
-                unknown.push(UnknownScript { command: index, first: end - again, end });
+                unknown.push(UnknownScript { command: index, first: from, end });
             }
             first = end;
         }

@@ -258,10 +258,10 @@ impl RedisPipeline {
     }
 
     fn push(&mut self, key: &str, kind: CommandKind) -> CommandKey {
-        let start = index(self.keys.len());
+        let (start, command) = (index(self.keys.len()), index(self.commands.len()));
         self.keys.extend_from_slice(key.as_bytes());
         self.commands.push(Command { key: start..index(self.keys.len()), asking: false, kind });
-        CommandKey { command: index(self.commands.len() - 1), key: 0 }
+        CommandKey { command, key: 0 }
     }
 
     /// Adds hits to an earlier command, if the sum is in bounds.

@@ -77,10 +77,12 @@ impl RuleLimits {
     pub(super) fn join(&mut self, hits: Hits) -> u32 {
         match self.runs.last_mut() {
             // Each refund of a log sees another newest entry, so refunds do not share runs.
-            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => run.times += 1,
+            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
+                run.times = run.times.saturating_add(1);
+            }
             _ => self.runs.push(Run { hits, times: 1 }),
         }
-        index(self.runs.len() - 1)
+        index(self.runs.len().saturating_sub(1))
     }
 
     /// Fixed windows alone need no time, and reply with their counts.
@@ -92,10 +94,10 @@ impl RuleLimits {
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
         let only_counts = self.only_counts();
         if only_counts {
-            let arguments = 2 * self.keys() + 2 * self.runs.len();
+            let arguments = self.keys().saturating_add(self.runs.len()).saturating_mul(2);
             script::COUNT_TOGETHER.begin(into, form, self.keys(), arguments);
         } else {
-            script::CHECK_TOGETHER.begin(into, form, self.keys(), self.keys() + 1);
+            script::CHECK_TOGETHER.begin(into, form, self.keys(), self.keys().saturating_add(1));
         }
         for (key, _) in &self.limits {
             resp::write_word(into, self.key(key));

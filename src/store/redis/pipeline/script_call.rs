@@ -130,10 +130,10 @@ impl PendingScriptCall {
 
     /// Adds a key, and returns its index.
     pub(super) fn push(&mut self, key: &str, call: ScriptCall) -> u32 {
-        let start = index(self.keys.len());
+        let (start, added) = (index(self.keys.len()), index(self.calls.len()));
         self.keys.extend_from_slice(key.as_bytes());
         self.calls.push(KeyCall { key: start..index(self.keys.len()), call, runs: SmallVec::new() });
-        index(self.calls.len() - 1)
+        added
     }
 
     /// Adds a caller of a key, and returns the index of its run.
@@ -141,10 +141,12 @@ impl PendingScriptCall {
         let Some(call) = self.calls.get_mut(key as usize) else { return 0 };
         match call.runs.last_mut() {
             // Each refund of a log sees another newest entry, so refunds do not share runs.
-            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => run.times += 1,
+            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
+                run.times = run.times.saturating_add(1);
+            }
             _ => call.runs.push(Run { hits, times: 1 }),
         }
-        index(call.runs.len() - 1)
+        index(call.runs.len().saturating_sub(1))
     }
 
     /// The number of keys.
@@ -157,16 +159,16 @@ impl PendingScriptCall {
         let mut arguments: SmallVec<[&KeyCall; ARGUMENT_WINDOW]> = SmallVec::new();
         let indexes = self.calls.iter().map(|call| {
             let last = arguments.len().saturating_sub(ARGUMENT_WINDOW);
-            let window = arguments.get(last..).unwrap_or_default();
-            let known = window.iter().position(|known| known.is_same_call(call));
-            let index = known.map_or(arguments.len(), |index| last + index);
+            let mut latest = arguments.iter().enumerate().skip(last);
+            let known = latest.find(|(_, known)| known.is_same_call(call)).map(|(index, _)| index);
+            let index = known.unwrap_or(arguments.len());
             if known.is_none() {
                 arguments.push(call);
             }
-            u8::try_from(index + 1).unwrap_or(u8::MAX)
+            u8::try_from(index.saturating_add(1)).unwrap_or(u8::MAX)
         });
         let indexes: SmallVec<[u8; MAX_KEYS]> = indexes.collect();
-        self.script.begin(into, form, self.calls.len(), 1 + arguments.len());
+        self.script.begin(into, form, self.calls.len(), arguments.len().saturating_add(1));
         for call in &self.calls {
             let key = self.keys.get(call.key.start as usize..call.key.end as usize);
             resp::write_word(into, key.unwrap_or_default());
@@ -201,7 +203,7 @@ impl Run {
     pub(super) const fn signed(self) -> i64 {
         match self.hits {
             Hits::Take(hits) => hits.cast_signed(),
-            Hits::Refund(hits) => -hits.cast_signed(),
+            Hits::Refund(hits) => hits.cast_signed().wrapping_neg(),
         }
     }
 }

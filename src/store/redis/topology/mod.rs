@@ -190,7 +190,7 @@ impl Known {
             warn!("{source}: {servers}; before: {before}");
         }
         self.servers.store(Arc::new(servers));
-        self.changes.send_modify(|change| *change += 1);
+        self.changes.send_modify(|change| *change = change.wrapping_add(1));
         true
     }
 }

@@ -8,6 +8,7 @@ use crate::settings::{HostPort, redis::RedisAddress};
 pub(super) const SLOTS: u16 = 16_384;
 
 /// The table of CRC16/XMODEM (polynomial 0x1021), the checksum that Redis uses.
+#[expect(clippy::indexing_slicing, reason = "the compiler evaluates it")]
 const CRC16: [u16; 256] = {
     let mut table = [0; 256];
     let mut byte: u16 = 0;
@@ -26,17 +27,20 @@ const CRC16: [u16; 256] = {
 
 /// The slot of a key.
 pub(in crate::store::redis) fn slot(key: &[u8]) -> u16 {
-    let step = |crc: u16, byte: &u8| (crc << 8) ^ CRC16[usize::from((crc >> 8) ^ u16::from(*byte))];
+    let step = |crc: u16, byte: &u8| {
+        let [high, _] = crc.to_be_bytes();
+        (crc << 8) ^ CRC16.get(usize::from(high ^ byte)).copied().unwrap_or_default()
+    };
     hash_tag(key).iter().fold(0, step) % SLOTS
 }
 
 /// The part of a key that decides its slot: its hash tag, the content of the first braces unless empty.
 fn hash_tag(key: &[u8]) -> &[u8] {
-    let Some(open) = key.iter().position(|byte| *byte == b'{') else { return key };
-    let inner = &key[open + 1..];
+    let mut parts = key.splitn(2, |byte| *byte == b'{').skip(1);
+    let inner = parts.next().unwrap_or_default();
     match inner.iter().position(|byte| *byte == b'}') {
         None | Some(0) => key,
-        Some(close) => &inner[..close],
+        Some(close) => inner.get(..close).unwrap_or(key),
     }
 }
 

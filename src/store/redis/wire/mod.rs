@@ -18,7 +18,10 @@ use super::failure::Failure;
 use crate::{
     net::tls::Words as Names,
     settings::redis::{RedisAddress, RedisPool, RedisServers},
-    store::remote::transport::{Connector, TlsAdvice, load_tls},
+    store::remote::{
+        deadline::after,
+        transport::{Connector, TlsAdvice, load_tls},
+    },
 };
 
 /// Variables and advice in errors about TLS; also for the topology's connections, which the `redis` crate opens.
@@ -99,7 +102,7 @@ impl Dialer {
     }
 
     async fn attempt(&self, to: &RedisAddress, must_be_master: bool) -> Result<Transport, Failure> {
-        let until = Instant::now() + self.connector.timeout;
+        let until = after(Instant::now(), self.connector.timeout);
         let mut transport = self.connector.connect(to, until).await?;
         let mut step = Step::Ping;
         let login = self.login.perform(&mut transport, &self.connector, must_be_master, &mut step);

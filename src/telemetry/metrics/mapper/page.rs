@@ -44,7 +44,7 @@ impl Mapped {
         let mut shown = Shown::default();
         let mut names = singles.len();
         stats.registry.for_each(|stats, counts| {
-            names += 1;
+            names = names.saturating_add(1);
             let places = known.rule(&self.mapper, stats.full_key());
             for (place, count) in places.into_iter().zip(counts) {
                 if count > 0 || !stats.is_of_caller() {
@@ -62,7 +62,7 @@ impl Mapped {
         }
         known.families.iter().for_each(|family| shown.write(&mut text, &known, family));
         // Names are forgotten elsewhere, and are not to be remembered here for ever.
-        if known.names() > 2 * names + 1_000 {
+        if known.names() > names.saturating_mul(2).saturating_add(1_000) {
             *known = Known::default();
         }
         text
@@ -97,7 +97,7 @@ impl Shown {
     fn number(&mut self, place: Place) -> Option<&mut Option<u64>> {
         let at = place?;
         if at >= self.numbers.len() {
-            self.numbers.resize(at + 1, None);
+            self.numbers.resize(at.saturating_add(1), None);
         }
         self.numbers.get_mut(at)
     }
@@ -111,16 +111,16 @@ impl Shown {
     }
 
     fn write(&self, text: &mut String, known: &Known, family: &Family) {
-        let mut heads = 0;
+        let mut is_headed = false;
         let mut series: Vec<usize> = family.series.values().copied().collect();
         series.sort_unstable();
         for at in series {
             let begin = text.len();
-            if heads == 0 {
+            if !is_headed {
                 head(text, family);
             }
             if self.write_series(text, known, family, at) {
-                heads += 1;
+                is_headed = true;
             } else {
                 text.truncate(begin);
             }

@@ -99,9 +99,10 @@ fn fill_parts(template: &str, parts: &[&str]) -> String {
             rest = after;
             continue;
         }
-        let number = open[..end].parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+        let (number, behind) = open.split_at_checked(end).unwrap_or((open, ""));
+        let number = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
         filled.push_str(number.and_then(|at| parts.get(at)).copied().unwrap_or_default());
-        rest = open[end..].strip_prefix('}').unwrap_or(&open[end..]);
+        rest = behind.strip_prefix('}').unwrap_or(behind);
     }
     filled + rest
 }
@@ -122,7 +123,7 @@ pub(super) fn is_name(text: &str) -> bool {
             let Some(after) = after_reference(rest) else { return false };
             rest = after;
         } else if first.is_ascii_alphabetic() || first == '_' || (!at_start && first.is_ascii_digit()) {
-            rest = &rest[1..];
+            rest = rest.get(1..).unwrap_or_default();
         } else {
             return false;
         }

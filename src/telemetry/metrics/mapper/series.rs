@@ -77,7 +77,7 @@ const TAKEN: usize = usize::MAX;
 impl Known {
     /// How many names are remembered.
     pub(super) fn names(&self) -> usize {
-        self.rules.len() + self.singles.len()
+        self.rules.len().saturating_add(self.singles.len())
     }
 
     /// Where the counters of the rule with this full key count.

@@ -75,7 +75,7 @@ fn sent(span: Span) -> Sent {
         }
         .into(),
         start_time_unix_nano: nanos(begun),
-        end_time_unix_nano: nanos(begun + span.took.as_nanos()),
+        end_time_unix_nano: nanos(begun.saturating_add(span.took.as_nanos())),
         attributes: span.attributes.into_iter().map(|(key, told)| attribute(key, value(told))).collect(),
         status: span.error.map(|message| Status { message, code: StatusCode::Error.into() }),
         flags: SAMPLED | KNOWN | remote,

@@ -125,14 +125,16 @@ impl Exporter {
         let mut batch = Vec::new();
         let mut due = None;
         while batch.len() < self.max_batch {
-            let room = self.max_batch - batch.len();
+            let room = self.max_batch.saturating_sub(batch.len());
             tokio::select! {
                 biased;
                 _ = self.ending.wait_for(|ending| *ending), if !self.queue.is_closed() => self.queue.close(),
                 come = self.queue.recv_many(&mut batch, room) => if come == 0 { break },
                 () = at(due) => break,
             }
-            due = due.or_else(|| (!batch.is_empty()).then(|| Instant::now() + self.delay));
+            if due.is_none() && !batch.is_empty() {
+                due = Instant::now().checked_add(self.delay);
+            }
         }
         batch
     }
@@ -148,11 +150,12 @@ impl Exporter {
                 Ok(refused) => {
                     let refused = refused.min(spans);
                     self.counts.add_dropped(Dropped::Refused, refused);
-                    return self.counts.add_exported(spans - refused);
+                    return self.counts.add_exported(spans.saturating_sub(refused));
                 }
                 Err(failure) => {
-                    let is_last =
-                        !failure.may_pass || *self.ending.borrow() || begun.elapsed() + pause > GIVE_UP;
+                    let is_last = !failure.may_pass
+                        || *self.ending.borrow()
+                        || begun.elapsed().saturating_add(pause) > GIVE_UP;
                     self.complain(&failure.why, is_last.then_some(spans));
                     if is_last {
                         break failure;
@@ -163,7 +166,7 @@ impl Exporter {
                 () = tokio::time::sleep(pause) => {}
                 _ = self.ending.wait_for(|ending| *ending) => {}
             }
-            pause = longest.min(pause * 2);
+            pause = longest.min(pause.saturating_mul(2));
         };
         let reason = if failure.may_pass { Dropped::Unreachable } else { Dropped::Refused };
         self.counts.add_dropped(reason, spans);

@@ -8,13 +8,14 @@ use super::{
     },
     peer::{Peer, head, head_with},
 };
+use crate::telemetry::metrics::PeerError;
 
-/// How many rounds the peer is let, until it is cut off for what it does.
-fn rounds(mut round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) -> u32 {
+/// How many rounds the peer is let, until it is cut off for this.
+fn rounds(flood: PeerError, mut round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) -> u32 {
     let mut peer = Peer::new();
     for number in 0..100_000 {
         if let Err(reason) = round(&mut peer, number) {
-            assert_eq!(reason, Reason::EnhanceYourCalm);
+            assert_eq!((reason, peer.http.fail(reason)), (Reason::EnhanceYourCalm, flood));
             return number;
         }
         peer.frames();
@@ -23,69 +24,73 @@ fn rounds(mut round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) -> u32 {
 }
 
 /// At most the burst, in as many frames as a round has.
-fn assert_cut_off(rounds: u32) {
+fn assert_cut_off(flood: PeerError, round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) {
+    let rounds = rounds(flood, round);
     assert!((100..=Limits::BURST).contains(&rounds), "after {rounds} rounds");
 }
 
 #[test]
 fn data_dribble_cve_2019_9511() {
     // One byte of a message at a time.
-    assert_cut_off(rounds(|peer, number| {
+    assert_cut_off(PeerError::DataFlood, |peer, number| {
         if number == 0 {
             peer.open(1)?;
         }
         peer.data(1, b"x", false)
-    }));
+    });
     // One byte of an answer at a time.
-    assert_cut_off(rounds(|peer, number| {
+    assert_cut_off(PeerError::WindowUpdateFlood, |peer, number| {
         if number == 0 {
             peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])?;
             peer.request(1, &[0; 10_000])?;
         }
         peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1])
-    }));
+    });
 }
 
 #[test]
 fn ping_flood_cve_2019_9512() {
-    assert_cut_off(rounds(|peer, _| peer.send(kind::PING, 0, 0, &[0; 8])));
+    assert_cut_off(PeerError::PingFlood, |peer, _| peer.send(kind::PING, 0, 0, &[0; 8]));
 }
 
 #[test]
 fn resource_loop_of_priorities_cve_2019_9513() {
-    assert_cut_off(rounds(|peer, number| {
+    assert_cut_off(PeerError::PriorityFlood, |peer, number| {
         peer.send(kind::PRIORITY, 0, 2 * (number % 50) + 1, &[0, 0, 0, 101, 9])
-    }));
+    });
 }
 
 #[test]
 fn reset_flood_cve_2019_9514() {
     // Requests that are malformed, each answered with a reset.
     let bad = head_with(&[("Upper", "x")]);
-    assert_cut_off(rounds(|peer, number| peer.send(kind::HEADERS, flag::END_HEADERS, 2 * number + 1, &bad)));
-    // Data on a stream that is closed.
-    assert_cut_off(rounds(|peer, number| {
+    assert_cut_off(PeerError::MalformedFlood, |peer, number| {
+        peer.send(kind::HEADERS, flag::END_HEADERS, 2 * number + 1, &bad)
+    });
+    // Data on a stream that was reset.
+    assert_cut_off(PeerError::ClosedStreamFlood, |peer, number| {
         if number == 0 {
-            peer.request(1, b"x")?;
+            peer.open(1)?;
+            peer.send(kind::WINDOW_UPDATE, 0, 1, &[0; 4])?;
         }
         peer.data(1, &[0; 100], false)
-    }));
+    });
 }
 
 #[test]
 fn settings_flood_cve_2019_9515() {
-    assert_cut_off(rounds(|peer, _| peer.send(kind::SETTINGS, 0, 0, &[])));
+    assert_cut_off(PeerError::SettingsFlood, |peer, _| peer.send(kind::SETTINGS, 0, 0, &[]));
     // Many settings in one frame count as many.
     let many = [0, 3, 0, 0, 0, 1].repeat(100);
-    assert!(rounds(|peer, _| peer.send(kind::SETTINGS, 0, 0, &many)) <= 20);
+    assert!(rounds(PeerError::SettingsFlood, |peer, _| peer.send(kind::SETTINGS, 0, 0, &many)) <= 20);
 }
 
 #[test]
 fn headers_without_names_and_values_cve_2019_9516() {
     let empty = [&head()[..], &[0, 0, 0].repeat(100)].concat();
-    assert_cut_off(rounds(|peer, number| {
+    assert_cut_off(PeerError::MalformedFlood, |peer, number| {
         peer.send(kind::HEADERS, flag::END_HEADERS, 2 * number + 1, &empty)
-    }));
+    });
     // With names, and indexed: the table stays within its bound, and the request is answered.
     let mut peer = Peer::new();
     for number in 0..5000 {
@@ -115,20 +120,20 @@ fn internal_data_buffering_cve_2019_9517() {
 
 #[test]
 fn empty_frames_flood_cve_2019_9518() {
-    assert_cut_off(rounds(|peer, number| {
+    assert_cut_off(PeerError::DataFlood, |peer, number| {
         if number == 0 {
             peer.open(1)?;
         }
         peer.data(1, b"", false)
-    }));
+    });
     // All of it padding.
-    assert_cut_off(rounds(|peer, number| {
+    assert_cut_off(PeerError::DataFlood, |peer, number| {
         if number == 0 {
             peer.open(1)?;
         }
         peer.send(kind::DATA, flag::PADDED, 1, &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0])
-    }));
-    let continuations = rounds(|peer, number| {
+    });
+    let continuations = rounds(PeerError::HeaderFlood, |peer, number| {
         if number == 0 {
             return peer.send(kind::HEADERS, 0, 1, &[]);
         }
@@ -139,16 +144,16 @@ fn empty_frames_flood_cve_2019_9518() {
 
 #[test]
 fn rapid_reset_cve_2023_44487() {
-    assert_cut_off(rounds(|peer, number| {
+    assert_cut_off(PeerError::ResetFlood, |peer, number| {
         peer.open(2 * number + 1)?;
         peer.send(kind::RST_STREAM, 0, 2 * number + 1, &[0, 0, 0, 8])
-    }));
+    });
     // With a complete request that waits for its store.
-    assert_cut_off(rounds(|peer, number| {
+    assert_cut_off(PeerError::ResetFlood, |peer, number| {
         peer.echo.waits = true;
         peer.request(2 * number + 1, b"x")?;
         peer.send(kind::RST_STREAM, 0, 2 * number + 1, &[0, 0, 0, 8])
-    }));
+    });
 }
 
 /// Envoy resets every request that takes longer than its timeout. When Redis is lost that is all of them.
@@ -193,23 +198,25 @@ fn made_you_reset_cve_2025_8671() {
         (kind::DATA, &[0; 100]),
         (kind::HEADERS, &[0, 1, b'a', 0]),
     ] {
-        assert_cut_off(rounds(|peer, number| {
+        assert_cut_off(PeerError::MalformedFlood, |peer, number| {
             peer.echo.waits = true;
             let stream = 2 * number + 1;
             peer.request(stream, b"x")?;
             let flags = if kind == kind::HEADERS { flag::END_HEADERS } else { 0 };
             peer.send(kind, flags, stream, payload)
-        }));
+        });
     }
 }
 
 #[test]
 fn unknown_frames_acknowledgements_and_goodbyes_are_floods_too() {
-    assert_cut_off(rounds(|peer, _| peer.send(200, 0, 0, b"")));
-    assert_cut_off(rounds(|peer, _| peer.send(kind::SETTINGS, flag::ACK, 0, b"")));
-    assert_cut_off(rounds(|peer, _| peer.send(kind::PING, flag::ACK, 0, &[0; 8])));
-    assert_cut_off(rounds(|peer, _| peer.send(kind::GOAWAY, 0, 0, &[0; 8])));
-    assert_cut_off(rounds(|peer, _| peer.send(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])));
+    assert_cut_off(PeerError::OtherFlood, |peer, _| peer.send(200, 0, 0, b""));
+    assert_cut_off(PeerError::SettingsFlood, |peer, _| peer.send(kind::SETTINGS, flag::ACK, 0, b""));
+    assert_cut_off(PeerError::PingFlood, |peer, _| peer.send(kind::PING, flag::ACK, 0, &[0; 8]));
+    assert_cut_off(PeerError::OtherFlood, |peer, _| peer.send(kind::GOAWAY, 0, 0, &[0; 8]));
+    assert_cut_off(PeerError::WindowUpdateFlood, |peer, _| {
+        peer.send(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])
+    });
 }
 
 #[test]
@@ -223,6 +230,8 @@ fn streams_that_are_opened_and_left_are_charged() {
         open += usize::from(peer.resets().is_empty());
     }
     assert!((200..300).contains(&open), "{open} streams, at 512 bytes beyond the first 64");
+    assert_eq!(peer.echo.opened.len(), open, "a refused stream does not begin its call");
+    assert_eq!(peer.echo.closed, 0);
 }
 
 /// A client that sends many frames for each of its requests is honest as long as it sends requests.

@@ -157,3 +157,52 @@ fn an_answer_that_waits_is_charged() {
     peer.request(5, &[0; 600]).unwrap();
     assert_eq!(peer.resets(), [], "room again");
 }
+
+/// An answer whose frames are written at once, and one that goes the long way, look the same.
+#[test]
+fn a_request_in_one_piece_and_one_in_two_get_the_same_frames() {
+    for (length, window) in [(5, 65_535), (5, 5), (6, 5), (16_384, 65_535), (16_379, 0)] {
+        let sent = [true, false].map(|at_once| {
+            let mut peer = Peer::new();
+            // The header block that is repeated.
+            peer.request(1, b"first").unwrap();
+            let mut setting = vec![0, 4];
+            setting.extend_from_slice(&u32::to_be_bytes(window));
+            peer.send(kind::SETTINGS, 0, 0, &setting).unwrap();
+            peer.frames();
+            let mut bytes = Vec::new();
+            super::super::frame::write(&mut bytes, kind::HEADERS, flag::END_HEADERS, 3, &super::peer::head());
+            super::super::frame::write(&mut bytes, kind::DATA, flag::END_STREAM, 3, &vec![7; length]);
+            let (first, second) = bytes.split_at(if at_once { bytes.len() } else { bytes.len() - 1 });
+            peer.bytes(first).unwrap();
+            peer.bytes(second).unwrap();
+            let blocked = peer.http.is_blocked(3);
+            peer.send(kind::WINDOW_UPDATE, 0, 3, &[0, 1, 0, 0]).unwrap();
+            (blocked, peer.frames())
+        });
+        assert_eq!(sent[0], sent[1], "{length} bytes, a window of {window}");
+        assert_eq!(sent[0].0, length > window as usize);
+    }
+}
+
+/// The window was reduced by all of a frame when its head came.
+#[test]
+fn the_rest_of_a_frame_is_part_of_what_may_come() {
+    let mut peer = Peer::new();
+    peer.echo.waits = true;
+    peer.open(1).unwrap();
+    let mut bytes = Vec::new();
+    super::super::frame::write(&mut bytes, kind::DATA, 0, 1, &[0; 16_384]);
+    for cut in [9, 10, 1000, bytes.len()] {
+        let whole = peer.http.window(1);
+        assert_eq!(whole % 16_384, 65_535 % 16_384, "between frames");
+        let (first, second) = bytes.split_at(cut);
+        peer.bytes(first).unwrap();
+        let taken = u32::try_from(cut - 9).unwrap();
+        assert_eq!(peer.http.window(1), whole - taken, "{taken} bytes have come");
+        peer.bytes(second).unwrap();
+        if cut == 10 {
+            peer.http.open_window(1, 65_536);
+        }
+    }
+}

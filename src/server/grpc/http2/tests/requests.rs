@@ -278,24 +278,90 @@ fn errors_of_a_stream() {
     }
 }
 
+/// RFC 9113, section 5.1: what is allowed on a closed stream depends on how it was closed.
 #[test]
-fn frames_on_a_closed_stream_are_refused_or_ignored() {
+fn frames_on_a_stream_that_both_sides_ended_end_the_connection() {
+    let end = flag::END_HEADERS | flag::END_STREAM;
+    for (kind, flags, payload) in
+        [(kind::DATA, flag::END_STREAM, b"x".to_vec()), (kind::HEADERS, end, head())]
+    {
+        let mut peer = Peer::new();
+        peer.request(1, b"x").unwrap();
+        assert_eq!(peer.answers().len(), 1);
+        peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]).unwrap();
+        peer.send(kind::RST_STREAM, 0, 1, &[0; 4]).unwrap();
+        peer.send(kind::PRIORITY, 0, 1, &[0; 5]).unwrap();
+        assert_eq!(peer.frames(), [], "these may have been on their way");
+        assert_eq!(peer.send(kind, flags, 1, &payload), Err(Reason::StreamClosed), "{kind}");
+    }
+}
+
+#[test]
+fn frames_on_a_stream_that_the_peer_ended_reset_it() {
     let mut peer = Peer::new();
-    peer.request(1, b"x").unwrap();
-    assert_eq!(peer.answers().len(), 1);
-    peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]).unwrap();
-    peer.send(kind::RST_STREAM, 0, 1, &[0; 4]).unwrap();
-    peer.send(kind::PRIORITY, 0, 1, &[0; 5]).unwrap();
+    peer.echo.waits = true;
+    for stream in [1, 3] {
+        peer.request(stream, b"x").unwrap();
+    }
+    peer.data(1, b"x", false).unwrap();
+    peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 3, &[0, 1, b'x', 1, b'y']).unwrap();
+    assert_eq!(peer.resets(), [(1, 5), (3, 5)]);
+}
+
+#[test]
+fn frames_on_a_stream_that_we_reset_are_ignored() {
+    let mut peer = Peer::new();
+    peer.open(1).unwrap();
+    peer.send(kind::WINDOW_UPDATE, 0, 1, &[0; 4]).unwrap();
+    assert_eq!(peer.resets(), [(1, 1)]);
+    let on_their_way = |peer: &mut Peer, stream| {
+        peer.data(stream, b"x", false).unwrap();
+        peer.send(kind::PRIORITY, 0, stream, &[0; 4]).unwrap();
+        peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, stream, &[0, 1, b'x', 1, b'y'])
+            .unwrap();
+        peer.data(stream, b"x", true).unwrap();
+        peer.send(kind::RST_STREAM, 0, stream, &[0; 4]).unwrap();
+    };
+    on_their_way(&mut peer, 1);
     assert_eq!(peer.frames(), []);
+    // One that was answered before it had ended is reset without an error.
+    peer.open(3).unwrap();
+    peer.http.send_message(3, b"early");
+    assert_eq!(peer.resets(), [(3, 0)]);
+    on_their_way(&mut peer, 3);
+    assert_eq!(peer.frames(), []);
+    peer.request(5, b"x").unwrap();
+    assert_eq!(peer.answers().len(), 1);
+}
+
+/// Only the latest resets are remembered; of older ones the connection must not end.
+#[test]
+fn frames_on_a_stream_whose_reset_is_forgotten_reset_it_again() {
+    let mut peer = Peer::new();
+    for stream in (1..=33).step_by(2) {
+        peer.open(stream).unwrap();
+        peer.send(kind::WINDOW_UPDATE, 0, stream, &[0; 4]).unwrap();
+    }
+    assert_eq!(peer.resets().len(), 17);
+    peer.data(3, b"x", true).unwrap();
+    assert_eq!(peer.resets(), []);
     peer.data(1, b"x", true).unwrap();
     assert_eq!(peer.resets(), [(1, 5)]);
-    peer.data(1, b"x", true).unwrap();
-    assert_eq!(peer.resets(), [], "once is enough");
-    // The end was sent, the answer was not.
-    peer.echo.waits = true;
-    peer.request(3, b"x").unwrap();
-    peer.data(3, b"x", false).unwrap();
-    assert_eq!(peer.resets(), [(3, 5)]);
+}
+
+#[test]
+fn frames_on_a_stream_that_the_peer_reset_are_errors_of_the_stream() {
+    for count in [1, 17] {
+        let mut peer = Peer::new();
+        for stream in (0..count).map(|number| 2 * number + 1) {
+            peer.open(stream).unwrap();
+            peer.send(kind::RST_STREAM, 0, stream, &[0, 0, 0, 8]).unwrap();
+        }
+        peer.data(1, b"x", true).unwrap();
+        assert_eq!(peer.resets(), [(1, 5)], "{count} resets");
+        peer.data(1, b"x", true).unwrap();
+        assert_eq!(peer.resets(), [], "once is enough");
+    }
 }
 
 #[test]

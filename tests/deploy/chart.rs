@@ -1,0 +1,223 @@
+//! The Helm chart: linted, rendered with several values files, validated, and run as a pod.
+
+use std::{collections::BTreeSet, env, fmt::Write as _, fs, process::Command};
+
+use serde_json::{Value, json};
+
+use crate::support::server::BINARY;
+
+use super::{
+    documents,
+    files::validate,
+    files_below, object, output,
+    pods::{Pod, config_map, run},
+    read, root,
+};
+
+const CHART: &str = "deploy/helm/tollgate";
+
+#[test]
+fn the_chart_passes_lint_and_its_objects_are_valid_with_every_values_file() {
+    let values = values_files();
+    assert!(values.len() > 4, "{values:?}");
+    for file in values {
+        output(helm().args(["lint", "--strict", CHART, "--values", &file]));
+        validate(&rendered(&["--values", &file]).unwrap());
+    }
+}
+
+#[test]
+fn selectors_ports_and_names_of_the_chart_agree() {
+    for file in values_files() {
+        let objects = documents(&rendered(&["--values", &file]).unwrap());
+        let deployment = object(&objects, "Deployment");
+        let pod = &deployment["spec"]["template"];
+        let labels = pod["metadata"]["labels"].as_object().unwrap();
+        let selected = |selector: &Value| {
+            let selector = selector.as_object().unwrap();
+            !selector.is_empty() && selector.iter().all(|(name, value)| labels.get(name) == Some(value))
+        };
+        let service = object(&objects, "Service");
+        assert!(selected(&deployment["spec"]["selector"]["matchLabels"]), "{file}");
+        assert!(selected(&service["spec"]["selector"]), "{file}");
+        let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+        for policy in of_kind("NetworkPolicy") {
+            assert!(selected(&policy["spec"]["podSelector"]["matchLabels"]), "{file}");
+        }
+        for budget in of_kind("PodDisruptionBudget") {
+            assert!(selected(&budget["spec"]["selector"]["matchLabels"]), "{file}");
+        }
+        for monitor in of_kind("ServiceMonitor") {
+            let wanted = monitor["spec"]["selector"]["matchLabels"].as_object().unwrap();
+            assert!(
+                wanted.iter().all(|(name, value)| &service["metadata"]["labels"][name] == value),
+                "{file}"
+            );
+        }
+        for scaler in of_kind("HorizontalPodAutoscaler") {
+            assert_eq!(scaler["spec"]["scaleTargetRef"]["name"], deployment["metadata"]["name"], "{file}");
+            assert!(deployment["spec"]["replicas"].is_null(), "{file}");
+        }
+        let mounts = pod["spec"]["containers"][0]["volumeMounts"].as_array().unwrap();
+        for mount in mounts {
+            let volumes = pod["spec"]["volumes"].as_array().unwrap();
+            assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{file}: {mount}");
+        }
+    }
+}
+
+#[test]
+fn every_variable_that_the_chart_sets_exists_and_is_set_once() {
+    let settings = output(Command::new(BINARY).arg("settings"));
+    let known: BTreeSet<&str> = settings.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    for file in values_files() {
+        let objects = documents(&rendered(&["--values", &file]).unwrap());
+        let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        let mut seen = BTreeSet::new();
+        for variable in container["env"].as_array().unwrap() {
+            let name = variable["name"].as_str().unwrap();
+            assert!(known.contains(name), "{file}: unknown variable {name}");
+            assert!(seen.insert(name), "{file}: {name} is set twice");
+            assert!(variable["value"].is_string() || variable["valueFrom"].is_object(), "{file}: {variable}");
+        }
+    }
+}
+
+#[test]
+fn the_settings_that_the_chart_sets_are_accepted() {
+    for (file, check) in [("memory", "MEMORY_MAX_KEYS=10000000"), ("redis", "NEAR_LIMIT_RATIO=0.75")] {
+        let objects = documents(&rendered(&["--values", &format!("{CHART}/ci/{file}-values.yaml")]).unwrap());
+        let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        let (name, value) = check.split_once('=').unwrap();
+        let variables = container["env"].as_array().unwrap();
+        assert!(variables.contains(&json!({"name": name, "value": value})), "{check} in {variables:?}");
+    }
+}
+
+#[test]
+fn a_pod_of_the_chart_serves_the_rules_of_its_values() {
+    let values = format!("{CHART}/ci/redis-values.yaml");
+    let objects = documents(&rendered(&["--values", &values]).unwrap());
+    let seen = run(&Pod::of(&objects, "ask_until_refused shop client_id=alice"));
+    assert!(seen.contains("shop_client_id_alice_"), "{seen}");
+}
+
+#[test]
+fn a_pod_of_the_chart_serves_the_rules_of_an_existing_config_map() {
+    let set = "rules.existingConfigMap=my-rules,store.type=redis,store.redis.url=redis:6379";
+    let mut objects = documents(&rendered(&["--set", set]).unwrap());
+    assert!(objects.iter().all(|object| object["kind"] != "ConfigMap"), "{objects:?}");
+    objects.push(config_map("my-rules", "deploy/kubernetes/rules"));
+    let seen = run(&Pod::of(&objects, "ask_until_refused shop client_id=alice"));
+    assert!(seen.contains("shop_client_id_alice_"), "{seen}");
+}
+
+#[test]
+fn invalid_values_are_refused_with_their_name() {
+    let rules = "rules.existingConfigMap=my-rules";
+    for (set, part) in [
+        ("", "rules.files or rules.existingConfigMap is required"),
+        ("store.type=postgres", "store.type"),
+        ("store.type=redis", "store.redis.url is required"),
+        ("store.type=memcached", "store.memcached.hosts or srv is required"),
+        ("store.failurePolicy=open", "store.failurePolicy"),
+        ("store.redis.timeout=10", "store.redis.timeout"),
+        ("rules.source=xds", "rules.xds.serverUrl is required"),
+        ("tls.enabled=true", "tls.existingSecret is required"),
+        ("replicas=3", "replicas"),
+        ("workers=0", "workers"),
+        ("settings.lower=x", "lower"),
+        ("image.digest=latest", "image.digest"),
+    ] {
+        let set = if set.is_empty() { set.to_owned() } else { format!("{rules},{set}") };
+        let error = rendered(&["--set", &set]).unwrap_err();
+        assert!(error.contains(part), "{set}: {error}");
+    }
+    rendered(&["--set", rules]).unwrap();
+}
+
+#[test]
+fn a_pod_of_the_chart_has_longer_to_stop_than_the_service_takes() {
+    let set = "rules.existingConfigMap=my-rules,shutdown.delaySeconds=40,shutdown.timeoutSeconds=70";
+    let objects = documents(&rendered(&["--set", set]).unwrap());
+    let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
+    assert_eq!(pod["terminationGracePeriodSeconds"], 115);
+}
+
+#[test]
+fn the_values_table_is_that_of_the_values_file() {
+    let mut table = "| value | default | meaning |\n|---|---|---|\n".to_owned();
+    for (path, default, description) in described(&read(&format!("{CHART}/values.yaml"))) {
+        assert!(!description.is_empty(), "{path} has no description");
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            table,
+            "| `{path}` | {} | {description} |",
+            if default.is_empty() { String::new() } else { format!("`{default}`") }
+        );
+    }
+    let page = format!("{CHART}/README.md");
+    let text = read(&page);
+    let (before, rest) = text.split_once("<!-- values -->\n").unwrap();
+    let (_, after) = rest.split_once("<!-- /values -->").unwrap();
+    let wanted = format!("{before}<!-- values -->\n\n{table}\n<!-- /values -->{after}");
+    if env::var_os("TOLLGATE_WRITE_DOCS").is_some() {
+        return fs::write(root().join(page), wanted).unwrap();
+    }
+    assert!(text == wanted, "{page}: TOLLGATE_WRITE_DOCS=1 cargo test --test all deploy:: writes it anew");
+}
+
+/// Path, default and description of each value: an object with a description is one value.
+fn described(values: &str) -> Vec<(String, String, String)> {
+    let mut found = Vec::new();
+    let mut path: Vec<String> = Vec::new();
+    let mut description = String::new();
+    let mut described_at = None;
+    for line in values.lines().skip(1) {
+        let depth = (line.len() - line.trim_start().len()) / 2;
+        if described_at.is_some_and(|at| depth > at)
+            && !line.trim_start().starts_with('#')
+            && !line.is_empty()
+        {
+            continue;
+        }
+        described_at = None;
+        if let Some(comment) = line.trim_start().strip_prefix("# ") {
+            description = format!("{description} {comment}");
+        } else if let Some((key, default)) = line.trim_start().split_once(':') {
+            path.truncate(depth);
+            path.push(key.to_owned());
+            let default = default.trim().trim_matches('\'');
+            if !default.is_empty() || !description.is_empty() {
+                let description = std::mem::take(&mut description);
+                found.push((path.join("."), default.to_owned(), description.trim().to_owned()));
+                described_at = Some(depth);
+            }
+        }
+    }
+    found
+}
+
+/// The values files of the tests.
+fn values_files() -> Vec<String> {
+    files_below(&format!("{CHART}/ci"), &["yaml"])
+}
+
+/// The objects that the chart becomes, or the error.
+fn rendered(arguments: &[&str]) -> Result<String, String> {
+    let mut command = helm();
+    // `go install` builds a helm that takes any Kubernetes for 1.20.
+    command.args(["template", "edge", CHART, "--namespace", "ratelimit", "--kube-version", "1.33.0"]);
+    let result = command.args(arguments).current_dir(root()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    if result.status.success() {
+        return Ok(text(result.stdout).trim_start_matches("---\n").to_owned());
+    }
+    Err(text(result.stderr))
+}
+
+fn helm() -> Command {
+    let path = root().join("target/go-tools/helm");
+    assert!(path.is_file(), "no helm at {}: run `tests/run`, which builds it", path.display());
+    Command::new(path)
+}

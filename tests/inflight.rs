@@ -1,0 +1,242 @@
+//! What clients make the gRPC port hold: unfinished messages, and connections on which nothing happens.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
+
+use tonic::Code;
+
+use crate::support::{
+    PATIENCE,
+    client::request,
+    eventually, holds,
+    raw::framed,
+    server::{Server, Setup},
+};
+
+const RULES: &str =
+    "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
+
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const WINDOW_UPDATE: u8 = 8;
+
+const END_STREAM: u8 = 1;
+
+/// What a stream may be sent before its window is opened.
+const FIRST_WINDOW: usize = 65_535;
+
+/// A connection, frame by frame.
+struct Connection {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Frame {
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects and sends the greeting.
+    fn open(port: u16) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+        Self { stream, received: Vec::new() }
+    }
+
+    fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+        frame.extend_from_slice(&[kind, flags]);
+        frame.extend_from_slice(&stream.to_be_bytes());
+        frame.extend_from_slice(payload);
+        self.stream.write_all(&frame).unwrap();
+    }
+
+    /// Opens a stream.
+    fn begin(&mut self, stream: u32) {
+        let mut block = vec![0x83, 0x86, 0x04, u8::try_from(PATH.len()).unwrap()];
+        block.extend_from_slice(PATH.as_bytes());
+        block.extend_from_slice(b"\x0f\x10\x10application/grpc");
+        self.send(HEADERS, 4, stream, &block);
+    }
+
+    fn data(&mut self, stream: u32, data: &[u8]) {
+        data.chunks(16_384).for_each(|piece| self.send(DATA, 0, stream, piece));
+    }
+
+    /// The next frame, if it comes within this time.
+    fn receive(&mut self, limit: Duration) -> Option<Frame> {
+        self.stream.set_read_timeout(Some(limit)).unwrap();
+        loop {
+            if let Some((head, rest)) = self.received.split_first_chunk::<9>() {
+                let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+                let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+                if let Some(payload) = rest.get(..length) {
+                    let frame = Frame { kind: head[3], flags: head[4], stream, payload: payload.to_vec() };
+                    self.received.drain(..9 + length);
+                    return Some(frame);
+                }
+            }
+            let mut bytes = [0; 4096];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => panic!("the connection was closed"),
+                Ok(count) => self.received.extend_from_slice(&bytes[..count]),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    return None;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// What ends a stream: the text of the header block.
+    fn end_of(&mut self, stream: u32) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let frame =
+                self.receive(deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+            let frame = frame.unwrap_or_else(|| panic!("stream {stream} does not end"));
+            if (frame.kind, frame.stream) == (HEADERS, stream) && frame.flags & END_STREAM != 0 {
+                return String::from_utf8_lossy(&frame.payload).replace("%20", " ");
+            }
+        }
+    }
+}
+
+/// The start of a message of so many bytes, of a field that nobody knows.
+fn start_of(message: usize, bytes: usize) -> Vec<u8> {
+    let mut framed = vec![0];
+    framed.extend_from_slice(&u32::try_from(message).unwrap().to_be_bytes());
+    let mut rest = message - 5;
+    framed.push(15 << 3 | 2);
+    for _ in 0..3 {
+        framed.push(u8::try_from(rest & 0x7f).unwrap() | 0x80);
+        rest >>= 7;
+    }
+    framed.push(u8::try_from(rest).unwrap());
+    framed.resize(bytes, b'x');
+    framed
+}
+
+/// The figure: 400 clients that each leave out the last byte of 4 MB.
+#[test]
+fn four_hundred_unfinished_messages_of_4_mb_take_less_than_160_mb() {
+    let server = Setup::new().rules("d.yaml", RULES).env("GRPC_RECEIVE_TIMEOUT", "5m").start();
+    let whole = 4_194_304 + 5;
+    let message = start_of(whole - 5, whole);
+    let mut clients: Vec<_> = (0..400).map(|_| Connection::open(server.ports.grpc)).collect();
+    for client in &mut clients {
+        client.begin(1);
+        client.data(1, &message[..FIRST_WINDOW]);
+    }
+    // Who is granted the window sends all but the last byte.
+    let mut granted = Vec::new();
+    for (number, client) in clients.iter_mut().enumerate() {
+        while let Some(frame) = client.receive(Duration::from_millis(5)) {
+            if (frame.kind, frame.stream) == (WINDOW_UPDATE, 1) {
+                let more = u32::from_be_bytes(*frame.payload.first_chunk().unwrap()) as usize;
+                assert_eq!(more, whole - FIRST_WINDOW, "all of the message at once");
+                client.data(1, &message[FIRST_WINDOW..whole - 1]);
+                granted.push(number);
+            }
+        }
+    }
+    assert!((1..=8).contains(&granted.len()), "half of 64 MiB is for large messages: {granted:?}");
+    // Small requests need no room.
+    assert_eq!(server.ask(request("d", &[&[("k", "v")]])).unwrap().overall_code, 1);
+    let resident = server.process.resident_kib();
+    println!("400 unfinished messages: {resident} KiB, {} granted", granted.len());
+    assert!(resident < 160 * 1000 * 1000 / 1024, "{resident} KiB");
+    // What was granted completes, and makes room for another.
+    let first = &mut clients[granted[0]];
+    first.send(DATA, END_STREAM, 1, b"x");
+    assert!(first.end_of(1).contains("rate limit domain must not be empty"));
+    eventually("another is granted", || {
+        let others = clients.iter_mut().enumerate().filter(|(number, _)| !granted.contains(number));
+        let mut frames = others.filter_map(|(_, client)| client.receive(Duration::from_millis(1)));
+        holds(frames.any(|frame| (frame.kind, frame.stream) == (WINDOW_UPDATE, 1)), String::new)
+    });
+}
+
+#[test]
+fn messages_beyond_the_budget_are_refused_and_those_behind_them_answered() {
+    let setup = Setup::new().rules("d.yaml", RULES).env("GRPC_RECEIVE_TIMEOUT", "5m");
+    let setup = setup.env("GRPC_MAX_REQUEST_BYTES", "65536").env("GRPC_MAX_INFLIGHT_BYTES", "262144");
+    let server = setup.start();
+    let mut client = Connection::open(server.ports.grpc);
+    let message = start_of(60_000 - 5, 60_000);
+    for number in 0..8 {
+        client.begin(2 * number + 1);
+        client.data(2 * number + 1, &message[..59_999]);
+    }
+    let refused = client.end_of(9);
+    assert!(refused.contains("GRPC_MAX_INFLIGHT_BYTES"), "four have room, the fifth has none: {refused}");
+    client.send(DATA, END_STREAM, 1, b"x");
+    assert!(client.end_of(1).contains("rate limit domain must not be empty"));
+    client.begin(101);
+    client.send(DATA, END_STREAM, 101, &framed(&request("d", &[&[("k", "v")]])));
+    assert!(client.end_of(101).ends_with("grpc-status\u{1}0"));
+    let counted = "tollgate_requests_refused_total{reason=\"inflight_bytes\"}";
+    assert_eq!(server.metrics().get(counted), Some(&4.0));
+}
+
+#[test]
+fn a_message_that_is_not_complete_in_time_is_given_up_however_it_dribbles() {
+    let setup = Setup::new().rules("d.yaml", RULES).env("GRPC_RECEIVE_TIMEOUT", "600ms");
+    let server = setup.start();
+    let mut client = Connection::open(server.ports.grpc);
+    let message = start_of(1000, 1005);
+    let begun = Instant::now();
+    client.begin(1);
+    client.data(1, &message[..100]);
+    client.begin(3);
+    // Another that has sent nothing but its head, and one whose bytes come one by one.
+    client.begin(5);
+    let dribble = (100..).map_while(|at| {
+        client.data(3, &message[at - 100..at - 99]);
+        let frame = client.receive(Duration::from_millis(20));
+        let ended = frame.is_some_and(|frame| (frame.kind, frame.stream) == (HEADERS, 3));
+        (!ended && begun.elapsed() < PATIENCE).then_some(())
+    });
+    let sent = dribble.count();
+    assert!(begun.elapsed() >= Duration::from_millis(600), "not before its time: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < PATIENCE, "{sent} bytes, and it is still waited for");
+    client.begin(7);
+    client.send(DATA, END_STREAM, 7, &framed(&request("d", &[&[("k", "v")]])));
+    assert!(client.end_of(7).ends_with("grpc-status\u{1}0"), "the connection goes on");
+    let mut alone = Connection::open(server.ports.grpc);
+    alone.begin(1);
+    let ended = alone.end_of(1);
+    let code = format!("grpc-status\u{1}{}", Code::DeadlineExceeded as i32);
+    assert!(ended.contains(&code) && ended.contains("GRPC_RECEIVE_TIMEOUT"), "{ended}");
+}
+
+/// A tenth of 2,000 connections in 20 MB, so that any machine has the descriptors for it. Without optimisation the
+/// states of tasks are several times larger.
+#[test]
+fn idle_connections_take_little_memory() {
+    let most_kib_each = if cfg!(debug_assertions) { 40 } else { 10 };
+    let server = Server::start(RULES);
+    let port = server.ports.grpc;
+    let answered = |client: &mut Connection| {
+        client.begin(1);
+        client.send(DATA, END_STREAM, 1, &framed(&request("d", &[&[("k", "v")]])));
+        assert!(client.end_of(1).ends_with("grpc-status\u{1}0"));
+    };
+    let mut warm: Vec<_> = (0..20).map(|_| Connection::open(port)).collect();
+    warm.iter_mut().for_each(answered);
+    let before = server.process.resident_kib();
+    let mut idle: Vec<_> = (0..200).map(|_| Connection::open(port)).collect();
+    idle.iter_mut().for_each(answered);
+    let grown = server.process.resident_kib().saturating_sub(before);
+    println!("200 idle connections: {grown} KiB");
+    assert!(grown <= 200 * most_kib_each, "{grown} KiB");
+}
