@@ -183,7 +183,7 @@ mod tests {
         let told = found(asking(vec![lame])).await.unwrap_err();
         assert!(told.contains("code 2") && told.contains(&lame.to_string()), "{told}");
         let told = found(asking(vec![silent.local_addr().unwrap()])).await.unwrap_err();
-        assert!(told.contains("no answer within 300ms"), "{told}");
+        assert!(told.contains("no reply within 300ms"), "{told}");
     }
 
     #[tokio::test]
@@ -207,7 +207,7 @@ mod tests {
         assert!(found(asking(vec![none])).await.unwrap_err().contains("has no servers"));
         let unknown = name_server(|question, _| failing(question, 3)).await;
         assert!(
-            found(asking(vec![unknown])).await.unwrap_err().contains("there is no _memcache._tcp.cache,")
+            found(asking(vec![unknown])).await.unwrap_err().contains("_memcache._tcp.cache does not exist")
         );
     }
 }

@@ -83,7 +83,7 @@ mod tests {
                 "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
                 Kind::Busy,
             ),
-            ("unexpected-answer: a list came where a number was to come", Kind::ProtocolError),
+            ("unexpected-reply: expected an integer, received an array", Kind::ProtocolError),
             ("ERR syntax error", Kind::Other),
             ("", Kind::Other),
         ] {

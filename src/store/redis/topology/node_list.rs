@@ -246,7 +246,7 @@ mod tests {
             |text: &str| RedisError::from((ServerErrorKind::ResponseError.into(), "x", text.to_owned()));
         let io = |kind: io::ErrorKind| RedisError::from(io::Error::from(kind));
         for (role, error, word) in [
-            ("", io(io::ErrorKind::TimedOut), "no answer within 1s"),
+            ("", io(io::ErrorKind::TimedOut), "no reply within 1s"),
             ("", io(io::ErrorKind::ConnectionRefused), "connection refused"),
             ("", io(io::ErrorKind::ConnectionReset), "REDIS_TLS=true"),
             ("", (ErrorKind::AuthenticationFailed, "x").into(), "see REDIS_AUTH"),
@@ -256,7 +256,7 @@ mod tests {
                 "NOAUTH Log in.; see REDIS_AUTH",
             ),
             ("", refused("This instance has cluster support disabled"), "REDIS_TYPE=SINGLE"),
-            ("sentinel ", refused("unknown command 'SENTINEL'"), "it is no sentinel"),
+            ("sentinel ", refused("unknown command 'SENTINEL'"), "not a sentinel"),
             ("", refused("odd"), "ERR odd"),
         ] {
             let told = connector(role).explain(&error);
