@@ -121,7 +121,7 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
     };
     let stats = Arc::new(Stats::new(StatsOptions::default()));
     let counters = stats.clone();
-    let attach = move |rules: &RuleSet| limiter::rule_stats(rules, &counters);
+    let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
     let source = Arc::new(Source::new(CompileOptions::default(), attach));
     source.reload(&directory, SystemClock.now());
     let policy = Policy {

@@ -1,30 +1,28 @@
-//! The `tollgate` command: parse, one match, exit code.
+//! The `tollgate` program: parses the arguments, runs the command, returns its exit code.
 
 use std::{env, process::ExitCode, thread};
 
-use tollgate::cli::{self, Command, serve::Environment};
+use tollgate::cli::{self, Command, Environment};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     tollgate::memory::allow_huge_pages(false);
-    match cli::parse(env::args_os()) {
+    let verdict = match cli::parse(env::args_os()) {
         Command::Serve { ignored } => cli::serve::run(&environment(), &ignored),
         Command::Check(args) => cli::check::run(&args, &environment()),
         Command::Explain(args) => cli::explain::run(&args, &environment()),
-        Command::Request(args) => cli::request::run(&args),
-        Command::Settings => print(&tollgate::settings::markdown()),
-        Command::Completions(shell) => print(&cli::completions(shell)),
-    }
+        Command::Request(args) => cli::request::run(&args, &environment()),
+        Command::Health(args) => cli::health::run(&args, &environment()),
+        Command::Settings(args) => cli::settings::run(&args, &environment()),
+        Command::Completions { shell } => cli::print_completions(shell),
+        Command::Man { dir } => cli::print_man_pages(dir.as_deref()),
+    };
+    verdict.into()
 }
 
-fn print(text: &str) -> ExitCode {
-    cli::print(text);
-    ExitCode::SUCCESS
-}
-
-/// What the process was started with: the one place where it is read.
+/// The environment of the process; nothing else reads it.
 fn environment() -> Environment {
     let text = |os: std::ffi::OsString| os.to_string_lossy().into_owned();
     Environment {

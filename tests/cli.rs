@@ -1,11 +1,16 @@
-//! The command line: what it prints, and the exit code that a script goes by.
+//! The command line: what it prints, and the exit code that a script relies on.
 
 use std::{
     fs,
+    io::Write as _,
+    net::TcpListener,
     os::unix::fs::symlink,
     path::Path,
     process::{Command, Output, Stdio},
+    thread,
 };
+
+use serde_json::Value;
 
 use crate::support::{
     client::request,
@@ -16,131 +21,207 @@ use crate::support::{
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 2}}]\n";
 
 fn tollgate(args: &[&str]) -> Output {
-    Command::new(BINARY).args(args).stdin(Stdio::null()).output().unwrap()
+    tollgate_in(args, &[])
 }
 
-/// Both outputs.
-fn said(output: &Output) -> String {
+fn tollgate_in(args: &[&str], variables: &[(&str, &str)]) -> Output {
+    run(Path::new(BINARY), args, variables)
+}
+
+fn run(program: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(program);
+    command.args(args).envs(variables.iter().copied()).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Standard output and standard error.
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-fn check(dir: &Path) -> Output {
-    tollgate(&["check", dir.to_str().unwrap()])
+#[track_caller]
+fn assert_exit(output: &Output, code: i32, texts: &[&str]) {
+    assert_eq!(output.status.code(), Some(code), "{}", printed(output));
+    for text in texts {
+        assert!(printed(output).contains(text), "no {text:?} in\n{}", printed(output));
+    }
 }
 
-/// `tollgate request` of the service on this port.
-fn ask(port: u16, domain: &str, descriptors: &[&str]) -> Output {
+/// A directory with these files.
+fn rules_dir(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    dir
+}
+
+fn check(dir: &Path, options: &[&str]) -> Output {
+    tollgate(&[&["check", dir.to_str().unwrap()], options].concat())
+}
+
+/// `tollgate request` to the service on this port.
+fn send(port: u16, domain: &str, descriptors: &[&str]) -> Output {
     let address = format!("127.0.0.1:{port}");
     tollgate(&[&["request", "--addr", &address, domain], descriptors].concat())
 }
 
 #[test]
-fn check_says_nothing_bad_about_good_rules() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("d.yaml"), RULES).unwrap();
-    let output = check(dir.path());
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+fn check_sums_up_valid_rules() {
+    let dir = rules_dir(&[("d.yaml", RULES)]);
+    let output = check(dir.path(), &[]);
+    assert_exit(&output, 0, &["1 rule, 1 domain, 1 file: OK, hash "]);
+    assert_eq!(printed(&output).lines().count(), 1);
 }
 
 #[test]
-fn check_tells_every_error_of_every_file_with_its_place() {
-    let dir = tempfile::tempdir().unwrap();
+fn check_reports_every_error_of_every_file_with_its_place() {
     let bad = "domain: a\ndescriptors:\n  - key: k\n    rate_limit: {unit: fortnight, requests_per_unit: 2}\n  - value: v\n";
-    fs::write(dir.path().join("a.yaml"), bad).unwrap();
-    fs::write(dir.path().join("b.yaml"), "domain: b\ndescriptors:\n  - kye: k\n").unwrap();
-    let output = check(dir.path());
-    assert_eq!(output.status.code(), Some(1));
-    let said = said(&output);
-    for told in ["a.yaml:4:", "fortnight", "a.yaml:5:", "b.yaml:3:", "kye"] {
-        assert!(said.contains(told), "{told:?} in\n{said}");
+    let dir = rules_dir(&[("a.yaml", bad), ("b.yaml", "domain: b\ndescriptors:\n  - kye: k\n")]);
+    assert_exit(
+        &check(dir.path(), &[]),
+        1,
+        &["a.yaml:4:", "fortnight", "a.yaml:5:", "b.yaml:3:", "kye", "errors in 2 files"],
+    );
+}
+
+#[test]
+fn check_suggests_the_unit_that_an_abbreviation_means() {
+    for (written, meant) in [
+        ("secs", "second"),
+        ("mins", "minute"),
+        ("hr", "hour"),
+        ("daily", "day"),
+        ("wk", "week"),
+        ("yrs", "year"),
+    ] {
+        let dir = rules_dir(&[("d.yaml", &RULES.replace("hour", written))]);
+        assert_exit(&check(dir.path(), &[]), 1, &[&format!("did you mean `{meant}`?")]);
     }
 }
 
 #[test]
-fn check_warns_without_failing() {
-    let dir = tempfile::tempdir().unwrap();
-    let odd = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: hour, requests_per_unit: 2, shadow_mode: true}\n";
-    fs::write(dir.path().join("d.yaml"), odd).unwrap();
-    let output = check(dir.path());
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(said(&output).contains("warning"), "{}", said(&output));
+fn check_warns_without_failing_unless_warnings_are_denied() {
+    let odd = "domain: d\ndescriptors:\n  - key: k\n    unit: hour\n    requests_per_unit: 2\n";
+    let dir = rules_dir(&[("d.yaml", odd)]);
+    let lost = "`unit` has no effect here, so this descriptor has no limit";
+    assert_exit(&check(dir.path(), &[]), 0, &[&format!("warning: {lost}"), "OK, 3 warnings, hash"]);
+    assert_exit(
+        &check(dir.path(), &["--deny-warnings"]),
+        1,
+        &[&format!("error: {lost}"), "3 errors in 1 file"],
+    );
+    let fine = rules_dir(&[("d.yaml", RULES)]);
+    assert_exit(&check(fine.path(), &["--deny-warnings"]), 0, &["OK"]);
 }
 
 #[test]
-fn check_warns_of_what_the_go_service_would_refuse_when_asked() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("d.yaml"), format!("on_store_failure: local\n{RULES}")).unwrap();
-    let output = check(dir.path());
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(!said(&output).contains("warning"), "{}", said(&output));
-    let output = tollgate(&["check", "--portable", dir.path().to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    for told in ["warning: the Go service refuses `on_store_failure`", "d.yaml:1:1"] {
-        assert!(said(&output).contains(told), "{told:?} in\n{}", said(&output));
-    }
+fn check_reports_to_programs() {
+    let dir = rules_dir(&[("a.yaml", RULES), ("b.yaml", "domain: b\ndescriptors: [{kye: k}]\n")]);
+    let output = check(dir.path(), &["--json"]);
+    assert_exit(&output, 1, &[]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["valid"], &report["errors"]), (&false.into(), &2.into()), "{report}");
+    let first = &report["diagnostics"][0];
+    assert!(first["file"].as_str().unwrap().ends_with("b.yaml") && first["line"] == 2, "{report}");
+    let output = check(dir.path(), &["--format", "github"]);
+    assert_exit(&output, 1, &["::error file=", "b.yaml,line=2,col="]);
 }
 
 #[test]
-fn check_refuses_what_memcached_cannot_count_when_that_counts() {
+fn check_prints_a_hash_of_what_the_rules_mean_that_the_service_reports_too() {
+    let hash = |rules: &str| {
+        let output = check(rules_dir(&[("d.yaml", rules)]).path(), &["--json"]);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        report["hash"].as_str().unwrap().to_owned()
+    };
+    let served = Server::start(RULES).metrics();
+    let same = "# a comment\ndomain: 'd'\ndescriptors:\n  - rate_limit:\n      requests_per_unit: 2\n      unit: HOUR\n    key: k\n";
+    assert_eq!(hash(RULES), hash(same));
+    assert_ne!(hash(RULES), hash(&RULES.replace("hour", "day")));
+    let served: Vec<_> = served.keys().filter(|name| name.contains(&hash(RULES))).collect();
+    assert!(!served.is_empty(), "the metrics have the hash {}", hash(RULES));
+}
+
+#[test]
+fn check_warns_of_what_the_go_service_would_refuse_with_portable() {
+    let dir = rules_dir(&[("d.yaml", &format!("on_store_failure: local\n{RULES}"))]);
+    let output = check(dir.path(), &[]);
+    assert_exit(&output, 0, &[]);
+    assert!(!printed(&output).contains("warning"), "{}", printed(&output));
+    let warned = ["warning: the Go service refuses `on_store_failure`", "d.yaml:1:1"];
+    assert_exit(&check(dir.path(), &["--portable"]), 0, &warned);
+}
+
+#[test]
+fn check_refuses_what_memcached_cannot_count() {
     let dir = tempfile::tempdir().unwrap();
     let rules = dir.path().join("config");
     fs::create_dir(&rules).unwrap();
-    let bucket = RULES.replace("unit: hour", "algorithm: token_bucket, unit: hour");
-    fs::write(rules.join("d.yaml"), bucket).unwrap();
-    let refused = |output: &Output| {
-        assert_eq!(output.status.code(), Some(1), "{}", said(output));
-        for told in ["d.yaml:2:48", "error: `token_bucket` cannot be counted", "help: use `fixed_window`"] {
-            assert!(said(output).contains(told), "{told:?} in\n{}", said(output));
-        }
-    };
-    assert_eq!(check(&rules).status.code(), Some(0));
-    refused(&tollgate(&["check", "--memcached", rules.to_str().unwrap()]));
+    fs::write(rules.join("d.yaml"), RULES.replace("unit: hour", "algorithm: token_bucket, unit: hour"))
+        .unwrap();
+    let refused = ["d.yaml:2:48", "`token_bucket`", "help: use `fixed_window`"];
+    assert_exit(&check(&rules, &[]), 0, &[]);
+    assert_exit(&check(&rules, &["--memcached"]), 1, &refused);
 
-    let as_served = |backend: &str| {
-        let mut command = Command::new(BINARY);
-        command.arg("check").env("BACKEND_TYPE", backend).env("MEMCACHE_HOST_PORT", "memcached:11211");
-        command.env("RUNTIME_ROOT", dir.path()).env("RUNTIME_SUBDIRECTORY", "");
-        command.stdin(Stdio::null()).output().unwrap()
+    let root = dir.path().to_str().unwrap();
+    let as_served = |backend| {
+        let place = [("RUNTIME_ROOT", root), ("RUNTIME_SUBDIRECTORY", "")];
+        let store = [("BACKEND_TYPE", backend), ("MEMCACHE_HOST_PORT", "memcached:11211")];
+        tollgate_in(&["check"], &[place, store].concat())
     };
-    refused(&as_served("memcache"));
-    let good = as_served("memory");
-    assert_eq!(good.status.code(), Some(0), "{}", said(&good));
+    assert_exit(&as_served("memcache"), 1, &refused);
+    assert_exit(&as_served("memory"), 0, &[]);
 }
 
 #[test]
-fn check_names_both_files_that_do_not_agree() {
-    let dir = tempfile::tempdir().unwrap();
+fn check_names_both_files_that_contradict_each_other() {
     let other = "domain: d\non_store_failure: deny\ndescriptors: [{key: m, rate_limit: {unlimited: true}}]\n";
-    fs::write(dir.path().join("a.yaml"), format!("on_store_failure: local\n{RULES}")).unwrap();
-    fs::write(dir.path().join("b.yaml"), other).unwrap();
-    let output = tollgate(&["check", "--merge-domains", dir.path().to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    for told in ["b.yaml:2:19", "`deny`", "a.yaml for `local` at line 1, column 19"] {
-        assert!(said(&output).contains(told), "{told:?} in\n{}", said(&output));
-    }
+    let dir = rules_dir(&[("a.yaml", &format!("on_store_failure: local\n{RULES}")), ("b.yaml", other)]);
+    let texts = ["b.yaml:2:19", "`deny`", "a.yaml sets `local` at line 1, column 19"];
+    assert_exit(&check(dir.path(), &["--merge-domains"]), 1, &texts);
 }
 
 #[test]
-fn check_of_a_directory_that_is_not_there_fails() {
-    let output = check(Path::new("/nowhere/at/all"));
-    assert_ne!(output.status.code(), Some(0));
-    assert!(said(&output).contains("/nowhere/at/all"), "{}", said(&output));
+fn check_has_no_verdict_on_what_cannot_be_read() {
+    assert_exit(&check(Path::new("/nowhere/at/all"), &[]), 2, &["/nowhere/at/all"]);
+    assert_exit(&tollgate_in(&["check"], &[("NEAR_LIMIT_RATIO", "x")]), 2, &["NEAR_LIMIT_RATIO"]);
+    // Files that are wrong are wrong, whatever else cannot be read.
+    let dir = rules_dir(&[("b.yaml", "domain: b\ndescriptors: [{kye: k}]\n")]);
+    assert_exit(&check(dir.path(), &["/nowhere/at/all"]), 1, &["kye", "/nowhere"]);
 }
 
 #[test]
-fn request_ends_with_0_1_or_2() {
+fn colours_are_for_terminals_and_can_be_turned_off() {
+    let dir = rules_dir(&[("d.yaml", RULES)]);
+    let args = ["check", dir.path().to_str().unwrap()];
+    let is_coloured = |variables: &[(&str, &str)]| printed(&tollgate_in(&args, variables)).contains('\u{1b}');
+    assert!(!is_coloured(&[]), "a pipe is not a terminal");
+    assert!(is_coloured(&[("CLICOLOR_FORCE", "1")]));
+    // `script` gives the command a terminal.
+    let on_terminal = |prefix: &str| {
+        let line = format!("{prefix} {BINARY} check {}", dir.path().display());
+        let output = Command::new("script")
+            .args(["-qec", &line, "/dev/null"])
+            .env("TERM", "xterm")
+            .env_remove("NO_COLOR")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        printed(&output).contains('\u{1b}')
+    };
+    assert!(on_terminal("env"));
+    assert!(!on_terminal("env NO_COLOR=1"));
+}
+
+#[test]
+fn request_exits_with_0_1_or_2() {
     let server = Server::start(RULES);
     let port = server.ports.grpc;
-    for (expected, told) in [(0, "OK"), (0, "OK"), (1, "OVER_LIMIT")] {
-        let output = ask(port, "d", &["k=v"]);
-        assert_eq!(output.status.code(), Some(expected), "{}", said(&output));
-        assert!(said(&output).contains(told), "{told} in\n{}", said(&output));
+    for (code, text) in [(0, "OK"), (0, "OK"), (1, "OVER_LIMIT")] {
+        assert_exit(&send(port, "d", &["k=v"]), code, &[text]);
     }
-    let refused = ask(port, "", &["k=v"]);
-    assert_eq!(refused.status.code(), Some(2), "{}", said(&refused));
-    assert!(said(&refused).contains("domain must not be empty"), "{}", said(&refused));
-    let nobody = ask(free_port(), "d", &["k=v"]);
-    assert_eq!(nobody.status.code(), Some(2), "{}", said(&nobody));
+    assert_exit(&send(port, "", &["k=v"]), 2, &["domain must not be empty"]);
+    assert_exit(&send(free_port(), "d", &["k=v"]), 2, &["cannot reach", "Connection refused"]);
 }
 
 #[test]
@@ -154,31 +235,115 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 9}
 ";
     let server = Server::start(rules);
-    assert_eq!(ask(server.ports.grpc, "d", &["a=1,b=2=3", "c=4"]).status.code(), Some(0));
+    assert_exit(&send(server.ports.grpc, "d", &["a=1,b=2=3", "c=4"]), 0, &[]);
     let answer = server.ask(request("d", &[&[("a", "1"), ("b", "2=3")], &[("c", "4")]])).unwrap();
     let remaining: Vec<_> = answer.statuses.iter().map(|status| status.limit_remaining).collect();
     assert_eq!(remaining, [0, 7], "both were counted once before");
 }
 
 #[test]
-fn help_version_settings_and_completions_are_printed() {
-    for (args, told) in [
+fn request_looks_without_counting() {
+    let server = Server::start(RULES);
+    let port = server.ports.grpc;
+    for looking in [&["--peek"][..], &["--hits", "0"], &["--peek"]] {
+        assert_exit(&send(port, "d", &[looking, &["k=v"]].concat()), 0, &["2 of 2 per hour remaining"]);
+    }
+    assert_exit(&send(port, "d", &["--hits", "2", "k=v"]), 0, &["0 of 2 per hour remaining"]);
+    assert_exit(&send(port, "d", &["k=v"]), 1, &["OVER_LIMIT"]);
+}
+
+#[test]
+fn request_finds_the_service_of_the_environment_and_names_unknown_domains() {
+    let server = Server::start(RULES);
+    let (grpc, debug) = (server.ports.grpc.to_string(), server.ports.debug.to_string());
+    let variables = [("GRPC_PORT", &*grpc), ("DEBUG_PORT", &*debug)];
+    let of_environment = |words: &[&str]| tollgate_in(&[&["request"], words].concat(), &variables);
+    assert_exit(&of_environment(&["d", "k=v"]), 0, &["1 of 2 per hour remaining"]);
+    assert_exit(&of_environment(&["d", "j=v"]), 0, &["j=v: OK, no rule matches\n"]);
+    assert_exit(&of_environment(&["e", "k=v"]), 0, &["k=v: OK, unknown domain \"e\""]);
+    assert_exit(&send(server.ports.grpc, "e", &["k=v"]), 0, &["k=v: OK, no rule matches\n"]);
+
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("rl.sock").display().to_string();
+    let _server = Setup::new().rules("d.yaml", RULES).env("GRPC_UDS", &socket).start();
+    assert_exit(&tollgate_in(&["request", "d", "k=v"], &[("GRPC_UDS", &socket)]), 0, &["1 of 2 per hour"]);
+    assert_exit(&tollgate_in(&["request", "d", "k=v"], &[("GRPC_PORT", "0")]), 2, &["GRPC_PORT=\"0\""]);
+}
+
+#[test]
+fn health_exits_with_0_1_or_2() {
+    let server = Setup::new().env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true").start();
+    let port = server.ports.http.to_string();
+    let health = |port: &str| tollgate_in(&["health", "--timeout", "5s"], &[("PORT", port)]);
+    assert_exit(&health(&port), 1, &["unhealthy: rules: none are loaded"]);
+    server.write("d.yaml", RULES);
+    server.wait_until_healthy();
+    assert_exit(&health(&port), 0, &["healthy\n"]);
+    assert_exit(
+        &health(&free_port().to_string()),
+        2,
+        &["cannot reach http://localhost:", "Connection refused"],
+    );
+    assert_exit(&health("x"), 2, &["invalid settings", "PORT=\"x\""]);
+}
+
+#[test]
+fn health_waits_no_longer_than_its_timeout() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let trickle = thread::spawn(move || {
+        // One byte now and then must not keep the command waiting.
+        let (mut socket, _) = listener.accept().unwrap();
+        while socket.write_all(b"H").is_ok() {
+            thread::sleep(std::time::Duration::from_millis(20));
+        }
+    });
+    let output = tollgate_in(&["health", "--timeout", "200ms"], &[("PORT", &port), ("HOST", "127.0.0.1")]);
+    assert_exit(&output, 2, &["no response within 200ms"]);
+    trickle.join().unwrap();
+}
+
+#[test]
+fn settings_prints_the_values_in_effect_without_secrets() {
+    let variables =
+        [("GRPC_PORT", "9081"), ("REDIS_URL", "redis://user:hunter2@redis:6379"), ("REDIS_AUTH", "hunter2")];
+    let output = tollgate_in(&["settings", "--effective"], &variables);
+    let texts = [
+        "\nGRPC_PORT=9081  # set; default: 8081\n",
+        "\nREDIS_URL=redis://***@redis:6379  # set; default: unset\n",
+        "\nREDIS_AUTH=***  # set",
+        "\nBACKEND_TYPE=redis  # derived\n",
+        "\nPORT=8080\n",
+    ];
+    assert_exit(&output, 0, &texts);
+    assert!(!printed(&output).contains("hunter2"), "{}", printed(&output));
+    let output = tollgate_in(&["settings", "--effective"], &[("GRPC_PORT", "web")]);
+    assert_exit(&output, 1, &["\nGRPC_PORT=web  # set", "GRPC_PORT=\"web\": "]);
+    let output = tollgate_in(&["settings", "--effective"], &[("GPRC_PORT", "9081"), ("GRPC_POTR", "1")]);
+    assert_exit(&output, 0, &["warning: GRPC_POTR"]);
+}
+
+#[test]
+fn help_version_settings_completions_and_man_pages_are_printed() {
+    for (args, text) in [
         (&["--help"][..], "check"),
         (&["--version"], env!("CARGO_PKG_VERSION")),
         (&["settings"], "GRPC_MAX_CONNECTION_AGE"),
         (&["completions", "bash"], "tollgate"),
+        (&["man"], ".TH tollgate 1"),
     ] {
         let output = tollgate(args);
-        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", said(&output));
-        assert!(String::from_utf8_lossy(&output.stdout).contains(told), "{args:?}: {}", said(&output));
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", printed(&output));
+        assert!(String::from_utf8_lossy(&output.stdout).contains(text), "{args:?}: {}", printed(&output));
     }
+    let dir = tempfile::tempdir().unwrap();
+    assert_exit(&tollgate(&["man", dir.path().to_str().unwrap()]), 0, &[]);
+    assert!(fs::read_to_string(dir.path().join("tollgate-check.1")).unwrap().contains("deny\\-warnings"));
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_a_mistake() {
-    let output = tollgate(&["serv"]);
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(said(&output).contains("serve"), "the nearest is offered: {}", said(&output));
+fn an_unknown_command_is_an_error_with_a_suggestion() {
+    assert_exit(&tollgate(&["serv"]), 2, &["serve"]);
 }
 
 #[test]
@@ -191,4 +356,14 @@ fn called_as_ratelimit_it_serves_and_warns_about_arguments() {
     assert!(server.ask(request("d", &[&[("k", "v")]])).is_ok());
     let log = server.process.log();
     assert!(log.contains("--quotaRateLimitServiceAddr=elsewhere"), "{log}");
+}
+
+#[test]
+fn called_as_ratelimit_it_runs_known_commands() {
+    let dir = rules_dir(&[("d.yaml", RULES)]);
+    let link = dir.path().join("ratelimit");
+    symlink(BINARY, &link).unwrap();
+    let rules = dir.path().join("d.yaml").display().to_string();
+    assert_exit(&run(&link, &["check", &rules], &[]), 0, &["1 rule, 1 domain, 1 file: OK"]);
+    assert_exit(&run(&link, &["check", "--nonsense"], &[]), 2, &["--nonsense"]);
 }

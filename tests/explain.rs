@@ -1,5 +1,4 @@
-//! `tollgate explain`, as a script sees it: files, settings, exit codes, and that it says what the service
-//! does.
+//! `tollgate explain` as a script sees it: files, settings, exit codes, and that it agrees with the service.
 
 use std::{
     fs,
@@ -33,7 +32,7 @@ fn explain(args: &[&str], variables: &[(&str, &str)]) -> Output {
     command.envs(variables.iter().copied()).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
@@ -43,43 +42,62 @@ fn write(dir: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
-fn the_exit_code_says_whether_a_rule_is_met() {
+fn the_exit_code_says_whether_every_descriptor_matches_a_rule() {
     let dir = tempfile::tempdir().unwrap();
     let file = write(dir.path(), "shop.yaml", RULES);
     let bad = write(dir.path(), "bad.yaml", "domain: bad\ndescriptors: [{kye: k}]\n");
-    for (args, code, told) in [
-        (&[&*file, "shop client=ann"][..], 0, "shop.client is met"),
+    for (args, code, text) in [
+        (&["--rules", &*file, "shop", "client=ann"][..], 0, "client=ann: matches rule shop.client ("),
+        (&["shop", "client=ann", "client=vip1", "--rules", &file], 0, "matches rule shop.client_vip* ("),
+        (&["--rules", &file, "shop", "client=ann", "c=d"], 1, "c=d: no rule matches"),
+        (&["--rules", &file, "shops", "client=ann"], 1, "unknown domain \"shops\"; did you mean \"shop\"?"),
+        (&["--rules", &file, "--rules", &bad, "shop", "client=ann"], 2, "bad.yaml:2:"),
+        (&["--rules", dir.path().to_str().unwrap(), "shop client=ann"], 2, "unknown key `kye`"),
+        (&["--rules", "/nowhere/at/all", "shop client=ann"], 2, "/nowhere"),
+        (&["--rules", &file, "shop"], 2, "expected a domain and descriptors: DOMAIN KEY=VALUE"),
+        (&["--rules", &file, "shop", "client"], 2, "\"client\" has no ="),
+        (&[], 2, "Usage: tollgate explain [OPTIONS] DOMAIN KEY=VALUE[,KEY=VALUE]..."),
+        // The older form: rules, then the domain and one descriptor in one argument.
+        (&[&file, "shop client=ann"], 0, "matches rule shop.client ("),
         (&[&file, "--json", "shop client=vip1"], 0, "\"key\": \"shop.client_vip*\""),
-        (&["--json", &file, "shop clint=ann"], 1, "\"spelled_otherwise\""),
-        (&[&file, "shops client=ann"], 1, "is shop meant?"),
+        (&["--json", &file, "shop clint=ann"], 1, "\"similar_spelling\""),
         (&[&file, &bad, "shop client=ann"], 2, "bad.yaml:2:"),
-        (&[dir.path().to_str().unwrap(), "shop client=ann"], 2, "unknown key `kye`"),
-        (&["/nowhere/at/all", "shop client=ann"], 2, "/nowhere"),
-        (&[&file], 2, "in one argument: 'domain key=value,key=value'"),
-        (&[], 2, "Usage: tollgate explain [OPTIONS] [RULES]... 'DOMAIN KEY=VALUE,...'"),
+        (&["--rules", &file, "shop client=ann"], 0, "matches rule shop.client ("),
     ] {
         let output = explain(args, &[]);
-        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", said(&output));
-        assert!(said(&output).contains(told), "{told:?} in\n{}", said(&output));
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", printed(&output));
+        assert!(printed(&output).contains(text), "no {text:?} in\n{}", printed(&output));
     }
 }
 
 #[test]
-fn rules_are_looked_for_where_the_server_would() {
+fn every_rule_is_printed_with_its_file_and_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = write(dir.path(), "shop.yaml", RULES);
+    let more = write(dir.path(), "more.yaml", &RULES.replace("domain: shop", "\n\ndomain: other"));
+    let output = printed(&explain(&["--rules", &file, "--rules", &more, "shop", "client=ann"], &[]));
+    assert!(output.starts_with(&format!("client=ann: matches rule shop.client ({file}:4)\n")), "{output}");
+    assert!(output.contains(&format!("client_vip*  {file}:7  the pattern does not match")), "{output}");
+    let output = printed(&explain(&["--rules", &file, "--rules", &more, "other", "client=vip"], &[]));
+    assert!(output.contains(&format!("matches rule other.client_vip* ({more}:9)\n")), "{output}");
+}
+
+#[test]
+fn reads_the_rules_that_the_service_would_read() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("config")).unwrap();
     write(root.path(), "config/shop.yaml", RULES);
     let variables = [("RUNTIME_ROOT", root.path().to_str().unwrap()), ("CACHE_KEY_PREFIX", "edge:")];
     let output = explain(&["shop client=ann"], &variables);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(said(&output).contains("counted under edge:shop_client_ann_"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output));
+    assert!(printed(&output).contains("    counter edge:shop_client_ann_"), "{}", printed(&output));
     let output = explain(&["shop client=ann"], &[("LIMIT_POLICY_HEADERS", "maybe")]);
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(said(&output).contains("LIMIT_POLICY_HEADERS=\"maybe\""), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", printed(&output));
+    assert!(printed(&output).contains("LIMIT_POLICY_HEADERS=\"maybe\""), "{}", printed(&output));
 }
 
 #[test]
-fn a_refusal_is_told_as_the_service_answers_it() {
+fn the_over_limit_response_is_that_of_the_service() {
     let dir = tempfile::tempdir().unwrap();
     let file = write(dir.path(), "shop.yaml", RULES);
     let variables = [
@@ -91,23 +109,24 @@ fn a_refusal_is_told_as_the_service_answers_it() {
     let server = variables.iter().fold(setup, |setup, (name, value)| setup.env(name, value)).start();
     let ask = || server.ask(request("shop", &[&[("client", "ann")]])).unwrap();
     ask();
-    // Both tell the seconds until the day ends, so both are asked within one of them.
+    // Both hold the seconds until the day ends, so both must run within the same second.
     let both = || {
         let answered = ask();
         let output = explain(&[&file, "--json", "shop client=ann"], &variables);
-        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let explained: Value = serde_json::from_slice(&output.stdout).unwrap();
         let headers: Vec<_> = answered
             .response_headers_to_add
             .iter()
             .map(|header| serde_json::json!({"name": header.key, "value": header.value}))
             .collect();
         let body = String::from_utf8(answered.raw_body).unwrap();
-        (serde_json::json!({"headers": headers, "body": body}), told["refusal"].clone())
+        (serde_json::json!({"headers": headers, "body": body}), explained["over_limit_response"].clone())
     };
-    let (answered, told) =
-        (0..20).map(|_| both()).find(|(answered, told)| answered == told).unwrap_or_else(both);
-    assert_eq!(answered, told);
-    let names: Vec<_> = told["headers"].as_array().unwrap().iter().map(|header| &header["name"]).collect();
+    let (answered, explained) =
+        (0..20).map(|_| both()).find(|(answered, explained)| answered == explained).unwrap_or_else(both);
+    assert_eq!(answered, explained);
+    let names: Vec<_> =
+        explained["headers"].as_array().unwrap().iter().map(|header| &header["name"]).collect();
     assert_eq!(
         names,
         [

@@ -129,7 +129,7 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
     };
     let counters = stats.clone();
     let source =
-        Arc::new(Source::new(CompileOptions::default(), move |rules| limiter::rule_stats(rules, &counters)));
+        Arc::new(Source::new(CompileOptions::default(), move |rules| limiter::handles(rules, &counters)));
     source.reload(&directory, SystemClock.now());
     let policy = Policy {
         bounds: Bounds { descriptors: 10, entries: 10 },

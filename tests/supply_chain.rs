@@ -16,6 +16,17 @@ fn every_crate_has_a_licence_a_source_and_a_version_that_deny_toml_allows() {
 }
 
 #[test]
+fn the_workflows_are_valid() {
+    let program = Path::new(ROOT).join("target/go-tools/actionlint");
+    assert!(program.is_file(), "no {}: run `tests/run`, which builds it", program.display());
+    // shellcheck, if the machine has it, is not part of this.
+    let mut command = Command::new(program);
+    command.args(["-shellcheck=", "-pyflakes="]).args(files(".github/workflows")).current_dir(ROOT);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
 fn actions_are_pinned_by_commit() {
     let mut seen = 0;
     for file in files(".github/workflows") {

@@ -1,142 +1,324 @@
-//! `tollgate check`: tells what is wrong or suspicious in rules files, as a compiler would.
+//! `tollgate check`: reports every error and warning in rules files, as a compiler would.
 //!
-//! [`run`] has the files found; [`check`] compiles them and writes what is to be said.
+//! [`run`] finds the files, [`Report`] holds what the compiler says of them, and `text`, `json` and `github`
+//! print it.
 
-use std::{
-    collections::HashMap,
-    io::{self, Write},
-    process::ExitCode,
+use std::{collections::HashMap, fmt::Write as _, path::PathBuf};
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use super::{
+    rules_files::{self, ReadingArgs},
+    serve::Environment,
+    terminal::{self, BOLD, ERROR, GOOD, PLACE, Verdict, WARNING, count, paint},
 };
-
-use super::{CheckArgs, rules_files, serve::Environment};
 use crate::{
-    rules::{CompileOptions, Compiled, compile, render},
+    rules::{CompileOptions, Diagnostic, RuleSet, Severity, SourceFile, compile, render},
     rules_source::Reading,
 };
 
-/// Checks the rules of the directory that is named, or else of the one that the server would read.
-/// Exits with 0 when they can be served.
+/// The arguments of `tollgate check`.
+#[derive(Args, Clone, PartialEq, Eq, Debug)]
+pub struct CheckArgs {
+    /// Directories with rules, or rules files; without any, the directory that the service would read.
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// How the files are read.
+    #[command(flatten)]
+    pub reading: ReadingArgs,
+    /// Warn of what the Go service would refuse.
+    #[arg(long)]
+    pub portable: bool,
+    /// Treat warnings as errors.
+    #[arg(long)]
+    pub deny_warnings: bool,
+    /// The output format.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: Format,
+    /// Short for --format json.
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+}
+
+/// The output format of `tollgate check`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One JSON object.
+    Json,
+    /// Workflow commands that annotate a pull request on GitHub.
+    Github,
+}
+
+/// Checks the rules and prints a report.
 #[must_use]
-pub fn run(args: &CheckArgs, environment: &Environment) -> ExitCode {
-    let (reading, options) = match read(args, environment) {
+pub fn run(args: &CheckArgs, environment: &Environment) -> Verdict {
+    let (reading, options) = match rules_files::read(&args.paths, args.reading, environment) {
         Ok(read) => read,
         Err(problems) => {
-            let _ = writeln!(
-                io::stderr().lock(),
-                "error: nothing could be checked:\n  {}",
-                problems.join("\n  ")
-            );
-            return ExitCode::from(2);
+            terminal::print_error(&format!("no rules were checked:\n  {}", problems.join("\n  ")));
+            return Verdict::Unknown;
         }
     };
-    match check(&reading, options, &mut io::stdout().lock()) {
-        Ok(true) => ExitCode::SUCCESS,
-        // What cannot be told in full is not said to be good.
-        Ok(false) | Err(_) => ExitCode::FAILURE,
+    let options = CompileOptions { portable: args.portable, ..options };
+    let report = Report::new(reading, options, args.deny_warnings);
+    match if args.json { Format::Json } else { args.format } {
+        Format::Text => terminal::print(&report.text()),
+        Format::Json => terminal::print_data(&report.json()),
+        Format::Github => terminal::print_data(&report.github()),
+    }
+    report.verdict()
+}
+
+/// What the compiler says of a set of files.
+pub(super) struct Report {
+    files: Vec<SourceFile>,
+    diagnostics: Vec<Diagnostic>,
+    /// The rules, where there is no error.
+    pub(super) rules: Option<RuleSet>,
+    denied_warnings: usize,
+    /// Every error is about a file or directory that could not be read.
+    is_unread: bool,
+}
+
+impl Report {
+    pub(super) fn new(reading: Reading, options: CompileOptions, deny_warnings: bool) -> Self {
+        let is_incomplete = reading.has_errors();
+        let compiled = compile(&reading.files, options);
+        let is_unread = is_incomplete && compiled.rules.is_some();
+        let mut diagnostics = [reading.diagnostics, compiled.diagnostics].concat();
+        let warnings = diagnostics.iter_mut().filter(|diagnostic| !diagnostic.is_error());
+        let mut denied_warnings = 0;
+        for warning in warnings.filter(|_| deny_warnings) {
+            warning.severity = Severity::Error;
+            denied_warnings += 1;
+        }
+        let is_valid = denied_warnings == 0 && !is_incomplete;
+        let rules = compiled.rules.filter(|_| is_valid);
+        Self { files: reading.files, diagnostics, rules, denied_warnings, is_unread }
+    }
+
+    fn verdict(&self) -> Verdict {
+        match self.rules {
+            Some(_) => Verdict::Yes,
+            None if self.is_unread && self.denied_warnings == 0 => Verdict::Unknown,
+            None => Verdict::No,
+        }
+    }
+
+    /// Every diagnostic with its line of the source, and a summary.
+    pub(super) fn text(&self) -> String {
+        let mut out = String::new();
+        // A file is decoded once, and only where a line of it is shown.
+        let mut texts: HashMap<&str, String> = HashMap::new();
+        for diagnostic in &self.diagnostics {
+            let file =
+                diagnostic.place.and_then(|_| self.files.iter().find(|file| file.name == diagnostic.file));
+            let text = file.map(|file| &**texts.entry(&file.name).or_insert_with(|| file.readable()));
+            // Writing to a String cannot fail, here and below.
+            let _ = writeln!(out, "{}", coloured(diagnostic.severity, &render(diagnostic, text)));
+        }
+        out + &self.summary() + "\n"
+    }
+
+    fn errors_and_warnings(&self) -> (usize, usize) {
+        let errors = self.diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
+        (errors, self.diagnostics.len() - errors)
+    }
+
+    /// `3 rules, 1 domain, 2 files: OK, hash 0f3c…`
+    fn summary(&self) -> String {
+        let (errors, warnings) = self.errors_and_warnings();
+        let files = count(self.files.len(), "file");
+        let warnings = (warnings > 0).then(|| paint(WARNING, &count(warnings, "warning")));
+        let Some(rules) = &self.rules else {
+            let mut text = paint(ERROR, &count(errors, "error"));
+            let _ = warnings.into_iter().try_for_each(|warnings| write!(text, ", {warnings}"));
+            let _ = write!(text, " in {files}");
+            if self.denied_warnings > 0 {
+                let _ =
+                    write!(text, " ({} denied by --deny-warnings)", count(self.denied_warnings, "warning"));
+            }
+            return text;
+        };
+        let domains = count(rules.domains().count(), "domain");
+        let number = count(rules.rule_count() as usize, "rule");
+        let verdict =
+            paint(GOOD, "OK") + &warnings.map_or_else(String::new, |warnings| format!(", {warnings}"));
+        format!("{number}, {domains}, {files}: {verdict}, hash {:016x}", rules.fingerprint())
+    }
+
+    fn json(&self) -> String {
+        let (errors, warnings) = self.errors_and_warnings();
+        let diagnostics: Vec<Value> = self
+            .diagnostics
+            .iter()
+            .map(|Diagnostic { severity, file, place, path, message, help }| {
+                json!({
+                    "severity": severity.to_string(),
+                    "file": file,
+                    "line": place.map(|place| place.line),
+                    "column": place.map(|place| place.column),
+                    "path": path,
+                    "message": message,
+                    "help": help,
+                })
+            })
+            .collect();
+        let report = json!({
+            "valid": self.rules.is_some(),
+            "hash": self.rules.as_ref().map(|rules| format!("{:016x}", rules.fingerprint())),
+            "files": self.files.len(),
+            "domains": self.rules.as_ref().map(|rules| rules.domains().count()),
+            "rules": self.rules.as_ref().map(RuleSet::rule_count),
+            "errors": errors,
+            "warnings": warnings,
+            "diagnostics": diagnostics,
+        });
+        format!("{report:#}\n")
+    }
+
+    /// A line `::error file=…,line=…,col=…::message` for each diagnostic, then the summary.
+    fn github(&self) -> String {
+        let mut out = String::new();
+        for Diagnostic { severity, file, place, path, message, help } in &self.diagnostics {
+            let place = place.map(|place| format!(",line={},col={}", place.line, place.column));
+            let path = if path.is_empty() { String::new() } else { format!(" (at {path})") };
+            let help = help.as_ref().map(|help| format!("; {help}")).unwrap_or_default();
+            let message = escaped(&format!("{message}{path}{help}"));
+            let file = escaped(file).replace(':', "%3A").replace(',', "%2C");
+            let _ = writeln!(out, "::{severity} file={file}{}::{message}", place.unwrap_or_default());
+        }
+        out + &anstream::adapter::strip_str(&self.summary()).to_string() + "\n"
     }
 }
 
-fn read(args: &CheckArgs, environment: &Environment) -> Result<(Reading, CompileOptions), Vec<String>> {
-    let (reading, options) = rules_files::read(args.dir.as_slice(), args.reading, environment)?;
-    Ok((reading, CompileOptions { portable: args.portable, ..options }))
+/// A text as it stands in a workflow command.
+fn escaped(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// Compiles what was read, writes every finding with its line of the source and a summary, and says
-/// whether the files can be served.
-///
-/// # Errors
-/// When `out` cannot be written to.
-pub fn check(reading: &Reading, options: CompileOptions, out: &mut impl Write) -> io::Result<bool> {
-    let files = &reading.files;
-    let mut compiled = compile(files, options);
-    if reading.has_errors() {
-        compiled.rules = None;
+/// A rendered diagnostic in colours: its severity, its message, and the margin of the excerpt.
+fn coloured(severity: Severity, rendered: &str) -> String {
+    let style = if severity == Severity::Error { ERROR } else { WARNING };
+    let mut lines = rendered.lines();
+    let (word, message) = lines.next().and_then(|line| line.split_once(": ")).unwrap_or_default();
+    let mut out = format!("{}: {}\n", paint(style, word), paint(BOLD, message));
+    for line in lines {
+        let margin = ["-->", "|", "="].iter().filter_map(|mark| Some(line.find(mark)? + mark.len())).min();
+        let (margin, rest) = line.split_at(margin.unwrap_or(0));
+        let is_caret = rest.trim() == "^";
+        let rest = if is_caret { paint(style, rest) } else { rest.to_owned() };
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{}{rest}", paint(PLACE, margin));
     }
-    compiled.diagnostics.splice(0..0, reading.findings.iter().cloned());
-    // A file's text is decoded once, and only where something is to be shown of it.
-    let mut texts: HashMap<&str, String> = HashMap::new();
-    for diagnostic in &compiled.diagnostics {
-        let file = diagnostic.place.and_then(|_| files.iter().find(|file| file.name == diagnostic.file));
-        let text = file.map(|file| &**texts.entry(&file.name).or_insert_with(|| file.readable()));
-        writeln!(out, "{}", render(diagnostic, text))?;
-    }
-    writeln!(out, "{}", summary(files.len(), &compiled))?;
-    Ok(compiled.rules.is_some())
-}
-
-fn summary(files: usize, compiled: &Compiled) -> String {
-    let errors = compiled.diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
-    let warnings = compiled.diagnostics.len() - errors;
-    let files = count(files, "file");
-    let Some(rules) = &compiled.rules else {
-        let warnings = if warnings > 0 { format!(", {}", count(warnings, "warning")) } else { String::new() };
-        return format!("{}{warnings} in {files}", count(errors, "error"));
-    };
-    let domains = count(rules.domains().count(), "domain");
-    let verdict = if warnings > 0 { count(warnings, "warning") } else { "good".to_owned() };
-    format!("{files}, {domains}, {}: {verdict}", count(rules.rule_count() as usize, "rule"))
-}
-
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::SourceFile;
 
-    fn checked(files: &[(&str, &str)]) -> (bool, String) {
-        checked_by(files, CompileOptions::default())
-    }
-
-    fn checked_by(files: &[(&str, &str)], options: CompileOptions) -> (bool, String) {
+    fn checked(files: &[(&str, &str)], portable: bool, deny_warnings: bool) -> (Verdict, Report) {
         let files: Vec<SourceFile> = files
             .iter()
             .map(|(name, text)| SourceFile { name: (*name).to_owned(), text: text.as_bytes().to_vec() })
             .collect();
-        let mut out = Vec::new();
         let reading = Reading { files, ..Reading::default() };
-        let good = check(&reading, options, &mut out).unwrap();
-        (good, String::from_utf8(out).unwrap())
+        let report =
+            Report::new(reading, CompileOptions { portable, ..CompileOptions::default() }, deny_warnings);
+        (report.verdict(), report)
+    }
+
+    fn text(report: &Report) -> String {
+        terminal::plain(&report.text())
     }
 
     const GOOD: &str = "domain: d\ndescriptors:\n- key: k\n  rate_limit: {unit: day, requests_per_unit: 1}\n";
+    const ODD: &str = "domain: d\ndescriptors:\n- key: k\n  unit: day\n  requests_per_unit: 1\n";
 
     #[test]
-    fn good_files_are_summed_up() {
-        assert_eq!(checked(&[("a.yaml", GOOD)]), (true, "1 file, 1 domain, 1 rule: good\n".to_owned()));
-        assert_eq!(checked(&[]), (true, "0 files, 0 domains, 0 rules: good\n".to_owned()));
+    fn valid_files_are_summed_up_with_their_hash() {
+        let (verdict, report) = checked(&[("a.yaml", GOOD)], false, true);
+        let hash = format!("{:016x}", report.rules.as_ref().unwrap().fingerprint());
+        assert_eq!(
+            (verdict, text(&report)),
+            (Verdict::Yes, format!("1 rule, 1 domain, 1 file: OK, hash {hash}\n"))
+        );
+        let (verdict, report) = checked(&[], false, false);
+        assert_eq!(verdict, Verdict::Yes);
+        assert!(text(&report).starts_with("0 rules, 0 domains, 0 files: OK, hash "), "{}", text(&report));
     }
 
     #[test]
-    fn a_warning_is_shown_and_the_files_can_be_served() {
-        let (good, told) = checked(&[("a.yaml", GOOD), ("b.yaml", "domain: e\n")]);
-        assert!(good);
-        assert!(told.starts_with("warning: the domain `e` has no descriptors"), "{told}");
-        assert!(told.ends_with("\n2 files, 2 domains, 1 rule: 1 warning\n"), "{told}");
+    fn a_warning_is_shown_and_the_files_are_valid_unless_warnings_are_denied() {
+        let files = [("a.yaml", GOOD), ("b.yaml", "domain: e\n")];
+        let (verdict, report) = checked(&files, false, false);
+        assert_eq!(verdict, Verdict::Yes);
+        assert!(text(&report).starts_with("warning: the domain `e` has no descriptors"), "{}", text(&report));
+        assert!(
+            text(&report).contains("\n1 rule, 2 domains, 2 files: OK, 1 warning, hash "),
+            "{}",
+            text(&report)
+        );
+        let (verdict, report) = checked(&files, false, true);
+        assert_eq!(verdict, Verdict::No);
+        assert!(text(&report).starts_with("error: the domain `e` has no descriptors"), "{}", text(&report));
+        let end = "\n1 error in 2 files (1 warning denied by --deny-warnings)\n";
+        assert!(text(&report).ends_with(end), "{}", text(&report));
     }
 
     #[test]
-    fn what_the_go_service_would_refuse_is_shown_to_those_who_ask() {
+    fn a_limit_lost_by_misplaced_keys_is_an_error_when_warnings_are_denied() {
+        let (verdict, report) = checked(&[("a.yaml", ODD)], false, false);
+        assert_eq!(verdict, Verdict::Yes);
+        let lost = "`unit` has no effect here, so this descriptor has no limit";
+        assert!(text(&report).contains(&format!("warning: {lost}\n   --> a.yaml:4:3")), "{}", text(&report));
+        let (verdict, report) = checked(&[("a.yaml", ODD)], false, true);
+        assert_eq!(verdict, Verdict::No);
+        assert!(text(&report).contains(&format!("error: {lost}\n   --> a.yaml:4:3")), "{}", text(&report));
+    }
+
+    #[test]
+    fn portable_warns_of_what_the_go_service_would_refuse() {
         let files = [("a.yaml", "on_store_failure: deny\n".to_owned() + GOOD)];
         let files = files.each_ref().map(|(name, text)| (*name, &**text));
-        assert_eq!(checked(&files), (true, "1 file, 1 domain, 1 rule: good\n".to_owned()));
-        let (good, told) = checked_by(&files, CompileOptions { portable: true, ..CompileOptions::default() });
-        assert!(good);
+        assert!(text(&checked(&files, false, false).1).contains("1 file: OK, hash"));
+        let (verdict, report) = checked(&files, true, false);
+        assert_eq!(verdict, Verdict::Yes);
         let shown = "warning: the Go service refuses `on_store_failure`\n   --> a.yaml:1:1\n   |\n \
             1 | on_store_failure: deny\n   | ^\n";
-        assert!(told.starts_with(shown), "{told}");
-        assert!(told.ends_with("\n1 file, 1 domain, 1 rule: 1 warning\n"), "{told}");
+        assert!(text(&report).starts_with(shown), "{}", text(&report));
     }
 
     #[test]
-    fn an_error_is_shown_with_its_line() {
-        let (good, told) =
-            checked(&[("a.yaml", GOOD), ("b.yaml", "domain: e\nrules: []\n"), ("c.yaml", "- x")]);
-        assert!(!good);
-        let shown = "error: unknown key `rules`\n   --> b.yaml:2:1\n   |\n 2 | rules: []\n   | ^\n";
-        assert!(told.starts_with(shown), "{told}");
-        assert!(told.ends_with("\n2 errors in 3 files\n"), "{told}");
+    fn an_error_is_shown_with_its_line_in_every_format() {
+        let files = [("a.yaml", GOOD), ("b,c.yaml", "domain: e\nrules: []\n"), ("c.yaml", "- x")];
+        let (verdict, report) = checked(&files, false, false);
+        assert_eq!(verdict, Verdict::No);
+        let shown = "error: unknown key `rules`\n   --> b,c.yaml:2:1\n   |\n 2 | rules: []\n   | ^\n";
+        assert!(text(&report).starts_with(shown), "{}", text(&report));
+        assert!(text(&report).ends_with("\n2 errors in 3 files\n"), "{}", text(&report));
+        let json: Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(
+            (&json["valid"], &json["hash"], &json["errors"]),
+            (&false.into(), &Value::Null, &2.into())
+        );
+        let first = &json["diagnostics"][0];
+        assert_eq!(
+            (&first["file"], &first["line"], &first["column"]),
+            (&"b,c.yaml".into(), &2.into(), &1.into())
+        );
+        let github = report.github();
+        let line = github.lines().next().unwrap();
+        assert!(line.starts_with("::error file=b%2Cc.yaml,line=2,col=1::unknown key `rules`; "), "{line}");
+    }
+
+    #[test]
+    fn colours_mark_the_severity_and_the_margin() {
+        let (_, report) = checked(&[("a.yaml", "domain: e\nrules: []\n")], false, false);
+        assert!(report.text().starts_with("\u{1b}[1m\u{1b}[31merror\u{1b}[0m: "), "{:?}", report.text());
     }
 }

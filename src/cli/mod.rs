@@ -1,104 +1,95 @@
-//! The command line: what a user may type, and the commands that are answered here.
+//! The command line: the arguments of each command, and which command they select.
 //!
-//! [`parse`] makes a [`Command`] of the arguments; `main` matches on it. Each command has a file of its
-//! own; what is only printed is done here.
+//! [`parse`] makes a [`Command`] of the arguments; `main` runs it. Each command has a file of its own.
 
 pub mod check;
 pub mod explain;
+pub mod health;
 pub mod request;
 pub mod serve;
+pub mod settings;
+pub mod terminal;
 
 mod rules_files;
 
 use std::{
     ffi::OsString,
-    io::{self, Write as _},
     path::{Path, PathBuf},
 };
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
-pub use self::{explain::ExplainArgs, request::RequestArgs, rules_files::ReadingArgs};
+pub use self::{
+    check::CheckArgs, explain::ExplainArgs, health::HealthArgs, request::RequestArgs,
+    rules_files::ReadingArgs, serve::Environment, settings::SettingsArgs, terminal::Verdict,
+};
 
-/// What is to be done.
-#[derive(Clone, PartialEq, Debug)]
+/// The command to run.
+#[derive(Subcommand, Clone, PartialEq, Debug)]
 pub enum Command {
-    /// Serve, as the environment says.
+    /// Serve rate limits; the default without a command.
     Serve {
-        /// Arguments that were given to `ratelimit` and mean nothing; worth a warning.
+        /// Arguments of `ratelimit`, which are ignored.
+        #[arg(skip)]
         ignored: Vec<String>,
     },
-    /// Say what is wrong with rules files.
+    /// Check rules files and report every error and warning.
+    ///
+    /// Exits with 0 when the rules are valid, 1 when they are not, and 2 when they could not be read.
     Check(CheckArgs),
-    /// Say which rule a request would meet, and why.
+    /// Show which rule a request would match, and why; no server is needed.
+    ///
+    /// Exits with 0 when every descriptor matches a rule, 1 when one does not, and 2 when the rules, the
+    /// settings or the arguments are invalid. The over-limit response depends on the settings, which are
+    /// read from the environment.
+    #[command(
+        override_usage = "tollgate explain [OPTIONS] DOMAIN KEY=VALUE[,KEY=VALUE]...",
+        after_help = "Example: tollgate explain --rules config shop path=/cart,user=ann"
+    )]
     Explain(ExplainArgs),
-    /// Ask a running server.
+    /// Send a request to a running service and print its response.
+    ///
+    /// Exits with 0 when the request is allowed, 1 when it is over a limit, and 2 when there is no response.
+    #[command(after_help = "Example: tollgate request --peek shop path=/cart,user=ann")]
     Request(RequestArgs),
-    /// Print the table of settings.
-    Settings,
-    /// Print a shell's completions.
-    Completions(Shell),
-}
-
-/// What `tollgate check` is told.
-#[derive(Args, Clone, PartialEq, Eq, Debug)]
-pub struct CheckArgs {
-    /// The directory with the rules, or one file; without it, where the server would look.
-    pub dir: Option<PathBuf>,
-    /// How they are read.
-    #[command(flatten)]
-    pub reading: ReadingArgs,
-    /// Warn also of what the Go service would refuse.
-    #[arg(long)]
-    pub portable: bool,
-}
-
-/// Answers Envoy's question whether a request may pass.
-#[derive(Parser)]
-#[command(
-    name = "tollgate",
-    version,
-    after_help = "Without a command it serves. The server is set up by environment variables: \
-        `tollgate settings` lists them."
-)]
-struct Cli {
-    #[command(subcommand)]
-    command: Option<Typed>,
-}
-
-/// The commands as they are typed.
-#[derive(Subcommand)]
-enum Typed {
-    /// Serve rate limits (what is done without a command).
-    Serve,
-    /// Say what is wrong with rules files, and where.
+    /// Ask the service on this machine whether it is healthy.
     ///
-    /// Exits with 0 when the rules can be served, though there may be warnings, and with 1 when not.
-    Check(CheckArgs),
-    /// Say which rule a request would meet and why, which near ones it would not, and what it would be told.
+    /// For exec probes. Exits with 0 when it is healthy, 1 when it is not, and 2 when there is no response.
+    Health(HealthArgs),
+    /// Print the table of environment variables, or their values.
     ///
-    /// Exits with 0 when a rule is met, with 1 when none is, and with 2 when the rules or the settings
-    /// cannot be served. What a refusal says depends on the settings, which are those of the environment.
-    #[command(override_usage = "tollgate explain [OPTIONS] [RULES]... 'DOMAIN KEY=VALUE,...'")]
-    Explain(ExplainArgs),
-    /// Ask a running server whether it would let a request through.
-    ///
-    /// Exits with 0 when the request is allowed, with 1 when it is over a limit, and with 2 when there is
-    /// no answer.
-    Request(RequestArgs),
-    /// Print the table of environment variables, as Markdown.
-    Settings,
-    /// Print a script that completes the commands in a shell.
+    /// The table is Markdown. With --effective, exits with 0 when the values are valid and with 1 when not.
+    Settings(SettingsArgs),
+    /// Print the script that completes commands in a shell.
     Completions {
         /// The shell.
         shell: Shell,
     },
+    /// Print the man page, or write one for each command into a directory.
+    Man {
+        /// The directory; it must exist.
+        dir: Option<PathBuf>,
+    },
 }
 
-/// The command that these arguments give, the program's own name among them as the first.
+/// A rate limit service for Envoy.
+#[derive(Parser)]
+#[command(
+    name = "tollgate",
+    version,
+    after_help = "Without a command, tollgate serves. Environment variables configure the service: see \
+        `tollgate settings`.\n\nExit codes: 0 yes, 1 no, 2 no verdict (wrong arguments, invalid settings, no \
+        response)."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// The command that these arguments select; the first is the program's name.
 ///
-/// Prints help, the version, or what is wrong with the arguments, and then ends the process.
+/// Prints help, the version, or an error in the arguments, and then exits.
 #[must_use]
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Command {
     try_parse(args).unwrap_or_else(|error| error.exit())
@@ -106,38 +97,47 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Command {
 
 fn try_parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
     let args: Vec<OsString> = args.into_iter().collect();
-    if called_as_ratelimit(&args) {
-        // Manifests for the Go service pass arguments that it never looked at.
+    let is_command = |arg: &OsString| Cli::command().get_subcommands().any(|known| known.get_name() == arg);
+    if called_as_ratelimit(&args) && !args.get(1).is_some_and(is_command) {
+        // Manifests of the Go service pass arguments that it ignores.
         let ignored = args.iter().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
         return Ok(Command::Serve { ignored });
     }
-    Ok(match Cli::try_parse_from(args)?.command {
-        None | Some(Typed::Serve) => Command::Serve { ignored: Vec::new() },
-        Some(Typed::Check(args)) => Command::Check(args),
-        Some(Typed::Explain(args)) => Command::Explain(args),
-        Some(Typed::Request(args)) => Command::Request(args),
-        Some(Typed::Settings) => Command::Settings,
-        Some(Typed::Completions { shell }) => Command::Completions(shell),
-    })
+    Ok(Cli::try_parse_from(args)?.command.unwrap_or(Command::Serve { ignored: Vec::new() }))
 }
 
-/// True when the program goes by the name that the Go service has in its image, `/bin/ratelimit`.
+/// True when the program is called by the Go service's name, `/bin/ratelimit`.
 fn called_as_ratelimit(args: &[OsString]) -> bool {
     args.first().and_then(|name| Path::new(name).file_name()).is_some_and(|name| name == "ratelimit")
 }
 
-/// The script that completes the commands in `shell`.
+/// Prints the script that completes the commands in `shell`.
 #[must_use]
-pub fn completions(shell: Shell) -> String {
+pub fn print_completions(shell: Shell) -> Verdict {
+    terminal::print_data(&completions(shell));
+    Verdict::Yes
+}
+
+fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Prints a text to standard output.
-pub fn print(text: &str) {
-    // Whoever reads it may have seen enough and left, as in `tollgate settings | head`.
-    let _ = io::stdout().lock().write_all(text.as_bytes());
+/// Prints `tollgate(1)`, or writes the man pages of all commands into `dir`.
+#[must_use]
+pub fn print_man_pages(dir: Option<&Path>) -> Verdict {
+    let mut page = Vec::new();
+    let (written, place) = match dir {
+        Some(dir) => (clap_mangen::generate_to(Cli::command(), dir), dir.display().to_string()),
+        None => (clap_mangen::Man::new(Cli::command()).render(&mut page), "tollgate(1)".to_owned()),
+    };
+    if let Err(error) = written {
+        terminal::print_error(&format!("{place}: {error}"));
+        return Verdict::Unknown;
+    }
+    terminal::print_data(&String::from_utf8_lossy(&page));
+    Verdict::Yes
 }
 
 #[cfg(test)]
@@ -155,47 +155,57 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_holds_together() {
+    fn the_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn it_serves_when_nothing_else_is_said() {
+    fn serves_without_a_command() {
         for line in ["tollgate", "tollgate serve", "/usr/bin/tollgate serve", ""] {
             assert_eq!(typed(line).unwrap(), serving(&[]), "{line}");
         }
     }
 
     #[test]
-    fn called_as_ratelimit_it_serves_whatever_the_arguments() {
+    fn called_as_ratelimit_it_ignores_all_arguments_but_commands() {
         for (line, ignored) in [
             ("ratelimit", &[][..]),
             ("/bin/ratelimit", &[]),
+            ("/bin/ratelimit serve", &[]),
             (
                 "/bin/ratelimit -config /data --quotaRateLimitServiceAddr=x",
                 &["-config", "/data", "--quotaRateLimitServiceAddr=x"],
             ),
             ("./ratelimit --help", &["--help"]),
-            ("ratelimit check", &["check"]),
+            ("ratelimit chekc /rules", &["chekc", "/rules"]),
+            ("ratelimit -v check", &["-v", "check"]),
         ] {
             assert_eq!(typed(line).unwrap(), serving(ignored), "{line}");
         }
         assert!(typed("ratelimiter --nonsense").is_err());
+        assert!(typed("ratelimit check --nonsense").is_err());
+        assert_eq!(typed("/bin/ratelimit check /rules").unwrap(), typed("tollgate check /rules").unwrap());
+        assert!(matches!(typed("/bin/ratelimit health").unwrap(), Command::Health(_)));
     }
 
     #[test]
-    fn check_takes_a_directory_and_four_flags() {
-        let bare = CheckArgs { dir: None, reading: ReadingArgs::default(), portable: false };
-        assert_eq!(typed("tollgate check").unwrap(), Command::Check(bare));
+    fn check_takes_paths_and_flags() {
+        let Command::Check(bare) = typed("tollgate check").unwrap() else { panic!() };
+        assert_eq!(
+            (bare.paths.len(), bare.reading, bare.format),
+            (0, ReadingArgs::default(), check::Format::Text)
+        );
+        let line = "tollgate check rules a.yaml --merge-domains --ignore-dot-files --memcached --portable \
+            --deny-warnings --format github";
         let full = CheckArgs {
-            dir: Some("rules".into()),
+            paths: vec!["rules".into(), "a.yaml".into()],
             reading: ReadingArgs { merge_domains: true, ignore_dot_files: true, memcached: true },
             portable: true,
+            deny_warnings: true,
+            format: check::Format::Github,
+            json: false,
         };
-        assert_eq!(
-            typed("tollgate check rules --merge-domains --ignore-dot-files --memcached --portable").unwrap(),
-            Command::Check(full)
-        );
+        assert_eq!(typed(line).unwrap(), Command::Check(full));
     }
 
     #[test]
@@ -204,10 +214,14 @@ mod tests {
             "tollgate nonsense",
             "tollgate -config /data",
             "tollgate serve now",
-            "tollgate check a b",
+            "tollgate check --json --format text",
+            "tollgate check --format xml",
             "tollgate explain",
+            "tollgate explain --hits -1 d k=v",
             "tollgate request",
             "tollgate request d",
+            "tollgate request --peek --hits 2 d k=v",
+            "tollgate health --timeout 0",
             "tollgate completions",
             "tollgate completions dos",
         ] {
@@ -217,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_version_are_no_errors() {
+    fn help_and_version_are_not_errors() {
         for line in ["tollgate --help", "tollgate --version", "tollgate help request", "tollgate check -h"] {
             assert_eq!(typed(line).unwrap_err().exit_code(), 0, "{line}");
         }
@@ -226,12 +240,23 @@ mod tests {
     }
 
     #[test]
-    fn every_shell_has_completions_for_every_command() {
+    fn every_command_has_completions_and_a_man_page() {
+        let names: Vec<String> =
+            Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
+        assert_eq!(names.len(), 8);
         for shell in Shell::value_variants() {
             let script = completions(*shell);
-            for command in ["serve", "check", "explain", "request", "settings", "completions"] {
-                assert!(script.contains(command), "{shell}: {command}");
+            for name in &names {
+                assert!(script.contains(name), "{shell}: {name}");
             }
         }
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(print_man_pages(Some(dir.path())), Verdict::Yes);
+        for name in &names {
+            let page = std::fs::read_to_string(dir.path().join(format!("tollgate-{name}.1"))).unwrap();
+            assert!(page.contains(".SH SYNOPSIS"), "{name}: {page}");
+        }
+        assert!(dir.path().join("tollgate.1").exists());
+        assert_eq!(print_man_pages(Some(Path::new("/nowhere/at/all"))), Verdict::Unknown);
     }
 }

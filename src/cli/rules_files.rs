@@ -1,5 +1,4 @@
-//! The rules files that a command is told to look at, or those that the server would read, and how to read
-//! them.
+//! The rules files that `check` and `explain` read, and how they read them.
 
 use std::{
     fs,
@@ -15,36 +14,36 @@ use crate::{
     rules_source::{Reading, RulesDir, read_dir},
 };
 
-/// How rules files are to be read.
+/// How rules files are read.
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ReadingArgs {
-    /// Let several files share a domain, as `MERGE_DOMAIN_CONFIG` does.
+    /// Let several files share a domain, like `MERGE_DOMAIN_CONFIG`.
     #[arg(long)]
     pub merge_domains: bool,
-    /// Leave out files whose name begins with a dot, as `RUNTIME_IGNOREDOTFILES` does.
+    /// Skip files whose name begins with a dot, like `RUNTIME_IGNOREDOTFILES`.
     #[arg(long)]
     pub ignore_dot_files: bool,
-    /// Refuse limits that memcached cannot count, as `BACKEND_TYPE=memcache` does.
+    /// Refuse limits that memcached cannot count, like `BACKEND_TYPE=memcache`.
     #[arg(long)]
     pub memcached: bool,
 }
 
 impl ReadingArgs {
-    /// What the files are to be read by: what the settings have, if they count, and what is asked for.
-    fn options(self, set: CompileOptions) -> CompileOptions {
+    /// The options of the settings, extended by these arguments.
+    fn options(self, settings: CompileOptions) -> CompileOptions {
         CompileOptions {
-            merge_domains: set.merge_domains || self.merge_domains,
-            countable: if self.memcached { Countable::FixedWindows } else { set.countable },
-            ..set
+            merge_domains: settings.merge_domains || self.merge_domains,
+            countable: if self.memcached { Countable::FixedWindows } else { settings.countable },
+            ..settings
         }
     }
 }
 
-/// The rules files below these paths, and what they are to be read by. Without any path they are where the
-/// server would look, and its settings count.
+/// Reads the rules files in or below these paths. Without any path, reads those that the service would
+/// read, with its settings.
 ///
 /// # Errors
-/// What keeps them from being found, a line each.
+/// The reasons why there is nothing to read, a line each.
 pub(super) fn read(
     paths: &[PathBuf],
     args: ReadingArgs,
@@ -55,7 +54,7 @@ pub(super) fn read(
         for path in paths {
             let read = if path.is_file() { read_file(path)? } else { read_dir(path, args.ignore_dot_files) };
             all.files.extend(read.files);
-            all.findings.extend(read.findings);
+            all.diagnostics.extend(read.diagnostics);
         }
         return Ok((all, args.options(CompileOptions::default())));
     }
@@ -73,6 +72,6 @@ pub(super) fn read(
 
 fn read_file(file: &Path) -> Result<Reading, Vec<String>> {
     let name = file.display().to_string();
-    let text = fs::read(file).map_err(|error| vec![format!("{name}: the file cannot be read: {error}")])?;
-    Ok(Reading { files: vec![SourceFile { name, text }], findings: Vec::new() })
+    let text = fs::read(file).map_err(|error| vec![format!("{name}: {error}")])?;
+    Ok(Reading { files: vec![SourceFile { name, text }], diagnostics: Vec::new() })
 }

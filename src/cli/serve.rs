@@ -1,12 +1,17 @@
-//! `tollgate serve`: settings from the environment, then the service until it ends.
+//! `tollgate serve`: runs the service with the settings of the environment.
 
-use std::{collections::BTreeMap, io::Write, path::Path, process::ExitCode};
+use std::{collections::BTreeMap, path::Path};
 
 use tracing::warn;
 
-use crate::{app, panics, settings::Settings, telemetry::logs};
+use super::terminal::{self, Verdict};
+use crate::{
+    app, panics,
+    settings::{Settings, vars::Var},
+    telemetry::logs,
+};
 
-/// What the process was started with.
+/// The environment of the process.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// The environment variables.
@@ -16,10 +21,17 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The settings, and what is suspicious about them.
+    /// The value of a variable, or its default.
+    #[must_use]
+    pub fn value(&self, var: Var) -> String {
+        let set = self.variables.get(var.name).filter(|value| !value.is_empty());
+        set.map_or_else(|| var.default.to_owned(), Clone::clone)
+    }
+
+    /// The settings, and warnings about them.
     ///
     /// # Errors
-    /// Everything that cannot be served, a line each.
+    /// Every invalid variable, a line each.
     pub fn settings(&self) -> Result<(Settings, Vec<String>), Vec<String>> {
         let variable = |name: &str| self.variables.get(name).cloned();
         let (settings, mut warnings) = Settings::read(&variable, &Path::exists, self.cores)
@@ -29,30 +41,30 @@ impl Environment {
     }
 }
 
-/// Serves until a signal says to end. `ignored` are arguments that mean nothing.
+/// Serves until a signal stops the service. `ignored` are arguments without a meaning. The verdict is no
+/// when the service could not start.
 #[must_use]
-pub fn run(environment: &Environment, ignored: &[String]) -> ExitCode {
+pub fn run(environment: &Environment, ignored: &[String]) -> Verdict {
     let (settings, warnings) = match environment.settings() {
         Ok(read) => read,
-        Err(problems) => return fail("the settings make no sense:", &problems),
+        Err(problems) => return fail("invalid settings:", &problems),
     };
     logs::install(settings.log);
     panics::install();
     if !ignored.is_empty() {
-        warn!(arguments = ignored.join(" "), "called as ratelimit: arguments mean nothing and are ignored");
+        warn!(arguments = ignored.join(" "), "called as ratelimit: arguments are ignored");
     }
     for warning in warnings {
         warn!("{warning}");
     }
     match app::serve(&settings) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail("the service did not start:", error.reasons()),
+        Ok(()) => Verdict::Yes,
+        Err(error) => fail("the service could not start:", error.reasons()),
     }
 }
 
-/// Told directly, because a log level may leave nothing of the log.
-fn fail(what: &str, reasons: &[String]) -> ExitCode {
-    // There is nobody left to tell of an error.
-    let _ = writeln!(std::io::stderr().lock(), "error: {what}\n  {}", reasons.join("\n  "));
-    ExitCode::FAILURE
+/// Prints to standard error, because the log level may be `off`.
+fn fail(what: &str, reasons: &[String]) -> Verdict {
+    terminal::print_error(&format!("{what}\n  {}", reasons.join("\n  ")));
+    Verdict::No
 }

@@ -3,7 +3,10 @@
 use std::{num::NonZeroU32, sync::Arc};
 
 use super::template::Template;
-use crate::rules::{Limit, Metadata, Unit};
+use crate::{
+    rules::{Limit, Metadata, Unit},
+    telemetry::metrics::ResponseCode,
+};
 
 /// The answer to a request.
 #[derive(Clone, PartialEq, Debug)]
@@ -27,6 +30,15 @@ pub enum Code {
     Ok,
     /// Over a limit.
     OverLimit,
+}
+
+impl From<Code> for ResponseCode {
+    fn from(code: Code) -> Self {
+        match code {
+            Code::Ok => Self::Ok,
+            Code::OverLimit => Self::OverLimit,
+        }
+    }
 }
 
 /// The status of one descriptor.

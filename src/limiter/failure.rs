@@ -3,8 +3,6 @@
 //! Called by [`Limiter`]. Each decision is counted by policy and reason, and shown in the answer's dynamic metadata
 //! if there is any.
 
-use std::sync::atomic::Ordering;
-
 use tracing::warn;
 
 use super::{
@@ -17,9 +15,6 @@ use crate::{
     rules::{Metadata, OnStoreFailure, Value, model::Domain},
     store::{Batch, FailureReason, Store, StoreError, StoreUsage, memory::MemoryStore},
 };
-
-/// Seconds between two log lines about store failures.
-const LOG_PAUSE_SECONDS: u64 = 10;
 
 /// The policy that decided a request, and why the store failed.
 #[derive(Clone, Copy)]
@@ -60,15 +55,9 @@ impl Limiter {
 
     /// Logs the store's error, which callers do not see; at most every ten seconds.
     fn log_store_failure(&self, error: &StoreError, policy: OnStoreFailure, now: Time) {
-        let (last, seconds) = (self.store_failure_logged.load(Ordering::Relaxed), now.seconds());
-        if last > 0 && seconds.saturating_sub(last) < LOG_PAUSE_SECONDS {
-            return;
-        }
-        // One of several threads logs.
-        let won =
-            self.store_failure_logged.compare_exchange(last, seconds, Ordering::Relaxed, Ordering::Relaxed);
-        if won.is_ok() {
-            warn!(policy = policy.name(), reason = error.reason.name(), "store failure: {error}");
+        if let Some(suppressed) = self.store_failures_log.admit(now) {
+            let suppressed = (suppressed > 0).then_some(suppressed);
+            warn!(policy = policy.name(), reason = error.reason.name(), suppressed, "store failure: {error}");
         }
     }
 

@@ -17,6 +17,7 @@ mod failure;
 mod outcome;
 mod over_limit_cache;
 mod plan;
+mod preview;
 mod request;
 mod response;
 #[cfg(test)]
@@ -25,17 +26,19 @@ mod tests;
 use std::{
     future::Future,
     pin::pin,
-    sync::{Arc, OnceLock, atomic::AtomicU64},
+    sync::{Arc, OnceLock},
     task::{Context, Poll, Waker},
     time::Instant,
 };
 
 use smallvec::SmallVec;
+use tracing::warn;
 
 pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
 pub use decision_trace::{DecisionTrace, Wait};
 pub use outcome::{Decision, Thresholds, decide};
 pub use over_limit_cache::{CacheUsage, OverLimitCache};
+pub use preview::{Preview, preview};
 pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
 
 use self::{
@@ -44,22 +47,50 @@ use self::{
 };
 use crate::{
     clock::{Clock, Time},
+    log_throttle::LogThrottle,
     rules::{OnStoreFailure, RuleSet},
     rules_source::{Published, Source},
-    store::{Batch, Check, Counting, Outcome, Store, memory::MemoryStore},
-    telemetry::metrics::{RuleStats, Stats, StatsOptions},
+    store::{Batch, Check, Counting, Store, memory::MemoryStore},
+    telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats},
 };
 
-/// The rules in force, and the statistics of each by its [`RuleId`](crate::rules::RuleId).
-pub type Served = Published<Vec<Arc<RuleStats>>>;
+/// The rules in force, and the statistics of each.
+pub type Served = Published<Handles>;
 
-/// The statistics of every rule of a set, by rule id: published together with the set.
-#[must_use]
-pub fn rule_stats(rules: &RuleSet, stats: &Stats) -> Vec<Arc<RuleStats>> {
-    let mut rules = rules.rules();
-    rules.sort_unstable_by_key(|rule| rule.id.0);
-    rules.into_iter().map(|rule| stats.rule(&rule.full_key)).collect()
+/// The statistics of a set of rules, published with it.
+#[derive(Debug, Default)]
+pub struct Handles {
+    /// Those of each rule, by its [`RuleId`](crate::rules::RuleId).
+    rules: Vec<Arc<RuleStats>>,
+    /// Those of each domain, by its index.
+    domains: Vec<Arc<DomainStats>>,
 }
+
+/// The statistics of every rule and domain of a set.
+#[must_use]
+pub fn handles(rules: &RuleSet, stats: &Stats) -> Handles {
+    let mut domains: Vec<_> = rules.domains().collect();
+    domains.sort_unstable_by_key(|domain| domain.index);
+    let (mut by_id, mut in_service) = (Vec::new(), Vec::new());
+    for domain in &domains {
+        for (rule, has_fixed_name) in domain.rules() {
+            let handle = stats.rule(&domain.name, &rule.full_key);
+            if has_fixed_name && rule.limits().is_some() {
+                in_service.push(handle.clone());
+            }
+            by_id.push((rule.id.0, handle));
+        }
+    }
+    stats.set_in_service(in_service);
+    by_id.sort_unstable_by_key(|(id, _)| *id);
+    Handles {
+        rules: by_id.into_iter().map(|(_, handle)| handle).collect(),
+        domains: domains.iter().map(|domain| stats.domain(&domain.name)).collect(),
+    }
+}
+
+/// How much of a caller's domain a log line shows.
+const MAX_LOGGED_CHARACTERS: usize = 200;
 
 /// How requests are decided; fixed at start.
 #[derive(Clone, PartialEq, Debug)]
@@ -89,15 +120,15 @@ pub struct Policy {
 /// Decides requests.
 pub struct Limiter {
     policy: Policy,
-    source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    source: Arc<Source<Handles>>,
     store: Arc<dyn Store>,
     over_limit: Option<Arc<OverLimitCache>>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
     /// Counts while the store fails, if the policy is `local`; created on first use.
     local: OnceLock<MemoryStore>,
-    /// The second of the last log line about a store failure.
-    store_failure_logged: AtomicU64,
+    store_failures_log: LogThrottle,
+    bad_requests_log: LogThrottle,
 }
 
 impl Limiter {
@@ -105,7 +136,7 @@ impl Limiter {
     #[must_use]
     pub fn new(
         policy: Policy,
-        source: Arc<Source<Vec<Arc<RuleStats>>>>,
+        source: Arc<Source<Handles>>,
         store: Arc<dyn Store>,
         over_limit: Option<Arc<OverLimitCache>>,
         stats: Arc<Stats>,
@@ -119,7 +150,8 @@ impl Limiter {
             stats,
             clock,
             local: OnceLock::new(),
-            store_failure_logged: AtomicU64::new(0),
+            store_failures_log: LogThrottle::new(10),
+            bad_requests_log: LogThrottle::new(1),
         }
     }
 
@@ -145,7 +177,7 @@ impl Limiter {
     /// # Errors
     /// When it is not; the error is counted.
     pub fn check(&self, request: &Request<'_>) -> Result<(), RequestError> {
-        self.policy.bounds.check(request).inspect_err(|error| error.count(&self.stats))
+        self.policy.bounds.check(request).inspect_err(|error| self.failed(request, error))
     }
 
     /// The current time, for [`decide_sync`](Self::decide_sync).
@@ -166,7 +198,7 @@ impl Limiter {
         }
         let served = self.source.load();
         let decided = poll_once(self.try_decide(request, served.as_deref(), now, None, None))?;
-        Some(self.count_error(decided))
+        Some(self.count_error(request, decided))
     }
 
     /// Decides a request. After `until` the caller no longer waits for the answer.
@@ -181,7 +213,7 @@ impl Limiter {
         until: Option<Instant>,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.count_error(self.try_decide(request, served.as_deref(), self.now(), until, None).await)
+        self.count_error(request, self.try_decide(request, served.as_deref(), self.now(), until, None).await)
     }
 
     /// Like [`decide`](Self::decide), and fills in a trace.
@@ -195,11 +227,30 @@ impl Limiter {
         trace: &mut DecisionTrace,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.count_error(self.try_decide(request, served.as_deref(), self.now(), until, Some(trace)).await)
+        let decided = self.try_decide(request, served.as_deref(), self.now(), until, Some(trace)).await;
+        self.count_error(request, decided)
     }
 
-    fn count_error(&self, decided: Result<Answer, RequestError>) -> Result<Answer, RequestError> {
-        decided.inspect_err(|error| error.count(&self.stats))
+    fn count_error(
+        &self,
+        request: &Request<'_>,
+        decided: Result<Answer, RequestError>,
+    ) -> Result<Answer, RequestError> {
+        decided.inspect_err(|error| self.failed(request, error))
+    }
+
+    /// Counts an error. Logs it too, at most one a second, unless the store is at fault, which has a log of its own.
+    fn failed(&self, request: &Request<'_>, error: &RequestError) {
+        error.count(&self.stats);
+        if matches!(error, RequestError::Store(_)) {
+            return;
+        }
+        if let Some(suppressed) = self.bad_requests_log.admit(self.clock.now()) {
+            let suppressed = (suppressed > 0).then_some(suppressed);
+            // A caller may send a domain of megabytes.
+            let domain: String = request.domain.chars().take(MAX_LOGGED_CHARACTERS).collect();
+            warn!(domain, suppressed, "request rejected: {error}");
+        }
     }
 
     async fn try_decide(
@@ -215,7 +266,9 @@ impl Limiter {
         let Some(domain) = served.rules.domain(request.domain) else {
             return Ok(self.unknown_domain(request, now));
         };
-        let overrides = plan::overrides(request)?;
+        let stats = served.attached.domains.get(domain.index).map(|stats| &**stats);
+        let failed = |_: &_| stats.into_iter().for_each(|stats| stats.count(ResponseCode::Error));
+        let overrides = plan::overrides(request).inspect_err(failed)?;
         let mut batch = Batch::with_space(String::with_capacity(128));
         batch.until = until;
         batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
@@ -240,7 +293,9 @@ impl Limiter {
                 }
                 None
             }
-            Err(error) => Some(self.without_store(error, domain, &mut plan, &mut batch, now)?),
+            Err(error) => {
+                Some(self.without_store(error, domain, &mut plan, &mut batch, now).inspect_err(failed)?)
+            }
         };
         if let (Some(failure), Some(trace)) = (failure, trace) {
             trace.set_failure(failure);
@@ -249,6 +304,9 @@ impl Limiter {
         let mut answer = response::answer(conclusion);
         if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
             failure.add_to(metadata);
+        }
+        if let Some(stats) = stats {
+            stats.count(answer.code.into());
         }
         Ok(answer)
     }
@@ -259,7 +317,10 @@ impl Limiter {
             self.stats.domain_not_found(request.domain, now);
         }
         let batch = Batch::default();
-        response::answer(conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now))
+        let conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
+        let answer = response::answer(conclusion);
+        self.stats.unknown_domain().count(answer.code.into());
+        answer
     }
 
     /// Removes checks from the batch whose counters are known to be over. The limits of one rule are checked together
@@ -310,38 +371,4 @@ fn cache_rejections(cache: &OverLimitCache, batch: &Batch<'_>, now: Time) {
     for check in batch.checks().iter().filter(|check| check.is_over()) {
         cache.insert(batch.full_key(check), check, now);
     }
-}
-
-/// The counters of a request, and its over-limit answer; for `tollgate explain`.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Preview {
-    /// The counters' keys, in the order of the descriptors' limits.
-    pub keys: Vec<String>,
-    /// The answer when every limit rejects the request.
-    pub over_limit: Answer,
-}
-
-/// Previews a request with the functions that decide requests. Nothing is counted.
-///
-/// # Errors
-/// When the request is invalid.
-pub fn preview(
-    request: &Request<'_>,
-    served: &Served,
-    policy: &Policy,
-    now: Time,
-) -> Result<Preview, RequestError> {
-    policy.bounds.check(request)?;
-    let stats = Stats::new(StatsOptions::default());
-    let overrides = plan::overrides(request)?;
-    let mut batch = Batch::default();
-    let context = plan::Context { policy, stats: &stats, now };
-    let plan = match served.rules.domain(request.domain) {
-        Some(domain) => plan::plan(request, domain, &overrides, served, &mut batch, &context),
-        None => request.descriptors.iter().map(|_| Planned::NoLimit).collect(),
-    };
-    let keys = batch.checks().iter().map(|check| batch.key(check).to_owned()).collect();
-    batch.set_all(|_, check| Outcome::Decided(check.limit.algorithm.assumed(true, check.hits, now)));
-    let conclusion = conclude::conclude(request, &plan, &batch, policy, &stats, now);
-    Ok(Preview { keys, over_limit: response::answer(conclusion) })
 }

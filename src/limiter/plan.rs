@@ -235,7 +235,7 @@ fn stats_handle<'r>(
     let start = scratch.len();
     match rule_match {
         RuleMatch::Rule(matched) if matched.is_as_written() => {
-            if let Some(attached) = served.attached.get(matched.rule.id.0 as usize) {
+            if let Some(attached) = served.attached.rules.get(matched.rule.id.0 as usize) {
                 return Handle::Attached(attached);
             }
             scratch.push_str(&matched.rule.full_key);

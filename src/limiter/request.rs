@@ -11,7 +11,7 @@ use crate::{
     limiter::algorithm::Hits,
     rules::{self, Unit},
     store::{FailureReason, StoreError},
-    telemetry::metrics::{RejectReason, Stats},
+    telemetry::metrics::{RejectReason, ResponseCode, Stats},
 };
 
 /// A rate limit request.
@@ -174,6 +174,10 @@ impl RequestError {
         match self {
             Self::Store(_) => service.redis_error.increment(),
             _ => service.service_error.increment(),
+        }
+        // The other two are counted with their domain, if that is known.
+        if !matches!(self, Self::Store(_) | Self::OverrideUnit { .. }) {
+            stats.unknown_domain().count(ResponseCode::Error);
         }
         match self {
             Self::TooManyDescriptors { .. } => service.refused(RejectReason::TooManyDescriptors).increment(),

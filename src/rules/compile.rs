@@ -1,9 +1,7 @@
-//! From the texts of rules files, or the messages of a control plane, to one [`RuleSet`], or to everything
-//! that is wrong with them.
+//! From the texts of rules files, or the messages of a control plane, to one [`RuleSet`], or to all errors.
 //!
-//! Called by whoever has rules: the source that publishes them, and `tollgate check`. A file that
-//! cannot be read does not keep the others from being checked, so that one run tells of every mistake;
-//! a set is only made when there is none.
+//! The source that publishes rules calls it, and the commands. An error in one file does not stop the
+//! checks of the others, so that one run reports every error; a set is made only when there is none.
 
 use std::collections::HashMap;
 
@@ -15,7 +13,7 @@ use super::{
     messages,
     model::{Domain, RuleSet},
     store_failure,
-    yaml::{self, Fault, Most},
+    yaml::{self, Fault, MaxValues},
 };
 use crate::rules::{
     ast::{self, Field, RawFile},
@@ -29,22 +27,22 @@ use crate::{
 /// A rules file as it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceFile {
-    /// As findings call it.
+    /// Its name in diagnostics.
     pub name: String,
     /// Its bytes.
     pub text: Vec<u8>,
 }
 
-/// What the rules are to be read by.
+/// The options of the compiler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompileOptions {
     /// Several files may share a domain, and their descriptors join (`MERGE_DOMAIN_CONFIG`).
     pub merge_domains: bool,
-    /// Warn of what the Go service would refuse.
+    /// Warn of what the Go service rejects.
     pub portable: bool,
-    /// What the limits may ask for, where they are to be counted.
+    /// The algorithms that the store can count.
     pub countable: Countable,
-    /// Values in all files together, aliases written out (`RULES_MAX_VALUES`).
+    /// The maximum number of values in all files, with aliases expanded (`RULES_MAX_VALUES`).
     pub max_values: usize,
 }
 
@@ -63,7 +61,7 @@ impl Default for CompileOptions {
 /// while rules are compiled: this is 55,000 rules, five times what a large installation has, and 250 MB.
 const DEFAULT_MAX_VALUES: usize = 500_000;
 
-/// What came of a set of files.
+/// The result of compiling a set of files.
 #[derive(Debug)]
 pub struct Compiled {
     /// The rules, exactly when no diagnostic is an error.
@@ -75,34 +73,34 @@ pub struct Compiled {
 /// Compiles rules files, given in the order in which they are to be read.
 #[must_use]
 pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
-    let mut findings: Vec<Diagnostics> =
+    let mut diagnostics: Vec<Diagnostics> =
         files.iter().map(|file| Diagnostics::of(&file.name, options.portable)).collect();
     let mut room = options.max_values;
     let raw: Vec<Option<RawFile>> = files
         .iter()
-        .zip(&mut findings)
-        .map(|(file, findings)| read_or_fault(file, &mut room, findings))
+        .zip(&mut diagnostics)
+        .map(|(file, diagnostics)| read_or_fault(file, &mut room, diagnostics))
         .collect();
-    compile_shapes(&raw, options, findings)
+    compile_ast(&raw, options, diagnostics)
 }
 
 /// Compiles the resources of a control plane, given in the order in which they are to be read. Their
 /// [diagnostics](Compiled::diagnostics) name the resource in place of a file, and have no lines.
 #[must_use]
 pub fn compile_resources(resources: &[&RateLimitConfig], options: CompileOptions) -> Compiled {
-    let findings = resources.iter().map(|resource| Diagnostics::of_resource(&resource.name)).collect();
+    let diagnostics = resources.iter().map(|resource| Diagnostics::of_resource(&resource.name)).collect();
     let raw: Vec<Option<RawFile>> = resources.iter().map(|resource| Some(messages::read(resource))).collect();
-    compile_shapes(&raw, options, findings)
+    compile_ast(&raw, options, diagnostics)
 }
 
-/// Reads a file. One on which the YAML scanner panics is as wrong as any other, and named.
-fn read_or_fault(file: &SourceFile, room: &mut usize, findings: &mut Diagnostics) -> Option<RawFile> {
+/// Reads a file. A panic of the YAML scanner is an error in that file.
+fn read_or_fault(file: &SourceFile, room: &mut usize, diagnostics: &mut Diagnostics) -> Option<RawFile> {
     let read = panics::catch(Boundary::RulesReload, || {
         panics::point("yaml_scan");
-        read(file, room, findings)
+        read(file, room, diagnostics)
     });
     read.unwrap_or_else(|Panicked| {
-        findings.fault(Fault {
+        diagnostics.fault(Fault {
             place: None,
             message: "internal error: reading the file panicked".to_owned(),
             help: Some("please report it with the file; the log has a backtrace".to_owned()),
@@ -111,17 +109,17 @@ fn read_or_fault(file: &SourceFile, room: &mut usize, findings: &mut Diagnostics
     })
 }
 
-fn compile_shapes(
+fn compile_ast(
     raw: &[Option<RawFile>],
     options: CompileOptions,
-    mut findings: Vec<Diagnostics>,
+    mut diagnostics: Vec<Diagnostics>,
 ) -> Compiled {
     panics::point("rules_compile");
-    let drafts = domains(raw, options, &mut findings);
+    let drafts = domains(raw, options, &mut diagnostics);
 
     let on_store_failure: Vec<_> =
-        drafts.iter().map(|draft| store_failure::of_domain(&draft.files, &mut findings)).collect();
-    let mut lowering = Lowering::new(&mut findings, options.countable);
+        drafts.iter().map(|draft| store_failure::of_domain(&draft.files, &mut diagnostics)).collect();
+    let mut lowering = Lowering::new(&mut diagnostics, options.countable);
     let mut domains = hashbrown::HashMap::with_capacity(drafts.len());
     for (at, draft) in drafts.iter().enumerate() {
         let siblings = draft.siblings();
@@ -134,39 +132,40 @@ fn compile_shapes(
     let rule_count = lowering.rule_count();
 
     for draft in &drafts {
-        // Suspicions about a domain of which a part is missing would mislead.
-        if !draft.files.iter().any(|(file, _)| findings[*file].has_errors()) {
-            lint::of_domain(&draft.files, &draft.siblings(), &mut findings);
+        // Lints about a domain with a missing part would mislead.
+        if !draft.files.iter().any(|(file, _)| diagnostics[*file].has_errors()) {
+            lint::of_domain(&draft.files, &draft.siblings(), &mut diagnostics);
         }
     }
-    let sound = !findings.iter().any(Diagnostics::has_errors);
-    let diagnostics = findings.into_iter().flat_map(Diagnostics::into_sorted).collect();
-    Compiled { rules: sound.then(|| RuleSet { domains, rule_count }), diagnostics }
+    let sound = !diagnostics.iter().any(Diagnostics::has_errors);
+    let files = diagnostics.iter().map(|diagnostics| diagnostics.file().into()).collect();
+    let diagnostics = diagnostics.into_iter().flat_map(Diagnostics::into_sorted).collect();
+    Compiled { rules: sound.then_some(RuleSet { domains, rule_count, files }), diagnostics }
 }
 
 impl SourceFile {
-    /// The text for showing a line of it: every break that YAML counts as one is `\n`, whatever it was.
+    /// The text for printing a line of it: every line break of YAML is `\n`.
     #[must_use]
     pub fn readable(&self) -> String {
         let text = match yaml::decode(&self.text) {
-            // Diagnostics stand at or before the first character that is not allowed.
-            Ok(text) if text.is_whole() => text.allowed,
+            // Diagnostics are at or before the first character that is not allowed.
+            Ok(text) if text.is_complete() => text.allowed,
             _ => String::from_utf8_lossy(&self.text),
         };
         text.replace("\r\n", "\n").replace(is_break, "\n")
     }
 }
 
-/// Reads a file that may hold as many values as there is `room` for.
-fn read(file: &SourceFile, room: &mut usize, findings: &mut Diagnostics) -> Option<RawFile> {
-    let most = Most { values: *room, set_by: "RULES_MAX_VALUES bounds those of all files" };
-    match yaml::read(&file.text, most) {
+/// Reads a file of at most `room` values.
+fn read(file: &SourceFile, room: &mut usize, diagnostics: &mut Diagnostics) -> Option<RawFile> {
+    let max = MaxValues { values: *room, set_by: "RULES_MAX_VALUES bounds those of all files" };
+    match yaml::read(&file.text, max) {
         Ok(document) => {
             *room = room.saturating_sub(document.values());
-            Some(ast::read(&document, findings))
+            Some(ast::read(&document, diagnostics))
         }
         Err(fault) => {
-            findings.fault(fault);
+            diagnostics.fault(fault);
             None
         }
     }
@@ -189,24 +188,24 @@ impl<'r> Draft<'r> {
     }
 }
 
-/// Deals the files out to their domains. A file whose domain is at fault stands alone, so that the
-/// rest of it is checked all the same.
+/// Groups the files by domain. A file with an invalid domain is on its own, so that the rest of it is
+/// checked.
 fn domains<'r>(
     raw: &'r [Option<RawFile>],
     options: CompileOptions,
-    findings: &mut [Diagnostics],
+    diagnostics: &mut [Diagnostics],
 ) -> Vec<Draft<'r>> {
     let mut drafts: Vec<Draft<'r>> = Vec::new();
     let mut draft_of: HashMap<&str, usize> = HashMap::new();
     for (file, raw) in raw.iter().enumerate().filter_map(|(file, raw)| Some((file, raw.as_ref()?))) {
-        let name = domain_name(raw, &mut findings[file]);
+        let name = domain_name(raw, &mut diagnostics[file]);
         if let Some(&known) = draft_of.get(name) {
             if options.merge_domains {
                 drafts[known].files.push((file, raw));
                 continue;
             }
-            let first = findings[drafts[known].files[0].0].file().to_owned();
-            domain_again(raw, name, &first, &mut findings[file]);
+            let first = diagnostics[drafts[known].files[0].0].file().to_owned();
+            duplicate_domain(raw, name, &first, &mut diagnostics[file]);
         } else if !name.is_empty() {
             draft_of.insert(name, drafts.len());
         }
@@ -215,32 +214,32 @@ fn domains<'r>(
     drafts
 }
 
-/// The file's domain; empty when there is none, which is told.
-fn domain_name<'r>(raw: &'r RawFile, findings: &mut Diagnostics) -> &'r str {
+/// The file's domain; empty after reporting that there is none.
+fn domain_name<'r>(raw: &'r RawFile, diagnostics: &mut Diagnostics) -> &'r str {
     let name = raw.domain.value().map_or("", String::as_str);
     if name.is_empty() && !raw.domain.is_wrong() {
         let place = raw.domain.given().map(|given| given.place).or(raw.place);
-        let kind = findings.kind();
+        let kind = diagnostics.kind();
         let message = match place {
-            Some(_) => format!("the {kind} names no domain"),
-            None => format!("the {kind} is empty, and a rules {kind} must name a domain"),
+            Some(_) => format!("the {kind} has no domain"),
+            None => format!("the {kind} is empty; a rules {kind} must have a domain"),
         };
         let what = match kind {
             Kind::File => "begin the file with `domain: NAME`",
             Kind::Resource => "give it a `domain`",
         };
-        let help = Some(format!("{what}, the name by which Envoy's filter asks"));
-        findings.fault(Fault { place, message, help });
+        let help = Some(format!("{what}, the domain of Envoy's rate limit filter"));
+        diagnostics.fault(Fault { place, message, help });
     }
     name
 }
 
-fn domain_again(raw: &RawFile, name: &str, first: &str, findings: &mut Diagnostics) {
+fn duplicate_domain(raw: &RawFile, name: &str, first: &str, diagnostics: &mut Diagnostics) {
     let Field::Given(domain) = &raw.domain else { return };
     let message = format!("the domain {} is already defined in {first}", quoted(name));
     let help = format!(
-        "put its descriptors into one {}, or set MERGE_DOMAIN_CONFIG=true to join those of several",
-        findings.kind()
+        "put its descriptors into one {}, or set MERGE_DOMAIN_CONFIG=true to merge several",
+        diagnostics.kind()
     );
-    findings.error(domain.place, &Path::File.key("domain"), message, Some(help));
+    diagnostics.error(domain.place, &Path::File.key("domain"), message, Some(help));
 }

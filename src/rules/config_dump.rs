@@ -1,4 +1,4 @@
-//! Every finding that a rules file can cause, told as a person reads it: the place and the words.
+//! Every diagnostic that a rules file can cause, with its place and text.
 
 use super::{CompileOptions, Compiled, Countable, Diagnostic, RuleSet, SourceFile, compile};
 
@@ -19,8 +19,8 @@ fn compile_one(text: &str) -> Compiled {
     compile_files(&[("a.yaml", text)], CompileOptions::default())
 }
 
-/// The findings as `line:column message`.
-fn told(compiled: &Compiled) -> Vec<String> {
+/// The diagnostics as `line:column message`.
+fn messages(compiled: &Compiled) -> Vec<String> {
     let one = |Diagnostic { place, message, .. }: &Diagnostic| {
         let place = place.map(|place| format!("{}:{} ", place.line, place.column)).unwrap_or_default();
         format!("{place}{message}")
@@ -45,28 +45,30 @@ fn with(descriptor: &str) -> Compiled {
 fn errors_of_one_descriptor() {
     for (descriptor, expected) in [
         ("- key: k\n  ratelimit: 1", "5:3 unknown key `ratelimit`"),
-        ("- key: k\n  5: x", "5:3 a key must be text, this is the number `5`"),
-        ("- key: [k]", "4:8 text is expected here, this is a list"),
-        ("- key: 1.5", "4:8 text is expected here, this is the number `1.5`"),
+        ("- key: k\n  5: x", "5:3 expected a text key, got the number `5`"),
+        ("- key: [k]", "4:8 expected text, got a list"),
+        ("- key: 1.5", "4:8 expected text, got the number `1.5`"),
         ("- value: v", "4:3 this descriptor has no key"),
         ("- key: ''", "4:8 this descriptor has no key"),
-        ("- key: k\n  metadata: 5", "5:13 a map is expected here, this is the number `5`"),
-        ("- key: k\n  shadow_mode: 1", "5:16 `true` or `false` is expected here, this is the number `1`"),
+        ("- key: k\n  metadata: 5", "5:13 expected a map, got the number `5`"),
+        ("- key: k\n  shadow_mode: 1", "5:16 expected `true` or `false`, got the number `1`"),
         (
             "- key: k\n  value: v\n  share_threshold: yes",
             "6:20 `share_threshold` needs a wildcard, and `k_v` has no `*`",
         ),
-        ("- key: k\n  descriptors: {key: m}", "5:16 a list of descriptors is expected here, this is a map"),
-        ("- key: k\n  descriptors: [~]", "5:17 a list of descriptors holds maps only, this is nothing"),
+        ("- key: k\n  descriptors: {key: m}", "5:16 expected a list of descriptors, got a map"),
+        ("- key: k\n  descriptors: [~]", "5:17 expected a map in this list of descriptors, got nothing"),
         (
             "- key: k\n  descriptors:\n  - key: m\n  - key: m",
-            "7:5 `m` stands on this level already, at line 6, column 5",
+            "7:5 duplicate descriptor `m`, first at line 6, column 5",
         ),
-        ("- key: k\n  name: [1]", "5:10 a list outside `metadata` holds maps only, this is the number `1`"),
-        ("- key: k\n  rate_limit: hourly", "5:15 a map is expected here, this is the text `hourly`"),
+        ("- key: k\n  name: [1]", "5:10 expected a map in this list, got the number `1`"),
+        ("- key: k\n  rate_limit: hourly", "5:15 expected a map, got the text `hourly`"),
     ] {
-        let errors: Vec<String> =
-            told(&with(descriptor)).into_iter().filter(|told| !told.contains("does nothing")).collect();
+        let errors: Vec<String> = messages(&with(descriptor))
+            .into_iter()
+            .filter(|message| !message.contains("has no effect here"))
+            .collect();
         assert_eq!(errors, [expected], "{descriptor}");
     }
 }
@@ -77,24 +79,27 @@ fn errors_of_one_limit() {
         ("requests_per_unit: 1", "5:15 this limit has no unit"),
         ("unit: hours, requests_per_unit: 1", "5:22 unknown unit `hours`"),
         ("unlimited: on, unit: day", "5:37 a limit is either `unlimited` or has a unit"),
-        ("unit: day, requests_per_unit: '2'", "5:46 a whole number is expected here, this is the text `2`"),
+        ("unit: day, requests_per_unit: '2'", "5:46 expected a whole number, got the text `2`"),
         (
             "unit: day, requests_per_unit: 4294967296",
-            "5:46 a whole number is expected here, this is the number `4294967296`",
+            "5:46 expected a whole number, got the number `4294967296`",
         ),
-        ("unit: day, requests_per_unit: -1", "5:46 a whole number is expected here, this is the number `-1`"),
+        ("unit: day, requests_per_unit: -1", "5:46 expected a whole number, got the number `-1`"),
         (
             "unit: day, requests_per_unit: 1, name: m, replaces: [{name: m}]",
             "5:76 this limit replaces `m`, which is itself",
         ),
-        ("unit: day, requests_per_unit: 1, replaces: [{}]", "5:60 this item names no limit to replace"),
+        (
+            "unit: day, requests_per_unit: 1, replaces: [{}]",
+            "5:60 this item has no `name` of a limit to replace",
+        ),
         (
             "unit: day, requests_per_unit: 1, replaces: [m]",
-            "5:60 a list of limits to replace holds maps only, this is the text `m`",
+            "5:60 expected a map in this list of limits to replace, got the text `m`",
         ),
     ] {
         let compiled = with(&format!("- key: k\n  rate_limit: {{{limit}}}"));
-        assert_eq!(told(&compiled), [expected], "{limit}");
+        assert_eq!(messages(&compiled), [expected], "{limit}");
         assert!(compiled.rules.is_none());
     }
 }
@@ -102,10 +107,10 @@ fn errors_of_one_limit() {
 #[test]
 fn errors_of_a_whole_file() {
     for (text, expected) in [
-        ("", "the file is empty, and a rules file must name a domain"),
-        ("descriptors: []", "1:1 the file names no domain"),
-        ("domain: ''", "1:9 the file names no domain"),
-        ("- a", "1:1 a map with `domain` and `descriptors` is expected here, this is a list"),
+        ("", "the file is empty; a rules file must have a domain"),
+        ("descriptors: []", "1:1 the file has no domain"),
+        ("domain: ''", "1:9 the file has no domain"),
+        ("- a", "1:1 expected a map with `domain` and `descriptors`, got a list"),
         (
             "domain: [",
             "2:1 this is not YAML: did not find expected node content, while parsing a flow node \
@@ -118,7 +123,7 @@ fn errors_of_a_whole_file() {
         ),
         ("domain: \x01", "1:9 the control character U+0001 is not allowed"),
     ] {
-        assert_eq!(told(&compile_one(text)), [expected], "{text:?}");
+        assert_eq!(messages(&compile_one(text)), [expected], "{text:?}");
     }
 }
 
@@ -131,47 +136,47 @@ fn warnings() {
         ),
         (
             "- key: k\n  rate_limit: {unit: day, requests_per_unit: 1, shadow_mode: true}",
-            "5:49 `shadow_mode` does nothing here",
+            "5:49 `shadow_mode` has no effect here",
         ),
         (
             "- key: k\n  shadow_mode: true\n  descriptors: [{key: m, rate_limit: {unit: day, \
              requests_per_unit: 1}}]",
-            "5:3 `shadow_mode` does nothing here: the descriptor has no `rate_limit`",
+            "5:3 `shadow_mode` has no effect here: the descriptor has no `rate_limit`",
         ),
         (
             "- key: k\n  value: v\n  value_to_metric: true\n  rate_limit: {unit: day, requests_per_unit: 1}",
-            "6:3 `value_to_metric` does nothing here: metrics name an exact value anyway",
+            "6:3 `value_to_metric` has no effect here: metrics name an exact value anyway",
         ),
         (
             "- key: k\n  value: v*\n  share_threshold: true",
-            "6:3 `share_threshold` does nothing here: no limit at or below the descriptor counts anything",
+            "6:3 `share_threshold` has no effect here: no limit at or below the descriptor counts anything",
         ),
         (
             "- key: k\n  rate_limit: {unit: day}",
-            "5:15 `requests_per_unit` is missing and reads as 0, which refuses every request",
+            "5:15 `requests_per_unit` is missing, so every request is over the limit of 0",
         ),
         (
             "- key: k\n  rate_limit: {unlimited: true, requests_per_unit: 5}",
-            "5:33 `requests_per_unit` does nothing beside `unlimited: true`",
+            "5:33 `requests_per_unit` has no effect with `unlimited: true`",
         ),
         (
             "- key: k\n  rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: m}]}",
-            "5:67 no limit of this domain bears the name `m`, so nothing is replaced",
+            "5:67 no limit of this domain has the name `m`, so nothing is replaced",
         ),
-        ("- key: k", "4:3 this descriptor changes nothing: it has no `rate_limit` and no descriptors below"),
+        ("- key: k", "4:3 this descriptor has no effect: it has no `rate_limit` and no `descriptors`"),
         (
             "- key: sound\n  value: '*'\n  rate_limit: {unlimited: true}",
-            "3:3 no request with the key `sound` gets here: `sound_*` at line 4, column 3 takes every value",
+            "3:3 this descriptor is unreachable: `sound_*` at line 4, column 3 matches every value of `sound`",
         ),
         (
             "- key: k\n  value: 'a*'\n  rate_limit: {unlimited: on}\n- key: k\n  value: 'ab*'\n  \
              rate_limit: {unlimited: on}",
-            "7:3 no request gets to `k_ab*`: `k_a*` at line 4, column 3 takes all that it matches",
+            "7:3 `k_ab*` is unreachable: `k_a*` at line 4, column 3 matches all that it does",
         ),
-        ("---\ndomain: e", "4:1 the first document of the file ends above this line, and only that is read"),
+        ("---\ndomain: e", "4:1 only the first document of a file is read, and it ends above this line"),
     ] {
         let compiled = with(descriptor);
-        assert_eq!(told(&compiled), [expected], "{descriptor}");
+        assert_eq!(messages(&compiled), [expected], "{descriptor}");
         assert!(compiled.rules.is_some(), "{descriptor}");
     }
 }
@@ -190,7 +195,7 @@ fn what_is_common_and_sound_is_not_warned_about() {
          *l, unit: hour}",
         "---\n",
     ] {
-        assert_eq!(told(&with(descriptor)), [""; 0], "{descriptor}");
+        assert_eq!(messages(&with(descriptor)), [""; 0], "{descriptor}");
     }
 }
 
@@ -221,15 +226,15 @@ fn merged_files_share_a_level() {
         ("a.yaml", "domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: on}}]"),
         ("b.yaml", "domain: d\ndescriptors: [{key: k}]"),
     ];
-    let message = "2:15 `k` stands on this level already, at line 2, column 15 of a.yaml";
-    assert_eq!(told(&compile_files(&files, MERGING)), [message]);
+    let message = "2:15 duplicate descriptor `k`, first at line 2, column 15 of a.yaml";
+    assert_eq!(messages(&compile_files(&files, MERGING)), [message]);
     let files =
         [files[0], ("b.yaml", "domain: d\ndescriptors: [{key: k, value: '*', rate_limit: {unlimited: on}}]")];
     let compiled = compile_files(&files, MERGING);
     assert_eq!(
-        told(&compiled),
-        ["2:15 no request with the key `k` gets here: `k_*` at line 2, column 15 of b.yaml takes \
-             every value"]
+        messages(&compiled),
+        ["2:15 this descriptor is unreachable: `k_*` at line 2, column 15 of b.yaml matches \
+             every value of `k`"]
     );
     assert_eq!(compiled.diagnostics[0].file, "a.yaml");
     assert_eq!(compiled.rules.unwrap().rule_count(), 2);
@@ -249,8 +254,8 @@ fn a_limit_given_in_parts_is_laid_together() {
 fn a_value_behind_an_alias_is_told_where_it_stands_and_where_it_is_used() {
     let compiled =
         with("- key: k\n  rate_limit: &l {unit: day, requests_per_unit: '1'}\n- key: m\n  rate_limit: *l");
-    assert_eq!(told(&compiled), ["5:49 a whole number is expected here, this is the text `1`"]);
+    assert_eq!(messages(&compiled), ["5:49 expected a whole number, got the text `1`"]);
     let compiled = with("- key: k\n  metadata: &l {unit: day, requests_per_unit: '1'}\n  rate_limit: *l");
     let help = compiled.diagnostics[0].help.as_deref().unwrap_or_default();
-    assert!(help.ends_with("; the value is brought in at line 6, column 15"), "{help}");
+    assert!(help.ends_with("; the value comes from the alias or merge at line 6, column 15"), "{help}");
 }

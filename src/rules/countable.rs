@@ -1,7 +1,7 @@
 //! What the store of the counters is able to count: not every one takes every kind of limit.
 //!
-//! A store says it of itself, `app` hands it to whoever reads rules, and `lower` holds each limit against it,
-//! so that a limit that nobody could count is told when rules are read and not at every request.
+//! A store declares it, `app` passes it to the compiler, and `lower` checks each limit, so that a limit that
+//! cannot be counted is an error when rules are read and not at every request.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -29,7 +29,7 @@ impl Countable {
     }
 }
 
-/// What is told of a limit of a kind that is not counted: what is wrong, and what to do.
+/// The message and the help for a limit of a kind that cannot be counted.
 pub(super) fn refusal(kind: Kind) -> (String, &'static str) {
     let message = format!("{} cannot be counted: memcached counts fixed windows only", quoted(kind.name()));
     (message, "use `fixed_window`, or count where every algorithm is: BACKEND_TYPE=redis or memory")
@@ -48,11 +48,11 @@ mod tests {
         compile(&[file], CompileOptions { countable, ..CompileOptions::default() })
     }
 
-    fn told(rate_limit: &str) -> Vec<String> {
+    fn messages(rate_limit: &str) -> Vec<String> {
         let compiled = compiled(rate_limit, Countable::FixedWindows);
-        let told: Vec<_> = compiled.diagnostics.iter().map(ToString::to_string).collect();
-        assert_eq!(compiled.rules.is_some(), told.is_empty(), "{told:?}");
-        told
+        let messages: Vec<_> = compiled.diagnostics.iter().map(ToString::to_string).collect();
+        assert_eq!(compiled.rules.is_some(), messages.is_empty(), "{messages:?}");
+        messages
     }
 
     #[test]
@@ -65,35 +65,35 @@ mod tests {
                  (at descriptors[0].rate_limit.algorithm); use `fixed_window`, or count where every algorithm \
                  is: BACKEND_TYPE=redis or memory"
             );
-            assert_eq!(told(&limit), Vec::from_iter((kind != Kind::FixedWindow).then_some(refusal)));
+            assert_eq!(messages(&limit), Vec::from_iter((kind != Kind::FixedWindow).then_some(refusal)));
             assert!(compiled(&limit, Countable::Everything).rules.is_some(), "{name}");
         }
     }
 
     #[test]
     fn fixed_windows_are_counted_whatever_their_length_and_number() {
-        assert_eq!(told("{unit: year, unit_multiplier: 10, requests_per_unit: 5}"), [""; 0]);
+        assert_eq!(messages("{unit: year, unit_multiplier: 10, requests_per_unit: 5}"), [""; 0]);
         assert_eq!(
-            told("[{unit: second, requests_per_unit: 5}, {unit: month, requests_per_unit: 9}]"),
+            messages("[{unit: second, requests_per_unit: 5}, {unit: month, requests_per_unit: 9}]"),
             [""; 0]
         );
     }
 
     #[test]
     fn each_limit_of_a_list_is_held_against_it_with_all_else_that_is_wrong() {
-        let told = told(
+        let messages = messages(
             "[{unit: day, requests_per_unit: 5, algorithm: sliding_log}, {unit: day, requests_per_unit: 7,\n    \
              algorithm: token_bucket, burst: 0}]",
         );
         let starts = [
             "a.yaml:4:61: error: `sliding_log` cannot be counted",
             "a.yaml:5:16: error: `token_bucket` cannot be counted",
-            "a.yaml:5:37: error: a bucket that holds nothing",
+            "a.yaml:5:37: error: a bucket with a burst of 0",
         ];
-        assert_eq!(told.len(), starts.len(), "{told:#?}");
-        for (told, start) in told.iter().zip(starts) {
-            assert!(told.starts_with(start), "{told}");
+        assert_eq!(messages.len(), starts.len(), "{messages:#?}");
+        for (messages, start) in messages.iter().zip(starts) {
+            assert!(messages.starts_with(start), "{messages}");
         }
-        assert!(told[1].contains("(at descriptors[0].rate_limit[1].algorithm)"), "{told:?}");
+        assert!(messages[1].contains("(at descriptors[0].rate_limit[1].algorithm)"), "{messages:?}");
     }
 }

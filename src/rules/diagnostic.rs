@@ -1,33 +1,33 @@
-//! What is wrong or suspicious in a rules file, and where.
+//! Errors and warnings about rules files.
 //!
-//! A [`Diagnostic`] is complete in itself: it says where, what was seen, what is accepted and what to
-//! do. `tollgate check` prints it as a compiler would, the server logs the same on one line.
+//! A [`Diagnostic`] is self-contained: the place, the value seen, what is expected, and what to do.
+//! `tollgate check` prints it like a compiler; the service logs it on one line.
 
 use std::fmt;
 
-/// One finding in one file.
+/// One error or warning about one file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnostic {
-    /// Whether the file can be served all the same.
+    /// Whether the file can be served.
     pub severity: Severity,
     /// The file, as it was named when it was read.
     pub file: String,
-    /// Where in the file; none when the finding is of the file as a whole.
+    /// The place in the file; none when it is about the complete file.
     pub place: Option<Place>,
-    /// The way to the value, as in `descriptors[0].rate_limit.unit`; empty for the file as a whole.
+    /// The path to the value, such as `descriptors[0].rate_limit.unit`; empty for the complete file.
     pub path: String,
-    /// What is wrong, with the value that was seen.
+    /// What is wrong, with the value seen.
     pub message: String,
-    /// What is accepted, or what to do.
+    /// What is expected, or what to do.
     pub help: Option<String>,
 }
 
-/// Whether a set with this finding can be served.
+/// Whether a set with this diagnostic can be served.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Severity {
     /// It cannot.
     Error,
-    /// It can, but hardly means what it says.
+    /// It can, but is probably not what was meant.
     Warning,
 }
 
@@ -48,7 +48,7 @@ impl Diagnostic {
     }
 }
 
-/// The finding in several lines, with the line of the source that it is about. The source is the file as
+/// The diagnostic in several lines, with the line of the source. The source is the file as
 /// [`SourceFile::readable`](super::SourceFile::readable) gives it, with every break that YAML knows as `\n`.
 ///
 /// ```text
@@ -80,15 +80,15 @@ pub fn render(diagnostic: &Diagnostic, source: Option<&str>) -> String {
     lines.join("\n") + "\n"
 }
 
-/// How much of a long line is shown, and how much of that stands before the caret.
+/// How much of a long line is printed, and how much of that before the caret.
 const SHOWN: usize = 100;
 const SHOWN_BEFORE: usize = 60;
 
-/// Beyond this column a machine wrote the line, and finding the place in it again for each of many
-/// findings would take longer than all else.
+/// Lines beyond this column are generated; searching them for each of many diagnostics would take too
+/// long.
 const LAST_SHOWN_COLUMN: usize = 10_000;
 
-/// The line of this place, cut where it is long, and how far in the caret stands. None where the
+/// The line of this place, cut where it is long, and the column of the caret. None where the
 /// line is blank, as it is behind the end of the file.
 fn excerpt(source: &str, place: Place) -> Option<(String, usize)> {
     let line = source.split('\n').nth(usize::try_from(place.line).ok()?.checked_sub(1)?)?.trim_end();
@@ -114,7 +114,7 @@ pub(super) fn is_break(character: char) -> bool {
     matches!(character, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-/// The finding on one line, for logs.
+/// The diagnostic on one line, for logs.
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
@@ -151,7 +151,7 @@ impl fmt::Display for Severity {
 mod tests {
     use super::*;
 
-    fn finding(line: u32, column: u32) -> Diagnostic {
+    fn diagnostic(line: u32, column: u32) -> Diagnostic {
         Diagnostic {
             severity: Severity::Error,
             file: "a.yaml".to_owned(),
@@ -166,20 +166,20 @@ mod tests {
     fn a_finding_shows_its_line_with_a_caret() {
         let expected = "error: unknown unit `hours`\n   --> a.yaml:2:7\n   |\n 2 | unit: hours\n   |       ^\n   \
                         = at: descriptors[0].rate_limit.unit\n   = help: did you mean `hour`?\n";
-        assert_eq!(render(&finding(2, 7), Some("a: b\r\nunit: hours\r\n")), expected);
+        assert_eq!(render(&diagnostic(2, 7), Some("a: b\r\nunit: hours\r\n")), expected);
     }
 
     #[test]
     fn a_finding_of_a_whole_file_shows_no_line() {
-        let whole = Diagnostic { place: None, path: String::new(), help: None, ..finding(1, 1) };
-        assert_eq!(render(&whole, Some("a: b")), "error: unknown unit `hours`\n  --> a.yaml\n");
-        assert_eq!(whole.to_string(), "a.yaml: error: unknown unit `hours`");
+        let of_file = Diagnostic { place: None, path: String::new(), help: None, ..diagnostic(1, 1) };
+        assert_eq!(render(&of_file, Some("a: b")), "error: unknown unit `hours`\n  --> a.yaml\n");
+        assert_eq!(of_file.to_string(), "a.yaml: error: unknown unit `hours`");
     }
 
     #[test]
     fn a_finding_for_the_log_is_one_line() {
         assert_eq!(
-            finding(2, 7).to_string(),
+            diagnostic(2, 7).to_string(),
             "a.yaml:2:7: error: unknown unit `hours` (at descriptors[0].rate_limit.unit); did you mean `hour`?"
         );
     }

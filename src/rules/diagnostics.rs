@@ -1,7 +1,7 @@
-//! Where findings of one file, or of one resource of a control plane, gather while it is read and compiled.
+//! Collects the diagnostics of one file, or of one resource of a control plane, while it is compiled.
 //!
-//! A value that many aliases share is found faulty once, not once a use, and a file that is wrong
-//! throughout does not fill the log: beyond a bound the rest is only counted.
+//! An invalid value that many aliases share is reported once, and beyond a bound diagnostics are only counted,
+//! so that a broken file does not fill the log.
 
 use std::{collections::HashSet, fmt};
 
@@ -11,10 +11,10 @@ use super::{
 };
 use crate::text::{cut_display, cut_owned};
 
-/// As many findings of one file as a reader may want in one go.
-const MAX_FINDINGS: usize = 500;
+/// The most diagnostics of one file that are listed.
+const MAX_DIAGNOSTICS: usize = 500;
 
-/// The findings of one file.
+/// The diagnostics of one file.
 #[derive(Debug)]
 pub(crate) struct Diagnostics {
     kind: Kind,
@@ -23,23 +23,23 @@ pub(crate) struct Diagnostics {
     known: HashSet<(Option<Place>, String)>,
     left_out: usize,
     has_errors: bool,
-    /// What the Go service would refuse is told too.
+    /// Report what the Go service rejects.
     portable: bool,
 }
 
-/// What rules are written in, as findings speak of it.
+/// The kind of source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// Text, in which people find their way by lines.
+    /// A text, with lines.
     File,
-    /// A message of a control plane, in which there is only the path.
+    /// A message of a control plane, without lines.
     Resource,
 }
 
-/// The way from the top of a file to a value.
+/// The path from the top of a file to a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Path<'a> {
-    /// The file as a whole.
+    /// The complete file.
     File,
     /// The value of a key.
     Key(&'a Path<'a>, &'a str),
@@ -57,12 +57,12 @@ impl fmt::Display for Kind {
 }
 
 impl<'a> Path<'a> {
-    /// The way to the value of a key here.
+    /// The path to the value of a key.
     pub(crate) fn key(&'a self, key: &'a str) -> Self {
         Path::Key(self, key)
     }
 
-    /// The way to an item here.
+    /// The path to an item.
     pub(crate) fn item(&'a self, at: usize) -> Self {
         Path::Item(self, at)
     }
@@ -80,7 +80,7 @@ impl fmt::Display for Path<'_> {
 }
 
 impl Diagnostics {
-    /// No findings yet in this file. `portable` says whether what the Go service would refuse is to be one.
+    /// An empty list for this file. With `portable` it takes what the Go service rejects.
     pub(crate) fn of(file: &str, portable: bool) -> Self {
         Self {
             kind: Kind::File,
@@ -93,7 +93,7 @@ impl Diagnostics {
         }
     }
 
-    /// No findings yet in the resource of this name.
+    /// An empty list for the resource of this name.
     pub(super) fn of_resource(name: &str) -> Self {
         let name = if name.is_empty() {
             "a resource without a name".to_owned()
@@ -103,13 +103,13 @@ impl Diagnostics {
         Self { kind: Kind::Resource, ..Self::of(&name, false) }
     }
 
-    /// Whether it is a file that they are of.
+    /// The kind of source.
     pub(super) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Where something stands, in words.
-    pub(super) fn whereabouts(&self, place: Place, path: &Path<'_>) -> String {
+    /// A place in words.
+    pub(super) fn location(&self, place: Place, path: &Path<'_>) -> String {
         match self.kind {
             Kind::File => place.to_string(),
             Kind::Resource => cut_display(path),
@@ -126,26 +126,25 @@ impl Diagnostics {
         self.has_errors
     }
 
-    /// Something that keeps the file from being served.
+    /// Adds an error.
     pub(crate) fn error(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
         self.add(Severity::Error, Some(place), path, message, help);
     }
 
-    /// Something that hardly means what it says.
+    /// Adds a warning.
     pub(crate) fn warning(&mut self, place: Place, path: &Path<'_>, message: String, help: Option<String>) {
         self.add(Severity::Warning, Some(place), path, message, help);
     }
 
-    /// Something that the Go service would refuse, and that is none of its own: each such key and each such
-    /// construct is handed in here, wherever it is met.
+    /// Adds a warning about an extension, which the Go service rejects, with `portable`.
     pub(crate) fn unportable(&mut self, place: Place, path: &Path<'_>, what: &str) {
         if self.portable {
-            let help = "leave it out of files that the Go service is to read as well";
+            let help = "remove it from files that the Go service reads too";
             self.warning(place, path, format!("the Go service refuses {what}"), Some(help.to_owned()));
         }
     }
 
-    /// Why the file could not be read at all.
+    /// Adds the reason why the file could not be read.
     pub(crate) fn fault(&mut self, fault: Fault) {
         self.add(Severity::Error, fault.place, &Path::File, fault.message, fault.help);
     }
@@ -158,11 +157,11 @@ impl Diagnostics {
         message: String,
         help: Option<String>,
     ) {
-        // Whatever stands in the file, a finding is short: hundreds of them are kept.
+        // Hundreds of diagnostics are kept, so each is short whatever the file has.
         let (message, help) = (cut_owned(message), help.map(cut_owned));
-        // An error counts though it is left out: the file must not be served.
+        // An error that is not listed counts too: the file must not be served.
         self.has_errors |= severity == Severity::Error;
-        if self.found.len() >= MAX_FINDINGS {
+        if self.found.len() >= MAX_DIAGNOSTICS {
             self.left_out += 1;
         } else if self.known.insert((place, message.clone())) {
             let file = self.file.clone();
@@ -170,11 +169,11 @@ impl Diagnostics {
         }
     }
 
-    /// All findings, in the order of their places.
+    /// All diagnostics, in the order of their places.
     pub(crate) fn into_sorted(mut self) -> Vec<Diagnostic> {
-        self.found.sort_by_key(|finding| finding.place);
+        self.found.sort_by_key(|diagnostic| diagnostic.place);
         if self.kind == Kind::Resource {
-            self.found.iter_mut().for_each(|finding| finding.place = None);
+            self.found.iter_mut().for_each(|diagnostic| diagnostic.place = None);
         }
         if self.left_out > 0 {
             self.found.push(Diagnostic {
@@ -182,7 +181,7 @@ impl Diagnostics {
                 file: self.file,
                 place: None,
                 path: String::new(),
-                message: format!("{} more findings in this {} are left out", self.left_out, self.kind),
+                message: format!("{} more problems in this {} are not shown", self.left_out, self.kind),
                 help: None,
             });
         }
@@ -206,38 +205,38 @@ mod tests {
 
     #[test]
     fn a_finding_at_one_place_is_told_once() {
-        let mut findings = Diagnostics::of("a.yaml", false);
+        let mut diagnostics = Diagnostics::of("a.yaml", false);
         for _ in 0..3 {
-            findings.warning(HERE, &Path::File, "odd".to_owned(), None);
+            diagnostics.warning(HERE, &Path::File, "odd".to_owned(), None);
         }
-        findings.error(Place { line: 1, column: 1 }, &Path::File.key("domain"), "bad".to_owned(), None);
-        assert!(findings.has_errors());
-        let sorted = findings.into_sorted();
-        let told: Vec<(&str, &str)> = sorted.iter().map(|d| (&*d.message, &*d.path)).collect();
-        assert_eq!(told, [("bad", "domain"), ("odd", "")]);
+        diagnostics.error(Place { line: 1, column: 1 }, &Path::File.key("domain"), "bad".to_owned(), None);
+        assert!(diagnostics.has_errors());
+        let sorted = diagnostics.into_sorted();
+        let messages: Vec<(&str, &str)> = sorted.iter().map(|d| (&*d.message, &*d.path)).collect();
+        assert_eq!(messages, [("bad", "domain"), ("odd", "")]);
     }
 
     #[test]
     fn what_is_not_portable_is_told_to_those_who_ask() {
         for portable in [false, true] {
-            let mut findings = Diagnostics::of("a.yaml", portable);
-            findings.unportable(HERE, &Path::File, "`burst`");
-            assert!(!findings.has_errors());
-            let told: Vec<String> = findings.into_sorted().iter().map(ToString::to_string).collect();
-            assert_eq!(told.len(), usize::from(portable), "{told:?}");
-            assert!(told.concat().contains("`burst`") == portable, "{told:?}");
+            let mut diagnostics = Diagnostics::of("a.yaml", portable);
+            diagnostics.unportable(HERE, &Path::File, "`burst`");
+            assert!(!diagnostics.has_errors());
+            let messages: Vec<String> = diagnostics.into_sorted().iter().map(ToString::to_string).collect();
+            assert_eq!(messages.len(), usize::from(portable), "{messages:?}");
+            assert!(messages.concat().contains("`burst`") == portable, "{messages:?}");
         }
     }
 
     #[test]
     fn findings_beyond_the_bound_are_counted() {
-        let mut findings = Diagnostics::of("a.yaml", false);
-        for n in 0..MAX_FINDINGS + 7 {
-            findings.error(HERE, &Path::File, format!("bad {n}"), None);
+        let mut diagnostics = Diagnostics::of("a.yaml", false);
+        for n in 0..MAX_DIAGNOSTICS + 7 {
+            diagnostics.error(HERE, &Path::File, format!("bad {n}"), None);
         }
-        let sorted = findings.into_sorted();
-        assert_eq!(sorted.len(), MAX_FINDINGS + 1);
-        assert_eq!(sorted[MAX_FINDINGS].message, "7 more findings in this file are left out");
+        let sorted = diagnostics.into_sorted();
+        assert_eq!(sorted.len(), MAX_DIAGNOSTICS + 1);
+        assert_eq!(sorted[MAX_DIAGNOSTICS].message, "7 more problems in this file are not shown");
     }
 
     #[test]

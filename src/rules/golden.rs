@@ -47,9 +47,9 @@ fn every_recorded_file_is_taken_or_refused_as_recorded() {
         let compiled = compile_case(&case);
         compared += 1;
         if shown(&compiled) != recorded {
-            let told: Vec<String> = compiled.diagnostics.iter().map(ToString::to_string).collect();
+            let messages: Vec<String> = compiled.diagnostics.iter().map(ToString::to_string).collect();
             differing.push(format!(
-                "{}: recorded {recorded:?}\n  here {:?}\n  {told:?}",
+                "{}: recorded {recorded:?}\n  here {:?}\n  {messages:?}",
                 case["name"],
                 shown(&compiled)
             ));

@@ -1,7 +1,6 @@
-//! A limit: how many, in what time, by which algorithm.
+//! A limit: the number of requests, the window and the algorithm.
 //!
-//! The compiler makes them when rules are loaded, the limiter those that requests bring along; everybody
-//! else reads them.
+//! The compiler makes those of rules, the limiter those of limit overrides.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -9,7 +8,7 @@ use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use crate::limiter::algorithm::{Algorithm, Kind, Window};
 
-/// So many requests in a window, or at such a rate.
+/// A number of requests in a window, or a rate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limit {
     /// Requests in one window.
@@ -18,11 +17,11 @@ pub struct Limit {
     pub unit: Unit,
     /// How many units the window has.
     pub multiplier: NonZeroU32,
-    /// How hits are held against it.
+    /// The algorithm that counts hits.
     pub algorithm: Algorithm,
-    /// What answers call it, and what `replaces` refers to.
+    /// The name in responses, and in `replaces`.
     pub name: Option<Arc<str>>,
-    /// What ends its counter's key; empty where the Go service would count under the same.
+    /// The suffix of its counter's key; empty where the Go service has the same key.
     pub tag: Box<str>,
 }
 
@@ -30,7 +29,7 @@ pub struct Limit {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
     first: Limit,
-    /// Most rules have none, and one limit then stands in the rule itself.
+    /// Most rules have none, so that the one limit is inline.
     others: Box<[Limit]>,
 }
 
@@ -83,7 +82,7 @@ impl Limit {
         if self.multiplier == NonZeroU32::MIN { unit } else { format!("{} {unit}s", self.multiplier) }
     }
 
-    /// The window that its requests are told for.
+    /// The window that its number of requests refers to.
     #[must_use]
     pub fn window(&self) -> Window {
         match self.algorithm {
@@ -93,8 +92,8 @@ impl Limit {
         }
     }
 
-    /// Writes the parts of it that a plain limit does not have.
-    pub(super) fn tell_what_is_not_plain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Writes the fields that the Go service does not have.
+    pub(super) fn write_extras(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.multiplier != NonZeroU32::MIN {
             write!(f, ", unit_multiplier: {}", self.multiplier)?;
         }
@@ -135,7 +134,7 @@ impl Limits {
     }
 
     /// All, in the order of the file.
-    pub fn iter(&self) -> impl Iterator<Item = &Limit> {
+    pub fn iter(&self) -> impl Iterator<Item = &Limit> + Clone {
         std::iter::once(&self.first).chain(&self.others)
     }
 }
@@ -202,6 +201,24 @@ impl Unit {
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
+    /// The unit that a usual abbreviation or adverb means: `secs`, `min`, `hrs`, `d`, `weekly`.
+    /// Rules files must write units in full; this is for suggestions.
+    #[must_use]
+    pub fn from_abbreviation(word: &str) -> Option<Self> {
+        let word = word.trim().to_ascii_uppercase();
+        let stem = ["LY", "S"].iter().find_map(|end| word.strip_suffix(end)).filter(|stem| !stem.is_empty());
+        let stem = match stem.unwrap_or(&word) {
+            "HR" => "HOUR",
+            "DAI" => "DAY",
+            "WK" => "WEEK",
+            "MTH" | "MNTH" => "MONTH",
+            "YR" => "YEAR",
+            stem => stem,
+        };
+        let mut units = Self::ALL.into_iter();
+        units.find(|unit| !stem.is_empty() && unit.name().starts_with(stem))
     }
 
     /// The unit of this number in Envoy's API.

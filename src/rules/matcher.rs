@@ -1,9 +1,9 @@
-//! Which rule a request's descriptor meets.
+//! Finds the rule that a request's descriptor matches.
 //!
 //! An entry of the descriptor is one level of the tree. On each level the exact `key_value` is looked
 //! up first, then the wildcards in the order of the file, then the bare `key`. The texts are compared
-//! joined, as the Go service does: a rule whose bare key is `a_b` is met by the entry `a` = `b` too.
-//! A rule applies only where it stands on the level of the descriptor's last entry.
+//! joined, as the Go service does: the entry `a` = `b` matches a rule whose bare key is `a_b` too.
+//! A rule applies only on the level of the descriptor's last entry.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -21,25 +21,25 @@ pub trait Entry {
     fn value(&self) -> &str;
 }
 
-/// How a level was passed.
+/// How an entry matched on a level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// By `key_value`.
+    /// `key_value`.
     Exact,
-    /// By a pattern.
+    /// A pattern.
     Wildcard,
-    /// By the key alone.
+    /// The key alone.
     Bare,
 }
 
-/// One level on the way to a rule.
+/// One level on the path to a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'r> {
     node: &'r Node,
     how: How,
 }
 
-/// A rule, and the way that led to it.
+/// A rule, and the path to it.
 #[derive(Debug)]
 pub struct Matched<'r> {
     /// The rule.
@@ -52,7 +52,7 @@ pub struct Matched<'r> {
 }
 
 impl Domain {
-    /// The rule that these entries meet. `scratch` lends its space and is left as it was.
+    /// The rule that these entries match. `scratch` is used as a buffer and left as it was.
     #[must_use]
     pub fn find<E: Entry>(&self, entries: &[E], scratch: &mut String) -> Option<Matched<'_>> {
         let mut steps: SmallVec<[Step<'_>; 4]> = SmallVec::new();
@@ -72,7 +72,7 @@ impl Domain {
 }
 
 impl Level {
-    /// The step that this entry takes here. `scratch` lends its space and is left as it was.
+    /// The step of this entry on this level. `scratch` is used as a buffer and left as it was.
     #[must_use]
     pub fn step(&self, entry: &impl Entry, scratch: &mut String) -> Option<Step<'_>> {
         if self.is_empty() {
@@ -96,25 +96,25 @@ impl Level {
 }
 
 impl<'r> Step<'r> {
-    /// The level as the file writes it.
+    /// The descriptor of the rules file.
     #[must_use]
     pub fn node(&self) -> &'r Node {
         self.node
     }
 
-    /// How the level was passed.
+    /// How the entry matched.
     #[must_use]
     pub fn how(&self) -> How {
         self.how
     }
 
-    /// The pattern's part after `key_`; the whole pattern when the `*` stands in the key.
+    /// The part of the pattern after `key_`; the complete pattern when the key has the `*`.
     fn pattern_value(&self, entry: &impl Entry) -> &'r str {
         let text = &*self.node.text;
         text.strip_prefix(entry.key()).and_then(|rest| rest.strip_prefix('_')).unwrap_or(text)
     }
 
-    /// What stands in the counter's key in place of the request's value.
+    /// The pattern that replaces the request's value in the counter's key.
     fn shared_value(&self, entry: &impl Entry) -> Option<&'r str> {
         if self.how != How::Wildcard || !self.node.share_threshold {
             return None;
@@ -122,7 +122,7 @@ impl<'r> Step<'r> {
         Some(self.pattern_value(entry)).filter(|value| !value.is_empty())
     }
 
-    /// The value by which metrics call this level; empty for the key alone.
+    /// The value of this level in metric names; empty for the key alone.
     fn metric_value<'a>(&self, entry: &'a impl Entry) -> &'a str
     where
         'r: 'a,
@@ -139,7 +139,7 @@ impl<'r> Step<'r> {
         }
     }
 
-    /// True when metrics call this level by the text of the file.
+    /// True when metric names have the text of the file for this level.
     fn is_as_written(&self, entry: &impl Entry) -> bool {
         match (self.how, self.metric_value(entry)) {
             (How::Exact, value) => !value.is_empty(),
@@ -153,27 +153,27 @@ impl<'r> Step<'r> {
 }
 
 impl<'r> Matched<'r> {
-    /// The levels that led here, first to last.
+    /// The levels of the path, first to last.
     #[must_use]
     pub fn steps(&self) -> &[Step<'r>] {
         &self.steps
     }
 
-    /// The pattern that stands in the counter's key for entry `at`, where all values that match it share one
-    /// counter. Whoever sends the pattern itself is one of them.
+    /// The pattern that replaces the value of entry `index` in the counter's key, where all values that match it
+    /// share one counter. The pattern itself is one of those values.
     #[must_use]
-    pub fn shared_value<E: Entry>(&self, at: usize, entry: &E) -> Option<&'r str> {
-        let step = self.steps.get(at).filter(|step| step.how != How::Bare && step.node.share_threshold)?;
+    pub fn shared_value<E: Entry>(&self, index: usize, entry: &E) -> Option<&'r str> {
+        let step = self.steps.get(index).filter(|step| step.how != How::Bare && step.node.share_threshold)?;
         Some(step.pattern_value(entry)).filter(|value| !value.is_empty())
     }
 
-    /// True when metrics call the rule by its own full key, so that no name need be made.
+    /// True when the metric name is the rule's full key, so that no name is built.
     #[must_use]
     pub fn is_as_written(&self) -> bool {
         self.as_written
     }
 
-    /// Appends the name by which metrics call this request at this rule.
+    /// Appends the metric name of this request and rule.
     pub fn write_metric_key<E: Entry>(&self, domain: &str, entries: &[E], into: &mut String) {
         into.push_str(domain);
         let shares = entries.iter().zip(&self.steps).any(|(entry, step)| step.shared_value(entry).is_some());
@@ -185,8 +185,8 @@ impl<'r> Matched<'r> {
             } else {
                 step.metric_value(entry)
             };
-            // The Go service leaves a lone underscore behind a detailed key without a value, unless a
-            // level shares its counter.
+            // The Go service writes an underscore after a detailed key without a value, unless a level shares
+            // its counter.
             if !value.is_empty() || (self.rule.detailed_metric && !shares) {
                 into.push('_');
                 into.push_str(value);
@@ -194,8 +194,8 @@ impl<'r> Matched<'r> {
         }
     }
 
-    /// The metadata that the answer carries. The Go service loses it where it makes the metrics' name
-    /// anew: on a detailed rule without levels below, and where the name differs from the rule's own.
+    /// The metadata of the response. The Go service loses it where it builds the metric name: on a
+    /// detailed rule without levels below, and where the name differs from the rule's full key.
     #[must_use]
     pub fn metadata(&self) -> Option<&'r Arc<Metadata>> {
         let kept = if self.rule.detailed_metric { self.has_children } else { self.as_written };

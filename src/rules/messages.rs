@@ -1,9 +1,8 @@
-//! The second front of the compiler: shapes from the messages that a control plane sends.
+//! The second front end of the compiler: the AST of the messages that a control plane sends.
 //!
-//! Called once a resource by [`compile_resources`](super::compile_resources). A message cannot be wrong in
-//! form, so nothing is told here. What a message cannot tell from nothing (an empty text, `false`, a 0 beside
-//! `unlimited`) is taken for nothing. The places are made up: they only put findings in order, because people
-//! find their way through a resource by the path.
+//! [`compile_resources`](super::compile_resources) calls it once for each resource. The form of a message cannot
+//! be wrong, so nothing is reported here. Protobuf defaults (an empty text, `false`, a 0 beside `unlimited`)
+//! count as absent. The places are made up and only sort diagnostics; the path locates a value.
 
 use prost_types::{Struct, value::Kind};
 
@@ -17,7 +16,7 @@ use crate::proto::ratelimit::config::ratelimit::v3::{
 };
 use crate::rules::ast::{Field, Given, RawDescriptor, RawFile, RawLimit, RawLimits, RawReplaces};
 
-/// What a resource says.
+/// The AST of a resource.
 pub(super) fn read(config: &RateLimitConfig) -> RawFile {
     let place = Place { line: 0, column: 0 };
     let mut reader = Reader { descriptors: 0 };
@@ -29,7 +28,7 @@ pub(super) fn read(config: &RateLimitConfig) -> RawFile {
     }
 }
 
-/// Numbers the descriptors, which stands in for the lines of a file.
+/// Numbers the descriptors, as made-up lines.
 struct Reader {
     descriptors: u32,
 }

@@ -1,11 +1,10 @@
 //! Rules: from the text of YAML files to a compiled [`RuleSet`], and from a request to its rule.
 //!
-//! Reading order: [`model`] and [`limit`] are what the service relies on, [`matcher`] finds a rule in it,
-//! [`compile()`] makes it from files and says all that is wrong with them in one run. On the way lie
-//! `yaml` (text to a tree with places), `shapes` (the tree to what a file says), `lower`,
-//! `over_limit_body` and `store_failure` (that to the model), [`countable`] (what the store can count) and
-//! `suspicion` (what loads but hardly means what it says).
-//! `messages` is the other way in: what the messages of a control plane say, in the same shapes.
+//! Reading order: [`model`] and [`limit`] are the compiled rules, [`matcher`] finds a rule in them, and
+//! [`compile()`] makes them from files and reports every error in one run. Its stages are `yaml` (text to a tree
+//! with places), `ast` (the tree to typed fields), `lower`, `over_limit_body` and `store_failure` (the fields to
+//! the model), [`countable`] (what the store can count) and `lint` (what is probably not meant).
+//! `messages` makes the same AST of the messages of a control plane. [`fingerprint`] hashes what rules mean.
 //! Nothing here reads a file or the clock: texts and messages come in, rules and [`Diagnostic`]s go out.
 
 pub(crate) mod ast;
@@ -16,6 +15,7 @@ pub(crate) mod lint;
 pub mod compile;
 pub mod countable;
 pub mod diagnostic;
+pub mod fingerprint;
 pub mod limit;
 pub mod matcher;
 pub mod model;
@@ -41,5 +41,5 @@ pub use countable::Countable;
 pub use diagnostic::{Diagnostic, Place, Severity, render};
 pub use limit::{Limit, Limits, Unit};
 pub use matcher::{Entry, How, Matched};
-pub use model::{Allowance, Metadata, OnStoreFailure, Rule, RuleId, RuleSet, Value};
+pub use model::{Allowance, Metadata, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value};
 pub(crate) use spelling::nearest;

@@ -1,4 +1,4 @@
-//! The rules as the service relies on them: valid by construction, never changed once made.
+//! The compiled rules: valid by construction and immutable.
 //!
 //! [`compile()`](super::compile()) makes them from files; [`matcher`](super::matcher) finds the rule for a
 //! request; everything else only reads them.
@@ -16,47 +16,60 @@ use super::{
 };
 use crate::limiter::template::Template;
 
-/// All loaded rules. Replaced whole, never edited.
+/// All loaded rules. A reload replaces the set; nothing edits it.
 #[derive(Debug, Default)]
 pub struct RuleSet {
     /// The domains by name.
     pub(super) domains: HashMap<Box<str>, Domain>,
     /// How many rules carry a limit; their ids run from 0 to this.
     pub(super) rule_count: u32,
+    /// The names of the files, which an [`Origin`] refers to by index.
+    pub(super) files: Box<[Box<str>]>,
+}
+
+/// The line of a rules file on which a descriptor begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// The index of its file.
+    pub(super) file: u32,
+    /// The line, counted from 1.
+    pub(super) line: u32,
 }
 
 /// The rules of one domain.
 #[derive(Debug)]
 pub struct Domain {
-    /// As requests name it.
+    /// Its name in requests.
     pub name: Box<str>,
+    /// Its number within the set, dense from 0: what parallel tables are indexed by.
+    pub index: usize,
     /// The first level of its rules.
     pub root: Level,
-    /// Some rule replaces a limit, so that a request's descriptors may bear upon each other.
+    /// A rule replaces a limit, so that the descriptors of a request may affect each other.
     pub has_replaces: bool,
-    /// What becomes of its requests while their counters cannot be reached, if its files say so.
+    /// The failure policy of its files, if they set one.
     pub on_store_failure: Option<OnStoreFailure>,
 }
 
-/// What becomes of a request whose counters cannot be reached.
+/// The policy for a request whose counters cannot be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OnStoreFailure {
-    /// It is answered with an error.
+    /// The request fails.
     Error,
-    /// It passes.
+    /// The request is allowed.
     Allow,
-    /// It is refused.
+    /// The request is over limit.
     Deny,
-    /// This process counts it by itself.
+    /// This process counts it in memory.
     Local,
 }
 
-/// The rules that one entry of a request's descriptor is held against.
+/// The descriptors that one entry of a request is matched against.
 #[derive(Debug, Default)]
 pub struct Level {
     /// By the text that is looked up: `key_value`, or a bare `key`.
     pub(super) nodes: HashMap<Box<str>, Arc<Node>>,
-    /// Those whose text holds a `*`, in the order of the file.
+    /// Those whose text has a `*`, in the order of the file.
     pub(super) wildcards: Wildcards<Arc<Node>>,
 }
 
@@ -65,14 +78,16 @@ pub struct Level {
 pub struct Node {
     /// `key`, or `key_value`: the text it is found by, and the pattern of a wildcard.
     pub text: Box<str>,
-    /// What the file asks to be limited here, if anything.
+    /// The limit of this descriptor, if it has one.
     pub rule: Option<Rule>,
-    /// Metrics name the request's own value for this level.
+    /// Metric names have the request's value for this level.
     pub value_to_metric: bool,
     /// All values that match this wildcard share one counter.
     pub share_threshold: bool,
     /// The next level.
     pub children: Level,
+    /// Where it was defined; none for the resource of a control plane, which has no lines.
+    pub origin: Option<Origin>,
 }
 
 /// The number of a rule within its set, dense from 0: what parallel tables are indexed by.
@@ -88,28 +103,28 @@ pub struct Rule {
     pub full_key: Box<str>,
     /// What it allows.
     pub allowance: Allowance,
-    /// Names of limits that are not evaluated when this rule is met in the same request.
+    /// Names of limits that are not evaluated when this rule matches in the same request.
     pub replaces: Box<[Box<str>]>,
-    /// Counted and told as any limit, but never refused.
+    /// Counted and reported like any limit, but never over limit.
     pub shadow_mode: bool,
-    /// Refuses only when every quota of the request is spent.
+    /// Over limit only when every quota of the request is.
     pub quota_mode: bool,
-    /// Metrics name the request's own keys and values.
+    /// Metric names have the request's keys and values.
     pub detailed_metric: bool,
-    /// Told to Envoy when the descriptor passes.
+    /// Sent to Envoy when the descriptor is allowed.
     pub metadata: Option<Arc<Metadata>>,
-    /// Its limits as a header tells them, in their order.
+    /// Its limits as a header has them, in their order.
     pub policies: Box<[QuotaPolicy]>,
-    /// The body of its refusals; an empty one asks for none, whatever the settings say.
+    /// The body of its over-limit responses; an empty one sends none, whatever the settings are.
     pub over_limit_body: Option<Box<Template>>,
 }
 
 /// What a rule allows.
 #[derive(Debug)]
 pub enum Allowance {
-    /// Everything, uncounted. The number is what the file says all the same, for `/rlconfig`.
+    /// Everything, uncounted. The number is that of the file, for `/rlconfig`.
     Unlimited {
-        /// `requests_per_unit` as written; nothing is held against it.
+        /// `requests_per_unit` of the file; it limits nothing.
         requests_per_unit: u32,
     },
     /// As much as every one of these allows.
@@ -154,6 +169,13 @@ impl RuleSet {
         self.domains.is_empty()
     }
 
+    /// The file and the line in which a descriptor is defined.
+    #[must_use]
+    pub fn origin(&self, node: &Node) -> Option<(&str, u32)> {
+        let Origin { file, line } = node.origin?;
+        Some((self.files.get(file as usize)?, line))
+    }
+
     /// How many rules carry a limit.
     #[must_use]
     pub fn rule_count(&self) -> u32 {
@@ -163,30 +185,35 @@ impl RuleSet {
     /// Every rule that carries a limit, in no particular order.
     #[must_use]
     pub fn rules(&self) -> Vec<&Rule> {
-        let mut rules = Vec::with_capacity(self.rule_count as usize);
-        for domain in self.domains.values() {
-            domain.root.collect(&mut rules);
-        }
-        rules
+        self.domains.values().flat_map(Domain::rules).map(|(rule, _)| rule).collect()
     }
 }
 
 impl Domain {
+    /// Every rule of the domain, and whether metrics always name it by its full key: not where requests lend
+    /// their values to the name.
+    #[must_use]
+    pub fn rules(&self) -> Vec<(&Rule, bool)> {
+        let mut rules = Vec::new();
+        self.root.collect(true, &mut rules);
+        rules
+    }
+
     /// A domain of these rules.
     #[must_use]
     pub fn new(name: Box<str>, root: Level) -> Self {
         let mut rules = Vec::new();
-        root.collect(&mut rules);
-        let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
-        Self { name, root, has_replaces, on_store_failure: None }
+        root.collect(true, &mut rules);
+        let has_replaces = rules.iter().any(|(rule, _)| !rule.replaces.is_empty());
+        Self { name, index: 0, root, has_replaces, on_store_failure: None }
     }
 }
 
 impl OnStoreFailure {
-    /// Everything that a file may ask for.
+    /// Every policy.
     pub const ALL: [Self; 4] = [Self::Error, Self::Allow, Self::Deny, Self::Local];
 
-    /// As files write it.
+    /// The name in rules files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -197,7 +224,7 @@ impl OnStoreFailure {
         }
     }
 
-    /// What goes by this name, in any case.
+    /// The policy of this name, in any case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.name().eq_ignore_ascii_case(name))
@@ -205,15 +232,16 @@ impl OnStoreFailure {
 }
 
 impl Level {
-    fn collect<'r>(&'r self, into: &mut Vec<&'r Rule>) {
+    fn collect<'r>(&'r self, has_fixed_name: bool, into: &mut Vec<(&'r Rule, bool)>) {
         for node in self.nodes.values() {
-            into.extend(&node.rule);
-            node.children.collect(into);
+            let has_fixed_name = has_fixed_name && !node.value_to_metric;
+            into.extend(node.rule.as_ref().map(|rule| (rule, has_fixed_name && !rule.detailed_metric)));
+            node.children.collect(has_fixed_name, into);
         }
     }
 
-    /// What stands here: first the wildcards in the order in which they are tried, each with its pattern,
-    /// then the rest by its text.
+    /// The descriptors: first the wildcards in the order in which they are tried, each with its pattern,
+    /// then the others sorted by text.
     #[must_use]
     pub fn in_order(&self) -> Vec<(Option<&Pattern>, &Node)> {
         let wildcards = self.wildcards.iter().map(|(pattern, node)| (Some(pattern), &**node));
@@ -223,7 +251,7 @@ impl Level {
         wildcards.chain(others.into_iter().map(|node| (None, node))).collect()
     }
 
-    /// True when no rule stands here, so that a request's descriptor must end one level above.
+    /// True when the level has no descriptor, so that a path ends one level above.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
@@ -241,7 +269,7 @@ impl Rule {
     }
 }
 
-/// As a line of `/rlconfig`: what the Go service knows as it tells it, and behind that what it does not.
+/// A line of `/rlconfig`: the fields of the Go service as it prints them, then those that it lacks.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, requests) = match &self.allowance {
@@ -253,11 +281,11 @@ impl fmt::Display for Rule {
             "{}: unit={unit} requests_per_unit={requests}, shadow_mode: {}, quota_mode: {}",
             self.full_key, self.shadow_mode, self.quota_mode
         )?;
-        for (at, limit) in self.limits().into_iter().flat_map(Limits::iter).enumerate() {
-            if at > 0 {
+        for (index, limit) in self.limits().into_iter().flat_map(Limits::iter).enumerate() {
+            if index > 0 {
                 write!(f, ", and unit={} requests_per_unit={}", limit.unit, limit.requests_per_unit)?;
             }
-            limit.tell_what_is_not_plain(f)?;
+            limit.write_extras(f)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! What a rule's refusals say (`over_limit_body`): its template, or what is wrong with it.
+//! The body of a rule's over-limit responses (`over_limit_body`).
 //!
-//! Called while a descriptor is [lowered](super::lower). An empty text is a template as well: it asks for
+//! Called while a descriptor is [lowered](super::lower). An empty text is a template as well: it sends
 //! no body where the settings have one for all.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
@@ -12,13 +12,13 @@ use crate::rules::ast::Field;
 pub(super) fn read(
     raw: &Field<String>,
     path: &Path<'_>,
-    findings: &mut Diagnostics,
+    diagnostics: &mut Diagnostics,
 ) -> Option<Box<Template>> {
     let given = raw.given()?;
     match Template::parse(&given.value) {
         Ok(template) => Some(Box::new(template)),
         Err(fault) => {
-            findings.error(given.place, &path.key("over_limit_body"), fault.message, Some(fault.help));
+            diagnostics.error(given.place, &path.key("over_limit_body"), fault.message, Some(fault.help));
             None
         }
     }
@@ -35,7 +35,7 @@ mod tests {
         compile(&[file], CompileOptions { portable, ..CompileOptions::default() })
     }
 
-    fn told(compiled: &Compiled) -> Vec<String> {
+    fn messages(compiled: &Compiled) -> Vec<String> {
         compiled.diagnostics.iter().map(ToString::to_string).collect()
     }
 
@@ -52,7 +52,7 @@ mod tests {
             ("  over_limit_body: 429\n", Some("429")),
         ] {
             let compiled = compiled(&format!("{body}{LIMIT}"), false);
-            assert_eq!(told(&compiled), [""; 0], "{body}");
+            assert_eq!(messages(&compiled), [""; 0], "{body}");
             let rules = compiled.rules.unwrap();
             let template = rules.rules()[0].over_limit_body.as_deref().cloned();
             assert_eq!(template, expected.map(|text| Template::parse(text).unwrap()), "{body}");
@@ -67,12 +67,15 @@ mod tests {
                 "5:20: error: unknown placeholder `{limits}` (at descriptors[0].over_limit_body); expected one of",
             ),
             ("'[wait]'", "5:20: error: body begins like JSON but is not valid: "),
-            ("{error: 1}", "5:20: error: text is expected here, this is a map"),
-            ("1.5", "5:20: error: text is expected here, this is the number `1.5`"),
+            ("{error: 1}", "5:20: error: expected text, got a map"),
+            ("1.5", "5:20: error: expected text, got the number `1.5`"),
         ] {
             let compiled = compiled(&format!("{LIMIT}  over_limit_body: {body}\n"), false);
-            let told = told(&compiled);
-            assert!(told.len() == 1 && told[0].contains(expected), "{told:?} has no {expected:?}");
+            let messages = messages(&compiled);
+            assert!(
+                messages.len() == 1 && messages[0].contains(expected),
+                "{messages:?} has no {expected:?}"
+            );
             assert!(compiled.rules.is_none());
         }
     }
@@ -85,20 +88,23 @@ mod tests {
                 "  descriptors:\n  - key: l\n    rate_limit: {unlimited: true}\n",
                 "the descriptor has no `rate_limit`",
             ),
-            (&*format!("{LIMIT}  shadow_mode: true\n"), "with `shadow_mode` nothing is refused"),
+            (&*format!("{LIMIT}  shadow_mode: true\n"), "with `shadow_mode` no request is over limit"),
         ] {
             let compiled = compiled(&format!("  over_limit_body: wait\n{keys}"), false);
-            let expected = format!("4:3: warning: `over_limit_body` does nothing here: {reason}");
-            let told = told(&compiled);
-            assert!(told.len() == 1 && told[0].contains(&expected), "{told:?} has no {expected:?}");
+            let expected = format!("4:3: warning: `over_limit_body` has no effect here: {reason}");
+            let messages = messages(&compiled);
+            assert!(
+                messages.len() == 1 && messages[0].contains(&expected),
+                "{messages:?} has no {expected:?}"
+            );
         }
     }
 
     #[test]
     fn the_go_service_would_refuse_it() {
-        let told = told(&compiled(&format!("{LIMIT}  over_limit_body: wait\n"), true));
+        let messages = messages(&compiled(&format!("{LIMIT}  over_limit_body: wait\n"), true));
         let expected =
             "5:3: warning: the Go service refuses `over_limit_body` (at descriptors[0].over_limit_body)";
-        assert!(told.len() == 1 && told[0].contains(expected), "{told:?}");
+        assert!(messages.len() == 1 && messages[0].contains(expected), "{messages:?}");
     }
 }

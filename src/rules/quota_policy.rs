@@ -1,8 +1,8 @@
-//! A limit as the header `RateLimit-Policy` tells it, after draft-ietf-httpapi-ratelimit-headers-10: a
-//! structured field's string that names it, and its numbers as parameters.
+//! A limit as an item of the header `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-10): a
+//! structured field's string with its name, and its numbers as parameters.
 //!
-//! The compiler writes those of the rules, so that an answer need only copy them; the limiter writes those
-//! of limits that requests bring along.
+//! The compiler writes those of the rules, so that a response only copies them; the limiter writes those
+//! of limit overrides.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use super::{limit::Limit, model::Allowance};
 
-/// One item of the list that `RateLimit-Policy` is.
+/// One item of the list in `RateLimit-Policy`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QuotaPolicy {
     text: Box<str>,
@@ -32,8 +32,8 @@ impl QuotaPolicy {
         Self { text: text.into(), name_ends }
     }
 
-    /// The policies of a rule's limits. One without a name goes by the rule's full key, with its number
-    /// behind it where there are several.
+    /// The policies of a rule's limits. A limit without a name has the rule's full key, followed by its
+    /// number where there are several.
     #[must_use]
     pub fn of_rule(full_key: &str, allowance: &Allowance) -> Box<[Self]> {
         let Allowance::Limited(limits) = allowance else { return Box::default() };
@@ -46,7 +46,7 @@ impl QuotaPolicy {
         policies.collect()
     }
 
-    /// The whole item.
+    /// The complete item.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -59,7 +59,7 @@ impl QuotaPolicy {
     }
 }
 
-/// A string of RFC 9651. It holds nothing but printable ASCII: other bytes are told in percent.
+/// A string of RFC 9651. It has only printable ASCII: other bytes are percent-encoded.
 fn quoted(name: &str) -> String {
     let mut text = String::with_capacity(name.len().saturating_add(32));
     text.push('"');

@@ -1,7 +1,7 @@
-//! What a domain's files ask for while its counters cannot be reached (`on_store_failure`).
+//! The failure policy of a domain's files (`on_store_failure`).
 //!
 //! Called by [`compile`](super::compile()) for each domain. The service's own settings decide for domains
-//! whose files say nothing.
+//! whose files set none.
 
 use super::{
     diagnostics::{Diagnostics, Path, quoted},
@@ -12,31 +12,34 @@ use crate::rules::ast::RawFile;
 
 const KEY: &str = "on_store_failure";
 
-/// What the files of a domain, given by their number, ask for together. Tells of a value that nobody
+/// The policy of the files of a domain, given by their index. Reports a value that nobody
 /// knows, and of two files that do not agree: which of them counts must not hang on their order.
-pub(super) fn of_domain(files: &[(usize, &RawFile)], findings: &mut [Diagnostics]) -> Option<OnStoreFailure> {
+pub(super) fn of_domain(
+    files: &[(usize, &RawFile)],
+    diagnostics: &mut [Diagnostics],
+) -> Option<OnStoreFailure> {
     let mut first = None;
     for (file, raw) in files {
         let Some(given) = raw.on_store_failure.given() else { continue };
         let path = Path::File.key(KEY);
-        let Some(asked) = OnStoreFailure::from_name(&given.value) else {
-            let message = format!("{} is nothing that `{KEY}` can be", quoted(&given.value));
-            findings[*file].error(given.place, &path, message, Some(help_for(&given.value)));
+        let Some(policy) = OnStoreFailure::from_name(&given.value) else {
+            let message = format!("unknown `{KEY}` {}", quoted(&given.value));
+            diagnostics[*file].error(given.place, &path, message, Some(help_for(&given.value)));
             continue;
         };
-        let (known, known_file, place) = *first.get_or_insert((asked, *file, given.place));
-        if known != asked {
-            let elsewhere = findings[known_file].file();
+        let (known, known_file, place) = *first.get_or_insert((policy, *file, given.place));
+        if known != policy {
+            let elsewhere = diagnostics[known_file].file();
             let message = format!(
-                "this file asks for `{}`, and {elsewhere} for `{}` at {place}",
-                asked.name(),
+                "this file sets `{}`, but {elsewhere} sets `{}` at {place}",
+                policy.name(),
                 known.name()
             );
-            let help = "all files of a domain say the same, or one of them says it for all".to_owned();
-            findings[*file].error(given.place, &path, message, Some(help));
+            let help = "set the same value in all files of a domain, or in one of them".to_owned();
+            diagnostics[*file].error(given.place, &path, message, Some(help));
         }
     }
-    first.map(|(asked, ..)| asked)
+    first.map(|(policy, ..)| policy)
 }
 
 fn help_for(written: &str) -> String {
@@ -64,7 +67,7 @@ mod tests {
         compile(&tops.iter().enumerate().map(file).collect::<Vec<_>>(), options)
     }
 
-    fn told(compiled: &Compiled) -> Vec<String> {
+    fn messages(compiled: &Compiled) -> Vec<String> {
         compiled.diagnostics.iter().map(ToString::to_string).collect()
     }
 
@@ -88,7 +91,7 @@ mod tests {
             (&["<<: {on_store_failure: deny}"], Some(OnStoreFailure::Deny)),
         ] {
             let compiled = compiled(tops, MERGING);
-            assert_eq!(told(&compiled), [""; 0], "{tops:?}");
+            assert_eq!(messages(&compiled), [""; 0], "{tops:?}");
             let rules = compiled.rules.unwrap();
             assert_eq!(rules.domain("d").unwrap().on_store_failure, expected, "{tops:?}");
         }
@@ -98,17 +101,17 @@ mod tests {
     fn what_nobody_can_do_is_refused_with_its_place() {
         let accepted = "accepted, in any case: error, allow, deny, local";
         for (top, expected) in [
-            ("on_store_failure: alow", format!("`alow` is nothing that `{KEY}` can be (at {KEY}); help")),
-            ("on_store_failure: ''", format!("`` is nothing that `{KEY}` can be (at {KEY}); {accepted}")),
-            ("on_store_failure: yes", format!("`yes` is nothing that `{KEY}` can be (at {KEY}); {accepted}")),
-            ("on_store_failure: 1.5", "text is expected here, this is the number `1.5`".to_owned()),
-            ("on_store_failure: [deny]", "text is expected here, this is a list".to_owned()),
+            ("on_store_failure: alow", format!("unknown `{KEY}` `alow` (at {KEY}); help")),
+            ("on_store_failure: ''", format!("unknown `{KEY}` `` (at {KEY}); {accepted}")),
+            ("on_store_failure: yes", format!("unknown `{KEY}` `yes` (at {KEY}); {accepted}")),
+            ("on_store_failure: 1.5", "expected text, got the number `1.5`".to_owned()),
+            ("on_store_failure: [deny]", "expected text, got a list".to_owned()),
         ] {
             let compiled = compiled(&[top], CompileOptions::default());
             let expected = expected.replace("help", &format!("did you mean `allow`? {accepted}"));
-            let told = told(&compiled);
-            assert!(told.len() == 1 && told[0].starts_with("0.yaml:2:19: error: "), "{told:?}");
-            assert!(told[0].contains(&expected), "{told:?} has no {expected:?}");
+            let messages = messages(&compiled);
+            assert!(messages.len() == 1 && messages[0].starts_with("0.yaml:2:19: error: "), "{messages:?}");
+            assert!(messages[0].contains(&expected), "{messages:?} has no {expected:?}");
             assert!(compiled.rules.is_none());
         }
     }
@@ -116,10 +119,10 @@ mod tests {
     #[test]
     fn files_that_do_not_agree_are_refused_with_both_places() {
         let tops = ["# none", "on_store_failure: allow", "on_store_failure:  deny"];
-        let told = told(&compiled(&tops, MERGING));
-        let expected = "2.yaml:2:20: error: this file asks for `deny`, and 1.yaml for `allow` at line 2, column 19 \
-            (at on_store_failure); all files of a domain say the same, or one of them says it for all";
-        assert_eq!(told, [expected]);
+        let messages = messages(&compiled(&tops, MERGING));
+        let expected = "2.yaml:2:20: error: this file sets `deny`, but 1.yaml sets `allow` at line 2, column 19 \
+            (at on_store_failure); set the same value in all files of a domain, or in one of them";
+        assert_eq!(messages, [expected]);
     }
 
     #[test]
@@ -127,9 +130,9 @@ mod tests {
         for within in ["- {key: k, on_store_failure: deny}", "- {key: k, name: {on_store_failure: deny}}"] {
             let text = format!("domain: d\ndescriptors:\n{within}\n");
             let file = SourceFile { name: "a.yaml".to_owned(), text: text.into_bytes() };
-            let told = told(&compile(&[file], CompileOptions::default()));
+            let messages = messages(&compile(&[file], CompileOptions::default()));
             let expected = "error: unknown key `on_store_failure`";
-            let found = told.iter().find(|told| told.contains(expected)).unwrap();
+            let found = messages.iter().find(|message| message.contains(expected)).unwrap();
             assert!(found.ends_with("; it belongs at the top of the file"), "{found}");
         }
     }
@@ -139,8 +142,8 @@ mod tests {
         let portable = CompileOptions { portable: true, ..MERGING };
         let compiled = compiled(&["on_store_failure: deny", ""], portable);
         let expected = "0.yaml:2:1: warning: the Go service refuses `on_store_failure` (at on_store_failure); \
-            leave it out of files that the Go service is to read as well";
-        assert_eq!(told(&compiled), [expected]);
+            remove it from files that the Go service reads too";
+        assert_eq!(messages(&compiled), [expected]);
         assert!(compiled.rules.is_some());
     }
 }

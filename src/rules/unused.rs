@@ -1,8 +1,8 @@
-//! Characters that a text does not hold, to stand for something in it.
+//! Characters that a text does not have, as placeholders in it.
 
 use std::collections::HashSet;
 
-/// Unicode's private areas: what stands there has no meaning of its own.
+/// Unicode's private areas, whose characters have no meaning of their own.
 fn private() -> impl Iterator<Item = char> {
     ('\u{e000}'..='\u{f8ff}').chain('\u{f0000}'..='\u{ffffd}')
 }

@@ -1,6 +1,6 @@
 //! Patterns with `*`, and the first of many that matches a text.
 //!
-//! A `*` stands for zero or more characters. A level keeps its patterns in the order of the file and
+//! A `*` matches zero or more characters. A level keeps its patterns in the order of the file and
 //! the first that matches is taken; a long level is not tried one by one.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 /// One text with `*` in it, split once so that matching only compares.
 #[derive(Debug)]
 pub struct Pattern {
-    /// What stands between the stars; two at least.
+    /// The texts between the stars; two at least.
     parts: Box<[Box<str>]>,
 }
 
@@ -24,7 +24,7 @@ impl Pattern {
         Self { parts: text.split('*').map(Box::from).collect() }
     }
 
-    /// True when `text` is one of those that the pattern stands for.
+    /// True when the pattern matches `text`.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
         let [first, middle @ .., last] = &*self.parts else {
@@ -96,8 +96,8 @@ impl Index {
         let mut holders: HashMap<&str, usize> = HashMap::new();
         for (pattern, _) in patterns {
             for part in pattern.parts.iter().filter(|part| !part.is_empty()) {
-                let held = holders.entry(part).or_default();
-                *held = held.saturating_add(1);
+                let count = holders.entry(part).or_default();
+                *count = count.saturating_add(1);
             }
         }
         let mut number_of: HashMap<&str, usize> = HashMap::new();

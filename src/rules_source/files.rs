@@ -1,7 +1,7 @@
 //! Reads the rules files of a directory: plain, blocking I/O, for the watcher's thread and `tollgate check`.
 //!
-//! [`RulesDir`] says which directory, [`Reading`] is what was read, with all that could not be. Which
-//! files count is `listing`'s business; what they say is the compiler's.
+//! [`RulesDir`] is the directory, [`Reading`] its files with errors and warnings. `listing` decides which files
+//! count, and the compiler reads them.
 
 use std::{
     fs::OpenOptions,
@@ -14,19 +14,19 @@ use std::{
 use siphasher::sip::SipHasher13;
 
 use super::{
-    Digest, findings,
+    Digest, diagnostics,
     listing::{Listing, special},
 };
 use crate::rules::{Diagnostic, Severity, SourceFile};
 
-/// The largest file that is read: some 400,000 rules.
+/// The limit of one file: some 400,000 rules.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// The most that is read together.
+/// The limit of all files together.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// How often files that change while they are read are read again before what was read is taken. The
-/// change rings the watcher's bell, so that the next reload sees the end of it.
+/// How often files that change while they are read are read again before the result is used. The watcher
+/// notices the change too, so that the next reload reads the final state.
 const ATTEMPTS: u32 = 3;
 
 /// Where the rules files are.
@@ -42,13 +42,13 @@ pub struct RulesDir {
     pub ignore_dot_files: bool,
 }
 
-/// What was read.
+/// The rules files of a directory.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub struct Reading {
     /// The files that could be read, in the order of their names.
     pub files: Vec<SourceFile>,
-    /// What could not be read, and what was passed over.
-    pub findings: Vec<Diagnostic>,
+    /// What could not be read, and what was skipped.
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 impl RulesDir {
@@ -79,7 +79,7 @@ impl RulesDir {
         read_dir(&self.path(), self.ignore_dot_files)
     }
 
-    /// What stands in the directory, without reading it.
+    /// The listing of the directory.
     pub(super) fn list(&self) -> Listing {
         Listing::of(&self.path(), self.ignore_dot_files)
     }
@@ -91,8 +91,8 @@ pub fn read_dir(directory: &Path, ignore_dot_files: bool) -> Reading {
     read_at_rest(|| Listing::of(directory, ignore_dot_files), |listing| read_files(directory, listing))
 }
 
-/// Reads until nothing changed meanwhile, so that no set is made of old files and new ones when all are
-/// replaced at once, as a Kubernetes volume does it.
+/// Reads until nothing changed meanwhile, so that no set mixes old and new files when all are replaced at once,
+/// as in a Kubernetes volume.
 pub(super) fn read_at_rest(list: impl Fn() -> Listing, mut read: impl FnMut(&Listing) -> Reading) -> Reading {
     let mut listing = list();
     for _ in 1..ATTEMPTS {
@@ -107,24 +107,26 @@ pub(super) fn read_at_rest(list: impl Fn() -> Listing, mut read: impl FnMut(&Lis
 }
 
 pub(super) fn read_files(directory: &Path, listing: &Listing) -> Reading {
-    let mut reading = Reading { files: Vec::new(), findings: listing.findings.clone() };
+    let mut reading = Reading { files: Vec::new(), diagnostics: listing.diagnostics.clone() };
     let mut room = MAX_BYTES;
     for file in &listing.files {
         match read_file(&file.path) {
             Ok(Content::Text(text)) => {
                 let size = text.len() as u64;
                 if size > room {
-                    reading.findings.push(findings::too_large_together(directory, MAX_BYTES));
+                    reading.diagnostics.push(diagnostics::too_large_together(directory, MAX_BYTES));
                     break;
                 }
                 room = room.saturating_sub(size);
                 reading.files.push(SourceFile { name: file.path.display().to_string(), text });
             }
-            Ok(Content::TooLarge) => reading.findings.push(findings::too_large(&file.path, MAX_FILE_BYTES)),
-            Ok(Content::Special(seen)) => reading.findings.push(findings::no_file(&file.path, seen)),
+            Ok(Content::TooLarge) => {
+                reading.diagnostics.push(diagnostics::too_large(&file.path, MAX_FILE_BYTES));
+            }
+            Ok(Content::Special(seen)) => reading.diagnostics.push(diagnostics::no_file(&file.path, seen)),
             // It was listed and is gone since.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => reading.findings.push(findings::unreadable_file(&file.path, &error)),
+            Err(error) => reading.diagnostics.push(diagnostics::unreadable_file(&file.path, &error)),
         }
     }
     reading
@@ -137,13 +139,13 @@ enum Content {
 }
 
 fn read_file(path: &Path) -> io::Result<Content> {
-    // To open a named pipe waits for a writer, unless asked not to: one may have taken the file's place.
+    // Without O_NONBLOCK, opening a named pipe in place of the file would wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
     if let Some(seen) = special(metadata.file_type()) {
         return Ok(Content::Special(seen));
     }
-    // One byte more than is taken tells that there is more. The space is made at once: growing would copy.
+    // One byte above the limit shows that there is more. The buffer is allocated once: growing would copy.
     let size = usize::try_from(metadata.len().min(MAX_FILE_BYTES)).unwrap_or_default();
     let mut text = Vec::with_capacity(size.saturating_add(1));
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
@@ -151,21 +153,19 @@ fn read_file(path: &Path) -> io::Result<Content> {
 }
 
 impl Reading {
-    /// True when rules may be missing from what was read.
+    /// True when rules may be missing.
     #[must_use]
     pub fn has_errors(&self) -> bool {
-        self.findings.iter().any(|finding| finding.severity == Severity::Error)
+        self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }
 
-    /// What tells this reading of `directory` from another.
+    /// The digest by which two readings of `directory` are compared.
     pub(super) fn digest(&self, directory: &RulesDir) -> Digest {
-        (self.hash(&directory.path()), self.findings.clone())
+        (self.hash(&directory.path()), self.diagnostics.clone())
     }
 
-    /// A hash of the files' names below `directory` and of their texts, the same on every machine, by
-    /// which replicas are compared.
-    #[must_use]
-    pub fn hash(&self, directory: &Path) -> u64 {
+    /// A hash of the files' names below `directory` and of their texts.
+    pub(super) fn hash(&self, directory: &Path) -> u64 {
         let mut hasher = SipHasher13::new();
         for file in &self.files {
             let path = Path::new(&file.name);

@@ -1,10 +1,10 @@
 //! Which files of a directory are rules files, without reading them.
 //!
 //! A [`Listing`] is taken before a read, to know what to read; after it, to know that nothing changed
-//! meanwhile; and from time to time, to notice what no event told. It holds what a walk finds and what
-//! the system says of each file, so that two that are equal stand for the same content.
+//! meanwhile; and twice a second, to notice changes. It has the metadata of each file, so that equal listings
+//! mean equal content.
 //!
-//! What a volume adds for itself is passed over. A Kubernetes volume keeps its content in a directory
+//! Entries that a volume adds for itself are skipped. A Kubernetes volume keeps its content in a directory
 //! `..2026_01_02…`, to which the symlink `..data` leads, and puts a symlink into `..data` for each name
 //! of its top level: `a.yaml`, but also `team`, when the volume holds `team/a.yaml`.
 
@@ -19,25 +19,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::findings;
+use super::diagnostics;
 use crate::rules::Diagnostic;
 
-/// The most files and directories that are looked at. A directory of more is hardly one of rules: this
-/// is what keeps a variable that says `/` from reading the machine.
+/// The limit of files and directories. A directory with more is hardly one of rules: this keeps a variable set
+/// to `/` from reading the machine.
 const MAX_ENTRIES: usize = 65_536;
 
-/// What stands below a directory.
+/// The rules files below a directory.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(super) struct Listing {
     /// The rules files, in the order in which they are read.
     pub(super) files: Vec<Listed>,
     /// The directories that hold them, the outermost among them.
     pub(super) directories: Vec<PathBuf>,
-    /// The symlinks among the files and directories.
-    pub(super) symlinks: Vec<PathBuf>,
-    /// What could not be looked at, and what is no rules file.
-    pub(super) findings: Vec<Diagnostic>,
-    /// How many more names are looked at.
+    /// What could not be listed, and what is not a rules file.
+    pub(super) diagnostics: Vec<Diagnostic>,
+    /// How many more entries fit the limit.
     room: usize,
     /// There were more.
     is_full: bool,
@@ -54,7 +52,7 @@ pub(super) struct Listed {
     stamp: Stamp,
 }
 
-/// What the system says of a file that changes when its content or its readability does.
+/// The metadata of a file that changes with its content or its readability.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Stamp {
     device: u64,
@@ -64,14 +62,14 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// A directory on the list of those to be looked at, with its path below the outermost one.
+/// A directory still to be listed, with its path below the outermost one.
 struct Ahead {
     path: PathBuf,
     below: PathBuf,
 }
 
 impl Listing {
-    /// Looks at `directory` and all below it.
+    /// Lists `directory` and all below it.
     pub(super) fn of(directory: &Path, ignore_dot_files: bool) -> Self {
         Self::bounded(directory, ignore_dot_files, MAX_ENTRIES)
     }
@@ -79,8 +77,8 @@ impl Listing {
     /// As [`of`](Self::of), with another bound than [`MAX_ENTRIES`].
     pub(super) fn bounded(directory: &Path, ignore_dot_files: bool, room: usize) -> Self {
         let mut listing = Self { room, ..Self::default() };
-        if let Err(finding) = findings::check_directory(directory) {
-            listing.findings.push(finding);
+        if let Err(diagnostic) = diagnostics::check_directory(directory) {
+            listing.diagnostics.push(diagnostic);
             return listing;
         }
         let mut ahead = vec![Ahead { path: directory.to_owned(), below: PathBuf::new() }];
@@ -89,23 +87,24 @@ impl Listing {
             listing.directories.push(next.path);
         }
         if listing.is_full {
-            // Which of them were met is chance, and nothing to build on.
+            // Which entries were seen is chance.
             listing = Self { directories: vec![directory.to_owned()], ..Self::default() };
-            listing.findings.push(findings::too_many(directory, room));
+            listing.diagnostics.push(diagnostics::too_many(directory, room));
         }
         listing.files.sort_unstable();
         listing.directories.sort_unstable();
-        listing.symlinks.sort_unstable();
-        listing.findings.sort_by(|one, other| one.file.cmp(&other.file));
+        listing.diagnostics.sort_by(|one, other| one.file.cmp(&other.file));
         listing
     }
 
     fn look_into(&mut self, directory: &Ahead, ignore_dot_files: bool, ahead: &mut Vec<Ahead>) {
         let entries = match fs::read_dir(&directory.path) {
             Ok(entries) => entries,
-            // It was there a moment ago, and is gone with all that it held.
+            // It was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => return self.findings.push(findings::unreadable_directory(&directory.path, &error)),
+            Err(error) => {
+                return self.diagnostics.push(diagnostics::unreadable_directory(&directory.path, &error));
+            }
         };
         for entry in entries {
             if self.room == 0 {
@@ -116,7 +115,9 @@ impl Listing {
             match entry {
                 Ok(entry) if ignore_dot_files && entry.file_name().as_bytes().starts_with(b".") => {}
                 Ok(entry) => self.look_at(&entry, &directory.below, ahead),
-                Err(error) => self.findings.push(findings::unreadable_directory(&directory.path, &error)),
+                Err(error) => {
+                    self.diagnostics.push(diagnostics::unreadable_directory(&directory.path, &error));
+                }
             }
         }
     }
@@ -127,7 +128,7 @@ impl Listing {
         let metadata = match entry.metadata() {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => return self.findings.push(findings::unreadable_file(&path, &error)),
+            Err(error) => return self.diagnostics.push(diagnostics::unreadable_file(&path, &error)),
         };
         if metadata.is_symlink() {
             self.look_behind(path, &name, below, ahead);
@@ -145,21 +146,20 @@ impl Listing {
         match fs::metadata(&symlink) {
             Ok(metadata) if metadata.is_dir() => {
                 if leads_into_a_volume(&symlink) && !added_by_a_volume {
-                    ahead.push(Ahead { path: symlink.clone(), below });
+                    ahead.push(Ahead { path: symlink, below });
                 } else if !added_by_a_volume {
-                    self.findings.push(findings::symlink_to_directory(&symlink));
+                    self.diagnostics.push(diagnostics::symlink_to_directory(&symlink));
                 }
             }
-            Ok(metadata) => self.take_file(symlink.clone(), &below, &metadata),
+            Ok(metadata) => self.take_file(symlink, &below, &metadata),
             Err(_) if added_by_a_volume => {}
-            Err(error) => self.findings.push(findings::broken_symlink(&symlink, &error)),
+            Err(error) => self.diagnostics.push(diagnostics::broken_symlink(&symlink, &error)),
         }
-        self.symlinks.push(symlink);
     }
 
     fn take_file(&mut self, path: PathBuf, below: &Path, metadata: &Metadata) {
         match special(metadata.file_type()) {
-            Some(seen) => self.findings.push(findings::no_file(&path, seen)),
+            Some(seen) => self.diagnostics.push(diagnostics::no_file(&path, seen)),
             None => self.files.push(Listed { order: order(below), path, stamp: Stamp::of(metadata) }),
         }
     }

@@ -1,51 +1,50 @@
-//! What a reload says in the log: each finding on a line of its own, then what came of it.
+//! The log lines of a reload: one for each diagnostic, then the result.
 
 use std::fmt;
 
 use super::ReloadState;
 use crate::rules::{Diagnostic, Severity};
 
-/// The most findings of one reload that are logged and kept. A broken generator gets thousands of things
-/// wrong in one way, and a hundred lines are enough to see it.
-pub(super) const MAX_FINDINGS: usize = 100;
+/// The most diagnostics of one reload that are logged and kept. A broken generator makes the same mistake
+/// thousands of times, and a hundred lines are enough to see it.
+pub(super) const MAX_DIAGNOSTICS: usize = 100;
 
-/// Logs what was found in the files.
-pub(super) fn findings(findings: &[Diagnostic]) {
-    for finding in findings.iter().take(MAX_FINDINGS) {
-        match finding.severity {
-            Severity::Error => tracing::error!("{}", OneLine(finding)),
-            Severity::Warning => tracing::warn!("{}", OneLine(finding)),
+/// Logs the diagnostics.
+pub(super) fn diagnostics(diagnostics: &[Diagnostic]) {
+    for diagnostic in diagnostics.iter().take(MAX_DIAGNOSTICS) {
+        match diagnostic.severity {
+            Severity::Error => tracing::error!("{}", OneLine(diagnostic)),
+            Severity::Warning => tracing::warn!("{}", OneLine(diagnostic)),
         }
     }
-    if let Some(more) = findings.len().checked_sub(MAX_FINDINGS).filter(|more| *more > 0) {
-        tracing::warn!(
-            "{more} more errors and warnings of the rules; of files, `tollgate check` prints them all"
-        );
+    if let Some(more) = diagnostics.len().checked_sub(MAX_DIAGNOSTICS).filter(|more| *more > 0) {
+        tracing::warn!("suppressed {more} more errors and warnings; `tollgate check` prints those of files");
     }
 }
 
-/// Logs that a set is served.
+/// Logs that new rules are in service.
 pub(super) fn loaded(origin: &dyn fmt::Display, state: &ReloadState) {
     tracing::info!(
+        source = %origin,
         files = state.files,
         domains = state.domains,
         rules = state.rules,
         hash = format_args!("{:016x}", state.hash),
-        "loaded the rules of {origin}"
+        "rules loaded"
     );
 }
 
-/// Logs that a set is not served, and what is instead.
-pub(super) fn refused(origin: &dyn fmt::Display, others_are_served: bool) {
-    let served = if others_are_served {
-        "the rules loaded before are served on"
+/// Logs that new rules were rejected, and what is in service instead.
+pub(super) fn refused(origin: &dyn fmt::Display, has_previous: bool) {
+    let served = if has_previous {
+        "keeping previous rules"
     } else {
         "no rules are loaded, so every request is answered with an error"
     };
-    tracing::error!("the rules of {origin} are not loaded: {served}");
+    tracing::error!(source = %origin, "rules rejected: {served}");
 }
 
-/// A finding as `file:line:column: path: message; help`.
+/// A diagnostic as `file:line:column: path: message; help`.
 struct OneLine<'d>(&'d Diagnostic);
 
 impl fmt::Display for OneLine<'_> {
@@ -70,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_finding_is_one_line_with_its_place_and_its_help() {
-        let finding = Diagnostic {
+        let diagnostic = Diagnostic {
             severity: Severity::Error,
             file: "config/a.yaml".to_owned(),
             place: Some(Place { line: 3, column: 7 }),
@@ -79,11 +78,11 @@ mod tests {
             help: Some("write `second`, `minute` or `hour`".to_owned()),
         };
         assert_eq!(
-            OneLine(&finding).to_string(),
+            OneLine(&diagnostic).to_string(),
             "config/a.yaml:3:7: descriptors[0].rate_limit.unit: `fortnight` is no unit; \
              write `second`, `minute` or `hour`"
         );
-        let bare = Diagnostic { place: None, path: String::new(), help: None, ..finding };
+        let bare = Diagnostic { place: None, path: String::new(), help: None, ..diagnostic };
         assert_eq!(OneLine(&bare).to_string(), "config/a.yaml: `fortnight` is no unit");
     }
 }

@@ -1,9 +1,9 @@
-//! Where the rules come from: reads them, has them compiled, and publishes them whole or not at all.
+//! The source of the rules: reads them, compiles them, and publishes a complete set or none.
 //!
-//! [`Source`] holds what is served and how it came to be; [`files`] reads a directory and [`watch`] reloads
-//! when something changes there; [`xds`] is told by a control plane instead. A set with an error in it never takes the place of a good one. What is
-//! made for a set's rules, such as the handles of their statistics, is published with them in one step,
-//! so that a request never sees the rules of one set with the handles of another.
+//! [`Source`] has the rules in service and the history of reloads; [`files`] reads a directory, [`watch`] reloads it
+//! when it changes, and [`xds`] subscribes to a control plane instead. A set with an error never replaces a good
+//! one. Data made for a set, such as the handles of its metrics, is published with it in one step, so that a
+//! request never sees the rules of one set with the handles of another.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -11,11 +11,9 @@ pub mod files;
 pub mod watch;
 pub mod xds;
 
-mod findings;
-mod interest;
+mod diagnostics;
 mod listing;
 mod log;
-mod trail;
 
 #[cfg(test)]
 mod tests;
@@ -34,7 +32,7 @@ use crate::{
     rules::{CompileOptions, Compiled, Diagnostic, RuleSet, Severity, compile},
 };
 
-/// The rules as they are served, wherever they come from.
+/// The rules in service, from files or a control plane.
 pub struct Source<T> {
     options: CompileOptions,
     attach: Box<dyn Fn(&RuleSet) -> T + Send + Sync>,
@@ -43,80 +41,79 @@ pub struct Source<T> {
     reloading: Mutex<Reloading<T>>,
 }
 
-/// A set of rules, and what was made for it.
+/// A set of rules, and the data made for it.
 #[derive(Debug)]
 pub struct Published<T> {
     /// The rules.
     pub rules: RuleSet,
-    /// What was made for these rules, and is indexed by their ids.
+    /// Data indexed by the ids of these rules.
     pub attached: T,
 }
 
-/// What came of a reload.
+/// The result of a reload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// What was read is served from now on.
+    /// The new rules are in service.
     Loaded,
-    /// The files are as they were at the last reload, and so is what is served.
+    /// The files are the same as at the last reload.
     Unchanged,
-    /// The files hold an error. What was served is served on.
+    /// The new rules have an error. The previous ones stay in service.
     Refused,
 }
 
-/// How the reloads went, for metrics, `/rlconfig` and health.
+/// The history of reloads, for metrics, `/rlconfig` and health.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReloadState {
-    /// When the rules that are served were loaded.
+    /// When the current rules were loaded.
     pub last_success: Option<Time>,
-    /// When files were last refused, and for which errors (the first hundred). Stays when they are good again.
+    /// When rules were last rejected, and the first hundred errors. Stays after a recovery.
     pub last_error: Option<(Time, Vec<Diagnostic>)>,
-    /// True when the last files that were read are served.
+    /// True when the last rules that were read are in service.
     pub is_current: bool,
-    /// How many reloads put new rules into service.
+    /// Successful reloads.
     pub loads: u64,
-    /// How many reloads were refused.
+    /// Rejected reloads.
     pub errors: u64,
-    /// A hash of the served files' names and texts, the same on every machine.
+    /// The [fingerprint](RuleSet::fingerprint) of the served rules, which `tollgate check` prints too.
     pub hash: u64,
-    /// How many files, or resources of a control plane, are served.
+    /// Files, or resources of a control plane, in service.
     pub files: usize,
-    /// How many domains are served.
+    /// Domains in service.
     pub domains: usize,
-    /// How many rules with a limit are served.
+    /// Rules in service.
     pub rules: usize,
-    /// How many warnings were given about what is served.
+    /// Warnings about the current rules.
     pub warnings: usize,
 }
 
-/// The hash of the files that were read, and what else was found.
+/// The hash of the files that were read, and the diagnostics of reading them.
 type Digest = (u64, Vec<Diagnostic>);
 
-/// A set of rules as it was read, good or bad.
+/// A set of rules as it was read, valid or not.
 struct Draft<'a> {
-    /// Where it comes from, as the log says it.
+    /// Its source in logs.
     origin: &'a dyn fmt::Display,
-    /// What tells it from another.
+    /// The digest by which it is compared.
     digest: Digest,
-    /// How many files or resources it was read from.
+    /// The number of files or resources.
     files: usize,
-    /// Nothing is missing from it that could not be read.
+    /// Every file could be read.
     is_complete: bool,
-    /// What came of it, with what was found while it was read.
+    /// The compiled rules and all diagnostics.
     compiled: Compiled,
 }
 
-/// What one reload leaves to the next. Its lock lets one reload run at a time.
+/// The state from one reload to the next. Its lock serialises reloads.
 struct Reloading<T> {
-    /// What was read last, good or bad.
+    /// The digest of the last rules read, valid or not.
     last_read: Option<Digest>,
-    /// Sets that were replaced while requests still used them. They are kept so that the last of those
-    /// requests, on a thread that serves, is not the one to free ten thousand rules.
+    /// Sets that were replaced while requests still used them. They are kept so that no request, on a thread that
+    /// serves, has to free ten thousand rules.
     retired: Vec<Arc<Published<T>>>,
 }
 
 impl<T> Source<T> {
-    /// Nothing is read and nothing served before the first reload. `options` are what rules are read by;
-    /// `attach` makes what is published with the rules, before they are.
+    /// A source without rules, until the first reload. `attach` makes the data that is published with them.
     pub fn new(options: CompileOptions, attach: impl Fn(&RuleSet) -> T + Send + Sync + 'static) -> Self {
         Self {
             options,
@@ -127,43 +124,43 @@ impl<T> Source<T> {
         }
     }
 
-    /// What is served, for the length of a request: one atomic load. A thread that holds more than eight
-    /// of these at a time pays for a counter that all threads share.
+    /// The current rules, for the duration of a request: one atomic load. A thread that holds more than eight of
+    /// these at a time pays for a shared counter.
     #[must_use]
     pub fn load(&self) -> Guard<Option<Arc<Published<T>>>> {
         self.published.load()
     }
 
-    /// What is served, to keep. None until a first good set was read.
+    /// The current rules, to keep. None until a first valid set was read.
     #[must_use]
     pub fn current(&self) -> Option<Arc<Published<T>>> {
         self.published.load_full()
     }
 
-    /// How the reloads went.
+    /// The history of reloads.
     #[must_use]
     pub fn state(&self) -> ReloadState {
         lock(&self.state).clone()
     }
 
-    /// Reads the files of `directory` and serves what they say, unless they hold an error.
+    /// Reads the files of `directory` and serves them, unless they have an error.
     pub fn reload(&self, directory: &RulesDir, now: Time) -> Outcome {
         let mut reloading = lock(&self.reloading);
-        self.take_files(directory, directory.read(), now, &mut reloading)
+        self.load_files(directory, directory.read(), now, &mut reloading)
     }
 
-    /// Reads the files, and reloads if they are not what was read last. Files that were refused and are
-    /// still the same are not refused a second time.
+    /// Reads the files, and reloads if they changed since the last read. The same rejected files are not rejected
+    /// again.
     pub fn reload_if_changed(&self, directory: &RulesDir, now: Time) -> Outcome {
         let mut reloading = lock(&self.reloading);
         let reading = directory.read();
         if reloading.last_read == Some(reading.digest(directory)) {
             return Outcome::Unchanged;
         }
-        self.take_files(directory, reading, now, &mut reloading)
+        self.load_files(directory, reading, now, &mut reloading)
     }
 
-    fn take_files(
+    fn load_files(
         &self,
         directory: &RulesDir,
         reading: Reading,
@@ -174,35 +171,35 @@ impl<T> Source<T> {
         let is_complete = !reading.has_errors();
         let mut compiled =
             compile_or_refuse(&directory.path().display(), || compile(&reading.files, self.options));
-        compiled.diagnostics.splice(0..0, reading.findings);
+        compiled.diagnostics.splice(0..0, reading.diagnostics);
         let path = directory.path();
         let files = reading.files.len();
         let draft = Draft { origin: &path.display(), digest, files, is_complete, compiled };
-        self.take(draft, now, reloading)
+        self.load_draft(draft, now, reloading)
     }
 
-    fn take(&self, draft: Draft<'_>, now: Time, reloading: &mut Reloading<T>) -> Outcome {
+    fn load_draft(&self, draft: Draft<'_>, now: Time, reloading: &mut Reloading<T>) -> Outcome {
         let Draft { origin, digest, files, is_complete, compiled } = draft;
-        let mut findings = compiled.diagnostics;
+        let mut diagnostics = compiled.diagnostics;
         let ready = compiled.rules.filter(|_| is_complete).and_then(|rules| {
             let attached = panics::catch(Boundary::RulesReload, || {
                 panics::point("rules_publish");
                 (self.attach)(&rules)
             });
             if attached.is_err() {
-                findings.push(findings::panicked(origin));
+                diagnostics.push(diagnostics::panicked(origin));
             }
             Some(Published { rules, attached: attached.ok()? })
         });
-        log::findings(&findings);
+        log::diagnostics(&diagnostics);
         let outcome = if let Some(set) = ready {
             let rules = &set.rules;
             let served = ReloadState {
-                hash: digest.0,
+                hash: rules.fingerprint(),
                 files,
                 domains: rules.domains().count(),
                 rules: rules.rule_count() as usize,
-                warnings: findings.len(),
+                warnings: diagnostics.len(),
                 ..ReloadState::default()
             };
             log::loaded(origin, &served);
@@ -210,7 +207,7 @@ impl<T> Source<T> {
             Outcome::Loaded
         } else {
             log::refused(origin, self.published.load().is_some());
-            self.refuse(now, findings);
+            self.refuse(now, diagnostics);
             Outcome::Refused
         };
         reloading.last_read = Some(digest);
@@ -218,9 +215,9 @@ impl<T> Source<T> {
         outcome
     }
 
-    /// Puts `set` into service and gives back the one that it replaces.
+    /// Puts `set` into service and returns the one that it replaces.
     fn publish(&self, now: Time, set: Published<T>, mut served: ReloadState) -> Option<Arc<Published<T>>> {
-        // Whoever sees the new rules waits here for their state, and is not told that of the old ones.
+        // The lock makes readers of the state wait until it is that of the new rules.
         let mut state = lock(&self.state);
         let before = self.published.swap(Some(Arc::new(set)));
         served.last_success = Some(now);
@@ -232,16 +229,16 @@ impl<T> Source<T> {
         before
     }
 
-    fn refuse(&self, now: Time, findings: Vec<Diagnostic>) {
-        let errors = findings.into_iter().filter(|finding| finding.severity == Severity::Error);
-        let errors = errors.take(log::MAX_FINDINGS).collect();
+    fn refuse(&self, now: Time, diagnostics: Vec<Diagnostic>) {
+        let errors = diagnostics.into_iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
+        let errors = errors.take(log::MAX_DIAGNOSTICS).collect();
         let mut state = lock(&self.state);
         state.last_error = Some((now, errors));
         state.is_current = false;
         state.errors = state.errors.saturating_add(1);
     }
 
-    /// Frees the sets that were replaced and that no request uses any more.
+    /// Frees replaced sets that no request uses any more.
     fn free_retired(&self) {
         lock(&self.reloading).free_unused();
     }
@@ -249,20 +246,20 @@ impl<T> Source<T> {
 
 impl<T> Reloading<T> {
     fn free_unused(&mut self) {
-        // Nobody can take a set that is not published, so that a count of one stays one.
+        // A set that is not published cannot be taken, so a count of one stays one.
         self.retired.retain(|set| Arc::strong_count(set) > 1);
     }
 }
 
-/// What comes of compiling a set; one that makes the compiler panic is refused like any other that is wrong.
+/// Compiles a set; a panic of the compiler is an error like any other.
 fn compile_or_refuse(origin: &dyn fmt::Display, compile: impl FnOnce() -> Compiled) -> Compiled {
     panics::catch(Boundary::RulesReload, compile).unwrap_or_else(|Panicked| {
-        let diagnostics = vec![findings::panicked(origin)];
+        let diagnostics = vec![diagnostics::panicked(origin)];
         Compiled { rules: None, diagnostics }
     })
 }
 
-/// Locks, and takes what a thread that panicked left: every value behind these locks is whole at any time.
+/// Locks, also after a panic: every value behind these locks is consistent at any time.
 fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

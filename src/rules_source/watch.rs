@@ -1,10 +1,9 @@
-//! Hot reload: a thread that reloads when something changes where the rules are.
+//! Hot reload: a thread that reloads the rules when their files change.
 //!
-//! The thread watches first and reads then, so that nothing falls between: what changes while it reads
-//! or compiles rings its bell, and leads to another reload. Many events are one reload, once it is quiet.
-//! After each the directories to watch are worked out anew. File systems that tell nothing, as some of a
-//! network, and a kernel that grants no more watches are made up for by a look from time to time.
-//! It is a thread of its own because it reads and compiles; those that serve are not held up.
+//! The thread lists the files twice a second and compares, which notices every kind of change on every file
+//! system: writes, renames, permissions, and symlinks that are swapped anywhere on the path. Events of the
+//! rules directories make it look at once. Many events are one reload, once it is quiet. It is a thread of its
+//! own because it reads and compiles, which must not delay requests.
 
 use std::{
     io,
@@ -17,22 +16,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use notify::{Config, ErrorKind, RecommendedWatcher, RecursiveMode};
+use notify::{
+    Config, EventKind, RecommendedWatcher, RecursiveMode,
+    event::{AccessKind, AccessMode},
+};
 
-use super::{RulesDir, Source, interest::Interest, listing::Listing};
+use super::{RulesDir, Source, listing::Listing};
 use crate::{
     clock::Clock,
     panics::{self, Boundary},
 };
 
-/// How long the thread waits for what.
+/// The waiting times of the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Debounce {
-    /// A burst of events is over when it has been quiet for so long.
+    /// A burst of events ends after this time without one.
     pub quiet: Duration,
-    /// A burst that does not end is taken for one after so long.
+    /// A burst that does not end leads to a reload after this time.
     pub at_most: Duration,
-    /// So often the thread looks by itself.
+    /// The time between two listings.
     pub look_every: Duration,
 }
 
@@ -41,15 +43,19 @@ impl Default for Debounce {
         Self {
             quiet: Duration::from_millis(50),
             at_most: Duration::from_millis(500),
-            look_every: Duration::from_secs(10),
+            look_every: Duration::from_millis(500),
         }
     }
 }
 
+/// Listing takes at most one part in so many of the thread's time, so that a slow or huge directory does not
+/// occupy a core.
+const LISTING_SHARE: u32 = 50;
+
 /// The thread. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Watcher {
-    bell: Wakeup,
+    wakeup: Wakeup,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -57,7 +63,7 @@ pub struct Watcher {
 ///
 /// # Errors
 ///
-/// When the system grants no thread.
+/// When the system cannot start a thread.
 pub fn spawn<T: Send + Sync + 'static>(
     source: Arc<Source<T>>,
     directory: RulesDir,
@@ -75,27 +81,27 @@ pub(super) fn spawn_with<W: notify::Watcher + 'static, T: Send + Sync + 'static>
     pace: Debounce,
 ) -> io::Result<Watcher> {
     let (sender, receiver) = sync_channel(1);
-    let bell = Wakeup { sender, stopped: Arc::default() };
-    let ears = EventReceiver { bell: bell.clone(), receiver, pace };
+    let wakeup = Wakeup { sender, stopped: Arc::default() };
+    let events = EventReceiver { wakeup: wakeup.clone(), receiver, pace };
     let thread = thread::Builder::new().name("rules-watcher".to_owned()).spawn(move || {
-        panics::restart(Boundary::RulesWatcher, || run::<W, T>(&source, &directory, &clock, &ears));
+        panics::restart(Boundary::RulesWatcher, || run::<W, T>(&source, &directory, &clock, &events));
     })?;
-    Ok(Watcher { bell, thread: Some(thread) })
+    Ok(Watcher { wakeup, thread: Some(thread) })
 }
 
 impl Watcher {
-    /// Ends the thread, and waits until a reload that is under way is done.
+    /// Ends the thread, and waits for a reload in progress.
     pub fn stop(mut self) {
-        self.bell.stop();
-        // The thread stops its own panics.
+        self.wakeup.stop();
+        // The thread catches its own panics.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // Without waiting: a network file system may hold the thread for ever.
-        self.bell.stop();
+        // Without waiting: a network file system may block the thread for ever.
+        self.wakeup.stop();
     }
 }
 
@@ -103,29 +109,57 @@ fn run<W: notify::Watcher, T>(
     source: &Source<T>,
     directory: &RulesDir,
     clock: &dyn Clock,
-    ears: &EventReceiver,
+    events: &EventReceiver,
 ) {
-    let mut trouble = None;
     loop {
         panics::point("rules_watcher");
-        let (watch, listing) = Watch::<W>::set(directory, &ears.bell);
-        watch.tell_new_trouble(&mut trouble, ears.pace.look_every);
+        let watched = directory.list();
+        let _watcher = watch::<W>(&watched, &events.wakeup);
+        // Taken after the watch and before the read, so that a change at any time shows in the next listing.
+        let before = Instant::now();
+        let listing = directory.list();
+        let mut took = before.elapsed();
         source.reload_if_changed(directory, clock.now());
         loop {
-            match ears.wait() {
+            match events.wait(took) {
                 Changes::Stop => return,
                 Changes::Change => break,
                 Changes::Nothing => {}
             }
             source.free_retired();
-            if watch.trouble.is_some() || directory.list() != listing {
+            let before = Instant::now();
+            if directory.list() != listing {
                 break;
             }
+            took = before.elapsed();
         }
     }
 }
 
-/// Rings when there is something to do. It rings once, however often it is struck before it is heard.
+/// Watches the directories of a listing. Without events, as on some network file systems or where the kernel
+/// grants no more watches, the listings notice changes alone.
+fn watch<W: notify::Watcher>(listing: &Listing, wakeup: &Wakeup) -> Option<W> {
+    let wakeup = wakeup.clone();
+    let handler = move |event: notify::Result<notify::Event>| {
+        // Reading the files must not lead to another read.
+        let is_read = event.is_ok_and(|event| {
+            matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
+        });
+        if !is_read {
+            wakeup.ring();
+        }
+    };
+    let log =
+        |error: &notify::Error| tracing::debug!("no events of rules files, listing them instead: {error}");
+    let mut watcher = W::new(handler, Config::default()).inspect_err(log).ok()?;
+    for directory in &listing.directories {
+        // A directory that was removed meanwhile is missing from the next listing.
+        let _ = watcher.watch(directory, RecursiveMode::NonRecursive).inspect_err(log);
+    }
+    Some(watcher)
+}
+
+/// Wakes the thread. Many calls before it wakes are one.
 #[derive(Clone, Debug)]
 struct Wakeup {
     sender: SyncSender<()>,
@@ -134,7 +168,7 @@ struct Wakeup {
 
 impl Wakeup {
     fn ring(&self) {
-        // A full channel rings already; a closed one has nobody left to hear it.
+        // A full channel wakes the thread already, and a closed one has no thread.
         let _ = self.sender.try_send(());
     }
 
@@ -144,14 +178,14 @@ impl Wakeup {
     }
 }
 
-/// Who hears the bell, and how long one waits for it.
+/// The thread's end of the wake-ups.
 struct EventReceiver {
-    bell: Wakeup,
+    wakeup: Wakeup,
     receiver: Receiver<()>,
     pace: Debounce,
 }
 
-/// What the bell meant.
+/// Why the thread woke.
 enum Changes {
     Change,
     Nothing,
@@ -159,16 +193,18 @@ enum Changes {
 }
 
 impl EventReceiver {
-    /// Waits for the bell, and then until it is quiet.
-    fn wait(&self) -> Changes {
-        match self.receiver.recv_timeout(self.pace.look_every) {
+    /// Waits for an event, and then until it is quiet; no longer than until the next listing, of which the
+    /// last one took so long.
+    fn wait(&self, listing_took: Duration) -> Changes {
+        let pause = self.pace.look_every.max(listing_took.saturating_mul(LISTING_SHARE));
+        match self.receiver.recv_timeout(pause) {
             Ok(()) => {}
             Err(RecvTimeoutError::Timeout) => return Changes::Nothing,
             Err(RecvTimeoutError::Disconnected) => return Changes::Stop,
         }
         let begun = Instant::now();
         loop {
-            if self.bell.stopped.load(Ordering::Acquire) {
+            if self.wakeup.stopped.load(Ordering::Acquire) {
                 return Changes::Stop;
             }
             let left = self.pace.at_most.saturating_sub(begun.elapsed());
@@ -176,92 +212,5 @@ impl EventReceiver {
                 return Changes::Change;
             }
         }
-    }
-}
-
-/// The directories that are watched now. It is never changed, but made anew: a directory that was
-/// removed and made again looks like the one that was watched, and tells nothing.
-struct Watch<W> {
-    /// Kept for what it does: it strikes the bell.
-    _events: Option<W>,
-    /// Why not all of them are watched.
-    trouble: Option<String>,
-}
-
-impl<W: notify::Watcher> Watch<W> {
-    /// Watches what there is to watch for `directory`, and tells what stands there.
-    fn set(directory: &RulesDir, bell: &Wakeup) -> (Self, Listing) {
-        let path = directory.path();
-        let listing = directory.list();
-        let interest = Interest::of(&path, &listing);
-        let watch = Self::on(&interest, bell);
-        // What changed before its directory was watched told nobody.
-        let after = directory.list();
-        if after != listing || Interest::of(&path, &after) != interest {
-            bell.ring();
-        }
-        (watch, after)
-    }
-
-    fn on(interest: &Interest, bell: &Wakeup) -> Self {
-        let (strikes, concerned) = (bell.clone(), interest.clone());
-        let handler = move |event: notify::Result<notify::Event>| {
-            let concerns = || event.is_err() || event.is_ok_and(|event| concerned.concerns(&event));
-            // This is a thread of notify's, which nobody starts again.
-            if panics::catch(Boundary::RulesWatcher, concerns).unwrap_or(true) {
-                strikes.ring();
-            }
-        };
-        let mut events = match W::new(handler, Config::default()) {
-            Ok(events) => events,
-            Err(error) => return Self { _events: None, trouble: Some(trouble(&error)) },
-        };
-        let mut failed = None;
-        for directory in interest.directories() {
-            let Err(error) = events.watch(directory, RecursiveMode::NonRecursive) else { continue };
-            // One that went away meanwhile is missing from the listing made afterwards.
-            if !is_not_found(&error) {
-                failed = Some(trouble(&error));
-            }
-        }
-        Self { _events: Some(events), trouble: failed }
-    }
-
-    /// Logs trouble once, not each time that it is met again.
-    fn tell_new_trouble(&self, told: &mut Option<String>, look_every: Duration) {
-        if *told == self.trouble {
-            return;
-        }
-        if let Some(trouble) = &self.trouble {
-            tracing::warn!(
-                "changes of the rules are noticed within {look_every:?} instead of at once: {trouble}"
-            );
-        } else {
-            tracing::info!("changes of the rules are noticed at once again");
-        }
-        told.clone_from(&self.trouble);
-    }
-}
-
-fn is_not_found(error: &notify::Error) -> bool {
-    match &error.kind {
-        ErrorKind::PathNotFound => true,
-        ErrorKind::Io(error) => error.kind() == io::ErrorKind::NotFound,
-        _ => false,
-    }
-}
-
-/// What stands in the way of watching, and what to do.
-fn trouble(error: &notify::Error) -> String {
-    match &error.kind {
-        ErrorKind::MaxFilesWatch => {
-            "the kernel grants no more watches; raise fs.inotify.max_user_watches with sysctl".to_owned()
-        }
-        ErrorKind::Io(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-            "the kernel grants no more watchers, or no more open files; raise fs.inotify.max_user_instances \
-             with sysctl, or the limit of open files"
-                .to_owned()
-        }
-        _ => error.to_string(),
     }
 }

@@ -120,7 +120,7 @@ fn dependencies_are_compiled_before_the_sources_are_copied() {
 }
 
 #[test]
-fn the_image_has_labels_and_a_health_check() {
+fn the_image_has_labels_and_a_health_check_that_the_program_understands() {
     let file = read(DOCKERFILE);
     for label in ["title", "description", "licenses", "version", "revision", "source"] {
         assert!(file.contains(&format!("org.opencontainers.image.{label}=")), "{label}");
@@ -129,6 +129,7 @@ fn the_image_has_labels_and_a_health_check() {
     let (_, command) = health_check.split_once("CMD ").unwrap();
     let command: Vec<String> = serde_json::from_str(command).unwrap();
     assert_eq!(command, ["/bin/tollgate", "health"]);
+    output(Command::new(BINARY).args(["help", &command[1]]));
 }
 
 /// The program and the arguments that a container starts with.

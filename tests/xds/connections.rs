@@ -228,7 +228,7 @@ fn a_control_plane_that_wants_a_certificate_is_told_of_by_the_variable() {
     let secured = Secured::new("localhost");
     let control_plane = secured.control_plane(true);
     let server = secured.setup(&control_plane).start();
-    wait_for_log(&server, "if it wants a certificate, CONFIG_GRPC_XDS_CLIENT_TLS_CERT");
+    wait_for_log(&server, "if it requires a client certificate, set CONFIG_GRPC_XDS_CLIENT_TLS_CERT");
     assert_eq!(server.rules_shown(), [""; 0], "it shows no certificate");
 }
 

@@ -64,13 +64,13 @@ fn a_bad_update_is_refused_told_and_repaired() {
     for told in [
         "resource eg/default: error: unknown unit `9` (at descriptors[2].rate_limit.unit); accepted, in any case: \
          second",
-        "resource z: error: the resource names no domain",
+        "resource z: error: the resource has no domain",
     ] {
         assert!(detail.contains(told), "{told:?} in {detail:?}");
     }
     let log = server.process.log();
     assert!(log.contains("resource eg/default: descriptors[2].rate_limit.unit: unknown unit `9`"), "{log}");
-    assert!(log.contains("the rules loaded before are served on"), "{log}");
+    assert!(log.contains("keeping previous rules"), "{log}");
     let page = server.rules_shown().join("\n");
     assert!(page.contains(&shown("d", "k", 5)) && page.contains("unknown unit"), "{page}");
     assert_eq!(sample(&server, "tollgate_xds_nacks_total"), Some(1.0));
@@ -92,9 +92,12 @@ fn rubbish_is_refused_and_does_no_harm() {
             json!({"type_url": cluster, "hex": ""}),
             "resource 1 of the response: error: is of the type `type.googleapis.com/envoy",
         ),
-        (json!({"hex": "ffffffff"}), "resource 1 of the response: error: its 4 bytes are not such a message"),
+        (
+            json!({"hex": "ffffffff"}),
+            "resource 1 of the response: error: its 4 bytes are not a valid message",
+        ),
         (json!({"hex": "0a02c328"}), "invalid string value"),
-        (json!({"hex": "12"}), "its 1 bytes are not such a message"),
+        (json!({"hex": "12"}), "its 1 bytes are not a valid message"),
     ] {
         control_plane.tell("2", &[resource, limit("a", "d", "k", 6)]);
         let detail = control_plane.answer()["error_detail"]["message"].take();

@@ -1,57 +1,82 @@
-//! An explanation for machines: one object, whose keys stay.
+//! An explanation for programs: one object.
 
 use serde_json::{Value, json};
 
 use super::{
-    Explained, Explanation, text,
-    way::{Path, Step, Why},
+    Counting, DomainLookup, Explained, LimitOutcome, Outcome,
+    path::{Step, Why},
+    text,
 };
 use crate::{
     limiter::Code,
-    rules::{How, Limit, Limits, Rule},
+    rules::{How, model::Node},
 };
 
+/// The explanation, indented.
 pub(super) fn of(explained: &Explained<'_>) -> String {
-    let question = explained.question;
-    let entries: Vec<Value> = question.descriptor.entries().iter().map(entry).collect();
-    let levels = match &explained.story {
-        Explanation::Path(Path { levels, .. }) => &**levels,
-        Explanation::NoDomain { .. } => &[],
-    };
-    let levels: Vec<Value> = levels.iter().zip(&entries).map(level).collect();
-    let rule = explained.rule();
-    let limits = rule.and_then(Rule::limits).into_iter().flat_map(Limits::iter);
-    let limits: Vec<Value> = limits.zip(&explained.preview.keys).map(limit).collect();
+    let unknown = matches!(explained.domain, DomainLookup::Unknown { .. });
+    let descriptors = explained.outcomes().iter().map(|outcome| descriptor(outcome, explained));
     let value = json!({
-        "domain": question.domain,
-        "entries": entries,
-        "is_met": rule.is_some(),
-        "told": text::headline(explained),
-        "rule": rule.map(|rule| json!({
-            "key": rule.full_key,
-            "unlimited": rule.limits().is_none(),
-            "shadow_mode": rule.shadow_mode,
-            "quota_mode": rule.quota_mode,
-            "replaces": rule.replaces,
-        })),
-        "levels": levels,
-        "limits": limits,
-        "refusal": refusal(explained),
+        "domain": explained.query.domain,
+        "error": unknown.then(|| text::unknown_domain(explained)),
+        "matches": explained.all_match(),
+        "hits": explained.query.hits,
+        "descriptors": descriptors.collect::<Vec<_>>(),
+        "over_limit_response": over_limit_response(explained),
     });
     format!("{value:#}\n")
 }
 
-fn entry((key, value): &(String, String)) -> Value {
-    json!({"key": key, "value": value})
+fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
+    let entries: Vec<Value> =
+        outcome.descriptor.entries().iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
+    let levels = outcome.path.levels.iter().zip(&entries).map(|(step, entry)| level(step, entry, explained));
+    let rule = outcome.path.matched().map(|(node, rule)| {
+        json!({
+            "key": rule.full_key,
+            "place": place(node, explained),
+            "unlimited": rule.limits().is_none(),
+            "shadow_mode": rule.shadow_mode,
+            "quota_mode": rule.quota_mode,
+            "replaces": rule.replaces,
+        })
+    });
+    json!({
+        "entries": entries,
+        "matches": rule.is_some(),
+        "summary": text::summary(outcome, explained),
+        "rule": rule,
+        "replaced_by": outcome.replaced_by().map(rule_key),
+        "levels": levels.collect::<Vec<_>>(),
+        "limits": outcome.limits.iter().map(limit).collect::<Vec<_>>(),
+    })
 }
 
-fn level((passage, entry): (&Step<'_>, &Value)) -> Value {
-    let taken = passage.taken.map(|taken| json!({"text": taken.node.text, "how": how(taken.how)}));
-    let near = passage.near.iter().map(|near| json!({"text": near.text, "why": why(near.why)}));
-    json!({"entry": entry, "met": taken, "not_met": near.collect::<Vec<_>>(), "others": passage.others})
+fn level(step: &Step<'_>, entry: &Value, explained: &Explained<'_>) -> Value {
+    let of = |node: &Node, reason: &str| json!({"text": node.text, "place": place(node, explained), "reason": reason});
+    let near = step.near.iter().map(|near| of(near.node, why(near.why)));
+    json!({
+        "entry": entry,
+        "match": step.matched.map(|matched| of(matched.node, how(matched.how))),
+        "near": near.collect::<Vec<_>>(),
+        "others": step.others,
+    })
 }
 
-fn limit((limit, counter): (&Limit, &String)) -> Value {
+fn place(node: &Node, explained: &Explained<'_>) -> Value {
+    let origin = explained.rules.origin(node);
+    origin.map_or(Value::Null, |(file, line)| json!({"file": file, "line": line}))
+}
+
+fn rule_key(node: &Node) -> Option<&str> {
+    node.rule.as_ref().map(|rule| &*rule.full_key)
+}
+
+fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>) -> Value {
+    let (counter, replaced_by) = match counting {
+        Counting::Key(key) => (Some(key), None),
+        Counting::ReplacedBy(node) => (None, rule_key(node)),
+    };
     json!({
         "name": limit.name.as_deref(),
         "requests_per_unit": limit.requests_per_unit,
@@ -59,38 +84,39 @@ fn limit((limit, counter): (&Limit, &String)) -> Value {
         "unit_multiplier": limit.multiplier,
         "window_seconds": limit.window().seconds(),
         "algorithm": limit.algorithm.kind().name(),
-        "at_once": limit.algorithm.capacity(),
+        "capacity": limit.algorithm.capacity(),
         "counter": counter,
+        "replaced_by": replaced_by,
     })
 }
 
-/// None where nothing would be refused.
-fn refusal(explained: &Explained<'_>) -> Value {
-    let refused = &explained.preview.over_limit;
-    if refused.code == Code::Ok {
+/// Null where the request cannot be over a limit.
+fn over_limit_response(explained: &Explained<'_>) -> Value {
+    let response = &explained.over_limit;
+    if response.code == Code::Ok {
         return Value::Null;
     }
-    let headers = refused.response_headers.iter();
+    let headers = response.response_headers.iter();
     let headers = headers.map(|header| json!({"name": *header.name, "value": header.value}));
-    json!({"headers": headers.collect::<Vec<_>>(), "body": refused.body})
+    json!({"headers": headers.collect::<Vec<_>>(), "body": response.body})
 }
 
 fn how(how: How) -> &'static str {
     match how {
         How::Exact => "exact",
         How::Wildcard => "wildcard",
-        How::Bare => "bare_key",
+        How::Bare => "any_value",
     }
 }
 
 fn why(why: Why) -> &'static str {
     match why {
-        Why::AfterExact => "exact_goes_first",
-        Why::AfterWildcard => "earlier_wildcard_goes_first",
-        Why::AfterValue => "wildcard_goes_first",
+        Why::AfterExact => "exact_takes_precedence",
+        Why::AfterWildcard => "earlier_wildcard_takes_precedence",
+        Why::AfterValue => "wildcard_takes_precedence",
         Why::OtherValue => "other_value",
         Why::OtherPattern => "other_pattern",
-        Why::Alike => "spelled_otherwise",
+        Why::Similar => "similar_spelling",
         Why::OtherKey => "other_key",
     }
 }

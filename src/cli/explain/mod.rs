@@ -1,43 +1,48 @@
-//! `tollgate explain`: which rule a request would meet and why, which near ones it would not, what would be
-//! counted, and what a refusal would say.
+//! `tollgate explain`: the rule that each descriptor of a request matches and why, the near ones that it
+//! does not, the counters, and the response over the limit.
 //!
-//! `question` reads what was typed, `way` walks down the rules, `text` and `json` tell what came of it.
-//! Keys and refusals are the limiter's own. Here the parts are put together.
-
-pub(crate) mod query;
+//! `query` reads what was typed, `path` walks down the rules, `text` and `json` print the result. Keys and
+//! the response come from the limiter itself. This file puts the parts together.
 
 mod json;
+mod path;
+pub(crate) mod query;
 #[cfg(test)]
 mod tests;
 mod text;
-mod way;
 
-use std::{
-    ffi::OsString,
-    io::{self, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::Args;
 
-use self::way::{End, Path};
-use super::{check, rules_files, rules_files::ReadingArgs, serve::Environment};
-use crate::cli::explain::query::Query;
+use self::{path::Path, query::Query};
+use super::{
+    check::Report,
+    request::Descriptor,
+    rules_files::{self, ReadingArgs},
+    serve::Environment,
+    terminal::{self, Verdict},
+};
 use crate::{
     app,
     clock::{Clock, SystemClock, Time},
-    limiter::{self, Policy, Preview, Served},
-    rules::{Rule, compile, nearest},
+    limiter::{self, Answer, Handles, Policy, Served},
+    rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest},
 };
 
-/// What `tollgate explain` is told.
+/// The arguments of `tollgate explain`.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct ExplainArgs {
-    /// Directories with rules, or files (without any, where the server would look), and last, in one
-    /// argument, a domain and a descriptor; a comma within a value is written `\,`.
-    #[arg(value_name = "RULES, QUESTION", required = true)]
+    /// The domain, then descriptors; a comma within a value is written `\,`.
+    #[arg(value_name = "DOMAIN KEY=VALUE[,...]", required = true)]
     pub words: Vec<OsString>,
+    /// A directory with rules, or a rules file; may be repeated. Without it, the directory that the service
+    /// would read.
+    #[arg(long, value_name = "PATH")]
+    pub rules: Vec<PathBuf>,
+    /// The hits of each descriptor; 0 looks without counting.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub hits: u32,
     /// How the rules are read.
     #[command(flatten)]
     pub reading: ReadingArgs,
@@ -46,86 +51,151 @@ pub struct ExplainArgs {
     pub json: bool,
 }
 
-/// What is to be told.
+/// An explained request.
 struct Explained<'r> {
-    question: &'r Query,
+    query: &'r Query,
+    rules: &'r RuleSet,
     now: Time,
-    story: Explanation<'r>,
-    preview: Preview,
+    domain: DomainLookup<'r>,
+    /// The response when every limit is exceeded.
+    over_limit: Answer,
 }
 
-/// How far the request came.
-enum Explanation<'r> {
-    /// There is no such domain.
-    NoDomain { alike: Option<&'r str>, known: Vec<&'r str> },
-    /// Down the rules of its domain.
-    Path(Path<'r>),
+/// The request's domain among those of the rules.
+enum DomainLookup<'r> {
+    /// No rules file has it.
+    Unknown { similar: Option<&'r str>, known: Vec<&'r str> },
+    /// Each descriptor, in the request's order.
+    Known(Vec<Outcome<'r>>),
 }
 
-/// Explains. The exit code is 0 when a rule is met, 1 when none is, and 2 when there are no rules or
-/// settings to explain by.
+/// What becomes of one descriptor.
+struct Outcome<'r> {
+    descriptor: &'r Descriptor,
+    path: Path<'r>,
+    /// The limits of the matching rule.
+    limits: Vec<LimitOutcome<'r>>,
+}
+
+/// What becomes of one limit of a rule.
+struct LimitOutcome<'r> {
+    limit: &'r Limit,
+    counting: Counting<'r>,
+}
+
+enum Counting<'r> {
+    /// Under this key.
+    Key(String),
+    /// Not at all: this rule of another descriptor replaces the limit.
+    ReplacedBy(&'r Node),
+}
+
+/// Explains a request. The verdict is yes when every descriptor matches a rule.
 #[must_use]
-pub fn run(args: &ExplainArgs, environment: &Environment) -> ExitCode {
+pub fn run(args: &ExplainArgs, environment: &Environment) -> Verdict {
     match explained(args, environment, SystemClock.now()) {
-        Ok((text, is_met)) => {
-            super::print(&text);
-            if is_met { ExitCode::SUCCESS } else { ExitCode::from(1) }
+        Ok((text, all_match)) => {
+            if args.json {
+                terminal::print_data(&text);
+            } else {
+                terminal::print(&text);
+            }
+            all_match.into()
         }
-        Err(why) => {
-            let _ = writeln!(io::stderr().lock(), "error: nothing can be explained:\n{why}");
-            ExitCode::from(2)
+        Err(reason) => {
+            terminal::print_error(&reason);
+            Verdict::Unknown
         }
     }
 }
 
-/// The explanation, and whether a rule is met.
+/// The explanation, and whether every descriptor matches a rule.
 fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result<(String, bool), String> {
-    let lines = |problems: Vec<String>| format!("  {}", problems.join("\n  "));
-    let (question, rules) = question(&args.words)?;
+    let (query, more) = Query::read(&args.words, !args.rules.is_empty(), args.hits)?;
+    let lines = |problems: Vec<String>| format!("invalid settings:\n  {}", problems.join("\n  "));
     let policy = app::policy(&environment.settings().map_err(lines)?.0);
-    let (reading, options) = rules_files::read(&rules, args.reading, environment).map_err(lines)?;
-    let compiled = compile(&reading.files, options);
-    let Some(rules) = compiled.rules.filter(|_| !reading.has_errors()) else {
-        let mut told = Vec::new();
-        // Writing to memory cannot fail.
-        let _ = check::check(&reading, options, &mut told);
-        return Err(String::from_utf8_lossy(&told).trim_end().to_owned());
+    let paths: Vec<PathBuf> = args.rules.iter().cloned().chain(more.iter().map(PathBuf::from)).collect();
+    let read = rules_files::read(&paths, args.reading, environment);
+    let (reading, options) = read.map_err(|problems| problems.join("\n  "))?;
+    let mut report = Report::new(reading, options, false);
+    let Some(rules) = report.rules.take() else {
+        return Err(format!("the rules are invalid:\n{}", report.text().trim_end()));
     };
-    let served = Served { rules, attached: Vec::new() };
-    let explained = explain(&question, &served, &policy, now)?;
+    let served = Served { rules, attached: Handles::default() };
+    let explained = explain(&query, &served, &policy, now)?;
     let text = if args.json { json::of(&explained) } else { text::of(&explained) };
-    Ok((text, explained.rule().is_some()))
-}
-
-/// What is asked about stands last: before it there may be as many files as there are.
-fn question(words: &[OsString]) -> Result<(Query, Vec<PathBuf>), String> {
-    let (question, rules) = words.split_last().ok_or("  nothing is asked about")?;
-    let question = question.to_string_lossy().parse().map_err(|reason| format!("  {reason}"))?;
-    Ok((question, rules.iter().map(PathBuf::from).collect()))
+    Ok((text, explained.all_match()))
 }
 
 fn explain<'r>(
-    question: &'r Query,
+    query: &'r Query,
     served: &'r Served,
     policy: &Policy,
     now: Time,
 ) -> Result<Explained<'r>, String> {
-    let request = question.to_request();
-    let preview = limiter::preview(&request, served, policy, now).map_err(|refusal| refusal.to_string())?;
-    let story = if let Some(domain) = served.rules.domain(&question.domain) {
-        Explanation::Path(way::walk(domain, &request.descriptors[0].entries))
-    } else {
-        let mut known: Vec<&str> = served.rules.domains().map(|domain| &*domain.name).collect();
+    let request = query.to_request();
+    let preview = limiter::preview(&request, served, policy, now).map_err(|error| error.to_string())?;
+    let rules = &served.rules;
+    let explained = |domain| Explained { query, rules, now, domain, over_limit: preview.over_limit };
+    let Some(domain) = rules.domain(&query.domain) else {
+        let mut known: Vec<&str> = rules.domains().map(|domain| &*domain.name).collect();
         known.sort_unstable();
-        Explanation::NoDomain { alike: nearest(&question.domain, known.iter().copied()), known }
+        let similar = nearest(&query.domain, known.iter().copied());
+        return Ok(explained(DomainLookup::Unknown { similar, known }));
     };
-    Ok(Explained { question, now, story, preview })
+    let paths: Vec<Path<'r>> =
+        request.descriptors.iter().map(|descriptor| path::walk(domain, &descriptor.entries)).collect();
+    let matched: Vec<(&Node, &Rule)> = paths.iter().filter_map(Path::matched).collect();
+    let replacing = |limit: &Limit| {
+        let name = limit.name.as_deref()?;
+        let replaces = |rule: &Rule| rule.replaces.iter().any(|replaced| **replaced == *name);
+        matched.iter().find(|(_, rule)| replaces(rule)).map(|(node, _)| *node)
+    };
+    let outcomes = query.descriptors.iter().zip(paths).zip(preview.counters);
+    let outcomes = outcomes.map(|((descriptor, path), counters)| {
+        let limits = path.matched().and_then(|(_, rule)| rule.limits()).into_iter().flat_map(Limits::iter);
+        let limits = limits.zip(counters).filter_map(|(limit, key)| {
+            let replaced = || replacing(limit).map(Counting::ReplacedBy);
+            Some(LimitOutcome { limit, counting: key.map(Counting::Key).or_else(replaced)? })
+        });
+        Outcome { descriptor, limits: limits.collect(), path }
+    });
+    let outcomes = outcomes.collect();
+    Ok(explained(DomainLookup::Known(outcomes)))
 }
 
-impl<'r> Explained<'r> {
-    /// The rule that is met.
+impl Explained<'_> {
+    fn outcomes(&self) -> &[Outcome<'_>] {
+        match &self.domain {
+            DomainLookup::Known(outcomes) => outcomes,
+            DomainLookup::Unknown { .. } => &[],
+        }
+    }
+
+    /// True when every descriptor matches a rule.
+    fn all_match(&self) -> bool {
+        let outcomes = self.outcomes();
+        !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.rule().is_some())
+    }
+
+    /// `shop.yaml:4`
+    fn place(&self, node: &Node) -> String {
+        self.rules.origin(node).map(|(file, line)| format!("{file}:{line}")).unwrap_or_default()
+    }
+}
+
+impl<'r> Outcome<'r> {
     fn rule(&self) -> Option<&'r Rule> {
-        let Explanation::Path(Path { end: End::Rule(rule), .. }) = &self.story else { return None };
-        Some(rule)
+        self.path.matched().map(|(_, rule)| rule)
+    }
+
+    /// The rule that replaces every limit of this descriptor's rule.
+    fn replaced_by(&self) -> Option<&'r Node> {
+        let replacing = |limit: &LimitOutcome<'r>| match limit.counting {
+            Counting::ReplacedBy(node) => Some(node),
+            Counting::Key(_) => None,
+        };
+        let first = replacing(self.limits.first()?)?;
+        self.limits.iter().all(|limit| replacing(limit).is_some()).then_some(first)
     }
 }

@@ -1,11 +1,15 @@
-//! The way down the rules, what stands near it, and how all of it is told.
+//! The path down the rules, what stands near it, and how both are printed.
 
 use proptest::prelude::*;
 
-use super::{way::Why, *};
+use super::{
+    path::{End, Why},
+    *,
+};
 use crate::{
+    cli::terminal::plain,
     limiter::{Bounds, Code, ResponseOptions, template::Template},
-    rules::{CompileOptions, How, OnStoreFailure, RuleSet, SourceFile},
+    rules::{CompileOptions, How, OnStoreFailure, SourceFile, compile},
 };
 
 const RULES: &str = "\
@@ -29,6 +33,8 @@ descriptors:
       - {key: method, rate_limit: {unit: minute, requests_per_unit: 5}}
   - key: free
     rate_limit: {unlimited: true}
+  - key: plan
+    rate_limit: {unit: hour, requests_per_unit: 7, replaces: [{name: hourly}]}
 ";
 
 fn rules(text: &str) -> RuleSet {
@@ -51,38 +57,45 @@ fn policy() -> Policy {
     }
 }
 
-/// What is told of a question, 30 seconds after a day began.
-fn told(question: &str, change: impl FnOnce(&mut Policy)) -> (String, serde_json::Value) {
+fn query(words: &str, hits: u32) -> Query {
+    let words: Vec<OsString> = words.split_whitespace().map(OsString::from).collect();
+    Query::read(&words, true, hits).unwrap().0
+}
+
+/// The explanation of a request 30 seconds after a day began, as text and as JSON.
+fn explain_hits(words: &str, hits: u32, change: impl FnOnce(&mut Policy)) -> (String, serde_json::Value) {
     let mut policy = policy();
     change(&mut policy);
-    let served = Served { rules: rules(RULES), attached: Vec::new() };
-    let question = question.parse().unwrap();
-    let explained = explain(&question, &served, &policy, Time::from_seconds(86_430)).unwrap();
-    (text::of(&explained), serde_json::from_str(&json::of(&explained)).unwrap())
+    let served = Served { rules: rules(RULES), attached: Handles::default() };
+    let query = query(words, hits);
+    let explained = explain(&query, &served, &policy, Time::from_seconds(86_430)).unwrap();
+    (plain(&text::of(&explained)), serde_json::from_str(&json::of(&explained)).unwrap())
+}
+
+fn explained(words: &str) -> (String, serde_json::Value) {
+    explain_hits(words, 1, |_| ())
 }
 
 #[test]
-fn the_rule_is_told_with_what_stood_near_its_counter_and_its_refusal() {
-    let (text, json) = told("shop client=bob", |policy| {
+fn prints_the_rule_what_stands_near_the_counter_and_the_response() {
+    let (text, json) = explain_hits("shop client=bob", 1, |policy| {
         policy.response.retry_after = Some("Retry-After".into());
         policy.response.policy_headers = true;
         policy.response.over_limit_body = Template::parse("wait {retry_after}s\nfor {rule}").ok();
     });
     let expected = "\
-shop.client_bob is met
+client=bob: matches rule shop.client_bob (a.yaml:5)
+    match      client_bob     a.yaml:5   exact value
+    outranked  client         a.yaml:3   matches too, but an exact value takes precedence
+    no match   client_exempt  a.yaml:14  another value
+    no match   client_a*      a.yaml:8   the pattern does not match
+    no match   client_an*     a.yaml:12  the pattern does not match
+    3 more on this level
 
-client=bob
-  met      client_bob     is the same text
-  not met  client         takes it too, but the same text goes first
-  not met  client_exempt  is for another value
-  not met  client_a*      is a pattern that does not take it
-  not met  client_an*     is a pattern that does not take it
-  2 more on this level
+  limit \"hourly\": 3 per hour, fixed_window, resets in 3570s
+    counter p:shop_client_bob_86400
 
-limit \"hourly\": 3 per hour, fixed_window; this window ends in 3570s
-  counted under p:shop_client_bob_86400
-
-a refusal would say
+over-limit response
   Retry-After: 3570
   RateLimit-Policy: \"hourly\";q=3;w=3600
   RateLimit: \"hourly\";r=0;t=3570
@@ -92,59 +105,101 @@ a refusal would say
   for shop.client_bob
 ";
     assert_eq!(text, expected);
-    assert_eq!(json["rule"]["key"], "shop.client_bob");
-    assert_eq!(json["levels"][0]["met"], serde_json::json!({"text": "client_bob", "how": "exact"}));
+    assert_eq!((&json["matches"], &json["error"]), (&true.into(), &serde_json::Value::Null));
+    let descriptor = &json["descriptors"][0];
+    let place = serde_json::json!({"file": "a.yaml", "line": 5});
+    assert_eq!(
+        (&descriptor["rule"]["key"], &descriptor["rule"]["place"]),
+        (&"shop.client_bob".into(), &place)
+    );
+    let matched = serde_json::json!({"text": "client_bob", "place": place, "reason": "exact"});
+    assert_eq!(descriptor["levels"][0]["match"], matched);
     let limit = serde_json::json!({
         "name": "hourly", "requests_per_unit": 3, "unit": "HOUR", "unit_multiplier": 1, "window_seconds": 3600,
-        "algorithm": "fixed_window", "at_once": 3, "counter": "p:shop_client_bob_86400",
+        "algorithm": "fixed_window", "capacity": 3, "counter": "p:shop_client_bob_86400", "replaced_by": null,
     });
-    assert_eq!(json["limits"], serde_json::json!([limit]));
-    assert_eq!(json["refusal"]["body"], "wait 3570s\nfor shop.client_bob");
-    assert_eq!(json["refusal"]["headers"][0], serde_json::json!({"name": "Retry-After", "value": "3570"}));
+    assert_eq!(descriptor["limits"], serde_json::json!([limit]));
+    let response = &json["over_limit_response"];
+    assert_eq!(response["body"], "wait 3570s\nfor shop.client_bob");
+    assert_eq!(response["headers"][0], serde_json::json!({"name": "Retry-After", "value": "3570"}));
 }
 
 #[test]
-fn what_refuses_nothing_says_why() {
-    for (question, ends) in [
-        ("shop client=ann", "\nnothing is refused: shadow_mode\n"),
-        ("shop free=1", "\nunlimited: every request passes, and nothing is counted\n"),
-        ("shop client=carl", "\na refusal would say\n  nothing but that the request is over its limit\n"),
+fn a_request_that_is_never_over_limit_says_why() {
+    for (words, end) in [
+        ("shop client=ann", "\nnever over limit: shadow_mode\n"),
+        ("shop free=1", "\n  unlimited: every request is allowed, and nothing is counted\n"),
+        ("shop client=carl", "\nover-limit response\n  no headers and no body\n"),
     ] {
-        let (text, _) = told(question, |_| ());
-        assert!(text.ends_with(ends), "{question}:\n{text}");
+        let (text, _) = explained(words);
+        assert!(text.ends_with(end), "{words}:\n{text}");
     }
-    let (text, json) = told("shop client=carl", |policy| policy.shadow_mode = true);
-    assert!(text.ends_with("\nnothing is refused: SHADOW_MODE\n"), "{text}");
-    assert_eq!(json["refusal"], serde_json::Value::Null);
+    let (text, json) = explain_hits("shop client=carl", 1, |policy| policy.shadow_mode = true);
+    assert!(text.ends_with("\nnever over limit: SHADOW_MODE\n"), "{text}");
+    assert_eq!(json["over_limit_response"], serde_json::Value::Null);
 }
 
 #[test]
-fn where_no_rule_is_met_it_is_said_why() {
-    for (question, expected) in [
-        ("shops client=bob", "there is no domain shops; is shop meant?"),
-        ("other client=bob", "there is no domain other; there is shop"),
-        ("shop clinet=bob", "nothing takes clinet=bob"),
-        ("shop client=exempt", "client_exempt has no limit, which exempts it"),
-        ("shop path=/", "path has no limit itself, and the rules below it ask for one more entry: method"),
-        ("shop path=/,verb=GET", "nothing takes verb=GET"),
-        ("shop client=bob,a=b", "the rules end above a=b, and a rule stands where the last entry does"),
+fn an_unknown_domain_a_missing_rule_and_a_replaced_one_are_told_apart() {
+    for (words, expected) in [
+        ("shops client=bob", "unknown domain \"shops\"; did you mean \"shop\"?"),
+        ("other client=bob", "unknown domain \"other\"; known: shop"),
+        ("shop clinet=bob", "clinet=bob: no rule matches: no descriptor matches clinet=bob"),
+        (
+            "shop client=exempt",
+            "client=exempt: no rule matches: client_exempt has no limit, which exempts it (a.yaml:14)",
+        ),
+        (
+            "shop path=/",
+            "path=/: no rule matches: path has no limit itself, and the rules below it need one more entry: method",
+        ),
+        ("shop path=/,verb=GET", "path=/,verb=GET: no rule matches: no descriptor matches verb=GET"),
+        (
+            "shop client=bob,a=b",
+            "client=bob,a=b: no rule matches: client_bob has no descriptors below it for a=b, and a limit applies only to its own level",
+        ),
     ] {
-        let (text, json) = told(question, |_| ());
-        assert_eq!(text.lines().next(), Some(&*format!("no rule is met: {expected}")));
-        assert_eq!((&json["is_met"], &json["rule"]), (&false.into(), &serde_json::Value::Null));
-        assert_eq!(json["limits"], serde_json::json!([]));
+        let (text, json) = explained(words);
+        assert_eq!(text.lines().next(), Some(expected));
+        assert_eq!(json["matches"], serde_json::json!(false), "{words}");
+        let limits = json["descriptors"].as_array().unwrap().iter().map(|descriptor| &descriptor["limits"]);
+        assert!(limits.into_iter().all(|limits| *limits == serde_json::json!([])), "{words}");
     }
-}
-
-/// The near descriptors of the last level, each with why it was not taken.
-fn near(question: &str) -> Vec<(String, Why)> {
-    let (rules, question) = (rules(RULES), question.parse::<Query>().unwrap());
-    let way = way::walk(rules.domain("shop").unwrap(), &question.to_request().descriptors[0].entries);
-    way.levels.last().unwrap().near.iter().map(|near| (near.text.to_owned(), near.why)).collect()
+    let (text, json) = explained("shop client=bob plan=gold");
+    let expected =
+        "client=bob: matches rule shop.client_bob (a.yaml:5), which is replaced by shop.plan (a.yaml:21)";
+    assert_eq!(text.lines().next(), Some(expected));
+    assert!(
+        text.contains(
+            "\n    not counted: replaced by shop.plan\n\nplan=gold: matches rule shop.plan (a.yaml:21)\n"
+        ),
+        "{text}"
+    );
+    assert_eq!(json["matches"], serde_json::json!(true));
+    assert_eq!(json["descriptors"][0]["replaced_by"], "shop.plan");
+    assert_eq!(json["descriptors"][1]["replaced_by"], serde_json::Value::Null);
 }
 
 #[test]
-fn near_descriptors_are_told_with_the_reason() {
+fn hits_are_named_where_they_are_not_one() {
+    let (text, _) = explain_hits("shop client=bob", 3, |_| ());
+    assert!(text.contains("    counter 3 hits under p:shop_client_bob_86400\n\nover-limit"), "{text}");
+    let (text, json) = explain_hits("shop client=bob", 4, |_| ());
+    assert!(text.contains("\n    4 hits exceed it at once: always over limit\n"), "{text}");
+    assert_eq!(json["hits"], 4);
+    let (text, _) = explain_hits("shop client=bob", 0, |_| ());
+    assert!(text.contains("    counter 0 hits under p:shop_client_bob_86400\n"), "{text}");
+}
+
+/// The near descriptors of the last level, each with the reason.
+fn near(words: &str) -> Vec<(String, Why)> {
+    let (rules, query) = (rules(RULES), query(words, 1));
+    let path = path::walk(rules.domain("shop").unwrap(), &query.to_request().descriptors[0].entries);
+    path.levels.last().unwrap().near.iter().map(|near| (near.node.text.to_string(), near.why)).collect()
+}
+
+#[test]
+fn near_descriptors_are_listed_with_the_reason() {
     let of = |pairs: &[(&str, Why)]| -> Vec<(String, Why)> {
         pairs.iter().map(|(text, why)| ((*text).to_owned(), *why)).collect()
     };
@@ -156,24 +211,24 @@ fn near_descriptors_are_told_with_the_reason() {
     ];
     assert_eq!(near("shop client=ann"), of(&expected));
     assert_eq!(near("shop path=/,verb=GET"), of(&[("method", Why::OtherKey)]));
-    assert_eq!(near("shop clinet=bob"), of(&[("client", Why::Alike), ("client_bob", Why::Alike)]));
+    assert_eq!(near("shop clinet=bob"), of(&[("client", Why::Similar), ("client_bob", Why::Similar)]));
     assert_eq!(near("shop free=1"), of(&[]));
 }
 
 #[test]
-fn a_long_level_is_told_in_part() {
+fn a_long_level_is_listed_in_part() {
     let descriptor = |n| format!("- {{key: k, value: v{n}, rate_limit: {{unlimited: true}}}}");
     let many: Vec<String> = (0..100).map(descriptor).collect();
     let rules = rules(&format!("domain: d\ndescriptors:\n{}\n", many.join("\n")));
-    let question: Query = "d k=w".parse().unwrap();
-    let request = question.to_request();
-    let way = way::walk(rules.domain("d").unwrap(), &request.descriptors[0].entries);
-    assert_eq!((way.levels[0].near.len(), way.levels[0].others), (8, 92));
+    let query = query("d k=w", 1);
+    let request = query.to_request();
+    let path = path::walk(rules.domain("d").unwrap(), &request.descriptors[0].entries);
+    assert_eq!((path.levels[0].near.len(), path.levels[0].others), (8, 92));
 }
 
 proptest! {
     #[test]
-    fn the_way_comes_out_where_a_request_does(
+    fn the_path_ends_where_a_request_does(
         texts in prop::collection::hash_set(("[ab]{1,2}", "[ab*]{0,2}", any::<bool>(), any::<bool>()), 1..12),
         entries in prop::collection::vec(("[ab]{1,2}", "[ab]{0,2}"), 1..3),
     ) {
@@ -190,23 +245,23 @@ proptest! {
         let rules = rules(&format!("domain: d\ndescriptors:\n{}", descriptors.concat()));
         let domain = rules.domain("d").unwrap();
         let entries: Vec<_> = entries.iter().map(|(key, value)| limiter::Entry { key, value }).collect();
-        let way = way::walk(domain, &entries);
-        let met = domain.find(&entries, &mut String::new());
-        let came_to = if let End::Rule(rule) = &way.end { Some(rule.id) } else { None };
-        prop_assert_eq!(came_to, met.as_ref().map(|met| met.rule.id));
-        // What is told to match and come after does match, and nothing else does.
-        for (passage, entry) in way.levels.iter().zip(&entries) {
+        let path = path::walk(domain, &entries);
+        let matched = domain.find(&entries, &mut String::new());
+        let ended = if let End::Rule(_, rule) = &path.end { Some(rule.id) } else { None };
+        prop_assert_eq!(ended, matched.as_ref().map(|matched| matched.rule.id));
+        // A descriptor that is listed as outranked matches, and no other does.
+        for (step, entry) in path.levels.iter().zip(&entries) {
             let text = format!("{}_{}", entry.key, entry.value);
-            for near in &passage.near {
-                let matches = *near.text == text || *near.text == *entry.key
-                    || crate::rules::wildcard::Pattern::new(near.text).matches(&text);
-                let after = matches!(near.why, Why::AfterExact | Why::AfterWildcard | Why::AfterValue);
-                prop_assert_eq!(matches, after, "{} {:?}", near.text, near.why);
+            for near in &step.near {
+                let node = &near.node.text;
+                let matches = **node == text || **node == *entry.key
+                    || crate::rules::wildcard::Pattern::new(node).matches(&text);
+                prop_assert_eq!(matches, near.why.matches(), "{} {:?}", node, near.why);
             }
-            let by_how = passage.taken.map(|taken| match taken.how {
-                How::Exact => *taken.node.text == text,
-                How::Wildcard => crate::rules::wildcard::Pattern::new(&taken.node.text).matches(&text),
-                How::Bare => *taken.node.text == *entry.key,
+            let by_how = step.matched.map(|matched| match matched.how {
+                How::Exact => *matched.node.text == text,
+                How::Wildcard => crate::rules::wildcard::Pattern::new(&matched.node.text).matches(&text),
+                How::Bare => *matched.node.text == *entry.key,
             });
             prop_assert_ne!(by_how, Some(false));
         }
@@ -214,11 +269,13 @@ proptest! {
 }
 
 #[test]
-fn a_preview_counts_every_refusal_as_one() {
-    let served = Served { rules: rules(RULES), attached: Vec::new() };
-    let question: Query = "shop path=/,method=GET".parse().unwrap();
-    let request = question.to_request();
-    let preview = limiter::preview(&request, &served, &policy(), Time::from_seconds(90)).unwrap();
-    assert_eq!(preview.keys, ["p:shop_path_/_method_GET_60"]);
+fn a_preview_has_the_counters_of_every_descriptor() {
+    let served = Served { rules: rules(RULES), attached: Handles::default() };
+    let query = query("shop path=/,method=GET other=1 client=bob plan=x", 1);
+    let preview = limiter::preview(&query.to_request(), &served, &policy(), Time::from_seconds(90)).unwrap();
+    let key = |key: &str| Some(key.to_owned());
+    let expected =
+        [vec![key("p:shop_path_/_method_GET_60")], vec![], vec![None], vec![key("p:shop_plan_x_0")]];
+    assert_eq!(preview.counters, expected);
     assert_eq!(preview.over_limit.code, Code::OverLimit);
 }

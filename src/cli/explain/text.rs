@@ -3,152 +3,226 @@
 use std::fmt::Write as _;
 
 use super::{
-    Explained, Explanation,
-    way::{End, Path, Step, Why},
+    Counting, DomainLookup, Explained, LimitOutcome, Outcome,
+    path::{End, Path, Step, Why},
 };
 use crate::{
-    clock::Time,
-    limiter::{Answer, Code, algorithm::Algorithm},
+    cli::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint},
+    limiter::{Code, algorithm::Algorithm},
     rules::{Allowance, How, Limit, Rule},
 };
 
+/// The explanation, with colours.
 pub(super) fn of(explained: &Explained<'_>) -> String {
-    let mut text = headline(explained) + "\n";
-    if let Explanation::Path(Path { levels, .. }) = &explained.story {
-        for (passage, (key, value)) in levels.iter().zip(explained.question.descriptor.entries()) {
-            // Writing to a String cannot fail, here and below.
-            let _ = writeln!(text, "\n{key}={value}");
-            add_passage(&mut text, passage);
+    let mut text = String::new();
+    match &explained.domain {
+        // Writing to a String cannot fail, here and below.
+        DomainLookup::Unknown { .. } => drop(writeln!(text, "{}", paint(ERROR, &unknown_domain(explained)))),
+        DomainLookup::Known(outcomes) => {
+            for outcome in outcomes {
+                add_outcome(&mut text, outcome, explained);
+                text.push('\n');
+            }
+            text.pop();
         }
     }
-    if let Some(rule) = explained.rule() {
-        add_limits(&mut text, rule, explained);
-        add_refusal(&mut text, rule, &explained.preview.over_limit);
-    }
+    add_response(&mut text, explained);
     text
 }
 
-/// What came of it, in a line.
-pub(super) fn headline(explained: &Explained<'_>) -> String {
-    let entries = explained.question.descriptor.entries();
-    let entry = |at: usize| entries.get(at).map(|(key, value)| format!("{key}={value}")).unwrap_or_default();
-    let way = match &explained.story {
-        Explanation::Path(way) => way,
-        Explanation::NoDomain { alike, known } => {
-            return no_domain(&explained.question.domain, *alike, known);
-        }
+fn add_outcome(text: &mut String, outcome: &Outcome<'_>, explained: &Explained<'_>) {
+    let style = match outcome.rule() {
+        None => ERROR,
+        Some(_) if outcome.replaced_by().is_some() => WARNING,
+        Some(_) => GOOD,
     };
-    let last = way.levels.last().and_then(|passage| passage.taken).map_or("", |taken| &taken.node.text);
-    match &way.end {
-        End::Rule(rule) => format!("{} is met{}", rule.full_key, modes(rule)),
-        End::Nothing => format!("no rule is met: nothing takes {}", entry(way.levels.len() - 1)),
-        End::TooManyEntries { first } => {
-            format!(
-                "no rule is met: the rules end above {}, and a rule stands where the last entry does",
-                entry(*first)
-            )
-        }
-        End::TooFewEntries { below } => {
-            format!(
-                "no rule is met: {last} has no limit itself, and the rules below it ask for one more entry: {}",
-                below.join(", ")
-            )
-        }
-        End::NoLimit => format!("no rule is met: {last} has no limit, which exempts it"),
+    let _ = writeln!(
+        text,
+        "{}: {}",
+        paint(BOLD, &outcome.descriptor.to_string()),
+        paint(style, &summary(outcome, explained))
+    );
+    let entries = outcome.descriptor.entries();
+    for (step, (key, value)) in outcome.path.levels.iter().zip(entries) {
+        // A single entry is the descriptor itself, which stands above.
+        let heading = if entries.len() > 1 { format!("\n  {key}={value}\n") } else { String::new() };
+        text.push_str(&heading);
+        add_step(text, step, explained);
+    }
+    if let Some(Allowance::Unlimited { .. }) = outcome.rule().map(|rule| &rule.allowance) {
+        text.push_str("\n  unlimited: every request is allowed, and nothing is counted\n");
+    }
+    for limit in &outcome.limits {
+        add_limit(text, limit, explained);
     }
 }
 
-fn no_domain(domain: &str, alike: Option<&str>, known: &[&str]) -> String {
-    let known = match (alike, known) {
-        (Some(alike), _) => format!("is {alike} meant?"),
-        (None, []) => "there is none".to_owned(),
-        (None, known) => format!("there is {}", known.join(", ")),
+/// The result of one descriptor in a line: `matches rule shop.client (shop.yaml:4)`.
+pub(super) fn summary(outcome: &Outcome<'_>, explained: &Explained<'_>) -> String {
+    let Path { levels, end } = &outcome.path;
+    let entries = outcome.descriptor.entries();
+    let entry =
+        |index: usize| entries.get(index).map(|(key, value)| format!("{key}={value}")).unwrap_or_default();
+    let place = |node| match explained.place(node) {
+        place if place.is_empty() => String::new(),
+        place => format!(" ({place})"),
     };
-    format!("no rule is met: there is no domain {domain}; {known}")
-}
-
-fn modes(rule: &Rule) -> String {
-    let modes = [(rule.shadow_mode, "shadow_mode"), (rule.quota_mode, "quota_mode")];
-    let set: Vec<_> = modes.into_iter().filter_map(|(set, name)| set.then_some(name)).collect();
-    if set.is_empty() { String::new() } else { format!(", in {}", set.join(" and ")) }
-}
-
-fn add_passage(text: &mut String, passage: &Step<'_>) {
-    let taken = passage.taken.map(|taken| ("met", &*taken.node.text, how(taken.how)));
-    let near = passage.near.iter().map(|near| ("not met", near.text, why(near.why)));
-    let lines: Vec<_> = taken.into_iter().chain(near).collect();
-    let widest = lines.iter().map(|(_, name, _)| name.chars().count()).max().unwrap_or(0);
-    for (whether, name, reason) in lines {
-        let _ = writeln!(text, "  {whether:7}  {name:widest$}  {reason}");
+    let last = levels.last().and_then(|step| step.matched).map_or("", |matched| &matched.node.text);
+    match end {
+        End::Rule(node, rule) => match outcome.replaced_by() {
+            None => format!("matches rule {}{}{}", rule.full_key, place(node), modes(rule)),
+            Some(by) => {
+                let name = by.rule.as_ref().map_or("", |rule| &rule.full_key);
+                format!(
+                    "matches rule {}{}, which is replaced by {name}{}",
+                    rule.full_key,
+                    place(node),
+                    place(by)
+                )
+            }
+        },
+        End::NoMatch => {
+            format!("no rule matches: no descriptor matches {}", entry(levels.len().saturating_sub(1)))
+        }
+        End::TooManyEntries { first } => format!(
+            "no rule matches: {last} has no descriptors below it for {}, and a limit applies only to its own level",
+            entry(*first)
+        ),
+        End::TooFewEntries { below } => format!(
+            "no rule matches: {last} has no limit itself, and the rules below it need one more entry: {}",
+            below.join(", ")
+        ),
+        End::NoLimit(node) => {
+            format!("no rule matches: {last} has no limit, which exempts it{}", place(node))
+        }
     }
-    if passage.others > 0 {
-        let more = if passage.near.is_empty() { "for other keys" } else { "more" };
-        let _ = writeln!(text, "  {} {more} on this level", passage.others);
+}
+
+/// `unknown domain "shops"; did you mean "shop"?`
+pub(super) fn unknown_domain(explained: &Explained<'_>) -> String {
+    let DomainLookup::Unknown { similar, known } = &explained.domain else { return String::new() };
+    let hint = match (similar, &**known) {
+        (Some(similar), _) => format!("did you mean {similar:?}?"),
+        (None, []) => "the rules define no domain".to_owned(),
+        (None, known) => format!("known: {}", known.join(", ")),
+    };
+    format!("unknown domain {:?}; {hint}", explained.query.domain)
+}
+
+fn modes(rule: &Rule) -> &'static str {
+    match (rule.shadow_mode, rule.quota_mode) {
+        (false, false) => "",
+        (true, false) => ", shadow_mode",
+        (false, true) => ", quota_mode",
+        (true, true) => ", shadow_mode, quota_mode",
+    }
+}
+
+fn add_step(text: &mut String, step: &Step<'_>, explained: &Explained<'_>) {
+    let matched = step.matched.map(|matched| (GOOD, "match", matched.node, how(matched.how)));
+    let near = step.near.iter().map(|near| {
+        let (style, label) = if near.why.matches() { (WARNING, "outranked") } else { (DIM, "no match") };
+        (style, label, near.node, why(near.why))
+    });
+    let lines: Vec<_> = matched
+        .into_iter()
+        .chain(near)
+        .map(|(style, label, node, reason)| (style, label, &node.text, explained.place(node), reason))
+        .collect();
+    let names = lines.iter().map(|(.., name, _, _)| name.chars().count()).max().unwrap_or(0);
+    let places = lines.iter().map(|(.., place, _)| place.chars().count()).max().unwrap_or(0);
+    for (style, label, name, place, reason) in lines {
+        let label = paint(style, &format!("{label:9}"));
+        let place = paint(PLACE, &format!("{place:places$}"));
+        let _ = writeln!(text, "    {label}  {name:names$}  {place}  {reason}");
+    }
+    if step.others > 0 {
+        let kind = if step.near.is_empty() { "for other keys" } else { "on this level" };
+        let _ = writeln!(text, "    {}", paint(DIM, &format!("{} more {kind}", step.others)));
     }
 }
 
 fn how(how: How) -> &'static str {
     match how {
-        How::Exact => "is the same text",
-        How::Wildcard => "is a pattern that takes it",
-        How::Bare => "has no value, and so takes every value",
+        How::Exact => "exact value",
+        How::Wildcard => "the pattern matches",
+        How::Bare => "any value",
     }
 }
 
 fn why(why: Why) -> &'static str {
     match why {
-        Why::AfterExact => "takes it too, but the same text goes first",
-        Why::AfterWildcard => "takes it too, but stands behind the other pattern in the file",
-        Why::AfterValue => "takes it too, but a pattern goes before a key without value",
-        Why::OtherValue => "is for another value",
-        Why::OtherPattern => "is a pattern that does not take it",
-        Why::Alike => "is spelled otherwise",
-        Why::OtherKey => "is for another key",
+        Why::AfterExact => "matches too, but an exact value takes precedence",
+        Why::AfterWildcard => "matches too, but stands after the other pattern in the file",
+        Why::AfterValue => "matches too, but a pattern takes precedence over any value",
+        Why::OtherValue => "another value",
+        Why::OtherPattern => "the pattern does not match",
+        Why::Similar => "similar spelling",
+        Why::OtherKey => "another key",
     }
 }
 
-fn add_limits(text: &mut String, rule: &Rule, explained: &Explained<'_>) {
-    let Allowance::Limited(limits) = &rule.allowance else {
-        text.push_str("\nunlimited: every request passes, and nothing is counted\n");
-        return;
-    };
-    for (limit, key) in limits.iter().zip(&explained.preview.keys) {
-        let _ = writeln!(text, "\n{}\n  counted under {key}", limit_line(limit, explained.now));
+fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<'_>) {
+    let _ = writeln!(text, "\n  {}", limit_line(limit.limit, explained));
+    match &limit.counting {
+        Counting::Key(key) => {
+            let hits = explained.query.hits;
+            let hits =
+                if hits == 1 { String::new() } else { format!("{} under ", count(hits as usize, "hit")) };
+            let _ = writeln!(text, "    counter {hits}{key}");
+        }
+        Counting::ReplacedBy(node) => {
+            let name = node.rule.as_ref().map_or("", |rule| &rule.full_key);
+            let _ = writeln!(text, "    not counted: replaced by {name}");
+        }
+    }
+    let capacity = limit.limit.algorithm.capacity();
+    if explained.query.hits > capacity {
+        let _ = writeln!(
+            text,
+            "    {} exceed it at once: always over limit",
+            count(explained.query.hits as usize, "hit")
+        );
     }
 }
 
-/// `limit "daily": 100 per 15 minutes, token_bucket, at most 20 at once`
-fn limit_line(limit: &Limit, now: Time) -> String {
+/// `limit "daily": 100 per 15 minutes, token_bucket, burst 20`
+fn limit_line(limit: &Limit, explained: &Explained<'_>) -> String {
     let name = limit.name.as_deref().map(|name| format!(" {name:?}")).unwrap_or_default();
     let more = match limit.algorithm {
-        Algorithm::FixedWindow(_) => format!("; this window ends in {}s", limit.window().seconds_left(now)),
-        Algorithm::Bucket(bucket) => format!(", at most {} at once", bucket.burst()),
+        Algorithm::FixedWindow(_) => format!(", resets in {}s", limit.window().seconds_left(explained.now)),
+        Algorithm::Bucket(bucket) => format!(", burst {}", bucket.burst()),
         _ => String::new(),
     };
     let kind = limit.algorithm.kind().name();
     format!("limit{name}: {} per {}, {kind}{more}", limit.requests_per_unit, limit.span())
 }
 
-fn add_refusal(text: &mut String, rule: &Rule, refused: &Answer) {
-    if rule.limits().is_none() {
+fn add_response(text: &mut String, explained: &Explained<'_>) {
+    let counted =
+        |outcome: &Outcome<'_>| outcome.limits.iter().any(|limit| matches!(limit.counting, Counting::Key(_)));
+    let Some(counted) = explained.outcomes().iter().find(|outcome| counted(outcome)) else { return };
+    let response = &explained.over_limit;
+    if response.code == Code::Ok {
+        let reason = match counted.rule() {
+            _ if explained.query.hits == 0 => "0 hits only look",
+            Some(rule) if rule.shadow_mode => "shadow_mode",
+            _ => "SHADOW_MODE",
+        };
+        let _ = writeln!(text, "\nnever over limit: {reason}");
         return;
     }
-    if refused.code == Code::Ok {
-        let mode = if rule.shadow_mode { "shadow_mode" } else { "SHADOW_MODE" };
-        let _ = writeln!(text, "\nnothing is refused: {mode}");
-        return;
+    text.push_str("\nover-limit response\n");
+    if response.response_headers.is_empty() && response.body.is_empty() {
+        text.push_str("  no headers and no body\n");
     }
-    text.push_str("\na refusal would say\n");
-    if refused.response_headers.is_empty() && refused.body.is_empty() {
-        text.push_str("  nothing but that the request is over its limit\n");
-    }
-    for header in &refused.response_headers {
+    for header in &response.response_headers {
         let _ = writeln!(text, "  {}: {}", header.name, header.value);
     }
-    if !refused.body.is_empty() {
+    if !response.body.is_empty() {
         text.push('\n');
     }
-    for line in refused.body.lines() {
+    for line in response.body.lines() {
         let _ = writeln!(text, "  {line}");
     }
 }

@@ -1,4 +1,4 @@
-//! An answer for people, and the same as JSON.
+//! A response for people, and the same as JSON.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -6,34 +6,52 @@ use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 
 use super::{descriptor::Descriptor, failure::Failure};
+use crate::cli::terminal::{ERROR, GOOD, paint};
 use crate::proto::{
     DESCRIPTORS,
     envoy::{
         config::core::v3::HeaderValue,
         service::ratelimit::v3::{
             RateLimitResponse,
-            rate_limit_response::{DescriptorStatus, RateLimit},
+            rate_limit_response::{Code, DescriptorStatus, RateLimit},
         },
     },
 };
 
-/// The answer in proto3's JSON mapping, indented.
+/// The response in proto3's JSON mapping, indented.
 pub(super) fn json(response: &RateLimitResponse) -> Result<String, Failure> {
     let message = reflected("envoy.service.ratelimit.v3.RateLimitResponse", response)?;
     let text = serde_json::to_string_pretty(&message).map_err(|error| Failure::unprintable(&error))?;
     Ok(text + "\n")
 }
 
-/// The overall code, a line for each descriptor, and what else the answer holds.
-pub(super) fn text(asked: &[Descriptor], response: &RateLimitResponse) -> Result<String, Failure> {
-    let mut text = format!("{}\n", response.overall_code().as_str_name());
-    // Writing to a String cannot fail.
-    for (descriptor, status) in asked.iter().zip(&response.statuses) {
-        let _ = writeln!(text, "  {descriptor}: {}", status_line(status));
+/// The overall code, a line for each descriptor, and what else the response has. `unknown_domain` is the
+/// message about a domain that the service does not have.
+pub(super) fn text(
+    descriptors: &[Descriptor],
+    response: &RateLimitResponse,
+    unknown_domain: Option<&str>,
+) -> Result<String, Failure> {
+    let style = match response.overall_code() {
+        Code::Ok => GOOD,
+        Code::OverLimit | Code::Unknown => ERROR,
+    };
+    let mut text = format!("{}\n", paint(style, response.overall_code().as_str_name()));
+    let no_rule = match unknown_domain {
+        Some(unknown) => unknown,
+        // The response does not say which of the two it is.
+        None if response.statuses.iter().any(|status| status.current_limit.is_some()) => {
+            "no rule matches, or another one replaces it"
+        }
+        None => "no rule matches",
+    };
+    // Writing to a String cannot fail, here and below.
+    for (descriptor, status) in descriptors.iter().zip(&response.statuses) {
+        let _ = writeln!(text, "  {descriptor}: {}", status_line(status, no_rule));
     }
-    let (given, wanted) = (response.statuses.len(), asked.len());
+    let (given, wanted) = (response.statuses.len(), descriptors.len());
     if given != wanted {
-        let _ = writeln!(text, "  the answer has {given} statuses for {wanted} descriptors");
+        let _ = writeln!(text, "  the response has {given} statuses for {wanted} descriptors");
     }
     add_headers(&mut text, "response headers", &response.response_headers_to_add);
     add_headers(&mut text, "request headers", &response.request_headers_to_add);
@@ -46,7 +64,7 @@ pub(super) fn text(asked: &[Descriptor], response: &RateLimitResponse) -> Result
     Ok(text)
 }
 
-/// A message with its descriptor, by which it is written as JSON.
+/// A message with its descriptor, which JSON needs.
 fn reflected(name: &str, message: &impl Message) -> Result<DynamicMessage, Failure> {
     let pool = DescriptorPool::decode(DESCRIPTORS).map_err(|error| Failure::unprintable(&error))?;
     let descriptor = pool.get_message_by_name(name).ok_or_else(|| Failure::unprintable(&name))?;
@@ -54,25 +72,24 @@ fn reflected(name: &str, message: &impl Message) -> Result<DynamicMessage, Failu
     DynamicMessage::decode(descriptor, &*bytes).map_err(|error| Failure::unprintable(&error))
 }
 
-/// `OK, 2 of 3 per MINUTE remain, whole again in 17s, by the limit "name"`
-fn status_line(status: &DescriptorStatus) -> String {
-    let code = status.code().as_str_name();
+/// `OK, 2 of 3 per minute remaining, resets in 17s, limit "name"`
+fn status_line(status: &DescriptorStatus, no_rule: &str) -> String {
+    let style = if status.code() == Code::Ok { GOOD } else { ERROR };
+    let code = paint(style, status.code().as_str_name());
     let Some(limit) = &status.current_limit else {
-        // An unlimited rule has no limit to tell, but the largest remainder there is.
-        let why = if status.limit_remaining == u32::MAX { "unlimited" } else { "no limit" };
-        return format!("{code}, {why}");
+        // An unlimited rule has no limit, but the largest remainder there is.
+        let reason = if status.limit_remaining == u32::MAX { "unlimited" } else { no_rule };
+        return format!("{code}, {reason}");
     };
     let RateLimit { requests_per_unit, name, .. } = limit;
-    let unit = limit.unit().as_str_name();
-    let units = limit.unit_multiplier.map(|units| format!("{units} ")).unwrap_or_default();
-    let mut line =
-        format!("{code}, {} of {requests_per_unit} per {units}{unit} remain", status.limit_remaining);
-    // Writing to a String cannot fail.
+    let unit = limit.unit().as_str_name().to_ascii_lowercase();
+    let span = limit.unit_multiplier.map_or_else(|| unit.clone(), |units| format!("{units} {unit}s"));
+    let mut line = format!("{code}, {} of {requests_per_unit} per {span} remaining", status.limit_remaining);
     if let Some(reset) = &status.duration_until_reset {
-        let _ = write!(line, ", whole again in {}s", reset.seconds);
+        let _ = write!(line, ", resets in {}s", reset.seconds);
     }
     if !name.is_empty() {
-        let _ = write!(line, ", by the limit {name:?}");
+        let _ = write!(line, ", limit {name:?}");
     }
     line
 }
@@ -93,7 +110,7 @@ fn add_body(text: &mut String, body: &[u8]) {
         let _ = writeln!(text, "body");
     }
     for line in String::from_utf8_lossy(body).lines() {
-        // What would move the cursor of a terminal is shown for what it is.
+        // Control characters would move the cursor of the terminal.
         let shown = line.chars().flat_map(|letter| match letter {
             control if control.is_control() => control.escape_debug().collect(),
             letter => vec![letter],
@@ -107,7 +124,8 @@ mod tests {
     use prost_types::{Duration, Struct, Value, value::Kind};
 
     use super::*;
-    use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, rate_limit::Unit};
+    use crate::cli::terminal::plain;
+    use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 
     fn limited(code: Code, remaining: u32, name: &str) -> DescriptorStatus {
         let limit = RateLimit {
@@ -125,15 +143,15 @@ mod tests {
         }
     }
 
-    fn asked(count: usize) -> Vec<Descriptor> {
-        (0..count).map(|at| format!("key={at}").parse().unwrap()).collect()
+    fn descriptors(count: usize) -> Vec<Descriptor> {
+        (0..count).map(|index| format!("key={index}").parse().unwrap()).collect()
     }
 
     fn header(key: &str, value: &str) -> HeaderValue {
         HeaderValue { key: key.to_owned(), value: value.to_owned(), raw_value: Vec::new() }
     }
 
-    /// An answer with something in every field that is shown.
+    /// A response with something in every field that is printed.
     fn full() -> RateLimitResponse {
         let unlimited =
             DescriptorStatus { code: Code::Ok.into(), limit_remaining: u32::MAX, ..Default::default() };
@@ -156,12 +174,12 @@ mod tests {
     }
 
     #[test]
-    fn the_text_tells_every_descriptor_header_and_metadata() {
+    fn the_text_has_every_descriptor_header_and_metadata() {
         let expected = r#"OVER_LIMIT
-  key=0: OK, 2 of 3 per MINUTE remain, whole again in 17s
-  key=1: OVER_LIMIT, 0 of 3 per MINUTE remain, whole again in 17s, by the limit "daily"
+  key=0: OK, 2 of 3 per minute remaining, resets in 17s
+  key=1: OVER_LIMIT, 0 of 3 per minute remaining, resets in 17s, limit "daily"
   key=2: OK, unlimited
-  key=3: OK, no limit
+  key=3: OK, no rule matches, or another one replaces it
 response headers
   RateLimit-Limit: 3
 request headers
@@ -172,13 +190,26 @@ body
 dynamic metadata
   {"domain":"d"}
 "#;
-        assert_eq!(text(&asked(4), &full()).as_deref(), Ok(expected));
+        assert_eq!(plain(&text(&descriptors(4), &full(), None).unwrap()), expected);
     }
 
     #[test]
-    fn a_status_too_few_is_told() {
-        let told = text(&asked(2), &RateLimitResponse::default()).unwrap();
-        assert_eq!(told, "UNKNOWN\n  the answer has 0 statuses for 2 descriptors\n");
+    fn an_unknown_domain_and_a_missing_rule_are_told_apart() {
+        let status = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
+        let response = RateLimitResponse {
+            overall_code: Code::Ok.into(),
+            statuses: vec![status],
+            ..RateLimitResponse::default()
+        };
+        let text = |unknown| plain(&text(&descriptors(1), &response, unknown).unwrap());
+        assert_eq!(text(None), "OK\n  key=0: OK, no rule matches\n");
+        assert_eq!(text(Some("unknown domain \"d\"")), "OK\n  key=0: OK, unknown domain \"d\"\n");
+    }
+
+    #[test]
+    fn a_missing_status_is_reported() {
+        let text = text(&descriptors(2), &RateLimitResponse::default(), None).unwrap();
+        assert_eq!(plain(&text), "UNKNOWN\n  the response has 0 statuses for 2 descriptors\n");
     }
 
     #[test]
@@ -192,10 +223,10 @@ dynamic metadata
     }
 
     #[test]
-    fn numbers_that_no_enum_knows_are_shown_as_unknown() {
+    fn unknown_enum_values_are_printed_as_unknown() {
         let mut odd = limited(Code::Ok, 0, "");
         odd.code = 99;
         odd.current_limit = Some(RateLimit { unit: -1, ..Default::default() });
-        assert_eq!(status_line(&odd), "UNKNOWN, 0 of 0 per UNKNOWN remain, whole again in 17s");
+        assert_eq!(plain(&status_line(&odd, "")), "UNKNOWN, 0 of 0 per unknown remaining, resets in 17s");
     }
 }

@@ -11,18 +11,24 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// Its entries, each a key and a value.
+    /// The entries, each a key and a value.
     pub(in crate::cli) fn entries(&self) -> &[(String, String)] {
         &self.entries
     }
 
-    /// As the API has it.
-    pub(super) fn to_proto(&self) -> RateLimitDescriptor {
+    /// The descriptor as Envoy's API has it. 0 hits must stand in the descriptor itself: those of the request
+    /// count as 1.
+    pub(super) fn to_proto(&self, hits: u32) -> RateLimitDescriptor {
         let entry = |(key, value): &(String, String)| rate_limit_descriptor::Entry {
             key: key.clone(),
             value: value.clone(),
         };
-        RateLimitDescriptor { entries: self.entries.iter().map(entry).collect(), ..Default::default() }
+        let hits_addend = (hits == 0).then_some(0);
+        RateLimitDescriptor {
+            entries: self.entries.iter().map(entry).collect(),
+            hits_addend,
+            ..Default::default()
+        }
     }
 }
 
@@ -39,7 +45,7 @@ impl FromStr for Descriptor {
                 '\\' => match characters.next() {
                     Some(escaped @ (',' | '=' | '\\')) => entry.push(escaped),
                     Some(other) => {
-                        return Err(format!("\\{other} stands for nothing; a backslash is written \\\\"));
+                        return Err(format!("unknown escape \\{other}; a backslash is written \\\\"));
                     }
                     None => return Err("a backslash at the end is written \\\\".to_owned()),
                 },
@@ -55,8 +61,8 @@ impl FromStr for Descriptor {
 
 impl fmt::Display for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, (key, value)) in self.entries.iter().enumerate() {
-            let comma = if at == 0 { "" } else { "," };
+        for (index, (key, value)) in self.entries.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
             write!(f, "{comma}{}={}", escaped(key).replace('=', "\\="), escaped(value))?;
         }
         Ok(())
@@ -82,7 +88,7 @@ impl Entry {
     fn finish(self) -> Result<(String, String), String> {
         match self {
             Self { key, value: None } if key.is_empty() => {
-                Err("an entry is empty; key=value is accepted".to_owned())
+                Err("an entry is empty; expected key=value".to_owned())
             }
             Self { key, value: None } => {
                 Err(format!("the entry {key:?} has no =; {key}= gives it an empty value"))
@@ -102,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_read_in_their_order() {
+    fn reads_entries_in_order() {
         for (text, entries) in [
             ("a=b", &[("a", "b")][..]),
             ("a=b,c=d", &[("a", "b"), ("c", "d")]),
@@ -120,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_with_a_reason() {
+    fn refuses_other_texts_with_a_reason() {
         for (text, reason) in [
             ("", "an entry is empty"),
             ("a=b,", "an entry is empty"),
@@ -129,7 +135,7 @@ mod tests {
             ("a=b,c", "\"c\" has no ="),
             ("=b", "\"b\" has no key"),
             ("=", "\"\" has no key"),
-            (r"a=\n", r"\n stands for nothing"),
+            (r"a=\n", r"unknown escape \n"),
             ("a=\\", "a backslash at the end"),
         ] {
             let error = text.parse::<Descriptor>().unwrap_err();
@@ -139,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_as_what_it_was(
+        fn a_printed_descriptor_reads_back(
             entries in prop::collection::vec(("[ab=,\\\\]{1,5}", "[ab=,\\\\]{0,5}"), 1..4),
         ) {
             let descriptor = Descriptor { entries };

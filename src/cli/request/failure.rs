@@ -1,4 +1,4 @@
-//! Why there is no answer, told with what to do about it.
+//! Why there is no response, and what to do about it.
 
 use std::{borrow::Cow, error::Error, fmt, io, time::Duration};
 
@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 
 use super::server::Server;
 
-/// A call without an answer, in words for whoever typed it.
+/// A call without a response.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Failure {
     what: String,
@@ -14,81 +14,89 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Nobody speaks gRPC there.
+    /// No connection.
     pub(super) fn unreachable(server: &Server, error: &(dyn Error + 'static)) -> Self {
         Self {
             what: format!("cannot reach {server}: {}", root_cause(error)),
-            advice: "is the server running? `tollgate serve` starts one, --addr names another".into(),
+            advice: "is the service running? `tollgate serve` starts it; --addr sets another address".into(),
         }
     }
 
-    /// TLS fails.
+    /// The TLS handshake failed.
     pub(super) fn insecure(server: &Server, why: String) -> Self {
         Self { what: format!("cannot reach {server}: the TLS handshake failed"), advice: why.into() }
     }
 
-    /// TLS cannot be spoken with what was typed.
+    /// The TLS options are invalid.
     pub(super) fn files(faults: &[String]) -> Self {
-        Self { what: "TLS cannot be spoken".to_owned(), advice: faults.join("\n  ").into() }
+        Self { what: "invalid TLS options".to_owned(), advice: faults.join("\n  ").into() }
     }
 
-    /// Plain text and TLS are asked for at once.
+    /// Plain text and TLS are both set.
     pub(super) fn torn() -> Self {
         Self {
-            what: "http:// in --addr asks for plain text, another option for TLS".to_owned(),
-            advice: "write https:// for TLS, or leave the options of TLS out".into(),
+            what: "http:// in --addr contradicts the TLS options".to_owned(),
+            advice: "write https:// for TLS, or omit the TLS options".into(),
         }
     }
 
-    /// The time is over.
+    /// The timeout is over.
     pub(super) fn late(server: &Server, timeout: Duration) -> Self {
         Self {
-            what: format!("{server} did not answer within {timeout:?}"),
-            advice: "is that the gRPC port? --timeout gives it more time".into(),
+            what: format!("{server}: no response within {timeout:?}"),
+            advice: "is that the gRPC port? --timeout waits longer".into(),
         }
     }
 
-    /// The server answered with an error.
+    /// The response is an error.
     pub(super) fn refused(server: &Server, status: &Status) -> Self {
         let advice = match status.code() {
             Code::Unknown if status.message() == "no rate limit configuration loaded" => {
-                "the server's log says why its rules could not be read, and so does `tollgate check`"
+                "the service's log says why it could not read its rules, and so does `tollgate check`"
             }
-            Code::Unimplemented => "that server has no rate limit service; --addr names another",
-            Code::ResourceExhausted => "the server's bounds are among what `tollgate settings` lists",
+            Code::Unimplemented => "that server has no rate limit service; --addr sets another address",
+            Code::ResourceExhausted => "`tollgate settings` lists the service's limits",
             Code::Unavailable | Code::Internal => server.advice(),
-            // What broke is the connection.
+            // The connection broke.
             _ if status.source().is_some() => server.advice(),
-            _ => "the server's log may say more",
+            _ => "the service's log may say more",
         };
         let cause = status.source().map(root_cause).filter(|cause| !status.message().contains(&**cause));
         let cause = cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
         let code = format!("{:?}", status.code());
-        let what = format!("{server} answered with the error {code}: {}{cause}", status.message());
+        let what = format!("{server}: {code}: {}{cause}", status.message());
         Self { what, advice: advice.into() }
     }
 
-    /// The server answered, but neither yes nor no.
+    /// The response is neither yes nor no.
     pub(super) fn undecided(server: &Server) -> Self {
         Self {
-            what: format!("{server} answered without an overall code"),
-            advice: "is that a rate limit service? --addr names another".into(),
+            what: format!("{server}: the response has no overall code"),
+            advice: "is that a rate limit service? --addr sets another address".into(),
         }
     }
 
-    /// The answer cannot be shown.
+    /// The response cannot be printed.
     pub(super) fn unprintable(error: &dyn fmt::Display) -> Self {
         Self {
-            what: format!("the answer cannot be shown: {error}"),
-            advice: "the server seems to speak another version of the API".into(),
+            what: format!("the response cannot be printed: {error}"),
+            advice: "the server may use another version of the API".into(),
         }
     }
 
-    /// This machine gives no means to ask.
+    /// The environment sets no usable address.
+    pub(super) fn address(variables: &str) -> Self {
+        Self {
+            what: format!("no gRPC address: {variables}"),
+            advice: "set --addr, or GRPC_PORT as the service has it".into(),
+        }
+    }
+
+    /// The runtime could not be started.
     pub(super) fn runtime(error: &io::Error) -> Self {
         Self {
             what: format!("cannot prepare the call: {error}"),
-            advice: "are there file descriptors left? `ulimit -n` tells how many may be open".into(),
+            advice: "are file descriptors left? `ulimit -n` prints the limit".into(),
         }
     }
 }
@@ -99,7 +107,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The last error of the chain, which is the one that says what happened.
+/// The last error of the chain, which is the most specific.
 fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {

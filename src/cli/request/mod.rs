@@ -1,7 +1,7 @@
-//! `tollgate request`: asks a running server about descriptors and prints what it says.
+//! `tollgate request`: sends a request to a running service and prints its response.
 //!
-//! `descriptor` and `server` read what was typed, and `server` connects; `answer` makes the answer readable,
-//! `failure` tells what to do when there is none. Here stand the arguments and the one call.
+//! `descriptor` and `server` read what was typed, and `server` connects; `answer` prints the response,
+//! `failure` says what to do when there is none. This file has the arguments and the call.
 
 mod answer;
 mod descriptor;
@@ -10,11 +10,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    io::{self, Write as _},
-    process::ExitCode,
-    time::Duration,
-};
+use std::time::Duration;
 
 pub use self::{
     descriptor::Descriptor,
@@ -24,96 +20,138 @@ pub use self::{
 use clap::Args;
 
 use self::{failure::Failure, server::Server};
+use super::{
+    health,
+    serve::Environment,
+    terminal::{self, Verdict},
+};
 use crate::{
     proto::envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
         rate_limit_service_client::RateLimitServiceClient,
     },
-    settings,
+    rules::nearest,
+    settings::{self, HostPort, address},
 };
 
-/// What `tollgate request` is told.
+/// How long to wait for the debug port, which only makes a message clearer.
+const DEBUG_PORT_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// The arguments of `tollgate request`.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub struct RequestArgs {
-    /// The server's gRPC port, or `unix:/path` for its socket.
-    #[arg(long, value_name = "URL", default_value = "127.0.0.1:8081")]
-    pub addr: Address,
-    /// How many hits the request counts for each descriptor; 0 counts as 1.
+    /// The gRPC address of the service: host:port, a URL, or `unix:/path`. By default the port or socket
+    /// that `GRPC_PORT` or `GRPC_UDS` sets on this machine.
+    #[arg(long, value_name = "URL")]
+    pub addr: Option<Address>,
+    /// The hits of each descriptor; 0 looks without counting.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub hits: u32,
-    /// How long to wait for the answer.
+    /// Look without counting, like --hits 0.
+    #[arg(long, conflicts_with = "hits")]
+    pub peek: bool,
+    /// How long to wait for the response.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = timeout)]
     pub timeout: Duration,
-    /// Print the answer as JSON.
+    /// Print the response as JSON.
     #[arg(long)]
     pub json: bool,
     /// The domain of the rules.
     pub domain: String,
-    /// A descriptor: its entries in their order; a comma within a value is written `\,`.
-    #[arg(value_name = "KEY=VALUE,...", required = true)]
+    /// A descriptor, its entries in order; a comma within a value is written `\,`.
+    #[arg(value_name = "KEY=VALUE[,...]", required = true)]
     pub descriptors: Vec<Descriptor>,
-    /// TLS, if it is spoken.
+    /// TLS to the service.
     #[command(flatten)]
     pub tls: TlsArgs,
 }
 
-/// Asks and prints. The exit code is 0 when the request is allowed, 1 when it is over a limit, and 2
-/// when there is no answer.
+/// Sends the request and prints the response. The verdict is yes when the request is allowed.
 #[must_use]
-pub fn run(args: &RequestArgs) -> ExitCode {
-    ask_and_print(args).unwrap_or_else(|failure| {
-        let _ = writeln!(io::stderr().lock(), "error: {failure}");
-        ExitCode::from(2)
+pub fn run(args: &RequestArgs, environment: &Environment) -> Verdict {
+    request(args, environment).unwrap_or_else(|failure| {
+        terminal::print_error(&failure.to_string());
+        Verdict::Unknown
     })
 }
 
-fn ask_and_print(args: &RequestArgs) -> Result<ExitCode, Failure> {
-    let server = Server::new(&args.addr, &args.tls)?;
-    let response = ask_and_wait(&server, args)?;
-    let text = if args.json { answer::json(&response) } else { answer::text(&args.descriptors, &response) }?;
-    super::print(&text);
+fn request(args: &RequestArgs, environment: &Environment) -> Result<Verdict, Failure> {
+    let addr = match &args.addr {
+        Some(addr) => addr.clone(),
+        None => Address::of_service(environment).map_err(|variables| Failure::address(&variables))?,
+    };
+    let server = Server::new(&addr, &args.tls)?;
+    let response = call_and_wait(&server, args)?;
+    if args.json {
+        terminal::print_data(&answer::json(&response)?);
+    } else {
+        let no_limit = response.statuses.iter().all(|status| status.current_limit.is_none());
+        let domains = if no_limit && args.addr.is_none() { domains_of(environment) } else { None };
+        let unknown = domains.and_then(|dump| unknown_domain(&args.domain, &dump));
+        terminal::print(&answer::text(&args.descriptors, &response, unknown.as_deref())?);
+    }
     match response.overall_code() {
-        Code::Ok => Ok(ExitCode::SUCCESS),
-        Code::OverLimit => Ok(ExitCode::from(1)),
+        Code::Ok => Ok(Verdict::Yes),
+        Code::OverLimit => Ok(Verdict::No),
         Code::Unknown => Err(Failure::undecided(&server)),
     }
 }
 
-/// The answer, awaited on a runtime of its own.
-fn ask_and_wait(server: &Server, args: &RequestArgs) -> Result<RateLimitResponse, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Failure::runtime(&error))?.block_on(ask(server, args))
+/// The rules of the service on this machine, as its debug port lists them. A response does not say whether
+/// the service knows the domain.
+fn domains_of(environment: &Environment) -> Option<String> {
+    let host = address::host(&environment.value(settings::vars::DEBUG_HOST)).ok()?;
+    let port = environment.value(settings::vars::DEBUG_PORT).parse().ok()?;
+    let (status, body) = health::get(&HostPort { host, port }, "/rlconfig", DEBUG_PORT_TIMEOUT).ok()?;
+    (status == 200).then_some(body)
 }
 
-async fn ask(server: &Server, args: &RequestArgs) -> Result<RateLimitResponse, Failure> {
+/// What to say of a domain without a rule in this list, whose lines begin with the domain and a dot.
+fn unknown_domain(domain: &str, dump: &str) -> Option<String> {
+    if dump.lines().any(|line| line.strip_prefix(domain).is_some_and(|rest| rest.starts_with('.'))) {
+        return None;
+    }
+    let known = dump.lines().filter_map(|line| line.split_once('.')).map(|(known, _)| known);
+    let hint = nearest(domain, known).map(|similar| format!("; did you mean {similar:?}?"));
+    Some(format!("unknown domain {domain:?}{}", hint.unwrap_or_default()))
+}
+
+/// The response, awaited on a runtime of its own.
+fn call_and_wait(server: &Server, args: &RequestArgs) -> Result<RateLimitResponse, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::runtime(&error))?.block_on(call(server, args))
+}
+
+async fn call(server: &Server, args: &RequestArgs) -> Result<RateLimitResponse, Failure> {
+    let hits = if args.peek { 0 } else { args.hits };
     let request = RateLimitRequest {
         domain: args.domain.clone(),
-        descriptors: args.descriptors.iter().map(Descriptor::to_proto).collect(),
-        hits_addend: args.hits,
+        descriptors: args.descriptors.iter().map(|descriptor| descriptor.to_proto(hits)).collect(),
+        hits_addend: hits,
     };
-    let answer = async {
+    let response = async {
         let channel = server.connect().await?;
         let mut call = tonic::Request::new(request);
         call.set_timeout(args.timeout);
-        let answer = RateLimitServiceClient::new(channel).should_rate_limit(call).await;
-        answer.map_err(|status| match status.code() {
-            // The time is sent along, so that either side may be the first to find it over.
+        let response = RateLimitServiceClient::new(channel).should_rate_limit(call).await;
+        response.map_err(|status| match status.code() {
+            // Either side may notice first that the time is over.
             tonic::Code::Cancelled | tonic::Code::DeadlineExceeded => Failure::late(server, args.timeout),
             _ => Failure::refused(server, &status),
         })
     };
-    let answer = tokio::time::timeout(args.timeout, answer).await;
-    answer.map_err(|_| Failure::late(server, args.timeout))?.map(tonic::Response::into_inner)
+    let response = tokio::time::timeout(args.timeout, response).await;
+    response.map_err(|_| Failure::late(server, args.timeout))?.map(tonic::Response::into_inner)
 }
 
-/// A time to wait, in the notation of the settings.
-fn timeout(text: &str) -> Result<Duration, String> {
+/// A timeout, in the notation of the settings.
+pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     match settings::duration(text) {
-        Ok(duration) if duration.is_zero() => Err("no answer comes in no time".to_owned()),
+        Ok(duration) if duration.is_zero() => Err("expected a duration above 0".to_owned()),
         Ok(duration) => Ok(duration),
-        Err(refusal) => {
-            let hint = refusal.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-            Err(format!("accepted is {}{hint}", refusal.accepted))
+        Err(invalid) => {
+            let hint = invalid.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+            Err(format!("expected {}{hint}", invalid.accepted))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The server that is asked: its address and TLS to it as they are typed, and the way to it.
+//! The service that a request is sent to: its address, TLS, and the connection.
 
 use std::{fmt, io, path::PathBuf, str::FromStr, sync::Arc};
 
@@ -9,52 +9,53 @@ use tonic::transport::Channel;
 
 use super::failure::Failure;
 use crate::{
+    cli::serve::Environment,
     net::{
         channel::{self, Duplex, Socket},
         tls::{self, Trusted, Wanted, Words},
     },
-    settings::{ServerAddress, address},
+    settings::{HostPort, ServerAddress, address, vars},
 };
 
-/// What is said of TLS to the server.
+/// The options that errors of TLS refer to.
 const WORDS: Words = Words {
     ca: "--ca",
     certificate: "--cert",
     key: "--key",
-    other_host: "--server-name sets the name that its certificate must hold",
-    plain_text: "if its port speaks plain text, leave the options of TLS out",
+    other_host: "--server-name sets the name that its certificate must have",
+    plain_text: "if its port speaks plain text, omit the TLS options",
 };
 
-/// An address as it is typed.
+/// The address of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Address {
     at: ServerAddress,
-    /// Whether TLS is spoken there, if the address says so.
-    says_tls: Option<bool>,
+    /// The scheme: true for https, false for http.
+    tls: Option<bool>,
 }
 
-/// How TLS is asked for.
+/// The TLS options.
 #[derive(Args, Clone, PartialEq, Eq, Debug, Default)]
 #[command(next_help_heading = "TLS")]
 pub struct TlsArgs {
-    /// Speak TLS; https:// in --addr and each of the options below mean it too.
+    /// Use TLS, as do https:// in --addr and each of the options below.
     #[arg(long)]
     pub tls: bool,
-    /// PEM file of the certificates to trust, in place of those of the system.
+    /// PEM file of certificate authorities to trust instead of the system's.
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// PEM file of a certificate to show to the server.
+    /// PEM file of the client certificate.
     #[arg(long, value_name = "FILE", requires = "key")]
     pub cert: Option<PathBuf>,
-    /// PEM file of its key.
+    /// PEM file of the client certificate's private key.
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub key: Option<PathBuf>,
-    /// The name that the server's certificate must hold; without it, the host of --addr.
+    /// The name that the server's certificate must have; by default the host of --addr.
     #[arg(long, value_name = "NAME", value_parser = tls::server_name)]
     pub server_name: Option<ServerName<'static>>,
 }
 
-/// A server that can be asked.
+/// A service to connect to.
 pub(super) struct Server {
     at: ServerAddress,
     tls: Option<Tls>,
@@ -63,7 +64,7 @@ pub(super) struct Server {
 struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
-    shows_certificate: bool,
+    has_client_certificate: bool,
 }
 
 impl FromStr for Address {
@@ -73,30 +74,48 @@ impl FromStr for Address {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
             if path.is_empty() {
-                return Err("a path follows unix:".to_owned());
+                return Err("expected a path after unix:".to_owned());
             }
-            return Ok(Self { at: ServerAddress::Unix(path.into()), says_tls: None });
+            return Ok(Self { at: ServerAddress::Unix(path.into()), tls: None });
         }
-        let accepted = "accepted are http://host:port, https://host:port, host:port and unix:/path";
-        let (says_tls, authority) = match text.split_once("://") {
+        let expected = "expected http://host:port, https://host:port, host:port or unix:/path";
+        let (tls, authority) = match text.split_once("://") {
             None => (None, text),
             Some((scheme @ ("http" | "https"), rest)) => {
                 (Some(scheme == "https"), rest.strip_suffix('/').unwrap_or(rest))
             }
-            Some(_) => return Err(accepted.to_owned()),
+            Some(_) => return Err(expected.to_owned()),
         };
-        let mut at = address::host_port(authority).map_err(|_| accepted.to_owned())?;
+        let mut at = address::host_port(authority).map_err(|_| expected.to_owned())?;
         if at.host.is_empty() {
             "127.0.0.1".clone_into(&mut at.host);
         }
-        Ok(Self { at: ServerAddress::Tcp(at), says_tls })
+        Ok(Self { at: ServerAddress::Tcp(at), tls })
+    }
+}
+
+impl Address {
+    /// The gRPC address that the environment gives the service on this machine.
+    pub(super) fn of_service(environment: &Environment) -> Result<Self, String> {
+        let socket = environment.value(vars::GRPC_UDS);
+        if !socket.is_empty() {
+            return Ok(Self { at: ServerAddress::Unix(socket.into()), tls: None });
+        }
+        let (host, port) = (environment.value(vars::GRPC_HOST), environment.value(vars::GRPC_PORT));
+        let read = address::host(&host).ok().zip(port.parse().ok().filter(|port| *port != 0));
+        let (host, port) = read.ok_or_else(|| format!("GRPC_HOST={host:?} and GRPC_PORT={port:?}"))?;
+        let mut at = HostPort { host, port };
+        if at.is_every_address() {
+            "127.0.0.1".clone_into(&mut at.host);
+        }
+        Ok(Self { at: ServerAddress::Tcp(at), tls: None })
     }
 }
 
 impl TlsArgs {
-    /// Reads the files, if TLS is asked for.
+    /// Reads the files, if TLS is wanted.
     fn read(&self, addr: &Address) -> Result<Option<Tls>, Failure> {
-        match (addr.says_tls, *self != Self::default()) {
+        match (addr.tls, *self != Self::default()) {
             (Some(false), true) => return Err(Failure::torn()),
             (Some(false) | None, false) => return Ok(None),
             (Some(true), _) | (None, true) => {}
@@ -115,23 +134,23 @@ impl TlsArgs {
         let name = self.server_name.clone().map_or_else(|| tls::server_name(host), Ok);
         let name = name.map_err(|why| Failure::files(&[format!("{why}; {}", WORDS.other_host)]))?;
         let connector = TlsConnector::from(Arc::new(config));
-        Ok(Some(Tls { connector, name, shows_certificate: self.cert.is_some() }))
+        Ok(Some(Tls { connector, name, has_client_certificate: self.cert.is_some() }))
     }
 }
 
 impl Server {
-    /// Reads the files of TLS.
+    /// Reads the TLS files.
     pub(super) fn new(addr: &Address, tls: &TlsArgs) -> Result<Self, Failure> {
         Ok(Self { at: addr.at.clone(), tls: tls.read(addr)? })
     }
 
-    /// Connects, and says why not.
+    /// Connects.
     pub(super) async fn connect(&self) -> Result<Channel, Failure> {
         let unreachable = |error: io::Error| Failure::unreachable(self, &error);
         let socket = match &self.at {
             ServerAddress::Tcp(at) => {
                 let socket = TcpStream::connect((&*at.host, at.port)).await.map_err(unreachable)?;
-                // Without it the answer may come later; it comes all the same.
+                // Failing to set it costs latency only.
                 let _ = socket.set_nodelay(true);
                 self.secure(socket).await?
             }
@@ -153,7 +172,7 @@ impl Server {
         Ok(Box::new(secured?))
     }
 
-    /// Whom the request names as its server.
+    /// The `:authority` of the request.
     fn origin(&self) -> String {
         match (&self.tls, &self.at) {
             (Some(Tls { name: ServerName::DnsName(name), .. }), ServerAddress::Tcp(at)) => {
@@ -164,17 +183,17 @@ impl Server {
         }
     }
 
-    /// What to do about a connection that breaks before an answer: one side may not speak as the other does.
+    /// What to do about a connection that breaks before a response: the protocols may differ.
     pub(super) fn advice(&self) -> &'static str {
         match &self.tls {
             None => {
-                "is that the gRPC port? HTTP and the debug pages have ports of their own; one that speaks TLS \
-                 is asked with --tls"
+                "is that the gRPC port? HTTP and the debug pages have ports of their own; use --tls for a port \
+                 with TLS"
             }
-            Some(tls) if tls.shows_certificate => {
-                "it may not take our certificate, of which its log tells more; see --cert and --key"
+            Some(tls) if tls.has_client_certificate => {
+                "the service may reject the client certificate, see its log, --cert and --key"
             }
-            Some(_) => "if it wants a certificate, --cert and --key name it",
+            Some(_) => "if the service requires a client certificate, set --cert and --key",
         }
     }
 }
@@ -201,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_in_every_usual_form() {
+    fn reads_addresses_in_every_usual_form() {
         for (typed, read) in [
             ("http://127.0.0.1:8081", "http://127.0.0.1:8081"),
             ("http://[::1]:8081/", "http://[::1]:8081"),
@@ -221,7 +240,26 @@ mod tests {
     }
 
     #[test]
-    fn tls_is_spoken_when_it_is_asked_for_in_any_way() {
+    fn the_environment_gives_the_default_address() {
+        for (variables, expected) in [
+            (&[][..], Ok("http://127.0.0.1:8081")),
+            (&[("GRPC_PORT", "9081")], Ok("http://127.0.0.1:9081")),
+            (&[("GRPC_HOST", "::"), ("GRPC_PORT", "9081")], Ok("http://127.0.0.1:9081")),
+            (&[("GRPC_HOST", "10.0.0.7")], Ok("http://10.0.0.7:8081")),
+            (&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "9081")], Ok("unix:/run/rl.sock")),
+            (&[("GRPC_PORT", "0")], Err(())),
+            (&[("GRPC_PORT", "http")], Err(())),
+        ] {
+            let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let environment = Environment { variables: variables.collect(), cores: 1 };
+            let server =
+                Address::of_service(&environment).map(|addr| Server { at: addr.at, tls: None }.to_string());
+            assert_eq!(server.as_deref().map_err(|_| ()), expected);
+        }
+    }
+
+    #[test]
+    fn any_tls_option_enables_tls() {
         for (typed, read) in [
             ("a:1", "https://a:1"),
             ("https://a:1", "https://a:1"),
@@ -229,7 +267,7 @@ mod tests {
         ] {
             assert_eq!(server(typed, true).as_deref(), Ok(read), "{typed}");
         }
-        let told = server("http://a:1", true).unwrap_err();
-        assert!(told.contains("http://") && told.contains("https://"), "{told}");
+        let error = server("http://a:1", true).unwrap_err();
+        assert!(error.contains("http://") && error.contains("https://"), "{error}");
     }
 }

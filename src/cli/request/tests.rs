@@ -1,4 +1,4 @@
-//! The call against servers that answer, refuse, stay silent, speak otherwise, or are not there.
+//! The call against servers that respond, fail, stay silent, speak another protocol, or are not there.
 
 use std::convert::Infallible;
 
@@ -14,7 +14,8 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Descriptor
 
 fn args(addr: &str) -> RequestArgs {
     RequestArgs {
-        addr: addr.parse().unwrap(),
+        addr: Some(addr.parse().unwrap()),
+        peek: false,
         hits: 7,
         timeout: Duration::from_secs(10),
         json: false,
@@ -24,9 +25,9 @@ fn args(addr: &str) -> RequestArgs {
     }
 }
 
-/// Asks the server that these arguments name.
-async fn ask(args: &RequestArgs) -> Result<RateLimitResponse, Failure> {
-    super::ask(&Server::new(&args.addr, &args.tls)?, args).await
+/// Calls the server that these arguments name.
+async fn send(args: &RequestArgs) -> Result<RateLimitResponse, Failure> {
+    call(&Server::new(args.addr.as_ref().unwrap(), &args.tls)?, args).await
 }
 
 /// Runs a test where sockets can be used.
@@ -34,7 +35,7 @@ fn with_runtime<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
-/// Answers every call by telling the request back: a status a descriptor, over limit when it counts 7.
+/// Responds with the request: a status for each descriptor, over limit when it counts 7.
 async fn echo(call: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let body = call.into_body().collect().await.unwrap().to_bytes();
     // Five bytes stand before a message of gRPC: not compressed, and its length.
@@ -59,7 +60,7 @@ async fn echo(call: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallib
     framed.put_u8(0);
     framed.put_u32(u32::try_from(response.encoded_len()).unwrap());
     response.encode(&mut framed).unwrap();
-    // gRPC's status belongs in the trailers, but clients take it from the headers of a whole answer too.
+    // Clients take the status from the headers as well as from trailers.
     let answer = Response::builder().header("content-type", "application/grpc").header("grpc-status", "0");
     Ok(answer.body(Full::new(framed.freeze())).unwrap())
 }
@@ -78,53 +79,56 @@ async fn echoing() -> String {
 }
 
 #[test]
-fn what_was_typed_is_what_the_server_is_asked() {
-    let response = with_runtime(async { ask(&args(&echoing().await)).await }).unwrap();
+fn sends_what_was_typed() {
+    let response = with_runtime(async { send(&args(&echoing().await)).await }).unwrap();
     assert_eq!(response.overall_code(), Code::OverLimit);
     let entries: Vec<_> = response.statuses.iter().map(|status| status.limit_remaining).collect();
     assert_eq!(entries, [2, 1]);
 }
 
 #[test]
-fn an_error_of_the_server_is_told_in_its_words() {
+fn an_error_of_the_server_is_printed() {
     let failure =
-        with_runtime(async { ask(&RequestArgs { domain: String::new(), ..args(&echoing().await) }).await });
-    let told = failure.unwrap_err().to_string();
-    assert!(told.contains("Unknown: rate limit domain must not be empty"), "{told}");
+        with_runtime(async { send(&RequestArgs { domain: String::new(), ..args(&echoing().await) }).await });
+    let printed = failure.unwrap_err().to_string();
+    assert!(printed.contains("Unknown: rate limit domain must not be empty"), "{printed}");
 }
 
 #[test]
 fn a_server_that_is_not_there_is_named() {
-    let told = with_runtime(async {
+    let printed = with_runtime(async {
         let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        (address, ask(&args(&format!("http://{address}"))).await.unwrap_err().to_string())
+        (address, send(&args(&format!("http://{address}"))).await.unwrap_err().to_string())
     });
-    let (address, told) = told;
-    assert!(told.starts_with(&format!("cannot reach http://{address}: ")), "{told}");
-    assert!(told.contains("Connection refused") && told.contains("tollgate serve"), "{told}");
+    let (address, printed) = printed;
+    assert!(printed.starts_with(&format!("cannot reach http://{address}: ")), "{printed}");
+    assert!(printed.contains("Connection refused") && printed.contains("tollgate serve"), "{printed}");
 }
 
 #[test]
 fn a_unix_socket_that_is_not_there_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let addr = format!("unix:{}", folder.path().join("none.sock").display());
-    let told = with_runtime(ask(&args(&addr))).unwrap_err().to_string();
-    assert!(told.starts_with(&format!("cannot reach {addr}: No such file")), "{told}");
+    let printed = with_runtime(send(&args(&addr))).unwrap_err().to_string();
+    assert!(printed.starts_with(&format!("cannot reach {addr}: No such file")), "{printed}");
 }
 
 #[test]
-fn a_server_that_stays_silent_is_waited_for_no_longer_than_asked() {
-    let told = with_runtime(async {
+fn waits_for_a_silent_server_no_longer_than_the_timeout() {
+    let printed = with_runtime(async {
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = format!("http://{}", silent.local_addr().unwrap());
-        ask(&RequestArgs { timeout: Duration::from_millis(50), ..args(&addr) }).await.unwrap_err().to_string()
+        send(&RequestArgs { timeout: Duration::from_millis(50), ..args(&addr) })
+            .await
+            .unwrap_err()
+            .to_string()
     });
-    assert!(told.contains("within 50ms"), "{told}");
+    assert!(printed.contains("within 50ms"), "{printed}");
 }
 
 #[test]
-fn a_port_that_speaks_otherwise_is_suspected() {
-    let told = with_runtime(async {
+fn another_protocol_is_suspected() {
+    let printed = with_runtime(async {
         let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = format!("http://{}", other.local_addr().unwrap());
         tokio::spawn(async move {
@@ -132,13 +136,13 @@ fn a_port_that_speaks_otherwise_is_suspected() {
                 let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
             }
         });
-        ask(&args(&addr)).await.unwrap_err().to_string()
+        send(&args(&addr)).await.unwrap_err().to_string()
     });
-    assert!(told.contains("gRPC port?") || told.contains("cannot reach"), "{told}");
+    assert!(printed.contains("gRPC port?") || printed.contains("cannot reach"), "{printed}");
 }
 
 #[test]
-fn no_time_is_not_enough() {
+fn refuses_a_timeout_of_zero() {
     assert_eq!(timeout("20ms"), Ok(Duration::from_millis(20)));
     for typed in ["0", "0s", "1", "-1s", "soon", ""] {
         assert!(timeout(typed).is_err(), "{typed:?}");

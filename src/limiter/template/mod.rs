@@ -10,14 +10,14 @@ mod tests;
 use std::{fmt::Write as _, mem};
 
 /// A parsed template.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Template {
     kind: Kind,
     parts: Box<[Part]>,
 }
 
 /// The format of a body.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// Plain text.
     Text,
@@ -49,7 +49,7 @@ pub struct TemplateError {
     pub help: String,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Part {
     /// Literal text.
     Literal(Box<str>),
@@ -57,7 +57,7 @@ enum Part {
     Slot { slot: Slot, quoted: bool },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Slot {
     Limit,
     Unit,

@@ -1,5 +1,4 @@
-//! The keys of a map: which count where they stand, which do nothing, which nobody knows, and which are
-//! given twice.
+//! The keys of a map: valid, without effect, unknown, or duplicate.
 
 use std::collections::HashMap;
 
@@ -8,12 +7,12 @@ use super::{
         diagnostics::quoted,
         yaml::{Content, Meaning, Pair},
     },
-    keys::{Level, Standing, help_for_stray, is_of_go},
+    keys::{KeyStatus, Level, help_for_stray, is_of_go},
     reader::{Reader, Spot, kind},
 };
 
 impl Reader<'_> {
-    /// Hands each key that counts on this level to `take`, in order, and tells of all others.
+    /// Passes each key that is valid on this level to `take`, in order, and reports all others.
     pub(super) fn fields(
         &mut self,
         spot: Spot<'_>,
@@ -27,32 +26,35 @@ impl Reader<'_> {
             let live = spot.live && key.is_none_or(|key| last[key] == at);
             let path = spot.path.key(key.unwrap_or("?"));
             let value = spot.value(pair, &path, live);
-            match key.map(|key| (key, level.standing(key))) {
-                Some((key, Standing::Counts)) => take(self, key, value),
-                Some((key, Standing::CountsHereAlone)) => {
-                    self.findings.unportable(value.key, &path, &quoted(key));
+            match key.map(|key| (key, level.status(key))) {
+                Some((key, KeyStatus::Valid)) => take(self, key, value),
+                Some((key, KeyStatus::Extension)) => {
+                    self.diagnostics.unportable(value.key, &path, &quoted(key));
                     take(self, key, value);
                 }
-                Some((key, Standing::Idle)) if live => {
-                    let message = format!("`{key}` does nothing here");
-                    let help = level.help_for_idle(key);
-                    self.findings.warning(value.key, spot.path, message, Some(help));
-                    // The first reading leaves metadata alone wherever it stands.
+                Some((key, KeyStatus::NoEffect)) if live => {
+                    let has_limit = pairs.iter().any(|pair| key_text(pair) == Some("rate_limit"));
+                    let lost = level.loses_limit_by(key) && !has_limit;
+                    let more = if lost { ", so this descriptor has no limit" } else { "" };
+                    let message = format!("`{key}` has no effect here{more}");
+                    let help = level.help_for_no_effect(key);
+                    self.diagnostics.warning(value.key, spot.path, message, Some(help));
+                    // The first reading ignores metadata anywhere.
                     if key != "metadata" {
-                        self.loose(value);
+                        self.check_ignored(value);
                     }
                 }
-                Some((key, Standing::Unknown)) if live => {
+                Some((key, KeyStatus::Unknown)) if live => {
                     self.key_error(&spot, pair, format!("unknown key {}", quoted(key)), level.help_for(key));
                 }
-                None if live => self.key_is_no_text(&spot, pair),
+                None if live => self.key_is_not_text(&spot, pair),
                 _ => {}
             }
         }
     }
 
-    /// The number of the last pair of each key. Tells of those before it, unless a merge brought them:
-    /// to be written over is what a merge is for.
+    /// The index of the last pair of each key. Reports the earlier ones, except merged ones, which are meant to be
+    /// replaced.
     pub(super) fn last_of_each<'p>(
         &mut self,
         spot: &Spot<'_>,
@@ -73,30 +75,28 @@ impl Reader<'_> {
             let again = winner.merged.unwrap_or(winner.key.node.place);
             let by = if winner.merged.is_some() { " by a merge" } else { "" };
             let what_counts = match level {
-                Some(Level::Descriptor) if both_maps && key != "descriptors" => {
-                    "the two are laid over each other"
-                }
+                Some(Level::Descriptor) if both_maps && key != "descriptors" => "the two are merged",
                 _ => "the last one counts",
             };
             let message = format!("{} is given again{by} at {again}, and {what_counts}", quoted(key));
             let help = match winner.merged {
-                Some(_) => "what stands last wins: put `<<` before the keys that are to win",
-                None => "leave one of the two out",
+                Some(_) => "the last value wins: put `<<` before the keys that should win",
+                None => "remove one of the two",
             };
-            self.findings.warning(pair.key.node.place, spot.path, message, Some(help.to_owned()));
+            self.diagnostics.warning(pair.key.node.place, spot.path, message, Some(help.to_owned()));
         }
         last
     }
 
-    /// What the first reading checks of a value that nobody reads.
-    fn loose(&mut self, spot: Spot<'_>) {
+    /// The checks of the first reading on a value that is ignored.
+    fn check_ignored(&mut self, spot: Spot<'_>) {
         match &spot.node.content {
             Content::Scalar(scalar) => {
                 if matches!(scalar.meaning, Meaning::Float(_) | Meaning::Large(_)) {
                     self.mismatch(
                         &spot,
                         "text, a flag or a whole number",
-                        "such numbers are taken below `metadata` only",
+                        "such numbers are allowed below `metadata` only",
                     );
                 }
             }
@@ -105,23 +105,23 @@ impl Reader<'_> {
                     let path = spot.path.item(at);
                     let item = spot.item(link, &path);
                     if let Content::Map(pairs) = &item.node.content {
-                        self.loose_map(item, pairs);
+                        self.check_ignored_map(item, pairs);
                     } else {
                         let seen = kind(item.node);
-                        let message = format!("a list outside `metadata` holds maps only, this is {seen}");
+                        let message = format!("expected a map in this list, got {seen}");
                         self.error(&item, message, "");
                     }
                 }
             }
-            Content::Map(pairs) => self.loose_map(spot, pairs),
+            Content::Map(pairs) => self.check_ignored_map(spot, pairs),
         }
     }
 
-    fn loose_map(&mut self, spot: Spot<'_>, pairs: &[Pair]) {
+    fn check_ignored_map(&mut self, spot: Spot<'_>, pairs: &[Pair]) {
         let last = self.last_of_each(&spot, pairs, None);
         for (at, pair) in pairs.iter().enumerate() {
             let Some(key) = key_text(pair) else {
-                self.key_is_no_text(&spot, pair);
+                self.key_is_not_text(&spot, pair);
                 continue;
             };
             if last[key] != at || key == "metadata" {
@@ -129,15 +129,15 @@ impl Reader<'_> {
             }
             let path = spot.path.key(key);
             if is_of_go(key) {
-                self.loose(spot.value(pair, &path, true));
+                self.check_ignored(spot.value(pair, &path, true));
             } else {
                 self.key_error(&spot, pair, format!("unknown key {}", quoted(key)), help_for_stray(key));
             }
         }
     }
 
-    fn key_is_no_text(&mut self, spot: &Spot<'_>, pair: &Pair) {
-        let message = format!("a key must be text, this is {}", kind(&pair.key.node));
+    fn key_is_not_text(&mut self, spot: &Spot<'_>, pair: &Pair) {
+        let message = format!("expected a text key, got {}", kind(&pair.key.node));
         self.key_error(spot, pair, message, "only below `metadata` other keys are accepted".to_owned());
     }
 

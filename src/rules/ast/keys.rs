@@ -1,4 +1,4 @@
-//! The keys that a rules file may hold, and where each of them counts.
+//! The keys of rules files, and where each is valid.
 
 use super::super::spelling::nearest;
 
@@ -15,7 +15,7 @@ pub(super) enum Level {
     Replaces,
 }
 
-/// The Go service's keys and the maps in which each counts. Elsewhere it loads and does nothing.
+/// The Go service's keys and the maps in which each is valid. Elsewhere it has no effect.
 const KEYS: [(&str, &[Level]); 16] = [
     ("domain", &[Level::File]),
     ("descriptors", &[Level::File, Level::Descriptor]),
@@ -35,8 +35,7 @@ const KEYS: [(&str, &[Level]); 16] = [
     ("replaces", &[Level::Limit]),
 ];
 
-/// The keys that the Go service does not know and refuses. Where they do not count they are refused here
-/// as well: no file in use has them there.
+/// Extensions, which the Go service rejects. Elsewhere they are errors: no file in use has them there.
 const OWN_KEYS: [(&str, &[Level]); 5] = [
     ("on_store_failure", &[Level::File]),
     ("over_limit_body", &[Level::Descriptor]),
@@ -45,32 +44,32 @@ const OWN_KEYS: [(&str, &[Level]); 5] = [
     ("burst", &[Level::Limit]),
 ];
 
-/// What a key means where it stands.
+/// The meaning of a key on a level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Standing {
-    /// It counts here.
-    Counts,
-    /// It counts here, and the Go service would refuse the file.
-    CountsHereAlone,
-    /// It is known and does nothing here.
-    Idle,
-    /// Nobody knows it.
+pub(super) enum KeyStatus {
+    /// It is valid here.
+    Valid,
+    /// It is valid here, but not in the Go service.
+    Extension,
+    /// It is known but has no effect here.
+    NoEffect,
+    /// It is not known.
     Unknown,
 }
 
 impl Level {
-    /// What a key means on this level.
-    pub(super) fn standing(self, key: &str) -> Standing {
+    /// The meaning of a key on this level.
+    pub(super) fn status(self, key: &str) -> KeyStatus {
         let counts = places_of(key).is_some_and(|levels| levels.contains(&self));
         match (is_of_go(key), counts) {
-            (true, true) => Standing::Counts,
-            (true, false) => Standing::Idle,
-            (false, true) => Standing::CountsHereAlone,
-            (false, false) => Standing::Unknown,
+            (true, true) => KeyStatus::Valid,
+            (true, false) => KeyStatus::NoEffect,
+            (false, true) => KeyStatus::Extension,
+            (false, false) => KeyStatus::Unknown,
         }
     }
 
-    /// As messages say where the level is.
+    /// The level in messages.
     pub(super) fn place(self) -> &'static str {
         match self {
             Self::File => "at the top of the file",
@@ -85,8 +84,13 @@ impl Level {
         accepted.map(|(key, _)| format!("`{key}`")).collect::<Vec<_>>().join(", ")
     }
 
-    /// What to do about a known key that does nothing on this level.
-    pub(super) fn help_for_idle(self, key: &str) -> String {
+    /// True for a key of `rate_limit` in the descriptor itself.
+    pub(super) fn loses_limit_by(self, key: &str) -> bool {
+        self == Self::Descriptor && places_of(key).is_some_and(|levels| levels.contains(&Self::Limit))
+    }
+
+    /// The help for a known key without effect on this level.
+    pub(super) fn help_for_no_effect(self, key: &str) -> String {
         let homes = places_of(key).unwrap_or_default();
         let place = match self {
             Self::Limit if homes.contains(&Self::Descriptor) => ": move it out of `rate_limit`, beside `key`",
@@ -96,7 +100,7 @@ impl Level {
         format!("it belongs {}{place}", home_of(key))
     }
 
-    /// What to do about an unknown key on this level.
+    /// The help for an unknown key on this level.
     pub(super) fn help_for(self, unknown: &str) -> String {
         match nearest(unknown, all().map(|(key, _)| key)) {
             Some(known) if known == unknown => format!("it belongs {}", home_of(known)),
@@ -114,7 +118,7 @@ pub(super) fn is_of_go(key: &str) -> bool {
     KEYS.iter().any(|(known, _)| *known == key)
 }
 
-/// Where a known key counts, in words.
+/// Where a known key is valid, in words.
 fn home_of(key: &str) -> String {
     let levels = places_of(key).unwrap_or_default();
     levels.iter().map(|level| level.place()).collect::<Vec<_>>().join(" or ")
@@ -128,7 +132,7 @@ fn all() -> impl Iterator<Item = (&'static str, &'static [Level])> {
     KEYS.into_iter().chain(OWN_KEYS)
 }
 
-/// What to do about an unknown key where no level is expected.
+/// The help for an unknown key where no level is expected.
 pub(super) fn help_for_stray(unknown: &str) -> String {
     match nearest(unknown, all().map(|(key, _)| key)) {
         Some(known) if known == unknown => format!("it belongs {}", home_of(known)),

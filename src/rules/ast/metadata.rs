@@ -97,7 +97,7 @@ fn written_key(pair: &Pair) -> String {
     }
 }
 
-/// A key of a map within: as Go prints the value that it stands for.
+/// A key of a nested map: as Go prints its value.
 fn printed_key(pair: &Pair) -> String {
     match scalar(&pair.key.node) {
         Some(Meaning::Null) => "<nil>".to_owned(),

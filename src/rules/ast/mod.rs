@@ -1,8 +1,8 @@
-//! What a rules file may say, as it says it: the shapes that [`compile`](super::compile()) makes rules of.
+//! The abstract syntax of a rules file, which [`compile`](super::compile()) makes rules of.
 //!
-//! [`read`] turns a document into a [`RawFile`] and tells everything that is wrong with the form of it:
-//! unknown keys, values of the wrong type, keys given twice. What the values mean together is left to
-//! the compiler and to [`suspicion`](crate::rules::lint).
+//! [`read`] turns a document into a [`RawFile`] and reports every error of form: unknown keys, values of the
+//! wrong type, duplicate keys. The meaning of values together is left to the compiler and to
+//! [`lint`](crate::rules::lint).
 
 mod fields;
 mod keys;
@@ -14,19 +14,19 @@ pub(super) use tree::read;
 
 use super::{diagnostic::Place, diagnostics::Path, model::Metadata};
 
-/// A field as it was met.
+/// A field of the file.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Field<T> {
-    /// It is not there, or is nothing (`~`).
+    /// It is missing or null.
     #[default]
     Absent,
-    /// It is there and cannot be read, which has been told.
+    /// It is invalid, which has been reported.
     Wrong,
-    /// It is there.
+    /// It is valid.
     Given(Given<T>),
 }
 
-/// A value and where it stands.
+/// A value and its place.
 #[derive(Clone, Debug)]
 pub(super) struct Given<T> {
     /// The value.
@@ -37,7 +37,7 @@ pub(super) struct Given<T> {
     pub(super) key: Place,
 }
 
-/// A whole file.
+/// A complete file.
 #[derive(Debug)]
 pub(super) struct RawFile {
     /// Where the file's map begins; none when the file is empty.
@@ -115,7 +115,7 @@ impl<T> Field<T> {
         self.given().map(|given| &given.value)
     }
 
-    /// True when a fault of it has been told already.
+    /// True when it is invalid, which has been reported.
     pub(super) fn is_wrong(&self) -> bool {
         matches!(self, Self::Wrong)
     }
@@ -144,7 +144,7 @@ impl RawLimits {
         }
     }
 
-    /// The way to a limit of it.
+    /// The path to one of its limits.
     pub(super) fn path<'a>(&self, at: &'a Path<'a>, limit: &RawLimit) -> Path<'a> {
         match self {
             Self::One(_) => *at,
@@ -154,7 +154,7 @@ impl RawLimits {
 }
 
 impl RawLimit {
-    /// A limit that says nothing yet.
+    /// A limit without fields.
     fn at(place: Place, index: usize) -> Self {
         Self {
             place,

@@ -1,4 +1,4 @@
-//! Typed readers: each takes a value as what it should be, or tells what it is instead and goes on.
+//! Typed readers: each reads a value as the expected type, or reports what it is instead.
 //!
 //! The Go service reads a file twice, and both readings can refuse it: once as maps of anything, where
 //! of a key given twice only the last survives, and once into its own types, where each is read in
@@ -14,26 +14,26 @@ use super::{
     Field, Given,
 };
 
-/// Reads values and gathers what is wrong with them.
+/// Reads values and collects diagnostics.
 pub(super) struct Reader<'f> {
-    pub(super) findings: &'f mut Diagnostics,
+    pub(super) diagnostics: &'f mut Diagnostics,
 }
 
-/// A value, and how it was come by.
+/// A value and its origin.
 #[derive(Clone, Copy)]
 pub(super) struct Spot<'a> {
     pub(super) node: &'a Node,
     pub(super) path: &'a Path<'a>,
-    /// Where its key stands; of an item, where the item stands.
+    /// The place of its key; of an item, that of the item.
     pub(super) key: Place,
-    /// Where the alias or merge stands that led here, if one did.
+    /// The place of the alias or merge that it comes from, if any.
     pub(super) via: Option<Place>,
-    /// False when a later value of the same key stands in its place.
+    /// False when a later value of the same key replaces it.
     pub(super) live: bool,
 }
 
 impl<'a> Spot<'a> {
-    /// The value of a whole file.
+    /// The value of a complete file.
     pub(super) fn file(root: &'a NodeRef, path: &'a Path<'a>) -> Self {
         Self { node: &root.node, path, key: root.node.place, via: None, live: true }
     }
@@ -55,20 +55,20 @@ impl<'a> Spot<'a> {
 }
 
 impl Reader<'_> {
-    /// Tells that a value is not what it should be.
+    /// Reports an invalid value.
     pub(super) fn error(&mut self, spot: &Spot<'_>, message: String, help: impl Into<String>) {
         let mut help = help.into();
         if let Some(via) = spot.via {
             let joint = if help.is_empty() { "" } else { "; " };
-            help = format!("{help}{joint}the value is brought in at {via}");
+            help = format!("{help}{joint}the value comes from the alias or merge at {via}");
         }
         let help = Some(help).filter(|help| !help.is_empty());
-        self.findings.error(spot.node.place, spot.path, message, help);
+        self.diagnostics.error(spot.node.place, spot.path, message, help);
     }
 
-    /// Tells that a value is of another kind than `expected`.
+    /// Reports a value of another kind than `expected`.
     pub(super) fn mismatch(&mut self, spot: &Spot<'_>, expected: &str, help: &str) {
-        self.error(spot, format!("{expected} is expected here, this is {}", kind(spot.node)), help);
+        self.error(spot, format!("expected {expected}, got {}", kind(spot.node)), help);
     }
 
     /// Text, as it is written: `007` stays `007`.
@@ -89,7 +89,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A whole number of 32 bits.
+    /// An integer of 32 bits.
     pub(super) fn number(&mut self, spot: Spot<'_>) -> Field<u32> {
         let number = match scalar(spot.node) {
             Some(Meaning::Null) => return Field::Absent,
@@ -105,7 +105,7 @@ impl Reader<'_> {
             return spot.given(number);
         }
         let help = match scalar(spot.node) {
-            Some(Meaning::Text) => "numbers stand without quotes: 10, 1_000, 0x10",
+            Some(Meaning::Text) => "remove the quotes: 10, 1_000, 0x10",
             _ => "accepted: 0 to 4294967295",
         };
         self.mismatch(&spot, "a whole number", help);
@@ -121,7 +121,7 @@ impl Reader<'_> {
                 self.mismatch(
                     &spot,
                     "`true` or `false`",
-                    "flags stand without quotes: true, false, yes, no, on, off",
+                    "write flags without quotes: true, false, yes, no, on, off",
                 );
                 Field::Wrong
             }
@@ -153,7 +153,7 @@ impl Reader<'_> {
             if matches!(item.node.content, Content::Map(_)) {
                 read_items.push(read(self, at, item));
             } else if spot.live || scalar(item.node) != Some(&Meaning::Null) {
-                let message = format!("a list of {items} holds maps only, this is {}", kind(item.node));
+                let message = format!("expected a map in this list of {items}, got {}", kind(item.node));
                 self.error(&item, message, format!("write `{example}`"));
             }
         }
@@ -161,7 +161,7 @@ impl Reader<'_> {
     }
 }
 
-/// What a scalar stands for; none for lists and maps.
+/// The meaning of a scalar; none for lists and maps.
 pub(super) fn scalar(node: &Node) -> Option<&Meaning> {
     match &node.content {
         Content::Scalar(scalar) => Some(&scalar.meaning),

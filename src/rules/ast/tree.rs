@@ -14,19 +14,19 @@ use super::{
     reader::{Reader, Spot, scalar},
 };
 
-/// What a file says.
-pub(crate) fn read(document: &Document, findings: &mut Diagnostics) -> RawFile {
+/// The AST of a file.
+pub(crate) fn read(document: &Document, diagnostics: &mut Diagnostics) -> RawFile {
     let mut file = RawFile {
         place: None,
         domain: Field::Absent,
         on_store_failure: Field::Absent,
         descriptors: Field::Absent,
     };
-    let mut reader = Reader { findings };
+    let mut reader = Reader { diagnostics };
     if let Some(place) = document.remainder {
-        let message = "the first document of the file ends above this line, and only that is read".to_owned();
+        let message = "only the first document of a file is read, and it ends above this line".to_owned();
         let help = "give each domain a file of its own, and begin all its lines in one column";
-        reader.findings.warning(place, &Path::File, message, Some(help.to_owned()));
+        reader.diagnostics.warning(place, &Path::File, message, Some(help.to_owned()));
     }
     let Some(root) = &document.root else { return file };
     let spot = Spot::file(root, &Path::File);
@@ -98,7 +98,7 @@ fn limits(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<RawLimits>)
             RawLimits::One(limit)
         }
         Content::List(_) => {
-            reader.findings.unportable(spot.key, spot.path, "a list of limits");
+            reader.diagnostics.unportable(spot.key, spot.path, "a list of limits");
             let Field::Given(items) = reader.list(spot, ("limits", "- unit: …"), limit_of_list) else {
                 return;
             };
@@ -108,7 +108,7 @@ fn limits(reader: &mut Reader<'_>, spot: Spot<'_>, known: &mut Field<RawLimits>)
             *known = if scalar.meaning == Meaning::Null {
                 Field::Absent
             } else {
-                let help = "give it `unit` and `requests_per_unit`, or `unlimited: true`";
+                let help = "add `unit` and `requests_per_unit`, or `unlimited: true`";
                 reader.mismatch(&spot, "a map", help);
                 Field::Wrong
             };

@@ -1,9 +1,9 @@
-//! Which flags of a descriptor do nothing where they stand.
+//! Flags of a descriptor that have no effect.
 
 use super::{super::diagnostic::Place, Below};
 use crate::rules::ast::{Field, RawDescriptor};
 
-/// A key that does nothing.
+/// A key without effect.
 pub(super) struct Idle {
     pub(super) key: &'static str,
     pub(super) place: Place,
@@ -19,7 +19,7 @@ pub(super) fn any_set(raw: &RawDescriptor) -> bool {
         .any(|flag| flag.is_set())
 }
 
-/// The keys of a descriptor that do nothing, given what stands at or below it.
+/// The keys of a descriptor without effect, given the limits at or below it.
 pub(super) fn idle(raw: &RawDescriptor, below: Below) -> Vec<Idle> {
     let mut idle = Vec::new();
     let without_limit = match raw.limits() {
@@ -44,7 +44,7 @@ pub(super) fn idle(raw: &RawDescriptor, below: Below) -> Vec<Idle> {
         idle.extend(without_limit.or(lost).map(|reason| Idle { key: "metadata", place, reason }));
     }
     if let Some(body) = raw.over_limit_body.given() {
-        let shadowed = raw.shadow_mode.is_set().then_some("with `shadow_mode` nothing is refused");
+        let shadowed = raw.shadow_mode.is_set().then_some("with `shadow_mode` no request is over limit");
         let place = body.key;
         idle.extend(without_limit.or(shadowed).map(|reason| Idle { key: "over_limit_body", place, reason }));
     }

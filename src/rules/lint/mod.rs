@@ -1,4 +1,4 @@
-//! What loads but hardly means what it says.
+//! Lints: what is valid but probably not what was meant.
 //!
 //! Called by [`compile`](super::compile()) for domains without errors. A warning here must be right:
 //! what may be meant in some set-up is left alone.
@@ -21,8 +21,12 @@ use reach::Reach;
 /// A log of so many hits takes up to 160 kB, as much as 6,000 other counters.
 const COSTLY: u32 = 10_000;
 
-/// Tells what is suspicious in a domain, given its files and all descriptors of its first level.
-pub(super) fn of_domain(files: &[(usize, &RawFile)], siblings: &[Sibling<'_>], findings: &mut [Diagnostics]) {
+/// Reports the lints of a domain, given its files and all descriptors of its first level.
+pub(super) fn of_domain(
+    files: &[(usize, &RawFile)],
+    siblings: &[Sibling<'_>],
+    diagnostics: &mut [Diagnostics],
+) {
     for (file, raw) in files {
         if let Some(domain) = raw.domain.given()
             && raw.descriptors.items().is_empty()
@@ -30,9 +34,9 @@ pub(super) fn of_domain(files: &[(usize, &RawFile)], siblings: &[Sibling<'_>], f
             let message = format!(
                 "the domain {} has no descriptors here, so the {} limits nothing",
                 quoted(&domain.value),
-                findings[*file].kind(),
+                diagnostics[*file].kind(),
             );
-            findings[*file].warning(domain.place, &Path::File.key("domain"), message, None);
+            diagnostics[*file].warning(domain.place, &Path::File.key("domain"), message, None);
         }
     }
     let mut names = HashSet::new();
@@ -40,10 +44,10 @@ pub(super) fn of_domain(files: &[(usize, &RawFile)], siblings: &[Sibling<'_>], f
         gather_names(sibling.raw, &mut names);
     }
     let list = Path::File.key("descriptors");
-    Walk { findings, names }.level(siblings, &list);
+    Walk { diagnostics, names }.level(siblings, &list);
 }
 
-/// The names that limits bear at or below a descriptor.
+/// The names of limits at or below a descriptor.
 fn gather_names<'r>(raw: &'r RawDescriptor, names: &mut HashSet<&'r str>) {
     names.extend(raw.limits().iter().filter_map(|limit| limit.name.value()).map(String::as_str));
     for child in raw.descriptors.items() {
@@ -52,11 +56,11 @@ fn gather_names<'r>(raw: &'r RawDescriptor, names: &mut HashSet<&'r str>) {
 }
 
 struct Walk<'w> {
-    findings: &'w mut [Diagnostics],
+    diagnostics: &'w mut [Diagnostics],
     names: HashSet<&'w str>,
 }
 
-/// What stands at or below a descriptor that its flags can bear on.
+/// The limits at or below a descriptor that its flags can affect.
 #[derive(Clone, Copy, Default)]
 struct Below {
     /// A limit that counts.
@@ -97,8 +101,8 @@ impl Walk<'_> {
             }
         }
         for idle in flags::idle(raw, below) {
-            let message = format!("`{}` does nothing here: {}", idle.key, idle.reason);
-            self.warning(sibling.file, idle.place, path, message, "leave it out");
+            let message = format!("`{}` has no effect here: {}", idle.key, idle.reason);
+            self.warning(sibling.file, idle.place, path, message, "remove it");
         }
         below
     }
@@ -106,28 +110,28 @@ impl Walk<'_> {
     fn unreachable(&mut self, siblings: &[Sibling<'_>], at: usize, reach: &Reach<'_>, list: &Path<'_>) {
         let Sibling { file, raw } = siblings[at];
         let is_wildcard = raw.text().is_some_and(|text| text.contains('*'));
-        let taken_by = match (is_wildcard, raw.has_value()) {
-            (true, _) => reach.wildcard_taken_by(at),
-            (false, false) => reach.bare_key_taken_by(at),
+        let covered_by = match (is_wildcard, raw.has_value()) {
+            (true, _) => reach.wildcard_covered_by(at),
+            (false, false) => reach.bare_key_covered_by(at),
             (false, true) => None,
         };
-        let Some(taker) = taken_by.map(|taker| siblings[taker]) else { return };
-        let by = quoted(&taker.raw.text().unwrap_or_default());
-        let place = taker.whereabouts(self.findings, list, file);
+        let Some(cover) = covered_by.map(|cover| siblings[cover]) else { return };
+        let by = quoted(&cover.raw.text().unwrap_or_default());
+        let place = cover.location(self.diagnostics, list, file);
         let key = quoted(raw.key.value().map_or("", String::as_str));
         let (message, help) = if is_wildcard {
             let own = quoted(&raw.text().unwrap_or_default());
-            let message = format!("no request gets to {own}: {by} at {place} takes all that it matches");
-            (message, "wildcards are tried in the order in which they stand: put the narrower one first")
+            let message = format!("{own} is unreachable: {by} at {place} matches all that it does");
+            (message, "wildcards are tried in file order: put the narrower one first")
         } else {
             let message =
-                format!("no request with the key {key} gets here: {by} at {place} takes every value");
-            (message, "wildcards go before a key without value: leave one of the two out")
+                format!("this descriptor is unreachable: {by} at {place} matches every value of {key}");
+            (message, "wildcards take precedence over a key without value: remove one of the two")
         };
         self.warning(file, raw.place, &list.item(raw.index), message, help);
     }
 
-    /// A descriptor that limits nothing, leads nowhere and keeps no value from another.
+    /// Reports a descriptor without a limit and levels below that exempts no value either.
     fn idle(&mut self, sibling: Sibling<'_>, at: usize, reach: &Reach<'_>, path: &Path<'_>) {
         let raw = sibling.raw;
         let says_more = raw.rate_limit.given().is_some()
@@ -136,8 +140,14 @@ impl Walk<'_> {
             || flags::any_set(raw);
         if !says_more && !reach.may_exempt(at) {
             let message =
-                "this descriptor changes nothing: it has no `rate_limit` and no descriptors below".to_owned();
-            self.warning(sibling.file, raw.place, path, message, "give it a `rate_limit`, or leave it out");
+                "this descriptor has no effect: it has no `rate_limit` and no `descriptors`".to_owned();
+            self.warning(
+                sibling.file,
+                raw.place,
+                path,
+                message,
+                "add a `rate_limit`, or remove the descriptor",
+            );
         }
     }
 
@@ -153,13 +163,13 @@ impl Walk<'_> {
             ];
             for (key, place) in idle {
                 let Some(place) = place else { continue };
-                let message = format!("`{key}` does nothing beside `unlimited: true`");
-                self.warning(file, place, path, message, "leave one of the two out");
+                let message = format!("`{key}` has no effect with `unlimited: true`");
+                self.warning(file, place, path, message, "remove one of the two");
             }
         } else if limit.requests_per_unit.given().is_none() {
             let message =
-                "`requests_per_unit` is missing and reads as 0, which refuses every request".to_owned();
-            self.warning(file, limit.place, path, message, "give it a number, 0 if that is meant");
+                "`requests_per_unit` is missing, so every request is over the limit of 0".to_owned();
+            self.warning(file, limit.place, path, message, "add a number; write 0 if that is intended");
         }
         self.costly_log(file, limit, path);
         let list = path.key("replaces");
@@ -168,7 +178,7 @@ impl Walk<'_> {
                 continue;
             };
             let message = format!(
-                "no limit of this domain bears the name {}, so nothing is replaced",
+                "no limit of this domain has the name {}, so nothing is replaced",
                 quoted(&name.value)
             );
             let own = limit.name.value().map_or("", String::as_str);
@@ -200,6 +210,6 @@ impl Walk<'_> {
     }
 
     fn warning(&mut self, file: usize, place: Place, path: &Path<'_>, message: String, help: &str) {
-        self.findings[file].warning(place, path, message, Some(help.to_owned()));
+        self.diagnostics[file].warning(place, path, message, Some(help.to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! Which descriptors of a level no request can meet, and which change nothing.
+//! Which descriptors of a level no request can match, and which have no effect.
 //!
 //! On a level the exact text is looked up first, then the wildcards in order, then the bare key. So a
 //! wildcard hides a later one that matches nothing else, and any wildcard hides a bare key all of whose
@@ -40,23 +40,22 @@ impl<'t> Reach<'t> {
         }
     }
 
-    /// The wildcard before this one that takes every text that this one matches.
+    /// The wildcard before this one that matches every text that this one matches.
     ///
-    /// It is enough to ask what becomes of the text in which each `*` is a character that stands in no
-    /// pattern: only another pattern's `*` can match that character, and a `*` that matches it there
-    /// matches whatever else may stand in its place.
-    pub(super) fn wildcard_taken_by(&self, at: usize) -> Option<usize> {
+    /// It is enough to match the text in which each `*` is a character that no pattern has: only another pattern's `*` can match that character, and a `*` that matches it there
+    /// matches any other text in its place.
+    pub(super) fn wildcard_covered_by(&self, at: usize) -> Option<usize> {
         let text = self.texts[at].replace('*', self.fresh.encode_utf8(&mut [0; 4]));
-        self.wildcards.first_match(&text).copied().filter(|taker| *taker < at)
+        self.wildcards.first_match(&text).copied().filter(|cover| *cover < at)
     }
 
-    /// The wildcard that takes every value of this bare key, wherever it stands.
-    pub(super) fn bare_key_taken_by(&self, at: usize) -> Option<usize> {
+    /// The wildcard that matches every value of this bare key, in any order.
+    pub(super) fn bare_key_covered_by(&self, at: usize) -> Option<usize> {
         self.wildcards.first_match(&format!("{}_{}", self.texts[at], self.fresh)).copied()
     }
 
-    /// False when the level answers every request alike without this descriptor, provided that it has
-    /// neither a limit nor levels below. True also in doubt.
+    /// False when the level gives every request the same result without this descriptor, provided that it has
+    /// neither a limit nor levels below. True in doubt.
     pub(super) fn may_exempt(&self, at: usize) -> bool {
         let text = self.texts[at].as_str();
         match text.split_once('*') {
@@ -88,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_wildcard_hides_what_it_matches_whole() {
-        for (texts, taken_by) in [
+        for (texts, covered_by) in [
             (["k_*", "k_a*"], Some(0)),
             (["k_a*", "k_*"], None),
             (["k_*b", "k_a*b"], Some(0)),
@@ -96,7 +95,7 @@ mod tests {
             (["k_**", "k_*"], Some(0)),
         ] {
             let texts = level(&texts);
-            assert_eq!(Reach::of(&texts).wildcard_taken_by(1), taken_by, "{texts:?}");
+            assert_eq!(Reach::of(&texts).wildcard_covered_by(1), covered_by, "{texts:?}");
         }
     }
 
@@ -104,7 +103,7 @@ mod tests {
     fn a_wildcard_of_all_values_hides_the_bare_key_from_anywhere() {
         for (other, taken) in [("k_*", true), ("k*", true), ("k_**", true), ("k_a*", false), ("j_*", false)] {
             let texts = level(&["k", other]);
-            assert_eq!(Reach::of(&texts).bare_key_taken_by(0).is_some(), taken, "{other}");
+            assert_eq!(Reach::of(&texts).bare_key_covered_by(0).is_some(), taken, "{other}");
         }
     }
 
@@ -151,7 +150,7 @@ mod tests {
             let included =
                 texts_of(&['a', 'b', 'c'], 5).iter().all(|text| !other.matches(text) || one.matches(text));
             let texts = vec![first, later];
-            prop_assert_eq!(Reach::of(&texts).wildcard_taken_by(1).is_some(), included);
+            prop_assert_eq!(Reach::of(&texts).wildcard_covered_by(1).is_some(), included);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! From shapes to the model, and the errors that only show when values are seen together.
+//! From the AST to the model, with the errors that depend on several values.
 //!
-//! Called by [`compile`](super::compile()) for each domain. Lowering goes on after an error, so that all
-//! are told; what it makes is thrown away then. `limits` lowers what stands in `rate_limit`.
+//! [`compile`](super::compile()) calls it for each domain. Lowering continues after an error, so that all are
+//! reported; its result is dropped then. `limits` lowers a `rate_limit`.
 
 mod limits;
 #[cfg(test)]
@@ -12,8 +12,8 @@ use std::{collections::HashMap, sync::Arc};
 use super::{
     countable::Countable,
     diagnostic::Place,
-    diagnostics::{Diagnostics, Path, quoted},
-    model::{Level, Node, Rule, RuleId},
+    diagnostics::{Diagnostics, Kind, Path, quoted},
+    model::{Level, Node, Origin, Rule, RuleId},
     over_limit_body,
     quota_policy::QuotaPolicy,
     wildcard::{Pattern, Wildcards},
@@ -28,22 +28,22 @@ pub(super) struct Sibling<'r> {
 }
 
 impl Sibling<'_> {
-    /// Where this descriptor of `list` stands, in words for the readers of the file `seen_from`.
-    pub(super) fn whereabouts(&self, findings: &[Diagnostics], list: &Path<'_>, seen_from: usize) -> String {
-        let own = &findings[self.file];
-        let at = own.whereabouts(self.raw.place, &list.item(self.raw.index));
+    /// The location of this descriptor of `list`, as a message about the file `seen_from` names it.
+    pub(super) fn location(&self, diagnostics: &[Diagnostics], list: &Path<'_>, seen_from: usize) -> String {
+        let own = &diagnostics[self.file];
+        let at = own.location(self.raw.place, &list.item(self.raw.index));
         if self.file == seen_from { at } else { format!("{at} of {}", own.file()) }
     }
 }
 
 /// Makes levels, numbering their rules.
 pub(super) struct Lowering<'f> {
-    findings: &'f mut [Diagnostics],
+    diagnostics: &'f mut [Diagnostics],
     countable: Countable,
     rule_count: u32,
 }
 
-/// What is known of a descriptor while its parts are lowered.
+/// The descriptor whose parts are lowered.
 #[derive(Clone, Copy)]
 struct Context<'a> {
     file: usize,
@@ -52,8 +52,8 @@ struct Context<'a> {
 }
 
 impl<'f> Lowering<'f> {
-    pub(super) fn new(findings: &'f mut [Diagnostics], countable: Countable) -> Self {
-        Self { findings, countable, rule_count: 0 }
+    pub(super) fn new(diagnostics: &'f mut [Diagnostics], countable: Countable) -> Self {
+        Self { diagnostics, countable, rule_count: 0 }
     }
 
     /// How many rules have been made.
@@ -74,7 +74,7 @@ impl<'f> Lowering<'f> {
             let node = Arc::new(self.node(sibling.raw, text.as_deref().unwrap_or_default(), context));
             let Some(text) = text else { continue };
             if let Some(first) = first.get(&text) {
-                self.twice(*sibling, &text, first, list);
+                self.duplicate(*sibling, &text, first, list);
                 continue;
             }
             first.insert(text, sibling);
@@ -98,10 +98,17 @@ impl<'f> Lowering<'f> {
             value_to_metric: raw.value_to_metric.is_set(),
             share_threshold: raw.share_threshold.is_set(),
             children: self.level(&children, &list, &format!("{}.", context.full_key)),
+            origin: self.origin(raw.place, context.file),
         }
     }
 
-    /// What requests are compared with. Tells when there is no key.
+    /// Only files have lines; the places of a control plane's resources are made up.
+    fn origin(&self, place: Place, file: usize) -> Option<Origin> {
+        let is_file = self.diagnostics.get(file)?.kind() == Kind::File;
+        is_file.then_some(Origin { file: u32::try_from(file).ok()?, line: place.line })
+    }
+
+    /// The text that requests are compared with. Reports a missing key.
     fn text(&mut self, sibling: Sibling<'_>, path: &Path<'_>) -> Option<String> {
         let raw = sibling.raw;
         if raw.key.value().is_none_or(String::is_empty) && !raw.key.is_wrong() {
@@ -112,10 +119,10 @@ impl<'f> Lowering<'f> {
         raw.text()
     }
 
-    fn twice(&mut self, sibling: Sibling<'_>, text: &str, first: &Sibling<'_>, list: &Path<'_>) {
-        let at = first.whereabouts(self.findings, list, sibling.file);
-        let message = format!("{} stands on this level already, at {at}", quoted(text));
-        let help = "descriptors are told apart by `key`, or `key_value` where they have a value";
+    fn duplicate(&mut self, sibling: Sibling<'_>, text: &str, first: &Sibling<'_>, list: &Path<'_>) {
+        let at = first.location(self.diagnostics, list, sibling.file);
+        let message = format!("duplicate descriptor {}, first at {at}", quoted(text));
+        let help = "the descriptors of a level must differ in `key` or `value`";
         self.error(sibling.file, sibling.raw.place, &list.item(sibling.raw.index), message, help);
     }
 
@@ -124,14 +131,14 @@ impl<'f> Lowering<'f> {
         if flag.value && !text.is_empty() && !text.contains('*') {
             let message = format!("`share_threshold` needs a wildcard, and {} has no `*`", quoted(text));
             let help =
-                "give `value` a `*`, or leave `share_threshold` out: an exact value has one counter anyway";
+                "add a `*` to `value`, or remove `share_threshold`: an exact value has one counter anyway";
             self.error(context.file, flag.place, &context.path.key("share_threshold"), message, help);
         }
     }
 
     fn rule(&mut self, raw: &RawDescriptor, context: Context<'_>) -> Option<Rule> {
-        let findings = &mut self.findings[context.file];
-        let over_limit_body = over_limit_body::read(&raw.over_limit_body, context.path, findings);
+        let diagnostics = &mut self.diagnostics[context.file];
+        let over_limit_body = over_limit_body::read(&raw.over_limit_body, context.path, diagnostics);
         let given = raw.rate_limit.given()?;
         let path = context.path.key("rate_limit");
         let within = Context { path: &path, ..context };
@@ -154,6 +161,6 @@ impl<'f> Lowering<'f> {
     }
 
     fn error(&mut self, file: usize, place: Place, path: &Path<'_>, message: String, help: &str) {
-        self.findings[file].error(place, path, message, Some(help.to_owned()));
+        self.diagnostics[file].error(place, path, message, Some(help.to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! What a `rate_limit` may say beyond the Go service's, and every finding that it can cause.
+//! What a `rate_limit` may say beyond the Go service's, and every diagnostic that it can cause.
 
 use std::num::NonZeroU32;
 
@@ -16,8 +16,8 @@ fn compiled(rate_limit: &str, portable: bool) -> Compiled {
     compile(&[file], CompileOptions { portable, ..CompileOptions::default() })
 }
 
-/// The findings as `where: message; help`, with the word that stands where they point.
-fn told(compiled: &Compiled, rate_limit: &str) -> Vec<String> {
+/// The diagnostics as `where: message; help`, with the word that stands where they point.
+fn messages(compiled: &Compiled, rate_limit: &str) -> Vec<String> {
     let text = file(rate_limit);
     let one = |Diagnostic { place, message, help, .. }: &Diagnostic| {
         let Place { line, column } = place.unwrap();
@@ -31,7 +31,7 @@ fn told(compiled: &Compiled, rate_limit: &str) -> Vec<String> {
 
 fn limits(rate_limit: &str) -> Limits {
     let compiled = compiled(rate_limit, false);
-    assert_eq!(told(&compiled, rate_limit), [""; 0]);
+    assert_eq!(messages(&compiled, rate_limit), [""; 0]);
     compiled.rules.unwrap().rules()[0].limits().unwrap().clone()
 }
 
@@ -92,8 +92,8 @@ fn a_list_holds_limits_each_under_a_key_of_its_own() {
         "[{unit: second, requests_per_unit: 10, name: spike}, {unit: hour, requests_per_unit: 5000},\n   \
          {unit: second, unit_multiplier: 3600, requests_per_unit: 5000, algorithm: sliding_window}]",
     );
-    let told: Vec<_> = limits.iter().map(|limit: &Limit| (limit.name.as_deref(), &*limit.tag)).collect();
-    assert_eq!(told, [(Some("spike"), "/1"), (None, "/3600"), (None, "sw/3600")]);
+    let messages: Vec<_> = limits.iter().map(|limit: &Limit| (limit.name.as_deref(), &*limit.tag)).collect();
+    assert_eq!(messages, [(Some("spike"), "/1"), (None, "/3600"), (None, "sw/3600")]);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_line_of_rlconfig_tells_what_the_go_service_does_not_know_behind_the_rest() 
 
 #[test]
 fn what_makes_no_limit_is_refused_where_it_stands() {
-    let bucket = "`burst` is how much a `token_bucket` or a `leaky_bucket` holds: leave it out";
+    let bucket = "`burst` is the capacity of a `token_bucket` or a `leaky_bucket`: remove it";
     let algorithms =
         "accepted, in any case: fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket";
     for (limit, expected) in [
@@ -140,7 +140,7 @@ fn what_makes_no_limit_is_refused_where_it_stands() {
         ),
         (
             "unit: day, unit_multiplier: 1.5",
-            "1.5: a whole number is expected here, this is the number `1.5`; accepted: 0 to 4294967295",
+            "1.5: expected a whole number, got the number `1.5`; accepted: 0 to 4294967295",
         ),
         (
             "unit: day, algorithm: tokenbucket",
@@ -149,17 +149,17 @@ fn what_makes_no_limit_is_refused_where_it_stands() {
             ),
         ),
         ("unit: day, algorithm: gcra", &*format!("gcra: unknown algorithm `gcra`; {algorithms}")),
-        ("unit: day, algorithm: [a]", "[a: text is expected here, this is a list; "),
+        ("unit: day, algorithm: [a]", "[a: expected text, got a list; "),
         ("unit: day, burst: 5", &*format!("burst: `fixed_window` has no burst; {bucket}")),
         ("unit: day, burst: 0", &*format!("burst: `fixed_window` has no burst; {bucket}")),
         (
             "unit: day, algorithm: leaky_bucket, burst: 0",
-            "0: a bucket that holds nothing refuses every request; accepted: 1 to 4294967295",
+            "0: a bucket with a burst of 0 rejects every request; accepted: 1 to 4294967295",
         ),
     ] {
         let limit = format!("{{{limit}, requests_per_unit: 5}}");
         let compiled = compiled(&limit, false);
-        assert_eq!(told(&compiled, &limit), [expected], "{limit}");
+        assert_eq!(messages(&compiled, &limit), [expected], "{limit}");
         assert!(compiled.rules.is_none());
     }
 }
@@ -169,7 +169,7 @@ fn a_log_is_told_what_it_costs() {
     let log = |requests: u32| {
         let limit = format!("{{unit: day, algorithm: sliding_log, requests_per_unit: {requests}}}");
         let compiled = compiled(&limit, false);
-        (told(&compiled, &limit), compiled.rules.is_some())
+        (messages(&compiled, &limit), compiled.rules.is_some())
     };
     assert_eq!(log(9_999), (vec![], true));
     let costly = "100000: each counter of this `sliding_log` may keep 100000 hits, which take up to 1600 kB; \
@@ -183,23 +183,23 @@ fn a_log_is_told_what_it_costs() {
 #[test]
 fn what_makes_no_list_is_refused_where_it_stands() {
     let plain = "{unit: day, requests_per_unit: 5}";
-    let several = "a list holds two or more; a single one stands without a dash before its `unit`";
+    let several = "write a list for two or more limits; a single limit has no dash before its `unit`";
     for (list, expected) in [
-        ("[]".to_owned(), &*format!("[: this list holds no limit; {several}")),
-        (format!("[{plain}]"), &*format!("[{{unit: this list holds a single limit; {several}")),
+        ("[]".to_owned(), &*format!("[: this list has no limit; {several}")),
+        (format!("[{plain}]"), &*format!("[{{unit: this list has a single limit; {several}")),
         (
             format!("[{plain}, {{unit: hour, requests_per_unit: 5}}, x]"),
-            "x: a list of limits holds maps only, this is the text `x`; write `- unit: …`",
+            "x: expected a map in this list of limits, got the text `x`; write `- unit: …`",
         ),
         (
             format!("[{plain}, {{unlimited: true}}]"),
-            "unlimited: what is `unlimited` is no limit among others; leave the item out, or give `rate_limit` \
-             nothing but `unlimited: true`",
+            "unlimited: `unlimited` cannot be one of several limits; remove the item, or set only \
+             `unlimited: true`",
         ),
         (
             format!("[{plain}, {{unit: hour, unit_multiplier: 24, requests_per_unit: 6}}]"),
-            "{unit: this limit counts as the one at line 4, column 16 does; leave out the larger of the two, \
-             which never refuses what the smaller lets pass",
+            "{unit: duplicate limit: the one at line 4, column 16 counts the same hits; remove the larger of \
+             the two, which has no effect",
         ),
         (
             format!("[{plain}, {{unit: hours, requests_per_unit: 6}}]"),
@@ -210,12 +210,12 @@ fn what_makes_no_list_is_refused_where_it_stands() {
             "[{unit: day, requests_per_unit: 5, name: n}, {unit: hour, requests_per_unit: 5, name: m, \
              replaces: [{name: n}]}]"
                 .to_owned(),
-            "n: this limit replaces `n`, which is beside it in one `rate_limit`; `replaces` names other \
-             limits, which do not count when this one is met",
+            "n: this limit replaces `n`, which is part of the same `rate_limit`; `replaces` names other \
+             limits, which do not count when this one matches",
         ),
     ] {
         let compiled = compiled(&list, false);
-        assert_eq!(told(&compiled, &list), [expected], "{list}");
+        assert_eq!(messages(&compiled, &list), [expected], "{list}");
         assert!(compiled.rules.is_none());
     }
     let wrong_twice = compiled("[{unit: hours}, {unit: day, burst: 1}]", false);
@@ -237,7 +237,7 @@ fn what_does_nothing_beside_unlimited_is_warned_of() {
         compiled("{unlimited: true, unit_multiplier: 2, algorithm: token_bucket, burst: 5}", false);
     let keys: Vec<_> = compiled.diagnostics.iter().map(|found| &*found.message).collect();
     let expected = ["unit_multiplier", "algorithm", "burst"]
-        .map(|key| format!("`{key}` does nothing beside `unlimited: true`"));
+        .map(|key| format!("`{key}` has no effect with `unlimited: true`"));
     assert_eq!(keys, expected);
     assert!(compiled.rules.is_some());
 }
@@ -253,8 +253,8 @@ fn the_go_service_would_refuse_each_of_them() {
         ("algorithm", "`algorithm`"),
         ("burst", "`burst`"),
     ];
-    let help = "leave it out of files that the Go service is to read as well";
+    let help = "remove it from files that the Go service reads too";
     let expected = expected.map(|(word, what)| format!("{word}: the Go service refuses {what}; {help}"));
-    assert_eq!(told(&compiled, list), expected);
+    assert_eq!(messages(&compiled, list), expected);
     assert!(compiled.rules.is_some());
 }

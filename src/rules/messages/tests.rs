@@ -1,4 +1,4 @@
-//! Messages mean what a file of the same words means, and their findings are told by resource and path.
+//! A message means the same as a file with the same fields, and diagnostics name the resource and the path.
 
 use proptest::prelude::*;
 use prost_types::ListValue;
@@ -38,7 +38,7 @@ fn with_options(resources: &[RateLimitConfig], options: CompileOptions) -> Compi
     compile_resources(&resources.iter().collect::<Vec<_>>(), options)
 }
 
-fn told(compiled: &Compiled) -> Vec<String> {
+fn messages(compiled: &Compiled) -> Vec<String> {
     compiled.diagnostics.iter().map(ToString::to_string).collect()
 }
 
@@ -67,15 +67,15 @@ fn a_tree_of_messages_is_the_tree_of_a_file() {
         ..RateLimitDescriptor::default()
     };
     let free = descriptor("free", "", RateLimitPolicy { unlimited: true, ..RateLimitPolicy::default() });
-    let messages = compiled(&[config("r", "d", vec![tree, free])]);
+    let of_messages = compiled(&[config("r", "d", vec![tree, free])]);
 
     let text = "domain: d\ndescriptors:\n- key: tenant\n  descriptors:\n  - key: path\n    value: /a*\n    \
         quota_mode: true\n    metadata: {weight: 2.5, of: [1]}\n    rate_limit: {unit: week, \
         requests_per_unit: 5, name: n}\n  - key: path\n    shadow_mode: true\n    rate_limit: {unit: second, \
         requests_per_unit: 0}\n- key: free\n  rate_limit: {unlimited: true}\n";
     let files = [SourceFile { name: "a".to_owned(), text: text.into() }];
-    assert_eq!(shown(&messages), shown(&compile(&files, CompileOptions::default())));
-    assert_eq!(told(&messages), [""; 0]);
+    assert_eq!(shown(&of_messages), shown(&compile(&files, CompileOptions::default())));
+    assert_eq!(messages(&of_messages), [""; 0]);
 }
 
 #[test]
@@ -92,14 +92,14 @@ fn mistakes_are_told_by_resource_and_path() {
         ),
         (
             descriptor("b", "", policy(0, 1)),
-            "this limit has no unit (at descriptors[0].descriptors[1].rate_limit); give it `unit` (second, \
+            "this limit has no unit (at descriptors[0].descriptors[1].rate_limit); add `unit` (second, \
              minute, hour, day, week, month, year), or `unlimited: true`"
                 .to_owned(),
         ),
         (
             descriptor("b", "", RateLimitPolicy { unlimited: true, ..policy(1, 0) }),
             "a limit is either `unlimited` or has a unit (at descriptors[0].descriptors[1].rate_limit.unit); \
-             leave `unit` out, or `unlimited`"
+             remove `unit` or `unlimited`"
                 .to_owned(),
         ),
         (
@@ -110,22 +110,22 @@ fn mistakes_are_told_by_resource_and_path() {
         ),
         (
             descriptor("a", "", policy(1, 1)),
-            "`a` stands on this level already, at descriptors[0].descriptors[0] (at \
-             descriptors[0].descriptors[1]); descriptors are told apart by `key`, or `key_value` where they \
-             have a value"
+            "duplicate descriptor `a`, first at descriptors[0].descriptors[0] (at \
+             descriptors[0].descriptors[1]); the descriptors of a level must differ in `key` or \
+             `value`"
                 .to_owned(),
         ),
         (
             descriptor("b", "", replacing("own", &["x", "own"])),
             "this limit replaces `own`, which is itself (at \
              descriptors[0].descriptors[1].rate_limit.replaces[1].name); `replaces` names other limits, \
-             which do not count when this one is met"
+             which do not count when this one matches"
                 .to_owned(),
         ),
     ] {
         let compiled = compiled(&[config("a\n", "d", vec![nested(child)])]);
         assert!(compiled.rules.is_none());
-        assert_eq!(told(&compiled), [format!("resource a\\n: error: {expected}")]);
+        assert_eq!(messages(&compiled), [format!("resource a\\n: error: {expected}")]);
     }
 }
 
@@ -135,12 +135,12 @@ fn a_resource_names_a_domain_and_one_alone() {
     let compiled =
         compiled(&[config("", "", limits()), config("a", "d", limits()), config("b", "d", limits())]);
     assert_eq!(
-        told(&compiled),
+        messages(&compiled),
         [
-            "a resource without a name: error: the resource names no domain; give it a `domain`, the name by \
-             which Envoy's filter asks",
+            "a resource without a name: error: the resource has no domain; give it a `domain`, the domain \
+             of Envoy's rate limit filter",
             "resource b: error: the domain `d` is already defined in resource a (at domain); put its \
-             descriptors into one resource, or set MERGE_DOMAIN_CONFIG=true to join those of several",
+             descriptors into one resource, or set MERGE_DOMAIN_CONFIG=true to merge several",
         ]
     );
 }
@@ -151,7 +151,7 @@ fn a_message_asks_for_nothing_but_fixed_windows_which_every_store_counts() {
     for unit in Unit::ALL {
         let resource = config("r", "d", vec![descriptor("k", "", policy(unit as i32, 5))]);
         let compiled = with_options(&[resource], options);
-        assert_eq!((told(&compiled), compiled.rules.is_some()), (vec![], true), "{unit}");
+        assert_eq!((messages(&compiled), compiled.rules.is_some()), (vec![], true), "{unit}");
     }
 }
 
@@ -162,15 +162,15 @@ fn resources_of_one_domain_are_merged_when_that_is_wanted() {
         |name: &str, key: &str, value: &str| config(name, "d", vec![descriptor(key, value, policy(4, 1))]);
     assert_eq!(shown(&with_options(&[one("a", "k", ""), one("b", "m", "")], merging)).len(), 2);
     let twice = with_options(&[one("a", "k", ""), one("b", "k", "")], merging);
-    assert!(told(&twice)[0].contains("`k` stands on this level already, at descriptors[0] of resource a"));
+    assert!(messages(&twice)[0].contains("duplicate descriptor `k`, first at descriptors[0] of resource a"));
     let hidden = with_options(&[one("a", "k", ""), one("b", "k", "*")], merging);
     assert!(
-        told(&hidden)[0].starts_with(
-            "resource a: warning: no request with the key `k` gets here: `k_*` at descriptors[0] of resource \
-             b takes every value (at descriptors[0])"
+        messages(&hidden)[0].starts_with(
+            "resource a: warning: this descriptor is unreachable: `k_*` at descriptors[0] of resource b \
+             matches every value of `k` (at descriptors[0])"
         ),
         "{:?}",
-        told(&hidden)
+        messages(&hidden)
     );
 }
 
@@ -181,12 +181,12 @@ fn what_does_nothing_is_warned_of() {
         compiled(&[config("a", "d", vec![descriptor("k", "", unlimited)]), config("b", "e", Vec::new())]);
     assert!(compiled.rules.is_some());
     assert_eq!(
-        told(&compiled),
+        messages(&compiled),
         [
-            "resource a: warning: `requests_per_unit` does nothing beside `unlimited: true` (at \
-             descriptors[0].rate_limit); leave one of the two out",
-            "resource a: warning: `name` does nothing beside `unlimited: true` (at \
-             descriptors[0].rate_limit); leave one of the two out",
+            "resource a: warning: `requests_per_unit` has no effect with `unlimited: true` (at \
+             descriptors[0].rate_limit); remove one of the two",
+            "resource a: warning: `name` has no effect with `unlimited: true` (at \
+             descriptors[0].rate_limit); remove one of the two",
             "resource b: warning: the domain `e` has no descriptors here, so the resource limits nothing (at \
              domain)",
         ]

@@ -2,7 +2,7 @@
 //!
 //! The events come without recursion and the tree is built on a stack of open lists and maps, so that
 //! no text can exhaust the thread's own. Merges are spliced in as yaml.v2 does: at the place where the
-//! `<<` stands, so that what comes after it wins, and it wins over what came before.
+//! `<<` is, so that later pairs win over it, and it wins over earlier ones.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -10,19 +10,19 @@ use libyaml_safer::EventData;
 
 use super::{
     super::diagnostic::Place,
-    Content, Fault, Most, Node, NodeRef, Pair, Scalar,
+    Content, Fault, MaxValues, Node, NodeRef, Pair, Scalar,
     events::{Event, Events, QUOTE_STAR},
     guard::Guarded,
     scalar, text,
     weight::{MAX_DEPTH, Weight, too_much_aliasing},
 };
 
-/// What is read of a file.
+/// The first document of a file.
 #[derive(Debug)]
 pub(crate) struct Document {
     /// The first document; none when the file is empty.
     pub(crate) root: Option<NodeRef>,
-    /// Where more stands behind it, which nobody reads.
+    /// Where the next document begins, which is ignored.
     pub(crate) remainder: Option<Place>,
 }
 
@@ -35,12 +35,12 @@ impl Document {
 }
 
 /// Reads the first document of a file.
-pub(crate) fn read(bytes: &[u8], most: Most) -> Result<Document, Fault> {
+pub(crate) fn read(bytes: &[u8], max: MaxValues) -> Result<Document, Fault> {
     let text = text::decode(bytes)?;
     let guarded = Guarded::of(&text.allowed)?;
     // A value takes a byte at least: a text that may hold too many is looked through before anything is built.
-    if guarded.text.len() > most.values {
-        look_through(Events::new(&text, &guarded), most)?;
+    if guarded.text.len() > max.values {
+        look_through(Events::new(&text, &guarded), max)?;
     }
     let mut events = Events::new(&text, &guarded);
     let mut builder = Builder::default();
@@ -51,15 +51,15 @@ pub(crate) fn read(bytes: &[u8], most: Most) -> Result<Document, Fault> {
         Weight::of_link(root).check()?;
     }
     let document = Document { root: builder.root, remainder: events.remainder() };
-    if document.values() > most.values { Err(most.exceeded()) } else { Ok(document) }
+    if document.values() > max.values { Err(max.exceeded()) } else { Ok(document) }
 }
 
 /// Refuses a text of too many values, or of values nested too deep.
-fn look_through(mut events: Events<'_>, most: Most) -> Result<(), Fault> {
-    let (mut room, mut depth) = (most.values, 0_u32);
+fn look_through(mut events: Events<'_>, max: MaxValues) -> Result<(), Fault> {
+    let (mut room, mut depth) = (max.values, 0_u32);
     while let Some(Event { place, data }) = events.next_of_document()? {
         if is_value(&data) {
-            room = room.checked_sub(1).ok_or_else(|| most.exceeded())?;
+            room = room.checked_sub(1).ok_or_else(|| max.exceeded())?;
         }
         match data {
             EventData::SequenceStart { .. } | EventData::MappingStart { .. } => {
@@ -92,7 +92,7 @@ struct Builder {
     anchors: HashMap<String, Anchor>,
     root: Option<NodeRef>,
     opened: usize,
-    /// Values that were met.
+    /// The values read so far.
     values: usize,
     /// Pairs that merges have copied.
     merged: usize,
@@ -102,7 +102,7 @@ struct Builder {
 /// 64 bytes, so these are 6 MB; a file of 20,000 rules that each merge five pairs has as many.
 const MAX_MERGED: usize = 100_000;
 
-/// A list or map whose end has not been met.
+/// A list or map whose end has not been read.
 struct Open {
     number: usize,
     place: Place,
@@ -115,7 +115,7 @@ enum Items {
     Map { pairs: Vec<Pair>, weight: Weight, key: Option<(NodeRef, bool)> },
 }
 
-/// What an anchor stands for.
+/// The value of an anchor.
 enum Anchor {
     /// A list or map that is still open, by its number: an alias here would contain itself.
     Open(usize),
@@ -158,7 +158,7 @@ impl Builder {
                 Err(Fault::at(place, format!("the value of the anchor `{anchor}` contains itself")))
             }
             None => {
-                let fault = Fault::at(place, format!("no anchor `&{anchor}` stands before this alias"));
+                let fault = Fault::at(place, format!("no anchor `&{anchor}` precedes this alias"));
                 Err(fault.with_help(QUOTE_STAR))
             }
         }

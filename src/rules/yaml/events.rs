@@ -34,9 +34,9 @@ const CHUNK: usize = 16 << 10;
 /// is handed the line break that is missing.
 const BREAK: &[u8] = b"\n";
 
-/// The commonest reason for an alias that leads nowhere.
+/// The most frequent reason for an unknown alias.
 pub(super) const QUOTE_STAR: &str =
-    "a `*` at the beginning refers to an anchor; a wildcard must stand in quotes: '*'";
+    "a `*` at the beginning refers to an anchor; a wildcard must be quoted: '*'";
 
 impl<'t> Events<'t> {
     pub(super) fn new(text: &'t Text<'t>, guarded: &'t Guarded<'t>) -> Self {
@@ -70,12 +70,12 @@ impl<'t> Events<'t> {
         Ok(Some(Event { place: self.place_of(event.start_mark), data }))
     }
 
-    /// Where more of the file stands behind its first document, if anything does.
+    /// Where the next document begins, if there is one.
     pub(super) fn remainder(&mut self) -> Option<Place> {
         let start = match self.parser.parse() {
             Ok(event) if matches!(event.data, EventData::DocumentStart { .. }) => event.start_mark,
             Ok(_) => return None,
-            // A line that stands further left than the first ends the document, and begins none.
+            // A line with less indentation than the first ends the document, and begins none.
             Err(error) => return error.problem_mark().map(|mark| self.place_of(mark)),
         };
         match self.parser.parse().map(|event| event.data) {
@@ -107,8 +107,8 @@ impl<'t> Events<'t> {
         }
         let context_mark = error.context_mark();
         if let (Some(tag), true) = (context_mark, self.guarded.is_marker(mark)) {
-            let fault = Fault::at(self.place_of(tag), "a tag must be followed by a blank");
-            return fault.with_help("text that begins with `!` must stand in quotes");
+            let fault = Fault::at(self.place_of(tag), "a tag must be followed by a space");
+            return fault.with_help("text that begins with `!` must be quoted");
         }
         let mut message = format!("this is not YAML: {}", error.problem());
         if let (Some(context), Some(began)) = (error.context(), context_mark) {
@@ -117,11 +117,11 @@ impl<'t> Events<'t> {
         let found = usize::try_from(mark.index).ok().and_then(|at| self.guarded.text.get(at..));
         let fault = Fault::at(self.place_of(mark), message);
         match found.unwrap_or_default().chars().next() {
-            Some('\t') => fault.with_help("indent with blanks: YAML does not take tabs"),
+            Some('\t') => fault.with_help("indent with spaces: YAML does not allow tabs"),
             Some(first @ ('@' | '`' | '%')) => {
-                fault.with_help(format!("text that begins with `{first}` must stand in quotes"))
+                fault.with_help(format!("text that begins with `{first}` must be quoted"))
             }
-            _ if error.problem() == "found unexpected ':'" => fault.with_help("put a blank behind the colon"),
+            _ if error.problem() == "found unexpected ':'" => fault.with_help("put a space after the colon"),
             _ if error.context() == Some("while scanning an alias") => fault.with_help(QUOTE_STAR),
             _ => fault,
         }

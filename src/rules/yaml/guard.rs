@@ -1,12 +1,11 @@
-//! Keeps from the scanner what it cannot bear, and what yaml.v2 reads otherwise.
+//! Protects the scanner from texts that make it panic, or that yaml.v2 reads differently.
 //!
-//! `libyaml-safer` ends the program at a tag that is followed by a comma (`[!a,b]`), refuses a colon
+//! `libyaml-safer` panics at a tag that is followed by a comma (`[!a,b]`), refuses a colon
 //! before the end of an item (`{a: b:}`), which yaml.v2 takes as part of the text, and refuses the escape
-//! `\'` between double quotes, which yaml.v2 takes for a `'`. Characters that stand nowhere else help: a
-//! marker behind each such `!` and `:`, a stand-in for the backslash before each `'`. Where the `!`
-//! begins a tag, the marker ends it in a plain error (yaml.v2 would take the comma for a part of the tag,
-//! which nobody means); everywhere else the characters are part of some text, in which what they stand
-//! for is put back.
+//! `\'` between double quotes, which yaml.v2 takes for a `'`. Characters that the file does not use help: a
+//! marker after each such `!` and `:`, a placeholder for the backslash before each `'`. Where the `!`
+//! begins a tag, the marker ends it in an ordinary error (yaml.v2 would make the comma part of the tag);
+//! everywhere else the characters are part of some text, in which they are replaced by the original.
 
 use std::borrow::Cow;
 
@@ -17,41 +16,41 @@ use super::{
     Fault,
 };
 
-/// A text that the scanner can bear.
+/// A text that is safe for the scanner.
 pub(super) struct Guarded<'t> {
-    /// The text with its markers and stand-ins.
+    /// The text with its markers and placeholders.
     pub(super) text: Cow<'t, str>,
     marker: char,
-    stand_in: char,
-    /// Where the markers stand, in bytes.
+    placeholder: char,
+    /// The positions of the markers, in bytes.
     markers: Vec<usize>,
     /// Where lines begin, in bytes; only known when there are markers.
     lines: Vec<usize>,
 }
 
 impl<'t> Guarded<'t> {
-    /// Guards a text; nearly all need nothing.
+    /// Protects a text; most need no change.
     pub(super) fn of(text: &'t str) -> Result<Self, Fault> {
         let suspects = suspects(text);
         if suspects.len() > MAX_SUSPECTS {
             let message = format!(
-                "the file holds more than {MAX_SUSPECTS} colons before commas, tags before commas and escaped \
+                "the file has more than {MAX_SUSPECTS} colons before commas, tags before commas and escaped \
                  quotes"
             );
             return Err(Fault { place: None, message, help: None });
         }
-        let (mut marker, mut stand_in) = ('\0', '\0');
+        let (mut marker, mut placeholder) = ('\0', '\0');
         if suspects.is_empty() {
             return Ok(Self {
                 text: Cow::Borrowed(text),
                 marker,
-                stand_in,
+                placeholder,
                 markers: Vec::new(),
                 lines: Vec::new(),
             });
         }
         let mut unused = unused::characters([text]);
-        for character in [&mut marker, &mut stand_in] {
+        for character in [&mut marker, &mut placeholder] {
             let message = "the file holds every character of Unicode's private area";
             *character = unused.next().ok_or_else(|| Fault {
                 place: None,
@@ -67,7 +66,7 @@ impl<'t> Guarded<'t> {
             let next = suspect.saturating_add(1);
             guarded.push_str(text.get(from..suspect).unwrap_or_default());
             match text.get(suspect..next).unwrap_or_default() {
-                "\\" => guarded.push(stand_in),
+                "\\" => guarded.push(placeholder),
                 mark => {
                     guarded.push_str(mark);
                     markers.push(guarded.len());
@@ -78,7 +77,7 @@ impl<'t> Guarded<'t> {
         }
         guarded.push_str(text.get(from..).unwrap_or_default());
         let lines = if markers.is_empty() { Vec::new() } else { line_starts(&guarded) };
-        Ok(Self { text: Cow::Owned(guarded), marker, stand_in, markers, lines })
+        Ok(Self { text: Cow::Owned(guarded), marker, placeholder, markers, lines })
     }
 
     /// True when the scanner ended at a marker, so at a tag that a comma follows.
@@ -95,23 +94,23 @@ impl<'t> Guarded<'t> {
         (mark.line, mark.column.saturating_sub(on_line))
     }
 
-    /// Puts a scalar back into the words of the file.
+    /// Restores the original text of a scalar.
     pub(super) fn restore(&self, value: &mut String, style: ScalarStyle) {
         if matches!(self.text, Cow::Borrowed(_)) {
             return;
         }
         value.retain(|character| character != self.marker);
-        if value.contains(self.stand_in) {
+        if value.contains(self.placeholder) {
             let meant = if style == ScalarStyle::DoubleQuoted { "" } else { "\\" };
-            *value = value.replace(self.stand_in, meant);
+            *value = value.replace(self.placeholder, meant);
         }
     }
 }
 
-/// As many are guarded: files hold a handful, and each costs 30 bytes.
+/// The maximum number of guarded bytes: files have a handful, and each costs 30 bytes.
 const MAX_SUSPECTS: usize = 100_000;
 
-/// The bytes that need a marker or a stand-in, in order.
+/// The bytes that need a marker or a placeholder, in order.
 fn suspects(text: &str) -> Vec<usize> {
     let mut suspects = tags_before_commas(text);
     suspects.extend(colons_within_texts(text).take(MAX_SUSPECTS + 1));
@@ -133,11 +132,11 @@ fn escaped_quotes(text: &str) -> impl Iterator<Item = usize> {
 fn tags_before_commas(text: &str) -> Vec<usize> {
     let bytes = text.as_bytes();
     let mut suspects = Vec::new();
-    // All that stands in one run of a tag's characters ends where the run does.
+    // All within one run of a tag's characters ends where the run ends.
     let mut plain_run_end = 0;
     for (at, _) in text.match_indices('!') {
         let end = if bytes.get(at.saturating_add(1)) == Some(&b'<') {
-            // What stands between the brackets is a run of its own, which may hold commas.
+            // The text between the brackets is a run of its own, which may have commas.
             let end = run_end(bytes, at.saturating_add(2), b",[]");
             end.saturating_add(usize::from(bytes.get(end) == Some(&b'>')))
         } else {
@@ -156,7 +155,7 @@ fn tags_before_commas(text: &str) -> Vec<usize> {
     suspects
 }
 
-/// Each `:` that ends a text without quotes and stands before the end of an item. Behind a quote or a
+/// Each `:` that ends a text without quotes and precedes the end of an item. After a quote or a
 /// bracket, an anchor or an alias it would separate a key from its value.
 fn colons_within_texts(text: &str) -> impl Iterator<Item = usize> {
     let bytes = text.as_bytes();
@@ -171,7 +170,7 @@ fn colons_within_texts(text: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Where the characters end that a tag is made of.
+/// The end of the characters that a tag may have.
 fn run_end(bytes: &[u8], from: usize, more: &[u8]) -> usize {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_;/?:@&=+$.%!~*'()".contains(byte);
     let rest = bytes.get(from..).unwrap_or_default();
@@ -210,7 +209,7 @@ mod tests {
             ("['q!', '!q,',\n !a,b]", 2, 2),
             ("[{key: !k, !k, value: \"t\\t?", 1, 8),
         ] {
-            let message = "a tag must be followed by a blank".to_owned();
+            let message = "a tag must be followed by a space".to_owned();
             assert_eq!(fault(text), (line, column, message), "{text}");
         }
     }

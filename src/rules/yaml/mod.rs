@@ -1,9 +1,9 @@
-//! A YAML document as a tree that knows where everything stands, in the dialect of Go's yaml.v2.
+//! A YAML document as a tree with source positions, in the dialect of Go's yaml.v2.
 //!
-//! [`read`] is called once a file by [`shapes`](crate::rules::ast). What comes out is sound: anchors are
-//! resolved, merges are spliced in, every scalar has its meaning, keys are scalars, and nothing is
-//! nested or repeated without bound, so that readers of the tree can recurse and need not fail. What
-//! the keys and values mean to a rules file is left to the readers.
+//! [`ast`](crate::rules::ast) calls [`read`] once for each file. The tree is sound: anchors are resolved,
+//! merges are applied, every scalar has its meaning, keys are scalars, and nesting and repetition are
+//! bounded, so that its readers can recurse and cannot fail. The meaning of keys and values in a rules file
+//! is left to the readers.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -26,26 +26,26 @@ pub(crate) use text::decode;
 use super::diagnostic::Place;
 use weight::Weight;
 
-/// How many values a file may hold, aliases written out.
+/// The maximum number of values in a file, with aliases expanded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Most {
+pub(crate) struct MaxValues {
     /// Scalars, lists and maps.
     pub(crate) values: usize,
-    /// What sets the bound.
+    /// The variable that sets it.
     pub(crate) set_by: &'static str,
 }
 
-impl Most {
+impl MaxValues {
     fn exceeded(self) -> Fault {
         let Self { values, set_by } = self;
-        let message = format!("the file holds more than {values} values, aliases written out ({set_by})");
+        let message = format!("the file has more than {values} values, aliases written out ({set_by})");
         Fault { place: None, message, help: None }
     }
 }
 
 #[cfg(test)]
 fn read_without_bound(bytes: &[u8]) -> Result<Document, Fault> {
-    read(bytes, Most { values: usize::MAX, set_by: "" })
+    read(bytes, MaxValues { values: usize::MAX, set_by: "" })
 }
 
 /// One value of a document.
@@ -61,20 +61,20 @@ pub(crate) struct Node {
 /// What a value is.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// A piece of text, and what YAML takes it for.
+    /// A text and its meaning in YAML.
     Scalar(Scalar),
     /// A list.
     List(Vec<NodeRef>),
-    /// A map, its pairs in the order in which they apply: a later pair beats an earlier one.
+    /// A map, its pairs in the order in which they apply: a later pair replaces an earlier one.
     Map(Vec<Pair>),
 }
 
-/// A piece of text, and what YAML takes it for.
+/// A text and its meaning in YAML.
 #[derive(Debug)]
 pub(crate) struct Scalar {
     /// The text as written, without quotes and with escapes replaced.
     pub(crate) text: String,
-    /// What it stands for.
+    /// Its meaning.
     pub(crate) meaning: Meaning,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Scalar {
 pub(crate) struct NodeRef {
     /// The value.
     pub(crate) node: Rc<Node>,
-    /// Where the alias stands, if the value stands elsewhere.
+    /// The place of the alias, if this is one.
     pub(crate) alias: Option<Place>,
 }
 
@@ -94,11 +94,11 @@ pub(crate) struct Pair {
     pub(crate) key: NodeRef,
     /// The value.
     pub(crate) value: NodeRef,
-    /// Where the `<<` stands that brought this pair in, if one did.
+    /// The place of the `<<` that merged this pair, if one did.
     pub(crate) merged: Option<Place>,
 }
 
-/// Why no tree could be made of a file.
+/// Why a file could not be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
     /// Where reading ended; none when it never began.

@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use serde_yaml::Value;
 
-use super::{Content, Most, Node, Pair, read_without_bound as read};
+use super::{Content, MaxValues, Node, Pair, read_without_bound as read};
 
 /// True when both trees have one shape, and the same texts in it.
 fn agrees(ours: &Node, theirs: &Value) -> bool {
@@ -117,7 +117,7 @@ fn aliases_and_merges_are_written_out_and_what_stands_last_wins() {
 #[test]
 fn what_cannot_be_read_is_told_with_its_place_and_what_to_do() {
     for (text, line, column, message) in [
-        ("a: *b", 1, 4, "no anchor `&b` stands before this alias"),
+        ("a: *b", 1, 4, "no anchor `&b` precedes this alias"),
         ("a: &b [*b]", 1, 8, "the value of the anchor `b` contains itself"),
         ("? [a]\n: b", 1, 3, "a list or a map cannot be a key"),
         ("a: 1\n<<: [x]", 2, 6, "`<<` merges a map or a list of maps, and this is neither"),
@@ -142,7 +142,7 @@ fn a_file_is_refused_above_the_bound_and_read_at_it() {
     for (text, values) in
         [("[a,b,{}]", 4), ("[&a [b,c],*a]", 8), ("{a: b}", 3), ("", 0), ("- {x: &m {a: b}}\n- {<<: *m}", 11)]
     {
-        let at = |values| super::read(text.as_bytes(), Most { values, set_by: "HERE" });
+        let at = |values| super::read(text.as_bytes(), MaxValues { values, set_by: "HERE" });
         let counted = at(usize::MAX).unwrap().values();
         assert_eq!(counted, values, "{text}");
         assert!(at(values).is_ok() && at(values + 1).is_ok(), "{text}");

@@ -1,4 +1,4 @@
-//! What a scalar stands for: YAML 1.1 as Go's yaml.v2 reads it, its liberties included.
+//! The meaning of a scalar: YAML 1.1 as Go's yaml.v2 reads it, with its deviations.
 //!
 //! Called by [`document`](super::document) for every scalar. A plain scalar may be nothing, a flag or a
 //! number; a quoted one is text; a tag (`!!str 12`) overrides both. What looks like a date stays text.
@@ -8,16 +8,16 @@ use base64::{
     engine::{GeneralPurpose, GeneralPurposeConfig},
 };
 
-/// What a scalar stands for.
+/// The meaning of a scalar.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Meaning {
     /// Nothing: `~`, `null`, or no text at all.
     Null,
     /// A flag: `true`, `yes`, `on`, `y` and their opposites.
     Bool(bool),
-    /// A whole number that fits 64 bits with a sign.
+    /// An integer of 64 bits with a sign.
     Int(i64),
-    /// A whole number that fits 64 bits only without a sign.
+    /// An integer that fits 64 bits only without a sign.
     Large(u64),
     /// A number with a fraction, with an exponent, or beyond 64 bits.
     Float(f64),
@@ -27,10 +27,10 @@ pub(crate) enum Meaning {
     Binary(Vec<u8>),
 }
 
-/// The prefix that `!!` stands for.
+/// The prefix that `!!` abbreviates.
 const STANDARD: &str = "tag:yaml.org,2002:";
 
-/// What a scalar with this text and tag stands for; `plain` tells it apart from a quoted one. Fails
+/// The meaning of a scalar with this text and tag; `plain` is false for a quoted one. Fails
 /// with words when the tag and the text contradict each other.
 pub(super) fn resolve(text: &str, tag: Option<&str>, plain: bool) -> Result<Meaning, String> {
     let tag = tag.filter(|tag| !tag.is_empty());
@@ -81,14 +81,14 @@ fn of_number(text: &str) -> Option<Meaning> {
         b'.' => float(text).map(Meaning::Float),
         b'+' | b'-' | b'0'..=b'9' if !looks_like_a_date(text) => {
             let digits = text.replace('_', "");
-            whole(&digits).or_else(|| float(&digits).map(Meaning::Float)).or_else(|| odd_binary(&digits))
+            integer(&digits).or_else(|| float(&digits).map(Meaning::Float)).or_else(|| odd_binary(&digits))
         }
         _ => None,
     }
 }
 
-/// A whole number in Go's notations: decimal, `0x`, `0o`, `0b`, and octal after a lone 0.
-fn whole(digits: &str) -> Option<Meaning> {
+/// An integer in Go's notations: decimal, `0x`, `0o`, `0b`, and octal after a lone 0.
+fn integer(digits: &str) -> Option<Meaning> {
     let (negative, signed, unsigned) = match digits.as_bytes().first()? {
         b'-' => (true, true, digits.get(1..)?),
         b'+' => (false, true, digits.get(1..)?),
@@ -134,7 +134,7 @@ fn float(digits: &str) -> Option<f64> {
     digits.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// Dates are text in the end, but they are no numbers, and `!!timestamp` asks for one.
+/// Dates are text, but not numbers, and `!!timestamp` requires one.
 fn looks_like_a_date(text: &str) -> bool {
     let (year, rest) = text.as_bytes().split_at_checked(4).unwrap_or_default();
     rest.starts_with(b"-") && year.iter().all(u8::is_ascii_digit)
@@ -159,7 +159,7 @@ pub(crate) fn float_as_key(number: f64) -> String {
     }
 }
 
-/// Base64 with padding; line breaks may stand anywhere.
+/// Base64 with padding; line breaks are allowed anywhere.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let symbols: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
     BASE64.decode(symbols).ok()

@@ -1,6 +1,6 @@
 //! From a file's bytes to the text that YAML is read from.
 //!
-//! Called by [`document`](super::document) and by whoever shows a line of the file. Byte order marks,
+//! Called by [`document`](super::document) and where a line of the file is printed. Byte order marks,
 //! UTF-16 and characters that YAML does not allow are dealt with here, so that the scanner behind only
 //! ever meets allowed characters.
 
@@ -25,7 +25,7 @@ pub(crate) struct Text<'f> {
 
 impl Text<'_> {
     /// True when no character of the file is forbidden.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.stop.is_none()
     }
 }
@@ -78,8 +78,7 @@ fn from_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> (Cow<'_, str>, Option<S
         match character {
             Ok(character) => text.push(character),
             Err(lone) => {
-                let what =
-                    format!("half of a UTF-16 pair, 0x{:04x}, stands alone", lone.unpaired_surrogate());
+                let what = format!("half of a UTF-16 pair, 0x{:04x}, is alone", lone.unpaired_surrogate());
                 return (Cow::Owned(text), Some(what));
             }
         }

@@ -18,7 +18,7 @@ pub(super) struct Weight {
     pub(super) depth: u32,
     /// Values, those behind aliases counted at each use.
     values: u64,
-    /// Those among them that only an alias brought.
+    /// Those among them that come from an alias.
     aliased: u64,
 }
 
@@ -48,7 +48,7 @@ impl Weight {
         }
     }
 
-    /// A value as it is used: yaml.v2 counts an alias once, and all that it brings once more.
+    /// A value as it is used: yaml.v2 counts an alias, and each value behind it again.
     pub(super) fn of_link(link: &NodeRef) -> Self {
         let weight = link.node.weight;
         if link.alias.is_none() {
@@ -60,18 +60,18 @@ impl Weight {
     /// A pair as it is used.
     pub(super) fn of_pair(pair: &Pair) -> Self {
         let (key, value) = (Self::of_link(&pair.key), Self::of_link(&pair.value));
-        // A key stands beside its value, not above it.
+        // A key is on the level of its value, not above it.
         Self { depth: value.depth, ..key.holding(value) }
     }
 
-    /// True when aliases bring more than any file needs.
+    /// True when aliases expand to more than any file needs.
     pub(super) fn is_a_bomb(self) -> bool {
         self.aliased > MAX_ALIASED
     }
 
     /// Refuses what yaml.v2 refuses: a document most of which comes from aliases.
     pub(super) fn check(self) -> Result<(), Fault> {
-        // The exact shares are yaml.v2's; a count stands well below 2^53.
+        // The exact shares are yaml.v2's; counts are well below 2^53.
         #[allow(clippy::cast_precision_loss)]
         let (values, aliased) = (self.values as f64, self.aliased as f64);
         let allowed = 0.99 - 0.89 * ((values - 400_000.0) / 3_600_000.0).clamp(0.0, 1.0);
@@ -84,7 +84,7 @@ impl Weight {
 
 /// The fault of a document that repeats itself without measure.
 pub(super) fn too_much_aliasing() -> Fault {
-    let message = "the aliases of this file repeat its values without measure".to_owned();
+    let message = "the aliases of this file expand to too many values".to_owned();
     let fault = Fault { place: None, message, help: None };
-    fault.with_help("write out what differs, and give each alias only what it needs")
+    fault.with_help("use fewer aliases within aliases")
 }

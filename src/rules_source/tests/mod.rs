@@ -1,4 +1,4 @@
-//! What the tests of this room share: a directory of rules files, and a source that reads it.
+//! What the tests of this module share: a directory of rules files, and a source that reads it.
 
 mod files_of_all_kinds;
 mod publishing;
@@ -117,7 +117,7 @@ struct Watched {
     _watcher: Watcher,
 }
 
-/// A pace at which nothing but events can tell of a change while a test runs.
+/// A pace at which a test sees changes by events alone.
 const BY_EVENTS: Debounce = Debounce {
     quiet: Duration::from_millis(20),
     at_most: Duration::from_millis(500),

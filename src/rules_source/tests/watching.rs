@@ -1,4 +1,4 @@
-//! Each kind of change is noticed by its events alone.
+//! Each kind of change is noticed: those within the rules directory by events, all others by listings.
 
 use std::{
     collections::BTreeSet,
@@ -11,9 +11,13 @@ use super::*;
 
 /// A watched `config` that holds `a.yaml` with the domain `a`.
 fn watched() -> (Place, Watched) {
+    watched_at(BY_EVENTS)
+}
+
+fn watched_at(pace: Debounce) -> (Place, Watched) {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
-    let watched = Watched::start(place.source(""), BY_EVENTS);
+    let watched = Watched::start(place.source(""), pace);
     watched.wait_for(&["a"]);
     (place, watched)
 }
@@ -66,7 +70,7 @@ fn the_runtime_root_is_a_symlink_that_is_swapped() {
         place.write(&format!("releases/{release}/config/a.yaml"), rules_of(release));
     }
     place.link("current", "releases/1");
-    let watched = Watched::start(place.source("current"), BY_EVENTS);
+    let watched = Watched::start(place.source("current"), Debounce::default());
     watched.wait_for(&["1"]);
     // As `ln -sfn` and `mv -T` do it.
     place.link("next", "releases/2");
@@ -80,6 +84,43 @@ fn the_runtime_root_is_a_symlink_that_is_swapped() {
     watched.wait_for(&["4"]);
 }
 
+/// Every way of changing rules, with the time from the change to the rules in service.
+#[test]
+fn every_change_is_served_within_a_second() {
+    let place = Place::new();
+    for name in ["1", "2"] {
+        place.write(&format!("releases/{name}/config/a.yaml"), rules_of(name));
+    }
+    place.write("shared.yaml", rules_of("s"));
+    place.link("current", "releases/1");
+    let watched = Watched::start(place.source("current"), Debounce::default());
+    let mut slow = Vec::new();
+    let mut served = |what: &str, expected: &[&str]| {
+        let begun = Instant::now();
+        watched.wait_for(expected);
+        slow.extend(
+            (begun.elapsed() > Duration::from_secs(1)).then(|| format!("{what}: {:?}", begun.elapsed())),
+        );
+    };
+    let config = "releases/2/config";
+    place.link("next", "releases/2");
+    fs::rename(place.path("next"), place.path("current")).unwrap();
+    served("a swapped root", &["2"]);
+    place.write(&format!("{config}/a.yaml"), rules_of("3"));
+    served("a write", &["3"]);
+    place.link(&format!("{config}/b.yaml"), "../../../shared.yaml");
+    served("a new symlink", &["3", "s"]);
+    place.write("shared.yaml", rules_of("t"));
+    served("a write behind a symlink", &["3", "t"]);
+    fs::rename(place.path(&format!("{config}/a.yaml")), place.path("a.yaml")).unwrap();
+    served("a file that leaves", &["t"]);
+    fs::rename(place.path(config), place.path("away")).unwrap();
+    place.write(&format!("{config}/z.yaml"), rules_of("z"));
+    served("a directory that is replaced", &["z"]);
+    // One of them may be delayed by a busy machine.
+    assert!(slow.len() <= 1, "{slow:?}");
+}
+
 #[test]
 fn a_symlink_far_above_is_swapped() {
     let place = Place::new();
@@ -88,7 +129,7 @@ fn a_symlink_far_above_is_swapped() {
     }
     place.link("mnt/disk", "../disk1");
     place.link("data", place.path("mnt/disk/srv"));
-    let watched = Watched::start(place.source("data"), BY_EVENTS);
+    let watched = Watched::start(place.source("data"), Debounce::default());
     watched.wait_for(&["disk1"]);
     place.link("mnt/next", "../disk2");
     fs::rename(place.path("mnt/next"), place.path("mnt/disk")).unwrap();
@@ -100,7 +141,7 @@ fn a_file_behind_a_symlink_is_written() {
     let place = Place::new();
     place.write("shared/a.yaml", rules_of("a"));
     place.link("config/a.yaml", "../shared/a.yaml");
-    let watched = Watched::start(place.source(""), BY_EVENTS);
+    let watched = Watched::start(place.source(""), Debounce::default());
     watched.wait_for(&["a"]);
     place.write("shared/a.yaml", rules_of("b"));
     watched.wait_for(&["b"]);
@@ -170,7 +211,7 @@ fn a_bad_set_and_the_way_back() {
 
 #[test]
 fn the_directory_vanishes_and_returns() {
-    let (place, watched) = watched();
+    let (place, watched) = watched_at(Debounce::default());
     for round in 1..=3 {
         fs::remove_dir_all(place.path("config")).unwrap();
         watched.wait_until("the refusal", |source| !source.state().is_current);
@@ -189,7 +230,7 @@ fn the_directory_vanishes_and_returns() {
 #[test]
 fn a_directory_that_is_not_there_yet_is_waited_for() {
     let place = Place::new();
-    let watched = Watched::start(place.source("not/yet"), BY_EVENTS);
+    let watched = Watched::start(place.source("not/yet"), Debounce::default());
     fs::create_dir(place.path("not")).unwrap();
     place.write("not/yet/config/a.yaml", rules_of("a"));
     watched.wait_for(&["a"]);

@@ -1,4 +1,4 @@
-//! Where events say nothing, or are not to be had, the look from time to time notices.
+//! Without events, the listings notice every change.
 
 use std::path::Path;
 

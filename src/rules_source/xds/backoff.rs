@@ -1,16 +1,13 @@
-//! How long to wait before a control plane is tried again.
+//! Pauses before reconnecting to a control plane.
 //!
-//! Two kinds, as in the Go service: one length while it cannot be reached, and backoff that may grow after
-//! streams that broke. Chance is handed in, from 0 to 1.
+//! Two kinds, as in the Go service: a constant one while it cannot be reached, and a growing one after broken
+//! streams. Randomness is an argument from 0 to 1.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    time::Duration,
-};
+use std::time::Duration;
 
 use crate::settings::groups::XdsBackoff;
 
-/// The backoff after streams that broke.
+/// The backoff after broken streams.
 pub(super) struct Backoff {
     settings: XdsBackoff,
     broken: i32,
@@ -21,33 +18,31 @@ impl Backoff {
         Self { settings, broken: 0 }
     }
 
-    /// A stream was of use: the next pause is the first again.
+    /// A stream was useful: the next pause is the first again.
     pub(super) fn reset(&mut self) {
         self.broken = 0;
     }
 
-    /// The pause after one more stream that broke.
+    /// The pause after another broken stream.
     pub(super) fn next(&mut self, chance: f64) -> Duration {
         let XdsBackoff { initial, max, factor, jitter } = self.settings;
         let grown = Duration::try_from_secs_f64(initial.as_secs_f64() * factor.powi(self.broken));
         self.broken = self.broken.saturating_add(1);
-        // What is beyond all bounds is beyond this one.
+        // An overflow is above the maximum.
         let pause = grown.unwrap_or(max).max(initial).min(max);
         if jitter { pause.mul_f64(f64::midpoint(1.0, chance)) } else { pause }
     }
 }
 
-/// The pause before it is tried again to connect: half to one and a half of `interval`.
+/// The pause before connecting again: half to one and a half of `interval`.
 pub(super) fn spread(interval: Duration, chance: f64) -> Duration {
-    // Centuries, of which a half more cannot be told, are long enough as they are.
+    // Centuries, which overflow, need no jitter.
     Duration::try_from_secs_f64(interval.as_secs_f64() * (0.5 + chance)).unwrap_or(interval)
 }
 
 /// A number from 0 to 1.
 pub(super) fn chance() -> f64 {
-    // Every state of this kind has keys of its own.
-    let random = RandomState::new().hash_one(()) >> 32;
-    u32::try_from(random).map_or(0.5, |random| f64::from(random) / f64::from(u32::MAX))
+    fastrand::f64()
 }
 
 #[cfg(test)]
@@ -72,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_was_of_use_ends_the_growth() {
+    fn a_useful_stream_resets_the_backoff() {
         let (initial, max) = (Duration::from_secs(1), Duration::from_secs(9));
         let mut backoff = Backoff::new(XdsBackoff { initial, max, factor: 3.0, jitter: false });
         assert_eq!([backoff.next(0.0), backoff.next(0.0)], [initial, 3 * initial]);

@@ -1,6 +1,6 @@
-//! The loop: connect, talk until the stream ends, wait, and again.
+//! The loop: connect, process the stream until it ends, wait, repeat.
 //!
-//! Trouble is logged once, not at each attempt that meets it, until something came again.
+//! An error is logged once, not at each attempt, until a response is received.
 
 use std::{collections::HashSet, error::Error as _, time::Duration};
 
@@ -21,13 +21,13 @@ use super::{
 };
 use crate::{panics, proto::envoy::config::core::v3::Node, settings::groups::Xds, text::cut};
 
-/// How often replaced rules that requests still used are looked at, to free them.
+/// How often replaced rules that requests still used are checked, to free them.
 const FREE_EVERY: Duration = Duration::from_secs(10);
 
-/// The kinds of trouble that are logged before something came again. What breaks is not always broken alike.
-const MAX_TOLD: usize = 8;
+/// The limit of different errors that are logged until a response is received.
+const MAX_LOGGED: usize = 8;
 
-/// Who we are to a control plane.
+/// The identity of this subscriber.
 pub(super) struct Subscriber {
     pub(super) node: Node,
     pub(super) headers: MetadataMap,
@@ -36,7 +36,7 @@ pub(super) struct Subscriber {
     pub(super) max_values: usize,
 }
 
-/// Keeps the subscription up for ever.
+/// Runs the subscription for ever.
 pub(super) async fn run<T>(settings: &Xds, session: &Session<'_, T>) {
     let mut free = interval(FREE_EVERY);
     free.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -59,27 +59,27 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
         max_message_bytes: settings.max_message_bytes,
         max_values: session.max_values(),
     };
-    let mut held = delta::Held::new();
+    let mut known = delta::Known::new();
     let mut backoff = Backoff::new(settings.backoff);
-    let mut told = HashSet::new();
+    let mut logged = HashSet::new();
     loop {
         panics::point("xds_client");
-        let (trouble, pause) = match connect(settings).await {
-            Err(trouble) => (trouble, spread(settings.connect_retry_interval, chance())),
+        let (error, pause) = match connect(settings).await {
+            Err(error) => (error, spread(settings.connect_retry_interval, chance())),
             Ok(channel) => {
-                let end = talk(channel, settings, &subscriber, session, &mut held).await;
-                if end.was_of_use {
+                let end = process(channel, settings, &subscriber, session, &mut known).await;
+                if end.was_useful {
                     backoff.reset();
-                    told.clear();
+                    logged.clear();
                 }
-                (end.trouble, backoff.next(chance()))
+                (end.error, backoff.next(chance()))
             }
         };
         session.lost();
-        if told.len() < MAX_TOLD && told.insert(trouble.clone()) {
-            tracing::warn!("{}: {trouble}; trying again in {pause:?}", session.origin());
+        if logged.len() < MAX_LOGGED && logged.insert(error.clone()) {
+            tracing::warn!("{}: {error}; trying again in {pause:?}", session.origin());
         } else {
-            tracing::debug!("{}: {trouble}; trying again in {pause:?}", session.origin());
+            tracing::debug!("{}: {error}; trying again in {pause:?}", session.origin());
         }
         sleep(pause).await;
         session.status().change(|status| status.reconnects = status.reconnects.saturating_add(1));
@@ -89,47 +89,47 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
 /// How a connection ended.
 struct End {
     /// Why.
-    trouble: String,
-    /// Something came on it, or it held so long that something might have.
-    was_of_use: bool,
+    error: String,
+    /// A response was received, or the stream was open longer than the longest pause.
+    was_useful: bool,
 }
 
-/// Talks on one connection until it ends.
-async fn talk<T>(
+/// Processes one connection until it ends.
+async fn process<T>(
     channel: Channel,
     settings: &Xds,
     subscriber: &Subscriber,
     session: &Session<'_, T>,
-    held: &mut delta::Held,
+    known: &mut delta::Known,
 ) -> End {
     tracing::debug!("connected to {}", session.origin());
     let (before, begun) = (session.status().state().updates, Instant::now());
     session.status().change(|status| status.connected = true);
     let ended = if settings.incremental {
-        delta::talk(channel, subscriber, session, held).await
+        delta::process(channel, subscriber, session, known).await
     } else {
-        sotw::talk(channel, subscriber, session).await
+        sotw::process(channel, subscriber, session).await
     };
     session.status().change(|status| status.connected = false);
-    // Where only changes are told, a good stream may have had none to tell.
-    let was_of_use = session.status().state().updates > before || begun.elapsed() > settings.backoff.max;
-    let trouble = match ended {
+    // A good incremental stream may have had no changes.
+    let was_useful = session.status().state().updates > before || begun.elapsed() > settings.backoff.max;
+    let error = match ended {
         Ok(()) => "it ended the stream".to_owned(),
-        Err(status) if was_of_use || status.source().is_none() => in_words(&status),
-        Err(status) => format!("{}{}", in_words(&status), help(settings)),
+        Err(status) if was_useful || status.source().is_none() => describe(&status),
+        Err(status) => format!("{}{}", describe(&status), help(settings)),
     };
-    End { trouble, was_of_use }
+    End { error, was_useful }
 }
 
-/// What to do about a connection that broke before anything came: one side may not speak as the other does.
+/// The help for a connection that broke before a response: the protocols may differ.
 fn help(settings: &Xds) -> &'static str {
     match &settings.tls {
         None => "; if its port speaks TLS, set CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
         Some(tls) if tls.identity.is_none() => {
-            "; if it wants a certificate, CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY \
-             name it"
+            "; if it requires a client certificate, set CONFIG_GRPC_XDS_CLIENT_TLS_CERT and \
+             CONFIG_GRPC_XDS_CLIENT_TLS_KEY"
         }
-        Some(_) => "; it may not trust our certificate",
+        Some(_) => "; it may not trust the client certificate",
     }
 }
 
@@ -144,7 +144,7 @@ fn node(settings: &Xds) -> Node {
     }
 }
 
-/// Settings let none through that cannot be sent.
+/// The settings accept only headers that can be sent.
 fn headers(settings: &Xds) -> MetadataMap {
     let mut headers = MetadataMap::new();
     for (name, value) in &settings.headers {
@@ -159,19 +159,19 @@ fn headers(settings: &Xds) -> MetadataMap {
     headers
 }
 
-/// Why a stream ended, with all that is known of the cause.
-fn in_words(status: &Status) -> String {
-    let mut words = format!("the stream broke: {} ({:?})", cut(status.message()), status.code());
+/// The error that ended a stream, with its causes.
+fn describe(status: &Status) -> String {
+    let mut text = format!("the stream broke: {} ({:?})", cut(status.message()), status.code());
     let mut cause = status.source();
     while let Some(error) = cause {
         let more = error.to_string();
-        if !words.contains(&more) {
-            words = format!("{words}: {more}");
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
         }
         cause = error.source();
     }
     if status.code() == Code::OutOfRange {
-        words.push_str("; XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES sets the limit");
+        text.push_str("; XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES sets the limit");
     }
-    words
+    text
 }

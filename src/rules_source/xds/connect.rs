@@ -34,7 +34,10 @@ const TCP_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 #[cfg(not(any(target_os = "openbsd", target_os = "redox", target_os = "solaris", target_os = "windows")))]
 const TCP_KEEPALIVE_RETRIES: u32 = 3;
 
-/// Connects, or says why not and what to do.
+/// Connects.
+///
+/// # Errors
+/// The reason, and what to do.
 pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
     let tls = settings.tls.as_ref().map(tls::load).transpose()?;
     let host = name(settings);
@@ -42,10 +45,10 @@ pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
         .await
         .unwrap_or_else(|_| Err(format!("it cannot be reached: no connection within {CONNECT_TIMEOUT:?}")))?;
     let channel = channel::over(socket, origin(settings, &host)?, |endpoint| kept_alive(endpoint, settings));
-    channel.await.map_err(|error| format!("it speaks no HTTP/2: {error}"))
+    channel.await.map_err(|error| format!("not HTTP/2: {error}"))
 }
 
-/// The name that the certificate must hold.
+/// The name that the certificate must have.
 fn name(settings: &Xds) -> String {
     let expected = settings.tls.as_ref().and_then(|tls| tls.server_name.clone());
     expected.unwrap_or_else(|| match &settings.server {
@@ -59,7 +62,7 @@ async fn open(server: &XdsServer, tls: Option<Arc<ClientConfig>>, host: &str) ->
     match server {
         XdsServer::Tcp(address) => {
             let socket = TcpStream::connect((&*address.host, address.port)).await.map_err(unreachable)?;
-            // Without them the connection is slower, or a dead peer is found later; it works all the same.
+            // Failing to set them costs latency, or time until a dead peer is noticed.
             let _ = socket.set_nodelay(true);
             let _ = SockRef::from(&socket).set_tcp_keepalive(&keepalive());
             shake_hands(socket, tls, host).await
@@ -97,17 +100,17 @@ async fn shake_hands(
     Ok(Box::new(secured?))
 }
 
-/// Whom requests name as their server.
+/// The `:authority` of requests.
 fn origin(settings: &Xds, host: &str) -> Result<Uri, String> {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    // As gRPC for Go has it: the name that is verified, where there is one of its own.
+    // As in gRPC for Go: the verified name, where one is set.
     let authority = match (&settings.server, &settings.tls) {
         (XdsServer::Tcp(address), Some(tls)) if tls.server_name.is_none() => address.to_string(),
         (XdsServer::Tcp(address), None) => address.to_string(),
         _ => host.to_owned(),
     };
     let origin = format!("{scheme}://{authority}").parse();
-    origin.map_err(|error| format!("{authority:?} is no host that HTTP can name: {error}"))
+    origin.map_err(|error| format!("{authority:?} is not a valid authority: {error}"))
 }
 
 fn kept_alive(endpoint: Endpoint, settings: &Xds) -> Endpoint {

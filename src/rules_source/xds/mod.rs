@@ -1,21 +1,22 @@
-//! Rules from a control plane, asked over xDS: an aggregated stream, subscribed to all resources of one type.
+//! Rules from a control plane over xDS: an aggregated stream, subscribed to all resources of one type.
 //!
-//! [`spawn`] starts a thread that connects, takes what it is told, has it compiled and served, and answers
-//! whether it was. `app` starts it in place of the watcher of files. Reading order: `client` is the loop,
-//! `connect` and `tls` get it a channel, `sotw` and `delta` speak the two dialects on a `stream` that
-//! `weigh`s responses before it decodes them, `session` judges what came, `resource` reads it, and `backoff` says how long to wait before trying again. What is served is the
-//! business of [`Source`]: a bad update leaves the last good rules, and so does a control plane that is gone.
+//! [`spawn`] starts a thread that connects, compiles and serves each update, and acknowledges or rejects it.
+//! `app` starts it in place of the watcher of files. Reading order: `client` is the loop, `connect` and `tls`
+//! open a channel, `sotw` and `delta` are the two protocol variants on a `stream` that counts the messages of a
+//! response (`message_count`) before it decodes them, `session` applies updates, `resource` reads resources, and
+//! `backoff` computes pauses. [`Source`] serves: an invalid update leaves the last good rules, and so does a lost
+//! connection.
 
 mod backoff;
 mod client;
 mod connect;
 mod delta;
+mod message_count;
 mod resource;
 mod session;
 mod sotw;
 mod stream;
 mod tls;
-mod weigh;
 
 use std::{
     io,
@@ -40,27 +41,27 @@ pub struct Subscription {
     judged: watch::Receiver<bool>,
 }
 
-/// How the control plane and its subscriber fare, for metrics.
+/// The state of the subscription, for metrics.
 #[derive(Debug, Default)]
 pub struct Status(Mutex<State>);
 
-/// What there is to tell of a control plane.
+/// The state of a subscription.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct State {
     /// There is a connection.
     pub connected: bool,
-    /// How often it was tried to connect after the first time.
+    /// Attempts to connect after the first.
     pub reconnects: u64,
-    /// Responses that came.
+    /// Responses received.
     pub updates: u64,
-    /// Those that were refused.
+    /// Responses rejected.
     pub refused: u64,
-    /// The version that was accepted last.
+    /// The last accepted version.
     pub version: Option<String>,
 }
 
 impl Status {
-    /// How things are now.
+    /// The current state.
     #[must_use]
     pub fn state(&self) -> State {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -74,7 +75,7 @@ impl Status {
 /// Subscribes `source` to a control plane.
 ///
 /// # Errors
-/// When the system grants no thread.
+/// When the system cannot start a thread.
 pub fn spawn<T: Send + Sync + 'static>(
     source: Arc<Source<T>>,
     settings: Xds,
@@ -89,11 +90,11 @@ pub fn spawn<T: Send + Sync + 'static>(
         runtime.block_on(async {
             tokio::select! {
                 () = panics::restart_task(Boundary::XdsClient, async || client::run(&settings, &session).await) => {}
-                // Nothing is ever sent: the other side is gone.
+                // Nothing is ever sent, so the other side was dropped.
                 _ = is_alive.changed() => {}
             }
         });
-        // A look-up of a name may hang; nobody waits for it.
+        // A name lookup may hang and must not delay the end.
         runtime.shutdown_background();
     })?;
     Ok(Subscription { _alive: alive, judged })
@@ -102,12 +103,12 @@ pub fn spawn<T: Send + Sync + 'static>(
 impl Subscription {
     /// Waits until a first response was accepted or refused.
     pub async fn judged(&mut self) {
-        // A thread that ended has nothing more to tell.
+        // An error means that the thread has ended.
         let _ = self.judged.wait_for(|judged| *judged).await;
     }
 }
 
-/// A response of either dialect, as far as to the compiled rules.
+/// Reads a response of either variant, up to the compiled rules.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     stream::fuzz(bytes);

@@ -1,7 +1,7 @@
-//! Judges what a control plane sends: has it served, or says why not.
+//! Applies updates of a control plane: serves them, or rejects them with the reasons.
 //!
-//! The dialects bring the resources that are to be served from now on, with what could not be read of them,
-//! and send the verdict back. A session outlives streams and connections.
+//! The protocol variants pass the complete list of resources, with what could not be read of them, and send the
+//! result back. A session outlives streams and connections.
 
 use std::{cell::Cell, hash::Hasher as _, time::Duration};
 
@@ -22,20 +22,20 @@ use crate::{
     text::cut,
 };
 
-/// The errors that a control plane is told of one response. Its log is not where they are read first.
+/// The limit of errors that a rejection lists; our log has more.
 const MAX_ERRORS: usize = 20;
 
-/// A control plane that sends what was refused once more is answered so much later: some do at once what
-/// they are told was not accepted, and would go on for ever as fast as they can.
-const SAME_AGAIN: Duration = Duration::from_secs(1);
+/// The delay before rejecting the same update again: some control planes resend a rejected update at once, for
+/// ever and as fast as they can.
+const REPEATED_REJECTION_DELAY: Duration = Duration::from_secs(1);
 
-/// The code of a refusal, as gRPC numbers them.
+/// gRPC's code of a rejection.
 const INVALID_ARGUMENT: i32 = 3;
 
-/// The code of an error of ours.
+/// gRPC's code of an internal error.
 pub(super) const INTERNAL: i32 = 13;
 
-/// What is told, and what becomes of it.
+/// Applies updates to a source.
 pub(super) struct Session<'a, T> {
     source: &'a Source<T>,
     origin: String,
@@ -45,14 +45,14 @@ pub(super) struct Session<'a, T> {
     is_lost: Cell<bool>,
 }
 
-/// What is to be served from now on.
+/// The rules to serve from now on.
 pub(super) struct Update<'u> {
-    /// As the control plane counts them.
+    /// The control plane's version of them.
     pub(super) version: &'u str,
-    /// All resources there are, those that could be read.
+    /// All readable resources.
     pub(super) resources: Vec<&'u RateLimitConfig>,
-    /// What is wrong with the others.
-    pub(super) findings: Vec<Diagnostic>,
+    /// Errors of the others.
+    pub(super) diagnostics: Vec<Diagnostic>,
 }
 
 impl<'a, T> Session<'a, T> {
@@ -73,7 +73,7 @@ impl<'a, T> Session<'a, T> {
         }
     }
 
-    /// The control plane, as logs call it.
+    /// The control plane's name in logs.
     pub(super) fn origin(&self) -> &str {
         &self.origin
     }
@@ -86,26 +86,26 @@ impl<'a, T> Session<'a, T> {
         self.source
     }
 
-    /// How many messages the rules may hold.
+    /// The limit of messages in all resources.
     pub(super) fn max_values(&self) -> usize {
         self.source.options.max_values
     }
 
-    /// There is no stream any more, or none came about.
+    /// Notes that there is no stream.
     pub(super) fn lost(&self) {
         self.is_lost.set(true);
     }
 
-    /// Judges a response; one that causes a panic is refused, and what is served stays.
-    pub(super) async fn judge_or_refuse(
+    /// Runs the processing of a response; a panic rejects it, and the current rules stay.
+    pub(super) async fn guarded(
         &self,
-        judge: impl Future<Output = Result<(), google::rpc::Status>>,
+        process: impl Future<Output = Result<(), google::rpc::Status>>,
     ) -> Result<(), google::rpc::Status> {
-        let judged = caught(Boundary::XdsResponse, async {
+        let processed = caught(Boundary::XdsResponse, async {
             panics::point("xds_response");
-            judge.await
+            process.await
         });
-        judged.await.unwrap_or_else(|Panicked| {
+        processed.await.unwrap_or_else(|Panicked| {
             self.status.change(|status| status.refused = status.refused.saturating_add(1));
             self.judged.send_replace(true);
             let message = "internal error: reading the response panicked".to_owned();
@@ -113,10 +113,10 @@ impl<'a, T> Session<'a, T> {
         })
     }
 
-    /// Serves an update, or says why not, in the words that the control plane is to be told.
-    pub(super) async fn judge(&self, update: Update<'_>) -> Result<(), google::rpc::Status> {
+    /// Serves an update, or gives the rejection to send.
+    pub(super) async fn apply(&self, update: Update<'_>) -> Result<(), google::rpc::Status> {
         if self.is_lost.take() {
-            tracing::info!("{} is there again", self.origin);
+            tracing::info!("{}: recovered", self.origin);
         }
         let version = cut(update.version).to_owned();
         let outcome = self.source.offer(&self.origin, update, self.clock.now());
@@ -134,14 +134,14 @@ impl<'a, T> Session<'a, T> {
             return Ok(());
         }
         if outcome == Outcome::Unchanged {
-            tokio::time::sleep(SAME_AGAIN).await;
+            tokio::time::sleep(REPEATED_REJECTION_DELAY).await;
         }
         let errors = state.last_error.map(|(_, errors)| errors).unwrap_or_default();
-        Err(google::rpc::Status { code: INVALID_ARGUMENT, message: refusal(&errors) })
+        Err(google::rpc::Status { code: INVALID_ARGUMENT, message: rejection(&errors) })
     }
 }
 
-fn refusal(errors: &[Diagnostic]) -> String {
+fn rejection(errors: &[Diagnostic]) -> String {
     let mut lines: Vec<String> = errors.iter().take(MAX_ERRORS).map(ToString::to_string).collect();
     if errors.len() > MAX_ERRORS {
         lines.push("and more".to_owned());
@@ -150,29 +150,29 @@ fn refusal(errors: &[Diagnostic]) -> String {
 }
 
 impl<T> Source<T> {
-    /// Serves what the resources of a control plane say, unless there is an error in them. What was refused
-    /// or is served already is [`Outcome::Unchanged`] when it comes again.
+    /// Serves the resources of a control plane, unless they have an error. The same resources again are
+    /// [`Outcome::Unchanged`].
     ///
-    /// The resources are read in the order of their names: control planes keep none, and replicas that were
-    /// told the same are to serve the same.
+    /// The resources are sorted by name: control planes have no order, and replicas with the same resources must
+    /// serve the same rules.
     fn offer(&self, origin: &str, update: Update<'_>, now: Time) -> Outcome {
-        let Update { mut resources, findings, .. } = update;
+        let Update { mut resources, diagnostics, .. } = update;
         resources.sort_by_key(|resource| (&resource.name, &resource.domain));
         let mut reloading = lock(&self.reloading);
-        let digest = (hash(&resources), findings.clone());
+        let digest = (hash(&resources), diagnostics.clone());
         if reloading.last_read.as_ref() == Some(&digest) {
             return Outcome::Unchanged;
         }
-        let is_complete = findings.is_empty();
+        let is_complete = diagnostics.is_empty();
         let mut compiled = compile_or_refuse(&origin, || compile_resources(&resources, self.options));
-        compiled.diagnostics.splice(0..0, findings);
+        compiled.diagnostics.splice(0..0, diagnostics);
         let draft = Draft { origin: &origin, digest, files: resources.len(), is_complete, compiled };
-        self.take(draft, now, &mut reloading)
+        self.load_draft(draft, now, &mut reloading)
     }
 }
 
-/// A hash of the resources, the same on every replica that was told the same: maps are encoded in order here,
-/// which is why it is not that of the bytes that came.
+/// A hash of the resources, to recognise the same update. Maps are encoded in order here, unlike in the bytes
+/// received.
 fn hash(resources: &[&RateLimitConfig]) -> u64 {
     let mut hasher = SipHasher13::new();
     let mut bytes = Vec::new();

@@ -1,8 +1,8 @@
-//! The dialect in which a control plane tells all resources each time ("state of the world").
+//! The protocol variant in which each response has all resources ("state of the world").
 //!
-//! Called by `client` with a channel. A stream begins without a version, though one may have been accepted on
-//! an earlier stream: a control plane that counts its versions from 1 at each start would take an old number
-//! for its own, and never send what it has now.
+//! `client` calls it with a channel. A stream begins without a version, though one may have been accepted on
+//! an earlier stream: a control plane that counts its versions from 1 at each start would recognise an old number
+//! as its own, and never send its current rules.
 
 use tonic::{Status, transport::Channel};
 
@@ -17,24 +17,24 @@ use crate::proto::{
     google,
 };
 
-/// Takes responses and answers them until the stream ends.
-pub(super) async fn talk<T>(
+/// Acknowledges or rejects responses until the stream ends.
+pub(super) async fn process<T>(
     channel: Channel,
     subscriber: &Subscriber,
     session: &Session<'_, T>,
 ) -> Result<(), Status> {
-    let (asks, outbox) = tokio::sync::mpsc::channel(1);
-    let ask = || DiscoveryRequest {
+    let (requests, outbox) = tokio::sync::mpsc::channel(1);
+    let request = || DiscoveryRequest {
         node: Some(subscriber.node.clone()),
         type_url: TYPE_URL.to_owned(),
         ..DiscoveryRequest::default()
     };
-    // There is room for one, and the other end is here still.
-    let _ = asks.try_send(ask());
+    // The channel has room for one, and the receiver still exists.
+    let _ = requests.try_send(request());
     let mut responses = stream::open(channel, subscriber, outbox).await?;
     let mut accepted = String::new();
     while let Some(received) = responses.message().await? {
-        let error_detail = session.judge_or_refuse(judge(session, &received)).await.err();
+        let error_detail = session.guarded(apply(session, &received)).await.err();
         let response: DiscoveryResponse = received.response;
         if error_detail.is_none() {
             accepted = response.version_info;
@@ -43,29 +43,30 @@ pub(super) async fn talk<T>(
             version_info: accepted.clone(),
             response_nonce: response.nonce,
             error_detail,
-            ..ask()
+            ..request()
         };
-        if asks.send(answer).await.is_err() {
+        if requests.send(answer).await.is_err() {
             break;
         }
     }
     Ok(())
 }
 
-async fn judge<T>(
+async fn apply<T>(
     session: &Session<'_, T>,
     received: &Received<DiscoveryResponse>,
 ) -> Result<(), google::rpc::Status> {
     let response = &received.response;
-    let mut findings: Vec<_> = resource::check_response(&response.type_url).into_iter().collect();
-    findings.extend(received.is_too_much.then(|| resource::too_much("the response", session.max_values())));
+    let mut diagnostics: Vec<_> = resource::check_response(&response.type_url).into_iter().collect();
+    diagnostics
+        .extend(received.is_too_much.then(|| resource::too_much("the response", session.max_values())));
     let mut resources = Vec::with_capacity(response.resources.len());
-    for (at, any) in response.resources.iter().enumerate() {
-        match resource::read(|| format!("resource {} of the response", at.saturating_add(1)), any) {
+    for (index, any) in response.resources.iter().enumerate() {
+        match resource::read(|| format!("resource {} of the response", index.saturating_add(1)), any) {
             Ok(resource) => resources.push(resource),
-            Err(finding) => findings.push(finding),
+            Err(diagnostic) => diagnostics.push(diagnostic),
         }
     }
     let resources = resources.iter().collect();
-    session.judge(Update { version: &response.version_info, resources, findings }).await
+    session.apply(Update { version: &response.version_info, resources, diagnostics }).await
 }

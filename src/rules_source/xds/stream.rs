@@ -1,7 +1,6 @@
-//! A stream of the aggregated service, with responses that are weighed before they are decoded.
+//! A stream of the aggregated service, whose messages are counted before they are decoded.
 //!
-//! The two dialects open one each, in place of the client that is generated: that one decodes a message
-//! whatever it holds.
+//! Each protocol variant opens one. The generated client would decode a message of any size.
 
 use std::marker::PhantomData;
 
@@ -16,19 +15,19 @@ use tonic::{
 };
 use tonic_prost::ProstEncoder;
 
-use super::{client::Subscriber, weigh};
+use super::{client::Subscriber, message_count};
 use crate::proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse};
 
-/// A response of one of the dialects.
+/// A response of a protocol variant.
 pub(super) trait Response: Message + Default + 'static {
-    const WRAPPING: weigh::Wrapping;
+    const WRAPPING: message_count::Wrapping;
     const METHOD: &'static str;
 
-    /// What is left of a response whose resources are not looked at.
+    /// A response without its resources.
     fn without_resources(head: Head) -> Self;
 }
 
-/// What a response is answered by, and what type it says it is of.
+/// The fields of a response that its answer needs, and its type.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Head {
     #[prost(string, tag = "1")]
@@ -40,7 +39,7 @@ pub(super) struct Head {
 }
 
 impl Response for DiscoveryResponse {
-    const WRAPPING: weigh::Wrapping = weigh::Wrapping::Plain;
+    const WRAPPING: message_count::Wrapping = message_count::Wrapping::Plain;
     const METHOD: &'static str =
         "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
@@ -50,7 +49,7 @@ impl Response for DiscoveryResponse {
 }
 
 impl Response for DeltaDiscoveryResponse {
-    const WRAPPING: weigh::Wrapping = weigh::Wrapping::Named;
+    const WRAPPING: message_count::Wrapping = message_count::Wrapping::Named;
     const METHOD: &'static str =
         "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
@@ -79,18 +78,18 @@ pub(super) async fn open<Q: Message + 'static, R: Response>(
         tonic::Extensions::new(),
         ReceiverStream::new(outbox),
     );
-    let codec = Weighing { most: subscriber.max_values, messages: PhantomData };
+    let codec = CountingCodec { max: subscriber.max_values, messages: PhantomData };
     let response = client.streaming(request, PathAndQuery::from_static(R::METHOD), codec).await?;
     Ok(response.into_inner())
 }
 
 /// Prost's codec, which weighs what it receives.
-struct Weighing<Q, R> {
-    most: usize,
+struct CountingCodec<Q, R> {
+    max: usize,
     messages: PhantomData<fn(Q) -> R>,
 }
 
-impl<Q: Message + 'static, R: Response> Codec for Weighing<Q, R> {
+impl<Q: Message + 'static, R: Response> Codec for CountingCodec<Q, R> {
     type Encode = Q;
     type Decode = Received<R>;
     type Encoder = ProstEncoder<Q>;
@@ -101,11 +100,11 @@ impl<Q: Message + 'static, R: Response> Codec for Weighing<Q, R> {
     }
 
     fn decoder(&mut self) -> Self {
-        Self { most: self.most, messages: PhantomData }
+        Self { max: self.max, messages: PhantomData }
     }
 }
 
-impl<Q, R: Response> Decoder for Weighing<Q, R> {
+impl<Q, R: Response> Decoder for CountingCodec<Q, R> {
     type Item = Received<R>;
     type Error = Status;
 
@@ -113,14 +112,14 @@ impl<Q, R: Response> Decoder for Weighing<Q, R> {
         use prost::bytes::Buf as _;
         // The message is in one piece already, so that nothing is copied.
         let message = message.copy_to_bytes(message.remaining());
-        decode(message, self.most).map(Some)
+        decode(message, self.max).map(Some)
     }
 }
 
-fn decode<R: Response>(message: Bytes, most: usize) -> Result<Received<R>, Status> {
+fn decode<R: Response>(message: Bytes, max: usize) -> Result<Received<R>, Status> {
     let malformed =
         |error: &dyn std::error::Error| Status::internal(format!("the response is malformed: {error}"));
-    if weigh::fits(&message, R::WRAPPING, most).map_err(|error| malformed(&error))? {
+    if message_count::fits(&message, R::WRAPPING, max).map_err(|error| malformed(&error))? {
         let response = R::decode(message).map_err(|error| malformed(&error))?;
         return Ok(Received { response, is_too_much: false });
     }
@@ -140,7 +139,7 @@ pub(super) fn fuzz(bytes: &[u8]) {
     let configs: Vec<_> =
         resources.iter().filter_map(|any| resource::read(|| "a resource".to_owned(), any).ok()).collect();
     for any in &resources {
-        assert!(weigh::weight(any, usize::MAX).is_some());
+        assert!(message_count::weight(any, usize::MAX).is_some());
     }
     let _ = compile_resources(&configs.iter().collect::<Vec<_>>(), CompileOptions::default());
     let _ = decode::<DeltaDiscoveryResponse>(Bytes::copy_from_slice(bytes), 1_000);

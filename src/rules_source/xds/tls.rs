@@ -1,4 +1,4 @@
-//! TLS to a control plane: what its variables are called, and what its settings ask of `tls`.
+//! TLS to a control plane: its variables and settings.
 //!
 //! Called by `connect` for each connection, so that certificates which were replaced meanwhile count.
 
@@ -11,7 +11,7 @@ use crate::{
     settings::groups::XdsTls,
 };
 
-/// What is said of TLS to a control plane.
+/// The variables that errors of TLS refer to.
 pub(super) const WORDS: Words = Words {
     ca: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
     certificate: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
@@ -44,9 +44,9 @@ mod tests {
         let gone = |name: &str| format!("/nowhere/{name}.pem").into();
         let settings =
             XdsTls { ca: Some(gone("ca")), identity: Some((gone("cert"), gone("key"))), ..XdsTls::default() };
-        let told = load(&settings).map(drop).unwrap_err();
+        let error = load(&settings).map(drop).unwrap_err();
         for (variable, name) in [(WORDS.ca, "ca"), (WORDS.certificate, "cert"), (WORDS.key, "key")] {
-            assert!(told.contains(&format!("{variable}=/nowhere/{name}.pem: accepted is ")), "{told}");
+            assert!(error.contains(&format!("{variable}=/nowhere/{name}.pem: accepted is ")), "{error}");
         }
     }
 }

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::{
     clock::{ManualClock, Time},
-    limiter::{Bounds, Limiter, Policy, ResponseOptions, rule_stats},
+    limiter::{Bounds, Limiter, Policy, ResponseOptions, handles},
     proto::envoy::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
         service::ratelimit::v3::RateLimitRequest,
@@ -80,7 +80,7 @@ fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
         max_local_keys: 100,
     };
     let counters = stats.clone();
-    let source = Arc::new(Source::new(CompileOptions::default(), move |rules| rule_stats(rules, &counters)));
+    let source = Arc::new(Source::new(CompileOptions::default(), move |rules| handles(rules, &counters)));
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(root.path().join("config/rules.yaml"), RULES).unwrap();

@@ -26,9 +26,10 @@ fn judge(
     let server = XdsServer::Unix("/run/xds".into());
     let session = Session::new(&source, &server, &clock, &status, judge);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let verdicts = updates.iter().map(|(version, resources, findings)| {
-        let update = Update { version, resources: resources.iter().collect(), findings: findings.to_vec() };
-        runtime.block_on(session.judge(update)).err().map(|status| status.message)
+    let verdicts = updates.iter().map(|(version, resources, diagnostics)| {
+        let update =
+            Update { version, resources: resources.iter().collect(), diagnostics: diagnostics.to_vec() };
+        runtime.block_on(session.apply(update)).err().map(|status| status.message)
     });
     let verdicts = verdicts.collect();
     assert_eq!(*judged.borrow(), !updates.is_empty());
@@ -54,7 +55,7 @@ fn a_bad_update_is_refused_with_its_reasons_and_the_good_one_before_is_served_on
 
 #[test]
 fn what_could_not_be_read_refuses_the_rest() {
-    let finding = Diagnostic {
+    let diagnostic = Diagnostic {
         severity: Severity::Error,
         file: "resource 2 of the response".to_owned(),
         place: None,
@@ -62,7 +63,7 @@ fn what_could_not_be_read_refuses_the_rest() {
         message: "is rubbish".to_owned(),
         help: None,
     };
-    let (verdicts, _, source) = judge(&[("1", &[limit("a", "d", 1)], &[finding])]);
+    let (verdicts, _, source) = judge(&[("1", &[limit("a", "d", 1)], &[diagnostic])]);
     assert_eq!(verdicts, [Some("resource 2 of the response: error: is rubbish".to_owned())]);
     assert!(source.current().is_none());
 }

@@ -12,7 +12,7 @@ use deadpool_redis::{
         RedisConnectionInfo, RedisError, TlsCertificates, Value,
     },
 };
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::super::wire::{self, TLS_ADVICE};
 use crate::{
@@ -221,7 +221,7 @@ impl Node {
         let address = &self.address;
         match (self.fails, failure) {
             (false, Some(why)) => warn!("redis {role}{address}: {why}"),
-            (true, None) => warn!("redis {role}{address}: recovered"),
+            (true, None) => info!("redis {role}{address}: recovered"),
             (false, None) | (true, Some(_)) => {}
         }
         self.fails = failure.is_some();

@@ -19,11 +19,11 @@ use regex::RegexBuilder;
 use crate::rules::{
     Diagnostic,
     diagnostics::{Diagnostics, Path, quoted},
-    yaml::{Content, Most, NodeRef, read as read_yaml},
+    yaml::{Content, MaxValues, NodeRef, read as read_yaml},
 };
 
 /// A file of a thousand mappings holds some 20,000 values; a value takes up to half a kilobyte while it is read.
-const MOST: Most = Most { values: 50_000, set_by: "for a file of mappings this is fixed" };
+const MOST: MaxValues = MaxValues { values: 50_000, set_by: "for a file of mappings this is fixed" };
 
 /// A regular expression that is compiled takes no more. One of a hundred words with classes of letters takes
 /// a tenth of it.

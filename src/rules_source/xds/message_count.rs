@@ -1,9 +1,9 @@
-//! Counts what a response holds before anything is built of it: a message of two bytes becomes a struct of
-//! hundreds, and 8 MB of empty descriptors took 2.2 GB.
+//! Counts the messages of a response before decoding it: a message of two bytes becomes a struct of hundreds,
+//! and 8 MB of empty descriptors took 2.2 GB.
 //!
-//! Counted are the messages that the compiler keeps: resources, descriptors, limits, replaced names and
-//! values of metadata. The codec in `stream` refuses a response that holds too many of them, and `delta` a
-//! resource that does not fit beside those that it holds.
+//! It counts the messages that the compiler keeps: resources, descriptors, limits, replaced names and values of
+//! metadata. The codec in `stream` rejects a response with too many of them, and `delta` a resource that does not
+//! fit beside the known ones.
 
 use prost_types::Any;
 
@@ -24,34 +24,34 @@ impl From<Malformed> for Stop {
     }
 }
 
-/// How the two dialects wrap a resource.
+/// How the protocol variants wrap a resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wrapping {
     /// `resources` are `google.protobuf.Any`.
     Plain,
-    /// They are `Resource`, which holds one, and `removed_resources` are names.
+    /// They are `Resource`, which has one, and `removed_resources` are names.
     Named,
 }
 
-/// Whether a response holds at most so many messages.
+/// Whether a response has at most `max` messages.
 ///
 /// # Errors
-/// When it is no message. What stands within a resource is not looked into further than it can be read: a
-/// resource that is malformed is a finding of its own, and costs no more than what was counted of it.
-pub(super) fn fits(response: &[u8], wrapping: Wrapping, most: usize) -> Result<bool, Malformed> {
-    match Room(most).take_response(response, wrapping) {
+/// When it is not a message. Counting of a malformed resource ends where it is malformed; decoding it reports the
+/// error, and costs no more than what was counted.
+pub(super) fn fits(response: &[u8], wrapping: Wrapping, max: usize) -> Result<bool, Malformed> {
+    match Room(max).take_response(response, wrapping) {
         Ok(()) => Ok(true),
         Err(Stop::Full) => Ok(false),
         Err(Stop::Malformed(malformed)) => Err(malformed),
     }
 }
 
-/// How many messages a resource holds, itself included; none when there are more than `most`.
-pub(super) fn weight(resource: &Any, most: usize) -> Option<usize> {
-    let mut room = Room(most);
+/// How many messages a resource has, itself included; none when there are more than `max`.
+pub(super) fn weight(resource: &Any, max: usize) -> Option<usize> {
+    let mut room = Room(max);
     match room.take(1).and_then(|()| room.take_config(&resource.value)) {
         Err(Stop::Full) => None,
-        Ok(()) | Err(Stop::Malformed(_)) => Some(most.saturating_sub(room.0)),
+        Ok(()) | Err(Stop::Malformed(_)) => Some(max.saturating_sub(room.0)),
     }
 }
 

@@ -1,0 +1,100 @@
+//! `tollgate settings`: the table of variables, or the values that this environment gives.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+
+use super::{
+    serve::Environment,
+    terminal::{self, BOLD, DIM, PLACE, Verdict, paint},
+};
+use crate::settings::{self, Settings, Source, markdown, vars};
+
+/// The arguments of `tollgate settings`.
+#[derive(Args, Clone, PartialEq, Eq, Debug)]
+pub struct SettingsArgs {
+    /// Print the value of every variable in this environment instead; passwords are masked.
+    #[arg(long)]
+    pub effective: bool,
+}
+
+/// Prints the table. With `--effective` the verdict is whether the settings are valid.
+#[must_use]
+pub fn run(args: &SettingsArgs, environment: &Environment) -> Verdict {
+    if !args.effective {
+        terminal::print_data(&markdown());
+        return Verdict::Yes;
+    }
+    let settings = environment.settings();
+    terminal::print(&effective(environment, settings.as_ref().ok().map(|(settings, _)| settings)));
+    match settings {
+        Ok((_, warnings)) => {
+            for warning in &warnings {
+                terminal::print_warning(warning);
+            }
+            Verdict::Yes
+        }
+        Err(problems) => {
+            terminal::print_error(&format!("invalid settings:\n  {}", problems.join("\n  ")));
+            Verdict::No
+        }
+    }
+}
+
+/// A line `NAME=value` for each variable. Those that are set are marked with their default.
+fn effective(environment: &Environment, settings: Option<&Settings>) -> String {
+    let rows = settings::effective(&|name| environment.variables.get(name).cloned());
+    let mut text = String::new();
+    let mut group = "";
+    for (var, row) in vars::ALL.iter().zip(rows) {
+        if var.group != group {
+            let gap = if group.is_empty() { "" } else { "\n" };
+            group = var.group;
+            // Writing to a String cannot fail, here and below.
+            let _ = writeln!(text, "{gap}{}", paint(PLACE, &format!("# {group}")));
+        }
+        let derived = settings.and_then(|settings| derived(var.name, settings));
+        let (value, source) = match (row.source, derived) {
+            (Source::Default, Some(value)) => (value, Source::Derived),
+            (source, _) => (row.value, source),
+        };
+        let line = format!("{}={}", row.name, quoted(&value));
+        let default = if row.default.is_empty() { "unset" } else { row.default };
+        let _ = match source {
+            Source::Default => writeln!(text, "{line}"),
+            Source::Derived => writeln!(text, "{line}{}", paint(DIM, "  # derived")),
+            Source::Environment => {
+                writeln!(
+                    text,
+                    "{}{}",
+                    paint(BOLD, &line),
+                    paint(DIM, &format!("  # set; default: {default}"))
+                )
+            }
+        };
+    }
+    text
+}
+
+/// The value of a variable whose default depends on the machine or on other variables, if it differs.
+fn derived(name: &str, settings: &Settings) -> Option<String> {
+    match name {
+        "GRPC_WORKERS" => Some(settings.server.workers.to_string()),
+        "GRPC_MAX_CONNECTIONS_PER_ADDRESS" => Some(settings.server.max_connections_per_address.to_string()),
+        "JSON_ENABLED" => (!settings.http.json).then(|| "false".to_owned()),
+        "RUNTIME_ROOT" => {
+            let root = settings.rules.root.display().to_string();
+            (root != vars::RUNTIME_ROOT.default).then_some(root)
+        }
+        _ => None,
+    }
+}
+
+/// The value as a shell reads it.
+fn quoted(value: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:,=*@%+[]".contains(&byte) || byte > 127;
+    if value.bytes().all(is_plain) {
+        return value.to_owned();
+    }
+    format!("'{}'", value.replace('\'', "'\\''"))
+}

@@ -1,0 +1,73 @@
+//! The counters that a request would be checked against, and the response when they are over their limits.
+//!
+//! `tollgate explain` uses it. The functions that plan and conclude requests do the work, so that it cannot
+//! differ from what the service does.
+
+use super::{
+    Policy, Served,
+    answer::Answer,
+    conclude, plan,
+    plan::{CounterSource, Limited, Planned},
+    request::{Request, RequestError},
+    response,
+};
+use crate::{
+    clock::Time,
+    rules::{Limit, Limits, Rule},
+    store::{Batch, Outcome},
+    telemetry::metrics::{Stats, StatsOptions},
+};
+
+/// What a request would be checked against.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Preview {
+    /// For each descriptor, and each limit of its rule in the order of the file, the key of the counter;
+    /// none for a limit that another descriptor's rule replaces.
+    pub counters: Vec<Vec<Option<String>>>,
+    /// The response when every limit is exceeded.
+    pub over_limit: Answer,
+}
+
+/// Previews a request. Nothing is counted.
+///
+/// # Errors
+/// When the request is invalid.
+pub fn preview(
+    request: &Request<'_>,
+    served: &Served,
+    policy: &Policy,
+    now: Time,
+) -> Result<Preview, RequestError> {
+    policy.bounds.check(request)?;
+    let stats = Stats::new(StatsOptions::default());
+    let overrides = plan::overrides(request)?;
+    let mut batch = Batch::default();
+    let context = plan::Context { policy, stats: &stats, now };
+    let plan = match served.rules.domain(request.domain) {
+        Some(domain) => plan::plan(request, domain, &overrides, served, &mut batch, &context),
+        None => request.descriptors.iter().map(|_| Planned::NoLimit).collect(),
+    };
+    let counters = plan.iter().map(|planned| counters(planned, &batch)).collect();
+    batch.set_all(|_, check| Outcome::Decided(check.limit.algorithm.assumed(true, check.hits, now)));
+    let conclusion = conclude::conclude(request, &plan, &batch, policy, &stats, now);
+    let over_limit = response::answer(conclusion);
+    Ok(Preview { counters, over_limit })
+}
+
+fn counters(planned: &Planned<'_>, batch: &Batch<'_>) -> Vec<Option<String>> {
+    let limits = |rule: &Rule| rule.limits().map_or(0, |limits| limits.iter().count());
+    match planned {
+        Planned::NoLimit | Planned::Unlimited(_) => Vec::new(),
+        Planned::Replaced(rule) => vec![None; limits(rule)],
+        Planned::Limited(limited) => {
+            let all = limited.rule.and_then(Rule::limits).into_iter().flat_map(Limits::iter);
+            all.map(|limit| counter(limit, limited, batch)).collect()
+        }
+    }
+}
+
+fn counter(limit: &Limit, limited: &Limited<'_>, batch: &Batch<'_>) -> Option<String> {
+    let planned = limited.limits.iter().find(|planned| std::ptr::eq(planned.limit, limit))?;
+    let CounterSource::Store(index) = planned.source else { return None };
+    Some(batch.key(batch.checks().get(index)?).to_owned())
+}
