@@ -182,7 +182,7 @@ fn the_policy_answers_for_a_store_that_never_does() {
 #[test]
 fn an_error_of_the_store_has_the_go_services_code_and_says_nothing_of_the_store() {
     let (exchange, _, stats) = ask(NEVER, OnStoreFailure::Error, false);
-    let message = "the%20counter%20store%20did%20not%20answer%20in%20time".into();
+    let message = "counter%20store:%20timed%20out".into();
     assert_eq!(status(exchange), GrpcStatus { code: 2, message });
     assert_eq!(stats.service().redis_error.get(), 1);
 }

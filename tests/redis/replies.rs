@@ -278,7 +278,7 @@ fn an_answer_that_is_none_to_what_was_asked_ends_the_connection() {
         let server = setup.start();
         eventually("it is refused", || {
             let refused = server.ask(one("many", "v")).is_err();
-            holds(refused && server.process.log().contains("unexpected-answer"), || server.process.log())
+            holds(refused && server.process.log().contains("unexpected-reply"), || server.process.log())
         });
         eventually("it connects anew", || {
             holds(metric(&server, "tollgate_redis_reconnects_total") >= 1.0, || server.process.log())
