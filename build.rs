@@ -1,7 +1,7 @@
 //! Compiles the .proto files in Rust, so that no protoc is needed, and keeps the descriptors of what the
 //! service answers for gRPC reflection and for the JSON mapping.
 
-use std::{env, error::Error, fs, path::PathBuf};
+use std::{env, error::Error, fs, path::PathBuf, process::Command};
 
 use prost::Message;
 
@@ -15,8 +15,33 @@ const ASKED: [&str; 3] = [
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
 ];
 
+/// The commit that is built: `TOLLGATE_COMMIT` where it is set (an image is built without the repository), else of
+/// a release what git says. Other builds are not made again with each commit.
+fn commit() -> String {
+    println!("cargo:rerun-if-env-changed=TOLLGATE_COMMIT");
+    if let Ok(commit) = env::var("TOLLGATE_COMMIT") {
+        return commit;
+    }
+    let git = |arguments: &[&str]| {
+        let output =
+            Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
+    };
+    let is_release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    // Sources unpacked inside another repository are not of its commits.
+    let is_own = is_release && git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty());
+    let of_git = is_own.then(|| {
+        if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+            println!("cargo:rerun-if-changed={log}");
+        }
+        git(&["rev-parse", "--short=12", "HEAD"])
+    });
+    of_git.flatten().unwrap_or_else(|| "unknown".to_owned())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
+    println!("cargo:rustc-env=TOLLGATE_COMMIT={}", commit());
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), protox::compile([SERVED], ["proto"])?.encode_to_vec())?;
     tonic_prost_build::configure()

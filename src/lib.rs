@@ -17,6 +17,7 @@ pub mod clock;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod limiter;
+pub mod log_throttle;
 pub mod memory;
 pub mod net;
 pub mod panics;

@@ -35,8 +35,9 @@ fn a_running_service_is_healthy() {
 
 #[test]
 fn sigterm_turns_health_bad_while_requests_are_still_answered() {
-    let delay = Duration::from_secs(2);
-    let mut server = Setup::new().rules("d.yaml", RULES).env("SHUTDOWN_DELAY", "2s").start();
+    // Long enough for a slow machine to do all of this meanwhile.
+    let delay = Duration::from_secs(8);
+    let mut server = Setup::new().rules("d.yaml", RULES).env("SHUTDOWN_DELAY", "8s").start();
     let begun = Instant::now();
     server.process.signal("TERM");
 

@@ -38,7 +38,10 @@ fn ask(client: &Client, domain: &str, values: &[String]) {
 /// The series that callers made, by name and labels.
 fn series(server: &Server) -> BTreeMap<String, f64> {
     let mut metrics = server.metrics();
-    metrics.retain(|name, _| name.starts_with(PREFIX) && !name.contains("__overflow__"));
+    let made = [PREFIX, "tollgate_rule_hits_total"];
+    metrics.retain(|name, _| {
+        made.iter().any(|prefix| name.starts_with(prefix)) && !name.contains("__overflow__")
+    });
     metrics
 }
 
@@ -83,7 +86,7 @@ fn a_callers_series_appears_with_its_first_value() {
     let names = |expected: &[&str]| {
         let made = series(&server);
         let found: BTreeSet<_> =
-            made.keys().map(|name| name[PREFIX.len()..].split('{').next().unwrap()).collect();
+            made.keys().filter_map(|name| name.strip_prefix(PREFIX)?.split('{').next()).collect();
         assert_eq!(found, expected.iter().copied().collect(), "{made:?}");
         assert!(made.values().all(|n| *n > 0.0), "{made:?}");
     };
@@ -181,4 +184,49 @@ fn statsd_is_sent_every_hit_of_series_that_go_and_come_back() {
     });
     stop.store(true, Relaxed);
     receiver.join().unwrap();
+}
+
+#[test]
+fn rules_and_domains_are_there_at_zero_from_the_start_with_their_whole_path() {
+    let rules = "domain: shop.eu\ndescriptors:\n- key: a\n  descriptors:\n  - key: b\n    value: x\n    descriptors:\n    \
+        - {key: c, rate_limit: {unit: year, requests_per_unit: 2}}\n    \
+        - {key: s, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 1}}\n\
+        - {key: free, rate_limit: {unlimited: true}}\n- {key: each, detailed_metric: true, rate_limit: {unit: year, \
+        requests_per_unit: 1}}\n";
+    let server = Setup::new().rules("shop.yaml", rules).start();
+    let values = |series: &[(&str, &str)]| -> Vec<Option<f64>> {
+        let metrics = server.metrics();
+        let value = |(name, labels): &(&str, &str)| {
+            metrics.get(&format!("tollgate_{name}_total{{{labels}}}")).copied()
+        };
+        series.iter().map(value).collect()
+    };
+    let hits = [
+        ("rule_hits", "domain=\"shop.eu\",rule=\"a.b_x.c\",outcome=\"allowed\""),
+        ("rule_hits", "domain=\"shop.eu\",rule=\"a.b_x.c\",outcome=\"over_limit\""),
+        ("rule_hits", "domain=\"shop.eu\",rule=\"a.b_x.s\",outcome=\"shadow\""),
+    ];
+    let codes = [
+        ("requests", "domain=\"shop.eu\",code=\"ok\""),
+        ("requests", "domain=\"shop.eu\",code=\"over_limit\""),
+        ("requests", "domain=\"shop.eu\",code=\"error\""),
+        ("requests", "domain=\"__unknown__\",code=\"ok\""),
+        ("requests", "domain=\"__unknown__\",code=\"error\""),
+    ];
+    assert_eq!(values(&hits), [Some(0.0); 3]);
+    assert_eq!(values(&codes), [Some(0.0); 5]);
+    let shown =
+        server.metrics().into_keys().filter(|name| name.starts_with("tollgate_rule_hits_total")).count();
+    assert_eq!(shown, 6, "neither unlimited rules nor those that callers name are at 0");
+
+    let client = server.client();
+    let path = |last: &'static str| [("a", "1"), ("b", "x"), (last, "2")];
+    for _ in 0..3 {
+        client.ask(request("shop.eu", &[&path("c")])).unwrap();
+        client.ask(request("shop.eu", &[&path("s")])).unwrap();
+    }
+    client.ask(request("no.rules", &[&[("k", "v")]])).unwrap();
+    assert!(client.ask(request("", &[&[("k", "v")]])).is_err());
+    assert_eq!(values(&hits), [2.0, 1.0, 2.0].map(Some));
+    assert_eq!(values(&codes), [5.0, 1.0, 0.0, 1.0, 1.0].map(Some));
 }

@@ -8,6 +8,7 @@ use std::{
 use crate::support::{
     PATIENCE,
     client::{Client, request},
+    clock::Clock,
     eventually,
     grpc_tls::Files,
     ports::free_port,
@@ -54,6 +55,76 @@ fn without_any_setting_the_rules_in_the_working_directory_are_served() {
     assert_eq!(answer.statuses[0].limit_remaining, 1);
     let log = server.process.log();
     assert!(log.contains("memory"), "each replica counts alone, and the log says so: {log:?}");
+}
+
+#[test]
+fn a_start_logs_version_store_rules_and_listeners_at_info_and_no_warning() {
+    let server = Setup::new().unset("LOG_LEVEL").rules("d.yaml", RULES).start();
+    let ports = server.ports;
+    let listening = format!(
+        "grpc=127.0.0.1:{} tls=false http=127.0.0.1:{} debug=127.0.0.1:{} metrics=127.0.0.1:{}/metrics",
+        ports.grpc, ports.http, ports.debug, ports.metrics
+    );
+    let version = format!("version={}", env!("CARGO_PKG_VERSION"));
+    server.wait_for_log(&[&listening]);
+    let log = server.process.log();
+    for (event, fields) in [
+        ("starting tollgate", &[&*version, "commit=", "store=memory", "workers="][..]),
+        ("rules loaded", &["source=", "files=1", "domains=1", "rules=1", "hash="]),
+        ("listening", &[&listening]),
+    ] {
+        let line =
+            log.lines().find(|line| line.contains(event)).unwrap_or_else(|| panic!("no {event:?} in {log}"));
+        assert!(line.contains(" info "), "{line}");
+        assert!(fields.iter().all(|field| line.contains(field)), "{fields:?} in {line}");
+    }
+    assert!(!log.contains(" warning ") && !log.contains(" error "), "{log}");
+}
+
+#[test]
+fn a_start_names_the_servers_of_its_store_without_credentials() {
+    let server = Setup::new()
+        .env("LOG_LEVEL", "info")
+        .env("BACKEND_TYPE", "redis")
+        .env("REDIS_URL", "redis://user:hunter2@127.0.0.1:1/0")
+        .start();
+    server.wait_for_log(&["store=redis address=127.0.0.1:1"]);
+    assert!(!server.process.log().contains("hunter2"));
+}
+
+#[test]
+fn a_store_in_memory_that_nobody_chose_is_a_warning() {
+    let log = |setup: Setup| {
+        let server = setup.env("LOG_LEVEL", "info").start();
+        server.wait_for_log(&["listening"]);
+        server.process.log()
+    };
+    let warning = "each replica counts alone";
+    assert!(log(Setup::new().unset("BACKEND_TYPE")).contains(warning));
+    assert!(!log(Setup::new()).contains(warning));
+}
+
+#[test]
+fn bad_requests_are_logged_with_their_reason_at_most_once_a_second() {
+    let clock = Clock::ordinary().steerable();
+    let _clock = clock.enter();
+    let server = Setup::new().rules("d.yaml", RULES).start();
+    let client = server.client();
+    let lines = || server.process.log().lines().filter(|line| line.contains("request rejected")).count();
+    for _ in 0..50 {
+        assert!(client.ask(request("", &[&[("k", "v")]])).is_err());
+    }
+    // The clock may have passed into a second or two more meanwhile.
+    let begun = lines();
+    assert!((1..=20).contains(&begun), "{begun} lines for 50 requests:\n{}", server.process.log());
+    clock.step(60.0);
+    assert!(client.ask(request(&"x\n".repeat(5_000), &[])).is_err());
+    server.wait_for_log(&["domain must not be empty", "descriptor list must not be empty", "suppressed="]);
+    assert_eq!(lines(), begun + 1);
+    let log = server.process.log();
+    assert!(log.lines().all(|line| line.len() < 2_000), "a caller's domain is cut: {log}");
+    client.ask(request("d", &[&[("k", "v")]])).unwrap();
+    assert_eq!(lines(), begun + 1, "a good request is no line");
 }
 
 #[test]

@@ -8,16 +8,17 @@ use std::{
     net::{TcpListener, UdpSocket},
     os::unix::net::UnixDatagram,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::support::{
-    PATIENCE,
+    PATIENCE, at_best_within,
     client::request,
     eventually, holds,
     ports::free_port,
     redis::Redis,
     server::{Server, Setup},
+    time_of,
 };
 
 mod mapper;
@@ -204,12 +205,16 @@ fn a_sink_that_is_missing_is_told_of_once_and_gets_everything_when_it_comes() {
 
 #[test]
 fn by_default_nobody_need_be_there() {
-    let mut server = Setup::bare(tempfile::tempdir().unwrap().path()).env("USE_PROMETHEUS", "").start();
+    let dir = tempfile::tempdir().unwrap();
+    let start = || Setup::bare(dir.path()).env("USE_PROMETHEUS", "").start();
+    let mut servers: Vec<_> = (0..3).map(|_| start()).collect();
     thread::sleep(Duration::from_millis(300));
-    let begun = Instant::now();
-    assert!(server.process.stop().success());
-    assert!(begun.elapsed() < Duration::from_secs(2), "the end took {:?}", begun.elapsed());
-    assert!(!server.process.log().contains("statsd"), "{}", server.process.log());
+    at_best_within("the end", Duration::from_secs(2), 3, || {
+        let mut server = servers.pop().expect("there are three");
+        let took = time_of(|| assert!(server.process.stop().success()));
+        assert!(!server.process.log().contains("statsd"), "{}", server.process.log());
+        took
+    });
 }
 
 #[test]
@@ -231,9 +236,9 @@ fn a_sink_that_stops_reading_holds_up_neither_answers_nor_the_end() {
     for n in 0..6_000 {
         client.ask(request("many", &[&[("k", &format!("{n}{value}"))]])).unwrap();
     }
-    let begun = Instant::now();
-    client.ask(request("many", &[&[("other", "v")]])).unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(1), "an answer took {:?}", begun.elapsed());
+    at_best_within("an answer", Duration::from_secs(1), 9, || {
+        time_of(|| client.ask(request("many", &[&[("other", "v")]])).unwrap())
+    });
     drop(client);
     server.process.signal("TERM");
     assert!(server.process.wait(PATIENCE).expect("it ends").success());

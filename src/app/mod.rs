@@ -19,7 +19,7 @@ use tokio::{
     sync::watch,
     task::{JoinSet, LocalSet},
 };
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     clock::SystemClock,
@@ -33,7 +33,7 @@ use crate::{
     },
     settings::Settings,
     shutdown,
-    telemetry::metrics::Port,
+    telemetry::metrics::{COMMIT, Port},
 };
 use parts::Parts;
 pub(crate) use parts::policy;
@@ -58,12 +58,13 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let settings = &settings;
     let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
     let mut signal = pin!(signals.wait());
+    announce(settings);
     let parts = Parts::new(settings)?;
     let mut feed = Feed::start(settings, &parts.source, parts.xds.as_ref()).map_err(StartError::runtime)?;
     tokio::select! {
         () = feed.ready(settings) => {}
         signal = &mut signal => {
-            info!(signal, "told to end before any rules came");
+            info!("received {signal} before any rules were loaded, stopping");
             return Ok(());
         }
     }
@@ -90,7 +91,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
         signal = signal => signal,
         error = maintenance::never_reached(&parts, settings) => return Err(error),
     };
-    info!(signal, delay = ?settings.server.shutdown_delay, "told to end: not healthy any more");
+    info!(delay = ?settings.server.shutdown_delay, "received {signal}, draining");
     parts.health.set(Part::Running, false);
     tokio::time::sleep(settings.server.shutdown_delay).await;
     let _ = drain.send(true);
@@ -106,8 +107,27 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     // Last, because `/json` uses the workers' connections to the store.
     let _ = tokio::task::spawn_blocking(move || workers.join()).await;
     drop(feed);
-    info!("ended");
+    info!("stopped");
     Ok(())
+}
+
+/// Logs which program starts with which store. The rules and the listeners follow in lines of their own.
+fn announce(settings: &Settings) {
+    let store = &settings.store;
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        commit = COMMIT,
+        store = store.chosen.name(),
+        address = store.chosen.address(),
+        workers = settings.server.workers,
+        "starting tollgate"
+    );
+    if store.by_default {
+        warn!(
+            "counters are in memory, so each replica counts alone: set REDIS_URL, or BACKEND_TYPE=memory if this is \
+             intended"
+        );
+    }
 }
 
 async fn maintain(parts: Parts, settings: Settings, stop: watch::Receiver<bool>) {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::{StartError, rules::compile_options, sinks};
 use crate::{
     clock::{Clock, SystemClock},
-    limiter::{self, Bounds, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions},
+    limiter::{
+        self, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions,
+    },
     rules::{OnStoreFailure, RuleSet},
     rules_source::{Source, xds},
     server::{
@@ -22,7 +24,7 @@ use crate::{
         redis::RedisStore,
     },
     telemetry::{
-        metrics::{Exposition, RuleStats, ShardCount, Stats, StatsOptions},
+        metrics::{Exposition, ShardCount, Stats, StatsOptions},
         tracing::Tracer,
     },
 };
@@ -31,7 +33,7 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct Parts {
     pub(super) stats: Arc<Stats>,
-    pub(super) source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    pub(super) source: Arc<Source<Handles>>,
     pub(super) xds: Option<Arc<xds::Status>>,
     pub(super) store: Arc<dyn Store>,
     pub(super) over_limit: Option<Arc<OverLimitCache>>,

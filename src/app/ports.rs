@@ -3,7 +3,7 @@
 use std::{fmt, io, net::TcpListener as StdTcpListener};
 
 use tokio::net::TcpListener;
-use tracing::warn;
+use tracing::info;
 
 use super::StartError;
 use crate::{
@@ -44,27 +44,24 @@ impl Ports {
         }
     }
 
-    /// Says where the service is to be found, in the words and at the level that the Go service uses.
+    /// Logs the addresses of the listeners.
     pub(super) fn announce(&self, settings: &Settings) {
         let port = |listener: &TcpListener| {
             listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
         };
-        let tls = if settings.server.tls.is_some() { ", with TLS" } else { "" };
-        match &self.grpc {
-            Listener::Tcp(listener) => warn!("listening for gRPC on {}{tls}", port(listener)),
-            Listener::Unix(_, path) => warn!("listening for gRPC on {}{tls}", path.display()),
-        }
-        warn!("listening for HTTP on {}", port(&self.http));
-        warn!("listening for debug on {}", port(&self.debug));
-        if let (Some(listener), Some(prometheus)) = (&self.metrics, &settings.stats.prometheus) {
-            warn!("metrics are at http://{}{}", port(listener), prometheus.path);
-        }
-        if settings.store.by_default {
-            warn!(
-                "counting in memory, because neither BACKEND_TYPE nor anything of Redis is set: \
-                 each replica counts by itself"
-            );
-        }
+        let grpc = match &self.grpc {
+            Listener::Tcp(listener) => port(listener),
+            Listener::Unix(_, path) => path.display().to_string(),
+        };
+        let metrics = self.metrics.as_ref().zip(settings.stats.prometheus.as_ref());
+        info!(
+            grpc,
+            tls = settings.server.tls.is_some(),
+            http = port(&self.http),
+            debug = port(&self.debug),
+            metrics = metrics.map(|(listener, prometheus)| port(listener) + &prometheus.path),
+            "listening"
+        );
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::{num::NonZeroU32, sync::Arc};
 
-use crate::rules::{Limit, Metadata, Unit};
+use crate::{
+    rules::{Limit, Metadata, Unit},
+    telemetry::metrics::ResponseCode,
+};
 
 /// May it pass, and why.
 #[derive(Clone, PartialEq, Debug)]
@@ -26,6 +29,15 @@ pub enum Code {
     Ok,
     /// It may not.
     OverLimit,
+}
+
+impl From<Code> for ResponseCode {
+    fn from(code: Code) -> Self {
+        match code {
+            Code::Ok => Self::Ok,
+            Code::OverLimit => Self::OverLimit,
+        }
+    }
 }
 
 /// What is said of one descriptor.

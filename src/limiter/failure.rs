@@ -3,8 +3,6 @@
 //! Called by [`Limiter`] when its store has failed. Whatever the policy decides is counted by policy and
 //! reason, and told in the answer's dynamic metadata where there is any.
 
-use std::sync::atomic::Ordering;
-
 use tracing::warn;
 
 use super::{
@@ -17,9 +15,6 @@ use crate::{
     store::{Batch, FailureReason, Store, StoreError, StoreUsage, memory::MemoryStore},
     telemetry::metrics::StoreFailure,
 };
-
-/// The pause between two log lines about requests whose counters are lost.
-const LOG_PAUSE_SECONDS: u64 = 10;
 
 /// By which policy a request was decided whose counters are lost, and why they are.
 #[derive(Clone, Copy)]
@@ -60,15 +55,14 @@ impl Limiter {
 
     /// Logs why a store failed, which callers do not see; at most every ten seconds.
     fn log_store_failure(&self, error: &StoreError, policy: OnStoreFailure, now: Time) {
-        let (last, seconds) = (self.store_failure_logged.load(Ordering::Relaxed), now.seconds());
-        if last > 0 && seconds.saturating_sub(last) < LOG_PAUSE_SECONDS {
-            return;
-        }
-        // Of several threads one logs.
-        let mine =
-            self.store_failure_logged.compare_exchange(last, seconds, Ordering::Relaxed, Ordering::Relaxed);
-        if mine.is_ok() {
-            warn!(policy = policy.name(), reason = reason(error.reason).name(), "store failure: {error}");
+        if let Some(suppressed) = self.store_failures_log.admit(now) {
+            let suppressed = (suppressed > 0).then_some(suppressed);
+            warn!(
+                policy = policy.name(),
+                reason = reason(error.reason).name(),
+                suppressed,
+                "store failure: {error}"
+            );
         }
     }
 

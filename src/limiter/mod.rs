@@ -31,7 +31,7 @@ mod tests;
 use std::{
     future::Future,
     pin::pin,
-    sync::{Arc, OnceLock, atomic::AtomicU64},
+    sync::{Arc, OnceLock},
     task::{Context, Poll, Waker},
     time::Instant,
 };
@@ -47,27 +47,56 @@ pub use request_error::{Bounds, RequestError};
 
 pub use decision_trace::{DecisionTrace, Wait};
 use smallvec::SmallVec;
+use tracing::warn;
 
 use crate::{
     clock::{Clock, Time},
     limiter::algorithm::Verdict,
+    log_throttle::LogThrottle,
     rules::{OnStoreFailure, RuleSet},
     rules_source::{Published, Source},
     store::{Batch, Check, Counting, Store, memory::MemoryStore},
-    telemetry::metrics::{RuleStats, Stats},
+    telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats},
 };
 use plan::{CounterSource, Plan, Planned};
 
-/// The rules that are served, and the statistics of each by its [`RuleId`](crate::rules::RuleId).
-pub type Served = Published<Vec<Arc<RuleStats>>>;
+/// The rules in service, and the statistics of each.
+pub type Served = Published<Handles>;
 
-/// The statistics of every rule of a set, by its id: what is to be published with it.
-#[must_use]
-pub fn handles(rules: &RuleSet, stats: &Stats) -> Vec<Arc<RuleStats>> {
-    let mut rules = rules.rules();
-    rules.sort_unstable_by_key(|rule| rule.id.0);
-    rules.into_iter().map(|rule| stats.rule(&rule.full_key)).collect()
+/// The statistics of a set of rules, published with it.
+#[derive(Debug, Default)]
+pub struct Handles {
+    /// Those of each rule, by its [`RuleId`](crate::rules::RuleId).
+    rules: Vec<Arc<RuleStats>>,
+    /// Those of each domain, by its index.
+    domains: Vec<Arc<DomainStats>>,
 }
+
+/// The statistics of every rule and domain of a set.
+#[must_use]
+pub fn handles(rules: &RuleSet, stats: &Stats) -> Handles {
+    let mut domains: Vec<_> = rules.domains().collect();
+    domains.sort_unstable_by_key(|domain| domain.index);
+    let (mut by_id, mut in_service) = (Vec::new(), Vec::new());
+    for domain in &domains {
+        for (rule, has_fixed_name) in domain.rules() {
+            let handle = stats.rule(&domain.name, &rule.full_key);
+            if has_fixed_name && rule.limits().is_some() {
+                in_service.push(handle.clone());
+            }
+            by_id.push((rule.id.0, handle));
+        }
+    }
+    stats.set_in_service(in_service);
+    by_id.sort_unstable_by_key(|(id, _)| *id);
+    Handles {
+        rules: by_id.into_iter().map(|(_, handle)| handle).collect(),
+        domains: domains.iter().map(|domain| stats.domain(&domain.name)).collect(),
+    }
+}
+
+/// How much of a caller's domain a log line shows.
+const MAX_LOGGED_CHARACTERS: usize = 200;
 
 /// How requests are decided; set at start.
 #[derive(Clone, PartialEq, Debug)]
@@ -99,15 +128,15 @@ pub struct Policy {
 /// Decides requests.
 pub struct Limiter {
     policy: Policy,
-    source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    source: Arc<Source<Handles>>,
     store: Arc<dyn Store>,
     over_limit: Option<Arc<OverLimitCache>>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
     /// Counts while the store is lost, where policy says so; made when that happens first.
     local: OnceLock<MemoryStore>,
-    /// The second in which a failure of the store was logged last.
-    store_failure_logged: AtomicU64,
+    store_failures_log: LogThrottle,
+    bad_requests_log: LogThrottle,
 }
 
 impl Limiter {
@@ -115,7 +144,7 @@ impl Limiter {
     #[must_use]
     pub fn new(
         policy: Policy,
-        source: Arc<Source<Vec<Arc<RuleStats>>>>,
+        source: Arc<Source<Handles>>,
         store: Arc<dyn Store>,
         over_limit: Option<Arc<OverLimitCache>>,
         stats: Arc<Stats>,
@@ -129,7 +158,8 @@ impl Limiter {
             stats,
             clock,
             local: OnceLock::new(),
-            store_failure_logged: AtomicU64::new(0),
+            store_failures_log: LogThrottle::new(10),
+            bad_requests_log: LogThrottle::new(1),
         }
     }
 
@@ -155,7 +185,7 @@ impl Limiter {
     /// # Errors
     /// When it does not; that is counted.
     pub fn check(&self, request: &Request<'_>) -> Result<(), RequestError> {
-        self.policy.bounds.check(request).inspect_err(|refusal| refusal.count(&self.stats))
+        self.policy.bounds.check(request).inspect_err(|error| self.failed(request, error))
     }
 
     /// The present moment, for [`decide_at_once`](Self::decide_at_once).
@@ -176,7 +206,7 @@ impl Limiter {
         }
         let served = self.source.load();
         let decided = at_once(self.try_decide(request, served.as_deref(), now, None, None));
-        decided.map(|decided| self.counted(decided))
+        decided.map(|decided| self.counted(request, decided))
     }
 
     /// May this request pass? After `until` nobody waits for the answer any more.
@@ -192,7 +222,7 @@ impl Limiter {
         until: Option<Instant>,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.counted(self.try_decide(request, served.as_deref(), self.now(), until, None).await)
+        self.counted(request, self.try_decide(request, served.as_deref(), self.now(), until, None).await)
     }
 
     /// As [`decide`](Self::decide), and notes the way.
@@ -206,11 +236,32 @@ impl Limiter {
         trail: &mut DecisionTrace,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.counted(self.try_decide(request, served.as_deref(), self.now(), until, Some(trail)).await)
+        self.counted(
+            request,
+            self.try_decide(request, served.as_deref(), self.now(), until, Some(trail)).await,
+        )
     }
 
-    fn counted(&self, decided: Result<Answer, RequestError>) -> Result<Answer, RequestError> {
-        decided.inspect_err(|refusal| refusal.count(&self.stats))
+    fn counted(
+        &self,
+        request: &Request<'_>,
+        decided: Result<Answer, RequestError>,
+    ) -> Result<Answer, RequestError> {
+        decided.inspect_err(|error| self.failed(request, error))
+    }
+
+    /// Counts an error. Logs it too, at most one a second, unless the store is at fault, which has a log of its own.
+    fn failed(&self, request: &Request<'_>, error: &RequestError) {
+        error.count(&self.stats);
+        if matches!(error, RequestError::Store(_)) {
+            return;
+        }
+        if let Some(suppressed) = self.bad_requests_log.admit(self.clock.now()) {
+            let suppressed = (suppressed > 0).then_some(suppressed);
+            // A caller may send a domain of megabytes.
+            let domain: String = request.domain.chars().take(MAX_LOGGED_CHARACTERS).collect();
+            warn!(domain, suppressed, "request rejected: {error}");
+        }
     }
 
     async fn try_decide(
@@ -226,7 +277,9 @@ impl Limiter {
         let Some(domain) = served.rules.domain(request.domain) else {
             return Ok(self.unknown_domain(request, now));
         };
-        let brought = plan::brought(request)?;
+        let stats = served.attached.domains.get(domain.index).map(|stats| &**stats);
+        let failed = |_: &_| stats.into_iter().for_each(|stats| stats.count(ResponseCode::Error));
+        let brought = plan::brought(request).inspect_err(failed)?;
         let mut batch = Batch::with_space(String::with_capacity(128));
         batch.until = until;
         batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
@@ -251,7 +304,9 @@ impl Limiter {
                 }
                 None
             }
-            Err(error) => Some(self.without_store(error, domain, &mut plan, &mut batch, now)?),
+            Err(error) => {
+                Some(self.without_store(error, domain, &mut plan, &mut batch, now).inspect_err(failed)?)
+            }
         };
         if let (Some(lost), Some(trail)) = (lost, trail) {
             trail.note_loss(lost);
@@ -259,6 +314,9 @@ impl Limiter {
         let mut answer = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
         if let (Some(lost), Some(metadata)) = (lost, &mut answer.dynamic_metadata) {
             lost.tell(metadata);
+        }
+        if let Some(stats) = stats {
+            stats.count(answer.code.into());
         }
         Ok(answer)
     }
@@ -268,7 +326,9 @@ impl Limiter {
         for _ in &plan {
             self.stats.domain_not_found(request.domain, now);
         }
-        conclude::conclude(request, &plan, &Batch::default(), &self.policy, &self.stats, now)
+        let answer = conclude::conclude(request, &plan, &Batch::default(), &self.policy, &self.stats, now);
+        self.stats.unknown_domain().count(answer.code.into());
+        answer
     }
 
     /// Takes the checks out of the batch whose counters are known to be over. The limits of one rule are asked

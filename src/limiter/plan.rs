@@ -228,7 +228,7 @@ fn handle<'r>(
     let start = scratch.len();
     match met {
         Met::Rule(matched) if matched.is_as_written() => {
-            if let Some(ready) = served.attached.get(matched.rule.id.0 as usize) {
+            if let Some(ready) = served.attached.rules.get(matched.rule.id.0 as usize) {
                 return Handle::Ready(ready);
             }
             scratch.push_str(&matched.rule.full_key);

@@ -5,7 +5,7 @@ use std::fmt;
 use super::request::Request;
 use crate::{
     store::{FailureReason, StoreError},
-    telemetry::metrics::{RejectReason as Reason, Stats},
+    telemetry::metrics::{RejectReason as Reason, ResponseCode, Stats},
 };
 
 /// Why a request got no answer.
@@ -95,6 +95,10 @@ impl RequestError {
         match self {
             Self::Store(_) => service.redis_error.increment(),
             _ => service.service_error.increment(),
+        }
+        // The other two are counted with their domain, where that is known.
+        if !matches!(self, Self::Store(_) | Self::OverrideUnit { .. }) {
+            stats.unknown_domain().count(ResponseCode::Error);
         }
         match self {
             Self::TooManyDescriptors { .. } => service.refused(Reason::TooManyDescriptors).increment(),

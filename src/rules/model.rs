@@ -41,6 +41,8 @@ pub struct Origin {
 pub struct Domain {
     /// Its name in requests.
     pub name: Box<str>,
+    /// Its number within the set, dense from 0: what parallel tables are indexed by.
+    pub index: usize,
     /// The first level of its rules.
     pub root: Level,
     /// A rule replaces a limit, so that the descriptors of a request may affect each other.
@@ -183,22 +185,27 @@ impl RuleSet {
     /// Every rule that carries a limit, in no particular order.
     #[must_use]
     pub fn rules(&self) -> Vec<&Rule> {
-        let mut rules = Vec::with_capacity(self.rule_count as usize);
-        for domain in self.domains.values() {
-            domain.root.collect(&mut rules);
-        }
-        rules
+        self.domains.values().flat_map(Domain::rules).map(|(rule, _)| rule).collect()
     }
 }
 
 impl Domain {
+    /// Every rule of the domain, and whether metrics always name it by its full key: not where requests lend
+    /// their values to the name.
+    #[must_use]
+    pub fn rules(&self) -> Vec<(&Rule, bool)> {
+        let mut rules = Vec::new();
+        self.root.collect(true, &mut rules);
+        rules
+    }
+
     /// A domain of these rules.
     #[must_use]
     pub fn new(name: Box<str>, root: Level) -> Self {
         let mut rules = Vec::new();
-        root.collect(&mut rules);
-        let has_replaces = rules.iter().any(|rule| !rule.replaces.is_empty());
-        Self { name, root, has_replaces, on_store_failure: None }
+        root.collect(true, &mut rules);
+        let has_replaces = rules.iter().any(|(rule, _)| !rule.replaces.is_empty());
+        Self { name, index: 0, root, has_replaces, on_store_failure: None }
     }
 }
 
@@ -225,10 +232,11 @@ impl OnStoreFailure {
 }
 
 impl Level {
-    fn collect<'r>(&'r self, into: &mut Vec<&'r Rule>) {
+    fn collect<'r>(&'r self, has_fixed_name: bool, into: &mut Vec<(&'r Rule, bool)>) {
         for node in self.nodes.values() {
-            into.extend(&node.rule);
-            node.children.collect(into);
+            let has_fixed_name = has_fixed_name && !node.value_to_metric;
+            into.extend(node.rule.as_ref().map(|rule| (rule, has_fixed_name && !rule.detailed_metric)));
+            node.children.collect(has_fixed_name, into);
         }
     }
 

@@ -22,22 +22,26 @@ pub(super) fn diagnostics(diagnostics: &[Diagnostic]) {
     }
 }
 
-/// Logs that new rules are served.
+/// Logs that new rules are in service.
 pub(super) fn loaded(origin: &dyn fmt::Display, state: &ReloadState) {
     tracing::info!(
+        source = %origin,
         files = state.files,
         domains = state.domains,
         rules = state.rules,
         hash = format_args!("{:016x}", state.hash),
-        "rules loaded from {origin}"
+        "rules loaded"
     );
 }
 
-/// Logs that new rules were rejected, and what is served instead.
+/// Logs that new rules were rejected, and what is in service instead.
 pub(super) fn refused(origin: &dyn fmt::Display, has_previous: bool) {
-    let instead =
-        if has_previous { "keeping previous rules" } else { "no rules are loaded, so every request fails" };
-    tracing::error!("rules rejected from {origin}: {instead}");
+    let served = if has_previous {
+        "keeping previous rules"
+    } else {
+        "no rules are loaded, so every request is answered with an error"
+    };
+    tracing::error!(source = %origin, "rules rejected: {served}");
 }
 
 /// A diagnostic as `file:line:column: path: message; help`.

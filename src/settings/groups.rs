@@ -194,6 +194,31 @@ pub enum Backend {
     Memcached(Box<Memcached>),
 }
 
+impl Backend {
+    /// Its name in logs.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis(_) => "redis",
+            Self::Memcached(_) => "memcached",
+        }
+    }
+
+    /// Its servers, without credentials; none for the memory of this process.
+    #[must_use]
+    pub fn address(&self) -> Option<String> {
+        match self {
+            Self::Memory => None,
+            Self::Redis(redis) => {
+                let second = redis.per_second.iter().map(|pool| format!(" per_second={}", pool.servers));
+                Some([redis.main.servers.to_string()].into_iter().chain(second).collect())
+            }
+            Self::Memcached(memcached) => Some(memcached.servers.to_string()),
+        }
+    }
+}
+
 /// What answers say.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answers {

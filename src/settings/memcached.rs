@@ -3,7 +3,7 @@
 //! What the Go service would not get to memcached with is refused; it passes every request then, and says so in
 //! its log alone.
 
-use std::{path::Path, time::Duration};
+use std::{fmt, path::Path, time::Duration};
 
 use super::{
     HostPort, ServerAddress, StoreTls, address,
@@ -42,6 +42,17 @@ pub enum MemcachedServers {
         /// How often it is looked up again; none looks it up until it was found.
         refresh: Option<Duration>,
     },
+}
+
+impl fmt::Display for MemcachedServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Named(servers) => {
+                f.write_str(&servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+            }
+            Self::Srv { name, .. } => f.write_str(name),
+        }
+    }
 }
 
 const PORT: u16 = 11211;

@@ -260,7 +260,7 @@ fn log(reader: &mut Reader<'_>) -> Log {
     Log {
         level: reader
             .parsed(vars::LOG_LEVEL, |text| names::level(text).map(Some))
-            .unwrap_or(LevelFilter::WARN),
+            .unwrap_or(LevelFilter::INFO),
         format: if format == "json" { LogFormat::Json } else { LogFormat::Text },
     }
 }

@@ -88,6 +88,18 @@ pub enum RedisServers {
     },
 }
 
+impl fmt::Display for RedisServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list =
+            |servers: &[HostPort]| servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        match self {
+            Self::Single(address) => address.fmt(f),
+            Self::Sentinel { master, sentinels, .. } => write!(f, "{master},{}", list(sentinels)),
+            Self::Cluster { seeds } => f.write_str(&list(seeds)),
+        }
+    }
+}
+
 /// A name and a password.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {

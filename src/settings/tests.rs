@@ -64,7 +64,7 @@ fn an_empty_environment_is_served_without_a_warning() {
     assert_eq!(settings.answers.headers, None);
     let prometheus = settings.stats.prometheus.unwrap();
     assert_eq!((prometheus.listen.to_string(), &*prometheus.path), (":9090".into(), "/metrics"));
-    assert_eq!(settings.log, Log { level: LevelFilter::WARN, format: LogFormat::Text });
+    assert_eq!(settings.log, Log { level: LevelFilter::INFO, format: LogFormat::Text });
 }
 
 #[test]

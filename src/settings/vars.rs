@@ -302,7 +302,7 @@ variables! {
         OTEL_BSP_SCHEDULE_DELAY = "5000", "Milliseconds that a span waits for others to be sent with.";
     }
     "Logs" {
-        LOG_LEVEL = "WARN", "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and `panic` for silence.";
+        LOG_LEVEL = "INFO", "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and `panic` for silence.";
         LOG_FORMAT = "text", "`text`, or `json` with `@timestamp`, `@message` and `level`.";
     }
 }

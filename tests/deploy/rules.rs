@@ -80,7 +80,9 @@ pub(super) fn dashboard_queries() -> Vec<(String, String)> {
         queries.push((annotation["name"].to_string(), annotation["expr"].as_str().unwrap().to_owned()));
     }
     let chosen = |query: String| {
-        query.replace("$__rate_interval", "1m").replace("$job", ".*").replace("$domain", ".*")
+        let variables = ["$job", "$namespace", "$instance", "$domain"];
+        let query = query.replace("$__rate_interval", "1m");
+        variables.into_iter().fold(query, |query, variable| query.replace(variable, ".*"))
     };
     queries.into_iter().map(|(place, query)| (place, chosen(query))).collect()
 }

@@ -1,12 +1,13 @@
 //! The service starts before its Redis, says so, answers by policy, and counts as soon as it can.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::{
-    eventually, holds,
+    at_best_within, eventually, holds,
     redis::Redis,
     server::{Server, Setup},
     steady::{Steady, Verdict},
+    time_of,
 };
 
 use super::{Code, RULES, assert_in_time, code, counter, one, turn};
@@ -41,14 +42,20 @@ fn a_redis_that_comes_late_is_used_within_a_second() {
     // Long enough for the pauses between attempts to have grown.
     std::thread::sleep(Duration::from_secs(2));
 
-    redis.start();
-    let back = Instant::now();
-    eventually("it counts", || {
-        code(&client, "many", "v");
-        let count = redis.counter(&counter("many", "v"));
-        holds(count > 0, || server.process.log())
+    at_best_within("it counts", Duration::from_secs(1), 5, || {
+        // Stopped for as long again where the machine was too busy to tell.
+        if redis.try_ask(&["PING"]).is_ok() {
+            redis.kill();
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        redis.start();
+        let counts = || {
+            code(&client, "many", "v");
+            let count = redis.counter(&counter("many", "v"));
+            holds(count > 0, || server.process.log())
+        };
+        time_of(|| eventually("it counts", counts))
     });
-    assert!(back.elapsed() < Duration::from_secs(1), "it counted after {:?}", back.elapsed());
     server.wait_until_healthy();
     assert!(redis.counter(&counter("two", "v")) == 0, "what passed without counters is not made up for");
 }

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     app,
     clock::{Clock, SystemClock, Time},
-    limiter::{self, Answer, Policy, Served},
+    limiter::{self, Answer, Handles, Policy, Served},
     rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest},
 };
 
@@ -121,7 +121,7 @@ fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result
     let Some(rules) = report.rules.take() else {
         return Err(format!("the rules are invalid:\n{}", report.text().trim_end()));
     };
-    let served = Served { rules, attached: Vec::new() };
+    let served = Served { rules, attached: Handles::default() };
     let explained = explain(&query, &served, &policy, now)?;
     let text = if args.json { json::of(&explained) } else { text::of(&explained) };
     Ok((text, explained.all_match()))

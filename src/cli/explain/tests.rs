@@ -66,7 +66,7 @@ fn query(words: &str, hits: u32) -> Query {
 fn explain_hits(words: &str, hits: u32, change: impl FnOnce(&mut Policy)) -> (String, serde_json::Value) {
     let mut policy = policy();
     change(&mut policy);
-    let served = Served { rules: rules(RULES), attached: Vec::new() };
+    let served = Served { rules: rules(RULES), attached: Handles::default() };
     let query = query(words, hits);
     let explained = explain(&query, &served, &policy, Time::from_seconds(86_430)).unwrap();
     (plain(&text::of(&explained)), serde_json::from_str(&json::of(&explained)).unwrap())
@@ -270,7 +270,7 @@ proptest! {
 
 #[test]
 fn a_preview_has_the_counters_of_every_descriptor() {
-    let served = Served { rules: rules(RULES), attached: Vec::new() };
+    let served = Served { rules: rules(RULES), attached: Handles::default() };
     let query = query("shop path=/,method=GET other=1 client=bob plan=x", 1);
     let preview = limiter::preview(&query.to_request(), &served, &policy(), Time::from_seconds(90)).unwrap();
     let key = |key: &str| Some(key.to_owned());

@@ -14,13 +14,13 @@ use tempfile::TempDir;
 use crate::{
     clock::{Clock, ManualClock, Time},
     limiter::{
-        Answer, Bounds, Descriptor, Entry, Limiter, OverLimitCache, Policy, Request, RequestError,
+        Answer, Bounds, Descriptor, Entry, Handles, Limiter, OverLimitCache, Policy, Request, RequestError,
         ResponseOptions, handles,
     },
     rules::{CompileOptions, OnStoreFailure},
     rules_source::{RulesDir, Source},
     store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore},
-    telemetry::metrics::{RuleCounter, RuleStats, Stats, StatsOptions, StoreFailure},
+    telemetry::metrics::{RuleCounter, Stats, StatsOptions, StoreFailure},
 };
 
 pub(super) const RULES: &str = "\
@@ -70,7 +70,7 @@ pub(super) struct House {
     pub(super) limiter: Limiter,
     pub(super) store: Arc<Distant>,
     pub(super) stats: Arc<Stats>,
-    pub(super) source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    pub(super) source: Arc<Source<Handles>>,
     pub(super) clock: Arc<ManualClock>,
     pub(super) root: TempDir,
 }
@@ -137,7 +137,7 @@ impl House {
     }
 
     pub(super) fn counts(&self, key: &str) -> [u64; 6] {
-        let rule = self.stats.rule(&format!("d.{key}"));
+        let rule = self.stats.rule("d", &format!("d.{key}"));
         RuleCounter::ALL.map(|counter| rule.get(counter))
     }
 }

@@ -12,14 +12,13 @@ use crate::server::{
 };
 use crate::{
     clock::Time,
-    limiter::{Limiter, OverLimitCache},
+    limiter::{Handles, Limiter, OverLimitCache},
     panics::Panicked,
     rules_source::{ReloadState, Source, xds},
     store::Store,
     telemetry::{
         metrics::{
-            CONTENT_TYPE, Gauges, LocalCacheGauges, RuleStats, RulesGauges, SpanGauges, Stats, StoreGauges,
-            XdsGauges,
+            CONTENT_TYPE, Gauges, LocalCacheGauges, RulesGauges, SpanGauges, Stats, StoreGauges, XdsGauges,
         },
         tracing::{Dropped, Tracer},
     },
@@ -29,7 +28,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Admin {
     /// The rules.
-    pub source: Arc<Source<Vec<Arc<RuleStats>>>>,
+    pub source: Arc<Source<Handles>>,
     /// How the control plane fares, if rules come from one.
     pub xds: Option<Arc<xds::Status>>,
     /// The counters of rules and of the service.

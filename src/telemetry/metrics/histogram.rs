@@ -9,9 +9,9 @@ use crate::store::Distribution;
 
 /// The upper bounds of the buckets, in microseconds. 20 ms is among them because that is how long Envoy
 /// waits unless told otherwise: an answer in a later bucket came too late to count.
-pub(in crate::telemetry) const BOUNDS_MICROS: [u32; 16] = [
-    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 500_000,
-    1_000_000,
+pub(in crate::telemetry) const BOUNDS_MICROS: [u32; 18] = [
+    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 15_000, 20_000, 30_000, 50_000, 100_000, 250_000,
+    500_000, 1_000_000,
 ];
 
 /// The bucket of what took longer than the last bound.

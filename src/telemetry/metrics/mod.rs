@@ -30,6 +30,7 @@
 
 mod bounded;
 mod directory;
+mod domains;
 pub(in crate::telemetry) mod gauges;
 pub(in crate::telemetry) mod histogram;
 pub(in crate::telemetry) mod labels;
@@ -47,16 +48,22 @@ pub(in crate::telemetry) mod statsd_names;
 mod tests;
 mod unknown_domains;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use self::{mapper::Mapped, registry::Registry, room::Room, unknown_domains::UnknownDomains};
+use self::{
+    domains::Domains, mapper::Mapped, registry::Registry, room::Room, unknown_domains::UnknownDomains,
+};
 use crate::clock::Time;
 
 pub use self::{
+    domains::{DomainStats, ResponseCode},
     gauges::{Gauges, LocalCacheGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges},
     histogram::Histogram,
     names::{Kind, Metric, documentation},
-    prometheus::CONTENT_TYPE,
+    prometheus::{COMMIT, CONTENT_TYPE},
     rule::{RuleCounter, RuleStats},
     service::{
         ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats,
@@ -113,6 +120,9 @@ pub struct Stats {
     room: Arc<Room>,
     registry: Registry,
     unknown_domains: UnknownDomains,
+    domains: Domains,
+    /// The rules in service that always count under their own names. The page shows them at 0 from the start.
+    in_service: Mutex<Vec<Arc<RuleStats>>>,
     service: ServiceStats,
     exposition: Exposition,
     #[cfg(target_os = "linux")]
@@ -140,6 +150,8 @@ impl Stats {
         Self {
             registry: Registry::new(room.clone(), options.shards),
             unknown_domains: UnknownDomains::new(&room, options.shards),
+            domains: Domains::new(options.shards),
+            in_service: Mutex::default(),
             room,
             service: ServiceStats::new(options.shards),
             exposition: Exposition::default(),
@@ -157,8 +169,27 @@ impl Stats {
     /// The counters of a rule, by its full key: `domain.key_value.key2…`. They are made on first use and
     /// are the same ever after. For those who publish rules, not for requests.
     #[must_use]
-    pub fn rule(&self, full_key: &str) -> Arc<RuleStats> {
-        self.registry.rule(full_key)
+    pub fn rule(&self, domain: &str, full_key: &str) -> Arc<RuleStats> {
+        self.registry.rule(domain, full_key)
+    }
+
+    /// The requests of a domain. For those who publish rules, not for requests.
+    #[must_use]
+    pub fn domain(&self, name: &str) -> Arc<DomainStats> {
+        self.domains.domain(name)
+    }
+
+    /// The requests of domains without rules, and of those that were refused before their domain was looked up.
+    #[must_use]
+    pub fn unknown_domain(&self) -> &DomainStats {
+        self.domains.unknown()
+    }
+
+    /// Rules that the page shows before they count, until others take their place.
+    pub fn set_in_service(&self, mut rules: Vec<Arc<RuleStats>>) {
+        rules.sort_unstable_by_key(Arc::as_ptr);
+        rules.dedup_by_key(|rule| Arc::as_ptr(rule));
+        *self.in_service.lock().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
     /// The counters by a full key made from a request. When it is new and finds no room, those of what
@@ -166,6 +197,14 @@ impl Stats {
     #[must_use]
     pub fn dynamic(&self, domain: &str, full_key: &str, now: Time) -> Arc<RuleStats> {
         self.registry.dynamic(domain, full_key, now)
+    }
+
+    /// The rules in service that counted nothing yet, where they are few enough to be shown, in the order of their
+    /// addresses.
+    fn idle_in_service(&self) -> Vec<Arc<RuleStats>> {
+        let rules = self.in_service.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_shown = rules.len().saturating_mul(3) <= self.room.max();
+        rules.iter().filter(|rule| is_shown && rule.counts().is_none()).cloned().collect()
     }
 
     /// Counts a request for a domain that has no rules.

@@ -150,8 +150,12 @@ metrics! {
         "How many checks one pipeline carried.";
     STORE_FAILURE_DECISIONS: Counter "tollgate_store_failure_decisions_total" ["policy", "reason"]
         "Requests decided by policy because their counters could not be asked in time.";
-    BUILD_INFO: Gauge "tollgate_build_info" ["version", "os", "arch"]
-        "Always 1; the labels tell which program this is.";
+    REQUESTS: Counter "tollgate_requests_total" ["domain", "code"]
+        "Requests by domain and overall code: ok, over_limit or error. Domain __unknown__ stands for domains without rules, and for requests refused before their domain was looked up.";
+    RULE_HITS: Counter "tollgate_rule_hits_total" ["domain", "rule", "outcome"]
+        "Hits by rule, named by its whole path, and outcome: allowed; over_limit, the part beyond the limit; shadow, the part beyond the limit that shadow mode allowed.";
+    BUILD_INFO: Gauge "tollgate_build_info" ["version", "commit", "os", "arch"]
+        "Always 1; the labels identify the build.";
     REQUESTS_REFUSED: Counter "tollgate_requests_refused_total" ["reason"]
         "Requests turned away before they were decided, because they were beyond a bound.";
     PANICS: Counter "tollgate_panics_total" ["where"]
@@ -186,8 +190,8 @@ metrics! {
         "When rules were last refused; absent if never.";
     RULES_LOAD_FAILED: Gauge "tollgate_rules_load_failed" []
         "1 when the last set of rules was refused, so that older ones serve.";
-    RULES_HASH: Gauge "tollgate_rules_hash" ["hash"]
-        "Always 1; the label is the same on every replica that serves the same rules.";
+    RULES_INFO: Gauge "tollgate_rules_info" ["hash"]
+        "Always 1; the label is the hash of the rules in service, the same on every replica with the same rules.";
     RULES_FILES: Gauge "tollgate_rules_files" []
         "Files, or resources of a control plane, that the rules were read from.";
     RULES_DOMAINS: Gauge "tollgate_rules_domains" []
@@ -222,13 +226,12 @@ metrics! {
         "How often a name or a series found no room and was counted in its domain's series __overflow__ instead.";
 }
 
+/// The process's CPU time, which is shown to a hundredth of a second.
+pub(super) const PROCESS_CPU: &str = "process_cpu_seconds_total";
+
 /// What the `prometheus` crate's collector tells of the process, where there is a `/proc` to read.
 const PROCESS: [Metric; 7] = [
-    Metric::of_process(
-        "process_cpu_seconds_total",
-        Kind::Counter,
-        "Total user and system CPU time spent in seconds.",
-    ),
+    Metric::of_process(PROCESS_CPU, Kind::Counter, "Total user and system CPU time spent in seconds."),
     Metric::of_process("process_open_fds", Kind::Gauge, "Number of open file descriptors."),
     Metric::of_process("process_max_fds", Kind::Gauge, "Maximum number of open file descriptors."),
     Metric::of_process("process_virtual_memory_bytes", Kind::Gauge, "Virtual memory size in bytes."),

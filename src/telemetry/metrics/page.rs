@@ -4,6 +4,8 @@
 //! memory twice. Whoever names metrics otherwise than the page does takes them from it instead of the
 //! text: see [`Page::apart`].
 
+use std::fmt::Write as _;
+
 use ::prometheus::{
     TextEncoder,
     proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric as Sample, MetricFamily, MetricType},
@@ -24,12 +26,24 @@ pub(super) struct Page {
     in_milliseconds: bool,
     /// What has a name in statsd's language, where that is put aside instead of being written.
     apart: Option<Vec<Single>>,
+    /// No text is wanted, so none is made.
+    is_silent: bool,
 }
 
 impl Page {
     /// A page that puts aside what has a name in statsd's language.
     pub(super) fn apart() -> Self {
         Self { apart: Some(Vec::new()), ..Self::default() }
+    }
+
+    /// What has a name in statsd's language, and no text.
+    pub(super) fn singles() -> Self {
+        Self { is_silent: true, ..Self::apart() }
+    }
+
+    /// True where no text is wanted.
+    pub(super) fn is_silent(&self) -> bool {
+        self.is_silent
     }
 
     /// A page whose response times may be in milliseconds.
@@ -48,13 +62,17 @@ impl Page {
         metric: &Metric,
         series: impl IntoIterator<Item = ([&'a str; LABELS], N)>,
     ) {
-        let series = series.into_iter();
+        let (series, is_silent) = (series.into_iter(), self.is_silent);
         let series = series.filter(|(labels, n)| !self.puts_aside(metric, labels, Value::Number(n.whole())));
         let sample = |(labels, value): ([&str; LABELS], N)| {
             let mut sample = labelled(metric, &labels);
             set(&mut sample, metric.kind, value.float());
             sample
         };
+        if is_silent {
+            // Passing by puts them aside.
+            return series.for_each(drop);
+        }
         let samples = series.map(sample).collect();
         self.samples(metric, samples);
     }
@@ -83,7 +101,36 @@ impl Page {
             sample.set_histogram(histogram(&values));
             sample
         };
-        self.samples(metric, series.into_iter().map(sample).collect());
+        if !self.is_silent {
+            self.samples(metric, series.into_iter().map(sample).collect());
+        }
+    }
+
+    /// Writes a counter of many series as they come, so that none of them is ever held in memory.
+    pub(super) fn stream<const LABELS: usize>(
+        &mut self,
+        metric: &Metric,
+        each: impl FnOnce(&mut dyn FnMut([&str; LABELS], u64)),
+    ) {
+        if self.is_silent {
+            return;
+        }
+        let Metric { name, kind, help, .. } = metric;
+        let (text, mut is_first) = (&mut self.text, true);
+        each(&mut |values, n| {
+            // Writing to a String cannot fail.
+            if std::mem::take(&mut is_first) {
+                let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+            }
+            text.push_str(name);
+            for (at, (label, value)) in metric.labels.iter().zip(values).enumerate() {
+                text.push(if at == 0 { '{' } else { ',' });
+                let _ = write!(text, "{label}=\"");
+                escape(text, value);
+                text.push('"');
+            }
+            let _ = writeln!(text, "}} {n}");
+        });
     }
 
     /// True when this series has a name in statsd's language and is put aside.
@@ -103,7 +150,7 @@ impl Page {
 
     /// Writes a family made elsewhere. One without series leaves no trace.
     pub(super) fn family(&mut self, family: &MetricFamily) {
-        if !family.get_metric().is_empty() {
+        if !self.is_silent && !family.get_metric().is_empty() {
             // The encoder refuses only families without a name or without series.
             let _ = TextEncoder::new().encode_utf8(std::slice::from_ref(family), &mut self.text);
         }
@@ -113,6 +160,24 @@ impl Page {
     pub(super) fn finish(self) -> (String, Vec<Single>) {
         (self.text, self.apart.unwrap_or_default())
     }
+}
+
+/// Appends a label's value as the text format has it.
+fn escape(text: &mut String, value: &str) {
+    let mut rest = value;
+    while let Some(at) = rest.find(['\\', '"', '\n']) {
+        let (plain, special) = rest.split_at(at);
+        let mut characters = special.chars();
+        let escaped = match characters.next() {
+            Some('\n') => "\\n",
+            Some('"') => "\\\"",
+            _ => "\\\\",
+        };
+        text.push_str(plain);
+        text.push_str(escaped);
+        rest = characters.as_str();
+    }
+    text.push_str(rest);
 }
 
 /// A metric as the encoder takes it, without series yet.
@@ -149,7 +214,8 @@ pub(super) fn count(sample: &mut Sample, value: u64) {
     set(sample, Kind::Counter, value.float());
 }
 
-fn set(sample: &mut Sample, kind: Kind, value: f64) {
+/// Gives a sample its value.
+pub(super) fn set(sample: &mut Sample, kind: Kind, value: f64) {
     if kind == Kind::Counter {
         let mut counter = Counter::default();
         counter.set_value(value);

@@ -3,16 +3,18 @@
 //! Called for each scrape, on whatever thread answers it. It reads the counters while others add to
 //! them; of the locks it takes, none is waited for by a look-up of a known name.
 
+use std::sync::Arc;
+
 use ::prometheus::proto::Metric as Sample;
 
 use super::{
     Exposition, Stats,
     gauges::{Gauges, LocalCacheGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges},
     labels::Labels,
-    names::{self, Metric},
+    names::{self, Kind, Metric},
     one_of,
-    page::{Page, count, describe, family, labelled},
-    rule::RuleCounter,
+    page::{Number as _, Page, count, describe, family, labelled, set},
+    rule::{RuleCounter, RuleStats},
     service::{
         ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats,
         StoreFailure,
@@ -23,6 +25,9 @@ use crate::{
     rules::OnStoreFailure,
     store::{PoolUsage, StoreKind},
 };
+
+/// The commit that the program was built from, `unknown` where the build was given none.
+pub const COMMIT: &str = env!("TOLLGATE_COMMIT");
 
 /// What the page is called in HTTP's `Content-Type`.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -45,11 +50,27 @@ impl Stats {
     #[cfg(target_os = "linux")]
     fn process(&self, page: &mut Page) {
         use ::prometheus::core::Collector;
-        self.process.collect().iter().for_each(|family| page.family(family));
+        if page.is_silent() {
+            return;
+        }
+        for mut family in self.process.collect() {
+            // The collector cuts off the fraction of a second.
+            if let (names::PROCESS_CPU, Some(seconds)) = (family.name(), cpu_seconds()) {
+                family.mut_metric().iter_mut().for_each(|sample| set(sample, Kind::Counter, seconds));
+            }
+            page.family(&family);
+        }
     }
 
     #[cfg(not(target_os = "linux"))]
     fn process(&self, _: &mut Page) {}
+}
+
+/// The CPU time of this process, user and system.
+#[cfg(target_os = "linux")]
+fn cpu_seconds() -> Option<f64> {
+    let stat = procfs::process::Process::myself().and_then(|process| process.stat()).ok()?;
+    Some(stat.utime.saturating_add(stat.stime).float() / procfs::ticks_per_second().float())
 }
 
 /// Everything that is not of a rule.
@@ -59,6 +80,8 @@ pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
     gauges.local_cache.iter().for_each(|cache| local_cache(page, cache));
     pools(page, &gauges.pools);
     store_failures(page, &stats.service);
+    requests(page, stats);
+    rule_hits(page, stats);
     program(page);
     bounds(page, stats);
     gauges.tls.iter().for_each(|gauges| tls(page, gauges));
@@ -126,6 +149,46 @@ fn shown(counter: RuleCounter, labels: &Labels, counts: &[u64; RuleCounter::ALL.
 fn domains(page: &mut Page, stats: &Stats) {
     let unknown = stats.unknown_domains.totals();
     page.values(&names::DOMAIN_NOT_FOUND, unknown.iter().map(|(domain, n)| ([domain.as_str()], *n)));
+}
+
+fn requests(page: &mut Page, stats: &Stats) {
+    let totals = stats.domains.totals();
+    page.values(&names::REQUESTS, totals.iter().map(|(domain, code, n)| ([&**domain, code.name()], *n)));
+}
+
+/// What a hit came to, and the counters that say how many did.
+const OUTCOMES: [&str; 3] = ["allowed", "over_limit", "shadow"];
+
+fn outcomes(counts: &[u64; RuleCounter::ALL.len()]) -> [u64; OUTCOMES.len()] {
+    let [_, over, _, within, _, shadow] = *counts;
+    // The Go service counts what shadow mode allows as over the limit too.
+    [within, over.saturating_sub(shadow), shadow]
+}
+
+/// The hits of every rule by its whole path. Rules in service are there from the start, as long as all of their
+/// series together are no more than `METRICS_MAX_SERIES`; beyond that, and for names that callers make, a series
+/// comes with its first hit.
+fn rule_hits(page: &mut Page, stats: &Stats) {
+    let idle = stats.idle_in_service();
+    page.stream(&names::RULE_HITS, |write| {
+        let mut show = |rule: &RuleStats, counts| {
+            let (domain, path) = rule.path();
+            for (outcome, n) in OUTCOMES.into_iter().zip(outcomes(&counts)) {
+                if n > 0 || !rule.is_of_caller() {
+                    write([domain, path, outcome], n);
+                }
+            }
+        };
+        for rule in &idle {
+            show(rule, rule.counts().unwrap_or_default());
+        }
+        stats.for_each_rule(|rule, counts| {
+            // One may count for the first time meanwhile.
+            if idle.binary_search_by_key(&std::ptr::from_ref(rule), Arc::as_ptr).is_err() {
+                show(rule, counts);
+            }
+        });
+    });
 }
 
 fn service(page: &mut Page, service: &ServiceStats) {
@@ -218,7 +281,7 @@ fn store_failures(page: &mut Page, service: &ServiceStats) {
 }
 
 fn program(page: &mut Page) {
-    let labels = [env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH];
+    let labels = [env!("CARGO_PKG_VERSION"), COMMIT, std::env::consts::OS, std::env::consts::ARCH];
     page.values(&names::BUILD_INFO, [(labels, 1.0)]);
 }
 
@@ -265,7 +328,7 @@ fn rules_state(page: &mut Page, rules: &RulesGauges) {
         page.value(&names::RULES_LAST_ERROR, time.as_secs_f64());
     }
     page.value(&names::RULES_LOAD_FAILED, u64::from(rules.load_failed));
-    page.values(&names::RULES_HASH, rules.hash.iter().map(|hash| ([hash.as_str()], 1.0)));
+    page.values(&names::RULES_INFO, rules.hash.iter().map(|hash| ([hash.as_str()], 1.0)));
     page.value(&names::RULES_FILES, rules.files);
     page.value(&names::RULES_DOMAINS, rules.domains);
     page.value(&names::RULES, rules.rules);

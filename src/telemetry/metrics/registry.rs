@@ -67,11 +67,11 @@ impl Registry {
         }
     }
 
-    pub(super) fn rule(&self, full_key: &str) -> Arc<RuleStats> {
+    pub(super) fn rule(&self, domain: &str, full_key: &str) -> Arc<RuleStats> {
         self.stats.names().get(full_key).unwrap_or_else(|| {
             let make = || {
                 self.rules.fetch_add(1, Relaxed);
-                RuleStats::of_rules(full_key, self.shards)
+                RuleStats::of_rules(domain, full_key, self.shards)
             };
             let stats = self.stats.names().get_or_make(full_key, make);
             if self.rules.load(Relaxed) > self.forget_at.load(Relaxed) {
@@ -94,7 +94,7 @@ impl Registry {
             let overflow = self.overflow(domain, now);
             let of_caller = |place| {
                 let caller = Caller { place, overflow: overflow.clone() };
-                RuleStats::of_caller(name, caller, self.shards)
+                RuleStats::of_caller(domain, name, caller, self.shards)
             };
             self.stats.admit(name, now, of_caller).unwrap_or_else(|| {
                 overflow.refused.increment();
@@ -158,7 +158,7 @@ impl Registry {
 impl OverflowEntry {
     fn new(domain: &str, place: Option<Place>, all: &Bounded<RuleStats>, shards: ShardCount) -> Self {
         let full_key = format!("{domain}.{OVERFLOW}");
-        let stats = all.names().get_or_make(&full_key, || RuleStats::of_rules(&full_key, shards));
+        let stats = all.names().get_or_make(&full_key, || RuleStats::of_rules(domain, &full_key, shards));
         let overflow = Overflow { domain: domain.into(), stats, refused: Counter::new(shards) };
         Self { overflow: Arc::new(overflow), place }
     }
@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn a_key_has_one_set_of_counters_however_it_is_asked_for() {
         let registry = registry(10);
-        let rule = registry.rule("d.k");
-        assert!(Arc::ptr_eq(&rule, &registry.rule("d.k")));
+        let rule = registry.rule("d", "d.k");
+        assert!(Arc::ptr_eq(&rule, &registry.rule("d", "d.k")));
         assert!(Arc::ptr_eq(&rule, &registry.dynamic("d", "d.k", NOW)));
         assert_eq!(registry.stats.room().taken(), 0);
     }
@@ -228,7 +228,7 @@ mod tests {
     fn rules_find_room_when_requests_have_taken_all_of_it() {
         let registry = registry(1);
         let _ = registry.dynamic("d", "d.a", NOW);
-        hit(&registry.rule("d.rule"), 3);
+        hit(&registry.rule("d", "d.rule"), 3);
         assert_eq!(total(&registry, "d.rule"), Some(3));
     }
 
@@ -238,7 +238,7 @@ mod tests {
         for (key, n) in
             [("d.a.b.c", 1), ("d.a.b.d", 2), ("d.a.b", 4), ("d.a", 8), ("d.a:b", 16), ("d.a|b", 32)]
         {
-            hit(&registry.rule(key), n);
+            hit(&registry.rule("d", key), n);
         }
         assert_eq!(["d.a.b", "d.a", "d.a_b"].map(|key| total(&registry, key)), [Some(7), Some(8), Some(48)]);
     }
@@ -246,31 +246,31 @@ mod tests {
     #[test]
     fn vanished_rules_are_forgotten_when_there_are_too_many_and_nothing_shrinks() {
         let registry = registry(20);
-        let living = registry.rule("d.living.x.1");
+        let living = registry.rule("d", "d.living.x.1");
         hit(&living, 1);
-        hit(&registry.rule("d.living.x.2"), 2);
+        hit(&registry.rule("d", "d.living.x.2"), 2);
         hit(&registry.dynamic("d", "d.request", NOW), 4);
         hit(&registry.dynamic("d", "d.overflow", NOW), 8);
         for n in 0..200 {
-            hit(&registry.rule(&format!("d.gone{n}")), 1);
+            hit(&registry.rule("d", &format!("d.gone{n}")), 1);
         }
         assert!(registry.totals().len() <= 20 + 20 + 5, "{} series are left", registry.totals().len());
         let kept = ["d.living.x", "d.request", "d.overflow"].map(|key| total(&registry, key));
         assert_eq!(kept, [Some(3), Some(4), Some(8)]);
-        assert!(Arc::ptr_eq(&living, &registry.rule("d.living.x.1")));
+        assert!(Arc::ptr_eq(&living, &registry.rule("d", "d.living.x.1")));
     }
 
     #[test]
     fn every_series_of_a_caller_takes_room_and_what_finds_none_overflows() {
-        let registry = registry(3);
+        let registry = registry(4);
         let name = registry.dynamic("d", "d.a", NOW);
         let room = || registry.stats.room().taken();
         assert_eq!(room(), 1, "a name takes room before it has counted");
         for (counter, taken) in [
             (RuleCounter::TotalHits, 1),
-            (RuleCounter::OverLimit, 2),
-            (RuleCounter::OverLimit, 2),
-            (RuleCounter::NearLimit, 3),
+            (RuleCounter::OverLimit, 3),
+            (RuleCounter::OverLimit, 3),
+            (RuleCounter::NearLimit, 4),
         ] {
             name.add(counter, 1);
             assert_eq!(room(), taken, "{counter:?}");
@@ -278,7 +278,7 @@ mod tests {
         name.add(RuleCounter::WithinLimit, 0);
         assert!(registry.refused().is_empty(), "nothing takes no room");
         name.add(RuleCounter::WithinLimit, 5);
-        assert_eq!((room(), registry.refused()), (3, [("d".to_owned(), 1)].into()));
+        assert_eq!((room(), registry.refused()), (4, [("d".to_owned(), 1)].into()));
         let totals = registry.totals();
         let counts = |key: &str| totals[&Labels::of(key)].counts;
         assert_eq!((counts("d.a"), counts("d.__overflow__")), ([1, 2, 1, 0, 0, 0], [0, 0, 0, 5, 0, 0]));

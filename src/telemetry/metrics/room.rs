@@ -15,6 +15,7 @@ use std::{
 
 use siphasher::sip::SipHasher13;
 
+use super::rule::RuleCounter;
 use crate::clock::Time;
 
 /// Series that nobody touched for so many seconds make room for others.
@@ -74,12 +75,12 @@ impl Room {
         is_full
     }
 
-    /// Takes room for one series.
-    fn take(&self) -> bool {
-        let next = |taken: usize| taken.checked_add(1).filter(|next| *next <= self.max);
+    /// Takes room for so many series.
+    fn take(&self, series: usize) -> bool {
+        let next = |taken: usize| taken.checked_add(series).filter(|next| *next <= self.max);
         let mut taken = self.taken.fetch_update(Relaxed, Relaxed, next).is_ok();
-        if taken && self.whole.as_ref().is_some_and(|whole| !whole.take()) {
-            self.taken.fetch_sub(1, Relaxed);
+        if taken && self.whole.as_ref().is_some_and(|whole| !whole.take(series)) {
+            self.taken.fetch_sub(series, Relaxed);
             taken = false;
         }
         if !taken {
@@ -120,26 +121,24 @@ impl Place {
     /// A place in the room, if there is one.
     pub(super) fn take(room: &Arc<Room>, now: Time) -> Option<Self> {
         let touched = AtomicU64::new(now.seconds());
-        room.take().then(|| Self { room: room.clone(), series: AtomicU8::new(0), touched })
+        room.take(1).then(|| Self { room: room.clone(), series: AtomicU8::new(0), touched })
     }
 
-    /// True when the series of this counter has room, which it takes the first time.
+    /// True when the series of this counter have room, which they take the first time.
     pub(super) fn has_series(&self, counter: usize) -> bool {
         let bit = 1_u8.checked_shl(u32::try_from(counter).unwrap_or(u32::MAX)).unwrap_or(0);
         let mut series = self.series.load(Relaxed);
         while series & bit == 0 {
             // Room for the first was taken with the place.
-            let took = series != 0;
-            if took && !self.room.take() {
+            let takes = RuleCounter::series(counter).saturating_sub(usize::from(series == 0));
+            if takes > 0 && !self.room.take(takes) {
                 return false;
             }
             match self.series.compare_exchange(series, series | bit, Relaxed, Relaxed) {
                 Ok(_) => return true,
                 Err(others) => series = others,
             }
-            if took {
-                self.room.refund(1);
-            }
+            self.room.refund(takes);
         }
         true
     }
@@ -160,7 +159,9 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.room.refund(self.series.load(Relaxed).count_ones().max(1) as usize);
+        let series = self.series.load(Relaxed);
+        let counters = (0..RuleCounter::ALL.len()).filter(|counter| series >> counter & 1 == 1);
+        self.room.refund(counters.map(RuleCounter::series).sum::<usize>().max(1));
     }
 }
 

@@ -38,6 +38,18 @@ pub enum RuleCounter {
 }
 
 impl RuleCounter {
+    /// How many series of the page show this counter: those of `tollgate_rule_hits_total` are made of three.
+    pub(super) const fn series(counter: usize) -> usize {
+        const SHOWN_TWICE: [RuleCounter; 3] =
+            [RuleCounter::OverLimit, RuleCounter::WithinLimit, RuleCounter::ShadowMode];
+        let [over, within, shadow] = SHOWN_TWICE;
+        if counter == over as usize || counter == within as usize || counter == shadow as usize {
+            2
+        } else {
+            1
+        }
+    }
+
     /// Every counter, each at its own number.
     pub const ALL: [Self; 6] = [
         Self::TotalHits,
@@ -53,6 +65,8 @@ impl RuleCounter {
 #[derive(Debug)]
 pub struct RuleStats {
     full_key: Box<str>,
+    /// How many of the name's bytes are the domain.
+    domain_bytes: usize,
     /// Tells these counters from others that had the name before.
     number: u64,
     /// The same for all that share the labels of their series.
@@ -81,21 +95,27 @@ pub(in crate::telemetry) struct Overflow {
 
 impl RuleStats {
     /// Counters by a name of the rules.
-    pub(in crate::telemetry) fn of_rules(full_key: &str, shards: ShardCount) -> Self {
-        Self::new(full_key, None, shards)
+    pub(in crate::telemetry) fn of_rules(domain: &str, full_key: &str, shards: ShardCount) -> Self {
+        Self::new(domain, full_key, None, shards)
     }
 
     /// Counters by a name that a caller's values made.
-    pub(in crate::telemetry) fn of_caller(full_key: &str, caller: Caller, shards: ShardCount) -> Self {
-        Self::new(full_key, Some(caller), shards)
+    pub(in crate::telemetry) fn of_caller(
+        domain: &str,
+        full_key: &str,
+        caller: Caller,
+        shards: ShardCount,
+    ) -> Self {
+        Self::new(domain, full_key, Some(caller), shards)
     }
 
-    fn new(full_key: &str, caller: Option<Caller>, shards: ShardCount) -> Self {
+    fn new(domain: &str, full_key: &str, caller: Option<Caller>, shards: ShardCount) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let number = NUMBERS.fetch_add(1, Relaxed);
         let mut series = DefaultHasher::new();
         Labels::of(full_key).hash(&mut series);
-        Self { full_key: full_key.into(), number, series: series.finish(), caller, cells: Cells::new(shards) }
+        let (full_key, domain_bytes, series) = (full_key.into(), domain.len(), series.finish());
+        Self { full_key, domain_bytes, number, series, caller, cells: Cells::new(shards) }
     }
 
     /// Adds to one of the counters; of a name that a caller's values made, to the overflow of its domain where
@@ -120,6 +140,13 @@ impl RuleStats {
     #[must_use]
     pub fn full_key(&self) -> &str {
         &self.full_key
+    }
+
+    /// The domain, and each level's text behind it, joined by dots.
+    pub(in crate::telemetry) fn path(&self) -> (&str, &str) {
+        let (domain, rule) =
+            self.full_key.split_at_checked(self.domain_bytes).unwrap_or(("", &self.full_key));
+        (domain, rule.strip_prefix('.').unwrap_or(rule))
     }
 
     /// True for a name that a caller's values made.
@@ -168,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_rule_that_was_only_looked_at_has_no_counts() {
-        let stats = RuleStats::of_rules("d.k", ShardCount::for_workers(2));
+        let stats = RuleStats::of_rules("d", "d.k", ShardCount::for_workers(2));
         stats.add(RuleCounter::TotalHits, 0);
         assert_eq!(stats.counts(), None);
         stats.add(RuleCounter::NearLimit, 7);

@@ -83,7 +83,7 @@ const fn stat(counter: RuleCounter) -> &'static str {
 impl super::Stats {
     /// Everything that statsd knows beside the rules.
     pub(in crate::telemetry) fn singles(&self, gauges: &Gauges) -> Vec<Single> {
-        let mut page = super::page::Page::apart();
+        let mut page = super::page::Page::singles();
         super::prometheus::others(&mut page, self, gauges);
         page.finish().1
     }

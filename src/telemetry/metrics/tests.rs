@@ -33,7 +33,7 @@ fn decisions_without_counters_are_told_by_policy_and_reason() {
 #[test]
 fn an_idle_rule_costs_no_series_and_the_first_hit_brings_all_six() {
     let stats = Stats::new(StatsOptions::default());
-    let rule = stats.rule("d.k_v.other");
+    let rule = stats.rule("d", "d.k_v.other");
     let rules = || -> usize {
         let page = stats.render(&Gauges::default());
         parse(&page).into_keys().filter(|(name, _)| name.starts_with("ratelimit_service_rate_limit")).count()
@@ -50,7 +50,7 @@ fn an_idle_rule_costs_no_series_and_the_first_hit_brings_all_six() {
 fn hits_refused_by_the_local_cache_count_twice_below_a_second_key_as_in_the_go_service() {
     let stats = Stats::new(StatsOptions::default());
     for full_key in ["d.k", "d.k.deep"] {
-        let rule = stats.rule(full_key);
+        let rule = stats.rule("d", full_key);
         rule.add(RuleCounter::OverLimit, 5);
         rule.add(RuleCounter::OverLimitWithLocalCache, 3);
     }
@@ -86,7 +86,7 @@ fn the_histogram_reads_as_prometheus_expects() {
 #[test]
 fn counts_made_by_four_threads_while_the_page_is_read_are_all_there_in_the_end() {
     let stats = Stats::new(StatsOptions { max_series: 100, shards: ShardCount::for_workers(4) });
-    let rule = stats.rule("d.hot");
+    let rule = stats.rule("d", "d.hot");
     let work = |thread: usize| {
         shard::assign();
         for n in 0..5_000 {
@@ -123,7 +123,7 @@ proptest! {
         let mut expected = BTreeMap::<_, f64>::new();
         for key in &keys {
             let full_key = format!("d.{key}");
-            stats.rule(&full_key).add(RuleCounter::TotalHits, 3);
+            stats.rule("d", &full_key).add(RuleCounter::TotalHits, 3);
             *expected.entry(labels::Labels::of(&full_key)).or_default() += 3.0;
         }
         let page = parse(&stats.render(&Gauges::default()));
@@ -142,7 +142,100 @@ proptest! {
 
 #[test]
 fn handles_outlive_their_registry() {
-    let rule = Stats::new(StatsOptions::default()).rule("d.k");
+    let rule = Stats::new(StatsOptions::default()).rule("d", "d.k");
     rule.add(RuleCounter::TotalHits, 1);
     assert_eq!((Arc::strong_count(&rule), rule.get(RuleCounter::TotalHits)), (1, 1));
+}
+
+#[test]
+fn rule_hits_name_the_whole_path_and_what_the_hits_came_to() {
+    let stats = Stats::new(StatsOptions::default());
+    let rule = stats.rule("shop.eu", "shop.eu.a.b_1.2.3.4.c:\"\\");
+    rule.add(RuleCounter::TotalHits, 12);
+    rule.add(RuleCounter::WithinLimit, 7);
+    rule.add(RuleCounter::OverLimit, 5);
+    rule.add(RuleCounter::ShadowMode, 3);
+    let hits = |outcome| {
+        let labels = [("domain", "shop.eu"), ("rule", "a.b_1.2.3.4.c:\"\\"), ("outcome", outcome)];
+        sample(&stats, "tollgate_rule_hits_total", &labels)
+    };
+    assert_eq!(["allowed", "over_limit", "shadow"].map(hits), [Some(7.0), Some(2.0), Some(3.0)]);
+}
+
+#[test]
+fn rules_in_service_are_there_at_zero_until_a_reload_takes_them_away() {
+    let stats = Stats::new(StatsOptions { max_series: 9, ..StatsOptions::default() });
+    let hits = |rule| {
+        let labels = [("domain", "d"), ("rule", rule), ("outcome", "allowed")];
+        sample(&stats, "tollgate_rule_hits_total", &labels)
+    };
+    let [a, b, c, d] = ["d.a", "d.b", "d.c", "d.d"].map(|key| stats.rule("d", key));
+    assert_eq!(hits("a"), None, "a rule that no set in service has");
+    stats.set_in_service(vec![a.clone(), b.clone(), a.clone()]);
+    assert_eq!(["a", "b"].map(hits), [Some(0.0); 2]);
+    b.add(RuleCounter::WithinLimit, 2);
+    assert_eq!(["a", "b"].map(hits), [Some(0.0), Some(2.0)]);
+    stats.set_in_service(vec![b.clone(), c.clone()]);
+    assert_eq!(["a", "b", "c"].map(hits), [None, Some(2.0), Some(0.0)]);
+    // Three series each: nine are shown, twelve are not.
+    stats.set_in_service(vec![a.clone(), c.clone(), d.clone()]);
+    assert_eq!(["a", "b", "c"].map(hits), [Some(0.0), Some(2.0), Some(0.0)]);
+    stats.set_in_service(vec![a, b, c, d]);
+    assert_eq!(["a", "b", "c"].map(hits), [None, Some(2.0), None]);
+}
+
+#[test]
+fn a_callers_rule_hits_take_room_like_its_other_series() {
+    let stats = Stats::new(StatsOptions { max_series: 5, ..StatsOptions::default() });
+    let series = || {
+        let made = |(name, labels): &&(String, Vec<(String, String)>)| {
+            (name.starts_with("ratelimit_service_rate_limit") || name == "tollgate_rule_hits_total")
+                && !labels.iter().any(|(_, value)| value == OVERFLOW)
+        };
+        parse(&stats.render(&Gauges::default())).keys().filter(made).count()
+    };
+    let hit = |key: &str, counter| {
+        let rule = stats.dynamic("d", key, NOW);
+        rule.add(RuleCounter::TotalHits, 1);
+        rule.add(counter, 1);
+    };
+    hit("d.a", RuleCounter::WithinLimit);
+    assert_eq!((series(), stats.room.taken()), (3, 3));
+    hit("d.b", RuleCounter::WithinLimit);
+    assert_eq!((series(), stats.room.taken()), (4, 4), "the rest of it finds no room");
+    hit("d.a", RuleCounter::NearLimit);
+    assert_eq!((series(), stats.room.taken()), (5, 5));
+    hit("d.a", RuleCounter::OverLimit);
+    assert_eq!((series(), stats.room.taken()), (5, 5));
+}
+
+#[test]
+fn requests_are_counted_by_domain_and_code() {
+    let stats = Stats::new(StatsOptions::default());
+    let requests =
+        |domain, code| sample(&stats, "tollgate_requests_total", &[("domain", domain), ("code", code)]);
+    let shop = stats.domain("shop");
+    assert_eq!(requests("shop", "over_limit"), Some(0.0), "there from the start");
+    shop.count(ResponseCode::OverLimit);
+    stats.unknown_domain().count(ResponseCode::Error);
+    let counts = [("shop", "ok"), ("shop", "over_limit"), ("__unknown__", "error")];
+    assert_eq!(counts.map(|(domain, code)| requests(domain, code)), [Some(0.0), Some(1.0), Some(1.0)]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_cpu_time_of_the_process_has_its_fraction() {
+    let stats = Stats::new(StatsOptions::default());
+    let begun = std::time::Instant::now();
+    let mut seen = Vec::new();
+    // Every hundredth of a second of work is another value, and one in a hundred has no fraction.
+    while seen.len() < 3 {
+        let seconds = sample(&stats, "process_cpu_seconds_total", &[]).unwrap();
+        if seen.last() != Some(&seconds) {
+            seen.push(seconds);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{seen:?}");
+    }
+    assert!(seen.iter().any(|seconds| seconds.fract() != 0.0), "{seen:?}");
+    assert!(seen.is_sorted(), "{seen:?}");
 }

@@ -159,7 +159,9 @@ impl Link {
         if self.is_asked_for {
             warn!("statsd: {target} takes no statistics: {error}. They are kept, and sent when it does");
         } else {
-            info!("statsd: nobody at {target} takes statistics: {error}. USE_STATSD=false asks for nobody");
+            debug!(
+                "statsd: {target} takes no statistics: {error}. It is only the default; USE_STATSD=false sends none"
+            );
         }
     }
 }

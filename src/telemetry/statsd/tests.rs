@@ -21,7 +21,7 @@ fn stats() -> Arc<Stats> {
 }
 
 fn hit(stats: &Stats, n: u64) {
-    stats.rule("d.k").add(RuleCounter::TotalHits, n);
+    stats.rule("d", "d.k").add(RuleCounter::TotalHits, n);
 }
 
 fn state() -> State {
@@ -72,11 +72,16 @@ fn read(mut stream: impl Read) -> String {
     text
 }
 
-/// Reads datagrams, a line's end behind each, until `receive` finds no more.
+/// Ends what [`drain`] reads.
+const END: &[u8] = b"end";
+
+/// Reads datagrams, a line's end behind each, until [`END`] comes or `receive` waits in vain.
 fn drain(mut receive: impl FnMut(&mut [u8]) -> io::Result<usize>) -> (String, usize) {
     let (mut text, mut longest) = (String::new(), 0);
     let mut buffer = vec![0; 1 << 16];
-    while let Ok(length) = receive(&mut buffer) {
+    while let Ok(length) = receive(&mut buffer)
+        && buffer[..length] != *END
+    {
         longest = longest.max(length);
         text.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
         text.push('\n');
@@ -100,7 +105,7 @@ fn over_tcp_everything_that_was_counted_arrives_once() {
     let flushing = begin(&stats, Target::Tcp(host, port));
     for n in 0..200 {
         hit(&stats, n);
-        stats.rule(&format!("d.many_{n}")).add(RuleCounter::OverLimit, n);
+        stats.rule("d", &format!("d.many_{n}")).add(RuleCounter::OverLimit, n);
         stats.service().requests(Method::ShouldRateLimit).increment();
         stats.service().response_time(Method::ShouldRateLimit).observe(Duration::from_micros(n));
         thread::sleep(Duration::from_millis(1));
@@ -121,7 +126,7 @@ fn over_tcp_everything_that_was_counted_arrives_once() {
 fn datagrams_are_no_longer_than_their_way_allows() {
     let stats = stats();
     for n in 0..2_000_u64 {
-        stats.rule(&format!("d.{}_{n}", "x".repeat(60))).add(RuleCounter::TotalHits, n + 1);
+        stats.rule("d", &format!("d.{}_{n}", "x".repeat(60))).add(RuleCounter::TotalHits, n + 1);
     }
     let check = |(text, longest): (String, usize), most: usize| {
         let found = sums(&text);
@@ -132,20 +137,22 @@ fn datagrams_are_no_longer_than_their_way_allows() {
     };
 
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let (host, port) = here(socket.local_addr().unwrap());
-    let flushing = begin(&stats, Target::Udp(host, port));
+    let flushing = begin(&stats, Target::Udp(host.clone(), port));
     let reading = thread::spawn(move || drain(|buffer| socket.recv(buffer)));
     flushing.finish(PATIENCE);
+    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(END, (host, port)).unwrap();
     check(reading.join().unwrap(), 1432);
 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("dsd.socket");
     let socket = UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    let flushing = begin(&stats, Target::Unix(path));
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let flushing = begin(&stats, Target::Unix(path.clone()));
     let reading = thread::spawn(move || drain(|buffer| socket.recv(buffer)));
     flushing.finish(PATIENCE);
+    UnixDatagram::unbound().unwrap().send_to(END, path).unwrap();
     check(reading.join().unwrap(), 8192);
 }
 
@@ -212,7 +219,7 @@ fn a_sink_that_does_not_read_holds_up_nobody_and_gets_all_in_the_end() {
     let stats = stats();
     let count = || {
         for n in 0..20_000 {
-            stats.rule(&format!("d.{}_{n}", "x".repeat(100))).add(RuleCounter::TotalHits, 1);
+            stats.rule("d", &format!("d.{}_{n}", "x".repeat(100))).add(RuleCounter::TotalHits, 1);
         }
     };
     count();
@@ -226,7 +233,7 @@ fn a_sink_that_does_not_read_holds_up_nobody_and_gets_all_in_the_end() {
     // The other sink is told again and again while this one is stuck.
     let mut buffer = [0; 2048];
     eventually("the other sink hears of a later hit", || {
-        reading.rule("d.later").add(RuleCounter::ShadowMode, 1);
+        reading.rule("d", "d.later").add(RuleCounter::ShadowMode, 1);
         let length = silent.recv(&mut buffer).unwrap();
         String::from_utf8_lossy(&buffer[..length]).contains("d.later.shadow_mode")
     });
@@ -279,7 +286,7 @@ fn the_end_does_not_wait_for_a_sink_that_does_not_read() {
     let (host, port) = here(listener.local_addr().unwrap());
     let stats = stats();
     for n in 0..50_000 {
-        stats.rule(&format!("d.{}_{n}", "x".repeat(100))).add(RuleCounter::TotalHits, 1);
+        stats.rule("d", &format!("d.{}_{n}", "x".repeat(100))).add(RuleCounter::TotalHits, 1);
     }
     let flushing = begin(&stats, Target::Tcp(host, port));
     let begun = Instant::now();

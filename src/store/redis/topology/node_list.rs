@@ -12,7 +12,7 @@ use deadpool_redis::{
         RedisConnectionInfo, RedisError, TlsCertificates, Value,
     },
 };
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::super::{tls, wire};
 use crate::{
@@ -218,7 +218,7 @@ impl Peer {
         let address = &self.address;
         match (self.fails, failure) {
             (false, Some(why)) => warn!("redis {role}{address}: {why}"),
-            (true, None) => warn!("redis {role}{address}: it answers again"),
+            (true, None) => info!("redis {role}{address}: recovered"),
             (false, None) | (true, Some(_)) => {}
         }
         self.fails = failure.is_some();

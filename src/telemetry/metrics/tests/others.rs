@@ -54,7 +54,7 @@ fn pool(kind: StoreKind) -> PoolUsage {
 #[test]
 fn a_full_page_shows_every_documented_metric_and_no_other() {
     let stats = Stats::new(StatsOptions { max_series: 0, ..StatsOptions::default() });
-    stats.rule("d.k").add(RuleCounter::TotalHits, 1);
+    stats.rule("d", "d.k").add(RuleCounter::TotalHits, 1);
     let _ = stats.dynamic("d", "d.k_v", Time::default());
     stats.domain_not_found("nowhere", Time::default());
     let page = stats.render(&all_gauges());
@@ -136,5 +136,5 @@ fn values_from_other_rooms_stand_on_the_page() {
     assert_eq!(value("tollgate_rules_load_failed"), Some(1.0));
     assert_eq!(value("tollgate_store_expired_total"), Some(9.0));
     let hash = vec![("hash".to_owned(), "c0ffee".to_owned())];
-    assert_eq!(page.get(&("tollgate_rules_hash".to_owned(), hash)), Some(&1.0));
+    assert_eq!(page.get(&("tollgate_rules_info".to_owned(), hash)), Some(&1.0));
 }
