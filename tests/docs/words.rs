@@ -66,8 +66,6 @@ const PHRASES: &[(&str, &str)] = &[
 /// Files and directories that are still to be rewritten, each with the phrases that it may use until then. Entries
 /// are only ever removed.
 const EXCEPTIONS: &[(&str, &[&str])] = &[
-    ("docs/metrics.md", &["as many as may be", "tells", "told", "turned away", "what it tells"]),
-    ("docs/settings.md", &["is asked again", "nobody listens", "tells", "told", "whole again"]),
     ("src/net/tls", &["is no file"]),
     ("src/settings/redis", &["nobody listens"]),
     ("src/store/memcached", &["tells"]),
