@@ -53,7 +53,7 @@ image() {
     metadata=$(mktemp)
     docker buildx create --use --driver docker-container
     docker buildx build --file deploy/Dockerfile --platform "$platform" \
-        --build-arg VERSION="$version" --build-arg REVISION="$GITHUB_SHA" \
+        --build-arg VERSION="$version" --build-arg REVISION="$GITHUB_SHA" --build-arg COMMIT="${GITHUB_SHA:0:12}" \
         --build-arg SOURCE="$GITHUB_SERVER_URL/$GITHUB_REPOSITORY" \
         --sbom=true --provenance=mode=max --metadata-file "$metadata" \
         --output "type=image,name=$image,push-by-digest=true,name-canonical=true,push=true" .

@@ -97,7 +97,7 @@ impl Case {
         let begun = Instant::now();
         for request in self.requests.iter().cycle().take(DECISIONS as usize) {
             black_box(
-                self.limiter.decide_at_once(request, self.limiter.now()).is_some_and(|answer| answer.is_ok()),
+                self.limiter.decide_sync(request, self.limiter.now()).is_some_and(|answer| answer.is_ok()),
             );
         }
         self.nanos.push(begun.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS));
@@ -132,7 +132,7 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        telling: ResponseOptions::default(),
+        response: ResponseOptions::default(),
         on_store_failure: OnStoreFailure::Error,
         max_local_keys: 1,
     };

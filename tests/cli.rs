@@ -275,7 +275,7 @@ fn health_exits_with_0_1_or_2() {
     let server = Setup::new().env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true").start();
     let port = server.ports.http.to_string();
     let health = |port: &str| tollgate_in(&["health", "--timeout", "5s"], &[("PORT", port)]);
-    assert_exit(&health(&port), 1, &["unhealthy: rules: none are loaded"]);
+    assert_exit(&health(&port), 1, &["unhealthy: rules: none loaded"]);
     server.write("d.yaml", RULES);
     server.wait_until_healthy();
     assert_exit(&health(&port), 0, &["healthy\n"]);

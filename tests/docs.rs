@@ -31,7 +31,7 @@ fn the_settings_table_is_that_of_the_program() {
 
 #[test]
 fn the_metrics_table_is_that_of_the_program() {
-    let mut table = "| Metric | Kind | Labels | What it tells |\n|---|---|---|---|\n".to_owned();
+    let mut table = "| Metric | Kind | Labels | Meaning |\n|---|---|---|---|\n".to_owned();
     for metric in tollgate::telemetry::metrics::documentation() {
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
         let cells = [format!("`{}`", metric.name), metric.kind.to_string(), labels.join(", ")];

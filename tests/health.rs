@@ -44,7 +44,7 @@ fn sigterm_turns_health_bad_while_requests_are_still_answered() {
     eventually("health turns bad", || {
         let answer = http::get(server.ports.http, "/healthcheck");
         let told = (answer.status, answer.text());
-        let expected = (500, "running: the service was told to end\n".to_owned());
+        let expected = (500, "running: shutting down\n".to_owned());
         holds(told == expected, || format!("{told:?}"))
     });
     let client = server.client();

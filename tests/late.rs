@@ -24,7 +24,7 @@ use tollgate::{
     rules_source::{RulesDir, Source},
     server::grpc::{self, Listener, Options, Parts, Workers},
     store::{Applied, Batch, FailureReason, Store, StoreError, memory::MemoryStore},
-    telemetry::metrics::{Stats, StatsOptions, StoreFailure},
+    telemetry::metrics::{Stats, StatsOptions},
 };
 
 use crate::support::{
@@ -139,7 +139,7 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        telling: ResponseOptions::default(),
+        response: ResponseOptions::default(),
         on_store_failure,
         max_local_keys: 1000,
     };
@@ -174,7 +174,7 @@ fn the_policy_answers_for_a_store_that_never_does() {
         let (exchange, took, stats) = ask(NEVER, OnStoreFailure::Allow, slow_message);
         assert_eq!(status(exchange), GrpcStatus { code: 0, message: String::new() });
         assert!(took + Duration::from_millis(10) >= TIME_OUT, "the store has had its time: {took:?}");
-        let decided = stats.service().store_failures(OnStoreFailure::Allow, StoreFailure::Timeout);
+        let decided = stats.service().store_failures(OnStoreFailure::Allow, FailureReason::Timeout);
         assert_eq!(decided.get(), 1);
     }
 }
@@ -182,7 +182,7 @@ fn the_policy_answers_for_a_store_that_never_does() {
 #[test]
 fn an_error_of_the_store_has_the_go_services_code_and_says_nothing_of_the_store() {
     let (exchange, _, stats) = ask(NEVER, OnStoreFailure::Error, false);
-    let message = "the%20counter%20store%20did%20not%20answer%20in%20time".into();
+    let message = "counter%20store:%20timed%20out".into();
     assert_eq!(status(exchange), GrpcStatus { code: 2, message });
     assert_eq!(stats.service().redis_error.get(), 1);
 }

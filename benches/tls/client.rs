@@ -61,7 +61,7 @@ impl Client {
     }
 
     /// Asks, and reads the answer.
-    pub(crate) async fn ask(&mut self, question: Bytes) -> Result<()> {
+    pub(crate) async fn apply(&mut self, question: Bytes) -> Result<()> {
         self.sender.ready().await?;
         let request = self.head.clone().map(|()| Full::new(question));
         let (head, body) = self.sender.send_request(request).await?.into_parts();

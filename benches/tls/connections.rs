@@ -35,7 +35,7 @@ pub(crate) async fn open(service: &Service, kind: &Kind) -> Result<Opened> {
     for _ in 0..OPENED {
         let begun = Instant::now();
         let mut client = Client::connect(service, kind).await?;
-        client.ask(question(0)).await?;
+        client.apply(question(0)).await?;
         times.push(begun.elapsed());
         resumed += u32::from(client.is_resumed);
     }
@@ -52,12 +52,12 @@ pub(crate) async fn open(service: &Service, kind: &Kind) -> Result<Opened> {
 /// KiB. The service is a new one.
 pub(crate) async fn keep(service: &Service, kind: &Kind) -> Result<f64> {
     let mut first = Client::connect(service, kind).await?;
-    first.ask(question(0)).await?;
+    first.apply(question(0)).await?;
     let before = service.resident_kib()?;
     let mut kept = Vec::new();
     for _ in 0..KEPT {
         let mut client = Client::connect(service, kind).await?;
-        client.ask(question(0)).await?;
+        client.apply(question(0)).await?;
         kept.push(client);
     }
     sleep(QUIET).await;

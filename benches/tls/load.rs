@@ -124,7 +124,7 @@ impl Desk {
 async fn ask_on(mut client: Client, desk: Rc<Desk>) -> Result<()> {
     while !desk.is_over() {
         let begun = Instant::now();
-        client.ask(desk.question()).await?;
+        client.apply(desk.question()).await?;
         desk.note(begun.elapsed());
     }
     Ok(())
@@ -139,7 +139,7 @@ async fn ask_at(rate: u32, clients: Vec<Client>, desk: Rc<Desk>) -> Result<()> {
         let (Some(client), desk) = (turns.next(), desk.clone()) else { break };
         let mut client = client.clone();
         asking.spawn_local(async move {
-            client.ask(desk.question()).await?;
+            client.apply(desk.question()).await?;
             desk.note(due.elapsed());
             Result::Ok(())
         });

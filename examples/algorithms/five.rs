@@ -35,12 +35,12 @@ impl Counter {
     pub(crate) fn admits(&mut self, micros: u64) -> bool {
         let (hit, now) = (Hits::Take(1), Time::from_micros(micros));
         let (state, verdict) = match self {
-            Self::Exact(limit, log) => return limit.ask(log, hit, now).admitted,
+            Self::Exact(limit, log) => return limit.apply(log, hit, now).admitted,
             // A window's key holds its start, so that each has a state of its own.
-            Self::Fixed(limit, state) if state.end <= now => limit.ask(State::default(), hit, now),
-            Self::Fixed(limit, state) => limit.ask(*state, hit, now),
-            Self::Sliding(limit, state) => limit.ask(*state, hit, now),
-            Self::Bucket(bucket, state) => bucket.ask(*state, hit, now),
+            Self::Fixed(limit, state) if state.end <= now => limit.apply(State::default(), hit, now),
+            Self::Fixed(limit, state) => limit.apply(*state, hit, now),
+            Self::Sliding(limit, state) => limit.apply(*state, hit, now),
+            Self::Bucket(bucket, state) => bucket.apply(*state, hit, now),
         };
         match self {
             Self::Fixed(_, kept) | Self::Sliding(_, kept) | Self::Bucket(_, kept) => *kept = state,

@@ -182,7 +182,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
         stop_when_over: settings.store.stop_when_over,
         shadow_mode: settings.answers.shadow_mode,
         quota_mode: settings.answers.quota_mode,
-        telling: telling(&settings.answers),
+        response: response_options(&settings.answers),
         on_store_failure: match settings.store.on_failure {
             OnFailure::Error => OnStoreFailure::Error,
             OnFailure::Allow => OnStoreFailure::Allow,
@@ -193,7 +193,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
     }
 }
 
-fn telling(answers: &Answers) -> ResponseOptions {
+fn response_options(answers: &Answers) -> ResponseOptions {
     ResponseOptions {
         headers: answers.headers.as_ref().map(|names| HeaderNames {
             limit: names.limit.as_str().into(),

@@ -1,33 +1,34 @@
-//! What the limiter answers, free of any protocol's types.
+//! The limiter's answer, free of protocol types, and the options for what it contains beside the decision.
 
 use std::{num::NonZeroU32, sync::Arc};
 
+use super::template::Template;
 use crate::{
     rules::{Limit, Metadata, Unit},
     telemetry::metrics::ResponseCode,
 };
 
-/// May it pass, and why.
+/// The answer to a request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Answer {
-    /// For the request as a whole.
+    /// The overall code.
     pub code: Code,
-    /// For each descriptor, in the request's order.
+    /// One status per descriptor, in the request's order.
     pub statuses: Vec<Status>,
-    /// Headers for the response to the caller.
+    /// Headers for the response to the downstream caller.
     pub response_headers: Vec<Header>,
-    /// The response's body, empty where none is to be sent.
+    /// The response's body; empty for none.
     pub body: String,
-    /// What access logs and other filters may read.
+    /// Dynamic metadata for access logs and other filters.
     pub dynamic_metadata: Option<Metadata>,
 }
 
-/// Whether it may pass.
+/// Whether a request or a descriptor is within its limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
-    /// It may.
+    /// Within the limits.
     Ok,
-    /// It may not.
+    /// Over a limit.
     OverLimit,
 }
 
@@ -40,46 +41,84 @@ impl From<Code> for ResponseCode {
     }
 }
 
-/// What is said of one descriptor.
+/// The status of one descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Status {
-    /// Whether it may pass.
+    /// Whether the descriptor is within its limit.
     pub code: Code,
-    /// The limit that applies, if any, and the seconds until it is whole again.
+    /// The limit that applies, if any.
     pub current_limit: Option<CurrentLimit>,
-    /// What is left of it.
+    /// Hits left within the limit.
     pub limit_remaining: u32,
 }
 
-/// A limit as an answer tells it.
+/// A limit as an answer shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CurrentLimit {
-    /// Requests in one window.
+    /// Requests per window.
     pub requests_per_unit: u32,
     /// The window's unit.
     pub unit: Unit,
-    /// How many units the window has.
+    /// Units per window.
     pub multiplier: NonZeroU32,
-    /// What the rule calls it.
+    /// The limit's name in the rules.
     pub name: Option<Arc<str>>,
-    /// Whole seconds until it is whole again: of a fixed window, until it ends.
+    /// Seconds until the full limit is available; for a fixed window until it ends.
     pub seconds_until_reset: u64,
 }
 
 /// A header that the answer adds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Its name, as the settings have it.
+    /// The header's name, in the case that the settings use.
     pub name: Arc<str>,
-    /// Its value.
+    /// The header's value.
     pub value: String,
+}
+
+/// What answers contain beside the decision. Everything is off by default.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ResponseOptions {
+    /// `LIMIT_RESPONSE_HEADERS_ENABLED` and the headers' names.
+    pub headers: Option<HeaderNames>,
+    /// `LIMIT_RETRY_AFTER_HEADER`.
+    pub retry_after: Option<Arc<str>>,
+    /// `LIMIT_POLICY_HEADERS`.
+    pub policy_headers: bool,
+    /// `OVER_LIMIT_BODY`: the over-limit body where the rule has none.
+    pub over_limit_body: Option<Template>,
+    /// `RESPONSE_DYNAMIC_METADATA`, alone or with `RESPONSE_DYNAMIC_METADATA_LIMITS`.
+    pub metadata: MetadataDetail,
+}
+
+/// The names of the three headers for the descriptor closest to its limit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HeaderNames {
+    /// `LIMIT_LIMIT_HEADER`.
+    pub limit: Arc<str>,
+    /// `LIMIT_REMAINING_HEADER`.
+    pub remaining: Arc<str>,
+    /// `LIMIT_RESET_HEADER`.
+    pub reset: Arc<str>,
+}
+
+/// How much dynamic metadata an answer carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MetadataDetail {
+    /// None.
+    #[default]
+    None,
+    /// The request, and the metadata of the rules whose descriptors passed.
+    Plain,
+    /// Also the limit that decided each descriptor, and why.
+    WithLimits,
 }
 
 impl Status {
     /// No limit applies.
     pub(super) const NO_LIMIT: Self = Self { code: Code::Ok, current_limit: None, limit_remaining: 0 };
 
-    /// A rule lifts every limit.
+    /// An unlimited rule applies.
     pub(super) const UNLIMITED: Self =
         Self { code: Code::Ok, current_limit: None, limit_remaining: u32::MAX };
 }

@@ -1,15 +1,15 @@
-//! The key of a counter, in two forms: as the Go service writes it, and with what tells it from every other.
+//! The key of a counter in two forms: the Go service's, and an unambiguous one.
 //!
-//! `prefix domain _ (key _ value _)… window's start` is the compatible form. It joins what callers choose without
-//! escaping it, so `path=/home_user_ann` and `path=/home, user=ann` have one key there, and at midnight so have a
-//! limit per day and one per hour. Behind `#` follow the lengths of the parts and that of the window:
+//! `prefix domain _ (key _ value _)… window's start` is the compatible form. It joins values from callers without
+//! escaping, so `path=/home_user_ann` and `path=/home, user=ann` share a key, and at midnight so do a limit per day
+//! and one per hour. The full form appends `#`, the lengths of the parts and the length of the window:
 //!
 //! ```text
 //! shop_path_/home_user_ann_1795276800#0.4.4.5.4.3/86400
 //! ```
 //!
-//! Nothing behind the last `#` comes from a caller, so the lengths can be read, and with them the parts: two limits
-//! have one key in this form only if all of it is the same. `plan` writes keys; stores read one form or the other.
+//! Nothing after the last `#` comes from a caller, so the lengths can be parsed, and with them the parts: two limits
+//! share a full key only if all parts are equal. `plan` writes keys; each store uses one of the forms.
 
 use super::request::Entry;
 use crate::{
@@ -18,19 +18,19 @@ use crate::{
     rules::{Limit, Matched},
 };
 
-/// What a counter is for.
+/// The parts of a counter's key.
 pub(super) struct CounterKey<'a, 'r> {
     /// `CACHE_KEY_PREFIX`.
     pub(super) prefix: &'a str,
     pub(super) domain: &'a str,
     pub(super) entries: &'a [Entry<'a>],
-    /// The rule; none where the request brought the limit.
+    /// The rule; `None` for an override.
     pub(super) matched: Option<&'a Matched<'r>>,
     pub(super) limit: &'a Limit,
 }
 
 impl CounterKey<'_, '_> {
-    /// Appends the key, and returns where its compatible part ends.
+    /// Appends the full key, and returns the end of its compatible part.
     pub(super) fn write(&self, now: Time, into: &mut String) -> usize {
         into.push_str(self.prefix);
         into.push_str(self.domain);
@@ -44,7 +44,7 @@ impl CounterKey<'_, '_> {
         if let Algorithm::FixedWindow(fixed) = self.limit.algorithm {
             into.push_str(itoa::Buffer::new().format(fixed.window.start(now).seconds()));
         }
-        // What the Go service does not know ends in a tag, and has no start where the state outlives a window.
+        // Limits that the Go service does not have end in a tag. State that outlives a window has no start in its key.
         into.push_str(&self.limit.tag);
         let end = into.len();
         self.write_lengths(into);
@@ -63,7 +63,7 @@ impl CounterKey<'_, '_> {
             let shared = self.shared(level);
             write_number(shared.unwrap_or(entry.value).len() as u64, into);
             if shared.is_some() {
-                // A pattern, and not a value that looks like it.
+                // Marks a pattern: a value may look like one.
                 into.push('*');
             }
         }
@@ -71,13 +71,13 @@ impl CounterKey<'_, '_> {
         write_number(self.limit.window().seconds(), into);
     }
 
-    /// The pattern whose values share one counter, in place of this level's value.
+    /// The pattern that replaces this level's value because its values share one counter.
     fn shared(&self, level: usize) -> Option<&str> {
         self.matched?.shared_value(level, self.entries.get(level)?)
     }
 }
 
-/// Most lengths have one digit or two.
+/// Faster than itoa for one or two digits, which most lengths have.
 fn write_number(number: u64, into: &mut String) {
     let digit = |number: u64| char::from(b'0'.wrapping_add(u8::try_from(number % 10).unwrap_or_default()));
     match number {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_compatible_form_is_that_of_the_go_service_and_the_other_adds_to_it() {
+    fn the_compatible_form_is_a_prefix_of_the_full_form() {
         let key = parts(&[("path", "/home"), ("user", "")], &Limit::plain(5, Unit::Minute));
         let (compatible, whole) = forms(&key, Time::from_seconds(130));
         assert_eq!(compatible, "d_path_/home_user__120");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_that_meet_in_the_compatible_form_are_apart_in_the_other() {
+    fn full_keys_separate_callers_that_collide_in_the_compatible_form() {
         let (hour, day) = (Limit::plain(5, Unit::Hour), Limit::plain(5, Unit::Day));
         let midnight = Time::from_seconds(1_795_305_600);
         for (one, other) in [
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_shares_one_counter_is_no_callers_value() {
+    fn a_shared_pattern_differs_from_an_equal_value() {
         let text = "domain: d\ndescriptors:\n- {key: path, value: /a/*, share_threshold: true, \
                     rate_limit: {unit: hour, requests_per_unit: 5}}\n";
         let file = SourceFile { name: "d.yaml".into(), text: text.into() };
@@ -240,7 +240,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(4000))]
 
         #[test]
-        fn two_counters_never_have_one_key(
+        fn two_counters_never_share_a_full_key(
             one in any_parts(), other in any_parts(), same in 0..16_u8, cut: usize,
             seconds in prop_oneof![Just(1_795_305_600_u64), 0..200_000_u64],
         ) {

@@ -1,4 +1,4 @@
-//! What a decision went through, for who traces it. Filled in only where it is asked for.
+//! The trace of a decision, for span attributes. It is filled in for traced requests only.
 
 use std::{sync::Arc, time::Instant};
 
@@ -8,59 +8,57 @@ use crate::{
     store::{Applied, StoreError},
 };
 
-/// What a decision went through.
+/// The trace of a decision.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct DecisionTrace {
-    /// The full key of the rule that each descriptor met, in the request's order. Nothing for one that met
-    /// none, whose limit was replaced, or that brought its own.
+    /// The full key of each descriptor's rule, in the request's order; `None` without a rule and for an override.
     pub rules: Vec<Option<Box<str>>>,
-    /// The store's answer, where it had to be waited for.
+    /// The wait for the store, if it did not answer at once.
     pub wait: Option<Wait>,
-    /// The policy that decided in place of the counters, and why they could not be asked.
-    pub lost: Option<(&'static str, &'static str)>,
+    /// The policy that decided because the store failed, and the reason of the failure.
+    pub failure: Option<(&'static str, &'static str)>,
 }
 
-/// How a store was waited for.
+/// A wait for the store.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Wait {
-    /// From when to when.
+    /// Start and end.
     pub times: [Instant; 2],
-    /// How many counters it was asked for.
+    /// Counters in the batch.
     pub checks: usize,
-    /// What it failed with, if it did.
+    /// The error, if it failed.
     pub error: Option<Arc<str>>,
 }
 
 impl DecisionTrace {
-    /// Notes which rules were met. They are looked up once more, so that a plan need not carry them for the
-    /// few requests that are traced.
-    pub(super) fn note_rules(&mut self, request: &Request<'_>, domain: &Domain, plan: &[Planned<'_>]) {
+    /// Records the matched rules. They are looked up again, so that plans of untraced requests need not carry them.
+    pub(super) fn set_rules(&mut self, request: &Request<'_>, domain: &Domain, plan: &[Planned<'_>]) {
         let mut scratch = String::new();
-        let met = request.descriptors.iter().zip(plan).map(|(descriptor, planned)| {
+        let keys = request.descriptors.iter().zip(plan).map(|(descriptor, planned)| {
             let by_rule = descriptor.limit.is_none() && !matches!(planned, Planned::NoLimit);
             let found = by_rule.then(|| domain.find(&descriptor.entries, &mut scratch)).flatten();
             found.map(|found| found.rule.full_key.clone())
         });
-        self.rules = met.collect();
+        self.rules = keys.collect();
     }
 
-    pub(super) fn note_loss(&mut self, lost: FailureDecision) {
-        self.lost = Some(lost.names());
+    pub(super) fn set_failure(&mut self, failure: FailureDecision) {
+        self.failure = Some(failure.names());
     }
 }
 
-/// Waits for a store that was asked for so many checks, and notes how long that took if it did.
-pub(super) async fn waited(
-    trail: Option<&mut DecisionTrace>,
+/// Waits for a store, and records the wait if there is a trace.
+pub(super) async fn wait(
+    trace: Option<&mut DecisionTrace>,
     applied: Applied<'_>,
     checks: usize,
 ) -> Result<(), StoreError> {
-    match (trail, applied) {
-        (Some(trail), Applied::Later(answer)) => {
-            let begun = Instant::now();
+    match (trace, applied) {
+        (Some(trace), Applied::Later(answer)) => {
+            let start = Instant::now();
             let answer = answer.await;
             let error = answer.as_ref().err().map(|error| error.message.clone());
-            trail.wait = Some(Wait { times: [begun, Instant::now()], checks, error });
+            trace.wait = Some(Wait { times: [start, Instant::now()], checks, error });
             answer
         }
         (_, applied) => applied.done().await,

@@ -1,30 +1,25 @@
-//! The decision: a [`Request`] comes in, the rules say which counters it asks, the store counts, and an
-//! [`Answer`] goes out.
+//! The decision: from a [`Request`] to its [`Answer`].
 //!
-//! `plan` and `conclude` are plain functions; the one await of a decision stands between them, at
-//! the store. Nothing here knows gRPC, HTTP or where rules come from.
+//! `plan` matches the rules and fills a batch of checks, the store counts, `conclude` derives the statuses from the
+//! outcomes, and `response` makes the answer. All but the store are plain functions; the one await of a decision is
+//! at the store. Nothing here depends on gRPC, HTTP or the source of the rules.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 pub mod algorithm;
-pub(crate) mod response;
 pub mod template;
 
 mod answer;
-mod body;
 mod conclude;
 mod counter_key;
-mod decision;
 mod decision_trace;
 mod failure;
-mod governing;
-mod headers;
-mod metadata;
+mod outcome;
 mod over_limit_cache;
 mod plan;
 mod preview;
 mod request;
-mod request_error;
+mod response;
 #[cfg(test)]
 mod tests;
 
@@ -36,31 +31,30 @@ use std::{
     time::Instant,
 };
 
-pub use crate::limiter::response::{MetadataDetail, ResponseOptions};
-pub use answer::{Answer, Code, CurrentLimit, Header, Status};
-pub use decision::{Decision, Thresholds, decide};
-pub use headers::HeaderNames;
-pub use over_limit_cache::{CacheUsage, OverLimitCache};
-pub use preview::{Preview, preview};
-pub use request::{Descriptor, Entry, LimitOverride, Request};
-pub use request_error::{Bounds, RequestError};
-
-pub use decision_trace::{DecisionTrace, Wait};
 use smallvec::SmallVec;
 use tracing::warn;
 
+pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
+pub use decision_trace::{DecisionTrace, Wait};
+pub use outcome::{Decision, Thresholds, decide};
+pub use over_limit_cache::{CacheUsage, OverLimitCache};
+pub use preview::{Preview, preview};
+pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
+
+use self::{
+    algorithm::Verdict,
+    plan::{CounterSource, Plan, Planned},
+};
 use crate::{
     clock::{Clock, Time},
-    limiter::algorithm::Verdict,
     log_throttle::LogThrottle,
     rules::{OnStoreFailure, RuleSet},
     rules_source::{Published, Source},
     store::{Batch, Check, Counting, Store, memory::MemoryStore},
     telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats},
 };
-use plan::{CounterSource, Plan, Planned};
 
-/// The rules in service, and the statistics of each.
+/// The rules in force, and the statistics of each.
 pub type Served = Published<Handles>;
 
 /// The statistics of a set of rules, published with it.
@@ -98,17 +92,16 @@ pub fn handles(rules: &RuleSet, stats: &Stats) -> Handles {
 /// How much of a caller's domain a log line shows.
 const MAX_LOGGED_CHARACTERS: usize = 200;
 
-/// How requests are decided; set at start.
+/// How requests are decided; fixed at start.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Policy {
-    /// What may be asked in one request.
+    /// The size limits of a request.
     pub bounds: Bounds,
     /// `NEAR_LIMIT_RATIO`.
     pub near_limit_ratio: f32,
     /// `CACHE_KEY_PREFIX`.
     pub key_prefix: String,
-    /// `COUNTER_KEY_FORMAT=unambiguous`: keys in stores that others share are full keys, which the Go service does
-    /// not know.
+    /// `COUNTER_KEY_FORMAT=unambiguous`: shared stores use full keys, which the Go service does not know.
     pub full_keys: bool,
     /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
     pub stop_when_over: bool,
@@ -116,12 +109,11 @@ pub struct Policy {
     pub shadow_mode: bool,
     /// `QUOTA_MODE`: every limit is a quota.
     pub quota_mode: bool,
-    /// What answers say beyond the decision.
-    pub telling: ResponseOptions,
-    /// `STORE_FAILURE_POLICY`: what becomes of a request whose counters are lost, where its domain says
-    /// nothing else.
+    /// What answers contain beside the decision.
+    pub response: ResponseOptions,
+    /// `STORE_FAILURE_POLICY`, for domains without their own.
     pub on_store_failure: OnStoreFailure,
-    /// How many keys this process holds at once where it counts in place of a lost store.
+    /// Keys that the local fallback holds at most while the store fails.
     pub max_local_keys: usize,
 }
 
@@ -133,14 +125,14 @@ pub struct Limiter {
     over_limit: Option<Arc<OverLimitCache>>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
-    /// Counts while the store is lost, where policy says so; made when that happens first.
+    /// Counts while the store fails, if the policy is `local`; created on first use.
     local: OnceLock<MemoryStore>,
     store_failures_log: LogThrottle,
     bad_requests_log: LogThrottle,
 }
 
 impl Limiter {
-    /// A limiter of these parts.
+    /// A limiter made of these parts.
     #[must_use]
     pub fn new(
         policy: Policy,
@@ -163,69 +155,68 @@ impl Limiter {
         }
     }
 
-    /// Called once on each thread that asks, within its runtime, before the first request.
-    pub fn attend(&self) {
-        self.store.attend();
+    /// Called once on each worker thread, within its runtime, before its first request.
+    pub fn start_worker(&self) {
+        self.store.start_worker();
     }
 
-    /// What one request may hold.
+    /// The size limits of a request.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
         self.policy.bounds
     }
 
-    /// True where the store answers without waiting, so that [`decide_at_once`](Self::decide_at_once) decides.
+    /// True where the store answers without waiting, so that [`decide_sync`](Self::decide_at_once) decides.
     #[must_use]
-    pub fn answers_at_once(&self) -> bool {
-        self.store.answers_at_once()
+    pub fn is_synchronous(&self) -> bool {
+        self.store.is_synchronous()
     }
 
-    /// Whether the request has what every request has and stays within the bounds.
+    /// Checks that a request is complete and within the size limits.
     ///
     /// # Errors
-    /// When it does not; that is counted.
+    /// When it is not; the error is counted.
     pub fn check(&self, request: &Request<'_>) -> Result<(), RequestError> {
         self.policy.bounds.check(request).inspect_err(|error| self.failed(request, error))
     }
 
-    /// The present moment, for [`decide_at_once`](Self::decide_at_once).
+    /// The current time, for [`decide_sync`](Self::decide_sync).
     #[must_use]
     pub fn now(&self) -> Time {
         self.clock.now()
     }
 
-    /// May this request pass? Requests that came together share one look at the clock. `None` where the store does
-    /// not answer at once: [`decide`](Self::decide) waits for it.
+    /// Decides a request without waiting; `None` if the store is not synchronous. Requests that came together share one
+    /// reading of the clock.
     ///
     /// # Errors
     /// As [`decide`](Self::decide).
     #[must_use]
-    pub fn decide_at_once(&self, request: &Request<'_>, now: Time) -> Option<Result<Answer, RequestError>> {
-        if !self.answers_at_once() {
+    pub fn decide_sync(&self, request: &Request<'_>, now: Time) -> Option<Result<Answer, RequestError>> {
+        if !self.is_synchronous() {
             return None;
         }
         let served = self.source.load();
-        let decided = at_once(self.try_decide(request, served.as_deref(), now, None, None));
-        decided.map(|decided| self.counted(request, decided))
+        let decided = poll_once(self.try_decide(request, served.as_deref(), now, None, None))?;
+        Some(self.count_error(request, decided))
     }
 
-    /// May this request pass? After `until` nobody waits for the answer any more.
+    /// Decides a request. After `until` the caller no longer waits for the answer.
     ///
-    /// The plan makes the future large: put it on the heap before it is moved about.
+    /// The future contains the plan and is large: box it before moving it.
     ///
     /// # Errors
-    /// When the request makes no sense, no rules are loaded, or the counters cannot be reached. Each is
-    /// counted.
+    /// When the request is invalid, no rules are loaded, or the store fails. Each error is counted.
     pub async fn decide(
         &self,
         request: &Request<'_>,
         until: Option<Instant>,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.counted(request, self.try_decide(request, served.as_deref(), self.now(), until, None).await)
+        self.count_error(request, self.try_decide(request, served.as_deref(), self.now(), until, None).await)
     }
 
-    /// As [`decide`](Self::decide), and notes the way.
+    /// Like [`decide`](Self::decide), and fills in a trace.
     ///
     /// # Errors
     /// As [`decide`](Self::decide).
@@ -233,16 +224,14 @@ impl Limiter {
         &self,
         request: &Request<'_>,
         until: Option<Instant>,
-        trail: &mut DecisionTrace,
+        trace: &mut DecisionTrace,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.counted(
-            request,
-            self.try_decide(request, served.as_deref(), self.now(), until, Some(trail)).await,
-        )
+        let decided = self.try_decide(request, served.as_deref(), self.now(), until, Some(trace)).await;
+        self.count_error(request, decided)
     }
 
-    fn counted(
+    fn count_error(
         &self,
         request: &Request<'_>,
         decided: Result<Answer, RequestError>,
@@ -270,7 +259,7 @@ impl Limiter {
         served: Option<&Served>,
         now: Time,
         until: Option<Instant>,
-        mut trail: Option<&mut DecisionTrace>,
+        mut trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
         self.policy.bounds.check(request)?;
         let served = served.ok_or(RequestError::NoRules)?;
@@ -279,28 +268,28 @@ impl Limiter {
         };
         let stats = served.attached.domains.get(domain.index).map(|stats| &**stats);
         let failed = |_: &_| stats.into_iter().for_each(|stats| stats.count(ResponseCode::Error));
-        let brought = plan::brought(request).inspect_err(failed)?;
+        let overrides = plan::overrides(request).inspect_err(failed)?;
         let mut batch = Batch::with_space(String::with_capacity(128));
         batch.until = until;
         batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
         let context = plan::Context { policy: &self.policy, stats: &self.stats, now };
-        let mut plan = plan::plan(request, domain, &brought, served, &mut batch, &context);
-        if let Some(trail) = &mut trail {
-            trail.note_rules(request, domain, &plan);
+        let mut plan = plan::plan(request, domain, &overrides, served, &mut batch, &context);
+        if let Some(trace) = &mut trace {
+            trace.set_rules(request, domain, &plan);
         }
         if let Some(cache) = &self.over_limit {
-            self.leave_out_known(cache, &mut plan, &mut batch, now);
+            self.skip_known(cache, &mut plan, &mut batch, now);
         }
         let checks = batch.checks().len();
-        let asked = if checks == 0 {
+        let applied = if checks == 0 {
             Ok(())
         } else {
-            decision_trace::waited(trail.as_deref_mut(), self.store.apply(&mut batch, now), checks).await
+            decision_trace::wait(trace.as_deref_mut(), self.store.apply(&mut batch, now), checks).await
         };
-        let lost = match asked {
+        let failure = match applied {
             Ok(()) => {
                 if let Some(cache) = &self.over_limit {
-                    remember(cache, &batch, now);
+                    cache_rejections(cache, &batch, now);
                 }
                 None
             }
@@ -308,12 +297,13 @@ impl Limiter {
                 Some(self.without_store(error, domain, &mut plan, &mut batch, now).inspect_err(failed)?)
             }
         };
-        if let (Some(lost), Some(trail)) = (lost, trail) {
-            trail.note_loss(lost);
+        if let (Some(failure), Some(trace)) = (failure, trace) {
+            trace.set_failure(failure);
         }
-        let mut answer = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
-        if let (Some(lost), Some(metadata)) = (lost, &mut answer.dynamic_metadata) {
-            lost.tell(metadata);
+        let conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
+        let mut answer = response::answer(conclusion);
+        if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
+            failure.add_to(metadata);
         }
         if let Some(stats) = stats {
             stats.count(answer.code.into());
@@ -326,56 +316,59 @@ impl Limiter {
         for _ in &plan {
             self.stats.domain_not_found(request.domain, now);
         }
-        let answer = conclude::conclude(request, &plan, &Batch::default(), &self.policy, &self.stats, now);
+        let batch = Batch::default();
+        let conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
+        let answer = response::answer(conclusion);
         self.stats.unknown_domain().count(answer.code.into());
         answer
     }
 
-    /// Takes the checks out of the batch whose counters are known to be over. The limits of one rule are asked
-    /// together or not at all.
-    fn leave_out_known(&self, cache: &OverLimitCache, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) {
-        let recall = |check: &Check<'_>| cache.recall(batch.full_key(check), check.limit, check.hits, now);
-        let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(recall).collect();
+    /// Removes checks from the batch whose counters are known to be over. The limits of one rule are checked together
+    /// or not at all.
+    fn skip_known(&self, cache: &OverLimitCache, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) {
+        let lookup = |check: &Check<'_>| cache.get(batch.full_key(check), check.limit, check.hits, now);
+        let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
         if known.iter().all(Option::is_none) {
             return;
         }
-        let mut left_out: SmallVec<[bool; 4]> = known.iter().map(Option::is_some).collect();
+        let mut skipped: SmallVec<[bool; 4]> = known.iter().map(Option::is_some).collect();
         if batch.has_groups() {
             for group in batch.groups() {
-                let group = left_out.get_mut(group).unwrap_or_default();
-                group.fill(group.contains(&true));
+                let group = skipped.get_mut(group).unwrap_or_default();
+                let any = group.contains(&true);
+                group.fill(any);
             }
         }
-        batch.retain(|place| left_out.get(place) == Some(&false));
-        let mut places = 0..;
+        batch.retain(|index| skipped.get(index) != Some(&true));
+        let mut indexes = 0..;
         let limits = plan.iter_mut().flat_map(|planned| match planned {
             Planned::Limited(limited) => limited.limits.as_mut_slice(),
             _ => &mut [],
         });
-        // Each limit has asked one check, in this order.
-        for (held, (verdict, left_out)) in limits.zip(known.into_iter().zip(left_out)) {
-            held.asked = match verdict {
+        // Each limit has one check, in this order.
+        for (check, (verdict, skipped)) in limits.zip(known.into_iter().zip(skipped)) {
+            check.source = match verdict {
                 Some(verdict) => CounterSource::KnownOver(verdict),
-                None if left_out => CounterSource::Nobody { over: false },
-                None => CounterSource::Store(places.next().unwrap_or(usize::MAX)),
+                None if skipped => CounterSource::Assumed { over: false },
+                None => CounterSource::Store(indexes.next().unwrap_or_default()),
             };
         }
         if self.policy.stop_when_over {
-            batch.counting = Counting::Look;
+            batch.counting = Counting::ReadOnly;
         }
     }
 }
 
-/// What a future gives that waits for nothing.
-fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+/// The result of a future that never waits.
+fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => Some(value),
         Poll::Pending => None,
     }
 }
 
-fn remember(cache: &OverLimitCache, batch: &Batch<'_>, now: Time) {
+fn cache_rejections(cache: &OverLimitCache, batch: &Batch<'_>, now: Time) {
     for check in batch.checks().iter().filter(|check| check.is_over()) {
-        cache.remember(batch.full_key(check), check, now);
+        cache.insert(batch.full_key(check), check, now);
     }
 }

@@ -1,13 +1,15 @@
-//! What a request asks of the counters: which rule each descriptor meets, and the checks that follow.
+//! The plan of a request: the rule that each descriptor matches, and the counter checks that follow from it.
+//!
+//! [`plan`] fills the batch for the store; `conclude` reads the plan again when the outcomes are there.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::{
-    Policy, RequestError, Served,
+    Policy, Served,
     counter_key::CounterKey,
-    request::{Descriptor, Request},
+    request::{Entry, Request, RequestError},
 };
 use crate::{
     clock::Time,
@@ -17,119 +19,124 @@ use crate::{
     telemetry::metrics::{RuleCounter, RuleStats, Stats},
 };
 
-/// What is planned for each descriptor, in the request's order.
+/// The plan of each descriptor, in the request's order.
 pub(super) type Plan<'r> = SmallVec<[Planned<'r>; 4]>;
 
-/// What is planned for one descriptor.
+/// The plan of one descriptor.
 pub(super) enum Planned<'r> {
-    /// No rule is met.
+    /// No rule matches.
     NoLimit,
-    /// Every limit of the rule is replaced by that of another one.
+    /// Other rules replace every limit of the rule.
     Replaced(&'r Rule),
-    /// A rule lifts every limit.
+    /// The rule is unlimited.
     Unlimited(&'r Rule),
-    /// Counters are asked.
+    /// Counters are checked.
     Limited(Limited<'r>),
 }
 
-/// A descriptor's limits, each held against a counter of its own.
+/// A descriptor's limits, each with its own counter.
 pub(super) struct Limited<'r> {
-    /// One at least.
+    /// At least one.
     pub(super) limits: SmallVec<[LimitCheck<'r>; 1]>,
     pub(super) hits: Hits,
     pub(super) stats: Handle<'r>,
-    /// The rule; none where the request brought the limit.
+    /// The rule; `None` for an override.
     pub(super) rule: Option<&'r Rule>,
     pub(super) metadata: Option<&'r Arc<Metadata>>,
 }
 
 impl Planned<'_> {
-    /// True when it counts among the request's quotas by its rule.
+    /// True when the rule is a quota.
     pub(super) fn is_quota(&self) -> bool {
         matches!(self, Self::Limited(limited) if limited.rule.is_some_and(|rule| rule.quota_mode))
     }
 }
 
 impl Limited<'_> {
-    /// True when it never refuses.
+    /// True when the rule never rejects a request.
     pub(super) fn is_shadow(&self) -> bool {
         self.rule.is_some_and(|rule| rule.shadow_mode)
     }
 }
 
-/// One limit that is held against one counter.
+/// One limit and the source of its counter's outcome.
 pub(super) struct LimitCheck<'r> {
     pub(super) limit: &'r Limit,
-    pub(super) asked: CounterSource,
+    pub(super) source: CounterSource,
 }
 
-/// Where the outcome comes from.
+/// Where an outcome comes from.
 #[derive(Clone, Copy)]
 pub(super) enum CounterSource {
-    /// From the check at this place of the batch.
+    /// The check at this index of the batch.
     Store(usize),
-    /// The counter is known to refuse these hits for some time.
+    /// The over-limit cache: the counter rejects these hits for some time.
     KnownOver(Verdict),
-    /// The counters are lost: by policy this one is supposed to be over its limit, or untouched. Or another
-    /// limit of the rule is known to refuse, so that this one does not matter.
-    Nobody { over: bool },
+    /// No counter. The store failed and the policy decides, or another limit of the rule is known to be over and
+    /// this one does not matter.
+    Assumed { over: bool },
 }
 
-/// A rule's statistics: ready made, or looked up by a name that this request makes.
+/// A rule's statistics: attached to the rule, or looked up by a name made from the request.
 pub(super) enum Handle<'r> {
-    Ready(&'r RuleStats),
+    Attached(&'r RuleStats),
     LookedUp(Arc<RuleStats>),
 }
 
-/// Limits that the descriptors bring along, each at its descriptor's place.
+/// The overrides, by descriptor index; empty if there are none.
 pub(super) type Overrides = Vec<Option<Limits>>;
 
-/// The limits that a request brings along; nothing where it brings none.
-pub(super) fn brought(request: &Request<'_>) -> Result<Overrides, RequestError> {
+/// The limits that come with a request.
+///
+/// # Errors
+/// When a unit is unknown.
+pub(super) fn overrides(request: &Request<'_>) -> Result<Overrides, RequestError> {
     if request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
         return Ok(Overrides::new());
     }
-    let limits = request.descriptors.iter().enumerate().map(|(at, descriptor)| {
+    let limits = request.descriptors.iter().enumerate().map(|(index, descriptor)| {
         let Some(limit) = descriptor.limit else { return Ok(None) };
-        let unit = limit.unit().ok_or(RequestError::OverrideUnit { descriptor: at, unit: limit.unit })?;
+        let unit = limit.unit().ok_or(RequestError::OverrideUnit { descriptor: index, unit: limit.unit })?;
         Ok(Some(Limit::plain(limit.requests_per_unit, unit).into()))
     });
     limits.collect()
 }
 
-/// Plans a request whose domain is loaded, and fills the batch with its checks.
+/// Plans a request to a known domain, and fills the batch with its checks.
 pub(super) fn plan<'r>(
     request: &'r Request<'_>,
     domain: &'r Domain,
-    brought: &'r Overrides,
+    overrides: &'r Overrides,
     served: &'r Served,
     batch: &mut Batch<'r>,
     context: &Context<'_>,
 ) -> Plan<'r> {
-    let met = |at: usize, descriptor: &Descriptor<'_>, scratch: &mut String| match brought.get(at) {
-        Some(Some(limits)) => Met::Overrides(limits),
-        _ => domain.find(&descriptor.entries, scratch).map_or(Met::Nothing, Met::Rule),
+    let find = |index: usize, scratch: &mut String| {
+        if let Some(Some(limits)) = overrides.get(index) {
+            return RuleMatch::Overrides(limits);
+        }
+        domain.find(entries(request, index), scratch).map_or(RuleMatch::Nothing, RuleMatch::Rule)
     };
-    // Where rules replace others, all are met once before any is planned.
+    // Replaced names must be known before any descriptor is planned.
     let mut replaced: SmallVec<[&str; 4]> = SmallVec::new();
     if domain.has_replaces {
-        for (at, descriptor) in request.descriptors.iter().enumerate() {
-            replaced.extend(met(at, descriptor, batch.keys()).replaces().iter().map(|name| &**name));
+        for index in 0..request.descriptors.len() {
+            replaced.extend(find(index, batch.keys()).replaces().iter().map(|name| &**name));
         }
     }
-    let planned = |(at, descriptor)| {
-        let met = met(at, descriptor, batch.keys());
-        let Some(limits) = met.limits() else {
-            return met.rule().map_or(Planned::NoLimit, Planned::Unlimited);
+    let planned = |index: usize| {
+        let rule_match = find(index, batch.keys());
+        let Some(limits) = rule_match.limits() else {
+            return rule_match.rule().map_or(Planned::NoLimit, Planned::Unlimited);
         };
         let is_replaced = |limit: &&Limit| limit.name.as_deref().is_some_and(|name| replaced.contains(&name));
         if limits.iter().all(|limit| is_replaced(&limit)) {
-            return met.rule().map_or(Planned::NoLimit, Planned::Replaced);
+            return rule_match.rule().map_or(Planned::NoLimit, Planned::Replaced);
         }
         let limits = limits.iter().filter(|limit| !is_replaced(limit));
-        Planned::Limited(checks(request, descriptor, &met, limits, served, batch, context))
+        Planned::Limited(checks(request, index, &rule_match, limits, served, batch, context))
     };
-    request.descriptors.iter().enumerate().map(planned).collect()
+    (0..request.descriptors.len()).map(planned).collect()
 }
 
 /// What planning needs beside the request and the rules.
@@ -139,14 +146,14 @@ pub(super) struct Context<'a> {
     pub(super) now: Time,
 }
 
-/// What a descriptor meets.
-enum Met<'r> {
+/// What limits a descriptor.
+enum RuleMatch<'r> {
     Nothing,
     Rule(Matched<'r>),
     Overrides(&'r Limits),
 }
 
-impl<'r> Met<'r> {
+impl<'r> RuleMatch<'r> {
     fn limits(&self) -> Option<&'r Limits> {
         match self {
             Self::Nothing => None,
@@ -172,68 +179,68 @@ impl<'r> Met<'r> {
 
 fn checks<'r>(
     request: &Request<'_>,
-    descriptor: &Descriptor<'_>,
-    met: &Met<'r>,
+    index: usize,
+    rule_match: &RuleMatch<'r>,
     limits: impl Iterator<Item = &'r Limit>,
     served: &'r Served,
     batch: &mut Batch<'r>,
     context: &Context<'_>,
 ) -> Limited<'r> {
-    let hits = request.hits(descriptor);
-    let stats = handle(request, descriptor, met, served, batch.keys(), context);
+    let hits = request.descriptors.get(index).map_or(Hits::Take(0), |descriptor| request.hits(descriptor));
+    let stats = stats_handle(request, index, rule_match, served, batch.keys(), context);
     stats.add(RuleCounter::TotalHits, hits.taken());
-    let (first, is_group) = (batch.checks().len(), met.limits().is_some_and(Limits::are_several));
-    let held = limits.map(|limit| {
+    let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
+    let checks = limits.map(|limit| {
         let start = batch.keys().len();
-        let end = counter_key(request, descriptor, met, limit, context).write(context.now, batch.keys());
+        let end = counter_key(request, index, rule_match, limit, context).write(context.now, batch.keys());
         let end = if context.policy.full_keys { batch.keys().len() } else { end };
-        LimitCheck { limit, asked: CounterSource::Store(batch.push_with_key(start..end, limit, hits)) }
+        LimitCheck { limit, source: CounterSource::Store(batch.push_with_key(start..end, limit, hits)) }
     });
-    let limits = held.collect();
+    let limits = checks.collect();
     if is_group {
         batch.group(first);
     }
-    let metadata = if let Met::Rule(matched) = met { matched.metadata() } else { None };
-    Limited { limits, hits, stats, rule: met.rule(), metadata }
+    let metadata = if let RuleMatch::Rule(matched) = rule_match { matched.metadata() } else { None };
+    Limited { limits, hits, stats, rule: rule_match.rule(), metadata }
 }
 
-/// The key of the counter that a limit is held against.
+/// The key of a limit's counter.
 fn counter_key<'a, 'r>(
     request: &'a Request<'_>,
-    descriptor: &'a Descriptor<'_>,
-    met: &'a Met<'r>,
+    index: usize,
+    rule_match: &'a RuleMatch<'r>,
     limit: &'a Limit,
     context: &Context<'a>,
 ) -> CounterKey<'a, 'r> {
-    let matched = if let Met::Rule(matched) = met { Some(matched) } else { None };
+    let matched = if let RuleMatch::Rule(matched) = rule_match { Some(matched) } else { None };
     CounterKey {
         prefix: &context.policy.key_prefix,
         domain: request.domain,
-        entries: &descriptor.entries,
+        entries: entries(request, index),
         matched,
         limit,
     }
 }
 
-/// The statistics under which this request counts. `scratch` lends its space.
-fn handle<'r>(
+/// The statistics that count this descriptor. `scratch` is working memory.
+fn stats_handle<'r>(
     request: &Request<'_>,
-    descriptor: &Descriptor<'_>,
-    met: &Met<'r>,
+    index: usize,
+    rule_match: &RuleMatch<'r>,
     served: &'r Served,
     scratch: &mut String,
     context: &Context<'_>,
 ) -> Handle<'r> {
-    let entries = &descriptor.entries;
+    let entries = entries(request, index);
     let start = scratch.len();
-    match met {
-        Met::Rule(matched) if matched.is_as_written() => {
-            if let Some(ready) = served.attached.rules.get(matched.rule.id.0 as usize) {
-                return Handle::Ready(ready);
+    match rule_match {
+        RuleMatch::Rule(matched) if matched.is_as_written() => {
+            if let Some(attached) = served.attached.rules.get(matched.rule.id.0 as usize) {
+                return Handle::Attached(attached);
             }
             scratch.push_str(&matched.rule.full_key);
         }
-        Met::Rule(matched) => matched.write_metric_key(request.domain, entries, scratch),
+        RuleMatch::Rule(matched) => matched.write_metric_key(request.domain, entries, scratch),
         _ => {
             scratch.push_str(request.domain);
             for entry in entries {
@@ -246,10 +253,14 @@ fn handle<'r>(
             }
         }
     }
-    let name = scratch.get(start..).unwrap_or_default();
-    let found = context.stats.dynamic(request.domain, name, context.now);
+    let found = context.stats.dynamic(request.domain, scratch.get(start..).unwrap_or_default(), context.now);
     scratch.truncate(start);
     Handle::LookedUp(found)
+}
+
+/// The entries of a descriptor.
+fn entries<'a, 'm>(request: &'a Request<'m>, index: usize) -> &'a [Entry<'m>] {
+    request.descriptors.get(index).map_or(&[], |descriptor| descriptor.entries.as_slice())
 }
 
 impl std::ops::Deref for Handle<'_> {
@@ -257,7 +268,7 @@ impl std::ops::Deref for Handle<'_> {
 
     fn deref(&self) -> &RuleStats {
         match self {
-            Self::Ready(stats) => stats,
+            Self::Attached(stats) => stats,
             Self::LookedUp(stats) => stats,
         }
     }

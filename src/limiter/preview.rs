@@ -4,8 +4,12 @@
 //! differ from what the service does.
 
 use super::{
-    Answer, Policy, Request, RequestError, Served, conclude, plan,
+    Policy, Served,
+    answer::Answer,
+    conclude, plan,
     plan::{CounterSource, Limited, Planned},
+    request::{Request, RequestError},
+    response,
 };
 use crate::{
     clock::Time,
@@ -36,16 +40,17 @@ pub fn preview(
 ) -> Result<Preview, RequestError> {
     policy.bounds.check(request)?;
     let stats = Stats::new(StatsOptions::default());
-    let brought = plan::brought(request)?;
+    let overrides = plan::overrides(request)?;
     let mut batch = Batch::default();
     let context = plan::Context { policy, stats: &stats, now };
     let plan = match served.rules.domain(request.domain) {
-        Some(domain) => plan::plan(request, domain, &brought, served, &mut batch, &context),
+        Some(domain) => plan::plan(request, domain, &overrides, served, &mut batch, &context),
         None => request.descriptors.iter().map(|_| Planned::NoLimit).collect(),
     };
     let counters = plan.iter().map(|planned| counters(planned, &batch)).collect();
-    batch.answer(|_, check| Outcome::Judged(check.limit.algorithm.supposed(true, check.hits, now)));
-    let over_limit = conclude::conclude(request, &plan, &batch, policy, &stats, now);
+    batch.set_all(|_, check| Outcome::Decided(check.limit.algorithm.assumed(true, check.hits, now)));
+    let conclusion = conclude::conclude(request, &plan, &batch, policy, &stats, now);
+    let over_limit = response::answer(conclusion);
     Ok(Preview { counters, over_limit })
 }
 
@@ -63,6 +68,6 @@ fn counters(planned: &Planned<'_>, batch: &Batch<'_>) -> Vec<Option<String>> {
 
 fn counter(limit: &Limit, limited: &Limited<'_>, batch: &Batch<'_>) -> Option<String> {
     let planned = limited.limits.iter().find(|planned| std::ptr::eq(planned.limit, limit))?;
-    let CounterSource::Store(index) = planned.asked else { return None };
+    let CounterSource::Store(index) = planned.source else { return None };
     Some(batch.key(batch.checks().get(index)?).to_owned())
 }

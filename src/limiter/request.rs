@@ -1,58 +1,62 @@
-//! A request as the limiter knows it, free of any protocol's types.
+//! A request to the limiter, free of protocol types, with its bounds and its errors.
 //!
-//! Its texts are borrowed from the message that it was read from. Nothing is allocated for a request of up to
-//! two descriptors with up to four entries each.
+//! Strings are borrowed from the message that the request was read from. A request of up to two descriptors with up
+//! to four entries each allocates nothing.
+
+use std::fmt;
 
 use smallvec::SmallVec;
 
 use crate::{
     limiter::algorithm::Hits,
     rules::{self, Unit},
+    store::{FailureReason, StoreError},
+    telemetry::metrics::{RejectReason, ResponseCode, Stats},
 };
 
-/// May this pass?
+/// A rate limit request.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Request<'a> {
     /// The domain whose rules apply.
     pub domain: &'a str,
-    /// What the request is, from each point of view that may be limited.
+    /// The request's descriptors; each may match a limit.
     pub descriptors: SmallVec<[Descriptor<'a>; 2]>,
-    /// How many more descriptors there were: those above the bound are counted and not kept.
+    /// Descriptors above the bound, which were counted but not stored.
     pub excess_descriptors: usize,
-    /// Hits of each descriptor that names none; 0 counts as 1.
+    /// Hits of each descriptor without its own; 0 means 1.
     pub hits_addend: u32,
 }
 
-/// One point of view.
+/// A list of entries that the rules are matched against.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Descriptor<'a> {
-    /// The way down the tree of rules.
+    /// The entries, one per level of the rules.
     pub entries: SmallVec<[Entry<'a>; 4]>,
-    /// How many more entries there were: those above the bound are counted and not kept.
+    /// Entries above the bound, which were counted but not stored.
     pub excess_entries: usize,
-    /// Takes the place of whatever the rules say.
+    /// Overrides the limit of the rules.
     pub limit: Option<LimitOverride>,
-    /// This descriptor's own hits; 0 looks without counting.
+    /// The descriptor's own hits; 0 reads without counting.
     pub hits_addend: Option<u64>,
-    /// The hits are given back.
+    /// The hits are a refund.
     pub is_negative_hits: bool,
 }
 
-/// One `key = value`.
+/// One key and its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entry<'a> {
     /// The key.
     pub key: &'a str,
-    /// The value, which may be empty.
+    /// The value; may be empty.
     pub value: &'a str,
 }
 
-/// A limit that a request brings along.
+/// A limit that comes with the request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitOverride {
-    /// Requests in one window.
+    /// Requests per window.
     pub requests_per_unit: u32,
-    /// The number of the window's unit in Envoy's API; it may be one that does not exist.
+    /// The number of the window's unit in Envoy's API; may be an unknown one.
     pub unit: i32,
 }
 
@@ -67,7 +71,7 @@ impl rules::Entry for Entry<'_> {
 }
 
 impl LimitOverride {
-    /// The unit, if there is one of this number.
+    /// The unit, if its number is known.
     #[must_use]
     pub fn unit(&self) -> Option<Unit> {
         Unit::from_number(self.unit)
@@ -82,3 +86,136 @@ impl Request<'_> {
         if descriptor.is_negative_hits { Hits::Refund(hits) } else { Hits::Take(hits) }
     }
 }
+
+/// Why a request got no answer: a message for the caller and a counter for the operator.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RequestError {
+    /// The domain is empty.
+    NoDomain,
+    /// There are no descriptors.
+    NoDescriptors,
+    /// No rules have been loaded.
+    NoRules,
+    /// More descriptors than `MAX_DESCRIPTORS_PER_REQUEST`.
+    TooManyDescriptors {
+        /// The number in the request.
+        count: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// A descriptor has more entries than `MAX_ENTRIES_PER_DESCRIPTOR`.
+    TooManyEntries {
+        /// The descriptor's index.
+        descriptor: usize,
+        /// The number in the request.
+        count: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// An override has an unknown unit.
+    OverrideUnit {
+        /// The descriptor's index.
+        descriptor: usize,
+        /// The unit's number.
+        unit: i32,
+    },
+    /// The store failed.
+    Store(StoreError),
+}
+
+/// The size limits of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// `MAX_DESCRIPTORS_PER_REQUEST`.
+    pub descriptors: usize,
+    /// `MAX_ENTRIES_PER_DESCRIPTOR`.
+    pub entries: usize,
+}
+
+impl Bounds {
+    /// # Errors
+    /// When the domain or the descriptors are missing, or a size limit is exceeded.
+    pub(super) fn check(self, request: &Request<'_>) -> Result<(), RequestError> {
+        if request.domain.is_empty() {
+            return Err(RequestError::NoDomain);
+        }
+        let count = request.descriptors.len().saturating_add(request.excess_descriptors);
+        if count == 0 {
+            return Err(RequestError::NoDescriptors);
+        }
+        if count > self.descriptors {
+            return Err(RequestError::TooManyDescriptors { count, max: self.descriptors });
+        }
+        for (index, descriptor) in request.descriptors.iter().enumerate() {
+            let count = descriptor.entries.len().saturating_add(descriptor.excess_entries);
+            if count > self.entries {
+                return Err(RequestError::TooManyEntries { descriptor: index, count, max: self.entries });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RequestError {
+    /// True when the request exceeds a size limit, so a retry fails too.
+    #[must_use]
+    pub fn is_out_of_bounds(&self) -> bool {
+        matches!(self, Self::TooManyDescriptors { .. } | Self::TooManyEntries { .. })
+    }
+
+    /// True when a retry may succeed later.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::NoRules | Self::Store(_))
+    }
+
+    pub(super) fn count(&self, stats: &Stats) {
+        let service = stats.service();
+        match self {
+            Self::Store(_) => service.redis_error.increment(),
+            _ => service.service_error.increment(),
+        }
+        // The other two are counted with their domain, if that is known.
+        if !matches!(self, Self::Store(_) | Self::OverrideUnit { .. }) {
+            stats.unknown_domain().count(ResponseCode::Error);
+        }
+        match self {
+            Self::TooManyDescriptors { .. } => service.refused(RejectReason::TooManyDescriptors).increment(),
+            Self::TooManyEntries { .. } => service.refused(RejectReason::TooManyEntries).increment(),
+            _ => {}
+        }
+    }
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDomain => f.write_str("rate limit domain must not be empty"),
+            Self::NoDescriptors => f.write_str("rate limit descriptor list must not be empty"),
+            Self::NoRules => f.write_str("no rate limit configuration loaded"),
+            Self::TooManyDescriptors { count, max } => write!(
+                f,
+                "request has {count} descriptors; the maximum is {max} (MAX_DESCRIPTORS_PER_REQUEST)"
+            ),
+            Self::TooManyEntries { descriptor, count, max } => write!(
+                f,
+                "descriptor {descriptor} has {count} entries; the maximum is {max} (MAX_ENTRIES_PER_DESCRIPTOR)"
+            ),
+            Self::OverrideUnit { descriptor, unit } => write!(
+                f,
+                "limit of descriptor {descriptor}: unknown unit {unit}; expected 1 (SECOND) to 7 (WEEK)"
+            ),
+            // Callers see no addresses and no replies of servers. The log and spans show them.
+            Self::Store(error) => f.write_str(match error.reason {
+                FailureReason::Timeout => "counter store: timed out",
+                FailureReason::Overloaded => "counter store: overloaded",
+                FailureReason::QueueFull => "counter store: queue full",
+                FailureReason::Unavailable => "counter store: unavailable",
+                FailureReason::ConnectionLost => "counter store: connection lost",
+                FailureReason::BadAnswer => "counter store: unexpected reply",
+            }),
+        }
+    }
+}
+
+impl std::error::Error for RequestError {}

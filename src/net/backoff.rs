@@ -1,9 +1,8 @@
-//! How long to wait before a server that failed is tried again: longer each time, and never in step with
-//! the other replicas.
+//! Exponential backoff with jitter: each pause is twice as long as the one before, up to a maximum, and up to half of
+//! it is left out at random, so that replicas do not retry together.
 
 use std::time::Duration;
 
-use super::random;
 use crate::settings::redis::Startup;
 
 /// The pauses between attempts.
@@ -11,32 +10,34 @@ use crate::settings::redis::Startup;
 pub(crate) struct Backoff {
     next: Duration,
     first: Duration,
-    longest: Duration,
+    max: Duration,
 }
 
 impl Backoff {
-    /// Between attempts to reach a server that was there before: soon enough that it is found within
-    /// half a second of its return.
-    pub(crate) const fn again() -> Self {
-        let first = Duration::from_millis(25);
-        Self { next: first, first, longest: Duration::from_millis(300) }
+    /// Pauses from `first` to `max`.
+    pub(crate) const fn new(first: Duration, max: Duration) -> Self {
+        Self { next: first, first, max }
     }
 
-    /// Between attempts to reach a server that was never reached.
+    /// For a server that was reached before: short enough to find it within half a second of its return.
+    pub(crate) const fn reconnect() -> Self {
+        Self::new(Duration::from_millis(25), Duration::from_millis(300))
+    }
+
+    /// For a server that was never reached.
     pub(crate) const fn at_start(startup: &Startup) -> Self {
-        let (first, longest) = (startup.initial_interval, startup.max_interval);
-        Self { next: first, first, longest }
+        Self::new(startup.initial_interval, startup.max_interval)
     }
 
-    /// The next pause, of which up to half is left out at random.
-    pub(crate) fn pause(&mut self) -> Duration {
-        let pause = self.next.min(self.longest);
+    /// The next pause.
+    pub(crate) fn next_pause(&mut self) -> Duration {
+        let pause = self.next.min(self.max);
         self.next = pause.saturating_mul(2);
         let micros = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-        Duration::from_micros(micros.saturating_sub(random::below((micros / 2).saturating_add(1))))
+        Duration::from_micros(micros.saturating_sub(fastrand::u64(..=micros / 2)))
     }
 
-    /// It went well: the next pause is short again.
+    /// Starts again with the first pause, after a success.
     pub(crate) fn reset(&mut self) {
         self.next = self.first;
     }
@@ -47,14 +48,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_bound_and_begin_anew() {
-        let mut pace = Backoff::again();
+    fn pauses_grow_to_the_maximum_and_restart() {
+        let mut backoff = Backoff::reconnect();
         for bound in [25, 50, 100, 200, 300, 300] {
             let bound = Duration::from_millis(bound);
-            let pause = pace.pause();
+            let pause = backoff.next_pause();
             assert!(pause <= bound && pause >= bound / 2, "{pause:?} {bound:?}");
         }
-        pace.reset();
-        assert!(pace.pause() <= Duration::from_millis(25));
+        backoff.reset();
+        assert!(backoff.next_pause() <= Duration::from_millis(25));
     }
 }

@@ -4,6 +4,5 @@
 
 pub(crate) mod backoff;
 pub mod channel;
-pub(crate) mod random;
 pub mod resolve;
 pub mod tls;

@@ -88,7 +88,7 @@ impl Canon {
             self.text(limit.unit.name());
             self.number(limit.multiplier.get().into());
             self.text(limit.algorithm.kind().name());
-            self.number(limit.algorithm.whole().into());
+            self.number(limit.algorithm.capacity().into());
             self.optional(limit.name.as_deref());
         }
         let mut replaces: Vec<&str> = rule.replaces.iter().map(|name| &**name).collect();

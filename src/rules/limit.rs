@@ -88,7 +88,7 @@ impl Limit {
         match self.algorithm {
             Algorithm::FixedWindow(fixed) => fixed.window,
             // It was not too long when the limit was made.
-            _ => window(self.unit, self.multiplier).unwrap_or(Window::LONGEST),
+            _ => window(self.unit, self.multiplier).unwrap_or(Window::MAX),
         }
     }
 
@@ -102,7 +102,7 @@ impl Limit {
             write!(f, ", algorithm: {}", kind.name())?;
         }
         if kind.has_burst() {
-            write!(f, ", burst: {}", self.algorithm.whole())?;
+            write!(f, ", burst: {}", self.algorithm.capacity())?;
         }
         Ok(())
     }
@@ -231,7 +231,7 @@ impl Unit {
 impl From<Unit> for Window {
     fn from(unit: Unit) -> Self {
         // The longest unit is a tenth of the longest window.
-        Self::of_seconds(unit.seconds()).unwrap_or(Self::LONGEST)
+        Self::of_seconds(unit.seconds()).unwrap_or(Self::MAX)
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) fn read(
     diagnostics: &mut Diagnostics,
 ) -> Option<Box<Template>> {
     let given = raw.given()?;
-    match Template::read(&given.value) {
+    match Template::parse(&given.value) {
         Ok(template) => Some(Box::new(template)),
         Err(fault) => {
             diagnostics.error(given.place, &path.key("over_limit_body"), fault.message, Some(fault.help));
@@ -55,7 +55,7 @@ mod tests {
             assert_eq!(messages(&compiled), [""; 0], "{body}");
             let rules = compiled.rules.unwrap();
             let template = rules.rules()[0].over_limit_body.as_deref().cloned();
-            assert_eq!(template, expected.map(|text| Template::read(text).unwrap()), "{body}");
+            assert_eq!(template, expected.map(|text| Template::parse(text).unwrap()), "{body}");
         }
     }
 
@@ -64,9 +64,9 @@ mod tests {
         for (body, expected) in [
             (
                 "'{limits}'",
-                "5:20: error: `{limits}` stands for nothing (at descriptors[0].over_limit_body); accepted are",
+                "5:20: error: unknown placeholder `{limits}` (at descriptors[0].over_limit_body); expected one of",
             ),
-            ("'[wait]'", "5:20: error: the body begins as JSON does, and is none: "),
+            ("'[wait]'", "5:20: error: body begins like JSON but is not valid: "),
             ("{error: 1}", "5:20: error: expected text, got a map"),
             ("1.5", "5:20: error: expected text, got the number `1.5`"),
         ] {

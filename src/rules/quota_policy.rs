@@ -26,8 +26,8 @@ impl QuotaPolicy {
         let name_ends = text.len();
         // Writing to a String cannot fail.
         let _ = write!(text, ";q={};w={}", limit.requests_per_unit, limit.window().seconds());
-        if limit.algorithm.whole() != limit.requests_per_unit {
-            let _ = write!(text, ";tollgate-burst={}", limit.algorithm.whole());
+        if limit.algorithm.capacity() != limit.requests_per_unit {
+            let _ = write!(text, ";tollgate-burst={}", limit.algorithm.capacity());
         }
         Self { text: text.into(), name_ends }
     }

@@ -32,12 +32,10 @@ impl Part {
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Rules => {
-                "rules: none are loaded (HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED); the log tells why"
-            }
-            Self::Running => "running: the service was told to end",
+            Self::Rules => "rules: none loaded (HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED); see the log",
+            Self::Running => "running: shutting down",
             Self::Store => {
-                "store: Redis has no connection (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION); the log tells why"
+                "store: no connection to Redis (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION); see the log"
             }
         })
     }

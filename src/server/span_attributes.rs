@@ -38,7 +38,7 @@ pub(super) fn tell(
         let remaining = statuses().map(|status| i64::from(status.limit_remaining));
         span.tell("tollgate.remaining", Value::Numbers(remaining.collect()));
     }
-    if let Some((policy, reason)) = trail.lost {
+    if let Some((policy, reason)) = trail.failure {
         span.tell("tollgate.store_failure.policy", policy.into());
         span.tell("tollgate.store_failure.reason", reason.into());
     }

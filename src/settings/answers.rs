@@ -49,7 +49,7 @@ fn retry_after(reader: &mut Reader<'_>) -> Option<String> {
 }
 
 fn body(text: &str) -> Result<Option<Template>, parse::InvalidValue> {
-    let template = Template::read(text).map_err(|fault| {
+    let template = Template::parse(text).map_err(|fault| {
         let accepted = format!("a text or JSON, with places to be filled in: {}", fault.help);
         parse::InvalidValue::new(accepted).with_hint(fault.message)
     })?;
@@ -94,7 +94,7 @@ mod tests {
         .unwrap();
         assert_eq!(answers.retry_after.as_deref(), Some("Retry-After"));
         assert!(answers.policy_headers);
-        assert_eq!(answers.over_limit_body, Template::read("wait {retry_after}s").ok());
+        assert_eq!(answers.over_limit_body, Template::parse("wait {retry_after}s").ok());
     }
 
     #[test]
@@ -119,8 +119,8 @@ mod tests {
                 "Retry After",
                 "LIMIT_RETRY_AFTER_HEADER=\"Retry After\": accepted is a header",
             ),
-            ("OVER_LIMIT_BODY", "{seconds}", "; `{seconds}` stands for nothing"),
-            ("OVER_LIMIT_BODY", "[wait]", "; the body begins as JSON does, and is none: "),
+            ("OVER_LIMIT_BODY", "{seconds}", "; unknown placeholder `{seconds}`"),
+            ("OVER_LIMIT_BODY", "[wait]", "; body begins like JSON but is not valid: "),
         ] {
             let problems = answers(&[(name, value)]).unwrap_err();
             assert!(problems.len() == 1 && problems[0].contains(told), "{problems:?} has no {told:?}");

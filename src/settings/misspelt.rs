@@ -11,7 +11,7 @@ pub fn misspelt<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Warning> {
         .into_iter()
         .filter_map(|name| {
             let meant = meant_by(name)?;
-            let message = format!("is none of the service's variables and does nothing; is {meant} meant?");
+            let message = format!("unknown variable, ignored; did you mean {meant}?");
             Some(Warning { variable: name.to_owned(), message })
         })
         .collect();
@@ -91,7 +91,7 @@ mod tests {
             let warnings = misspelt([name]);
             assert_eq!(warnings.len(), 1, "{name}");
             assert_eq!(warnings[0].variable, name);
-            assert!(warnings[0].message.contains(&format!("is {meant} meant?")), "{}", warnings[0]);
+            assert!(warnings[0].message.contains(&format!("did you mean {meant}?")), "{}", warnings[0]);
         }
     }
 

@@ -1,13 +1,8 @@
-//! Where counters live: [`Store`] is asked once a request, for all of its checks together.
+//! Counter stores: a [`Store`] counts all checks of a request in one call.
 //!
-//! The limiter plans the checks and reads their outcomes; a store counts and nothing else. The in-memory
-//! store answers at once; one across a network answers later and sees the whole request in one call, so
-//! that it can send many requests' checks together. `batch` is what it is asked, `usage` what it tells of
-//! itself.
-//!
-//! What the stores across a network share stands beside them: `hashed` names long keys, `connection` is how a server is asked, `wire` is a
-//! socket, with `tls` where it is asked for, `line` what goes over it; `failure`, `metrics` and `pace` are for
-//! when it goes wrong.
+//! The limiter plans the checks and reads their outcomes. The memory store answers at once. A networked store answers
+//! later, and sends the checks of many requests together. [`batch`] has the checks, [`usage`] a store's metrics, and
+//! [`remote`] what the networked stores share.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -25,7 +20,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use crate::{clock::Time, rules::RuleSet};
 
-use self::batch::looking;
+use self::batch::without_taking;
 
 pub use self::{
     batch::{Batch, Check, Counting, Member, Outcome},
@@ -34,48 +29,47 @@ pub use self::{
 
 /// Counters, shared by all cores.
 pub trait Store: Send + Sync {
-    /// Asks every check of a request and fills in its outcome.
+    /// Counts every check of a request and sets its outcome.
     ///
     /// # Errors
-    /// When the counters cannot be reached; then no outcome may be relied on.
+    /// When the store fails; then no outcome is valid.
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
 
-    /// Called once on each thread that asks, within its runtime: a store across a network opens its
-    /// connections there.
-    fn attend(&self) {}
+    /// Called once on each worker thread, within its runtime: a networked store opens its connections there.
+    fn start_worker(&self) {}
 
-    /// Called with the rules that are to serve next, so that what they need is checked before it is needed.
+    /// Called with new rules before they are published, so that the store can check what they need.
     fn rules_changed(&self, _rules: &RuleSet) {}
 
-    /// True when [`apply`](Self::apply) always answers [`Applied::Now`].
-    fn answers_at_once(&self) -> bool {
+    /// True if [`apply`](Self::apply) always returns [`Applied::Now`].
+    fn is_synchronous(&self) -> bool {
         false
     }
 
-    /// Gives back what has ended; called about once a second.
+    /// Frees expired state; called about once a second.
     fn maintain(&self, _now: Time) {}
 
-    /// How full it is, where the counters are in this process.
+    /// The usage of a store in this process.
     fn usage(&self) -> Option<StoreUsage> {
         None
     }
 
-    /// True while it can be asked.
+    /// True while the store is reachable.
     fn is_reachable(&self) -> bool {
         true
     }
 
-    /// How its connections fare, where the counters are across a network.
+    /// The connection metrics of a networked store.
     fn pools(&self) -> Vec<PoolUsage> {
         Vec::new()
     }
 }
 
-/// The answer of a store: at once, or when it has heard from elsewhere.
+/// The answer of a store: now or later.
 pub enum Applied<'a> {
-    /// The outcomes are there.
+    /// The outcomes are set.
     Now(Result<(), StoreError>),
-    /// The outcomes are there when this completes.
+    /// The outcomes are set when this completes.
     Later(Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>),
 }
 
@@ -92,34 +86,34 @@ impl Applied<'_> {
     }
 }
 
-/// Why counters could not be reached.
+/// Why a store failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StoreError {
-    /// The kind of failure, by which decisions that are made without counters are told apart.
+    /// The kind of failure.
     pub reason: FailureReason,
-    /// What failed and where, in words for the operator; it holds no secret.
+    /// What failed and where, for the operator; contains no secret.
     pub message: Arc<str>,
 }
 
-/// The kinds of failure.
+/// The kinds of failure: the label `reason` of metrics, and part of the answers that a failure policy decided.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FailureReason {
-    /// No answer came in time.
+    /// No reply within the timeout.
     Timeout,
-    /// As many checks as may were queued already.
+    /// The queue's bound on checks was reached.
     QueueFull,
-    /// More checks waited than the server answers in time.
+    /// More checks were queued than the server answers within the timeout.
     Overloaded,
-    /// The counters were found lost before, and are not asked until they are back.
+    /// The breaker is open: the server failed before and has not recovered yet.
     Unavailable,
-    /// The connection broke while the answer was awaited.
+    /// The connection broke before the reply.
     ConnectionLost,
-    /// The answer was an error, or made no sense.
+    /// The reply was an error, or an unexpected one.
     BadAnswer,
 }
 
 impl FailureReason {
-    /// Every reason, each at its own number.
+    /// Every reason, in the order of its discriminants.
     pub const ALL: [Self; 6] = [
         Self::Timeout,
         Self::QueueFull,
@@ -128,6 +122,19 @@ impl FailureReason {
         Self::ConnectionLost,
         Self::BadAnswer,
     ];
+
+    /// The value of the label `reason`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::QueueFull => "queue_full",
+            Self::Overloaded => "overloaded",
+            Self::Unavailable => "unavailable",
+            Self::ConnectionLost => "connection_lost",
+            Self::BadAnswer => "bad_answer",
+        }
+    }
 }
 
 impl fmt::Display for StoreError {

@@ -1,69 +1,69 @@
-//! What stores tell of themselves: how full they are, and how their connections fare.
+//! Metrics of stores: usage and connections.
 
 use crate::store::table::Usage;
 
-/// Servers of counters that are told apart in the statistics.
+/// The networked stores, as metrics distinguish them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum StoreKind {
-    /// The Redis that holds all counters, or all but those of limits per second.
+    /// The main Redis.
     #[default]
     Redis,
-    /// The Redis that holds the counters of limits per second alone.
+    /// The Redis for limits per second.
     RedisPerSecond,
-    /// All servers of memcached together.
+    /// All memcached servers.
     Memcached,
 }
 
-/// How the connections to one Redis fare, or to the servers of memcached.
+/// The connections to one store.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct PoolUsage {
-    /// Whose they are.
+    /// The store.
     pub kind: StoreKind,
-    /// Connections that are open.
+    /// Open connections.
     pub connections: u64,
-    /// Connections that were opened.
+    /// Connections opened.
     pub opened: u64,
-    /// Connections that this side closed.
+    /// Connections closed by this side.
     pub closed: u64,
-    /// Connections that took the place of a lost one.
+    /// Connections reopened.
     pub reconnects: u64,
-    /// Connections that are given up for now: nothing is asked of them until a probe is answered in time.
+    /// Connections whose breaker is open: they are not used until a probe is answered in time.
     pub breakers_open: u64,
-    /// Checks that wait.
+    /// Queued checks.
     pub queued: u64,
-    /// Checks that may wait.
+    /// Bound on queued checks.
     pub max_queued: u64,
-    /// Checks that may be outstanding, queued and sent together: what the servers are measured to answer in time.
+    /// Bound on outstanding checks, queued and in flight: what the servers are measured to answer in time.
     pub max_outstanding: u64,
-    /// Checks that were not sent, by reason: `overloaded` were refused at once, `late` had waited too long.
+    /// Checks that were not sent: `overloaded` were refused at once, `late` waited too long.
     pub shed: [(&'static str, u64); 2],
-    /// Failures by kind, every kind.
+    /// Failures by kind.
     pub errors: Vec<(&'static str, u64)>,
-    /// Commands that the server refuses to run, and how often it did.
+    /// Commands that the server denied, and how often.
     pub denied: Vec<(&'static str, u64)>,
-    /// Keys that were counted and have got no expiry.
+    /// Counted keys without an expiry.
     pub without_expiry: u64,
-    /// Seconds from sending a pipeline to its last answer.
+    /// Seconds from sending a pipeline to its last reply.
     pub operation_time: Distribution,
-    /// Checks that one pipeline carried.
+    /// Checks per pipeline.
     pub batch_size: Distribution,
 }
 
-/// How many values were at most so large.
+/// A histogram.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Distribution {
-    /// A bound, and how many values lie within it.
+    /// Bounds, and the number of values up to each.
     pub buckets: Vec<(f64, u64)>,
-    /// How many values there were.
+    /// The number of values.
     pub count: u64,
     /// Their sum.
     pub sum: f64,
 }
 
-/// How full a store in this process is.
+/// The usage of a store in this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreUsage {
-    /// What is held, and what has gone.
+    /// Keys held, expired and evicted.
     pub held: Usage,
     /// The bound on keys.
     pub max_keys: usize,

@@ -32,11 +32,13 @@ const LINE: usize = 20;
 fn the_picture_of_a_terminal_shows_what_the_commands_print() {
     let _clock = Clock::ordinary().enter();
     let picture = drawn(&session());
+    if without_moments(&read(PICTURE)) == without_moments(&picture) {
+        return;
+    }
     if env::var_os("TOLLGATE_WRITE_DOCS").is_some() {
         return fs::write(root().join(PICTURE), picture).unwrap();
     }
-    assert!(
-        without_moments(&read(PICTURE)) == without_moments(&picture),
+    panic!(
         "{PICTURE} differs from what the commands print: TOLLGATE_WRITE_DOCS=1 cargo test --test all docs:: draws it"
     );
 }

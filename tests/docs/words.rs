@@ -66,29 +66,11 @@ const PHRASES: &[(&str, &str)] = &[
 /// Files and directories that are still to be rewritten, each with the phrases that it may use until then. Entries
 /// are only ever removed.
 const EXCEPTIONS: &[(&str, &[&str])] = &[
-    ("ARCHITECTURE.md", &["served on", "tells"]),
-    ("deploy/grafana/dashboard.json", &["serve on", "told", "turned away"]),
-    (
-        "deploy/kubernetes/components/monitoring/prometheusrule.yaml",
-        &["serve on", "tells", "told", "turned away"],
-    ),
-    ("deploy/prometheus/rules.yaml", &["serve on", "tells", "told", "turned away"]),
-    ("deploy/prometheus/tests.yaml", &["nobody asks"]),
-    ("docs/metrics.md", &["as many as may be", "is met by", "tells", "told", "turned away", "what it tells"]),
-    ("docs/settings.md", &["is asked again", "nobody listens", "tells", "told", "whole again"]),
-    ("src/app/mod.rs", &["not healthy any more", "told", "told to end"]),
     ("src/net/tls", &["is no file"]),
-    ("src/server/health.rs", &["tells", "told", "told to end"]),
-    ("src/settings/misspelt.rs", &["is none of"]),
     ("src/settings/redis", &["nobody listens"]),
-    ("src/settings/vars.rs", &["is asked again", "nobody listens", "tells", "told", "whole again"]),
     ("src/store/memcached", &["tells"]),
     ("src/store/redis", &["is asked again", "nobody listens", "tells"]),
     ("src/store/remote", &["nobody listens"]),
-    (
-        "src/telemetry/metrics",
-        &["as many as may be", "is none of", "stand without quotes", "told", "turned away"],
-    ),
 ];
 
 /// Where user-facing text is, besides the strings of `src`.

@@ -29,19 +29,19 @@ fn tells(address: &str, texts: &[&str]) {
 #[test]
 fn servers_that_are_not_there() {
     tells("memcached.invalid:11211", &["MEMCACHE_HOST_PORT"]);
-    tells(&Memcached::prepared(&[]).address(), &["nobody listens there"]);
-    tells("/nowhere/memcached.sock", &["the socket is not there"]);
+    tells(&Memcached::prepared(&[]).address(), &["connection refused"]);
+    tells("/nowhere/memcached.sock", &["no such socket"]);
 }
 
 #[test]
 fn servers_that_speak_something_else() {
     for (bytes, seen) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "HTTP/1.1 400"),
-        (b"\x15\x03\x03\0\x02\x02\x46", "speaks no memcached"),
+        (b"\x15\x03\x03\0\x02\x02\x46", "expected a memcached reply"),
         (b"-ERR unknown command\r\n", "-ERR"),
-        (b"12\r\n", "something else than its version"),
+        (b"12\r\n", "unexpected reply to version"),
         (b"CLIENT_ERROR unauthenticated\r\n", "without -Y"),
-        (b"VERSION 1\r\nVERSION 1\r\nVALUE x 0 99999999999\r\n", "speaks no memcached"),
+        (b"VERSION 1\r\nVERSION 1\r\nVALUE x 0 99999999999\r\n", "expected a memcached reply"),
         (b"VERSION 1\r\nERROR\r\n", "ERROR"),
     ] {
         let fake = Fake::saying(bytes);
@@ -52,7 +52,7 @@ fn servers_that_speak_something_else() {
 #[test]
 fn a_server_that_says_nothing() {
     let fake = Fake::saying(b"");
-    tells(&fake.address(), &["no answer within 300ms, at the greeting (version)"]);
+    tells(&fake.address(), &["no reply within 300ms (version)"]);
 }
 
 #[test]

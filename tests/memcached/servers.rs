@@ -83,8 +83,8 @@ impl Teller {
         let name_servers = NameServers {
             addresses: vec![socket.local_addr().unwrap()],
             search: Vec::new(),
-            dots: 1,
-            patience: Duration::from_millis(500),
+            ndots: 1,
+            timeout: Duration::from_millis(500),
             attempts: 1,
         };
         let ports = Arc::new(Mutex::new(Vec::<u16>::new()));
@@ -132,7 +132,7 @@ fn store(teller: &Teller, refresh: Option<Duration>) -> MemcachedStore {
     let store = MemcachedStore::new(&settings, 0, 1).unwrap();
     let name_servers = teller.name_servers.clone();
     store.watch(move || name_servers.clone());
-    store.attend();
+    store.start_worker();
     store
 }
 

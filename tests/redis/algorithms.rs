@@ -217,7 +217,7 @@ fn what_is_no_state_fails_those_who_ask_it_and_is_named() {
     }
     for algorithm in ALGORITHMS {
         let refused = server.ask(one(algorithm, "v")).expect_err("that is no state");
-        assert_eq!(refused.message(), "the counter store answered with an error");
+        assert_eq!(refused.message(), "counter store: unexpected reply");
         assert_eq!(told(&server.ask(one(algorithm, "w")).expect("it is answered")), (Code::Ok, 39));
     }
     let log = server.process.log();

@@ -214,7 +214,7 @@ fn a_server_without_memory_counts_nothing_of_a_refused_rule() {
     let client = server.client();
     for key in ["many", "several", "bucket", "log"] {
         let refused = ask(&client, key).expect_err("there is no room");
-        assert_eq!(refused, "the counter store answered with an error");
+        assert_eq!(refused, "counter store: unexpected reply");
     }
     server.wait_for_log(&["OOM"]);
     redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -278,7 +278,7 @@ fn an_answer_that_is_none_to_what_was_asked_ends_the_connection() {
         let server = setup.start();
         eventually("it is refused", || {
             let refused = server.ask(one("many", "v")).is_err();
-            holds(refused && server.process.log().contains("unexpected-answer"), || server.process.log())
+            holds(refused && server.process.log().contains("unexpected-reply"), || server.process.log())
         });
         eventually("it connects anew", || {
             holds(metric(&server, "tollgate_redis_reconnects_total") >= 1.0, || server.process.log())

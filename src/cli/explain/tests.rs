@@ -51,7 +51,7 @@ fn policy() -> Policy {
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        telling: ResponseOptions::default(),
+        response: ResponseOptions::default(),
         on_store_failure: OnStoreFailure::Error,
         max_local_keys: 1,
     }
@@ -79,9 +79,9 @@ fn explained(words: &str) -> (String, serde_json::Value) {
 #[test]
 fn prints_the_rule_what_stands_near_the_counter_and_the_response() {
     let (text, json) = explain_hits("shop client=bob", 1, |policy| {
-        policy.telling.retry_after = Some("Retry-After".into());
-        policy.telling.policy_headers = true;
-        policy.telling.over_limit_body = Template::read("wait {retry_after}s\nfor {rule}").ok();
+        policy.response.retry_after = Some("Retry-After".into());
+        policy.response.policy_headers = true;
+        policy.response.over_limit_body = Template::parse("wait {retry_after}s\nfor {rule}").ok();
     });
     let expected = "\
 client=bob: matches rule shop.client_bob (a.yaml:5)

@@ -176,7 +176,7 @@ fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<
             let _ = writeln!(text, "    not counted: replaced by {name}");
         }
     }
-    let capacity = limit.limit.algorithm.whole();
+    let capacity = limit.limit.algorithm.capacity();
     if explained.query.hits > capacity {
         let _ = writeln!(
             text,

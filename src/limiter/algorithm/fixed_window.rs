@@ -1,31 +1,31 @@
-//! Fixed windows: a counter for each whole window of time since 1970, begun at 0 and never refused a hit.
+//! Fixed windows: one counter per window. Windows are aligned to the Unix epoch, and every hit is counted.
 //!
-//! The state is the count. The window's start is part of the counter's key, as in the Go service, so
-//! that a new window is a new counter, and both services count in the same one.
+//! The state is the count. The window's start is part of the counter's key, as in the Go service: a new window
+//! is a new counter, and both services share it.
 
 use super::{Hits, State, Verdict, Window, micros_until};
 use crate::clock::Time;
 
-/// So many requests in each window. What is refused counts all the same, unless several limits stand on one rule.
+/// A number of requests per window. Rejected hits count too, unless the rule has several limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FixedWindow {
-    /// How many are admitted.
+    /// Requests admitted per window.
     pub limit: u32,
-    /// In what time.
+    /// The window's length.
     pub window: Window,
 }
 
 impl FixedWindow {
     /// Counts these hits.
     #[must_use]
-    pub fn ask(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
+    pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
         let after = count(state.number, hits);
         let end = self.window.end(now);
         let state = if after == state.number { state } else { State { number: after, end } };
         (state, self.verdict(after, hits, now))
     }
 
-    /// What a counter says that stands at `after` with these hits.
+    /// The verdict of a counter whose value is `after` once these hits are counted.
     #[must_use]
     pub fn verdict(self, after: u64, hits: Hits, now: Time) -> Verdict {
         let limit = u64::from(self.limit);
@@ -39,12 +39,10 @@ impl FixedWindow {
             retry_after: if admitted { Some(0) } else { (hits.taken() <= limit).then_some(reset) },
         }
     }
-}
 
-impl FixedWindow {
-    /// What a counter says of hits that do not fit and were not added to it.
+    /// The verdict on hits that exceed the limit and were not added to the counter.
     #[must_use]
-    pub fn refusal(self, count: u64, hits: Hits, now: Time) -> Verdict {
+    pub fn rejected(self, count: u64, hits: Hits, now: Time) -> Verdict {
         let (limit, reset) = (u64::from(self.limit), micros_until(now, self.window.end(now).micros()));
         Verdict {
             admitted: false,
@@ -56,15 +54,15 @@ impl FixedWindow {
     }
 }
 
-/// Hits of one request beyond this add no more to a counter. So a counter that cannot grow any more still tells
-/// whether it was over its limit before the last hits: it was, by all that the counter has beyond them.
-pub const MOST_HITS: u64 = 1 << 63;
+/// The most that one request adds to a counter. A saturated counter minus this is still above every limit, so
+/// whether it was over its limit before the last hits can always be derived from its value.
+pub const MAX_HITS: u64 = 1 << 63;
 
-/// The count after these hits.
+/// The count after these hits; it saturates at both ends.
 #[must_use]
 pub const fn count(before: u64, hits: Hits) -> u64 {
     match hits {
-        Hits::Take(hits) => before.saturating_add(if hits < MOST_HITS { hits } else { MOST_HITS }),
+        Hits::Take(hits) => before.saturating_add(if hits < MAX_HITS { hits } else { MAX_HITS }),
         Hits::Refund(hits) => before.saturating_sub(hits),
     }
 }
@@ -74,18 +72,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_neither_overflows_nor_falls_below_nothing() {
+    fn a_counter_saturates_at_both_ends() {
         assert_eq!(count(u64::MAX, Hits::Take(1)), u64::MAX);
         assert_eq!(count(3, Hits::Refund(5)), 0);
     }
 
     #[test]
-    fn what_is_refused_counts_and_may_come_back_in_the_next_window() {
+    fn rejected_hits_count_and_fit_again_in_the_next_window() {
         let limit = FixedWindow { limit: 10, window: Window::of_seconds(60).unwrap() };
         let now = Time::from_micros(125_900_000);
-        let (state, within) = limit.ask(State::default(), Hits::Take(8), now);
+        let (state, within) = limit.apply(State::default(), Hits::Take(8), now);
         assert_eq!((within.admitted, within.remaining, within.retry_after), (true, 2, Some(0)));
-        let (state, over) = limit.ask(state, Hits::Take(3), now);
+        let (state, over) = limit.apply(state, Hits::Take(3), now);
         assert_eq!(state, State { number: 11, end: Time::from_seconds(180) });
         let refused = Verdict {
             admitted: false,
@@ -95,6 +93,6 @@ mod tests {
             retry_after: Some(54_100_000),
         };
         assert_eq!(over, refused);
-        assert_eq!(limit.ask(state, Hits::Take(11), now).1.retry_after, None);
+        assert_eq!(limit.apply(state, Hits::Take(11), now).1.retry_after, None);
     }
 }

@@ -1,13 +1,13 @@
-//! The generic cell rate algorithm: a bucket of hits that is refilled evenly. With the limit's requests for
-//! its depth it is the token bucket, with a depth of one the leaky bucket.
+//! The generic cell rate algorithm (GCRA): a bucket that refills at a constant rate. With a burst of the limit's
+//! requests it is the token bucket, with a burst of one the leaky bucket.
 //!
-//! The state is one number, the tick at which the bucket will be full again. A tick is the bucket's own
-//! unit of time, so chosen that a second and a hit are both a whole number of ticks: 3 per second has
-//! 1,000,002 ticks a second and 333,334 a hit, and after a year not one hit too many. A tick is at most a
-//! microsecond, unless the bucket takes more than 142 years to fill.
+//! The state is one number: the tick at which the bucket is full again. A tick is the bucket's own unit of time,
+//! chosen so that a second and a hit are both integral numbers of ticks. 3 per second has 1,000,002 ticks a second
+//! and 333,334 a hit, so no error accumulates over a year. A tick is at most a microsecond, unless the bucket takes
+//! more than 142 years to fill.
 //!
-//! No product or difference exceeds 2⁵³ once seconds and what is below them are kept apart: a script that
-//! has only doubles, as Redis's have, comes to the same answers.
+//! No product or difference exceeds 2⁵³ once seconds and their fractions are separate: the Lua scripts in Redis,
+//! which compute with doubles, get the same results.
 
 use std::num::NonZeroU32;
 
@@ -16,10 +16,10 @@ use crate::clock::Time;
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
-/// The most ticks that a bucket may hold: doubles are exact to twice as many.
-const DEEPEST: u64 = 1 << 52;
+/// Upper bound on a bucket's depth in ticks: doubles are exact up to twice as many.
+const MAX_DEPTH: u64 = 1 << 52;
 
-/// A bucket that holds `burst` hits and is refilled evenly.
+/// A bucket that holds `burst` hits and refills at a constant rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bucket {
     ticks_per_second: u64,
@@ -29,13 +29,13 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Fills at the rate of the limit and holds a window's requests, or `burst`.
+    /// Refills at the limit's rate and holds a window's requests, or `burst`.
     #[must_use]
     pub fn token(requests: u32, window: Window, burst: Option<NonZeroU32>) -> Self {
         Self { leaky: false, ..Self::new(requests, window, burst.map_or(requests, NonZeroU32::get)) }
     }
 
-    /// Lets one hit through at a time, evenly spaced, or `burst` at once.
+    /// Admits one hit at a time, evenly spaced, or `burst` at once.
     #[must_use]
     pub fn leaky(requests: u32, window: Window, burst: Option<NonZeroU32>) -> Self {
         Self { leaky: true, ..Self::new(requests, window, burst.map_or(1, NonZeroU32::get)) }
@@ -51,11 +51,11 @@ impl Bucket {
             return Self { ticks_per_second: 1, ticks_per_hit: 1, burst: 0, leaky: false };
         }
         let (requests, burst) = (u64::from(requests), u64::from(burst));
-        // The coarsest tick of which a hit and a second are whole numbers: the one takes `seconds` of
-        // them, the other has `hits`. It is divided further until it is at most a microsecond.
+        // The coarsest tick that divides both a hit (`seconds` ticks) and a second (`hits` ticks). It is
+        // subdivided until it is at most a microsecond.
         let shared = greatest_common_divisor(requests, window.seconds());
         let (hits, seconds) = (requests / shared, window.seconds() / shared);
-        let finest = DEEPEST / (burst * seconds);
+        let finest = MAX_DEPTH / (burst * seconds);
         if finest >= 1 {
             let parts = MICROS_PER_SECOND.div_ceil(hits).min(finest);
             return Self {
@@ -65,104 +65,105 @@ impl Bucket {
                 leaky: false,
             };
         }
-        // Too deep to be exact: a little slower than asked for, by less than one part in `ticks_per_second`.
-        // A bucket that takes longer than the Earth is old to fill is also less deep.
-        let ticks_per_hit = (DEEPEST / burst).max(seconds.div_ceil(hits));
+        // Too deep to be exact: the rate is lower than configured by less than one part in `ticks_per_second`.
+        // A bucket that takes billions of years to fill also has a smaller burst.
+        let ticks_per_hit = (MAX_DEPTH / burst).max(seconds.div_ceil(hits));
         let ticks_per_second = ticks_per_hit * hits / seconds;
-        Self { ticks_per_second, ticks_per_hit, burst: burst.min(DEEPEST / ticks_per_hit), leaky: false }
+        Self { ticks_per_second, ticks_per_hit, burst: burst.min(MAX_DEPTH / ticks_per_hit), leaky: false }
     }
 
-    /// Takes these hits from the bucket, or gives them back.
+    /// Takes these hits from the bucket, or refunds them.
     #[must_use]
-    pub fn ask(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
+    pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
         let present = self.tick(now);
-        let told = state.number.saturating_sub(present);
-        let missing = self.missing(told);
+        let lacking = state.number.saturating_sub(present);
+        let missing = self.missing(lacking);
         let (after, admitted) = self.take(missing, hits);
-        let state = if after == told { state } else { self.state(present.saturating_add(after)) };
+        let state = if after == lacking { state } else { self.state(present.saturating_add(after)) };
         (state, self.verdict(after, admitted, hits, now))
     }
 
-    /// What a bucket says that lacks so many ticks after these hits were admitted or not.
+    /// The verdict of a bucket that is `missing` ticks short of full, after these hits were admitted or not.
     #[must_use]
     pub fn verdict(self, missing: u64, admitted: bool, hits: Hits, now: Time) -> Verdict {
         let full_at = self.tick(now).saturating_add(missing);
         let left = self.hits(self.depth().saturating_sub(missing));
-        // They are admitted once it lacks no more than what they leave; never, if they are more than it holds.
-        let spare = self.burst.checked_sub(hits.taken()).map(|others| self.ticks(others));
+        // The hits fit once no more than `spare` is missing; never, if they exceed the burst.
+        let spare = self.burst.checked_sub(hits.taken()).map(|rest| self.ticks(rest));
         Verdict {
             admitted,
             consumed: admitted && hits.taken() > 0,
             remaining: u32::try_from(left).unwrap_or(u32::MAX),
-            reset: micros_until(now, self.moment(full_at)),
+            reset: micros_until(now, self.micros(full_at)),
             retry_after: match spare {
                 _ if admitted => Some(0),
-                spare => spare.map(|spare| micros_until(now, self.moment(full_at.saturating_sub(spare)))),
+                spare => spare.map(|spare| micros_until(now, self.micros(full_at.saturating_sub(spare)))),
             },
         }
     }
 
-    /// It was made as a leaky bucket.
+    /// True for a bucket that was created by [`leaky`](Self::leaky).
     #[must_use]
     pub const fn is_leaky(self) -> bool {
         self.leaky
     }
 
-    /// The state of a bucket that will be full so many ticks after this second.
+    /// The state of a bucket that is full `ticks` after this second.
     #[must_use]
     pub const fn full_at(self, second: u64, ticks: u64) -> State {
         self.state(second.saturating_mul(self.ticks_per_second).saturating_add(ticks))
     }
 
-    /// How many hits it holds.
+    /// The number of hits that it holds.
     #[must_use]
     pub const fn burst(self) -> u64 {
         self.burst
     }
 
-    /// How many ticks a second has; at most 2³².
+    /// Ticks per second; at most 2³².
     #[must_use]
     pub const fn ticks_per_second(self) -> u64 {
         self.ticks_per_second
     }
 
-    /// How many ticks a hit takes from the bucket.
+    /// Ticks that a hit takes from the bucket.
     #[must_use]
     pub const fn ticks_per_hit(self) -> u64 {
         self.ticks_per_hit
     }
 
-    /// How many ticks it takes to fill.
+    /// Ticks from empty to full.
     #[must_use]
     pub const fn depth(self) -> u64 {
         self.ticks(self.burst)
     }
 }
 
-/// The arithmetic of ticks.
+/// Tick arithmetic.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "a second and a hit have at least one tick; a second has at most 2³² and a depth at most 2⁵², \
               so no product exceeds 2⁵³"
 )]
 impl Bucket {
-    /// How many ticks so many hits take, which are at most `burst`.
+    /// The ticks of up to `burst` hits.
     const fn ticks(self, hits: u64) -> u64 {
         hits * self.ticks_per_hit
     }
 
-    /// How many hits so many ticks hold.
+    /// The hits that fit in so many ticks.
     const fn hits(self, ticks: u64) -> u64 {
         ticks / self.ticks_per_hit
     }
 
-    /// How many ticks the bucket lacks, of which its state tells so many.
-    const fn missing(self, told: u64) -> u64 {
+    /// The ticks missing from the bucket by its state. A state too far ahead was written before the clock was set
+    /// back, and counts as an empty bucket.
+    const fn missing(self, lacking: u64) -> u64 {
         let leeway = self.ticks_per_second * (LEEWAY / MICROS_PER_SECOND);
-        if told > self.depth() + leeway { self.depth() } else { told }
+        if lacking > self.depth() + leeway { self.depth() } else { lacking }
     }
 
-    /// How many ticks the bucket lacks afterwards, and whether these hits are admitted.
+    /// The ticks missing afterwards, and whether these hits are admitted.
     const fn take(self, missing: u64, hits: Hits) -> (u64, bool) {
         match hits {
             Hits::Take(0) => (missing, true),
@@ -178,17 +179,16 @@ impl Bucket {
         State { number: full_at, end: Time::from_seconds(full_at.div_ceil(self.ticks_per_second)) }
     }
 
-    /// The last tick that has come at a moment. Ticks are counted from 1970; at the finest they last in 64
-    /// bits until 2106.
-    const fn tick(self, at: Time) -> u64 {
-        let below = at.micros() % MICROS_PER_SECOND * self.ticks_per_second / MICROS_PER_SECOND;
-        at.seconds().saturating_mul(self.ticks_per_second).saturating_add(below)
+    /// The last tick at or before `time`, counted from 1970. The finest ticks fit in 64 bits until 2106.
+    const fn tick(self, time: Time) -> u64 {
+        let fraction = time.micros() % MICROS_PER_SECOND * self.ticks_per_second / MICROS_PER_SECOND;
+        time.seconds().saturating_mul(self.ticks_per_second).saturating_add(fraction)
     }
 
-    /// The first microsecond at which a tick has come.
-    const fn moment(self, tick: u64) -> u64 {
-        let below = (tick % self.ticks_per_second * MICROS_PER_SECOND).div_ceil(self.ticks_per_second);
-        (tick / self.ticks_per_second).saturating_mul(MICROS_PER_SECOND).saturating_add(below)
+    /// The first microsecond at or after a tick.
+    const fn micros(self, tick: u64) -> u64 {
+        let fraction = (tick % self.ticks_per_second * MICROS_PER_SECOND).div_ceil(self.ticks_per_second);
+        (tick / self.ticks_per_second).saturating_mul(MICROS_PER_SECOND).saturating_add(fraction)
     }
 }
 

@@ -1,18 +1,17 @@
-//! The algorithms behind one face: [`Kind`] is what rules call them, [`Algorithm`] is one at its limit,
-//! ready to be asked.
+//! The algorithms as one type: [`Kind`] is the name in rules files, [`Algorithm`] is an algorithm with its limit.
 //!
-//! Rules make an [`Algorithm`] when they are loaded, so that no request computes a tick; stores take it
-//! apart again, because what each keeps differs.
+//! The rules compiler creates each [`Algorithm`] once, so no request computes ticks. Stores match on the variants,
+//! because each keeps different state.
 
 use std::num::NonZeroU32;
 
 use super::{Bucket, FixedWindow, Hits, SlidingLog, SlidingWindow, Verdict, Window};
 use crate::clock::Time;
 
-/// An algorithm at its limit.
+/// An algorithm with its limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Algorithm {
-    /// Keeps a count under a key of each window.
+    /// Keeps a count under a key per window.
     FixedWindow(FixedWindow),
     /// Keeps two counts in a [`State`](super::State).
     SlidingWindow(SlidingWindow),
@@ -22,15 +21,15 @@ pub enum Algorithm {
     Bucket(Bucket),
 }
 
-/// The algorithms as rules name them.
+/// The algorithms by their names in rules.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Kind {
-    /// So many in each window, cut from 1970.
+    /// A count per window, aligned to the Unix epoch.
     #[default]
     FixedWindow,
-    /// So many in a window that ends now, told by two counts.
+    /// A window that ends now, estimated from two counts.
     SlidingWindow,
-    /// So many in a window that ends now, exactly.
+    /// A window that ends now, exact.
     SlidingLog,
     /// A bucket that holds a window's requests, or `burst`.
     TokenBucket,
@@ -43,7 +42,7 @@ impl Kind {
     pub const ALL: [Self; 5] =
         [Self::FixedWindow, Self::SlidingWindow, Self::SlidingLog, Self::TokenBucket, Self::LeakyBucket];
 
-    /// As files write it.
+    /// The name in rules files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,19 +54,19 @@ impl Kind {
         }
     }
 
-    /// The algorithm of this name, in any case.
+    /// The algorithm with this name; case is ignored.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
 
-    /// True for buckets, which alone have a burst.
+    /// True for buckets. Other algorithms have no burst.
     #[must_use]
     pub const fn has_burst(self) -> bool {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 
-    /// The algorithm at this limit. Only a bucket looks at `burst`.
+    /// The algorithm with this limit. Only buckets use `burst`.
     #[must_use]
     pub fn at(self, limit: u32, window: Window, burst: Option<NonZeroU32>) -> Algorithm {
         match self {
@@ -81,7 +80,7 @@ impl Kind {
 }
 
 impl Algorithm {
-    /// What rules call it.
+    /// Its kind.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
@@ -93,9 +92,9 @@ impl Algorithm {
         }
     }
 
-    /// How many hits it admits at once where none came before.
+    /// The hits that an unused counter admits at once.
     #[must_use]
-    pub fn whole(self) -> u32 {
+    pub fn capacity(self) -> u32 {
         match self {
             Self::FixedWindow(FixedWindow { limit, .. })
             | Self::SlidingWindow(SlidingWindow { limit, .. })
@@ -104,22 +103,22 @@ impl Algorithm {
         }
     }
 
-    /// What tells its state from those of other algorithms, windows and rates. Two that agree in it can
-    /// take over each other's state, and of two that see the same hits the smaller one alone refuses.
+    /// Identifies the format of its state. Two limits with the same tag can take over each other's state, and if
+    /// both see the same hits only the smaller one ever rejects.
     #[must_use]
     pub fn tag(self) -> String {
         match self {
             Self::FixedWindow(FixedWindow { window, .. }) => format!("/{}", window.seconds()),
             Self::SlidingWindow(SlidingWindow { window, .. }) => format!("sw/{}", window.seconds()),
             Self::SlidingLog(SlidingLog { window, .. }) => format!("sl/{}", window.seconds()),
-            // A tick of another length is another number.
+            // States are numbers of ticks, so the tick's length is part of the format.
             Self::Bucket(bucket) => format!("b/{}/{}", bucket.ticks_per_second(), bucket.ticks_per_hit()),
         }
     }
 
-    /// What it would say if no hit had come before, or as many as it ever admits had come just now.
+    /// The verdict of an unused counter, or of one that was exhausted just now.
     #[must_use]
-    pub fn supposed(self, spent: bool, hits: Hits, now: Time) -> Verdict {
+    pub fn assumed(self, spent: bool, hits: Hits, now: Time) -> Verdict {
         let wait = match self {
             Self::FixedWindow(limit) => {
                 let count = if spent { u64::from(limit.limit) + 1 } else { 0 };
@@ -132,7 +131,7 @@ impl Algorithm {
             Self::SlidingWindow(SlidingWindow { window, .. })
             | Self::SlidingLog(SlidingLog { window, .. }) => window.micros(),
         };
-        let ever = hits.taken() <= u64::from(self.whole());
+        let ever = hits.taken() <= u64::from(self.capacity());
         if spent {
             let retry_after = ever.then_some(wait);
             Verdict { admitted: false, consumed: false, remaining: 0, reset: wait, retry_after }
@@ -140,7 +139,7 @@ impl Algorithm {
             Verdict {
                 admitted: true,
                 consumed: false,
-                remaining: self.whole(),
+                remaining: self.capacity(),
                 reset: 0,
                 retry_after: Some(0),
             }

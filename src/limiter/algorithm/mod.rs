@@ -1,12 +1,13 @@
-//! The algorithms: state, time and hits in, verdict and state out. No I/O, no locks, no clock, and whole
-//! numbers only, so that every store that translates one comes to the same answers.
+//! The rate limiting algorithms: state, time and hits in, verdict and state out.
 //!
-//! A store keeps the state and lends atomicity; the limiter reads the verdict. [`FixedWindow`],
-//! [`SlidingWindow`] and [`Bucket`] keep a [`State`], which fits a slot of the memory store's table;
-//! [`SlidingLog`] keeps a [`Log`](sliding_log::Log) beside it. A store may forget a state at its end, and
-//! need not write one that is as it was. Outside a fixed window, hits that are refused are not counted and 0
-//! hits are never refused; what was taken can be given back at once as if it had not been, so that
-//! several limits can be asked as one.
+//! There is no I/O, no lock and no clock here, and only integer arithmetic, so every store that implements an
+//! algorithm gets the same results. A store keeps the state and makes updates atomic; the limiter reads the verdict.
+//! [`FixedWindow`], [`SlidingWindow`] and [`Bucket`] keep a [`State`], which fits a slot of the memory store's table;
+//! [`SlidingLog`] keeps a [`Log`](sliding_log::Log) beside it. A store may drop a state at its end, and need not
+//! write one that did not change.
+//!
+//! Except in fixed windows, rejected hits are not counted and 0 hits are never rejected. Hits that were taken can
+//! be refunded at once without a trace, so the limits of one rule can be checked as one.
 
 pub mod fixed_window;
 pub mod gcra;
@@ -27,17 +28,17 @@ pub use window::Window;
 
 use crate::clock::Time;
 
-/// What a request asks of a counter.
+/// The hits of a request on a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hits {
-    /// Adds so many; 0 looks without counting.
+    /// Adds hits; 0 reads the counter without changing it.
     Take(u64),
-    /// Gives so many back; a counter never falls below 0.
+    /// Gives hits back; a counter never falls below 0.
     Refund(u64),
 }
 
 impl Hits {
-    /// What is taken.
+    /// The hits added; 0 for a refund.
     #[must_use]
     pub const fn taken(self) -> u64 {
         match self {
@@ -47,39 +48,38 @@ impl Hits {
     }
 }
 
-/// What a limit says of these hits.
+/// The result of applying hits to a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
-    /// They are within the limit.
+    /// The hits are within the limit.
     pub admitted: bool,
-    /// They were counted.
+    /// The hits were counted.
     pub consumed: bool,
-    /// How many more would be admitted now.
+    /// Hits that would still be admitted now.
     pub remaining: u32,
-    /// Microseconds until `remaining` is all that the limit gives, if nothing more is taken.
+    /// Microseconds until the full limit is available, if nothing more is taken.
     pub reset: u64,
-    /// Microseconds until these hits would be admitted, 0 where they are; none where they are more than
-    /// ever fit.
+    /// Microseconds until these hits would be admitted; 0 if they are, `None` if they never fit.
     pub retry_after: Option<u64>,
 }
 
-/// What is kept for a key; the default is that of a key that was never seen.
+/// The state of a counter; the default is that of an unused one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct State {
-    /// What the algorithm makes of it.
+    /// A count, two counts or a tick, depending on the algorithm.
     pub number: u64,
-    /// The moment, a whole second, from which on the key is as one that was never seen.
+    /// The second from which the state equals that of an unused counter.
     pub end: Time,
 }
 
-/// How far, in microseconds, a state may lie in the future and be taken as it is.
+/// How far, in microseconds, a state may lie in the future and still be trusted.
 ///
-/// Threads read the clock and then come to a state in another order, and clocks are corrected by little:
-/// then time stands still until it has caught up. What lies further ahead was written before the clock was
-/// set back, and is taken as if it were of now, so that nobody waits for the hour that the clock was wrong.
+/// Threads may reach a state in another order than they read the clock, and clocks are adjusted by small steps:
+/// then time stands still until it has caught up. A state further ahead was written before the clock was set back.
+/// It is treated as written now, so no caller waits for as long as the clock was wrong.
 const LEEWAY: u64 = 1_000_000;
 
-/// Microseconds from `now` until `then`; 0 where it is past.
+/// Microseconds from `now` until `then`; 0 if it is past.
 const fn micros_until(now: Time, then: u64) -> u64 {
     then.saturating_sub(now.micros())
 }

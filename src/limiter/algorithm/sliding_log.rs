@@ -1,50 +1,49 @@
-//! Sliding logs: when each hit was admitted, so that no window, wherever it is laid, ever holds more than
-//! the limit. Exact, at the price of eight bytes a hit, and of as many again to grow into.
+//! Sliding logs: the time of every admitted hit, so that no window at any position exceeds the limit. Exact, at
+//! the cost of eight bytes a hit and up to as many again of unused capacity.
 //!
-//! The log stands beside the table, which has room for one number a key. Hits of one microsecond are one
-//! entry, so a log has at most as many entries as its limit has requests; those that have left the window
-//! are dropped by the next one who asks.
+//! The log is kept beside the memory store's table, whose slots hold one number per key. Hits in the same
+//! microsecond share an entry, so a log has at most as many entries as its limit has requests. Entries that have
+//! left the window are dropped by the next request.
 
 use std::collections::VecDeque;
 
 use super::{Hits, LEEWAY, Verdict, Window, micros_until};
 use crate::clock::Time;
 
-/// So many requests in any window.
+/// A number of requests in any window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlidingLog {
-    /// How many are admitted.
+    /// Requests admitted per window.
     pub limit: u32,
-    /// In what time.
+    /// The window's length.
     pub window: Window,
 }
 
-/// The hits that were admitted, from old to new. A log that is empty is as one that was never begun.
+/// The admitted hits, oldest first. An empty log equals an unused one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Log {
     entries: VecDeque<Entry>,
     total: u64,
 }
 
-/// Hits of one microsecond, in one number: 52 bits tell when (until 2112), 12 how many beyond the first.
+/// The hits of one microsecond: 52 bits of time (until 2112) and 12 bits for the number of hits minus one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry(u64);
 
-/// What a log tells of the hits in its window; times in microseconds since 1970.
+/// A summary of the hits in a log's window; times are microseconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Told {
-    /// How many there are.
+pub struct LogSummary {
+    /// The number of hits.
     pub total: u64,
-    /// When the newest was taken.
+    /// The time of the newest hit.
     pub newest: Option<u64>,
-    /// When the last of those was taken that have to leave before the hits that were refused fit; none
-    /// where they never do.
-    pub in_the_way: Option<u64>,
+    /// The time of the last hit that must leave the window before the rejected hits fit; `None` if they never fit.
+    pub blocking: Option<u64>,
 }
 
 impl SlidingLog {
-    /// Notes these hits if they are admitted.
-    pub fn ask(self, log: &mut Log, hits: Hits, now: Time) -> Verdict {
+    /// Adds these hits if they are admitted.
+    pub fn apply(self, log: &mut Log, hits: Hits, now: Time) -> Verdict {
         log.forget_future(now);
         log.forget_past(now, self.window);
         let room = u64::from(self.limit).checked_sub(hits.taken());
@@ -54,64 +53,65 @@ impl SlidingLog {
         };
         match hits {
             Hits::Take(0) => {}
-            Hits::Take(hits) if admitted => log.note(now, hits),
+            Hits::Take(hits) if admitted => log.add(now, hits),
             Hits::Take(_) => {}
             Hits::Refund(hits) => log.refund(hits),
         }
-        let in_the_way = room.filter(|_| !admitted).map(|room| log.total.saturating_sub(room));
-        let told = Told {
+        let blocking = room.filter(|_| !admitted).map(|room| log.total.saturating_sub(room));
+        let summary = LogSummary {
             total: log.total,
-            newest: log.entries.back().map(|newest| newest.at()),
-            in_the_way: in_the_way.and_then(|hits| log.newest_of_oldest(hits)),
+            newest: log.entries.back().map(|newest| newest.time()),
+            blocking: blocking.and_then(|hits| log.newest_of_oldest(hits)),
         };
-        self.verdict(told, admitted, hits, now)
+        self.verdict(summary, admitted, hits, now)
     }
 
-    /// What a log says after these hits were admitted or not.
+    /// The verdict of a log after these hits were admitted or not.
     #[must_use]
-    pub fn verdict(self, told: Told, admitted: bool, hits: Hits, now: Time) -> Verdict {
-        let leaves = |at: u64| micros_until(now, at.saturating_add(self.window.micros()));
+    pub fn verdict(self, summary: LogSummary, admitted: bool, hits: Hits, now: Time) -> Verdict {
+        let leaves_window = |at: u64| micros_until(now, at.saturating_add(self.window.micros()));
         Verdict {
             admitted,
             consumed: admitted && hits.taken() > 0,
-            remaining: u32::try_from(u64::from(self.limit).saturating_sub(told.total)).unwrap_or(self.limit),
-            reset: told.newest.map_or(0, leaves),
-            retry_after: if admitted { Some(0) } else { told.in_the_way.map(leaves) },
+            remaining: u32::try_from(u64::from(self.limit).saturating_sub(summary.total))
+                .unwrap_or(self.limit),
+            reset: summary.newest.map_or(0, leaves_window),
+            retry_after: if admitted { Some(0) } else { summary.blocking.map(leaves_window) },
         }
     }
 
-    /// The moment from which on the log says nothing any more; none where it is empty.
+    /// The time at which the last entry leaves the window; `None` for an empty log.
     #[must_use]
     pub fn end(self, log: &Log) -> Option<Time> {
-        log.entries.back().map(|last| Time::from_micros(last.at().saturating_add(self.window.micros())))
+        log.entries.back().map(|last| Time::from_micros(last.time().saturating_add(self.window.micros())))
     }
 }
 
 impl Log {
-    /// What the log occupies, in bytes.
+    /// The memory that the log occupies, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let entries = self.entries.capacity().saturating_mul(size_of::<Entry>());
         size_of::<Self>().saturating_add(entries)
     }
 
-    /// Entries that lie further ahead than time may stand still are as if they were of now.
+    /// Moves entries that lie further in the future than [`LEEWAY`] to now.
     fn forget_future(&mut self, now: Time) {
-        if self.entries.back().is_none_or(|last| last.at() <= now.micros().saturating_add(LEEWAY)) {
+        if self.entries.back().is_none_or(|last| last.time() <= now.micros().saturating_add(LEEWAY)) {
             return;
         }
         let mut ahead = 0_u64;
-        while let Some(entry) = self.entries.back().filter(|entry| entry.at() > now.micros()) {
+        while let Some(entry) = self.entries.back().filter(|entry| entry.time() > now.micros()) {
             ahead = ahead.saturating_add(entry.hits());
             self.entries.pop_back();
         }
         self.total = self.total.saturating_sub(ahead);
-        self.note(now, ahead);
+        self.add(now, ahead);
     }
 
     fn forget_past(&mut self, now: Time, window: Window) {
         let Some(past) = now.micros().checked_sub(window.micros()) else { return };
-        while let Some(entry) = self.entries.front().filter(|entry| entry.at() <= past) {
+        while let Some(entry) = self.entries.front().filter(|entry| entry.time() <= past) {
             self.total = self.total.saturating_sub(entry.hits());
             self.entries.pop_front();
         }
@@ -120,63 +120,63 @@ impl Log {
         }
     }
 
-    fn note(&mut self, now: Time, hits: u64) {
+    fn add(&mut self, now: Time, hits: u64) {
         self.total = self.total.saturating_add(hits);
         let newest = self.entries.pop_back();
-        let at = newest.map_or(0, Entry::at).max(now.micros().min(Entry::LATEST));
+        let at = newest.map_or(0, Entry::time).max(now.micros().min(Entry::MAX_TIME));
         let mut left = hits;
         match newest {
-            Some(newest) if newest.at() == at => left = left.saturating_add(newest.hits()),
+            Some(newest) if newest.time() == at => left = left.saturating_add(newest.hits()),
             Some(newest) => self.entries.push_back(newest),
             None => {}
         }
         while left > 0 {
-            let hits = left.min(Entry::MOST);
+            let hits = left.min(Entry::MAX_HITS);
             self.entries.push_back(Entry::new(at, hits));
             left = left.saturating_sub(hits);
         }
     }
 
-    /// The newest are given back first: they were taken by the same request, or by one like it.
+    /// Removes the newest hits first: they were added by the same request, or by a similar one.
     fn refund(&mut self, hits: u64) {
         let mut left = hits.min(self.total);
         self.total = self.total.saturating_sub(left);
         while left > 0
             && let Some(newest) = self.entries.pop_back()
         {
-            let kept = newest.hits().saturating_sub(left);
-            if kept > 0 {
-                self.entries.push_back(Entry::new(newest.at(), kept));
+            let rest = newest.hits().saturating_sub(left);
+            if rest > 0 {
+                self.entries.push_back(Entry::new(newest.time(), rest));
             }
             left = left.saturating_sub(newest.hits());
         }
     }
 
-    /// When the newest of the `hits` oldest was taken.
+    /// The time of the newest of the `hits` oldest hits.
     fn newest_of_oldest(&self, hits: u64) -> Option<u64> {
         let mut seen = 0_u64;
         let reaches = |entry: &&Entry| {
             seen = seen.saturating_add(entry.hits());
             seen >= hits
         };
-        self.entries.iter().find(reaches).map(|entry| entry.at())
+        self.entries.iter().find(reaches).map(|entry| entry.time())
     }
 }
 
 impl Entry {
-    const MOST: u64 = 1 << 12;
-    const LATEST: u64 = (1 << 52) - 1;
+    const MAX_HITS: u64 = 1 << 12;
+    const MAX_TIME: u64 = (1 << 52) - 1;
 
-    /// `hits` are 1 to [`MOST`](Self::MOST), `at` is at most [`LATEST`](Self::LATEST).
+    /// `hits` is 1 to [`MAX_HITS`](Self::MAX_HITS), `at` at most [`MAX_TIME`](Self::MAX_TIME).
     const fn new(at: u64, hits: u64) -> Self {
         Self(at << 12 | hits.saturating_sub(1))
     }
 
-    const fn at(self) -> u64 {
+    const fn time(self) -> u64 {
         self.0 >> 12
     }
 
     const fn hits(self) -> u64 {
-        (self.0 % Self::MOST).saturating_add(1)
+        (self.0 % Self::MAX_HITS).saturating_add(1)
     }
 }

@@ -1,46 +1,45 @@
-//! Sliding windows: the present window's count, and the last one's for as much of it as a window that ends
-//! now still overlaps. Close to the exact log, at the price of two counts.
+//! Sliding windows: the current window's count plus the previous window's, weighted by its overlap with a window
+//! that ends now. Close to the exact log, at the cost of two counts.
 //!
-//! Both counts are below 2³² because what is refused is not counted, so they share one number; when the
-//! present window began follows from the state's end, two windows later. The overlap is told in whole
-//! millionths of the window, so that all products stay below 2⁵³: a script that has only doubles comes to
-//! the same answers. A hit that overlaps in part does not count: else a client that sends exactly what it
-//! may, evenly, would be refused now and then.
+//! Both counts are below 2³² because rejected hits are not counted, so they share one number. The start of the
+//! current window follows from the state's end, which is two windows later. The overlap is an integral number of
+//! millionths of the window, so that all products stay below 2⁵³ and the Lua scripts in Redis, which compute with
+//! doubles, get the same results. A partly overlapping hit does not count: otherwise a client that sends exactly
+//! its limit, evenly spaced, would be rejected now and then.
 
 use super::{Hits, LEEWAY, State, Verdict, Window, micros_until};
 use crate::clock::Time;
 
-/// The parts of a window that the overlap is told in. One is as many microseconds as the window
-/// has seconds.
-const WHOLE: u64 = 1_000_000;
+/// The overlap is measured in millionths of a window. One is as many microseconds as the window has seconds.
+const OVERLAP_SCALE: u64 = 1_000_000;
 
-/// So many requests in a window that ends now, as far as two counts can tell.
+/// A number of requests in a window that ends now, estimated from two counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlidingWindow {
-    /// How many are admitted.
+    /// Requests admitted per window.
     pub limit: u32,
-    /// In what time.
+    /// The window's length.
     pub window: Window,
 }
 
-/// What is counted: hits of the present window, and of the one before it.
+/// The hits of the current window and of the previous one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counts {
-    /// The moment at which the present window began.
+    /// The start of the current window.
     pub start: Time,
-    /// Hits since then.
+    /// Hits in the current window.
     pub this: u32,
-    /// Hits of the window before.
+    /// Hits in the previous window.
     pub last: u32,
 }
 
 impl SlidingWindow {
     /// Counts these hits if they are admitted.
     #[must_use]
-    pub fn ask(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
-        let told = self.counts(state);
-        let state = if told.start.micros() > now.micros().saturating_add(LEEWAY) {
-            self.state(Counts { start: self.window.start(now), ..told })
+    pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
+        let counts = self.counts(state);
+        let state = if counts.start.micros() > now.micros().saturating_add(LEEWAY) {
+            self.state(Counts { start: self.window.start(now), ..counts })
         } else {
             state
         };
@@ -50,7 +49,7 @@ impl SlidingWindow {
         (state, self.verdict(after, admitted, hits, now))
     }
 
-    /// What counts say after these hits were admitted or not.
+    /// The verdict of these counts after the hits were admitted or not.
     #[must_use]
     pub fn verdict(self, counts: Counts, admitted: bool, hits: Hits, now: Time) -> Verdict {
         let counted = u64::from(counts.this).saturating_add(self.overlapping(counts, now));
@@ -64,27 +63,27 @@ impl SlidingWindow {
         }
     }
 
-    /// The counts as they are now, told by what was kept.
-    fn at(self, kept: Counts, now: Time) -> Counts {
+    /// The stored counts, moved on to the window of `now`.
+    fn at(self, counts: Counts, now: Time) -> Counts {
         let start = self.window.start(now);
-        if kept.start >= start {
-            // It may also begin in a moment: then time stands still at its start.
-            kept
-        } else if kept.start.seconds().saturating_add(self.window.seconds()) >= start.seconds() {
-            Counts { start, this: 0, last: kept.this }
+        if counts.start >= start {
+            // A window that begins slightly later: time stands still at its start.
+            counts
+        } else if counts.start.seconds().saturating_add(self.window.seconds()) >= start.seconds() {
+            Counts { start, this: 0, last: counts.this }
         } else {
             Counts { start, this: 0, last: 0 }
         }
     }
 
-    /// How many hits of the last window count.
+    /// The hits of the previous window that still count.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "a window has at least a second, and a count is below 2³²"
     )]
     fn overlapping(self, counts: Counts, now: Time) -> u64 {
         let elapsed = micros_until(counts.start, now.micros()) / self.window.seconds();
-        u64::from(counts.last) * WHOLE.saturating_sub(elapsed) / WHOLE
+        u64::from(counts.last) * OVERLAP_SCALE.saturating_sub(elapsed) / OVERLAP_SCALE
     }
 
     fn take(self, before: Counts, hits: Hits, now: Time) -> (Counts, bool) {
@@ -106,7 +105,7 @@ impl SlidingWindow {
         }
     }
 
-    /// The first microsecond at which so many hits would be admitted, if they ever fit.
+    /// The first microsecond at which so many hits would be admitted; `None` if they never fit.
     fn admits_at(self, counts: Counts, hits: u64) -> Option<u64> {
         let room = u64::from(self.limit).checked_sub(hits)?;
         let start = counts.start.micros();
@@ -117,17 +116,18 @@ impl SlidingWindow {
         Some(begun.saturating_add(self.faded_after(count, room)))
     }
 
-    /// How long after a window's start the count of the window before it counts for no more than `room`.
+    /// Microseconds after a window's start until at most `room` hits of the previous window count.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "`room` is below 2³², and a window has fewer than 2²⁹ seconds"
     )]
     fn faded_after(self, count: u32, room: u64) -> u64 {
-        let overlap = (room * WHOLE + WHOLE - 1).checked_div(u64::from(count)).unwrap_or(WHOLE);
-        WHOLE.saturating_sub(overlap) * self.window.seconds()
+        let overlap =
+            (room * OVERLAP_SCALE + OVERLAP_SCALE - 1).checked_div(u64::from(count)).unwrap_or(OVERLAP_SCALE);
+        OVERLAP_SCALE.saturating_sub(overlap) * self.window.seconds()
     }
 
-    /// What is kept of these counts.
+    /// The state that stores these counts.
     #[must_use]
     pub fn state(self, counts: Counts) -> State {
         State {

@@ -1,8 +1,8 @@
-//! The length of a window: what a limit's requests are counted over, a second to ten years.
+//! The length of a window: one second to ten years.
 
 use crate::clock::Time;
 
-/// A length of time that limits are counted over, in whole seconds.
+/// The length of a limit's window in seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Window(u32);
 
@@ -12,11 +12,11 @@ pub struct Window(u32);
 )]
 impl Window {
     /// Ten years of 365 days.
-    pub const LONGEST: Self = Self(315_360_000);
+    pub const MAX: Self = Self(315_360_000);
 
-    /// A window of so many seconds: 1 to [`LONGEST`](Self::LONGEST).
+    /// A window of so many seconds: 1 to [`MAX`](Self::LONGEST).
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "what is too long for 32 bits is refused before")]
+    #[expect(clippy::cast_possible_truncation, reason = "the match arm bounds the value")]
     pub const fn of_seconds(seconds: u64) -> Option<Self> {
         match seconds {
             1..=315_360_000 => Some(Self(seconds as u32)),
@@ -36,19 +36,19 @@ impl Window {
         self.seconds() * 1_000_000
     }
 
-    /// The moment at which the window that `now` lies in began. Windows are cut from 1970.
+    /// The start of the window that contains `now`. Windows are aligned to the Unix epoch.
     #[must_use]
     pub const fn start(self, now: Time) -> Time {
         Time::from_seconds(now.seconds() - now.seconds() % self.seconds())
     }
 
-    /// The moment at which the window that `now` lies in ends.
+    /// The end of the window that contains `now`.
     #[must_use]
     pub const fn end(self, now: Time) -> Time {
         Time::from_seconds(self.start(now).seconds() + self.seconds())
     }
 
-    /// Whole seconds until the window that `now` lies in ends; at least 1.
+    /// Seconds until the window that contains `now` ends; at least 1.
     #[must_use]
     pub const fn seconds_left(self, now: Time) -> u64 {
         self.seconds() - now.seconds() % self.seconds()
@@ -65,7 +65,7 @@ mod tests {
     fn has_a_second_to_ten_years() {
         let seconds = |seconds| Window::of_seconds(seconds).map(Window::seconds);
         assert_eq!([0, 1, 315_360_000, 315_360_001].map(seconds), [None, Some(1), Some(315_360_000), None]);
-        assert_eq!(Window::LONGEST.seconds(), 315_360_000);
+        assert_eq!(Window::MAX.seconds(), 315_360_000);
     }
 
     #[test]

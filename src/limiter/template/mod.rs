@@ -1,24 +1,22 @@
-//! A text with places in it that are filled in when it is sent: the body of a refusal.
+//! Templates of over-limit bodies: text with placeholders.
 //!
-//! Settings and rules files hold templates, and both have them read here, once, at load; the limiter
-//! fills them in. What is no placeholder is taken as it is written, so that JSON stands in a template
-//! without further ado. A body is JSON when its text begins with `{` or `[`; then what is filled in is
-//! escaped, and that the whole is JSON is made sure at load.
+//! Settings and rules parse templates at load; the limiter fills them in. Text outside placeholders is literal, so
+//! JSON needs no escaping. A body that begins with `{` or `[` is JSON: then values are escaped, and the result is
+//! validated at load.
 
-mod read;
 #[cfg(test)]
 mod tests;
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, mem};
 
-/// A body, ready to be filled in.
+/// A parsed template.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Template {
     kind: Kind,
     parts: Box<[Part]>,
 }
 
-/// What a body is to those who read it.
+/// The format of a body.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
     /// Plain text.
@@ -27,35 +25,35 @@ pub enum Kind {
     Json,
 }
 
-/// What is filled in.
+/// The values of the placeholders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Values<'a> {
-    /// `{limit}`: the requests that the limit allows.
+    /// `{limit}`: requests per window.
     pub limit: u32,
-    /// `{unit}`: in what time.
+    /// `{unit}`: the window.
     pub unit: &'a str,
-    /// `{remaining}`: what is left of them.
+    /// `{remaining}`: requests left in the window.
     pub remaining: u32,
-    /// `{retry_after}`: the seconds until the request would pass; none where it never would.
+    /// `{retry_after}`: seconds until the request would pass; `None` if it never would.
     pub retry_after: Option<u64>,
     /// `{rule}`: the rule's full key.
     pub rule: &'a str,
 }
 
-/// Why a text is no template.
+/// Why a text is not a template.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fault {
+pub struct TemplateError {
     /// What is wrong.
     pub message: String,
-    /// What would be accepted.
+    /// What is accepted.
     pub help: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Part {
-    /// As it was written.
+    /// Literal text.
     Literal(Box<str>),
-    /// To be filled in; `quoted` where it stands between the quotes of a string of JSON.
+    /// A placeholder; `quoted` inside a JSON string.
     Slot { slot: Slot, quoted: bool },
 }
 
@@ -69,21 +67,21 @@ enum Slot {
 }
 
 impl Template {
-    /// The template that a text is.
+    /// Parses a template.
     ///
     /// # Errors
-    /// When it holds a placeholder that nobody knows, begins as JSON and is none, or is too long.
-    pub fn read(text: &str) -> Result<Self, Fault> {
-        read::read(text)
+    /// When a placeholder is unknown, the text begins like JSON but is not valid, or it is too long.
+    pub fn parse(text: &str) -> Result<Self, TemplateError> {
+        parse(text)
     }
 
-    /// What its bodies are.
+    /// The format of its bodies.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// True when it stands for no body at all.
+    /// True for an empty template, which sends no body.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
@@ -129,7 +127,7 @@ impl Template {
 }
 
 impl Kind {
-    /// The `content-type` of such a body.
+    /// The `content-type` of the format.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -151,4 +149,111 @@ impl Slot {
             Self::Rule => "rule",
         }
     }
+}
+
+/// The largest template: more than a page of text, sent with every over-limit response.
+const MAX_BYTES: usize = 16 * 1024;
+
+fn parse(text: &str) -> Result<Template, TemplateError> {
+    if text.len() > MAX_BYTES {
+        let message = format!("body has {} bytes; the maximum is {MAX_BYTES}", text.len());
+        let help = "shorten it and link to more".to_owned();
+        return Err(TemplateError { message, help });
+    }
+    let mut parts = parse_parts(text)?;
+    let kind = kind_of(&parts);
+    if kind == Kind::Json {
+        mark_quoted(&mut parts);
+    }
+    let template = Template { kind, parts: parts.into() };
+    if kind == Kind::Json {
+        validate_json(&template)?;
+    }
+    Ok(template)
+}
+
+fn parse_parts(text: &str) -> Result<Vec<Part>, TemplateError> {
+    let mut parts = Vec::new();
+    let mut literal = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        literal.push_str(before);
+        rest = after;
+        if let Some(after) = rest.strip_prefix('{') {
+            literal.push('{');
+            rest = after;
+        } else if let Some((name, after)) = placeholder(rest) {
+            let slot = Slot::ALL.into_iter().find(|slot| slot.name() == name);
+            let slot = slot.ok_or_else(|| unknown(name))?;
+            rest = after;
+            if !literal.is_empty() {
+                parts.push(Part::Literal(mem::take(&mut literal).into()));
+            }
+            parts.push(Part::Slot { slot, quoted: false });
+        } else {
+            literal.push('{');
+        }
+    }
+    literal.push_str(rest);
+    if !literal.is_empty() {
+        parts.push(Part::Literal(literal.into()));
+    }
+    Ok(parts)
+}
+
+/// The name of a placeholder (one or several words) whose opening brace was read, and the text after it. Braces of
+/// JSON contain quotes or nothing.
+fn placeholder(text: &str) -> Option<(&str, &str)> {
+    let (name, after) = text.split_once('}')?;
+    let is_word = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.' | ' ');
+    (name.chars().all(is_word) && name.chars().any(char::is_alphanumeric)).then_some((name, after))
+}
+
+fn unknown(name: &str) -> TemplateError {
+    let known = Slot::ALL.map(|slot| format!("{{{}}}", slot.name())).join(", ");
+    TemplateError {
+        message: format!("unknown placeholder `{{{name}}}`"),
+        help: format!("expected one of {known}; write a literal brace as `{{{{`"),
+    }
+}
+
+/// JSON begins with a literal brace or bracket.
+fn kind_of(parts: &[Part]) -> Kind {
+    match parts.first() {
+        Some(Part::Literal(text)) if text.trim_start().starts_with(['{', '[']) => Kind::Json,
+        _ => Kind::Text,
+    }
+}
+
+/// Marks placeholders inside JSON strings.
+fn mark_quoted(parts: &mut [Part]) {
+    let (mut within, mut escaped) = (false, false);
+    for part in parts {
+        match part {
+            Part::Slot { quoted, .. } => *quoted = within,
+            Part::Literal(text) => {
+                for letter in text.chars() {
+                    within ^= letter == '"' && !escaped;
+                    escaped = within && letter == '\\' && !escaped;
+                }
+            }
+        }
+    }
+}
+
+/// A placeholder is replaced by a number, `null` or a string, so these bodies cover all: a 0 before another digit
+/// (`{limit}0`) and a large exponent (`1e{limit}`) are invalid numbers, and a backslash or `\u` before a
+/// placeholder is an invalid escape with `x` and `minute`.
+fn validate_json(template: &Template) -> Result<(), TemplateError> {
+    let numbers = [(0, Some(0)), (10, Some(30)), (u32::MAX, Some(u64::MAX)), (10, None)];
+    for (number, retry_after) in numbers {
+        let values = Values { limit: number, unit: "minute", remaining: number, retry_after, rule: "x" };
+        if let Err(error) = serde_json::from_str::<serde_json::Value>(&template.fill(&values)) {
+            return Err(TemplateError {
+                message: format!("body begins like JSON but is not valid: {error}"),
+                help: "plain text must not begin with `{` or `[`".to_owned(),
+            });
+        }
+    }
+    Ok(())
 }

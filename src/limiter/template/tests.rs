@@ -9,12 +9,12 @@ const VALUES: Values<'_> =
     Values { limit: 100, unit: "15 minutes", remaining: 0, retry_after: Some(42), rule: "shop.\"vip\"\n" };
 
 fn filled(text: &str) -> (Kind, String) {
-    let template = Template::read(text).unwrap();
+    let template = Template::parse(text).unwrap();
     (template.kind(), template.fill(&VALUES))
 }
 
 #[test]
-fn a_text_is_filled_in_as_it_stands() {
+fn fills_in_text() {
     for (text, body) in [
         ("slow down", "slow down"),
         ("{limit} per {unit}, again in {retry_after}s", "100 per 15 minutes, again in 42s"),
@@ -28,7 +28,7 @@ fn a_text_is_filled_in_as_it_stands() {
 }
 
 #[test]
-fn json_stays_json_wherever_a_place_stands() {
+fn fills_in_json_at_any_position() {
     let text = r#" {"a": {limit}, "b": "{rule}", "c": {unit}, "\"{unit}": {"d": [{retry_after}]}}"#;
     let (kind, body) = filled(text);
     let expected = serde_json::json!({
@@ -39,31 +39,31 @@ fn json_stays_json_wherever_a_place_stands() {
 }
 
 #[test]
-fn a_request_that_would_never_pass_is_told_so() {
+fn retry_after_is_never_or_null_if_the_request_never_passes() {
     let never = Values { retry_after: None, ..VALUES };
     for (text, body) in [
         ("again: {retry_after}", "again: never"),
         (r#"{"again": {retry_after}}"#, r#"{"again": null}"#),
         (r#"{"again": "{retry_after}"}"#, r#"{"again": "never"}"#),
     ] {
-        assert_eq!(Template::read(text).unwrap().fill(&never), body);
+        assert_eq!(Template::parse(text).unwrap().fill(&never), body);
     }
 }
 
 #[test]
-fn nothing_is_no_body() {
-    assert!(Template::read("").unwrap().is_empty());
-    assert!(!Template::read(" ").unwrap().is_empty());
+fn an_empty_template_has_no_body() {
+    assert!(Template::parse("").unwrap().is_empty());
+    assert!(!Template::parse(" ").unwrap().is_empty());
 }
 
 #[test]
-fn what_is_no_template_is_told_with_what_would_be_one() {
-    let accepted = "accepted are {limit}, {unit}, {remaining}, {retry_after}, {rule}; a brace that is only a \
-        brace is written `{{`";
+fn errors_list_the_accepted_placeholders() {
+    let help = "expected one of {limit}, {unit}, {remaining}, {retry_after}, {rule}; write a literal brace as \
+        `{{`";
     for name in ["limits", " limit ", "Limit", "retry-after", "0", "\u{fc}"] {
-        let fault = Template::read(&format!("wait {{{name}}}")).unwrap_err();
-        assert_eq!(fault.message, format!("`{{{name}}}` stands for nothing"));
-        assert_eq!(fault.help, accepted);
+        let error = Template::parse(&format!("wait {{{name}}}")).unwrap_err();
+        assert_eq!(error.message, format!("unknown placeholder `{{{name}}}`"));
+        assert_eq!(error.help, help);
     }
     for text in [
         r#"{"a": }"#,
@@ -79,31 +79,28 @@ fn what_is_no_template_is_told_with_what_would_be_one() {
         r#"["\u00{limit}"]"#,
         r#"["\u000{unit}"]"#,
     ] {
-        let fault = Template::read(text).unwrap_err();
-        assert!(
-            fault.message.starts_with("the body begins as JSON does, and is none: "),
-            "{text}: {fault:?}"
-        );
+        let error = Template::parse(text).unwrap_err();
+        assert!(error.message.starts_with("body begins like JSON but is not valid: "), "{text}: {error:?}");
     }
-    let fault = Template::read(&"x".repeat(16 * 1024 + 1)).unwrap_err();
-    assert_eq!(fault.message, "the body has 16385 bytes, at most 16384 are sent");
+    let error = Template::parse(&"x".repeat(16 * 1024 + 1)).unwrap_err();
+    assert_eq!(error.message, "body has 16385 bytes; the maximum is 16384");
 }
 
 proptest! {
     #[test]
-    fn any_text_is_read_or_refused(text in "[{}a\"\\\\\\[ ]{0,12}\\PC{0,9}") {
-        if let Ok(template) = Template::read(&text) {
+    fn parses_or_refuses_any_text(text in "[{}a\"\\\\\\[ ]{0,12}\\PC{0,9}") {
+        if let Ok(template) = Template::parse(&text) {
             let body = template.fill(&VALUES);
             prop_assert!(template.kind() == Kind::Text || serde_json::from_str::<Value>(&body).is_ok());
         }
     }
 
     #[test]
-    fn json_stays_json_whatever_is_filled_in(
+    fn any_values_keep_json_valid(
         limit: u32, remaining: u32, retry_after: Option<u64>, unit in "\\PC*", rule in any::<String>(),
     ) {
         let text = r#"{"\\{rule}": ["{unit}", {rule}, {limit}, {remaining}, {retry_after}, "{retry_after}"]}"#;
-        let body = Template::read(text).unwrap().fill(&Values {
+        let body = Template::parse(text).unwrap().fill(&Values {
             limit, unit: &unit, remaining, retry_after, rule: &rule,
         });
         let never = retry_after.map_or("never".to_owned(), |seconds| seconds.to_string());
@@ -113,8 +110,8 @@ proptest! {
     }
 
     #[test]
-    fn doubled_braces_are_braces(text in "\\PC{0,20}") {
+    fn doubled_braces_are_literal_braces(text in "\\PC{0,20}") {
         let doubled = format!("-{}", text.replace('{', "{{"));
-        prop_assert_eq!(Template::read(&doubled).unwrap().fill(&VALUES), format!("-{text}"));
+        prop_assert_eq!(Template::parse(&doubled).unwrap().fill(&VALUES), format!("-{text}"));
     }
 }

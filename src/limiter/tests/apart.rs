@@ -39,7 +39,7 @@ fn left(house: &House, entries: &[(&str, &str)], limit: Option<LimitOverride>) -
 }
 
 #[test]
-fn a_value_cannot_move_into_the_counter_of_another_caller() {
+fn a_value_cannot_reach_the_counter_of_another_caller() {
     for lost in [false, true] {
         let house = house(lost);
         for _ in 0..6 {
@@ -51,7 +51,7 @@ fn a_value_cannot_move_into_the_counter_of_another_caller() {
 }
 
 #[test]
-fn at_midnight_each_window_has_a_counter_of_its_own() {
+fn each_window_has_its_own_counter_at_midnight() {
     for lost in [false, true] {
         let house = house(lost);
         let brings = |requests_per_unit, unit| Some(LimitOverride { requests_per_unit, unit });
@@ -67,7 +67,7 @@ fn at_midnight_each_window_has_a_counter_of_its_own() {
 }
 
 #[test]
-fn a_raised_limit_is_not_refused_by_what_is_known_of_the_old_one() {
+fn a_raised_limit_ignores_cached_rejections_of_the_old_one() {
     let house = house(false);
     for _ in 0..5 {
         left(&house, &[("path", "v")], None);
@@ -81,7 +81,7 @@ fn a_raised_limit_is_not_refused_by_what_is_known_of_the_old_one() {
 }
 
 #[test]
-fn statistics_of_hits_near_the_largest_number_saturate_over_descriptors_and_requests() {
+fn statistics_of_huge_hits_saturate() {
     for hits in [1 << 32, 1 << 63, u64::MAX] {
         let house = House::new(OnStoreFailure::Error, |_| ());
         let mut asked = request(&["k", "shadow", "k", "shadow"]);

@@ -20,7 +20,7 @@ use crate::{
     rules::{CompileOptions, OnStoreFailure},
     rules_source::{RulesDir, Source},
     store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore},
-    telemetry::metrics::{RuleCounter, Stats, StatsOptions, StoreFailure},
+    telemetry::metrics::{RuleCounter, Stats, StatsOptions},
 };
 
 pub(super) const RULES: &str = "\
@@ -57,7 +57,7 @@ impl Store for Distant {
                 None => self.counters.apply(batch, now).done().await,
                 // What a store wrote before it failed may not be relied on.
                 Some(reason) => {
-                    batch.answer(|_, _| Outcome::Counted(1_000_000));
+                    batch.set_all(|_, _| Outcome::Counted(1_000_000));
                     Err(StoreError { reason, message: "redis 192.0.2.1:6379: no answer".into() })
                 }
             }
@@ -85,7 +85,7 @@ impl House {
             stop_when_over: false,
             shadow_mode: false,
             quota_mode: false,
-            telling: ResponseOptions::default(),
+            response: ResponseOptions::default(),
             on_store_failure,
             max_local_keys: 10_000,
         };
@@ -132,7 +132,7 @@ impl House {
         finish(pin!(self.limiter.decide(&request, None)))
     }
 
-    pub(super) fn decided(&self, policy: OnStoreFailure, reason: StoreFailure) -> u64 {
+    pub(super) fn decided(&self, policy: OnStoreFailure, reason: FailureReason) -> u64 {
         self.stats.service().store_failures(policy, reason).get()
     }
 

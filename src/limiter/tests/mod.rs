@@ -10,7 +10,7 @@ use std::{pin::pin, time::Duration};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{rules::Value, store::FailureReason, telemetry::metrics::StoreFailure};
+use crate::{rules::Value, store::FailureReason};
 use house::{House, RULES, finish, poll, request};
 
 /// What is told of each descriptor: whether it may pass, the limit, and what is left of it.
@@ -23,41 +23,41 @@ fn told(answer: &Answer) -> Vec<(Code, Option<u32>, u32)> {
 }
 
 #[test]
-fn an_error_is_told_and_counted() {
+fn a_store_error_is_returned_and_counted() {
     let house = House::lost(OnStoreFailure::Error);
     let refusal = house.ask(&["k"]).unwrap_err();
-    assert_eq!(refusal.to_string(), "the counter store did not answer in time");
+    assert_eq!(refusal.to_string(), "counter store: timed out");
     assert_eq!(house.stats.service().redis_error.get(), 1);
-    assert_eq!(house.decided(OnStoreFailure::Error, StoreFailure::Timeout), 1);
+    assert_eq!(house.decided(OnStoreFailure::Error, FailureReason::Timeout), 1);
     assert_eq!(house.counts("k"), [1, 0, 0, 0, 0, 0]);
 }
 
 #[test]
-fn allowed_requests_are_told_their_whole_limit() {
+fn the_allow_policy_reports_the_full_limit() {
     let house = House::lost(OnStoreFailure::Allow);
     for _ in 0..5 {
         let answer = house.ask(&["k", "free", "unknown"]).unwrap();
         let expected = [(Code::Ok, Some(3), 3), (Code::Ok, None, u32::MAX), (Code::Ok, None, 0)];
         assert_eq!((answer.code, told(&answer)), (Code::Ok, expected.into()));
     }
-    assert_eq!(house.decided(OnStoreFailure::Allow, StoreFailure::Timeout), 5);
+    assert_eq!(house.decided(OnStoreFailure::Allow, FailureReason::Timeout), 5);
     assert_eq!(house.counts("k"), [5, 0, 0, 0, 0, 0], "hits, and nothing that nobody knows");
     assert_eq!(house.stats.service().redis_error.get(), 0, "no error was answered");
 }
 
 #[test]
-fn denied_requests_are_over_their_limit() {
+fn the_deny_policy_reports_over_limit() {
     let house = House::lost(OnStoreFailure::Deny);
     let answer = house.ask(&["k", "free"]).unwrap();
     let expected = [(Code::OverLimit, Some(3), 0), (Code::Ok, None, u32::MAX)];
     assert_eq!((answer.code, told(&answer)), (Code::OverLimit, expected.into()));
     assert_eq!(house.ask(&["free", "unknown"]).unwrap().code, Code::Ok, "no counter was to be asked");
-    assert_eq!(house.decided(OnStoreFailure::Deny, StoreFailure::Timeout), 1);
+    assert_eq!(house.decided(OnStoreFailure::Deny, FailureReason::Timeout), 1);
     assert_eq!(house.counts("k"), [1, 0, 0, 0, 0, 0]);
 }
 
 #[test]
-fn shadow_and_quota_mode_apply_to_what_is_denied() {
+fn shadow_and_quota_mode_apply_under_the_deny_policy() {
     let house = House::lost(OnStoreFailure::Deny);
     let shadow = house.ask(&["shadow"]).unwrap();
     assert_eq!((shadow.code, told(&shadow)), (Code::Ok, vec![(Code::Ok, Some(3), 0)]));
@@ -69,11 +69,11 @@ fn shadow_and_quota_mode_apply_to_what_is_denied() {
     house.store.set_lost(Some(FailureReason::Unavailable));
     assert_eq!(house.ask(&["k"]).unwrap().code, Code::Ok);
     assert_eq!(house.stats.service().global_shadow_mode.get(), 1);
-    assert_eq!(house.decided(OnStoreFailure::Deny, StoreFailure::Unavailable), 1);
+    assert_eq!(house.decided(OnStoreFailure::Deny, FailureReason::Unavailable), 1);
 }
 
 #[test]
-fn what_is_known_to_be_over_stays_so() {
+fn cached_rejections_hold_while_the_store_fails() {
     let house = House::new(OnStoreFailure::Allow, |_| ());
     for _ in 0..4 {
         house.ask(&["k"]).unwrap();
@@ -84,7 +84,7 @@ fn what_is_known_to_be_over_stays_so() {
 }
 
 #[test]
-fn nothing_is_remembered_of_counters_that_were_not_asked() {
+fn assumed_outcomes_are_not_cached() {
     for policy in [OnStoreFailure::Allow, OnStoreFailure::Deny, OnStoreFailure::Local] {
         let house = House::lost(policy);
         for _ in 0..5 {
@@ -97,7 +97,7 @@ fn nothing_is_remembered_of_counters_that_were_not_asked() {
 }
 
 #[test]
-fn counters_of_this_process_are_given_back_when_their_window_has_ended() {
+fn local_counters_are_removed_when_their_window_ends() {
     let house = House::lost(OnStoreFailure::Local);
     assert_eq!(house.limiter.local_usage(), None, "nothing is held before it is needed");
     house.ask(&["k", "quota"]).unwrap();
@@ -109,8 +109,8 @@ fn counters_of_this_process_are_given_back_when_their_window_has_ended() {
 }
 
 #[test]
-fn dynamic_metadata_says_who_decided() {
-    let house = House::new(OnStoreFailure::Allow, |policy| policy.telling.metadata = MetadataDetail::Plain);
+fn dynamic_metadata_names_the_failure_policy() {
+    let house = House::new(OnStoreFailure::Allow, |policy| policy.response.metadata = MetadataDetail::Plain);
     let metadata = || house.ask(&["k"]).unwrap().dynamic_metadata.unwrap();
     assert_eq!(metadata().get("storeFailure"), None);
     house.store.set_lost(Some(FailureReason::QueueFull));
@@ -122,7 +122,7 @@ fn dynamic_metadata_says_who_decided() {
 }
 
 #[test]
-fn the_store_is_told_until_when_an_answer_is_of_use() {
+fn the_store_receives_the_callers_deadline() {
     let house = House::new(OnStoreFailure::Error, |_| ());
     let until = Instant::now() + Duration::from_millis(18);
     finish(pin!(house.limiter.decide(&request(&["k"]), Some(until)))).unwrap();
@@ -132,7 +132,7 @@ fn the_store_is_told_until_when_an_answer_is_of_use() {
 }
 
 #[test]
-fn a_request_is_answered_by_the_rules_that_it_began_with() {
+fn a_request_uses_the_rules_that_it_started_with() {
     let house = House::new(OnStoreFailure::Error, |_| ());
     let request = request(&["k"]);
     let mut waiting = pin!(house.limiter.decide(&request, None));
@@ -145,14 +145,14 @@ fn a_request_is_answered_by_the_rules_that_it_began_with() {
 }
 
 #[test]
-fn a_store_that_answers_later_is_not_asked_at_once() {
+fn an_asynchronous_store_is_not_used_synchronously() {
     let house = House::new(OnStoreFailure::Error, |_| ());
-    assert_eq!(house.limiter.decide_at_once(&request(&["k"]), house.limiter.now()), None);
+    assert_eq!(house.limiter.decide_sync(&request(&["k"]), house.limiter.now()), None);
     assert_eq!(house.counts("k")[0], 0, "nothing is counted of a request that is asked again");
 }
 
 #[test]
-fn a_trail_tells_the_rules_and_the_wait() {
+fn a_trace_contains_the_rules_and_the_wait() {
     let house = House::new(OnStoreFailure::Allow, |_| ());
     let trail = |keys: &[&str]| {
         let mut trail = DecisionTrace::default();
@@ -165,16 +165,16 @@ fn a_trail_tells_the_rules_and_the_wait() {
     assert_eq!(names, [Some("d.k"), None, Some("d.free"), Some("d.shadow")]);
     let wait = met.wait.unwrap();
     assert!(wait.checks == 2 && wait.error.is_none() && wait.times[0] <= wait.times[1], "{wait:?}");
-    assert_eq!((trail(&["free"]).wait, met.lost), (None, None), "nobody was asked");
+    assert_eq!((trail(&["free"]).wait, met.failure), (None, None), "nobody was asked");
 
     house.store.set_lost(Some(FailureReason::Timeout));
     let lost = trail(&["k"]);
-    assert_eq!(lost.lost, Some(("allow", "timeout")));
+    assert_eq!(lost.failure, Some(("allow", "timeout")));
     assert!(lost.wait.unwrap().error.unwrap().contains("no answer"));
 }
 
 #[test]
-fn a_trail_tells_a_rule_by_its_name_and_not_by_what_came() {
+fn a_trace_contains_the_rules_name_and_not_the_callers_values() {
     let house = House::new(OnStoreFailure::Error, |_| ());
     house.load("domain: d\ndescriptors: [{key: k, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 3}}]\n");
     let mut request = request(&["k", "k"]);
@@ -188,7 +188,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn this_process_counts_as_a_store_would(
+    fn the_local_fallback_counts_like_a_store(
         requests in prop::collection::vec(
             (prop::collection::vec(0..4_usize, 1..4), prop::option::of(0..4_u64), any::<bool>(), 0..3000_u64),
             1..30,

@@ -24,11 +24,11 @@ descriptors:
 /// A house that tells all there is, at ten seconds before the third hour ends.
 fn house(change: impl FnOnce(&mut Policy)) -> House {
     let house = House::new(OnStoreFailure::Deny, |policy| {
-        policy.telling = ResponseOptions {
+        policy.response = ResponseOptions {
             headers: None,
             retry_after: Some("Retry-After".into()),
             policy_headers: true,
-            over_limit_body: Template::read("{limit} per {unit}, {remaining} left").ok(),
+            over_limit_body: Template::parse("{limit} per {unit}, {remaining} left").ok(),
             metadata: MetadataDetail::WithLimits,
         };
         change(policy);
@@ -43,7 +43,7 @@ fn headers(answer: &Answer) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn a_request_that_passes_is_told_the_policies_alone() {
+fn an_admitted_request_gets_only_policy_headers() {
     let answer = house(|_| ()).ask(&["hour", "minute", "free", "unknown", "shadow"]).unwrap();
     assert_eq!(answer.code, Code::Ok);
     let expected = [
@@ -54,8 +54,8 @@ fn a_request_that_passes_is_told_the_policies_alone() {
 }
 
 #[test]
-fn a_refused_request_is_told_when_it_would_pass_and_in_the_rules_words() {
-    let house = house(|policy| policy.telling.policy_headers = false);
+fn a_rejected_request_gets_retry_after_and_the_rules_body() {
+    let house = house(|policy| policy.response.policy_headers = false);
     house.ask(&["minute"]).unwrap();
     let answer = house.ask(&["hour", "minute"]).unwrap();
     assert_eq!(headers(&answer), [("Retry-After", "10"), ("content-type", "application/json")]);
@@ -71,7 +71,7 @@ fn a_refused_request_is_told_when_it_would_pass_and_in_the_rules_words() {
 }
 
 #[test]
-fn a_request_waits_for_all_of_its_limits_and_for_one_of_its_quotas() {
+fn retry_after_covers_all_limits_and_the_first_quota() {
     let house = house(|_| ());
     house.clock.set(Time::from_seconds(2 * 3600 + 20));
     let wait = |keys: &[&str]| {
@@ -97,8 +97,8 @@ fn a_request_waits_for_all_of_its_limits_and_for_one_of_its_quotas() {
 }
 
 #[test]
-fn hits_that_would_never_fit_are_told_no_time() {
-    let house = house(|policy| policy.telling.policy_headers = false);
+fn hits_that_never_fit_get_no_retry_after() {
+    let house = house(|policy| policy.response.policy_headers = false);
     let mut request = request(&["minute"]);
     request.hits_addend = 2;
     let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
@@ -107,7 +107,7 @@ fn hits_that_would_never_fit_are_told_no_time() {
 }
 
 #[test]
-fn in_shadow_nobody_is_told_to_wait() {
+fn shadow_mode_sends_no_retry_after() {
     let house = house(|policy| policy.shadow_mode = true);
     house.ask(&["minute"]).unwrap();
     let answer = house.ask(&["minute"]).unwrap();
@@ -117,7 +117,7 @@ fn in_shadow_nobody_is_told_to_wait() {
 }
 
 #[test]
-fn a_limit_that_a_request_brings_goes_by_its_keys() {
+fn an_override_is_named_by_its_keys() {
     let house = house(|_| ());
     let mut request = request(&["hour"]);
     request.descriptors[0].limit = Some(LimitOverride { requests_per_unit: 7, unit: 2 });
@@ -148,7 +148,7 @@ fn decisions(answer: &Answer) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn metadata_names_each_rule_its_limit_and_why() {
+fn metadata_contains_each_rule_its_limit_and_the_reason() {
     use serde_json::json;
 
     let house = house(|_| ());
@@ -180,8 +180,8 @@ fn metadata_names_each_rule_its_limit_and_why() {
 }
 
 #[test]
-fn without_limits_metadata_is_what_it_was() {
-    let house = house(|policy| policy.telling.metadata = MetadataDetail::Plain);
+fn plain_metadata_has_no_limits() {
+    let house = house(|policy| policy.response.metadata = MetadataDetail::Plain);
     let metadata = house.ask(&["minute"]).unwrap().dynamic_metadata.unwrap();
     let Some(Value::List(descriptors)) = metadata.get("descriptors") else { panic!("{metadata:?}") };
     let Value::Map(descriptor) = &descriptors[0] else { panic!("{descriptors:?}") };

@@ -47,7 +47,7 @@ const WINDOWS: &str = "rate_limit: [{unit: second, requests_per_unit: 2, name: s
                        requests_per_unit: 5, name: steady}]";
 
 #[test]
-fn the_limit_of_which_the_smallest_part_remains_governs_until_one_refuses() {
+fn the_limit_with_the_smallest_remaining_part_governs_until_one_rejects() {
     let house = house(WINDOWS, |_| ());
     for (millis, hits, expected) in [
         (0, 1, status(Code::Ok, "spike", 1, 1)),
@@ -67,7 +67,7 @@ fn the_limit_of_which_the_smallest_part_remains_governs_until_one_refuses() {
 }
 
 #[test]
-fn hits_count_once_and_by_the_limit_that_governs() {
+fn hits_are_counted_once_by_the_governing_limit() {
     let house = house(WINDOWS, |policy| policy.near_limit_ratio = 0.5);
     for (millis, hits) in [(0, 1), (0, 3), (5000, 1)] {
         ask(&house, millis, hits, &[]);
@@ -79,7 +79,7 @@ fn hits_count_once_and_by_the_limit_that_governs() {
 }
 
 #[test]
-fn a_refusal_by_one_consumes_from_none_whatever_the_policy() {
+fn a_rejection_by_one_limit_consumes_from_none_under_any_policy() {
     let list = "rate_limit: [{unit: second, requests_per_unit: 2, algorithm: token_bucket, name: spike}, \
                 {unit: hour, requests_per_unit: 3, algorithm: sliding_log, name: steady}]";
     for stop in [true, false] {
@@ -92,7 +92,7 @@ fn a_refusal_by_one_consumes_from_none_whatever_the_policy() {
 
 /// Thirty a second and seventy a minute, and a client that keeps trying: all seventy pass.
 #[test]
-fn a_client_that_keeps_trying_gets_what_the_longer_limit_gives() {
+fn a_client_that_keeps_retrying_gets_the_full_longer_limit() {
     for (lost, flag) in [(None, ""), (Some(FailureReason::Timeout), ""), (None, "shadow_mode: true\n  ")] {
         let list =
             "rate_limit: [{unit: second, requests_per_unit: 30}, {unit: minute, requests_per_unit: 70}]";
@@ -109,7 +109,7 @@ fn a_client_that_keeps_trying_gets_what_the_longer_limit_gives() {
 }
 
 #[test]
-fn a_refused_descriptor_of_one_limit_counts_beside_a_rule_of_several() {
+fn a_rejected_descriptor_with_one_limit_counts_beside_a_rule_with_several() {
     let house = house(WINDOWS, |_| ());
     // Nothing of `k` is left this second: that takes nothing from the hour, and the other descriptor counts.
     for (at, expected) in [(0, 8), (1, 7), (2, 6), (3, 5)] {
@@ -125,7 +125,7 @@ fn a_refused_descriptor_of_one_limit_counts_beside_a_rule_of_several() {
 }
 
 #[test]
-fn hits_come_back_to_every_limit_of_a_rule() {
+fn a_refund_reaches_every_limit_of_a_rule() {
     let house = house(WINDOWS, |_| ());
     assert_eq!(ask(&house, 0, 2, &[]), status(Code::Ok, "spike", 0, 1));
     assert_eq!(ask(&house, 0, 1, &[]), status(Code::OverLimit, "spike", 0, 1));
@@ -137,7 +137,7 @@ fn hits_come_back_to_every_limit_of_a_rule() {
 }
 
 #[test]
-fn a_refused_key_is_not_asked_again_until_the_moment_that_was_named() {
+fn a_rejected_key_skips_the_store_until_its_retry_time() {
     let house = house("rate_limit: {unit: second, requests_per_unit: 2, algorithm: token_bucket}", |_| ());
     assert_eq!(ask(&house, 0, 2, &[]), status(Code::Ok, "", 0, 1));
     assert_eq!(ask(&house, 100, 2, &[]), status(Code::OverLimit, "", 0, 1));
@@ -152,7 +152,7 @@ fn a_refused_key_is_not_asked_again_until_the_moment_that_was_named() {
 }
 
 #[test]
-fn every_algorithm_tells_what_is_left_and_when_it_is_whole() {
+fn every_algorithm_reports_remaining_and_reset() {
     for (algorithm, hits, first, ten_seconds_later) in [
         ("fixed_window", 2, (3, 900), (0, 890)),
         // Half of a window later one of the two counts no more, and a moment after that none.
@@ -174,7 +174,7 @@ fn every_algorithm_tells_what_is_left_and_when_it_is_whole() {
 }
 
 #[test]
-fn the_multiplier_is_told() {
+fn answers_contain_the_multiplier() {
     let house = house("rate_limit: {unit: minute, unit_multiplier: 15, requests_per_unit: 5}", |_| ());
     let answer = house.ask(&["k"]).unwrap();
     let limit = answer.statuses[0].current_limit.clone().unwrap();
@@ -182,7 +182,7 @@ fn the_multiplier_is_told() {
 }
 
 #[test]
-fn one_limit_of_a_list_may_be_replaced_and_the_others_stay() {
+fn one_limit_of_a_list_may_be_replaced() {
     let house = house(WINDOWS, |_| ());
     assert_eq!(ask(&house, 0, 3, &["other"]), status(Code::Ok, "steady", 2, 3600));
     assert_eq!(house.counts("k"), [3, 0, 0, 3, 0, 0]);
@@ -197,7 +197,7 @@ fn house_of_one_name() -> House {
 }
 
 #[test]
-fn a_rule_of_which_one_limit_is_known_to_refuse_is_not_asked() {
+fn a_rule_with_one_cached_rejection_skips_the_store() {
     let house = house(WINDOWS, |_| ());
     ask(&house, 0, 2, &[]);
     ask(&house, 0, 2, &[]);
@@ -212,7 +212,7 @@ fn a_rule_of_which_one_limit_is_known_to_refuse_is_not_asked() {
 }
 
 #[test]
-fn a_limit_that_others_replaced_counts_nothing_that_it_refuses() {
+fn a_replaced_limit_counts_nothing() {
     let house = house(WINDOWS, |_| ());
     assert_eq!(ask(&house, 0, 6, &["other"]), status(Code::OverLimit, "steady", 5, 3600));
     assert_eq!(ask(&house, 0, 4, &["other"]), status(Code::Ok, "steady", 1, 3600));
@@ -220,7 +220,7 @@ fn a_limit_that_others_replaced_counts_nothing_that_it_refuses() {
 }
 
 #[test]
-fn a_lost_store_leaves_every_limit_whole_or_none() {
+fn a_failed_store_leaves_all_limits_full_or_all_exhausted() {
     let list = "rate_limit: [{unit: second, requests_per_unit: 2, algorithm: token_bucket, burst: 7, name: \
                 spike}, {unit: hour, requests_per_unit: 5, algorithm: sliding_window, name: steady}]";
     for (policy, expected) in [
@@ -235,7 +235,7 @@ fn a_lost_store_leaves_every_limit_whole_or_none() {
 }
 
 #[test]
-fn a_limit_that_a_request_brings_stays_a_plain_window() {
+fn an_override_is_a_plain_fixed_window() {
     let house = house(WINDOWS, |_| ());
     let mut request = request(&["k"]);
     request.descriptors[0].limit = Some(LimitOverride { requests_per_unit: 7, unit: 4 });

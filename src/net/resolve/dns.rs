@@ -1,46 +1,45 @@
-//! One question of the domain name system, for the servers of a service (SRV records), and its answer.
+//! DNS messages for SRV records: the query and its reply. There is no I/O here; `lookup` sends queries.
 //!
-//! Written here because it is the only thing that is asked of name servers and not of the system: a resolver's
-//! crate would bring some thirty others along. Nothing here does I/O; `lookup` asks.
+//! Written by hand because nothing else is resolved here: `ARCHITECTURE.md` has the cost of a resolver crate.
 
-/// What is asked for: the servers of a service, in the internet.
+// Type and class of the records.
 const SRV: u16 = 33;
 const INTERNET: u16 = 1;
 
-/// A question with these flags wants the name server to ask on.
-const ASK_ON: u16 = 0x0100;
+/// The flags of a recursive query.
+const RECURSION_DESIRED: u16 = 0x0100;
 
-/// Bytes of a message before its question.
+/// Bytes before the question.
 const HEADER: usize = 12;
 
-/// A name may point into another so often: no honest one needs more.
+/// The most compression pointers in a name.
 const MAX_POINTERS: usize = 16;
 
 /// A server of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Target {
-    /// Its name, which ends with a dot.
+    /// Its name, with a trailing dot.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-/// What a name server says.
+/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// The servers; none where the name is there and has none.
+    /// The servers; empty if the name has no SRV records.
     Targets(Vec<Target>),
-    /// There is no such name.
+    /// The name does not exist.
     NoSuchName,
-    /// There is more than fits; it is to be asked over TCP.
-    CutOff,
-    /// It could not say, by this code.
+    /// The reply does not fit; query again over TCP.
+    Truncated,
+    /// The server failed with this code.
     Failed(u8),
 }
 
-/// A question, or nothing where this is no name.
-pub(crate) fn question(id: u16, name: &str) -> Option<Vec<u8>> {
+/// A query; `None` for an invalid name.
+pub(crate) fn query(id: u16, name: &str) -> Option<Vec<u8>> {
     let mut message = Vec::with_capacity(name.len().saturating_add(HEADER + 6));
-    for number in [id, ASK_ON, 1, 0, 0, 0] {
+    for number in [id, RECURSION_DESIRED, 1, 0, 0, 0] {
         message.extend_from_slice(&number.to_be_bytes());
     }
     for label in name.strip_suffix('.').unwrap_or(name).split('.') {
@@ -58,8 +57,8 @@ pub(crate) fn question(id: u16, name: &str) -> Option<Vec<u8>> {
     Some(message)
 }
 
-/// The answer to a question, or nothing where this is none.
-pub(crate) fn answer(question: &[u8], message: &[u8]) -> Option<Answer> {
+/// The reply to a query; `None` for anything else.
+pub(crate) fn reply(question: &[u8], message: &[u8]) -> Option<Answer> {
     let mut reader = Reader { message, at: 0 };
     let id = reader.number()?;
     let flags = reader.number()?;
@@ -70,7 +69,7 @@ pub(crate) fn answer(question: &[u8], message: &[u8]) -> Option<Answer> {
     }
     let [_, code] = (flags & 0x000f).to_be_bytes();
     match code {
-        _ if flags & 0x0200 != 0 => return Some(Answer::CutOff),
+        _ if flags & 0x0200 != 0 => return Some(Answer::Truncated),
         0 => {}
         3 => return Some(Answer::NoSuchName),
         code => return Some(Answer::Failed(code)),
@@ -105,7 +104,7 @@ impl Reader<'_> {
         Some(u16::from_be_bytes([self.byte()?, self.byte()?]))
     }
 
-    /// Adds the server that the next record names, if it does; nothing where there is no whole record.
+    /// Reads the next record, and adds its server if it is an SRV record; `None` if it is invalid.
     fn record(&mut self, targets: &mut Vec<Target>) -> Option<()> {
         self.name()?;
         let [kind, class, _, _, length] =
@@ -117,17 +116,17 @@ impl Reader<'_> {
         if (kind, class) == (SRV, INTERNET) {
             let [_priority, _weight, port] = [self.number()?, self.number()?, self.number()?];
             let host = self.name()?;
-            // A dot alone says that the service is not to be had.
+            // A single dot means that the service is not available.
             targets.extend((host != ".").then_some(Target { host, port }));
         }
         self.at = end;
         Some(())
     }
 
-    /// A name, with a dot behind each of its parts.
+    /// A name, with a dot after each label.
     fn name(&mut self) -> Option<String> {
         let mut name = String::new();
-        let mut behind = None;
+        let mut after_pointer = None;
         let mut pointers = 0_usize;
         loop {
             match self.byte()? {
@@ -144,7 +143,7 @@ impl Reader<'_> {
                 }
                 high @ 0xc0.. if pointers < MAX_POINTERS => {
                     let low = self.byte()?;
-                    behind.get_or_insert(self.at);
+                    after_pointer.get_or_insert(self.at);
                     self.at = usize::from(u16::from_be_bytes([high & 0x3f, low]));
                     pointers = pointers.saturating_add(1);
                 }
@@ -154,7 +153,7 @@ impl Reader<'_> {
                 return None;
             }
         }
-        self.at = behind.unwrap_or(self.at);
+        self.at = after_pointer.unwrap_or(self.at);
         if name.is_empty() {
             name.push('.');
         }
@@ -191,7 +190,7 @@ pub(crate) mod tests {
     }
 
     fn asked() -> Vec<u8> {
-        question(0x1234, NAME).unwrap()
+        query(0x1234, NAME).unwrap()
     }
 
     /// The answer with other flags.
@@ -202,61 +201,61 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn questions_have_the_form_of_the_standard() {
+    fn queries_have_the_standard_form() {
         let expected =
             b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x09_memcache\x04_tcp\x05cache\x04test\0\0\x21\0\x01";
         assert_eq!(asked(), expected);
-        assert_eq!(question(0x1234, "_memcache._tcp.cache.test.").unwrap(), expected);
+        assert_eq!(query(0x1234, "_memcache._tcp.cache.test.").unwrap(), expected);
         for name in ["", ".", "a..b", &"x".repeat(64), &"x.".repeat(200)] {
-            assert_eq!(question(1, name), None, "{name}");
+            assert_eq!(query(1, name), None, "{name}");
         }
     }
 
     #[test]
-    fn servers_are_read_out_of_answers() {
+    fn replies_contain_servers() {
         let message = srv_reply(&asked(), &[("b.cache.test", 11211), ("a.cache.test", 11212)]);
         let target = |host: &str, port| Target { host: host.to_owned(), port };
         let expected = vec![target("b.cache.test.", 11211), target("a.cache.test.", 11212)];
-        assert_eq!(answer(&asked(), &message), Some(Answer::Targets(expected)));
+        assert_eq!(reply(&asked(), &message), Some(Answer::Targets(expected)));
         for cut in 0..message.len() {
-            assert_eq!(answer(&asked(), &message[..cut]), None, "{cut}");
+            assert_eq!(reply(&asked(), &message[..cut]), None, "{cut}");
         }
     }
 
     #[test]
-    fn other_answers_are_told_apart() {
-        assert_eq!(answer(&asked(), &flagged([0x81, 0x80])), Some(Answer::Targets(Vec::new())));
-        assert_eq!(answer(&asked(), &flagged([0x81, 0x83])), Some(Answer::NoSuchName));
-        assert_eq!(answer(&asked(), &flagged([0x83, 0x80])), Some(Answer::CutOff));
-        assert_eq!(answer(&asked(), &flagged([0x81, 0x82])), Some(Answer::Failed(2)));
-        assert_eq!(answer(&asked(), &asked()), None, "a question is no answer");
-        let other = question(0x1235, NAME).unwrap();
-        assert_eq!(answer(&other, &flagged([0x81, 0x80])), None, "another's answer");
-        let other = question(0x1234, "_memcache._tcp.other.test").unwrap();
-        assert_eq!(answer(&other, &flagged([0x81, 0x80])), None, "another question's answer");
+    fn other_replies_are_distinguished() {
+        assert_eq!(reply(&asked(), &flagged([0x81, 0x80])), Some(Answer::Targets(Vec::new())));
+        assert_eq!(reply(&asked(), &flagged([0x81, 0x83])), Some(Answer::NoSuchName));
+        assert_eq!(reply(&asked(), &flagged([0x83, 0x80])), Some(Answer::Truncated));
+        assert_eq!(reply(&asked(), &flagged([0x81, 0x82])), Some(Answer::Failed(2)));
+        assert_eq!(reply(&asked(), &asked()), None, "a question is no answer");
+        let other = query(0x1235, NAME).unwrap();
+        assert_eq!(reply(&other, &flagged([0x81, 0x80])), None, "another's answer");
+        let other = query(0x1234, "_memcache._tcp.other.test").unwrap();
+        assert_eq!(reply(&other, &flagged([0x81, 0x80])), None, "another question's answer");
     }
 
     #[test]
-    fn records_of_other_kinds_are_passed_over_and_no_service_is_no_server() {
+    fn other_records_and_unavailable_services_are_ignored() {
         let mut message = srv_reply(&asked(), &[("a.test", 1)]);
         let kind = asked().len() + 3;
         message[kind] = 5;
-        assert_eq!(answer(&asked(), &message), Some(Answer::Targets(Vec::new())));
+        assert_eq!(reply(&asked(), &message), Some(Answer::Targets(Vec::new())));
         let mut message = srv_reply(&asked(), &[("x", 1)]);
         let host = message.len() - 3;
         message.truncate(host);
         message.push(0);
         message[host - 7] = 7;
-        assert_eq!(answer(&asked(), &message), Some(Answer::Targets(Vec::new())));
+        assert_eq!(reply(&asked(), &message), Some(Answer::Targets(Vec::new())));
     }
 
     #[test]
-    fn names_that_point_in_circles_end() {
+    fn circular_names_are_invalid() {
         let mut message = srv_reply(&asked(), &[("a.test", 1)]);
         let at = asked().len();
         let pointer = (0xc000 | u16::try_from(at).unwrap()).to_be_bytes();
         message[at..at + 2].copy_from_slice(&pointer);
-        assert_eq!(answer(&asked(), &message), None);
+        assert_eq!(reply(&asked(), &message), None);
     }
 
     proptest! {
@@ -265,15 +264,15 @@ pub(crate) mod tests {
             mut bytes in prop::collection::vec(any::<u8>(), 0..300),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
         ) {
-            let _ = answer(&asked(), &bytes);
+            let _ = reply(&asked(), &bytes);
             let mut message = srv_reply(&asked(), &[("a.cache.test", 1), ("b.cache.test", 2)]);
             for (at, byte) in changes {
                 let at = at.index(message.len());
                 message[at] = byte;
             }
-            let _ = answer(&asked(), &message);
+            let _ = reply(&asked(), &message);
             bytes.splice(0..0, flagged([0x81, 0x80]));
-            let _ = answer(&asked(), &bytes);
+            let _ = reply(&asked(), &bytes);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Asking name servers for the servers behind a name.
+//! Queries name servers for SRV records.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,23 +12,20 @@ use super::{
     dns::{self, Answer, Target},
     name_servers::NameServers,
 };
-use crate::{
-    net::random,
-    settings::{HostPort, ServerAddress},
-};
+use crate::settings::{HostPort, ServerAddress};
 
-/// No answer over UDP is longer: what we ask for fits into 512 bytes, or is cut off.
+/// The largest datagram: replies to our queries have up to 512 bytes, or are truncated.
 const MAX_DATAGRAM: usize = 4096;
 
 impl NameServers {
-    /// The servers of a service, in the order in which the Go service has them: it takes them by their texts.
+    /// The servers of a service, in the order of the Go service, which sorts them as strings.
     ///
     /// # Errors
-    /// When none is told, and why.
+    /// When there are none.
     pub(crate) async fn services(&self, name: &str) -> Result<Vec<ServerAddress>, String> {
-        let mut why = "it is no name".to_owned();
+        let mut why = "not a name".to_owned();
         for name in self.names(name) {
-            match self.ask(&name).await {
+            match self.query(&name).await {
                 Ok(targets) if targets.is_empty() => why = format!("{name} has no servers (SRV records)"),
                 Ok(targets) => return Ok(in_order(targets)),
                 Err(failure) => why = failure,
@@ -37,19 +34,19 @@ impl NameServers {
         Err(why)
     }
 
-    async fn ask(&self, name: &str) -> Result<Vec<Target>, String> {
-        let mut why = "there is no name server".to_owned();
+    async fn query(&self, name: &str) -> Result<Vec<Target>, String> {
+        let mut why = "no name server".to_owned();
         for _ in 0..self.attempts {
             for server in &self.addresses {
-                match timeout(self.patience, ask_one(*server, name)).await {
+                match timeout(self.timeout, query_server(*server, name)).await {
                     Ok(Ok(Answer::Targets(targets))) => return Ok(targets),
-                    Ok(Ok(Answer::NoSuchName)) => return Err(format!("there is no {name}, says {server}")),
+                    Ok(Ok(Answer::NoSuchName)) => return Err(format!("{name} does not exist, by {server}")),
                     Ok(Ok(Answer::Failed(code))) => {
-                        why = format!("{server} fails to look it up (code {code})");
+                        why = format!("{server}: failed with code {code}");
                     }
-                    Ok(Ok(Answer::CutOff)) => why = format!("{server} cuts off what it says"),
+                    Ok(Ok(Answer::Truncated)) => why = format!("{server}: truncated reply"),
                     Ok(Err(failure)) => why = format!("{server}: {failure}"),
-                    Err(_) => why = format!("{server}: no answer within {:?}", self.patience),
+                    Err(_) => why = format!("{server}: no reply within {:?}", self.timeout),
                 }
             }
         }
@@ -57,11 +54,11 @@ impl NameServers {
     }
 }
 
-/// As `host:port`, sorted as texts.
+/// Sorted as strings of the form `host:port`.
 fn in_order(mut targets: Vec<Target>) -> Vec<ServerAddress> {
     targets.sort_by_key(|target| format!("{}:{}", target.host, target.port));
     let address = |Target { host, port }| {
-        // An address that stands where a name should is no name in full.
+        // A target may be an address, which has no trailing dot.
         let bare = host.trim_end_matches('.');
         let host = if bare.parse::<IpAddr>().is_ok() { bare.to_owned() } else { host };
         ServerAddress::Tcp(HostPort { host, port })
@@ -69,36 +66,36 @@ fn in_order(mut targets: Vec<Target>) -> Vec<ServerAddress> {
     targets.into_iter().map(address).collect()
 }
 
-async fn ask_one(server: SocketAddr, name: &str) -> Result<Answer, String> {
-    let id = u16::try_from(random::below(1 << 16)).unwrap_or_default();
-    let question = dns::question(id, name).ok_or_else(|| format!("{name:?} is no name"))?;
-    let answer = over_udp(server, &question).await.map_err(|error| error.to_string())?;
-    if answer != Answer::CutOff {
-        return Ok(answer);
+async fn query_server(server: SocketAddr, name: &str) -> Result<Answer, String> {
+    let id = fastrand::u16(..);
+    let query = dns::query(id, name).ok_or_else(|| format!("{name:?} is not a name"))?;
+    let reply = query_udp(server, &query).await.map_err(|error| error.to_string())?;
+    if reply != Answer::Truncated {
+        return Ok(reply);
     }
-    let message = over_tcp(server, &question).await.map_err(|error| error.to_string())?;
-    dns::answer(&question, &message).ok_or_else(|| "what it says over TCP is no answer".to_owned())
+    let message = query_tcp(server, &query).await.map_err(|error| error.to_string())?;
+    dns::reply(&query, &message).ok_or_else(|| "invalid reply over TCP".to_owned())
 }
 
-async fn over_udp(server: SocketAddr, question: &[u8]) -> std::io::Result<Answer> {
+async fn query_udp(server: SocketAddr, query: &[u8]) -> std::io::Result<Answer> {
     let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;
-    socket.send(question).await?;
+    socket.send(query).await?;
     let mut buffer = vec![0; MAX_DATAGRAM];
     loop {
         let length = socket.recv(&mut buffer).await?;
-        // Anybody may send a datagram; what is no answer to this question is passed over.
-        if let Some(answer) = buffer.get(..length).and_then(|message| dns::answer(question, message)) {
+        // Anyone may send a datagram; ignore those that are not the reply.
+        if let Some(answer) = buffer.get(..length).and_then(|message| dns::reply(query, message)) {
             return Ok(answer);
         }
     }
 }
 
-async fn over_tcp(server: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
+async fn query_tcp(server: SocketAddr, query: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut socket = TcpStream::connect(server).await?;
-    let length = u16::try_from(question.len()).unwrap_or(u16::MAX);
-    socket.write_all(&[&length.to_be_bytes(), question].concat()).await?;
+    let length = u16::try_from(query.len()).unwrap_or(u16::MAX);
+    socket.write_all(&[&length.to_be_bytes(), query].concat()).await?;
     let length = socket.read_u16().await?;
     let mut message = vec![0; length.into()];
     socket.read_exact(&mut message).await?;
@@ -161,7 +158,7 @@ mod tests {
 
     fn asking(addresses: Vec<SocketAddr>) -> NameServers {
         let patience = Duration::from_millis(300);
-        NameServers { addresses, search: vec!["test".to_owned()], dots: 5, patience, attempts: 1 }
+        NameServers { addresses, search: vec!["test".to_owned()], ndots: 5, timeout: patience, attempts: 1 }
     }
 
     async fn found(name_servers: NameServers) -> Result<Vec<String>, String> {
@@ -186,7 +183,7 @@ mod tests {
         let told = found(asking(vec![lame])).await.unwrap_err();
         assert!(told.contains("code 2") && told.contains(&lame.to_string()), "{told}");
         let told = found(asking(vec![silent.local_addr().unwrap()])).await.unwrap_err();
-        assert!(told.contains("no answer within 300ms"), "{told}");
+        assert!(told.contains("no reply within 300ms"), "{told}");
     }
 
     #[tokio::test]
@@ -210,7 +207,7 @@ mod tests {
         assert!(found(asking(vec![none])).await.unwrap_err().contains("has no servers"));
         let unknown = name_server(|question, _| failing(question, 3)).await;
         assert!(
-            found(asking(vec![unknown])).await.unwrap_err().contains("there is no _memcache._tcp.cache,")
+            found(asking(vec![unknown])).await.unwrap_err().contains("_memcache._tcp.cache does not exist")
         );
     }
 }

@@ -144,7 +144,7 @@ impl Lowering<'_> {
             Field::Wrong => return Err(Reported),
             Field::Given(given) => given,
         };
-        let max = Window::LONGEST.seconds() / unit.seconds();
+        let max = Window::MAX.seconds() / unit.seconds();
         let multiplier = NonZeroU32::new(given.value).filter(|units| u64::from(units.get()) <= max);
         multiplier.ok_or_else(|| {
             let unit = unit.name().to_ascii_lowercase();

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::{net::random::below, settings::groups::XdsBackoff};
+use crate::settings::groups::XdsBackoff;
 
 /// The backoff after broken streams.
 pub(super) struct Backoff {
@@ -42,8 +42,7 @@ pub(super) fn spread(interval: Duration, chance: f64) -> Duration {
 
 /// A number from 0 to 1.
 pub(super) fn chance() -> f64 {
-    let bound = u32::MAX;
-    u32::try_from(below(bound.into())).map_or(0.5, |random| f64::from(random) / f64::from(bound))
+    fastrand::f64()
 }
 
 #[cfg(test)]

@@ -236,7 +236,7 @@ impl ConnectionCalls {
             Ok(message) => message,
             Err(fault) => return Decided::Fault(fault),
         };
-        if call.span.is_some() || !self.calls.limiter.answers_at_once() {
+        if call.span.is_some() || !self.calls.limiter.is_synchronous() {
             return Decided::Later(message);
         }
         panics::point("grpc_request");
@@ -368,7 +368,7 @@ impl Calls {
             Ok(request) => request,
             Err(fault) => return Some(Err(fault)),
         };
-        let decided = self.limiter.decide_at_once(&request, now)?;
+        let decided = self.limiter.decide_sync(&request, now)?;
         let written = decided.map(|answer| write_message(&answer, into));
         Some(written.map_err(|refusal| framing::status(&refusal).into()))
     }

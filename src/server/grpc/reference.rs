@@ -119,7 +119,7 @@ impl Reference {
 
 /// `ShouldRateLimit` for tonic's generated [`RateLimitServiceServer`].
 ///
-/// With a store across a network each thread that serves it calls [`Limiter::attend`] once, within its runtime.
+/// With a store across a network each thread that serves it calls [`Limiter::start_worker`] once, within its runtime.
 #[derive(Clone)]
 pub struct RateLimit {
     limiter: Arc<Limiter>,

@@ -75,7 +75,7 @@ fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
-        telling: ResponseOptions::default(),
+        response: ResponseOptions::default(),
         on_store_failure: OnStoreFailure::Error,
         max_local_keys: 100,
     };

@@ -166,7 +166,7 @@ async fn work(
     (stage, drain): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
     drain_timeout: Duration,
 ) {
-    serving.calls.limiter.attend();
+    serving.calls.limiter.start_worker();
     let mut connections = JoinSet::new();
     // Connections survive a panic of the loop that receives them, and so does their channel.
     panics::restart_task(Boundary::Listener, async || {

@@ -1,7 +1,7 @@
-//! How connections ask a memcached: what is said to it, and what they learn from its answers.
+//! memcached as a [`Backend`]: what connections send to it, and what its replies mean.
 
 use super::{
-    dialer::{Dialer, GREETING},
+    dialer::{Dialer, VERSION},
     pipeline::MemcachedPipeline,
     reply::{self, FramedStream, Reply, Text},
 };
@@ -13,15 +13,15 @@ use crate::{
     },
 };
 
-/// What all connections share.
+/// State that all connections share.
 pub(super) struct MemcachedBackend {
     pub(super) dialer: Dialer,
 }
 
-/// A connection to one server, and what waits for it.
+/// A connection to one server.
 pub(super) type Connection = remote::Connection<MemcachedBackend>;
 
-/// What was asked of one connection and is not answered yet.
+/// A reply to come from one connection.
 pub(super) type PendingReply = remote::PendingReply<MemcachedBackend>;
 
 impl Backend for MemcachedBackend {
@@ -31,7 +31,7 @@ impl Backend for MemcachedBackend {
     const NAME: &'static str = "memcached";
     const TIMEOUT: &'static str = "MEMCACHE_TIMEOUT";
     const MAX_QUEUED: &'static str = "MEMCACHE_MAX_QUEUED";
-    const PROBE: &'static [u8] = GREETING;
+    const PROBE: &'static [u8] = VERSION;
 
     async fn dial(&self, to: &ServerAddress, _: bool) -> Result<FramedStream, Failure> {
         self.dialer.dial(to).await
@@ -42,23 +42,23 @@ impl Backend for MemcachedBackend {
         pipeline.commands()
     }
 
-    /// Counters that were not there are made, and counted in again.
+    /// Missing counters are created, and their commands sent again.
     fn write_again(pipeline: &MemcachedPipeline, replies: &[Reply], into: &mut Vec<u8>) -> usize {
         let missing = pipeline.missing(replies);
         pipeline.write_again(&missing, into);
-        let made = missing.iter().filter(|place| pipeline.makes(**place)).count();
+        let made = missing.iter().filter(|index| pipeline.creates(**index)).count();
         missing.len().saturating_add(made)
     }
 
     fn merge(pipeline: &MemcachedPipeline, replies: &mut [Reply], again: Vec<Reply>) {
         let mut again = again.into_iter();
-        for place in pipeline.missing(replies) {
-            let made = if pipeline.makes(place) { again.next() } else { None };
-            let answer = again.next();
-            // What was to make the counter knows why there is still none.
-            let made = made.filter(|made| matches!(made, Reply::Error(_)));
-            if let (Some(known), Some(reply)) = (replies.get_mut(place), made.or(answer)) {
-                *known = reply;
+        for index in pipeline.missing(replies) {
+            let added = if pipeline.creates(index) { again.next() } else { None };
+            let reply = again.next();
+            // The error of the `add` says why there is still no counter.
+            let added = added.filter(|added| matches!(added, Reply::Error(_)));
+            if let (Some(first), Some(reply)) = (replies.get_mut(index), added.or(reply)) {
+                *first = reply;
             }
         }
     }
@@ -69,14 +69,14 @@ impl Backend for MemcachedBackend {
         pipeline: &mut MemcachedPipeline,
         replies: Vec<Reply>,
     ) -> Result<(), Failure> {
-        let failures = pipeline.complete(replies, |kind, error| connection.answered_with(kind, error));
+        let failures = pipeline.complete(replies, |kind, error| connection.error_reply(kind, error));
         for failure in &failures {
             connection.metrics().failed(failure);
         }
-        // A server that did not understand a command may take what follows it for the next one: from then on
-        // its answers would be dealt out wrongly.
-        let strange = failures.iter().find(|failure| failure.kind == Kind::ProtocolError);
-        strange.map_or(Ok(()), |failure| Err((**failure).clone()))
+        // A server that rejected a command may take the bytes after it for the next one, which would shift all
+        // replies.
+        let unknown = failures.iter().find(|failure| failure.kind == Kind::ProtocolError);
+        unknown.map_or(Ok(()), |failure| Err((**failure).clone()))
     }
 
     fn error(reply: Reply) -> Option<(Kind, String)> {

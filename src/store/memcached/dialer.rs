@@ -1,7 +1,6 @@
-//! A connection to a memcached that is ready to be asked: connected, secured, and greeted.
+//! Opens connections to memcached: connect, TLS handshake, and a `version` command.
 //!
-//! A connection dials for itself whenever it has no connection. Every failure tells the address, the step, and which
-//! variable to look at.
+//! Every failure names the address, the step and the variable to check.
 
 use std::sync::Arc;
 
@@ -18,84 +17,82 @@ use crate::{
     },
     store::remote::{
         failure::{Failure, Kind},
-        tls::{self, Words},
-        transport::{Connector, Transport},
+        transport::{Connector, TlsAdvice, Transport, load_tls},
     },
 };
 
-/// What is said of TLS to memcached.
-static WORDS: Words = Words {
+static TLS_ADVICE: TlsAdvice = TlsAdvice {
     tls: Names {
         ca: "MEMCACHE_TLS_CACERT",
         certificate: "MEMCACHE_TLS_CLIENT_CERT",
         key: "MEMCACHE_TLS_CLIENT_KEY",
-        other_host: "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=true takes a certificate of another host",
-        plain_text: "if its port speaks plain text, unset MEMCACHE_TLS",
+        other_host: "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=true accepts a certificate for another host",
+        plain_text: "if the server does not use TLS, unset MEMCACHE_TLS",
     },
-    with: "if its port speaks TLS, set MEMCACHE_TLS=true",
+    use_tls: "if the server uses TLS, set MEMCACHE_TLS=true",
 };
 
-/// What a server is greeted with: the one question that changes nothing and that every server answers.
-pub(super) const GREETING: &[u8] = b"version\r\n";
+/// The first command and the probe: it has no effect, and every server answers it.
+pub(super) const VERSION: &[u8] = b"version\r\n";
 
-/// All that is needed to connect to a server but its address.
+/// Opens connections.
 pub(super) struct Dialer {
     connector: Connector,
 }
 
 impl Dialer {
-    /// Reads certificates, if TLS is spoken.
+    /// Loads certificates if TLS is enabled.
     ///
     /// # Errors
-    /// All that is wrong with their files, each with its path.
+    /// Every problem with the files.
     pub(super) fn new(settings: &Memcached) -> Result<Self, Vec<String>> {
-        let tls = settings.tls.as_ref().map(|tls| tls::load(tls, &WORDS)).transpose()?;
+        let tls = settings.tls.as_ref().map(|tls| load_tls(tls, &TLS_ADVICE)).transpose()?;
         let connector = Connector {
             tls: tls.map(|tls| TlsConnector::from(Arc::new(tls.config))),
-            words: &WORDS,
-            bound: settings.connect_timeout,
+            advice: &TLS_ADVICE,
+            timeout: settings.connect_timeout,
             origin: match settings.servers {
                 MemcachedServers::Named(_) => "see MEMCACHE_HOST_PORT",
-                MemcachedServers::Srv { .. } => "the name server tells this address for MEMCACHE_SRV",
+                MemcachedServers::Srv { .. } => "the address comes from MEMCACHE_SRV",
             },
         };
         Ok(Self { connector })
     }
 
-    /// A connection whose other end has said that it is a memcached.
+    /// Opens a connection to a server that answers like memcached.
     ///
     /// # Errors
-    /// Whatever kept it from that; so does a server that takes too long.
+    /// When a step fails or takes too long.
     pub(super) async fn dial(&self, to: &ServerAddress) -> Result<FramedStream, Failure> {
         let named =
             |failure: Failure| Failure::new(failure.kind, format!("memcached {to}: {}", failure.message));
-        let until = after(Instant::now(), self.connector.bound);
-        let wire = self.connector.connect(to, until).await.map_err(named)?;
-        let in_the_clear = !matches!(wire, Transport::Tls(_));
-        let mut line = FramedStream::new(wire, format!("memcached {to}"));
-        match timeout_at(until, greet(&mut line)).await {
-            Ok(Ok(Reply::Version)) => Ok(line),
+        let until = after(Instant::now(), self.connector.timeout);
+        let transport = self.connector.connect(to, until).await.map_err(named)?;
+        let is_plain_text = !matches!(transport, Transport::Tls(_));
+        let mut stream = FramedStream::new(transport, format!("memcached {to}"));
+        match timeout_at(until, version(&mut stream)).await {
+            Ok(Ok(Reply::Version)) => Ok(stream),
             Ok(Ok(Reply::Error(error))) => {
                 let kind = reply::kind(&error);
                 let hint = reply::hint(kind);
-                Err(named(Failure::new(kind, format!("it answered \"{error}\" to the greeting{hint}"))))
+                Err(named(Failure::new(kind, format!("error reply to version: \"{error}\"{hint}"))))
             }
             Ok(Ok(_)) => {
-                let message = "it answers something else than its version; see MEMCACHE_HOST_PORT";
+                let message = "unexpected reply to version; see MEMCACHE_HOST_PORT";
                 Err(named(Failure::new(Kind::ProtocolError, message)))
             }
-            // A server that speaks TLS says nothing else to those who do not.
-            Ok(Err(failure)) if in_the_clear => {
-                let message = format!("{}; {}", failure.message, WORDS.with);
+            // A server that requires TLS closes plain text connections.
+            Ok(Err(failure)) if is_plain_text => {
+                let message = format!("{}; {}", failure.message, TLS_ADVICE.use_tls);
                 Err(Failure::new(failure.kind, message))
             }
             Ok(Err(failure)) => Err(failure),
-            Err(_) => Err(named(self.connector.not_greeted(&"the greeting (version)"))),
+            Err(_) => Err(named(self.connector.handshake_timed_out(&"version"))),
         }
     }
 }
 
-async fn greet(line: &mut FramedStream) -> Result<Reply, Failure> {
-    line.send(1, |into| into.extend_from_slice(GREETING)).await?;
-    line.receive().await
+async fn version(stream: &mut FramedStream) -> Result<Reply, Failure> {
+    stream.send(1, |into| into.extend_from_slice(VERSION)).await?;
+    stream.receive().await
 }

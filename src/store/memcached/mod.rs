@@ -1,10 +1,8 @@
-//! Counters in memcached, shared by all replicas, and by replicas of the Go service.
+//! Counters in memcached, shared by all replicas and by replicas of the Go service.
 //!
-//! Reading order: a request's checks are `route`d, each to a connection of the `servers` that owns its key, under
-//! the `name` that memcached takes; a connection is one connection and what waits for it, and makes a `pipeline` of it:
-//! one pipeline. `backend` is what a connection has to know of memcached. `dialer` connects and greets, `reply` is
-//! what is answered. Servers that are not named one by one are looked up: `name_servers` says whom to ask,
-//! `lookup` asks, `dns` is what is said.
+//! In reading order: `route` sends a request's checks to the connections of the `servers` that own their keys (`key`),
+//! as commands of a `pipeline`. `backend` implements the shared connection's [`Backend`](super::remote::Backend),
+//! `dialer` opens connections, `reply` decodes replies.
 
 pub(crate) mod key;
 
@@ -33,27 +31,26 @@ use servers::Servers;
 pub struct MemcachedStore {
     servers: Arc<Servers>,
     found_by: MemcachedServers,
-    /// Counters live up to so many seconds longer than needed.
+    /// `EXPIRATION_JITTER_MAX_SECONDS`.
     jitter: u64,
     workers: WorkerIndexes,
 }
 
 impl MemcachedStore {
-    /// memcached keeps numbers and changes them one at a time; every other algorithm needs more than one,
-    /// or changes it by what it is.
+    /// memcached increments single numbers. Every other algorithm needs several, or reads before it writes.
     pub const COUNTABLE: Countable = Countable::FixedWindows;
 
-    /// A store that so many threads will attend. Keys live up to `jitter` seconds longer than needed.
+    /// A store for this many worker threads. Keys expire up to `jitter` seconds late.
     ///
     /// # Errors
-    /// All that is wrong with the files that the settings name.
+    /// Every problem with the files in the settings.
     pub fn new(settings: &Memcached, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
         let servers = Arc::new(Servers::new(settings, threads)?);
         Ok(Self { servers, found_by: settings.servers.clone(), jitter, workers: WorkerIndexes::default() })
     }
 
-    /// Begins to look the servers up where they are not named one by one, of the name servers that are to be
-    /// asked each time; once, within a runtime that lives as long as the service.
+    /// Starts to resolve `MEMCACHE_SRV`, if set, by the name servers that the function returns each time. Called once,
+    /// within a runtime that lives as long as the service.
     pub fn watch(&self, name_servers: impl Fn() -> NameServers + Send + Sync + 'static) {
         if let MemcachedServers::Srv { name, refresh } = &self.found_by {
             let (servers, name, refresh) = (self.servers.clone(), name.clone(), *refresh);
@@ -71,12 +68,12 @@ impl Store for MemcachedStore {
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
         match batch.counting {
             Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),
-            Counting::Always | Counting::Look => self.count(batch, now),
+            Counting::Always | Counting::ReadOnly => self.count(batch, now),
         }
     }
 
-    fn attend(&self) {
-        self.servers.pool.attend(self.workers.take());
+    fn start_worker(&self) {
+        self.servers.pool.start_worker(self.workers.take());
     }
 
     fn is_reachable(&self) -> bool {
@@ -88,12 +85,12 @@ impl Store for MemcachedStore {
     }
 }
 
-/// An answer of memcached.
+/// Decodes a reply.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_reply(bytes: &[u8]) {
     use crate::store::remote::framed::Codec;
 
-    if let Ok(Some((_, length))) = reply::Text::read(bytes) {
+    if let Ok(Some((_, length))) = reply::Text::decode(bytes) {
         assert!(length <= bytes.len());
     }
     let _ = reply::counter(bytes);

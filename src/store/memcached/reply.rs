@@ -1,4 +1,4 @@
-//! The text protocol of memcached, as much of it as counting needs: what is answered, and what that means.
+//! Replies of memcached's text protocol, as far as counting needs them.
 
 use std::str;
 
@@ -10,40 +10,40 @@ use crate::{
     text::cut,
 };
 
-/// An answer.
+/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
-    /// A counter after it was changed.
+    /// A counter's new value.
     Number(u64),
-    /// What a key holds.
+    /// A key's value.
     Value(Vec<u8>),
-    /// There is no such key.
+    /// The key does not exist.
     Missing,
-    /// The key was made, or was there already.
+    /// The key was added, or existed.
     Added,
-    /// Who it is.
+    /// The server's version.
     Version,
-    /// What was refused, in its words.
+    /// An error.
     Error(String),
 }
 
-/// The protocol, as a line speaks it.
+/// The protocol.
 pub(super) enum Text {}
 
-/// A connection that speaks it.
+/// A stream of it.
 pub(super) type FramedStream = framed::FramedStream<Text>;
 
-/// No first line of an answer is longer: the longest one repeats a key of 250 bytes.
+/// The longest first line: it repeats a key of 250 bytes.
 const MAX_LINE: usize = 4 * 1024;
 
-/// No value is longer that could be a number.
+/// The longest value that is read.
 const MAX_VALUE: usize = 64 * 1024;
 
 impl Codec for Text {
     type Reply = Reply;
     const NAME: &'static str = "memcached";
 
-    fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
+    fn decode(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
         let Some((line, after)) = first_line(bytes)? else { return Ok(None) };
         let reply = match line {
             b"NOT_FOUND" | b"END" => Reply::Missing,
@@ -51,34 +51,34 @@ impl Codec for Text {
             _ if line.starts_with(b"VALUE ") => return value(bytes, line, after),
             _ if line.starts_with(b"VERSION ") => Reply::Version,
             _ if is_error(line) => Reply::Error(cut(&String::from_utf8_lossy(line)).to_owned()),
-            _ => Reply::Number(number(line).ok_or_else(|| garbage(bytes))?),
+            _ => Reply::Number(number(line).ok_or_else(|| protocol_error(bytes))?),
         };
         Ok(Some((reply, after)))
     }
 }
 
-/// What stands before the first end of line, and where the next line begins.
+/// The first line, and the start of the next one.
 fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ProtocolError> {
     let shown = bytes.get(..MAX_LINE).unwrap_or(bytes);
     match shown.iter().position(|byte| *byte == b'\n') {
         Some(end) => {
             let line = bytes.get(..end).and_then(|line| line.strip_suffix(b"\r"));
-            Ok(Some((line.ok_or_else(|| garbage(bytes))?, end.saturating_add(1))))
+            Ok(Some((line.ok_or_else(|| protocol_error(bytes))?, end.saturating_add(1))))
         }
-        None if shown.len() == MAX_LINE => Err(garbage(bytes)),
-        // What can no more become an answer is not waited for.
+        None if shown.len() == MAX_LINE => Err(protocol_error(bytes)),
+        // Bytes that cannot become a reply are not waited for.
         None if bytes.iter().any(|byte| !(b' '..=b'~').contains(byte) && *byte != b'\r') => {
-            Err(garbage(bytes))
+            Err(protocol_error(bytes))
         }
         None => Ok(None),
     }
 }
 
-/// What follows `VALUE key flags length`: so many bytes, and the end.
+/// Decodes what follows `VALUE key flags length`.
 fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let length = line.split(|byte| *byte == b' ').nth(3).and_then(number);
     let length = length.and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= MAX_VALUE);
-    let length = length.ok_or_else(|| garbage(bytes))?;
+    let length = length.ok_or_else(|| protocol_error(bytes))?;
     let behind = bytes.get(after..).unwrap_or_default();
     let Some((value, rest)) = behind.split_at_checked(length) else { return Ok(None) };
     let end = b"\r\nEND\r\n";
@@ -87,12 +87,12 @@ fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize
             let taken = after.saturating_add(length).saturating_add(end.len());
             Ok(Some((Reply::Value(value.to_vec()), taken)))
         }
-        Some(_) => Err(garbage(rest)),
+        Some(_) => Err(protocol_error(rest)),
         None => Ok(None),
     }
 }
 
-/// A counter as it is kept: where it has grown shorter, blanks stand behind it.
+/// A counter's stored value: memcached pads it with spaces after a decrement.
 pub(super) fn counter(value: &[u8]) -> Option<u64> {
     number(value.trim_ascii_end())
 }
@@ -108,12 +108,12 @@ fn is_error(line: &[u8]) -> bool {
     line == b"ERROR" || [&b"CLIENT_ERROR "[..], b"SERVER_ERROR "].iter().any(|begin| line.starts_with(begin))
 }
 
-fn garbage(bytes: &[u8]) -> ProtocolError {
+fn protocol_error(bytes: &[u8]) -> ProtocolError {
     let shown = bytes.get(..40).unwrap_or(bytes);
     ProtocolError(shown.escape_ascii().to_string())
 }
 
-/// The kind of an error that memcached answered.
+/// The kind of an error reply.
 pub(super) fn kind(error: &str) -> Kind {
     if error.contains("out of memory") {
         Kind::OutOfMemory
@@ -124,22 +124,22 @@ pub(super) fn kind(error: &str) -> Kind {
     } else if error.starts_with("SERVER_ERROR") {
         Kind::Other
     } else {
-        // It did not understand us, so that we may not understand what it says next.
+        // It rejected the command, so the following replies may be shifted.
         Kind::ProtocolError
     }
 }
 
-/// What to do about an error of this kind, where that helps.
+/// Advice on an error of this kind.
 pub(super) const fn hint(kind: Kind) -> &'static str {
     match kind {
-        Kind::OutOfMemory => "; give it more memory (its option -m), or let it evict (no option -M)",
-        Kind::NotANumber => "; something else writes under these keys: use CACHE_KEY_PREFIX",
-        Kind::Auth => "; it wants a password, which this protocol of ours has none of: start it without -Y",
+        Kind::OutOfMemory => "; give it more memory (-m), or allow eviction (no -M)",
+        Kind::NotANumber => "; another program uses these keys: set CACHE_KEY_PREFIX",
+        Kind::Auth => "; passwords are not supported: start it without -Y",
         _ => "",
     }
 }
 
-/// The kinds that there are with memcached, among them those of an answer.
+/// The kinds of failure that memcached can have.
 pub(super) const KINDS: [Kind; 10] = [
     Kind::Resolve,
     Kind::Connect,
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Option<Reply> {
-        let (reply, length) = Text::read(text.as_bytes()).unwrap()?;
+        let (reply, length) = Text::decode(text.as_bytes()).unwrap()?;
         assert_eq!(length, text.len());
         Some(reply)
     }
@@ -181,7 +181,7 @@ mod tests {
             ("SERVER_ERROR busy\r\n", Reply::Error("SERVER_ERROR busy".to_owned())),
         ] {
             for cut in 0..text.len() {
-                assert_eq!(Text::read(&text.as_bytes()[..cut]), Ok(None), "{:?}", &text[..cut]);
+                assert_eq!(Text::decode(&text.as_bytes()[..cut]), Ok(None), "{:?}", &text[..cut]);
             }
             assert_eq!(read(text), Some(reply), "{text:?}");
         }
@@ -201,9 +201,9 @@ mod tests {
             "VALUE k 0 99999999\r\n",
             "VALUE k 0 1\r\n12\r\nEND\r\n",
         ] {
-            assert!(Text::read(text.as_bytes()).is_err(), "{text:?}");
+            assert!(Text::decode(text.as_bytes()).is_err(), "{text:?}");
         }
-        assert!(Text::read(&[b'x'; MAX_LINE]).is_err());
+        assert!(Text::decode(&[b'x'; MAX_LINE]).is_err());
     }
 
     #[test]
@@ -232,8 +232,8 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Text::read(&bytes);
-            let _ = Text::read(&[b"VALUE ", &bytes[..]].concat());
+            let _ = Text::decode(&bytes);
+            let _ = Text::decode(&[b"VALUE ", &bytes[..]].concat());
         }
     }
 }

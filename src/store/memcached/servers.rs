@@ -1,7 +1,4 @@
-//! The servers as they are known now, and whose a key is.
-//!
-//! A key belongs to the server that `name` says, by the order of the servers. They are those of the settings,
-//! or what a name server tells of them, which may change.
+//! The current servers: those of `MEMCACHE_HOST_PORT`, or the targets of `MEMCACHE_SRV`, which may change.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -24,16 +21,16 @@ use crate::{
 };
 use crate::{net::resolve::name_servers::NameServers, store::memcached::key};
 
-/// Who is asked.
+/// The servers.
 pub(super) struct Servers {
     pub(super) pool: ServerPool<MemcachedBackend, ()>,
 }
 
 impl Servers {
-    /// Servers that so many threads will ask.
+    /// Servers for this many worker threads.
     ///
     /// # Errors
-    /// All that is wrong with the files that the settings name.
+    /// Every problem with the files in the settings.
     pub(super) fn new(settings: &Memcached, threads: usize) -> Result<Self, Vec<String>> {
         let shared = Shared {
             backend: MemcachedBackend { dialer: Dialer::new(settings)? },
@@ -42,43 +39,43 @@ impl Servers {
                 timeout: settings.timeout,
                 pipeline_window: Duration::ZERO,
                 max_queued: settings.max_queued,
-                at_start: Backoff::again(),
+                startup_backoff: Backoff::reconnect(),
             },
         };
         let pool = ServerPool::new(shared, threads);
         if let MemcachedServers::Named(addresses) = &settings.servers {
-            pool.meet(addresses, ());
+            pool.set_servers(addresses, ());
         }
         Ok(Self { pool })
     }
 
-    /// The connection on which this thread asks for a counter of this name.
+    /// The calling thread's connection to the server that owns a key.
     ///
     /// # Errors
-    /// While no server is known.
+    /// While there are no servers.
     pub(super) fn connection(&self, name: &str) -> Result<Arc<Connection>, StoreError> {
-        let connection = self.pool.connection(|known| Some(key::place(name, known.servers.len())));
+        let connection = self.pool.connection(|known| Some(key::server_index(name, known.servers.len())));
         connection.ok_or_else(|| StoreError {
             reason: FailureReason::Unavailable,
-            message: "memcached: no server is known yet; see MEMCACHE_SRV".into(),
+            message: "memcached: no servers yet; see MEMCACHE_SRV".into(),
         })
     }
 
-    /// How the connections fare.
+    /// The pool's metrics.
     pub(super) fn usage(&self) -> PoolUsage {
         let mut usage = self.pool.usage(StoreKind::Memcached);
         usage.errors.retain(|(name, _)| KINDS.iter().any(|kind| kind.name() == *name));
         usage
     }
 
-    /// Looks the servers up until they are found, and then, if that is wanted, again and again.
+    /// Resolves the SRV record until it succeeds, and then again at each `refresh`, if set.
     pub(super) async fn follow(
         &self,
         srv: &str,
         refresh: Option<Duration>,
         name_servers: impl Fn() -> NameServers,
     ) {
-        let mut pace = Backoff::again();
+        let mut backoff = Backoff::reconnect();
         let mut known = Vec::new();
         let mut failed = false;
         loop {
@@ -86,20 +83,20 @@ impl Servers {
             let pause = match name_servers().services(srv).await {
                 Ok(found) => {
                     if mem::replace(&mut known, found) != known {
-                        info!(servers = ?known.iter().map(ToString::to_string).collect::<Vec<_>>(), "memcached: found by {srv}");
-                        self.pool.meet(&known, ());
+                        info!(servers = ?known.iter().map(ToString::to_string).collect::<Vec<_>>(), "memcached: resolved {srv}");
+                        self.pool.set_servers(&known, ());
                     }
                     failed = false;
-                    pace.reset();
+                    backoff.reset();
                     let Some(refresh) = refresh else { return };
                     refresh
                 }
                 Err(why) => {
-                    // Those that are known are asked on.
+                    // The known servers stay in use.
                     if !mem::replace(&mut failed, true) {
-                        warn!("memcached: the name servers tell no server for MEMCACHE_SRV={srv}: {why}");
+                        warn!("memcached: cannot resolve MEMCACHE_SRV={srv}: {why}");
                     }
-                    refresh.filter(|_| !known.is_empty()).unwrap_or_else(|| pace.pause())
+                    refresh.filter(|_| !known.is_empty()).unwrap_or_else(|| backoff.next_pause())
                 }
             };
             sleep(pause).await;

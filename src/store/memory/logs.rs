@@ -88,11 +88,11 @@ impl Logs {
     }
 
     /// Asks the log of a key.
-    pub(super) fn ask(&self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+    pub(super) fn apply(&self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
         let at = shard_of(key);
         let verdict = match self.shards.get(at) {
             Some(counted) => self.ask_in(at, &mut hold(counted), key, limit, hits, now),
-            None => limit.ask(&mut Log::default(), hits, now),
+            None => limit.apply(&mut Log::default(), hits, now),
         };
         self.make_room(&[key]);
         verdict
@@ -123,12 +123,12 @@ impl Logs {
         let known = place.and_then(|place| shard.logs.get_mut(place));
         let before = known.as_ref().map_or(0, |kept| kept.bytes());
         let (verdict, end, after) = if let Some(kept) = known {
-            let verdict = limit.ask(&mut kept.log, hits, now);
+            let verdict = limit.apply(&mut kept.log, hits, now);
             let end = limit.end(&kept.log);
             kept.end = end.unwrap_or(kept.end);
             (verdict, end, kept.bytes())
         } else {
-            let verdict = limit.ask(&mut new, hits, now);
+            let verdict = limit.apply(&mut new, hits, now);
             (verdict, limit.end(&new), 0)
         };
         let after = match (place, end) {
@@ -211,10 +211,10 @@ impl Logs {
 
 impl LockedLogs<'_> {
     /// Asks the log of a key; one whose shard is not held is as if it were empty.
-    pub(super) fn ask(&mut self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+    pub(super) fn apply(&mut self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
         match self.shards.iter_mut().find(|(at, _)| *at == shard_of(key)) {
             Some((at, shard)) => self.logs.ask_in(*at, shard, key, limit, hits, now),
-            None => limit.ask(&mut Log::default(), hits, now),
+            None => limit.apply(&mut Log::default(), hits, now),
         }
     }
 }
@@ -338,14 +338,15 @@ mod tests {
         let logs = Logs::in_place_of(20_000 * 96 / BYTES_PER_KEY);
         let (inside, beside) = keys_in_and_beside_a_shard(18_000);
         for key in &inside {
-            logs.ask(*key, of_seconds(86_400), Hits::Take(1), now);
+            logs.apply(*key, of_seconds(86_400), Hits::Take(1), now);
         }
         for key in &beside {
-            logs.ask(*key, of_seconds(60), Hits::Take(1), now);
+            logs.apply(*key, of_seconds(60), Hits::Take(1), now);
         }
         assert!(logs.usage().bytes <= logs.max_bytes, "{:?}", logs.usage());
         let left = |keys: &[Key]| {
-            let taken = |key: &&Key| logs.ask(**key, of_seconds(60), Hits::Take(0), now).remaining < 100_000;
+            let taken =
+                |key: &&Key| logs.apply(**key, of_seconds(60), Hits::Take(0), now).remaining < 100_000;
             keys.iter().filter(taken).count()
         };
         assert_eq!(left(&beside), 18_000, "callers in other shards lost nothing");
@@ -358,10 +359,11 @@ mod tests {
         let logs = Logs::in_place_of(100);
         let (keys, _) = keys_in_and_beside_a_shard(2);
         for n in 1..2000_u64 {
-            let verdict = logs.ask(keys[0], of_seconds(3600), Hits::Take(1), Time::from_micros(1 << 40 | n));
+            let verdict =
+                logs.apply(keys[0], of_seconds(3600), Hits::Take(1), Time::from_micros(1 << 40 | n));
             assert_eq!(u64::from(verdict.remaining), 100_000 - n);
         }
-        logs.ask(keys[1], of_seconds(60), Hits::Take(1), Time::from_seconds(1 << 21));
+        logs.apply(keys[1], of_seconds(60), Hits::Take(1), Time::from_seconds(1 << 21));
         assert_eq!(logs.usage().entries, 1, "it gives way to the next: {:?}", logs.usage());
     }
 
@@ -382,8 +384,8 @@ mod tests {
                 let at = Time::from_seconds(now);
                 // A key holds the length of its window.
                 let (key, limit) = (table.key(&name.to_string()), of_seconds(1 + u64::from(name) % 29));
-                let verdict = logs.ask(key, limit, Hits::Take(hits), at);
-                let expected = limit.ask(model.entry(name).or_default(), Hits::Take(hits), at);
+                let verdict = logs.apply(key, limit, Hits::Take(hits), at);
+                let expected = limit.apply(model.entry(name).or_default(), Hits::Take(hits), at);
                 let usage = logs.usage();
                 if usage.evicted == 0 {
                     prop_assert_eq!(verdict, expected);

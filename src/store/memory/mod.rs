@@ -13,7 +13,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::{Applied, Batch, Check, Counting, Member, Outcome, Store, StoreUsage, looking};
+use super::{Applied, Batch, Check, Counting, Member, Outcome, Store, StoreUsage, without_taking};
 use crate::{
     clock::Time,
     limiter::algorithm::{Algorithm, FixedWindow, Hits, SlidingLog, State, Verdict, fixed_window},
@@ -51,7 +51,7 @@ impl MemoryStore {
             held.count(batch, place, *key, Some(Hits::Take(0)), now);
         }
         let any_over = batch.checks().iter().any(|check| check.would_be_over(check.outcome));
-        let hits = batch.hits_after_look();
+        let hits = batch.hits_after_read();
         let mut next = 0;
         while let Some(group) = batch.group_at(next) {
             next = group.end;
@@ -127,7 +127,7 @@ impl Held<'_> {
             match check.outcome {
                 _ if is_refused && check.takes() && !is_over(check) => {}
                 Outcome::Counted(count) if is_refused && check.takes() => {
-                    batch.set(place, Outcome::Refused(count));
+                    batch.set(place, Outcome::NotCounted(count));
                 }
                 // Refused hits are not counted by any other algorithm.
                 _ => self.count(batch, place, *key, Some(check.hits), now),
@@ -152,7 +152,7 @@ impl Keeps for &MemoryStore {
     }
 
     fn ask_log(&mut self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
-        self.logs.ask(key, limit, hits, now)
+        self.logs.apply(key, limit, hits, now)
     }
 }
 
@@ -168,7 +168,7 @@ impl Keeps for Held<'_> {
     }
 
     fn ask_log(&mut self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
-        self.logs.ask(key, limit, hits, now)
+        self.logs.apply(key, limit, hits, now)
     }
 }
 
@@ -189,14 +189,14 @@ fn count(keeps: &mut impl Keeps, key: Key, check: &Check<'_>, hits: Hits, now: T
             );
         }
         Algorithm::SlidingWindow(limit) => {
-            keeps.change(key, now, |state| changed(state, limit.ask(state, hits, now)))
+            keeps.change(key, now, |state| changed(state, limit.apply(state, hits, now)))
         }
         Algorithm::Bucket(limit) => {
-            keeps.change(key, now, |state| changed(state, limit.ask(state, hits, now)))
+            keeps.change(key, now, |state| changed(state, limit.apply(state, hits, now)))
         }
         Algorithm::SlidingLog(limit) => keeps.ask_log(key, limit, hits, now),
     };
-    Outcome::Judged(verdict)
+    Outcome::Decided(verdict)
 }
 
 /// A counter that is only looked at is not made.
@@ -216,17 +216,17 @@ impl Store for MemoryStore {
         match batch.counting {
             Counting::Always if batch.has_groups() => self.count_groups(batch, now),
             Counting::Always => {
-                batch.answer(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
+                batch.set_all(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
             }
-            Counting::Look => batch.answer(|key, check| {
-                count(&mut store, self.states.key(key), check, looking(check.hits), now)
+            Counting::ReadOnly => batch.set_all(|key, check| {
+                count(&mut store, self.states.key(key), check, without_taking(check.hits), now)
             }),
             Counting::StopWhenOver => self.count_unless_over(batch, now),
         }
         Applied::Now(Ok(()))
     }
 
-    fn answers_at_once(&self) -> bool {
+    fn is_synchronous(&self) -> bool {
         true
     }
 

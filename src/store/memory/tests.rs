@@ -29,8 +29,8 @@ fn key(name: &str, limit: &Limit, now: Time) -> String {
     format!("{name}_{start}{}", limit.tag)
 }
 
-/// Asks for all of these in one batch.
-fn ask(
+/// Applies all checks in one batch.
+fn apply_checks(
     store: &MemoryStore,
     counting: Counting,
     checks: &[(&str, &Limit, Hits)],
@@ -51,8 +51,8 @@ fn apply(store: &MemoryStore, batch: &mut Batch<'_>, now: Time) -> Vec<(Outcome,
     batch.checks().iter().map(|check| (check.outcome, check.is_over())).collect()
 }
 
-/// Asks for all of these in one batch, each list of them a group.
-fn ask_groups(
+/// Applies all checks in one batch, each list as a group.
+fn apply_groups(
     store: &MemoryStore,
     counting: Counting,
     groups: &[Vec<(&str, &Limit, Hits)>],
@@ -80,31 +80,31 @@ struct Model {
 }
 
 impl Model {
-    fn ask(&mut self, key: String, limit: &Limit, hits: Hits, now: Time) -> Outcome {
+    fn apply(&mut self, key: String, limit: &Limit, hits: Hits, now: Time) -> Outcome {
         let state = self.states.entry(key.clone()).or_default();
         let verdict = match limit.algorithm {
             Algorithm::FixedWindow(fixed) => {
-                *state = fixed.ask(*state, hits, now).0;
+                *state = fixed.apply(*state, hits, now).0;
                 return Outcome::Counted(state.number);
             }
-            Algorithm::SlidingWindow(limit) => limit.ask(*state, hits, now),
-            Algorithm::Bucket(limit) => limit.ask(*state, hits, now),
+            Algorithm::SlidingWindow(limit) => limit.apply(*state, hits, now),
+            Algorithm::Bucket(limit) => limit.apply(*state, hits, now),
             Algorithm::SlidingLog(limit) => {
-                return Outcome::Judged(limit.ask(self.logs.entry(key).or_default(), hits, now));
+                return Outcome::Decided(limit.apply(self.logs.entry(key).or_default(), hits, now));
             }
         };
         *state = verdict.0;
-        Outcome::Judged(verdict.1)
+        Outcome::Decided(verdict.1)
     }
 
     fn is_over(&self, key: &str, limit: &Limit, hits: Hits, now: Time) -> bool {
         let state = self.states.get(key).copied().unwrap_or_default();
         let admitted = match limit.algorithm {
-            Algorithm::FixedWindow(limit) => limit.ask(state, hits, now).1.admitted,
-            Algorithm::SlidingWindow(limit) => limit.ask(state, hits, now).1.admitted,
-            Algorithm::Bucket(limit) => limit.ask(state, hits, now).1.admitted,
+            Algorithm::FixedWindow(limit) => limit.apply(state, hits, now).1.admitted,
+            Algorithm::SlidingWindow(limit) => limit.apply(state, hits, now).1.admitted,
+            Algorithm::Bucket(limit) => limit.apply(state, hits, now).1.admitted,
             Algorithm::SlidingLog(limit) => {
-                limit.ask(&mut self.logs.get(key).cloned().unwrap_or_default(), hits, now).admitted
+                limit.apply(&mut self.logs.get(key).cloned().unwrap_or_default(), hits, now).admitted
             }
         };
         !admitted
@@ -116,14 +116,14 @@ impl Model {
         match limit.algorithm {
             Algorithm::FixedWindow(_) => {
                 let count = self.states.get(&key).copied().unwrap_or_default().number;
-                if is_over { Outcome::Refused(count) } else { Outcome::Counted(count) }
+                if is_over { Outcome::NotCounted(count) } else { Outcome::Counted(count) }
             }
-            _ => self.ask(key, limit, hits, now),
+            _ => self.apply(key, limit, hits, now),
         }
     }
 
     /// As many groups, each all or nothing, by the rule of `counting`.
-    fn ask_groups(
+    fn apply_groups(
         &mut self,
         counting: Counting,
         groups: &[Vec<(&str, &Limit, Hits)>],
@@ -144,9 +144,11 @@ impl Model {
             for ((name, limit, hits), over) in group.iter().zip(over) {
                 let key = key(name, limit, now);
                 outcomes.push(match hits {
-                    Hits::Take(_) if counting == Counting::Look => self.ask(key, limit, Hits::Take(0), now),
+                    Hits::Take(_) if counting == Counting::ReadOnly => {
+                        self.apply(key, limit, Hits::Take(0), now)
+                    }
                     Hits::Take(_) if refused => self.refuse(key, limit, *hits, over, now),
-                    hits => self.ask(key, limit, *hits, now),
+                    hits => self.apply(key, limit, *hits, now),
                 });
             }
         }
@@ -161,10 +163,10 @@ impl Model {
         let stops = counting == Counting::StopWhenOver && over.contains(&true);
         let one = |((name, limit, hits), over): (&(&str, &Limit, Hits), bool)| {
             let hits = match hits {
-                Hits::Take(_) if counting == Counting::Look || (stops && !over) => Hits::Take(0),
+                Hits::Take(_) if counting == Counting::ReadOnly || (stops && !over) => Hits::Take(0),
                 hits => *hits,
             };
-            self.ask(key(name, limit, now), limit, hits, now)
+            self.apply(key(name, limit, now), limit, hits, now)
         };
         checks.iter().zip(over).map(one).collect()
     }
@@ -203,7 +205,7 @@ proptest! {
         steps in prop::collection::vec(
             (
                 prop::collection::vec((0..3_usize, hits()), 1..4),
-                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::Look]),
+                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::ReadOnly]),
                 prop_oneof![0..3_u64, 0..3_000_000_u64, 0..100_000_000_u64],
             ),
             1..60,
@@ -220,7 +222,7 @@ proptest! {
                 .flat_map(|(name, hits)| limits.iter().map(|limit| (["a", "b", "c"][*name], limit, *hits)))
                 .collect();
             let outcomes: Vec<Outcome> =
-                ask(&store, counting, &checks, at).into_iter().map(|(outcome, _)| outcome).collect();
+                apply_checks(&store, counting, &checks, at).into_iter().map(|(outcome, _)| outcome).collect();
             prop_assert_eq!(outcomes, model.ask_all(counting, &checks, at));
             if pause % 7 == 0 {
                 store.maintain(at);
@@ -238,7 +240,7 @@ proptest! {
         steps in prop::collection::vec(
             (
                 prop::collection::vec((0..3_usize, hits()), 1..4),
-                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::Look]),
+                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::ReadOnly]),
                 prop_oneof![0..3_u64, 0..3_000_000_u64, 0..100_000_000_u64],
             ),
             1..60,
@@ -254,8 +256,8 @@ proptest! {
             };
             let groups: Vec<Vec<(&str, &Limit, Hits)>> = asked.iter().map(group).collect();
             let outcomes: Vec<Outcome> =
-                ask_groups(&store, counting, &groups, at).into_iter().map(|(outcome, _)| outcome).collect();
-            prop_assert_eq!(outcomes, model.ask_groups(counting, &groups, at));
+                apply_groups(&store, counting, &groups, at).into_iter().map(|(outcome, _)| outcome).collect();
+            prop_assert_eq!(outcomes, model.apply_groups(counting, &groups, at));
         }
     }
 }
@@ -273,7 +275,7 @@ fn many_threads_count_in_all_limits_of_a_group_or_in_none() {
                 threads.spawn(move || {
                     for _ in 0..1500 {
                         let group = vec![("k", large, Hits::Take(hits)), ("k", small, Hits::Take(hits))];
-                        let outcomes = ask_groups(store, Counting::Always, &[group], NOON);
+                        let outcomes = apply_groups(store, Counting::Always, &[group], NOON);
                         if outcomes.iter().all(|(_, over)| !over) {
                             admitted.fetch_add(hits, Relaxed);
                         }
@@ -284,10 +286,12 @@ fn many_threads_count_in_all_limits_of_a_group_or_in_none() {
         // The last ones that fit were single hits.
         assert_eq!(admitted.load(Relaxed), 3000, "{kind:?}");
         let looks = [("k", &large, Hits::Take(0)), ("k", &small, Hits::Take(0))];
-        let left = ask(&store, Counting::Look, &looks, NOON).into_iter().map(|(outcome, _)| match outcome {
-            Outcome::Counted(count) => 3000_i64 - i64::try_from(count).unwrap(),
-            Outcome::Judged(verdict) => verdict.remaining.into(),
-            Outcome::Refused(_) => panic!("it looks"),
+        let left = apply_checks(&store, Counting::ReadOnly, &looks, NOON).into_iter().map(|(outcome, _)| {
+            match outcome {
+                Outcome::Counted(count) => 3000_i64 - i64::try_from(count).unwrap(),
+                Outcome::Decided(verdict) => verdict.remaining.into(),
+                Outcome::NotCounted(_) => panic!("it looks"),
+            }
         });
         let expected = if kind == Kind::FixedWindow { [0, 0] } else { [2000, 0] };
         assert_eq!(left.collect::<Vec<_>>(), expected, "{kind:?}");
@@ -309,17 +313,18 @@ fn many_threads_are_admitted_exactly_as_many_as_the_limit_says() {
                     threads.spawn(|| {
                         for _ in 0..1500 {
                             let checks = [("k", &large, Hits::Take(1)), ("j", &small, Hits::Take(1))];
-                            let outcomes = ask(&store, counting, &checks, NOON);
+                            let outcomes = apply_checks(&store, counting, &checks, NOON);
                             admitted.fetch_add(u64::from(outcomes.iter().all(|(_, over)| !over)), Relaxed);
                         }
                     });
                 }
             });
             assert_eq!(admitted.load(Relaxed), 3000, "{kind:?} {counting:?}");
-            let left = match ask(&store, Counting::Look, &[("k", &large, Hits::Take(0))], NOON)[0].0 {
-                Outcome::Counted(count) | Outcome::Refused(count) => 5000_u64.saturating_sub(count),
-                Outcome::Judged(verdict) => verdict.remaining.into(),
-            };
+            let left =
+                match apply_checks(&store, Counting::ReadOnly, &[("k", &large, Hits::Take(0))], NOON)[0].0 {
+                    Outcome::Counted(count) | Outcome::NotCounted(count) => 5000_u64.saturating_sub(count),
+                    Outcome::Decided(verdict) => verdict.remaining.into(),
+                };
             let expected = if counting == Counting::Always { 0 } else { 2000 };
             assert_eq!(left, expected, "{kind:?} {counting:?}: a refusal by one consumes from none");
         }
@@ -331,7 +336,7 @@ fn a_state_costs_as_much_as_a_window() {
     for kind in [Kind::FixedWindow, Kind::SlidingWindow, Kind::TokenBucket, Kind::LeakyBucket] {
         let (store, limit) = (MemoryStore::new(1_000_000), limit(kind, 100, Unit::Day, 100));
         for n in 0..100_000 {
-            ask(&store, Counting::Always, &[(&n.to_string(), &limit, Hits::Take(1))], NOON);
+            apply_checks(&store, Counting::Always, &[(&n.to_string(), &limit, Hits::Take(1))], NOON);
         }
         let held = store.usage().unwrap().held;
         assert_eq!((held.entries, held.evicted), (100_000, 0), "{kind:?}");
@@ -345,9 +350,9 @@ fn what_is_only_looked_at_is_not_kept() {
     for kind in Kind::ALL {
         let limit = limit(kind, 3, Unit::Day, 3);
         for hits in [Hits::Take(0), Hits::Refund(2)] {
-            ask(&store, Counting::Always, &[("k", &limit, hits)], NOON);
+            apply_checks(&store, Counting::Always, &[("k", &limit, hits)], NOON);
         }
-        ask(&store, Counting::Look, &[("k", &limit, Hits::Take(1))], NOON);
+        apply_checks(&store, Counting::ReadOnly, &[("k", &limit, Hits::Take(1))], NOON);
     }
     assert_eq!(store.usage().unwrap().held.entries, 0);
 }
@@ -356,7 +361,7 @@ fn what_is_only_looked_at_is_not_kept() {
 fn logs_are_given_back_when_their_last_hit_has_left_the_window() {
     let (store, limit) = (MemoryStore::new(100_000), limit(Kind::SlidingLog, 10, Unit::Minute, 0));
     for n in 0..1000 {
-        ask(&store, Counting::Always, &[(&n.to_string(), &limit, Hits::Take(3))], NOON);
+        apply_checks(&store, Counting::Always, &[(&n.to_string(), &limit, Hits::Take(3))], NOON);
     }
     let held = store.usage().unwrap().held;
     assert!(held.entries == 1000 && held.bytes > 1000, "{held:?}");
@@ -376,15 +381,16 @@ fn logs_stay_within_their_bound_and_those_that_end_soonest_go() {
     let [minute, day] = [Unit::Minute, Unit::Day].map(|unit| limit(Kind::SlidingLog, 100, unit, 0));
     for (limit, count) in [(&day, 300), (&minute, 50_000)] {
         for n in 0..count {
-            ask(&store, Counting::Always, &[(&n.to_string(), limit, Hits::Take(1))], NOON);
+            apply_checks(&store, Counting::Always, &[(&n.to_string(), limit, Hits::Take(1))], NOON);
         }
     }
     let held = store.usage().unwrap().held;
     assert!((1_900_000..=1_921_000).contains(&held.bytes), "{held:?}");
     assert_eq!(held.entries as u64 + held.evicted, 50_300);
     let left = (0..300).filter(|n| {
-        let (outcome, _) = ask(&store, Counting::Look, &[(&n.to_string(), &day, Hits::Take(0))], NOON)[0];
-        matches!(outcome, Outcome::Judged(verdict) if verdict.remaining == 99)
+        let (outcome, _) =
+            apply_checks(&store, Counting::ReadOnly, &[(&n.to_string(), &day, Hits::Take(0))], NOON)[0];
+        matches!(outcome, Outcome::Decided(verdict) if verdict.remaining == 99)
     });
     assert_eq!(left.count(), 300);
 }

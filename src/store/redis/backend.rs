@@ -1,4 +1,4 @@
-//! How connections ask a Redis: what is said to it, and what they learn from its answers.
+//! Redis as a [`Backend`]: what connections send to it, and what its replies mean.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
@@ -21,25 +21,25 @@ use crate::{
     },
 };
 
-/// What all connections to the servers of a Redis share.
+/// State that all connections to the servers of a Redis share.
 pub(super) struct RedisBackend {
     pub(super) dialer: Dialer,
     pub(super) topology: Topology,
-    pub(super) seen: TtlCache,
-    /// A server that says it is a replica is not asked.
+    pub(super) ttl_cache: TtlCache,
+    /// Connect only to masters.
     pub(super) only_masters: bool,
-    /// Who we are to it; none is `default`.
+    /// The user; `None` is `default`.
     pub(super) user: Option<String>,
-    /// The bits of what the rules in force need.
+    /// The bits of the [`Needs`] of the rules in force.
     pub(super) needs: AtomicU8,
-    /// The user may not run scripts: an expiry is set without a look at the one that is there.
+    /// The user may not run scripts, so expiries are set without comparing them to existing ones.
     pub(super) cannot_extend: AtomicBool,
 }
 
-/// A connection to one server, and what waits for it.
+/// A connection to one server.
 pub(super) type Connection = remote::Connection<RedisBackend>;
 
-/// What was asked of one connection and is not answered yet.
+/// A reply to come from one connection.
 pub(super) type PendingReply = remote::PendingReply<RedisBackend>;
 
 impl Backend for RedisBackend {
@@ -52,28 +52,28 @@ impl Backend for RedisBackend {
     const PROBE: &'static [u8] = b"*1\r\n$4\r\nPING\r\n";
 
     async fn dial(&self, to: &ServerAddress, was_replica: bool) -> Result<FramedStream, Failure> {
-        let wire = self.dialer.dial(to, was_replica || self.only_masters).await?;
-        Ok(FramedStream::new(wire, format!("redis {to}")))
+        let transport = self.dialer.dial(to, was_replica || self.only_masters).await?;
+        Ok(FramedStream::new(transport, format!("redis {to}")))
     }
 
     fn write(pipeline: &RedisPipeline, into: &mut Vec<u8>) -> usize {
         pipeline.write(into);
-        pipeline.answers()
+        pipeline.replies()
     }
 
-    /// Scripts that the server does not know are sent again, in full.
+    /// Scripts that the server does not know are sent again with their source.
     fn write_again(pipeline: &RedisPipeline, replies: &[Reply], into: &mut Vec<u8>) -> usize {
         let unknown = pipeline.unknown_scripts(replies);
         pipeline.write_with_scripts(&unknown, into);
-        unknown.iter().map(|unknown| unknown.answers().len()).sum()
+        unknown.iter().map(|unknown| unknown.replies().len()).sum()
     }
 
     fn merge(pipeline: &RedisPipeline, replies: &mut [Reply], again: Vec<Reply>) {
         let unknown = pipeline.unknown_scripts(replies);
-        let places = unknown.iter().flat_map(|unknown| unknown.answers());
-        for (place, reply) in places.zip(again) {
-            if let Some(known) = replies.get_mut(place) {
-                *known = reply;
+        let indexes = unknown.iter().flat_map(|unknown| unknown.replies());
+        for (index, reply) in indexes.zip(again) {
+            if let Some(first) = replies.get_mut(index) {
+                *first = reply;
             }
         }
     }
@@ -84,22 +84,19 @@ impl Backend for RedisBackend {
         pipeline: &mut RedisPipeline,
         replies: Vec<Reply>,
     ) -> Result<(), Failure> {
-        self.learn(
-            connection,
-            pipeline.complete(replies, |kind, error| connection.answered_with(kind, error)),
-        )
+        self.learn(connection, pipeline.complete(replies, |kind, error| connection.error_reply(kind, error)))
     }
 
     fn connected(&self, connection: &Connection) {
-        // Permissions may have changed meanwhile.
+        // Permissions may have changed.
         self.cannot_extend.store(false, Relaxed);
         let needs = Needs::from_bits(self.needs.load(Relaxed));
-        connection.send_along(|first| first.check(needs));
+        connection.piggyback(|first| first.check(needs));
     }
 
     fn error(reply: Reply) -> Option<(Kind, String)> {
         match reply {
-            Reply::Error(error) => Some((Kind::of_answer(&error), error)),
+            Reply::Error(error) => Some((Kind::of_reply(&error), error)),
             _ => None,
         }
     }
@@ -109,7 +106,7 @@ impl Backend for RedisBackend {
     }
 
     fn forget_keys(&self) {
-        self.seen.forget_all();
+        self.ttl_cache.clear();
     }
 
     fn request_refresh(&self) {
@@ -118,64 +115,68 @@ impl Backend for RedisBackend {
 }
 
 impl RedisBackend {
-    /// How long a counter lives, and whether the server has to set that.
+    /// A counter's expiry, and whether the server has to set it.
     pub(super) fn expiry(&self, id: Key, limit: &Limit, now: Time) -> Expiry {
-        let expiry = self.seen.expiry(id, limit, now);
+        let expiry = self.ttl_cache.expiry(id, limit, now);
         match expiry.set {
             Expire::Extend if self.cannot_extend.load(Relaxed) => Expiry { set: Expire::Set, ..expiry },
             _ => expiry,
         }
     }
 
-    /// Takes to heart what the answers have shown.
-    fn learn(&self, connection: &Connection, shown: Learned) -> Result<(), Failure> {
+    /// Updates the state by what the replies showed.
+    fn learn(&self, connection: &Connection, learned: Learned) -> Result<(), Failure> {
         let now = SystemClock.now();
-        for (id, end) in shown.expiring {
-            self.seen.learn(id, now, end);
+        for (id, end) in learned.expiring {
+            self.ttl_cache.learn(id, now, end);
         }
-        if !shown.missing_ttl.is_empty() {
-            // The server had lost keys that this process had told it. Whatever else it knows is doubtful then.
-            self.seen.forget_all();
-            connection.send_along(|next| {
-                for (key, seconds) in &shown.missing_ttl {
+        if !learned.missing_ttl.is_empty() {
+            // The server has lost keys, so other cached keys may be missing too.
+            self.ttl_cache.clear();
+            connection.piggyback(|next| {
+                for (key, seconds) in &learned.missing_ttl {
                     next.expire(key, *seconds, Expire::Set);
                 }
             });
         }
-        self.learn_of_expiries(connection, &shown.not_expiring);
-        shown.denied.iter().chain(&shown.missing).for_each(|command| connection.metrics().denied(command));
-        if !shown.missing.is_empty() {
+        self.retry_expiries(connection, &learned.not_expiring);
+        learned
+            .denied
+            .iter()
+            .chain(&learned.missing)
+            .for_each(|command| connection.metrics().denied(command));
+        if !learned.missing.is_empty() {
             let user = self.user.as_deref().unwrap_or("default");
             connection
                 .metrics()
-                .found(&connection.failure(Kind::Denied, permissions::denial(user, &shown.missing)));
+                .failed_once(&connection.failure(Kind::Denied, permissions::denial(user, &learned.missing)));
         }
-        let mut left = Ok(());
-        for failure in shown.failures {
+        let mut result = Ok(());
+        for failure in learned.failures {
             match failure.kind {
                 Kind::Moved | Kind::ClusterDown => self.topology.request_refresh(),
                 Kind::ReadOnly | Kind::Loading | Kind::Auth | Kind::ProtocolError => {
-                    left = Err((*failure).clone());
+                    result = Err((*failure).clone());
                 }
                 _ => {}
             }
             match failure.kind {
-                // In a cluster whose slots wander this is nobody's fault.
+                // Expected while slots of a cluster move.
                 Kind::Moved => connection.metrics().count(failure.kind),
                 _ => connection.metrics().failed(&failure),
             }
         }
-        left
+        result
     }
 
-    /// Keys that were counted have got no expiry: where a script was denied an ordinary command may do.
-    fn learn_of_expiries(&self, connection: &Connection, not_expiring: &[(Box<str>, u32, bool)]) {
-        let (again, lost): (Vec<_>, Vec<_>) = not_expiring.iter().partition(|(.., again)| *again);
+    /// Keys were counted without an expiry. If the script was denied, `EXPIRE` may work.
+    fn retry_expiries(&self, connection: &Connection, not_expiring: &[(Box<str>, u32, bool)]) {
+        let (retry, lost): (Vec<_>, Vec<_>) = not_expiring.iter().partition(|(.., retry)| *retry);
         connection.metrics().without_expiry(lost.len());
-        if !again.is_empty() {
+        if !retry.is_empty() {
             self.cannot_extend.store(true, Relaxed);
-            connection.send_along(|next| {
-                for (key, seconds, _) in again {
+            connection.piggyback(|next| {
+                for (key, seconds, _) in retry {
                     next.expire(key, *seconds, Expire::Set);
                 }
             });

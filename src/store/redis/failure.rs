@@ -1,33 +1,33 @@
-//! What the errors that a Redis answers mean, and what to do about them.
+//! Error replies of Redis: their kinds, and advice.
 
 use super::permissions;
 pub(super) use crate::store::remote::failure::{Failure, Kind};
 
-/// Begins what is said of an answer that is none to what was asked.
-pub(super) const UNEXPECTED: &str = "unexpected-answer";
+/// The first word of the message about an unexpected reply.
+pub(super) const UNEXPECTED: &str = "unexpected-reply";
 
 impl Kind {
-    /// What to do about an error of this kind, where that helps.
+    /// Advice on an error of this kind.
     pub(super) const fn hint(self) -> &'static str {
         match self {
-            Self::Auth => "; look at REDIS_AUTH",
-            Self::Denied => "; its user may not run that, or not with these keys: see ACL SETUSER",
-            Self::WritesDisabled => "; it takes no writes until that is mended: its own log may tell more",
-            Self::Busy => "; a script of somebody's runs there for too long: see SCRIPT KILL",
-            Self::Loading => "; it reads its data and is asked again when it has",
-            Self::ReadOnly => "; a replica took its place, or it is one: name the master, or its sentinels",
+            Self::Auth => "; check REDIS_AUTH",
+            Self::Denied => "; the user lacks the permission for the command or the key: see ACL SETUSER",
+            Self::WritesDisabled => "; writes are disabled: see its log",
+            Self::Busy => "; a script runs for too long: see SCRIPT KILL",
+            Self::Loading => "; it is loading its data set, will retry",
+            Self::ReadOnly => "; it is a replica: configure the master, or its sentinels",
             Self::OutOfMemory => "; give it more memory (maxmemory), or a policy that evicts",
             Self::NotANumber => {
-                "; something else writes under these keys: use CACHE_KEY_PREFIX or another database"
+                "; another program uses these keys: set CACHE_KEY_PREFIX, or use another database"
             }
-            Self::ClusterDown => "; a part of the cluster has no master",
+            Self::ClusterDown => "; part of the cluster has no master",
             _ => "",
         }
     }
 
-    /// The kind of an error that Redis answered.
-    pub(super) fn of_answer(error: &str) -> Self {
-        // What went wrong within a script is told behind where, by servers before Redis 7.
+    /// The kind of an error reply.
+    pub(super) fn of_reply(error: &str) -> Self {
+        // Before Redis 7 an error within a script follows its location.
         let inner = error.strip_prefix("ERR Error running script").and_then(|told| told.rsplit_once(": -"));
         let error = inner.map_or(error, |(_, inner)| inner);
         match error.split([' ', ':']).next().unwrap_or_default() {
@@ -83,11 +83,11 @@ mod tests {
                 "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
                 Kind::Busy,
             ),
-            ("unexpected-answer: a list came where a number was to come", Kind::ProtocolError),
+            ("unexpected-reply: expected an integer, received an array", Kind::ProtocolError),
             ("ERR syntax error", Kind::Other),
             ("", Kind::Other),
         ] {
-            assert_eq!(Kind::of_answer(error), kind, "{error}");
+            assert_eq!(Kind::of_reply(error), kind, "{error}");
         }
     }
 }

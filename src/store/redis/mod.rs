@@ -1,10 +1,10 @@
-//! Counters in Redis, shared by all replicas, and by replicas of the Go service.
+//! Counters in Redis, shared by all replicas and by replicas of the Go service.
 //!
-//! Reading order: a request's checks are `route`d, each to a connection of the `pool` that owns its `name`; a
-//! connection is one connection and what waits for it, and makes a `pipeline` of it: one pipeline. `backend` is what a
-//! connection has to know of Redis. `permissions` checks what the user may do, `script` holds what runs on the server, `seen` knows which keys expire,
-//! `topology` knows whom to ask. `wire` greets a server, `resp` is its language, `failure` is for when it goes
-//! wrong.
+//! In reading order: `route` sends a request's checks to the connections of the `pool` that own their keys (`name`), as
+//! commands of a `pipeline`. `backend` implements the shared connection's [`Backend`](super::remote::Backend).
+//! `permissions` checks the user's rights, `script` has the Lua scripts, `ttl_cache` knows which keys have an expiry,
+//! `topology` which server owns which keys. `wire` opens connections, `resp` is the protocol, `failure` classifies
+//! errors.
 
 mod backend;
 mod failure;
@@ -15,36 +15,35 @@ mod pool;
 mod resp;
 mod route;
 mod script;
-mod tls;
 mod topology;
 mod ttl_cache;
 mod wire;
 
 use std::sync::Arc;
 
-use super::{Applied, Batch, Counting, PoolUsage, Store};
+use super::{Applied, Batch, Counting, PoolUsage, Store, remote::WorkerIndexes};
 use crate::{
     clock::Time,
     rules::{Limit, Limits, RuleSet, Unit},
     settings::redis::{Redis, RedisPool},
 };
-use crate::{net::random, store::remote::WorkerIndexes};
 use permissions::Needs;
 use pool::Pool;
 
 /// Redis as a store.
 pub struct RedisStore {
     main: Arc<Pool>,
-    /// Where the counters of limits per second are, when they are kept apart.
+    /// The Redis for limits per second, if configured.
     per_second: Option<Arc<Pool>>,
     workers: WorkerIndexes,
 }
 
 impl RedisStore {
-    /// A store that so many threads will attend, of keys that begin with this prefix. Keys live up to `jitter` seconds longer than needed.
+    /// A store for this many worker threads, with keys that begin with `key_prefix`. Keys expire up to `jitter` seconds
+    /// late.
     ///
     /// # Errors
-    /// All that is wrong with the files that the settings name.
+    /// Every problem with the files in the settings.
     pub fn new(settings: &Redis, key_prefix: &str, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
         let pool =
             |pool: &RedisPool| Pool::new(pool, settings.startup, key_prefix, jitter, threads).map(Arc::new);
@@ -61,8 +60,7 @@ impl RedisStore {
         }
     }
 
-    /// Begins to watch for changes of the servers; once, within a runtime that lives as long as the
-    /// service.
+    /// Starts to watch for changes of the servers. Called once, within a runtime that lives as long as the service.
     pub fn watch(&self) {
         self.pools().for_each(Pool::watch);
     }
@@ -74,30 +72,30 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn rules_changed(&self, rules: &RuleSet) {
-        let apart = self.per_second.as_ref();
-        let is_apart = |limits: &Limits, limit: &Limit| {
-            !limits.are_several() && limit.unit == Unit::Second && apart.is_some()
+        let per_second = self.per_second.as_ref();
+        let is_per_second = |limits: &Limits, limit: &Limit| {
+            !limits.are_several() && limit.unit == Unit::Second && per_second.is_some()
         };
-        self.main.need(Needs::of(rules, |limits, limit| !is_apart(limits, limit)));
-        if let Some(apart) = apart {
-            apart.need(Needs::of(rules, is_apart));
+        self.main.need(Needs::of(rules, |limits, limit| !is_per_second(limits, limit)));
+        if let Some(pool) = per_second {
+            pool.need(Needs::of(rules, is_per_second));
         }
     }
 
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
         match batch.counting {
             Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),
-            Counting::Always | Counting::Look => self.count(batch, now),
+            Counting::Always | Counting::ReadOnly => self.count(batch, now),
         }
     }
 
-    fn attend(&self) {
+    fn start_worker(&self) {
         let worker = self.workers.take();
-        self.pools().for_each(|pool| pool.servers.attend(worker));
+        self.pools().for_each(|pool| pool.servers.start_worker(worker));
     }
 
     fn maintain(&self, now: Time) {
-        self.pools().for_each(|pool| pool.backend().seen.sweep(now));
+        self.pools().for_each(|pool| pool.backend().ttl_cache.sweep(now));
     }
 
     fn is_reachable(&self) -> bool {
@@ -110,7 +108,7 @@ impl Store for RedisStore {
     }
 }
 
-/// An answer of Redis.
+/// Decodes a reply.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_resp(bytes: &[u8]) {
     resp::fuzz(bytes);

@@ -1,35 +1,34 @@
-//! Under which name a counter is kept: its key, as in the Go service, so that its replicas and ours share it.
+//! A counter's key in Redis: as in the Go service, so that its replicas and ours share it.
 //!
-//! The counters of a rule with several limits, which the Go service does not have, are changed in one step. All of
-//! their names but the end stands in braces, by which a Redis Cluster keeps them on one server. Callers choose values: a
-//! brace in one of them never decides the server, so braces within are escaped, and `%` is, so that no two keys have
-//! one name.
+//! The counters of a rule with several limits, which the Go service does not have, are updated in one step. Their
+//! common part is in braces, a hash tag, so that a Redis Cluster keeps them on one server. Braces in values from callers
+//! must not decide the server, so they are escaped, and so is `%`, so that no two keys become equal.
 //!
-//! Redis takes keys of up to 512 MB, and every command carries its key. A caller who chooses long values would
-//! make Redis and the network pay for them, so long keys go by their hash.
+//! Redis accepts keys of up to 512 MB, and every command contains its key. Long keys are hashed, so that callers with
+//! long values do not load Redis and the network.
 
 use std::borrow::Cow;
 
-use crate::store::{Batch, Check, Member, remote::hashed::hashed};
+use crate::store::{Batch, Check, Member, remote::hashed};
 
-/// No name is longer, in bytes.
-const LONGEST: usize = 512;
+/// The longest name in bytes.
+const MAX_BYTES: usize = 512;
 
-/// How keys become names.
+/// Converts counter keys to Redis keys.
 pub(super) struct Names {
-    /// How many bytes of a key stand before the braces.
+    /// The number of bytes before the braces.
     before: usize,
 }
 
 impl Names {
-    /// For keys that begin with this prefix (`CACHE_KEY_PREFIX`). It stands before the braces, unless those that it
-    /// holds itself enclose nothing: a cluster would then pass over ours.
+    /// For keys with this prefix (`CACHE_KEY_PREFIX`), which stays before the braces, unless it contains `{}`: a cluster
+    /// ignores all braces after an empty pair.
     pub(super) fn new(prefix: &str) -> Self {
         let has_empty_tag = prefix.split_once('{').is_some_and(|(_, behind)| behind.starts_with('}'));
         Self { before: if has_empty_tag { 0 } else { prefix.len() } }
     }
 
-    /// The name of a check's counter.
+    /// The Redis key of a check's counter.
     pub(super) fn of<'b>(&self, batch: &'b Batch<'_>, check: &Check<'_>) -> Cow<'b, str> {
         match check.member {
             Member::Alone => shortened(batch.key(check)),
@@ -37,8 +36,8 @@ impl Names {
         }
     }
 
-    /// The name of a counter in a group. All of its keys are the same up to the last `_`, behind which stands nothing
-    /// that a caller has chosen.
+    /// The Redis key of a counter in a group. The group's keys are equal up to the last `_`, and what follows does not
+    /// come from a caller.
     fn of_member(&self, key: &str) -> String {
         let end = key.rfind('_').map_or(0, |last| last.saturating_add(1)).max(self.before);
         let (before, shared, rest) = (
@@ -46,7 +45,7 @@ impl Names {
             key.get(self.before..end).unwrap_or_default(),
             key.get(end..).unwrap_or_default(),
         );
-        if key.len() > LONGEST {
+        if key.len() > MAX_BYTES {
             return format!("{before}{{{}}}{}", hashed(shared), hashed(key));
         }
         let mut name = String::with_capacity(key.len().saturating_add(2));
@@ -69,7 +68,7 @@ impl Names {
 }
 
 fn shortened(key: &str) -> Cow<'_, str> {
-    if key.len() <= LONGEST { Cow::Borrowed(key) } else { Cow::Owned(hashed(key)) }
+    if key.len() <= MAX_BYTES { Cow::Borrowed(key) } else { Cow::Owned(hashed(key)) }
 }
 
 #[cfg(test)]

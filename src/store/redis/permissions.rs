@@ -1,8 +1,8 @@
-//! The commands that the rules in force need, and whether the server lets our user run them.
+//! The commands that the rules need, and whether the server allows our user to run them.
 //!
-//! A connection checks them with its first pipeline, and again when a reload brings rules that need more: each command
-//! is sent with arguments that change nothing. A user who lacks one is named at once, and not by the first request
-//! that fails, or by counters that never expire.
+//! A connection checks them with its first pipeline, and again when a reload needs more: each command is sent with
+//! arguments that have no effect. So a missing permission is logged at once, and not when a request fails or counters
+//! never expire.
 
 use super::resp::{self, Reply};
 use crate::{
@@ -10,14 +10,14 @@ use crate::{
     rules::{Limit, Limits, RuleSet},
 };
 
-/// What rules need commands for.
+/// The features that rules need commands for, as bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Needs(u8);
 
-/// A command that is tried.
+/// A command without effects that tests a permission.
 struct Probe {
     command: &'static str,
-    /// Its words; `KEY` stands for a key that nobody uses.
+    /// Its words; `KEY` is an unused key.
     words: &'static [&'static str],
     needed_for: u8,
 }
@@ -31,10 +31,10 @@ const LOGS: u8 = 1 << 3;
 const WHOLE_REQUESTS: u8 = 1 << 4;
 const SCRIPTS: u8 = SEVERAL | STATES | LOGS | WHOLE_REQUESTS;
 
-/// No server knows such a script.
+/// The hash of no script.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 
-/// There are no arguments with which `RPUSH` changes nothing, so it is undone in the same step.
+/// `RPUSH` always has an effect, so it is undone in the same step.
 const RPUSH: &str = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], '') redis.call('DEL', KEYS[1])";
 
 const PROBES: [Probe; 17] = [
@@ -66,12 +66,12 @@ const PROBES: [Probe; 17] = [
 ];
 
 impl Needs {
-    /// What any rules need: requests may bring limits of their own.
+    /// The needs of any rules, because requests may contain overrides.
     pub(super) const COUNTERS: Self = Self(COUNTERS);
-    /// What `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` needs.
+    /// The needs of `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
     pub(super) const WHOLE_REQUESTS: Self = Self(WHOLE_REQUESTS);
 
-    /// What these rules need of the Redis that has the counters of those limits for which `holds` is true.
+    /// The needs of the limits for which `holds` is true.
     pub(super) fn of(rules: &RuleSet, holds: impl Fn(&Limits, &Limit) -> bool) -> Self {
         let mut needs = COUNTERS;
         for limits in rules.rules().into_iter().filter_map(|rule| rule.limits()) {
@@ -87,7 +87,7 @@ impl Needs {
         Self(needs)
     }
 
-    /// The bits, as they are shared between threads.
+    /// The bits, for an atomic.
     pub(super) const fn bits(self) -> u8 {
         self.0
     }
@@ -96,7 +96,7 @@ impl Needs {
         Self(bits)
     }
 
-    /// True when everything that `other` needs is needed here.
+    /// True if it includes all needs of `other`.
     pub(super) const fn include(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -105,7 +105,7 @@ impl Needs {
         PROBES.iter().filter(move |probe| probe.needed_for & self.0 != 0)
     }
 
-    /// How many commands are tried.
+    /// The number of commands to test.
     pub(super) fn count(self) -> usize {
         self.probes().count()
     }
@@ -120,13 +120,13 @@ impl Needs {
         }
     }
 
-    /// Those that the server refuses to run for our user, by its replies.
+    /// The commands that the server denied, by its replies.
     pub(super) fn denied(self, mut next: impl FnMut() -> Reply) -> Vec<&'static str> {
         let mut denied = Vec::new();
         for probe in self.probes() {
             if let Reply::Error(error) = next()
                 && is_denied(&error)
-                // What is denied to the script that tries it, and not the script.
+                // Only if the command within the script was denied, and not the script.
                 && (probe.command != "rpush" || is_denied_in_script(&error))
             {
                 denied.push(probe.command);
@@ -136,21 +136,21 @@ impl Needs {
     }
 }
 
-/// True for the error of a command that our user may not run, or that the server does not have. Keys are another
-/// matter: a user may have those of the rules and not the one of this check.
+/// True for errors about denied and unknown commands. Errors about keys do not count: a user may have access to the
+/// rules' keys and not to the one of this check.
 pub(super) fn is_denied(error: &str) -> bool {
     let of_command = error.starts_with("NOPERM") && !error.contains("access one of the keys");
     of_command || error.starts_with("ERR unknown command") || is_denied_in_script(error)
 }
 
-/// The same of a command that a script runs: as Redis 7 says it, and as servers before it do.
+/// The same for a command within a script, as Redis 7 and earlier versions report it.
 fn is_denied_in_script(error: &str) -> bool {
     error.contains("can't run this command")
         || error.contains("-NOPERM") && !error.contains("access one of the keys")
         || error.contains("Unknown Redis command called from")
 }
 
-/// What is said of a user who lacks these commands.
+/// The log message about a user without these permissions.
 pub(super) fn denial(user: &str, denied: &[&str]) -> String {
     let names: Vec<_> = denied.iter().map(|command| command.to_ascii_uppercase()).collect();
     let grants: Vec<_> = denied.iter().map(|command| format!("+{command}")).collect();

@@ -1,4 +1,4 @@
-//! One Redis: its servers as they are known now, and the connections to each.
+//! One Redis: its current servers and the connections to them.
 
 use std::{
     borrow::Cow,
@@ -34,10 +34,10 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// A Redis that so many threads will ask.
+    /// A Redis for this many worker threads.
     ///
     /// # Errors
-    /// All that is wrong with the files it names.
+    /// Every problem with the files in the settings.
     pub(super) fn new(
         settings: &RedisPool,
         startup: Startup,
@@ -49,7 +49,7 @@ impl Pool {
             backend: RedisBackend {
                 dialer: Dialer::new(settings)?,
                 topology: Topology::new(settings)?,
-                seen: TtlCache::new(jitter),
+                ttl_cache: TtlCache::new(jitter),
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
                 user: settings.credentials.as_ref().and_then(|login| login.user.clone()),
                 needs: AtomicU8::new(Needs::COUNTERS.bits()),
@@ -60,11 +60,11 @@ impl Pool {
                 timeout: settings.timeout,
                 pipeline_window: settings.pipeline_window,
                 max_queued: settings.max_queued,
-                at_start: Backoff::at_start(&startup),
+                startup_backoff: Backoff::at_start(&startup),
             },
         };
         let pool = Self {
-            // One connection for each thread that asks, as far as connections are allowed.
+            // One connection per worker thread, up to the configured number.
             servers: ServerPool::new(shared, threads.min(settings.connections)),
             cluster: matches!(settings.servers, RedisServers::Cluster { .. }),
             names: Names::new(key_prefix),
@@ -73,20 +73,20 @@ impl Pool {
         Ok(pool)
     }
 
-    /// What its connections know of it.
+    /// The state that its connections share.
     pub(super) fn backend(&self) -> &RedisBackend {
         &self.servers.shared.backend
     }
 
-    /// The rules need these commands from now on: where some are new, every connection checks them.
+    /// Sets the needs of the rules. If some are new, every connection checks them.
     pub(super) fn need(&self, needs: Needs) {
-        // Requests are stopped when over by a setting, which rules do not know.
-        let kept = |bits| Some(needs.bits() | bits & Needs::WHOLE_REQUESTS.bits());
-        self.need_by(needs, kept);
+        // This need comes from a setting and not from rules.
+        let merge = |bits| Some(needs.bits() | bits & Needs::WHOLE_REQUESTS.bits());
+        self.need_by(needs, merge);
     }
 
-    /// A request needs these commands.
-    pub(super) fn need_too(&self, needs: Needs) {
+    /// Adds needs of a request.
+    pub(super) fn add_needs(&self, needs: Needs) {
         if !Needs::from_bits(self.backend().needs.load(Relaxed)).include(needs) {
             self.need_by(needs, |bits| Some(bits | needs.bits()));
         }
@@ -95,14 +95,14 @@ impl Pool {
     fn need_by(&self, needs: Needs, change: impl FnMut(u8) -> Option<u8>) {
         let before = self.backend().needs.fetch_update(Relaxed, Relaxed, change);
         if before.is_ok_and(|before| !Needs::from_bits(before).include(needs)) {
-            // Who connects later checks then.
+            // New connections check them anyway.
             self.servers.each_connection(|connection| {
-                drop(connection.ask(0, None, |pipeline| pipeline.check(needs)));
+                drop(connection.submit(0, None, |pipeline| pipeline.check(needs)));
             });
         }
     }
 
-    /// Follows the servers as they change. Called once, within a runtime.
+    /// Follows changes of the servers. Called once, within a runtime.
     pub(super) fn watch(self: &Arc<Self>) {
         let topology = &self.backend().topology;
         topology.watch();
@@ -118,42 +118,42 @@ impl Pool {
         });
     }
 
-    /// Opens connections to servers that are new, and ends those to servers that are gone.
+    /// Updates the connections to the current servers.
     fn follow(&self) {
         let servers = self.backend().topology.servers();
-        self.servers.meet(&servers.masters, servers.clone());
+        self.servers.set_servers(&servers.masters, servers.clone());
     }
 
-    /// The connection on which this thread asks for a key.
+    /// The calling thread's connection to the server that owns a key.
     ///
     /// # Errors
-    /// When no server is known that owns it.
+    /// When no known server owns it.
     pub(super) fn connection(&self, key: &str) -> Result<Arc<Connection>, StoreError> {
         self.servers.connection(|known| known.owners.owner(key.as_bytes())).ok_or_else(|| {
             self.backend().topology.request_refresh();
             StoreError {
                 reason: FailureReason::Unavailable,
-                message: "redis: no master is known that owns the key".into(),
+                message: "redis: no known master owns the key".into(),
             }
         })
     }
 
-    /// The connection to a server that was named instead of another.
-    pub(super) fn lane_to(&self, address: &RedisAddress) -> Option<Arc<Connection>> {
+    /// The calling thread's connection to the server of a redirection.
+    pub(super) fn connection_to(&self, address: &RedisAddress) -> Option<Arc<Connection>> {
         self.servers.connection(|known| known.owners.masters.iter().position(|master| master == address))
     }
 
-    /// The name of a check's counter.
+    /// The Redis key of a check's counter.
     pub(super) fn name<'b>(&self, batch: &'b Batch<'_>, check: &Check<'_>) -> Cow<'b, str> {
         self.names.of(batch, check)
     }
 
-    /// True when keys of different slots cannot be counted in one step.
+    /// True if keys of different slots cannot be counted in one step.
     pub(super) fn is_cluster(&self) -> bool {
         self.cluster
     }
 
-    /// How the connections fare.
+    /// The pool's metrics.
     pub(super) fn usage(&self, per_second: bool) -> PoolUsage {
         self.servers.usage(if per_second { StoreKind::RedisPerSecond } else { StoreKind::Redis })
     }

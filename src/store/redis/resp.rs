@@ -1,7 +1,7 @@
-//! The language of Redis (RESP, version 2), as much of it as counting needs.
+//! RESP version 2, the protocol of Redis, as far as counting needs it.
 //!
-//! Written here because a decision's share of it must cost a tenth of a microsecond: through the `redis`
-//! crate, which suits everything that is not asked once a request, it is four times as much.
+//! Written by hand because a decision's share of it must cost a tenth of a microsecond. The `redis` crate, which is used
+//! off the request path, takes four times as much.
 
 use std::str;
 
@@ -10,44 +10,43 @@ use crate::{
     text::cut,
 };
 
-/// An answer.
+/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
-    /// A number.
+    /// An integer.
     Integer(i64),
-    /// A line, or a text of any length.
+    /// A simple or bulk string.
     Text(Vec<u8>),
-    /// Nothing.
+    /// Null.
     Nil,
-    /// Several answers.
+    /// An array.
     List(Vec<Reply>),
-    /// What Redis refused, in its words.
+    /// An error.
     Error(String),
 }
 
-/// The language, as a line speaks it.
+/// The protocol.
 pub(super) enum Resp {}
 
-/// A connection that speaks it.
+/// A stream of it.
 pub(super) type FramedStream = framed::FramedStream<Resp>;
 
 impl Codec for Resp {
     type Reply = Reply;
     const NAME: &'static str = "RESP";
 
-    fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
+    fn decode(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
         read(bytes)
     }
 }
 
-/// No answer that we ask for is nested deeper.
+/// The deepest nesting that is decoded.
 const MAX_DEPTH: usize = 8;
 
-/// No answer that we ask for holds so many elements, nor a text of so many bytes. How many bytes may come in
-/// all is bounded by what was asked, see [`FramedStream`](crate::store::remote::framed::FramedStream).
+/// The most elements of an array and bytes of a string. The stream bounds the total by what was sent, see [`FramedStream`](crate::store::remote::framed::FramedStream).
 const MAX_LENGTH: i64 = 16 * 1024 * 1024;
 
-/// An element takes at least so many bytes: its kind and the end of its line.
+/// The bytes of the shortest element: its type and the end of its line.
 const SHORTEST_ELEMENT: usize = 3;
 
 /// Writes a command of these words.
@@ -58,14 +57,14 @@ pub(super) fn write_command(into: &mut Vec<u8>, words: &[&[u8]]) {
     }
 }
 
-/// Begins a command of so many words.
+/// Begins a command with this many words.
 pub(super) fn begin_command(into: &mut Vec<u8>, words: usize) {
     into.push(b'*');
     into.extend_from_slice(itoa::Buffer::new().format(words).as_bytes());
     into.extend_from_slice(b"\r\n");
 }
 
-/// Writes a word of the command that was begun.
+/// Writes a word of the current command.
 pub(super) fn write_word(into: &mut Vec<u8>, word: &[u8]) {
     into.push(b'$');
     into.extend_from_slice(itoa::Buffer::new().format(word.len()).as_bytes());
@@ -74,29 +73,28 @@ pub(super) fn write_word(into: &mut Vec<u8>, word: &[u8]) {
     into.extend_from_slice(b"\r\n");
 }
 
-/// Writes a number as a word of the command that was begun.
+/// Writes a number as a word of the current command.
 pub(super) fn write_number(into: &mut Vec<u8>, number: u64) {
     write_word(into, itoa::Buffer::new().format(number).as_bytes());
 }
 
-/// Reads the answer at the front of `bytes`, and says how many bytes it takes; none while it is not
-/// whole.
+/// Decodes the reply at the front of `bytes`, and returns it with its length; `None` while it is incomplete.
 ///
 /// # Errors
-/// When this is no RESP.
+/// When the bytes are not RESP.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let mut reader = Reader { bytes, at: 0 };
     match reader.reply(MAX_DEPTH) {
         Ok(reply) => Ok(Some((reply, reader.at))),
-        Err(Stop::Unfinished) => Ok(None),
-        Err(Stop::ProtocolError) => Err(garbage(bytes)),
+        Err(DecodeError::Incomplete) => Ok(None),
+        Err(DecodeError::Invalid) => Err(protocol_error(bytes)),
     }
 }
 
-/// Why an answer cannot be read.
-enum Stop {
-    Unfinished,
-    ProtocolError,
+/// Why a reply cannot be decoded.
+enum DecodeError {
+    Incomplete,
+    Invalid,
 }
 
 struct Reader<'a> {
@@ -105,8 +103,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn reply(&mut self, depth: usize) -> Result<Reply, Stop> {
-        let kind = *self.bytes.get(self.at).ok_or(Stop::Unfinished)?;
+    fn reply(&mut self, depth: usize) -> Result<Reply, DecodeError> {
+        let kind = *self.bytes.get(self.at).ok_or(DecodeError::Incomplete)?;
         self.at = self.at.saturating_add(1);
         match kind {
             b':' => self.number().map(Reply::Integer),
@@ -115,20 +113,20 @@ impl<'a> Reader<'a> {
             b'$' => {
                 let Some(length) = self.length()? else { return Ok(Reply::Nil) };
                 let end = self.at.saturating_add(length);
-                let text = self.bytes.get(self.at..end).ok_or(Stop::Unfinished)?;
+                let text = self.bytes.get(self.at..end).ok_or(DecodeError::Incomplete)?;
                 let next = end.saturating_add(2);
                 match self.bytes.get(end..next) {
-                    None => return Err(Stop::Unfinished),
+                    None => return Err(DecodeError::Incomplete),
                     Some(b"\r\n") => self.at = next,
-                    Some(_) => return Err(Stop::ProtocolError),
+                    Some(_) => return Err(DecodeError::Invalid),
                 }
                 Ok(Reply::Text(text.to_vec()))
             }
             b'*' if depth > 0 => {
                 let Some(length) = self.length()? else { return Ok(Reply::Nil) };
-                // Nothing is made of the elements while they cannot all be there.
+                // Do not decode elements while they cannot all be there.
                 if self.bytes.len().saturating_sub(self.at) / SHORTEST_ELEMENT < length {
-                    return Err(Stop::Unfinished);
+                    return Err(DecodeError::Incomplete);
                 }
                 let mut list = Vec::with_capacity(length.min(64));
                 for _ in 0..length {
@@ -136,48 +134,48 @@ impl<'a> Reader<'a> {
                 }
                 Ok(Reply::List(list))
             }
-            _ => Err(Stop::ProtocolError),
+            _ => Err(DecodeError::Invalid),
         }
     }
 
-    /// What stands before the next end of line.
-    fn line(&mut self) -> Result<&'a [u8], Stop> {
+    /// The bytes up to the next end of line.
+    fn line(&mut self) -> Result<&'a [u8], DecodeError> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let Some(end) = rest.iter().position(|byte| *byte == b'\r') else {
-            return Err(if rest.len() > 64 * 1024 { Stop::ProtocolError } else { Stop::Unfinished });
+            return Err(if rest.len() > 64 * 1024 { DecodeError::Invalid } else { DecodeError::Incomplete });
         };
         let (line, behind) = rest.split_at_checked(end).unwrap_or_default();
         match behind.get(1) {
-            None => Err(Stop::Unfinished),
+            None => Err(DecodeError::Incomplete),
             Some(b'\n') => {
                 self.at = self.at.saturating_add(end).saturating_add(2);
                 Ok(line)
             }
-            Some(_) => Err(Stop::ProtocolError),
+            Some(_) => Err(DecodeError::Invalid),
         }
     }
 
-    fn number(&mut self) -> Result<i64, Stop> {
+    fn number(&mut self) -> Result<i64, DecodeError> {
         let line = self.line()?;
-        str::from_utf8(line).ok().and_then(|digits| digits.parse().ok()).ok_or(Stop::ProtocolError)
+        str::from_utf8(line).ok().and_then(|digits| digits.parse().ok()).ok_or(DecodeError::Invalid)
     }
 
-    /// A length; none where there is nothing.
-    fn length(&mut self) -> Result<Option<usize>, Stop> {
+    /// A length; `None` for null.
+    fn length(&mut self) -> Result<Option<usize>, DecodeError> {
         match self.number()? {
             -1 => Ok(None),
-            length @ 0..=MAX_LENGTH => usize::try_from(length).map(Some).map_err(|_| Stop::ProtocolError),
-            _ => Err(Stop::ProtocolError),
+            length @ 0..=MAX_LENGTH => usize::try_from(length).map(Some).map_err(|_| DecodeError::Invalid),
+            _ => Err(DecodeError::Invalid),
         }
     }
 }
 
-fn garbage(bytes: &[u8]) -> ProtocolError {
+fn protocol_error(bytes: &[u8]) -> ProtocolError {
     let shown = bytes.get(..40).unwrap_or(bytes);
     ProtocolError(shown.escape_ascii().to_string())
 }
 
-/// An answer takes no more than there is, and a part of it is unfinished.
+/// A reply is not longer than its bytes, and a part of it is incomplete.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) {
     if let Ok(Some((reply, length))) = read(bytes) {

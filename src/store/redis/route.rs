@@ -1,4 +1,5 @@
-//! From a request's checks to the connections that own their keys, and back to its outcomes.
+//! Sends a request's checks to the connections that own their keys, follows redirections of a cluster, and sets the
+//! outcomes.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -13,99 +14,102 @@ use super::{
     pool::Pool,
     topology::slots,
 };
-use crate::store::remote::deadline::after;
 use crate::{
     clock::Time,
     limiter::algorithm::Hits,
     rules::Unit,
     settings::redis::RedisAddress,
-    store::{Applied, Batch, Check, Counting, FailureReason, Member, StoreError, looking},
+    store::{
+        Applied, Batch, Check, Counting, FailureReason, Member, StoreError, remote::deadline::after,
+        without_taking,
+    },
 };
 
-/// A check is sent on so many times before the servers are found to point at each other.
+/// Redirections of a check before the servers are assumed to redirect to each other.
 const MAX_REDIRECTS: usize = 5;
 
-/// What was asked of one connection: which checks, and where their outcomes come from.
-struct Asked {
-    checks: Places,
-    answer: PendingReply,
+/// A request to one connection: the indexes of its checks, and the reply to come.
+struct Submitted {
+    checks: Indexes,
+    reply: PendingReply,
     connection: Arc<Connection>,
 }
 
-/// The checks of a request that one server counts.
+/// The checks of one connection.
 struct Group<'a> {
     pool: &'a Pool,
     connection: Arc<Connection>,
-    checks: Places,
+    checks: Indexes,
 }
 
-/// A server that can count all checks of a request in one step.
+/// A connection that can count all checks of a request in one step.
 struct OneStep<'a> {
     pool: &'a Arc<Pool>,
     connection: Arc<Connection>,
 }
 
-/// Whether the limits of a rule are asked in one step.
+/// Whether the limits of a rule are counted in one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum How {
-    AsGrouped,
-    EachAlone,
+enum Grouping {
+    Grouped,
+    Separate,
 }
 
-/// The hits of the check at a place; none where it is not asked.
+/// The hits of the check at an index; `None` for a check that is skipped.
 type HitsOf<'a> = dyn Fn(usize, &Check<'_>) -> Option<Hits> + Send + Sync + 'a;
 
-/// The places of checks within their batch.
-type Places = SmallVec<[usize; 4]>;
+/// The indexes of checks in their batch.
+type Indexes = SmallVec<[usize; 4]>;
 
-/// A check that another server is to count.
-struct Moved {
-    place: usize,
-    words: Arc<str>,
+/// A check that was redirected to another server.
+struct Redirected {
+    index: usize,
+    error: Arc<str>,
     from: RedisAddress,
 }
 
 impl RedisStore {
-    /// Counts every check, and of a group all or nothing.
+    /// Counts every check; a group counts all or nothing.
     pub(super) fn count<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
-        let look = batch.counting == Counting::Look;
-        let how = if look { How::EachAlone } else { How::AsGrouped };
-        let hits =
-            move |_: usize, check: &Check<'_>| Some(if look { looking(check.hits) } else { check.hits });
-        match self.ask(batch, now, how, hits) {
-            Ok(mut asked) => {
-                Applied::Later(Box::pin(async move { self.hear(batch, now, &mut asked, how, hits).await }))
-            }
+        let look = batch.counting == Counting::ReadOnly;
+        let grouping = if look { Grouping::Separate } else { Grouping::Grouped };
+        let hits = move |_: usize, check: &Check<'_>| {
+            Some(if look { without_taking(check.hits) } else { check.hits })
+        };
+        match self.submit(batch, now, grouping, hits) {
+            Ok(mut submitted) => Applied::Later(Box::pin(async move {
+                self.receive(batch, now, &mut submitted, grouping, hits).await
+            })),
             Err(error) => Applied::Now(Err(error)),
         }
     }
 
-    /// Counts every check unless one would be over its limit; then only those that would be, and of a group none.
+    /// Counts every check unless one would be over its limit; then only those that would be, and no group.
     ///
-    /// Where one server can do so it is one step. Keys that are spread over slots or over two Redis are
-    /// read first and counted then: a request that comes between finds the room that this one found.
+    /// It is one step if one server has all keys. Keys in different slots or in two Redis are read first and then
+    /// counted: a concurrent request may find the same room.
     pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
         if let Some(OneStep { pool, connection }) = self.one_step(batch)? {
-            pool.need_too(Needs::WHOLE_REQUESTS);
-            let guarded = (0..batch.checks().len()).map(|place| guarded(pool, batch, place, now));
-            let answer = connection
-                .ask(batch.checks().len(), batch.until, |pipeline| pipeline.count_guarded(guarded))?;
-            let asked = Asked { checks: (0..batch.checks().len()).collect(), answer, connection };
-            // A slot that is on its way elsewhere is asked in two steps.
-            if take(batch, &mut [asked]).await?.is_empty() {
+            pool.add_needs(Needs::WHOLE_REQUESTS);
+            let checks = (0..batch.checks().len()).filter_map(|index| atomic_check(pool, batch, index, now));
+            let reply = connection
+                .submit(batch.checks().len(), batch.until, |pipeline| pipeline.count_guarded(checks))?;
+            let submitted = Submitted { checks: (0..batch.checks().len()).collect(), reply, connection };
+            // A slot that is migrating is counted in two steps.
+            if receive_outcomes(batch, &mut [submitted]).await?.is_empty() {
                 return Ok(());
             }
         }
-        self.ask_all(batch, now, How::EachAlone, |_, _| Some(Hits::Take(0))).await?;
-        let hits = batch.hits_after_look();
-        self.ask_all(batch, now, How::AsGrouped, |place, _| hits.get(place).copied().flatten()).await
+        self.apply_hits(batch, now, Grouping::Separate, |_, _| Some(Hits::Take(0))).await?;
+        let hits = batch.hits_after_read();
+        self.apply_hits(batch, now, Grouping::Grouped, |index, _| hits.get(index).copied().flatten()).await
     }
 
-    /// Counts groups whose slot is on its way from one server to another, by the places of their first checks:
-    /// until it has arrived neither server changes keys of which it has only some.
+    /// Counts groups whose slot is migrating, by the indexes of their first checks: during a migration neither server
+    /// updates keys of which it has only some.
     ///
-    /// The counters are read and then changed one by one, and hits are given back where others came between. So no
-    /// more is admitted than the limits say, and nothing is left of what was refused.
+    /// The counters are read and then updated one by one, and hits are refunded if other requests came between. So
+    /// never more is admitted than the limits, and rejected hits leave no trace.
     async fn count_split(
         &self,
         batch: &mut Batch<'_>,
@@ -114,28 +118,30 @@ impl RedisStore {
     ) -> Result<(), StoreError> {
         let groups = || firsts.iter().filter_map(|first| batch.group_at(*first)).flatten();
         let split: SmallVec<[usize; 8]> = groups().collect();
-        let how = How::EachAlone;
-        self.ask_all(batch, now, how, |place, check| split.contains(&place).then(|| looking(check.hits)))
-            .await?;
-        let hits = batch.hits_that_fit(|place| split.contains(&place));
-        self.ask_all(batch, now, how, |place, _| hits.get(place).copied().flatten()).await?;
-        let back = batch.hits_to_give_back(&hits);
+        let grouping = Grouping::Separate;
+        self.apply_hits(batch, now, grouping, |index, check| {
+            split.contains(&index).then(|| without_taking(check.hits))
+        })
+        .await?;
+        let hits = batch.hits_that_fit(|index| split.contains(&index));
+        self.apply_hits(batch, now, grouping, |index, _| hits.get(index).copied().flatten()).await?;
+        let refunds = batch.refunds(&hits);
         let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        self.ask_all(batch, now, how, |place, _| back.get(place).copied().flatten()).await?;
-        batch.refuse_given_back(&back, &over);
+        self.apply_hits(batch, now, grouping, |index, _| refunds.get(index).copied().flatten()).await?;
+        batch.reject_refunded(&refunds, &over);
         Ok(())
     }
 
-    /// Asks, and waits for the outcomes.
-    async fn ask_all(
+    /// Submits the checks and waits for the outcomes.
+    async fn apply_hits(
         &self,
         batch: &mut Batch<'_>,
         now: Time,
-        how: How,
+        grouping: Grouping,
         hits: impl Fn(usize, &Check<'_>) -> Option<Hits> + Send + Sync,
     ) -> Result<(), StoreError> {
-        let mut asked = self.ask(batch, now, how, &hits)?;
-        self.hear(batch, now, &mut asked, how, &hits).await
+        let mut submitted = self.submit(batch, now, grouping, &hits)?;
+        self.receive(batch, now, &mut submitted, grouping, &hits).await
     }
 
     /// The connection that can count all checks in one step.
@@ -154,30 +160,30 @@ impl RedisStore {
         }
     }
 
-    /// The Redis that holds a check's counter. Those of a group stay together, whatever their units.
+    /// The Redis of a check's counter. A group stays together, whatever its units.
     fn pool(&self, check: &Check<'_>) -> &Arc<Pool> {
-        let is_apart = check.member == Member::Alone && check.limit.unit == Unit::Second;
-        self.per_second.as_ref().filter(|_| is_apart).unwrap_or(&self.main)
+        let is_per_second = check.member == Member::Alone && check.limit.unit == Unit::Second;
+        self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.main)
     }
 
-    /// Asks each connection for the checks whose keys it owns, all at once.
-    fn ask(
+    /// Submits to each connection the checks whose keys it owns.
+    fn submit(
         &self,
         batch: &Batch<'_>,
         now: Time,
-        how: How,
+        grouping: Grouping,
         hits: impl Fn(usize, &Check<'_>) -> Option<Hits>,
-    ) -> Result<SmallVec<[Asked; 1]>, StoreError> {
+    ) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
         let mut last = 0;
-        for (place, check) in batch.checks().iter().enumerate() {
-            if hits(place, check).is_none() {
+        for (index, check) in batch.checks().iter().enumerate() {
+            if hits(index, check).is_none() {
                 continue;
             }
-            if how == How::AsGrouped && check.member == Member::Next {
-                // Its key is where the first one's is.
+            if grouping == Grouping::Grouped && check.member == Member::Next {
+                // Its key is on the same server as the first one's.
                 if let Some(group) = groups.get_mut(last) {
-                    group.checks.push(place);
+                    group.checks.push(index);
                 }
                 continue;
             }
@@ -188,74 +194,76 @@ impl RedisStore {
                 .position(|group| Arc::ptr_eq(&group.connection, &connection))
                 .unwrap_or(groups.len());
             match groups.get_mut(last) {
-                Some(group) => group.checks.push(place),
-                None => groups.push(Group { pool, connection, checks: SmallVec::from_slice(&[place]) }),
+                Some(group) => group.checks.push(index),
+                None => groups.push(Group { pool, connection, checks: SmallVec::from_slice(&[index]) }),
             }
         }
-        let asked = groups.into_iter().map(|Group { pool, connection, checks }| {
-            let answer = connection.ask(checks.len(), batch.until, |pipeline| {
-                for place in &checks {
-                    if let Some(hits) = hits(*place, check_at(batch, *place)) {
-                        add(pipeline, pool, batch, *place, how, hits, now);
+        let submitted = groups.into_iter().map(|Group { pool, connection, checks }| {
+            let reply = connection.submit(checks.len(), batch.until, |pipeline| {
+                for index in &checks {
+                    if let Some(check) = batch.checks().get(*index)
+                        && let Some(hits) = hits(*index, check)
+                    {
+                        add(pipeline, pool, batch, *index, grouping, hits, now);
                     }
                 }
             })?;
-            Ok(Asked { checks, answer, connection })
+            Ok(Submitted { checks, reply, connection })
         });
-        asked.collect()
+        submitted.collect()
     }
 
-    /// Waits for the outcomes, and asks again elsewhere what has moved.
+    /// Waits for the outcomes, and follows redirections.
     ///
-    /// What was asked is lent: handed on by value, every future on the way would have its own room for it.
-    async fn hear(
+    /// `submitted` is borrowed: by value, every future on the way would contain a copy.
+    async fn receive(
         &self,
         batch: &mut Batch<'_>,
         now: Time,
-        asked: &mut [Asked],
-        how: How,
+        submitted: &mut [Submitted],
+        grouping: Grouping,
         hits: impl Fn(usize, &Check<'_>) -> Option<Hits> + Send + Sync,
     ) -> Result<(), StoreError> {
-        let moved = take(batch, asked).await?;
-        if moved.is_empty() {
+        let redirected = receive_outcomes(batch, submitted).await?;
+        if redirected.is_empty() {
             return Ok(());
         }
-        self.follow(batch, now, moved, how, &hits).await
+        self.follow(batch, now, redirected, grouping, &hits).await
     }
 
-    /// Asks again elsewhere what has moved, as long as it moves on.
+    /// Follows redirections.
     ///
-    /// On the heap, and of a type that is named: what is split is counted by the same means.
+    /// Boxed, with a named type, because counting a split group calls it again.
     fn follow<'f>(
         &'f self,
         batch: &'f mut Batch<'_>,
         now: Time,
-        mut moved: Vec<Moved>,
-        how: How,
+        mut redirected: Vec<Redirected>,
+        grouping: Grouping,
         hits: &'f HitsOf<'_>,
     ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'f>> {
         Box::pin(async move {
             let mut split = SmallVec::<[usize; 1]>::new();
             let deadline = self.deadline(batch);
             for _ in 0..MAX_REDIRECTS {
-                moved.retain(|moved| is_asked_again(batch, moved, how, &mut split));
-                if moved.is_empty() {
+                redirected.retain(|redirected| is_resubmitted(batch, redirected, grouping, &mut split));
+                if redirected.is_empty() {
                     break;
                 }
-                let mut again = SmallVec::<[Asked; 1]>::new();
-                for moved in moved.drain(..) {
-                    again.push(self.ask_elsewhere(batch, now, &moved, how, hits, deadline).await?);
+                let mut again = SmallVec::<[Submitted; 1]>::new();
+                for redirected in redirected.drain(..) {
+                    again.push(self.resubmit(batch, now, &redirected, grouping, hits, deadline).await?);
                 }
-                moved.append(&mut take(batch, &mut again).await?);
+                redirected.append(&mut receive_outcomes(batch, &mut again).await?);
             }
-            match moved.first() {
+            match redirected.first() {
                 None if split.is_empty() => Ok(()),
                 None => self.count_split(batch, now, &split).await,
                 Some(last) => Err(StoreError {
                     reason: FailureReason::BadAnswer,
                     message: format!(
-                        "redis {}: it answered \"{}\" after {MAX_REDIRECTS} moves, so the servers point at each other",
-                        last.from, last.words
+                        "redis {}: \"{}\" after {MAX_REDIRECTS} redirections; the servers redirect to each other",
+                        last.from, last.error
                     )
                     .into(),
                 }),
@@ -263,26 +271,29 @@ impl RedisStore {
         })
     }
 
-    /// Asks the server that was named instead.
-    async fn ask_elsewhere(
+    /// Submits a check to the server of its redirection.
+    async fn resubmit(
         &self,
         batch: &Batch<'_>,
         now: Time,
-        moved: &Moved,
-        how: How,
+        redirected: &Redirected,
+        grouping: Grouping,
         hits: &HitsOf<'_>,
         deadline: Instant,
-    ) -> Result<Asked, StoreError> {
-        let check = check_at(batch, moved.place);
+    ) -> Result<Submitted, StoreError> {
+        let Some(check) = batch.checks().get(redirected.index) else {
+            let message = "redis: redirected a check that is not in the batch".into();
+            return Err(StoreError { reason: FailureReason::BadAnswer, message });
+        };
         let pool = self.pool(check);
-        let redirection = slots::redirection(&moved.words, &moved.from);
+        let redirection = slots::redirection(&redirected.error, &redirected.from);
         let (to, ask) = redirection.map_or((None, false), |to| (Some(RedisAddress::Tcp(to.to)), to.ask));
-        let known = to.as_ref().and_then(|to| pool.lane_to(to));
+        let known = to.as_ref().and_then(|to| pool.connection_to(to));
         let connection = if let Some(connection) = known {
             connection
         } else {
-            if !pipeline::cannot_count_together(&moved.words) {
-                // The server is not known yet: the servers are being asked about each other.
+            if !pipeline::cannot_count_together(&redirected.error) {
+                // The server is new: wait for an update of the topology.
                 let mut changes = pool.backend().topology.changes();
                 pool.backend().topology.request_refresh();
                 let _ = timeout_at(deadline, changes.changed()).await;
@@ -290,56 +301,65 @@ impl RedisStore {
             pool.connection(&pool.name(batch, check))?
         };
         let asking = ask && to.as_ref() == Some(connection.address());
-        let checks: Places = match (how, batch.group_at(moved.place)) {
-            (How::AsGrouped, Some(group)) => group.collect(),
-            _ => SmallVec::from_slice(&[moved.place]),
+        let checks: Indexes = match (grouping, batch.group_at(redirected.index)) {
+            (Grouping::Grouped, Some(group)) => group.collect(),
+            _ => SmallVec::from_slice(&[redirected.index]),
         };
-        let answer = connection.ask(checks.len(), batch.until, |pipeline| {
-            pipeline.ask_alone(asking, |pipeline| {
-                if let Some(hits) = hits(moved.place, check) {
-                    add(pipeline, pool, batch, moved.place, how, hits, now);
+        let reply = connection.submit(checks.len(), batch.until, |pipeline| {
+            pipeline.add_alone(asking, |pipeline| {
+                if let Some(hits) = hits(redirected.index, check) {
+                    add(pipeline, pool, batch, redirected.index, grouping, hits, now);
                 }
             });
         })?;
-        Ok(Asked { checks, answer, connection })
+        Ok(Submitted { checks, reply, connection })
     }
 
-    /// Until when all that has moved is asked elsewhere, however often it moves on.
+    /// The deadline for all redirections.
     fn deadline(&self, batch: &Batch<'_>) -> Instant {
         let own = after(Instant::now(), self.main.servers.shared.bounds.timeout);
         batch.until.map_or(own, |until| own.min(until.into()))
     }
 }
 
-#[expect(clippy::indexing_slicing, reason = "the places are those of the batch's own checks")]
-fn check_at<'b, 'r>(batch: &'b Batch<'r>, place: usize) -> &'b Check<'r> {
-    &batch.checks()[place]
-}
-
-/// True when a check that has moved is to be asked elsewhere. A group moves with its first check; one whose keys
-/// are on two servers for now is noted in `split`.
-fn is_asked_again(batch: &Batch<'_>, moved: &Moved, how: How, split: &mut SmallVec<[usize; 1]>) -> bool {
-    let member = batch.checks().get(moved.place).map_or(Member::Alone, |check| check.member);
+/// True if a redirected check is submitted again. A group follows its first check; one whose keys are on two servers is
+/// added to `split`.
+fn is_resubmitted(
+    batch: &Batch<'_>,
+    redirected: &Redirected,
+    grouping: Grouping,
+    split: &mut SmallVec<[usize; 1]>,
+) -> bool {
+    let member = batch.checks().get(redirected.index).map_or(Member::Alone, |check| check.member);
     match member {
-        Member::First if how == How::AsGrouped && pipeline::cannot_count_together(&moved.words) => {
-            split.push(moved.place);
+        Member::First
+            if grouping == Grouping::Grouped && pipeline::cannot_count_together(&redirected.error) =>
+        {
+            split.push(redirected.index);
             false
         }
-        Member::Next => how == How::EachAlone,
+        Member::Next => grouping == Grouping::Separate,
         Member::First | Member::Alone => true,
     }
 }
 
-/// Waits for the connections' answers and sets the outcomes; what another server is to count is left.
-async fn take(batch: &mut Batch<'_>, asked: &mut [Asked]) -> Result<Vec<Moved>, StoreError> {
-    let mut moved = Vec::new();
-    for asked in asked {
-        let outcomes = asked.answer.within(batch.until).await?;
-        for (place, outcome) in asked.checks.iter().copied().zip(outcomes) {
+/// Waits for the replies and sets the outcomes; returns the redirected checks.
+async fn receive_outcomes(
+    batch: &mut Batch<'_>,
+    submitted: &mut [Submitted],
+) -> Result<Vec<Redirected>, StoreError> {
+    let mut redirected = Vec::new();
+    for submitted in submitted {
+        let outcomes = submitted.reply.wait(batch.until).await?;
+        for (index, outcome) in submitted.checks.iter().copied().zip(outcomes) {
             match outcome {
-                Outcome::Told(outcome) => batch.set(place, outcome),
-                Outcome::Elsewhere(words) => {
-                    moved.push(Moved { place, words, from: asked.connection.address().clone() });
+                Outcome::Counted(outcome) => batch.set(index, outcome),
+                Outcome::Redirected(error) => {
+                    redirected.push(Redirected {
+                        index,
+                        error,
+                        from: submitted.connection.address().clone(),
+                    });
                 }
                 Outcome::Failed(failure) => {
                     let message = failure.message.as_str().into();
@@ -348,36 +368,40 @@ async fn take(batch: &mut Batch<'_>, asked: &mut [Asked]) -> Result<Vec<Moved>, 
             }
         }
     }
-    Ok(moved)
+    Ok(redirected)
 }
 
-/// Adds a check to what a connection sends next; the first of a group adds all of it.
+/// Adds a check to a pipeline; the first check of a group adds the whole group.
 fn add(
     pipeline: &mut RedisPipeline,
     pool: &Pool,
     batch: &Batch<'_>,
-    place: usize,
-    how: How,
+    index: usize,
+    grouping: Grouping,
     hits: Hits,
     now: Time,
 ) {
-    let check = check_at(batch, place);
-    let (key, seen) = (&*pool.name(batch, check), &pool.backend().seen);
-    let id = seen.id(key);
-    match (how, check.member) {
-        (How::EachAlone, _) | (_, Member::Alone) => {}
-        (How::AsGrouped, Member::Next) => return,
-        (How::AsGrouped, Member::First) => {
-            let group = batch.group_at(place).unwrap_or_default();
-            pipeline.count_together(id, hits, group.map(|place| guarded(pool, batch, place, now)));
+    let Some(check) = batch.checks().get(index) else { return };
+    let (key, ttl_cache) = (&*pool.name(batch, check), &pool.backend().ttl_cache);
+    let id = ttl_cache.id(key);
+    match (grouping, check.member) {
+        (Grouping::Separate, _) | (_, Member::Alone) => {}
+        (Grouping::Grouped, Member::Next) => return,
+        (Grouping::Grouped, Member::First) => {
+            let group = batch.group_at(index).unwrap_or_default();
+            pipeline.count_together(
+                id,
+                hits,
+                group.filter_map(|index| atomic_check(pool, batch, index, now)),
+            );
             return;
         }
     }
-    match (ScriptCall::new(check.limit.algorithm, || seen.slack()), hits) {
-        (Some(judge), hits) => {
-            // Only in a cluster are there keys that cannot be counted together.
+    match (ScriptCall::new(check.limit.algorithm, || ttl_cache.jitter()), hits) {
+        (Some(call), hits) => {
+            // Only a cluster has keys that cannot be counted in one command.
             let slot = if pool.is_cluster() { slots::slot(key.as_bytes()) } else { 0 };
-            pipeline.judge(key, id, slot, judge, hits);
+            pipeline.call_script(key, id, slot, call, hits);
         }
         (None, Hits::Take(hits)) => {
             pipeline.count(key, id, hits, pool.backend().expiry(id, check.limit, now));
@@ -387,16 +411,16 @@ fn add(
 }
 
 /// A check that counts together with others.
-fn guarded<'b>(pool: &Pool, batch: &'b Batch<'_>, place: usize, now: Time) -> Guarded<'b> {
-    let (seen, check) = (&pool.backend().seen, check_at(batch, place));
+fn atomic_check<'b>(pool: &Pool, batch: &'b Batch<'_>, index: usize, now: Time) -> Option<Guarded<'b>> {
+    let (ttl_cache, check) = (&pool.backend().ttl_cache, batch.checks().get(index)?);
     let key = pool.name(batch, check);
-    let by = match ScriptCall::new(check.limit.algorithm, || seen.slack()) {
-        Some(judge) => AtomicCheck::ScriptCall(judge),
+    let limit = match ScriptCall::new(check.limit.algorithm, || ttl_cache.jitter()) {
+        Some(call) => AtomicCheck::ScriptCall(call),
         None => AtomicCheck::Count {
             limit: check.limit.requests_per_unit,
-            seconds: seen.seconds(check.limit),
-            unsure: seen.unsure(&key, check.limit, now),
+            seconds: ttl_cache.seconds(check.limit),
+            uncached: ttl_cache.uncached(&key, check.limit, now),
         },
     };
-    Guarded { key, by, hits: check.hits, member: check.member }
+    Some(Guarded { key, limit, hits: check.hits, member: check.member })
 }

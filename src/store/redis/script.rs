@@ -1,6 +1,6 @@
-//! The scripts that run on the server, where a count must be read and changed in one step.
+//! The Lua scripts, for counters that must be read and updated in one step.
 //!
-//! They are called by their hash; a server that does not know one is sent its text, and knows it then.
+//! They are called by hash. A server that does not know one gets its source.
 
 use std::sync::LazyLock;
 
@@ -10,21 +10,21 @@ use super::resp;
 
 /// A script and its hash.
 pub(super) struct Script {
-    text: &'static str,
+    source: &'static str,
     hash: LazyLock<String>,
 }
 
-/// How a script is named in a command.
+/// How a command refers to a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
     /// By its hash.
     Hash,
-    /// By its text.
-    Text,
+    /// By its source.
+    Source,
 }
 
 impl Script {
-    /// Begins a command that runs the script: so many keys and so many arguments are to follow.
+    /// Begins a command that runs the script; its keys and arguments follow.
     pub(super) fn begin(&self, into: &mut Vec<u8>, form: Form, keys: usize, arguments: usize) {
         resp::begin_command(into, keys.saturating_add(arguments).saturating_add(3));
         match form {
@@ -32,9 +32,9 @@ impl Script {
                 resp::write_word(into, b"EVALSHA");
                 resp::write_word(into, self.hash.as_bytes());
             }
-            Form::Text => {
+            Form::Source => {
                 resp::write_word(into, b"EVAL");
-                resp::write_word(into, self.text.as_bytes());
+                resp::write_word(into, self.source.as_bytes());
             }
         }
         resp::write_number(into, keys as u64);
@@ -44,30 +44,30 @@ impl Script {
 macro_rules! scripts {
     ($($(#[$doc:meta])* $name:ident = $($file:literal)+;)*) => {
         $($(#[$doc])* pub(super) static $name: Script = Script {
-            text: concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+),
-            hash: LazyLock::new(|| redis::Script::new($name.text).get_hash().to_owned()),
+            source: concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+),
+            hash: LazyLock::new(|| redis::Script::new($name.source).get_hash().to_owned()),
         };)*
     };
 }
 
 scripts! {
-    /// One key, and the hits that are taken off it.
-    GIVE_BACK = "refund";
-    /// A key, and the seconds to live unless it lives longer.
+    /// One key, and the hits to subtract.
+    REFUND = "refund";
+    /// One key, and its expiry in seconds unless it already expires later.
     EXTEND = "extend";
-    /// Keys, and for each the hits (negative when given back), the limit, the seconds to live, and its member.
+    /// Keys, and for each the hits (negative for a refund), the limit, the expiry in seconds, and the group membership.
     COUNT_GUARDED = "count_guarded";
-    /// Keys of buckets and sliding windows, a byte for each that tells its argument, and arguments as
-    /// `pipeline::judge` writes them.
+    /// Keys of buckets and sliding windows, a byte per key with the index of its argument, and the arguments of
+    /// `pipeline::script_call`.
     STATES = "begin" "keep" "bucket" "sliding_window" "each";
-    /// Keys of sliding logs, and the same.
+    /// The same for keys of sliding logs.
     LOGS = "begin" "sliding_log" "each_log";
-    /// Keys of fixed windows of one rule, for each the limit and the seconds to live, and runs.
+    /// Keys of fixed windows of one rule, for each the limit and the expiry in seconds, and runs.
     COUNT_TOGETHER = "count_together";
-    /// Keys of one rule, runs, and an argument for each key, as `pipeline::together` writes them.
-    ASK_TOGETHER = "begin" "keep" "bucket" "sliding_window" "sliding_log" "counter" "ask_together";
-    /// Keys of any kind, and an argument for each, as `pipeline::guard` writes them.
-    ASK_GUARDED = "begin" "keep" "bucket" "sliding_window" "sliding_log" "ask_guarded";
+    /// Keys of one rule, runs, and an argument per key, by `pipeline::rule_limits`.
+    CHECK_TOGETHER = "begin" "keep" "bucket" "sliding_window" "sliding_log" "counter" "check_together";
+    /// Keys of any kind, and an argument per key, by `pipeline::atomic_check`.
+    CHECK_GUARDED = "begin" "keep" "bucket" "sliding_window" "sliding_log" "check_guarded";
 }
 
 #[cfg(test)]

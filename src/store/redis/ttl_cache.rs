@@ -1,33 +1,30 @@
-//! The keys that exist with an expiry, as far as this process knows: they need not be told it again.
+//! A cache of keys that have an expiry, so that it need not be set again.
 //!
-//! Knowing too little costs a command; knowing what is not so would leave a key for ever. So a key is
-//! known from the answer on, until its window ends, and all are forgotten when a connection was lost:
-//! the server may have come back empty.
+//! A missing entry costs one command; a wrong one would leave a key without expiry. So keys are added when the server
+//! has confirmed their expiry, until their window ends, and all are removed when a connection was lost, because the
+//! server may have restarted without data.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{
-    pipeline::{Expire, Expiry},
-    random,
-};
+use super::pipeline::{Expire, Expiry};
 use crate::{
     clock::Time,
     rules::{Limit, Unit},
     store::table::{Key, Table},
 };
 
-/// Keys that are known at one time, at most: 25 MB of them.
+/// The most keys: 25 MB.
 const MAX_KEYS: usize = 1 << 20;
 
-/// A sweep visits this part of the keys at a time.
+/// A sweep visits one of this many parts.
 const SWEEP_PARTS: usize = 16;
 
-/// Known keys.
+/// The cache.
 pub(super) struct TtlCache {
-    /// With each key, the era in which it was seen, and the second until which it lives at least.
+    /// For each key the generation of its entry, and the second until which it lives at least.
     keys: Table<u64>,
-    /// Forgetting begins a new one.
-    era: AtomicU64,
+    /// Entries of earlier generations are invalid.
+    generation: AtomicU64,
     /// `EXPIRATION_JITTER_MAX_SECONDS`.
     jitter: u64,
     swept: AtomicU64,
@@ -39,15 +36,15 @@ impl TtlCache {
     }
 
     fn of(max_keys: usize, jitter: u64) -> Self {
-        Self { keys: Table::new(max_keys), era: AtomicU64::new(1), jitter, swept: AtomicU64::new(0) }
+        Self { keys: Table::new(max_keys), generation: AtomicU64::new(1), jitter, swept: AtomicU64::new(0) }
     }
 
-    /// What stands for a key.
+    /// The hash of a key.
     pub(super) fn id(&self, key: &str) -> Key {
         self.keys.key(key)
     }
 
-    /// How long a counter lives, and whether the server has to set that.
+    /// A counter's expiry, and whether the server has to set it.
     pub(super) fn expiry(&self, id: Key, limit: &Limit, now: Time) -> Expiry {
         let end = limit.window().end(now);
         let known = self.keys.get(id, now).is_some_and(|seen| self.lasts(seen, end));
@@ -59,9 +56,9 @@ impl TtlCache {
         Expiry { seconds: self.seconds(limit), end, set }
     }
 
-    /// What stands for a key, and when its window ends, where the key may live shorter: another window may have begun
-    /// at the same moment and made it. A tag keeps others apart.
-    pub(super) fn unsure(&self, key: &str, limit: &Limit, now: Time) -> Option<(Key, Time)> {
+    /// The hash of a key and the end of its window, if the key may expire before: a shorter window may have begun at the
+    /// same time and created it. Limits with a tag share no keys.
+    pub(super) fn uncached(&self, key: &str, limit: &Limit, now: Time) -> Option<(Key, Time)> {
         if !limit.tag.is_empty() {
             return None;
         }
@@ -70,48 +67,48 @@ impl TtlCache {
         (!known).then_some((id, end))
     }
 
-    /// True for a key that was seen in this era and lives until `end`.
+    /// True for an entry of this generation that lives until `end`.
     fn lasts(&self, seen: u64, end: Time) -> bool {
-        seen >> 32 == self.era() && seen & u64::from(u32::MAX) >= end.seconds()
+        seen >> 32 == self.generation() && seen & u64::from(u32::MAX) >= end.seconds()
     }
 
-    /// So many eras come and go in no service's life.
-    fn era(&self) -> u64 {
-        self.era.load(Relaxed) & u64::from(u32::MAX)
+    /// 32 bits, more than a process ever uses.
+    fn generation(&self) -> u64 {
+        self.generation.load(Relaxed) & u64::from(u32::MAX)
     }
 
-    /// The window's length, and a part of the jitter.
+    /// The window's length and random jitter.
     pub(super) fn seconds(&self, limit: &Limit) -> u32 {
-        u32::try_from(limit.window().seconds()).unwrap_or(u32::MAX).saturating_add(self.slack())
+        u32::try_from(limit.window().seconds()).unwrap_or(u32::MAX).saturating_add(self.jitter())
     }
 
-    /// True when a longer window may have begun at the same moment. Under the names of the Go service both have one
-    /// counter then; a tag keeps others apart.
+    /// True if a longer window may have begun at the same time. In the Go service's format both share a key; limits with
+    /// a tag share none.
     fn may_be_shared(limit: &Limit, now: Time) -> bool {
         let start = limit.window().start(now).seconds();
-        let begins_too =
+        let begins_together =
             |unit: &Unit| unit.seconds() > limit.unit.seconds() && start.is_multiple_of(unit.seconds());
-        limit.tag.is_empty() && Unit::ALL.iter().any(begins_too)
+        limit.tag.is_empty() && Unit::ALL.iter().any(begins_together)
     }
 
-    /// A part of the jitter.
-    pub(super) fn slack(&self) -> u32 {
-        u32::try_from(random::below(self.jitter)).unwrap_or(u32::MAX)
+    /// Random jitter in seconds.
+    pub(super) fn jitter(&self) -> u32 {
+        u32::try_from(fastrand::u64(..self.jitter.max(1))).unwrap_or(u32::MAX)
     }
 
-    /// The server has answered that the key exists and expires.
+    /// Adds a key whose expiry the server has confirmed.
     pub(super) fn learn(&self, id: Key, now: Time, end: Time) {
-        // A second of 32 bits, until 2106.
-        let seen = self.era() << 32 | end.seconds() & u64::from(u32::MAX);
+        // A second fits in 32 bits until 2106.
+        let seen = self.generation() << 32 | end.seconds() & u64::from(u32::MAX);
         self.keys.update(id, now, end, |known| *known = seen);
     }
 
-    /// Nothing is known any more.
-    pub(super) fn forget_all(&self) {
-        self.era.fetch_add(1, Relaxed);
+    /// Removes all keys.
+    pub(super) fn clear(&self) {
+        self.generation.fetch_add(1, Relaxed);
     }
 
-    /// Gives back what has ended.
+    /// Removes expired keys.
     pub(super) fn sweep(&self, now: Time) {
         let part = usize::try_from(self.swept.fetch_add(1, Relaxed)).unwrap_or_default() % SWEEP_PARTS;
         self.keys.sweep(part, SWEEP_PARTS, now);
@@ -132,7 +129,7 @@ mod tests {
         seen.learn(id, now, expiry.end);
         assert_eq!(seen.expiry(id, &limit, now).set, Expire::Known);
         assert_eq!(seen.expiry(id, &limit, expiry.end).set, Expire::Set);
-        seen.forget_all();
+        seen.clear();
         assert_eq!(seen.expiry(id, &limit, now).set, Expire::Set);
     }
 

@@ -1,8 +1,7 @@
-//! What a store across a network brings along, so that connections can use its servers.
+//! What a networked store implements: its protocol, its pipelines, and what its replies mean.
 //!
-//! A connection knows connections, queues and time. What goes over a connection, and what it means, is known here.
+//! [`Connection`] handles sockets, queues and time, and knows neither Redis nor memcached.
 
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::Connection;
@@ -11,6 +10,7 @@ use crate::{
     store::{
         StoreError,
         remote::{
+            callers::{Answered, Callers},
             failure::{Failure, Kind},
             framed::{Codec, FramedStream},
         },
@@ -19,41 +19,41 @@ use crate::{
 
 /// A kind of server. All connections of a pool share one value.
 pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
-    /// What it speaks.
+    /// The protocol.
     type Codec: Codec;
-    /// The commands that are written together.
+    /// Commands that are sent together.
     type Pipeline: Pipeline;
 
-    /// Its name in errors.
+    /// The store's name in errors.
     const NAME: &'static str;
     /// The variable that bounds the time of an operation.
     const TIMEOUT: &'static str;
-    /// The variable that bounds how many checks may be queued.
+    /// The variable that bounds the queued checks.
     const MAX_QUEUED: &'static str;
-    /// A command that changes nothing: a server that answers it is back.
+    /// A command without effects: a server that replies to it has recovered.
     const PROBE: &'static [u8];
 
-    /// Opens a connection that is ready for commands. One that `was_replica` must not be one any more.
+    /// Opens a connection that is ready for commands. If `was_replica`, the server must be a master now.
     fn dial(
         &self,
         to: &ServerAddress,
         was_replica: bool,
     ) -> impl Future<Output = Result<FramedStream<Self::Codec>, Failure>> + Send;
 
-    /// Writes a pipeline; returns how many replies it gets.
+    /// Writes a pipeline; returns the number of expected replies.
     fn write(pipeline: &Self::Pipeline, into: &mut Vec<u8>) -> usize;
 
-    /// Writes the commands that have to be sent again after these replies, in the form that the server needs;
-    /// returns how many replies they get, 0 when nothing is sent again.
+    /// Writes the commands that must be sent again after these replies; returns the number of expected replies, 0
+    /// if there are none.
     fn write_again(pipeline: &Self::Pipeline, replies: &[Reply<Self>], into: &mut Vec<u8>) -> usize;
 
-    /// Puts the replies to what was sent again where they belong.
+    /// Replaces replies by those to the commands that were sent again.
     fn merge(pipeline: &Self::Pipeline, replies: &mut [Reply<Self>], again: Vec<Reply<Self>>);
 
-    /// Completes the callers with what was replied, and learns from it.
+    /// Answers the callers from the replies, and updates what is known about the server.
     ///
     /// # Errors
-    /// When the replies have shown that this connection is to be closed.
+    /// When the connection must be closed.
     fn complete(
         &self,
         connection: &Connection<Self>,
@@ -61,45 +61,58 @@ pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
         replies: Vec<Reply<Self>>,
     ) -> Result<(), Failure>;
 
-    /// A connection is ready, and its first pipeline is not sent yet.
-    fn connected(&self, _lane: &Connection<Self>) {}
+    /// Called when a connection is ready, before its first pipeline.
+    fn connected(&self, _connection: &Connection<Self>) {}
 
-    /// The error of a reply, if it is one.
+    /// The error in a reply, if it is one.
     fn error(reply: Reply<Self>) -> Option<(Kind, String)>;
 
-    /// What to do about an error of this kind, where that helps.
+    /// Advice on an error of this kind, appended to its message; may be empty.
     fn hint(kind: Kind) -> &'static str;
 
-    /// A connection was closed: the server may come back without its keys.
+    /// Called when a connection was closed: the server may have lost its keys.
     fn forget_keys(&self) {}
 
-    /// A server failed: others may have to be used.
+    /// Called when a server failed: the list of servers may be out of date.
     fn request_refresh(&self) {}
 }
 
-/// A reply of a server.
+/// A server's reply.
 pub(in crate::store) type Reply<B> = <<B as Backend>::Codec as Codec>::Reply;
 
-/// The result of one check.
+/// The outcome of one check.
 pub(in crate::store) type Outcome<B> = <<B as Backend>::Pipeline as Pipeline>::Outcome;
 
-/// The results of a caller's checks, in its order.
-pub(in crate::store) type Answered<O> = Result<SmallVec<[O; 2]>, StoreError>;
-
-/// Commands that are written together, and the callers that wait for them.
+/// Commands that are written together, and the callers that wait for their outcomes.
 pub(in crate::store) trait Pipeline: Default + Send + 'static {
-    /// The result of one check.
+    /// What finds a check's outcome among the replies.
+    type Check: Send;
+    /// The outcome of one check.
     type Outcome: Send;
 
-    /// How many checks it holds.
-    fn checks(&self) -> usize;
+    /// The checks and their callers.
+    fn callers(&self) -> &Callers<Self::Check, Self::Outcome>;
 
-    /// Adds a caller: `fill` adds its checks, and the outcomes come in their order.
-    fn ask(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered<Self::Outcome>>;
+    /// The checks and their callers.
+    fn callers_mut(&mut self) -> &mut Callers<Self::Check, Self::Outcome>;
 
-    /// Completes every caller that still waits with an error. Its commands stay as they are.
-    fn fail(&mut self, error: &StoreError);
-
-    /// Empties it and keeps its memory.
+    /// Removes everything, and keeps the memory.
     fn clear(&mut self);
+
+    /// The number of checks.
+    fn checks(&self) -> usize {
+        self.callers().checks()
+    }
+
+    /// Adds a caller: `fill` adds its checks, and their outcomes come in that order.
+    fn add_caller(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered<Self::Outcome>> {
+        let first = self.checks();
+        fill(self);
+        self.callers_mut().add(first)
+    }
+
+    /// Answers every waiting caller with an error. The commands stay.
+    fn fail(&mut self, error: &StoreError) {
+        self.callers_mut().fail(error);
+    }
 }

@@ -1,5 +1,5 @@
-//! What is counted of the servers of a store, and what is logged of them: every failure is counted, and the first of
-//! each kind is logged, then again only after a while.
+//! Metrics and logging for the servers of one store. Every failure is counted; of each kind the first is logged, and
+//! then at most one every ten seconds.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,20 +15,20 @@ use tracing::{error, warn};
 use super::failure::{Failure, Kind};
 use crate::store::{Distribution, PoolUsage};
 
-/// A failure that was logged is not logged again for so long.
-const QUIET: Duration = Duration::from_secs(10);
+/// The shortest time between two log lines about the same failure.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Different failures that are remembered as logged; a server that invents new ones is logged each time.
-const MAX_REMEMBERED: usize = 256;
+/// The number of different failures that are tracked. A server that sends new errors each time is logged each time.
+const MAX_TRACKED: usize = 256;
 
-/// Bounds of the time that a pipeline takes, in microseconds.
+/// Bucket bounds for the time of a pipeline, in microseconds.
 const MICROS: [u64; 13] =
     [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 20_000, 50_000, 100_000, 250_000, 1_000_000];
 
-/// Bounds of the number of checks in a pipeline.
+/// Bucket bounds for the checks in a pipeline.
 const CHECKS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096];
 
-/// The figures of one store's servers.
+/// The metrics of one store's servers.
 #[derive(Default)]
 pub(in crate::store) struct ClientMetrics {
     opened: AtomicU64,
@@ -38,7 +38,7 @@ pub(in crate::store) struct ClientMetrics {
     errors: [AtomicU64; Kind::ALL.len()],
     times: Buckets,
     batches: Buckets,
-    /// By command, how often the server has refused it.
+    /// Denied commands and how often.
     denied: Mutex<BTreeMap<&'static str, u64>>,
     without_expiry: AtomicU64,
     overloaded: AtomicU64,
@@ -58,94 +58,94 @@ struct Logged {
 }
 
 impl ClientMetrics {
-    /// A connection was opened; again, when one was lost before.
-    pub(in crate::store) fn connected(&self, again: bool) {
+    /// Counts an opened connection, and a reconnect if there was one before.
+    pub(in crate::store) fn connected(&self, is_reconnect: bool) {
         self.opened.fetch_add(1, Relaxed);
-        self.reconnects.fetch_add(u64::from(again), Relaxed);
+        self.reconnects.fetch_add(u64::from(is_reconnect), Relaxed);
     }
 
-    /// A connection has ended; by us, when the server did not end it.
+    /// Counts a closed connection; `by_us` if the server did not close it.
     pub(in crate::store) fn disconnected(&self, by_us: bool) {
         self.ended.fetch_add(1, Relaxed);
         self.closed.fetch_add(u64::from(by_us), Relaxed);
     }
 
-    /// A pipeline was answered.
+    /// Counts a completed pipeline.
     pub(in crate::store) fn answered(&self, checks: usize, took: Duration) {
         self.times.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), &MICROS);
         self.batches.add(checks as u64, &CHECKS);
     }
 
-    /// Checks were refused because more waited than is answered in time.
+    /// Counts checks that were refused because the server is overloaded.
     pub(in crate::store) fn overloaded(&self, checks: usize, failure: &Failure) {
         self.overloaded.fetch_add(checks as u64, Relaxed);
         self.log("overloaded", failure.server(), failure);
     }
 
-    /// Checks were dropped unsent because no answer would have come in time.
+    /// Counts checks that were dropped unsent because their replies would have come too late.
     pub(in crate::store) fn dropped(&self, checks: usize) {
         self.late.fetch_add(checks as u64, Relaxed);
     }
 
-    /// Counts a failure, and logs it unless the like was logged just now.
+    /// Counts a failure, and logs it unless a failure of the same kind and server was logged just now.
     pub(in crate::store) fn failed(&self, failure: &Failure) {
         self.count(failure.kind);
         self.log(failure.kind.name(), failure.server(), failure);
     }
 
-    /// Counts a failure that is found once and not at every request, and logs it unless the same was logged just now.
-    pub(in crate::store) fn found(&self, failure: &Failure) {
+    /// Counts a failure that occurs once and not at every request, and logs it unless the same message was logged just
+    /// now.
+    pub(in crate::store) fn failed_once(&self, failure: &Failure) {
         self.count(failure.kind);
         self.log(failure.kind.name(), &failure.message, failure);
     }
 
-    /// Failures with the same `kind` and `what` are alike.
+    /// Throttled by `kind` and `what`.
     fn log(&self, kind: &'static str, what: &str, failure: &Failure) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.len() >= MAX_REMEMBERED {
+        if logged.len() >= MAX_TRACKED {
             logged.clear();
         }
         let now = Instant::now();
-        let known = logged.entry((kind, what.to_owned()));
-        let entry = known.or_insert(Logged { at: now, since: 0 });
+        let entry = logged.entry((kind, what.to_owned())).or_insert(Logged { at: now, since: 0 });
         let again = entry.since > 0;
-        if again && now.saturating_duration_since(entry.at) < QUIET {
+        if again && now.saturating_duration_since(entry.at) < LOG_INTERVAL {
             entry.since = entry.since.saturating_add(1);
             return;
         }
-        let unlogged = entry.since.saturating_sub(1);
+        let suppressed = entry.since.saturating_sub(1);
         *entry = Logged { at: now, since: 1 };
         drop(logged);
         if kind == Kind::Denied.name() {
-            // Nothing but the operator mends that.
-            error!(kind, suppressed = unlogged, "{failure}");
-        } else if unlogged > 0 {
-            warn!(kind, suppressed = unlogged, "{failure}");
+            // Only the operator can fix that.
+            error!(kind, suppressed, "{failure}");
+        } else if suppressed > 0 {
+            warn!(kind, suppressed, "{failure}");
         } else {
             warn!(kind, "{failure}");
         }
     }
 
-    /// Something failed of which nobody has to be told.
+    /// Counts a failure that is not worth logging.
     pub(in crate::store) fn count(&self, kind: Kind) {
         if let Some(errors) = self.errors.get(kind as usize) {
             errors.fetch_add(1, Relaxed);
         }
     }
 
-    /// The server does not run a command for our user.
+    /// Counts a command that the server denied our user.
     pub(in crate::store) fn denied(&self, command: &'static str) {
         let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
         let times = denied.entry(command).or_default();
         *times = times.saturating_add(1);
     }
 
-    /// So many keys were counted and have got no expiry.
+    /// Counts keys that have no expiry.
     pub(in crate::store) fn without_expiry(&self, keys: usize) {
         self.without_expiry.fetch_add(keys as u64, Relaxed);
     }
 
-    /// All figures; those that only the connections know are left at nothing.
+    /// All metrics; those that only the connections know are 0.
     pub(in crate::store) fn usage(&self) -> PoolUsage {
         let ended = self.ended.load(Relaxed);
         let opened = self.opened.load(Relaxed);
@@ -177,8 +177,8 @@ impl Buckets {
         self.sum.fetch_add(value, Relaxed);
     }
 
-    /// The values in a unit that is so many of ours.
-    #[expect(clippy::cast_precision_loss, reason = "Prometheus has nothing but doubles")]
+    /// The distribution, with values divided by `unit`.
+    #[expect(clippy::cast_precision_loss, reason = "Prometheus has only doubles")]
     fn distribution(&self, bounds: &[u64], unit: f64) -> Distribution {
         let mut count = 0_u64;
         let mut within = self.within.iter().map(|bucket| {
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_told_by_their_bounds() {
+    fn values_are_counted_by_bucket() {
         let metrics = ClientMetrics::default();
         for (checks, micros) in [(1, 40), (3, 60), (9_999, 5_000_000)] {
             metrics.answered(checks, Duration::from_micros(micros));

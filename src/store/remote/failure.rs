@@ -1,59 +1,59 @@
-//! What goes wrong with a server of counters, by kind, and in words that name its address and no secret.
+//! Failures of a store's servers: a kind for metrics, and a message for the operator.
 //!
-//! Made by the stores across a network; each has its own way to tell an answer's kind, and what to do about it.
+//! Each networked store classifies its own error replies.
 
 use std::fmt;
 
-/// What went wrong.
+/// A failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::store) struct Failure {
-    /// By this it is counted.
+    /// The label `kind` of metrics.
     pub(in crate::store) kind: Kind,
-    /// Which server, what was seen, what to do about it.
+    /// The server, what was seen, and advice. Contains no secret.
     pub(in crate::store) message: String,
 }
 
-/// The kinds of failure, as the metric's label names them.
+/// The kinds of failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(in crate::store) enum Kind {
     /// The name has no address.
     Resolve,
-    /// Nobody listens, or the way there is barred.
+    /// The connection was refused, or there is no route.
     Connect,
     /// The TLS handshake failed.
     Tls,
-    /// The log-in was refused.
+    /// Authentication failed.
     Auth,
     /// `-NOPERM`: the user may not run a command, or not with a key.
     Denied,
-    /// No answer came in time.
+    /// No reply within the timeout.
     Timeout,
-    /// The connection ended while something was awaited.
+    /// The connection was lost while replies were pending.
     Lost,
-    /// What came is not its language.
+    /// The bytes received are not the protocol.
     ProtocolError,
-    /// `-LOADING`: it reads its data set.
+    /// `-LOADING`: it is loading its data set.
     Loading,
-    /// `-READONLY`: it is a replica, so that another is the master now.
+    /// `-READONLY`: it is a replica; another server is the master.
     ReadOnly,
     /// `-OOM`: it is out of memory.
     OutOfMemory,
-    /// `-MISCONF` or `-NOREPLICAS`: it takes no writes for now.
+    /// `-MISCONF` or `-NOREPLICAS`: it refuses writes for now.
     WritesDisabled,
-    /// `-BUSY`: a script keeps it from all else.
+    /// `-BUSY`: a script blocks it.
     Busy,
-    /// A counter holds something else than a number.
+    /// A counter's key holds something other than a number.
     NotANumber,
     /// `-MOVED` or `-ASK`: another server owns the key.
     Moved,
-    /// `-CLUSTERDOWN` or `-TRYAGAIN`: nobody owns the key for now.
+    /// `-CLUSTERDOWN` or `-TRYAGAIN`: no server owns the key for now.
     ClusterDown,
-    /// Any other error that it answered.
+    /// Any other error reply.
     Other,
 }
 
 impl Kind {
-    /// Every kind, each at its own number.
+    /// Every kind, in the order of its discriminants.
     pub(in crate::store) const ALL: [Self; 17] = [
         Self::Resolve,
         Self::Connect,
@@ -103,7 +103,7 @@ impl Failure {
         Self { kind, message: message.into() }
     }
 
-    /// Which server failed: every message begins with the store and the address, and `: `.
+    /// The server: every message begins with the store, the address and `: `.
     pub(in crate::store) fn server(&self) -> &str {
         self.message.split(": ").next().unwrap_or_default()
     }

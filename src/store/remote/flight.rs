@@ -1,4 +1,4 @@
-//! The pipelines that were sent on one connection and are not answered, and how fast they are.
+//! The pipelines of one connection that were sent and are not complete yet, and how fast the server answers them.
 
 use std::{collections::VecDeque, future, mem, time::Duration};
 
@@ -10,55 +10,56 @@ use crate::store::{
     remote::{failure::Failure, framed::FramedStream},
 };
 
-/// A pipeline on its way.
+/// A pipeline in flight.
 pub(super) struct Sent<B: Backend> {
     pub(super) pipeline: B::Pipeline,
+    /// When its first caller came.
     pub(super) since: Instant,
     pub(super) at: Instant,
     pub(super) checks: usize,
-    /// Replies that are to come, and those that have.
+    /// The number of replies to come, and those that have come.
     expected: usize,
     replies: Vec<Reply<B>>,
-    /// The replies to the first round, when some commands were sent again.
+    /// The replies of the first round, if some commands were sent again.
     first: Option<Vec<Reply<B>>>,
-    /// Its callers were failed, because their time was over.
+    /// Its callers timed out.
     pub(super) is_late: bool,
 }
 
 pub(super) struct Flight<B: Backend> {
     sent: VecDeque<Sent<B>>,
     pub(super) capacity: Capacity,
-    /// Until when the server was known to answer in time.
-    pub(super) well: Instant,
+    /// When the server last replied within the timeout.
+    pub(super) last_in_time: Instant,
     was_late: bool,
-    /// When the last pipeline was answered.
+    /// When the last pipeline completed.
     emptied: Instant,
 }
 
 impl<B: Backend> Flight<B> {
     pub(super) fn new(timeout: Duration) -> Self {
         let (capacity, now) = (Capacity::new(timeout), Instant::now());
-        Self { sent: VecDeque::new(), capacity, well: now, was_late: false, emptied: now }
+        Self { sent: VecDeque::new(), capacity, last_in_time: now, was_late: false, emptied: now }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.sent.is_empty()
     }
 
-    /// Writes a pipeline, to be sent by [`answered`](Self::answered).
+    /// Writes a pipeline; [`next_complete`](Self::next_complete) sends it.
     pub(super) fn push(
         &mut self,
-        line: &mut FramedStream<B::Codec>,
+        stream: &mut FramedStream<B::Codec>,
         queued: Queued<B::Pipeline>,
         now: Instant,
     ) {
         if self.sent.is_empty() {
-            // Time in which nothing was sent says nothing.
+            // Time without anything in flight does not count.
             let empty = now.saturating_duration_since(self.emptied);
-            self.well = if self.was_late { after(self.well, empty) } else { now };
+            self.last_in_time = if self.was_late { after(self.last_in_time, empty) } else { now };
         }
         let Queued { pipeline, since } = queued;
-        let expected = line.write(|into| B::write(&pipeline, into));
+        let expected = stream.write(|into| B::write(&pipeline, into));
         let checks = pipeline.checks();
         self.sent.push_back(Sent {
             pipeline,
@@ -72,17 +73,17 @@ impl<B: Backend> Flight<B> {
         });
     }
 
-    /// Waits until the oldest pipeline is answered, and takes it with its replies. May be given up and called
-    /// again. Not to be called while nothing is on its way.
-    pub(super) async fn answered(
+    /// Waits for the oldest pipeline's replies, and removes it. Cancel safe. Must not be called while nothing is in
+    /// flight.
+    pub(super) async fn next_complete(
         &mut self,
-        line: &mut FramedStream<B::Codec>,
+        stream: &mut FramedStream<B::Codec>,
     ) -> Result<(Sent<B>, Vec<Reply<B>>), Failure> {
         loop {
-            line.flush().await?;
+            stream.flush().await?;
             let Some(front) = self.sent.front_mut() else { return future::pending().await };
             while front.replies.len() < front.expected {
-                front.replies.push(line.receive().await?);
+                front.replies.push(stream.receive().await?);
             }
             let Some(mut sent) = self.sent.pop_front() else { continue };
             let replies = mem::take(&mut sent.replies);
@@ -90,28 +91,28 @@ impl<B: Backend> Flight<B> {
                 B::merge(&sent.pipeline, &mut first, replies);
                 return Ok((sent, first));
             }
-            let again = line.write(|into| B::write_again(&sent.pipeline, &replies, into));
+            let again = stream.write(|into| B::write_again(&sent.pipeline, &replies, into));
             if again == 0 {
                 return Ok((sent, replies));
             }
-            // These replies come behind those to everything that was sent meanwhile.
+            // These replies come after those to everything that was sent meanwhile.
             sent.expected = again;
             sent.first = Some(replies);
             self.sent.push_back(sent);
         }
     }
 
-    /// Notes that a pipeline was answered. `has_shed` as [`Capacity::answered`] takes it.
-    pub(super) fn note(&mut self, sent: &Sent<B>, now: Instant, has_shed: bool) {
-        self.capacity.answered(sent.checks, sent.at, now, has_shed);
+    /// Records a complete pipeline. `has_shed` is passed to [`Capacity::record`].
+    pub(super) fn record(&mut self, sent: &Sent<B>, now: Instant, has_shed: bool) {
+        self.capacity.record(sent.checks, sent.at, now, has_shed);
         (self.was_late, self.emptied) = (sent.is_late, now);
         if !sent.is_late {
-            self.well = now;
+            self.last_in_time = now;
         }
     }
 
-    /// Fails the callers whose time is over; returns true when there were any. What was sent stays on its way:
-    /// its replies come all the same.
+    /// Fails callers that timed out; returns true if there were any. Their pipelines stay in flight, because their
+    /// replies still come.
     pub(super) fn expire(&mut self, now: Instant, timeout: Duration, error: impl Fn() -> StoreError) -> bool {
         let late = |sent: &&mut Sent<B>| !sent.is_late && after(sent.since, timeout) <= now;
         let mut any = None;
@@ -122,7 +123,7 @@ impl<B: Backend> Flight<B> {
         any.is_some()
     }
 
-    /// Fails all callers, and forgets what was sent.
+    /// Fails all callers and removes all pipelines.
     pub(super) fn fail(&mut self, error: &StoreError) {
         for mut sent in self.sent.drain(..) {
             sent.pipeline.fail(error);

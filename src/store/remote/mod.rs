@@ -1,23 +1,22 @@
-//! One connection to one server, and what waits for it.
+//! What the networked stores share: a connection to a server, its queue, and pools of them.
 //!
-//! While a pipeline is on its way, the checks that come meanwhile gather into the next one; when nothing is on
-//! its way, nothing waits. A server that is slower than its callers is measured, and callers beyond what it
-//! answers in time are refused at once. A server that answers nothing for clearly longer than a stall is taken
-//! for lost: the breaker opens, and every caller is refused until a probe is answered in time.
+//! While a pipeline is in flight, checks that arrive gather in the next one; with nothing in flight nothing waits. A
+//! server that is slower than its callers is measured, and callers beyond what it answers in time are refused at
+//! once. A server that answers nothing for clearly longer than a stall is taken for failed: the breaker opens, and
+//! every caller is refused until a probe is answered in time.
 //!
-//! Here is what callers meet. `queue` holds what waits, `flight` what was sent, `limit` says how much may wait;
-//! `run` keeps the connection, `pool` has the connections to all servers, and `backend` is what a store brings along:
-//! a connection itself knows neither Redis nor memcached.
+//! This file has the callers' side. `queue` holds the waiting pipelines, `flight` those in flight, `callers` the
+//! callers of one, `limit` the bound on outstanding checks. `run` is a connection's task, `server_pool` the
+//! connections to all servers, `transport` a socket, `framed` the bytes on it. A store implements `backend`.
 
 pub(crate) mod client_metrics;
 pub(crate) mod deadline;
 pub(crate) mod failure;
 pub(crate) mod framed;
-pub(crate) mod hashed;
-pub(crate) mod tls;
 pub(crate) mod transport;
 
 mod backend;
+mod callers;
 mod flight;
 mod limit;
 mod queue;
@@ -25,11 +24,13 @@ mod run;
 mod server_pool;
 
 use std::{
-    fmt, mem,
+    fmt::{self, Write as _},
+    mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use ring::digest::{SHA256, digest};
 use tokio::{
     sync::{Notify, oneshot},
     task::yield_now,
@@ -43,7 +44,8 @@ use self::{
     queue::{Full, Queue},
 };
 pub(super) use self::{
-    backend::{Answered, Backend, Pipeline},
+    backend::{Backend, Pipeline},
+    callers::{Answered, Callers, index},
     server_pool::{ServerPool, WorkerIndexes},
 };
 use super::{FailureReason, StoreError};
@@ -56,76 +58,76 @@ use crate::{
 };
 use crate::{settings::ServerAddress, text::cut};
 
-/// A connection to a server, opened again whenever it is lost.
+/// A connection to a server, reopened whenever it is lost.
 pub(super) struct Connection<B: Backend> {
     address: ServerAddress,
     shared: Arc<Shared<B>>,
     state: Mutex<State<B::Pipeline>>,
-    /// There is something to do.
+    /// Wakes the connection's task.
     work: Notify,
-    /// What callers get that are refused because the server is overloaded.
+    /// The error for callers that are refused because the server is overloaded.
     overloaded: StoreError,
 }
 
-/// What all connections of a pool share.
+/// State that all connections of a pool share.
 pub(super) struct Shared<B> {
     pub(super) backend: B,
     pub(super) metrics: ClientMetrics,
     pub(super) bounds: Bounds,
 }
 
-/// How long and how much.
+/// Timeouts and bounds.
 pub(super) struct Bounds {
     pub(super) timeout: Duration,
-    /// Checks wait so long for more.
+    /// How long checks wait for more before they are sent.
     pub(super) pipeline_window: Duration,
     pub(super) max_queued: usize,
-    /// Between attempts to reach a server that was never reached.
-    pub(super) at_start: Backoff,
+    /// The backoff until the first connection succeeds.
+    pub(super) startup_backoff: Backoff,
 }
 
 struct State<P> {
     queue: Queue<P>,
-    /// Why every caller is refused: the breaker is open.
-    shut: Option<StoreError>,
+    /// Set while the breaker is open: the error for every caller.
+    breaker: Option<StoreError>,
     connected: bool,
-    /// The task of the connection waits for callers, and has to be woken.
+    /// The connection's task waits for callers and must be woken.
     idle: bool,
-    /// The server is not used any more.
+    /// The server was removed from the pool.
     ended: bool,
 }
 
-/// The answer to come.
+/// A reply to come.
 pub(super) struct PendingReply<B: Backend> {
-    answered: oneshot::Receiver<Answered<Outcome<B>>>,
-    /// When the answer is there at the latest.
-    by: Instant,
+    reply: oneshot::Receiver<Answered<Outcome<B>>>,
+    /// When the reply has come at the latest.
+    deadline: Instant,
 }
 
 impl<B: Backend> PendingReply<B> {
-    /// Waits for the answer. A connection answers in its own time; the caller's may be shorter.
-    pub(super) async fn within(&mut self, until: Option<std::time::Instant>) -> Answered<Outcome<B>> {
+    /// Waits for the reply. The connection has its own timeout; the caller's may be shorter.
+    pub(super) async fn wait(&mut self, until: Option<std::time::Instant>) -> Answered<Outcome<B>> {
         let failed = |reason, what| {
             let message = format!("{}: {what}", B::NAME).into();
             Err(StoreError { reason, message })
         };
-        let heard = match until {
-            Some(until) if until < self.by.into_std() => {
-                // On the heap: a timer is larger than all else that waits here, and seldom made.
-                if let Ok(heard) = Box::pin(timeout_at(until.into(), &mut self.answered)).await {
-                    heard
+        let reply = match until {
+            Some(until) if until < self.deadline.into_std() => {
+                // Boxed: a timer is larger than everything else in this future, and rarely needed.
+                if let Ok(reply) = Box::pin(timeout_at(until.into(), &mut self.reply)).await {
+                    reply
                 } else {
-                    // It may be this process that was late: an answer that has come meanwhile counts.
+                    // This process may have been late: a reply that has come meanwhile counts.
                     yield_now().await;
-                    let Ok(heard) = self.answered.try_recv() else {
-                        return failed(FailureReason::Timeout, "no answer within the caller's timeout");
+                    let Ok(reply) = self.reply.try_recv() else {
+                        return failed(FailureReason::Timeout, "no reply within the caller's timeout");
                     };
-                    Ok(heard)
+                    Ok(reply)
                 }
             }
-            _ => (&mut self.answered).await,
+            _ => (&mut self.reply).await,
         };
-        heard.unwrap_or_else(|_| failed(FailureReason::Unavailable, "the service is shutting down"))
+        reply.unwrap_or_else(|_| failed(FailureReason::Unavailable, "the service is shutting down"))
     }
 }
 
@@ -133,14 +135,14 @@ impl<B: Backend> Connection<B> {
     fn new(address: ServerAddress, shared: Arc<Shared<B>>) -> Self {
         let state = Mutex::new(State {
             queue: Queue::default(),
-            shut: None,
+            breaker: None,
             connected: false,
             idle: false,
             ended: false,
         });
         let timeout = shared.bounds.timeout;
         let message = format!(
-            "{} {address}: overloaded: more checks wait than it answers within {timeout:?} ({})",
+            "{} {address}: overloaded: more checks than it answers within {timeout:?} ({})",
             B::NAME,
             B::TIMEOUT
         );
@@ -153,22 +155,22 @@ impl<B: Backend> Connection<B> {
         &self.address
     }
 
-    /// Queues `checks` checks, which `fill` adds, for a caller that waits `until` then.
+    /// Queues a caller that waits until `until`; `fill` adds its `checks` checks.
     ///
     /// # Errors
-    /// When the breaker is open, or more waits than is answered in time.
-    pub(super) fn ask(
+    /// When the breaker is open, the queue is full, or the server is overloaded.
+    pub(super) fn submit(
         &self,
         checks: usize,
         until: Option<std::time::Instant>,
         fill: impl FnOnce(&mut B::Pipeline),
     ) -> Result<PendingReply<B>, StoreError> {
         let mut state = self.lock();
-        if let Some(error) = &state.shut {
+        if let Some(error) = &state.breaker {
             return Err(error.clone());
         }
-        let most = self.shared.bounds.max_queued;
-        match state.queue.admit(checks, until.map(Instant::from_std), most) {
+        let max = self.shared.bounds.max_queued;
+        match state.queue.admit(checks, until.map(Instant::from_std), max) {
             Ok(()) => {}
             Err(Full::Overloaded) => return Err(self.overloaded.clone()),
             Err(Full::Queue) => {
@@ -176,55 +178,55 @@ impl<B: Backend> Connection<B> {
                 return Err(self.queue_full());
             }
         }
-        let (answered, since) = state.queue.ask(fill);
+        let (reply, since) = state.queue.add_caller(fill);
         let wake = mem::take(&mut state.idle);
         drop(state);
         if wake {
             self.work.notify_one();
         }
-        Ok(PendingReply { answered, by: after(since, self.shared.bounds.timeout) })
+        Ok(PendingReply { reply, deadline: after(since, self.shared.bounds.timeout) })
     }
 
-    /// Sends along with the next pipeline what `fill` adds, for which nobody waits. For [`Backend::complete`]: the
-    /// queue is looked at afterwards anyway.
-    pub(super) fn send_along(&self, fill: impl FnOnce(&mut B::Pipeline)) {
+    /// Adds commands without a caller to the next pipeline. For [`Backend::complete`], after which the queue is checked
+    /// anyway.
+    pub(super) fn piggyback(&self, fill: impl FnOnce(&mut B::Pipeline)) {
         fill(&mut self.lock().queue.last().pipeline);
     }
 
-    /// Checks that are queued, and the bound on those that are outstanding.
+    /// The queued checks, and the bound on outstanding ones.
     fn load(&self) -> (usize, usize) {
         let state = self.lock();
         let queue = &state.queue;
         (queue.checks(), queue.bound.outstanding.min(self.shared.bounds.max_queued))
     }
 
-    /// True when there is a connection and the breaker is closed.
+    /// True when connected and the breaker is closed.
     fn is_open(&self) -> bool {
         let state = self.lock();
-        state.connected && state.shut.is_none()
+        state.connected && state.breaker.is_none()
     }
 
     /// True when the breaker is open.
     fn is_breaker_open(&self) -> bool {
-        self.lock().shut.is_some()
+        self.lock().breaker.is_some()
     }
 
-    /// The server is not used any more.
+    /// Ends the connection: the server was removed from the pool.
     fn end(&self) {
         self.lock().ended = true;
         self.work.notify_one();
     }
 
-    /// Opens the breaker: callers are refused until the server is back.
-    fn shut(&self, reason: FailureReason, failure: &Failure) {
+    /// Opens the breaker: callers are refused until the server has recovered.
+    fn open_breaker(&self, reason: FailureReason, failure: &Failure) {
         self.shared.metrics.failed(failure);
-        self.close(store_error(FailureReason::Unavailable, failure), &store_error(reason, failure));
+        self.refuse(store_error(FailureReason::Unavailable, failure), &store_error(reason, failure));
     }
 
-    /// From now on callers get `later`; those who wait get `now`.
-    fn close(&self, later: StoreError, now: &StoreError) {
+    /// Fails waiting callers with `now`, and later ones with `later`.
+    fn refuse(&self, later: StoreError, now: &StoreError) {
         let mut state = self.lock();
-        state.shut = Some(later);
+        state.breaker = Some(later);
         let queued = state.queue.drain();
         drop(state);
         for mut queued in queued {
@@ -232,41 +234,41 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    fn reopen(&self) {
-        let was_shut = self.lock().shut.take().is_some();
-        if was_shut {
-            info!("{}", self.told("recovered, breaker closed"));
+    fn close_breaker(&self) {
+        let was_open = self.lock().breaker.take().is_some();
+        if was_open {
+            info!("{}", self.describe("recovered, breaker closed"));
         }
     }
 
-    /// The figures of its pool.
+    /// The metrics of its pool.
     pub(super) fn metrics(&self) -> &ClientMetrics {
         &self.shared.metrics
     }
 
-    /// What became of a check, or of a probe, that the server answered with an error.
-    pub(super) fn answered_with(&self, kind: Kind, error: &str) -> Failure {
-        self.failure(kind, format_args!("it answered \"{}\"{}", cut(error), B::hint(kind)))
+    /// The failure for an error reply.
+    pub(super) fn error_reply(&self, kind: Kind, error: &str) -> Failure {
+        self.failure(kind, format_args!("error reply \"{}\"{}", cut(error), B::hint(kind)))
     }
 
-    fn overdue(&self) -> Failure {
+    fn timed_out(&self) -> Failure {
         let timeout = self.shared.bounds.timeout;
-        self.failure(Kind::Timeout, format_args!("no answer within {timeout:?} ({})", B::TIMEOUT))
+        self.failure(Kind::Timeout, format_args!("no reply within {timeout:?} ({})", B::TIMEOUT))
     }
 
     /// A failure of the server.
     pub(super) fn failure(&self, kind: Kind, what: impl fmt::Display) -> Failure {
-        Failure::new(kind, self.told(what))
+        Failure::new(kind, self.describe(what))
     }
 
     fn queue_full(&self) -> StoreError {
-        let most = self.shared.bounds.max_queued;
-        let message = self.told(format_args!("queue full: {most} checks ({})", B::MAX_QUEUED));
+        let max = self.shared.bounds.max_queued;
+        let message = self.describe(format_args!("queue full: {max} checks ({})", B::MAX_QUEUED));
         StoreError { reason: FailureReason::QueueFull, message: message.into() }
     }
 
-    /// Says something of the server.
-    fn told(&self, what: impl fmt::Display) -> String {
+    /// A message that begins with the store and the address.
+    fn describe(&self, what: impl fmt::Display) -> String {
         format!("{} {}: {what}", B::NAME, self.address)
     }
 
@@ -277,4 +279,15 @@ impl<B: Backend> Connection<B> {
 
 fn store_error(reason: FailureReason, failure: &Failure) -> StoreError {
     StoreError { reason, message: failure.message.as_str().into() }
+}
+
+/// The name of a key that a server cannot or should not take as it is: `tollgate:` and its SHA-256, in every version.
+/// Keys contain the `_` after their domain, which such names do not, so no key equals one.
+pub(in crate::store) fn hashed(key: &str) -> String {
+    let mut name = "tollgate:".to_owned();
+    for byte in digest(&SHA256, key.as_bytes()).as_ref() {
+        // Writing to a String cannot fail.
+        let _ = write!(name, "{byte:02x}");
+    }
+    name
 }

@@ -1,23 +1,23 @@
-//! What waits for one connection, and whether one more caller may.
+//! The queue of one connection, and the admission of callers.
 //!
-//! Checks are gathered into pipelines in the order of their callers. While a connection keeps up there is one
-//! pipeline in the making; behind a slow server a new one begins every millisecond, so that those whose time
-//! is over are dropped unsent and the others are answered one pipeline after another.
+//! Checks gather in pipelines in the order of their callers. While the connection keeps up there is one open
+//! pipeline; behind a slow server a new one begins every millisecond, so that late ones can be dropped unsent.
 
 use std::{collections::VecDeque, time::Duration};
 
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    backend::{Answered, Pipeline},
+    backend::Pipeline,
+    callers::Answered,
     deadline::{after, part},
     limit::Bound,
 };
 
-/// Empty pipelines that are kept for their memory.
+/// Empty pipelines that are kept for reuse.
 const SPARE: usize = 4;
 
-/// A pipeline in the making.
+/// A queued pipeline.
 pub(super) struct Queued<P> {
     pub(super) pipeline: P,
     /// When the first of its callers came.
@@ -27,23 +27,23 @@ pub(super) struct Queued<P> {
 /// Why a caller is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Full {
-    /// The bound of the settings.
+    /// The configured bound on queued checks was reached.
     Queue,
-    /// More waits than the server answers in time.
+    /// The server has more checks than it answers in time.
     Overloaded,
 }
 
 pub(super) struct Queue<P> {
-    /// The oldest first. Callers join the last one.
+    /// Oldest first. Callers join the last one.
     pipelines: VecDeque<Queued<P>>,
-    /// The last one takes no more callers.
+    /// The last one accepts no more callers.
     sealed: bool,
     /// Checks in all of them.
     checks: usize,
-    /// Checks that were sent and are not answered.
+    /// Checks sent and not answered yet.
     pub(super) in_flight: usize,
     pub(super) bound: Bound,
-    /// Checks of callers that were refused since this was last read.
+    /// Checks refused since this was last read.
     pub(super) shed: usize,
     spare: Vec<P>,
 }
@@ -63,7 +63,7 @@ impl<P: Pipeline> Default for Queue<P> {
 }
 
 impl<P: Pipeline> Queue<P> {
-    /// Checks that wait to be sent.
+    /// Queued checks.
     pub(super) fn checks(&self) -> usize {
         self.checks
     }
@@ -72,19 +72,19 @@ impl<P: Pipeline> Queue<P> {
         self.pipelines.is_empty()
     }
 
-    /// When the oldest that waits was asked.
+    /// When the oldest queued caller came.
     pub(super) fn since(&self) -> Option<Instant> {
         self.pipelines.front().map(|queued| queued.since)
     }
 
-    /// Whether so many checks may join, of a caller that waits until then. At most `most` may be queued. One
-    /// caller may always wait, however many checks it has.
-    pub(super) fn admit(&mut self, checks: usize, until: Option<Instant>, most: usize) -> Result<(), Full> {
+    /// Admits a caller with so many checks that waits until `until`. At most `max` checks may be queued, but one caller
+    /// is always admitted.
+    pub(super) fn admit(&mut self, checks: usize, until: Option<Instant>, max: usize) -> Result<(), Full> {
         let outstanding = self.checks.saturating_add(self.in_flight);
         let with_these = outstanding.saturating_add(checks);
         let full = if outstanding == 0 {
             return Ok(());
-        } else if self.checks > 0 && self.checks.saturating_add(checks) > most {
+        } else if self.checks > 0 && self.checks.saturating_add(checks) > max {
             Full::Queue
         } else if with_these > self.bound.outstanding || self.is_late(with_these, until) {
             Full::Overloaded
@@ -95,28 +95,28 @@ impl<P: Pipeline> Queue<P> {
         Err(full)
     }
 
-    /// True when so many checks are not answered before `until`, as far as is known.
+    /// True if so many checks are not expected to be answered before `until`.
     fn is_late(&self, checks: usize, until: Option<Instant>) -> bool {
         let takes = self.bound.time(checks);
         // The clock is read only when there is a backlog.
         takes > MILLISECOND && until.is_some_and(|until| after(Instant::now(), takes) > until)
     }
 
-    /// Adds a caller. Returns its answer to come, and when the first caller of its pipeline came.
-    pub(super) fn ask(
+    /// Adds a caller. Returns its reply to come, and when the first caller of its pipeline came.
+    pub(super) fn add_caller(
         &mut self,
         fill: impl FnOnce(&mut P),
     ) -> (oneshot::Receiver<Answered<P::Outcome>>, Instant) {
         let queued = self.last();
         let before = queued.pipeline.checks();
-        let answered = queued.pipeline.ask(fill);
+        let reply = queued.pipeline.add_caller(fill);
         let (since, after) = (queued.since, queued.pipeline.checks());
         self.checks = self.checks.saturating_add(after.saturating_sub(before));
         self.sealed = after >= self.bound.pipeline;
-        (answered, since)
+        (reply, since)
     }
 
-    /// The pipeline in the making.
+    /// The open pipeline.
     pub(super) fn last(&mut self) -> &mut Queued<P> {
         if self.sealed || self.pipelines.is_empty() {
             self.sealed = false;
@@ -128,8 +128,8 @@ impl<P: Pipeline> Queue<P> {
         &mut self.pipelines[last]
     }
 
-    /// Takes the oldest pipeline if it may be sent: at once while nothing is on its way, else when it takes no
-    /// more callers and there is room in the window.
+    /// Removes the oldest pipeline if it may be sent: at once with nothing in flight, else when it accepts no more
+    /// callers and the window has room.
     pub(super) fn take(&mut self, now: Instant) -> Option<Queued<P>> {
         let front = self.pipelines.front()?;
         let checks = front.pipeline.checks();
@@ -144,8 +144,7 @@ impl<P: Pipeline> Queue<P> {
         self.pop()
     }
 
-    /// Takes the oldest pipeline if it is not answered in time any more: within so long after its first caller
-    /// came.
+    /// Removes the oldest pipeline if its replies would come later than `timeout` after its first caller.
     pub(super) fn take_late(&mut self, now: Instant, timeout: Duration) -> Option<Queued<P>> {
         let front = self.pipelines.front()?;
         let takes = self.bound.time(self.in_flight.saturating_add(front.pipeline.checks()));
@@ -162,14 +161,14 @@ impl<P: Pipeline> Queue<P> {
         Some(queued)
     }
 
-    /// Takes all that is queued, of a connection on which nothing is on its way any more.
+    /// Removes everything; for a connection with nothing in flight.
     pub(super) fn drain(&mut self) -> VecDeque<Queued<P>> {
         (self.checks, self.sealed) = (0, false);
         (self.in_flight, self.bound) = (0, Bound::UNKNOWN);
         std::mem::take(&mut self.pipelines)
     }
 
-    /// Takes back a pipeline that was answered.
+    /// Keeps a completed pipeline for reuse.
     pub(super) fn recycle(&mut self, mut pipeline: P) {
         if self.spare.len() < SPARE {
             pipeline.clear();

@@ -1,5 +1,4 @@
-//! The task of a connection's connection: dials, sends what waits, completes what is answered, and probes a server that
-//! was taken for lost.
+//! The task of a connection: dials, sends queued pipelines, completes them, and probes a failed server.
 
 use std::{convert::Infallible, future::poll_fn, mem, pin::pin, sync::Arc, task::Poll, time::Duration};
 
@@ -30,184 +29,191 @@ use crate::{
     },
 };
 
-/// A server that answers nothing in time for so much longer than an answer may take is taken for lost, or for half
-/// as long as an answer may take if that is more. Redis stalls for some tens of milliseconds when it forks or a
-/// command is slow.
+/// A server that has not replied in time for the timeout and this (or half the timeout, if longer) is taken for failed.
+/// Redis stalls for tens of milliseconds when it forks or a command is slow.
 const STALL: Duration = Duration::from_millis(90);
 
-/// How often deadlines are looked at: every tenth of the time that an answer may take, within these bounds.
+/// Deadlines are checked every tenth of the timeout, within these bounds.
 const MIN_TICK: Duration = Duration::from_millis(1);
 const MAX_TICK: Duration = Duration::from_millis(20);
 
-/// A server that owes answers for so long is left: the network may have forgotten the connection.
-const SILENCE: Duration = Duration::from_millis(500);
+/// After this long without pending replies the connection is reopened: the network may have dropped it silently.
+const MAX_SILENCE: Duration = Duration::from_millis(500);
 
-/// A connection that ends sooner than this was not worth opening at once again.
-const BRIEF: Duration = Duration::from_millis(500);
+/// A connection that lasted less than this is reopened after a pause.
+const MIN_LIFETIME: Duration = Duration::from_millis(500);
 
-/// Why a connection was left.
-enum Left {
-    /// It failed, and is to be opened again.
+/// Why a connection ended.
+enum Exit {
+    /// It failed and must be reopened.
     Failed(Failure),
-    /// The connection has ended.
+    /// The server was removed from the pool.
     Ended,
 }
 
-/// The server answers nothing in time any more.
-struct Lost;
+/// The server no longer replies in time.
+struct Unresponsive;
 
-impl Left {
+impl Exit {
     fn is_lost(&self) -> bool {
         matches!(self, Self::Failed(failure) if failure.kind == Kind::Lost)
     }
 }
 
-impl From<Failure> for Left {
+impl From<Failure> for Exit {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
 }
 
 impl<B: Backend> Connection<B> {
-    /// Runs until the connection ends, whatever panics meanwhile.
+    /// Runs until the server is removed; restarts after a panic.
     pub(super) async fn keep_running(self: Arc<Self>) {
         while let Err(Panicked) = caught(Boundary::StoreConnection, self.run()).await {
             panics::pause().await;
         }
     }
 
-    /// Keeps a connection, and sends what waits; until the connection ends.
+    /// Keeps the connection open and serves callers, until the server is removed.
     async fn run(&self) {
-        let _end = Ending(self);
+        let _guard = RefuseOnDrop(self);
         let Shared { backend, metrics, bounds } = &*self.shared;
-        let (mut pace, mut again, mut was_replica) = (bounds.at_start.clone(), false, false);
+        let (mut backoff, mut is_reconnect, mut was_replica) = (bounds.startup_backoff.clone(), false, false);
         loop {
-            let (left, served) = match self.dial(was_replica).await {
-                Ok(line) => {
-                    metrics.connected(again);
-                    if !mem::replace(&mut again, true) {
-                        pace = Backoff::again();
+            let (exit, served) = match self.dial(was_replica).await {
+                Ok(stream) => {
+                    metrics.connected(is_reconnect);
+                    if !mem::replace(&mut is_reconnect, true) {
+                        backoff = Backoff::reconnect();
                     }
-                    let begun = Instant::now();
+                    let start = Instant::now();
                     let mut open = OpenConnection { metrics, lost: false };
-                    let Err(left) = self.serve(line, &mut pace).await;
+                    let Err(exit) = self.serve(stream, &mut backoff).await;
                     self.lock().connected = false;
                     backend.forget_keys();
-                    open.lost = left.is_lost();
-                    (left, begun.elapsed())
+                    open.lost = exit.is_lost();
+                    (exit, start.elapsed())
                 }
-                Err(left) => (left, Duration::ZERO),
+                Err(exit) => (exit, Duration::ZERO),
             };
-            let is_lost = left.is_lost();
-            let Left::Failed(failure) = left else { return };
+            let is_lost = exit.is_lost();
+            let Exit::Failed(failure) = exit else { return };
             backend.request_refresh();
-            if is_lost && served > BRIEF && !self.is_breaker_open() {
-                // What waits may still be answered in time on a new connection.
+            if is_lost && served > MIN_LIFETIME && !self.is_breaker_open() {
+                // Queued checks may still be answered in time on a new connection.
                 metrics.failed(&failure);
                 continue;
             }
             was_replica |= failure.kind == Kind::ReadOnly;
-            self.shut(FailureReason::Unavailable, &failure);
-            if self.ended_within(pace.pause()).await {
+            self.open_breaker(FailureReason::Unavailable, &failure);
+            if self.ended_within(backoff.next_pause()).await {
                 return;
             }
         }
     }
 
-    async fn dial(&self, was_replica: bool) -> Result<FramedStream<B::Codec>, Left> {
+    async fn dial(&self, was_replica: bool) -> Result<FramedStream<B::Codec>, Exit> {
         let dialled = async { Ok(self.shared.backend.dial(&self.address, was_replica).await?) };
         tokio::select! {
             dialled = dialled => dialled,
-            // While nobody can be asked, what waits must not wait beyond its time.
-            never = self.fail_overdue() => match never {},
-            () = self.ended() => Err(Left::Ended),
+            // Queued callers must not wait beyond their timeout.
+            never = self.fail_late() => match never {},
+            () = self.ended() => Err(Exit::Ended),
         }
     }
 
-    /// Serves callers on a connection until it fails. A server that is taken for lost is probed on it first.
-    async fn serve(&self, mut line: FramedStream<B::Codec>, pace: &mut Backoff) -> Result<Infallible, Left> {
+    /// Serves callers on a connection until it fails. While the breaker is open, probes the server on it first.
+    async fn serve(
+        &self,
+        mut stream: FramedStream<B::Codec>,
+        backoff: &mut Backoff,
+    ) -> Result<Infallible, Exit> {
         loop {
             if self.is_breaker_open() {
-                self.probe(&mut line, pace).await?;
+                self.probe(&mut stream, backoff).await?;
             }
-            pace.reset();
+            backoff.reset();
             self.lock().connected = true;
             self.shared.backend.connected(self);
             let mut flight = Flight::new(self.shared.bounds.timeout);
-            let left = self.pump(&mut line, &mut flight).await;
+            let exit = self.pump(&mut stream, &mut flight).await;
             {
                 let mut state = self.lock();
                 (state.queue.in_flight, state.queue.bound) = (0, Bound::UNKNOWN);
             }
-            match left {
-                Ok(Lost) => {
-                    let failure = self.overdue();
+            match exit {
+                Ok(Unresponsive) => {
+                    let failure = self.timed_out();
                     flight.fail(&store_error(FailureReason::Timeout, &failure));
-                    self.shut(FailureReason::Timeout, &failure);
+                    self.open_breaker(FailureReason::Timeout, &failure);
                 }
-                Err(Left::Failed(failure)) => {
+                Err(Exit::Failed(failure)) => {
                     flight.fail(&store_error(FailureReason::ConnectionLost, &failure));
-                    return Err(Left::Failed(failure));
+                    return Err(Exit::Failed(failure));
                 }
-                Err(Left::Ended) => return Err(Left::Ended),
+                Err(Exit::Ended) => return Err(Exit::Ended),
             }
         }
     }
 
-    /// Sends what waits and completes what is answered, until the server is taken for lost.
-    async fn pump(&self, line: &mut FramedStream<B::Codec>, flight: &mut Flight<B>) -> Result<Lost, Left> {
+    /// Sends and completes pipelines until the server is unresponsive.
+    async fn pump(
+        &self,
+        stream: &mut FramedStream<B::Codec>,
+        flight: &mut Flight<B>,
+    ) -> Result<Unresponsive, Exit> {
         let timeout = self.shared.bounds.timeout;
         let tick = part(timeout, 10).clamp(MIN_TICK, MAX_TICK);
         let mut next = Instant::now();
         loop {
             if flight.is_empty() {
-                self.wait(line).await?;
+                self.wait(stream).await?;
             }
             let now = Instant::now();
             if flight.is_empty() {
                 next = after(now, tick);
             }
-            self.send(line, flight, now);
+            self.send(stream, flight, now);
             if flight.is_empty() {
                 continue;
             }
-            let answered = tokio::select! {
+            let complete = tokio::select! {
                 biased;
-                answered = flight.answered(line) => Some(answered?),
+                complete = flight.next_complete(stream) => Some(complete?),
                 () = sleep_until(next) => None,
             };
-            if let Some((sent, replies)) = answered {
+            if let Some((sent, replies)) = complete {
                 self.complete(flight, sent, replies)?;
                 continue;
             }
-            // It may be this process that was late, because it had no CPU: what has come meanwhile counts. Who
-            // yields is called again after the sockets were looked at.
+            // This process may have been late for lack of CPU: replies that have come meanwhile count. A yielded task
+            // is polled again after the sockets.
             yield_now().await;
             while !flight.is_empty()
-                && let Some(answered) = now_or_never(flight.answered(line)).await
+                && let Some(complete) = now_or_never(flight.next_complete(stream)).await
             {
-                let (sent, replies) = answered?;
+                let (sent, replies) = complete?;
                 self.complete(flight, sent, replies)?;
             }
             let now = Instant::now();
             next = after(now, tick);
             self.expire(flight, now);
             if !flight.is_empty()
-                && now >= after(flight.well, timeout.saturating_add(STALL.max(part(timeout, 2))))
+                && now >= after(flight.last_in_time, timeout.saturating_add(STALL.max(part(timeout, 2))))
             {
-                return Ok(Lost);
+                return Ok(Unresponsive);
             }
         }
     }
 
-    /// Waits for callers while nothing is on its way, and for more of them as long as the settings say.
-    async fn wait(&self, line: &mut FramedStream<B::Codec>) -> Result<(), Left> {
+    /// Waits for callers while nothing is in flight, and for more of them within the pipeline window.
+    async fn wait(&self, stream: &mut FramedStream<B::Codec>) -> Result<(), Exit> {
         let window = self.shared.bounds.pipeline_window;
         loop {
             let since = {
                 let mut state = self.lock();
                 if state.ended {
-                    return Err(Left::Ended);
+                    return Err(Exit::Ended);
                 }
                 state.idle = state.queue.is_empty();
                 state.queue.since()
@@ -218,21 +224,21 @@ impl<B: Backend> Connection<B> {
                     return Ok(());
                 }
                 Some(_) => {
-                    // What is ready on other connections of this core goes along.
+                    // Other tasks of this thread that are ready may add checks.
                     yield_now().await;
                     return Ok(());
                 }
                 None => tokio::select! {
                     biased;
                     () = self.work.notified() => {}
-                    failure = line.idle() => return Err(failure.into()),
+                    failure = stream.idle() => return Err(failure.into()),
                 },
             }
         }
     }
 
-    /// Sends what may be sent, and drops what would be late.
-    fn send(&self, line: &mut FramedStream<B::Codec>, flight: &mut Flight<B>, now: Instant) {
+    /// Writes the pipelines that may be sent, and drops those that would be late.
+    fn send(&self, stream: &mut FramedStream<B::Codec>, flight: &mut Flight<B>, now: Instant) {
         panics::point("store_exchange");
         let mut late = Vec::new();
         {
@@ -243,13 +249,13 @@ impl<B: Backend> Connection<B> {
             while !state.ended
                 && let Some(queued) = state.queue.take(now)
             {
-                flight.push(line, queued, now);
+                flight.push(stream, queued, now);
             }
         }
         self.drop_late(late);
     }
 
-    /// Completes the callers of a pipeline that was answered.
+    /// Answers the callers of a complete pipeline.
     fn complete(
         &self,
         flight: &mut Flight<B>,
@@ -259,10 +265,10 @@ impl<B: Backend> Connection<B> {
         let Shared { backend, metrics, .. } = &*self.shared;
         let now = Instant::now();
         metrics.answered(sent.checks, now.saturating_duration_since(sent.at));
-        let dealt = backend.complete(self, &mut sent.pipeline, replies);
+        let completed = backend.complete(self, &mut sent.pipeline, replies);
         let mut state = self.lock();
         let shed = mem::take(&mut state.queue.shed);
-        flight.note(&sent, now, shed > 0);
+        flight.record(&sent, now, shed > 0);
         state.queue.bound = flight.capacity.bound();
         state.queue.in_flight = state.queue.in_flight.saturating_sub(sent.checks);
         state.queue.recycle(sent.pipeline);
@@ -270,15 +276,15 @@ impl<B: Backend> Connection<B> {
         if shed > 0 {
             metrics.overloaded(shed, &Failure::new(Kind::Timeout, &*self.overloaded.message));
         }
-        dealt
+        completed
     }
 
-    /// Fails the callers whose time is over.
+    /// Fails callers that timed out.
     fn expire(&self, flight: &mut Flight<B>, now: Instant) {
         let timeout = self.shared.bounds.timeout;
-        let error = || store_error(FailureReason::Timeout, &self.overdue());
+        let error = || store_error(FailureReason::Timeout, &self.timed_out());
         if flight.expire(now, timeout, error) {
-            self.shared.metrics.failed(&self.overdue());
+            self.shared.metrics.failed(&self.timed_out());
         }
         let mut late = Vec::new();
         let mut state = self.lock();
@@ -289,12 +295,12 @@ impl<B: Backend> Connection<B> {
         self.drop_late(late);
     }
 
-    /// Fails callers whose checks were not sent, because no answer would come in time.
+    /// Fails callers whose checks were not sent because the replies would come too late.
     fn drop_late(&self, late: Vec<Queued<B::Pipeline>>) {
         if late.is_empty() {
             return;
         }
-        let failure = self.failure(Kind::Timeout, format_args!("not sent: no answer would come in time"));
+        let failure = self.failure(Kind::Timeout, format_args!("not sent: the reply would come too late"));
         let error = store_error(FailureReason::Timeout, &failure);
         for mut queued in late {
             self.shared.metrics.dropped(queued.pipeline.checks());
@@ -302,33 +308,33 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Asks whether the server answers in time, until it does.
-    async fn probe(&self, line: &mut FramedStream<B::Codec>, pace: &mut Backoff) -> Result<(), Left> {
+    /// Probes the server until it replies in time.
+    async fn probe(&self, stream: &mut FramedStream<B::Codec>, backoff: &mut Backoff) -> Result<(), Exit> {
         loop {
-            match timeout(SILENCE, line.settle()).await {
-                Ok(settled) => settled?,
-                Err(_) => return Err(self.silent(line.owed()).into()),
+            match timeout(MAX_SILENCE, stream.drain()).await {
+                Ok(drained) => drained?,
+                Err(_) => return Err(self.silent(stream.pending()).into()),
             }
-            let asked = timeout(self.shared.bounds.timeout, async {
-                line.send(1, |into| into.extend_from_slice(B::PROBE)).await?;
-                line.receive().await
+            let probe = timeout(self.shared.bounds.timeout, async {
+                stream.send(1, |into| into.extend_from_slice(B::PROBE)).await?;
+                stream.receive().await
             });
-            if let Ok(answer) = asked.await {
-                if let Some((kind, error)) = B::error(answer?) {
-                    return Err(self.answered_with(kind, &error).into());
+            if let Ok(reply) = probe.await {
+                if let Some((kind, error)) = B::error(reply?) {
+                    return Err(self.error_reply(kind, &error).into());
                 }
-                self.reopen();
+                self.close_breaker();
                 return Ok(());
             }
-            self.shared.metrics.failed(&self.overdue());
-            if self.ended_within(pace.pause()).await {
-                return Err(Left::Ended);
+            self.shared.metrics.failed(&self.timed_out());
+            if self.ended_within(backoff.next_pause()).await {
+                return Err(Exit::Ended);
             }
         }
     }
 
-    /// Fails what waits when its time is over. For as long as nobody is there to be asked.
-    async fn fail_overdue(&self) -> Infallible {
+    /// Fails queued callers that time out while there is no connection.
+    async fn fail_late(&self) -> Infallible {
         loop {
             let since = {
                 let mut state = self.lock();
@@ -339,16 +345,16 @@ impl<B: Backend> Connection<B> {
                 None => self.work.notified().await,
                 Some(since) => {
                     sleep_until(after(since, self.shared.bounds.timeout)).await;
-                    self.shut(FailureReason::Timeout, &self.overdue());
+                    self.open_breaker(FailureReason::Timeout, &self.timed_out());
                 }
             }
         }
     }
 
-    /// Completes when the connection has ended.
+    /// Completes when the server was removed from the pool.
     async fn ended(&self) {
         while !self.lock().ended {
-            sleep(SILENCE).await;
+            sleep(MAX_SILENCE).await;
         }
     }
 
@@ -357,16 +363,16 @@ impl<B: Backend> Connection<B> {
         self.lock().ended
     }
 
-    fn silent(&self, owed: usize) -> Failure {
-        let what = format_args!("{owed} answers are owed for {SILENCE:?}, so it is dialled anew");
+    fn silent(&self, pending: usize) -> Failure {
+        let what = format_args!("{pending} replies pending for {MAX_SILENCE:?}, reconnecting");
         self.failure(Kind::Timeout, what)
     }
 }
 
-/// Counts the end of a connection, also of one whose task panics.
+/// Counts the end of a connection, also when its task panics.
 struct OpenConnection<'a> {
     metrics: &'a ClientMetrics,
-    /// The server ended it.
+    /// The server closed it.
     lost: bool,
 }
 
@@ -376,19 +382,19 @@ impl Drop for OpenConnection<'_> {
     }
 }
 
-/// Shuts the connection when nobody runs it any more, so that no caller waits for ever.
-struct Ending<'a, B: Backend>(&'a Connection<B>);
+/// Refuses callers when the task ends, so that none waits forever.
+struct RefuseOnDrop<'a, B: Backend>(&'a Connection<B>);
 
-impl<B: Backend> Drop for Ending<'_, B> {
+impl<B: Backend> Drop for RefuseOnDrop<'_, B> {
     fn drop(&mut self) {
-        let message = self.0.told("connection closed");
+        let message = self.0.describe("connection closed");
         let error = StoreError { reason: FailureReason::Unavailable, message: message.into() };
         self.0.lock().connected = false;
-        self.0.close(error.clone(), &error);
+        self.0.refuse(error.clone(), &error);
     }
 }
 
-/// What a future gives without waiting.
+/// The result of a future if it is ready.
 async fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     poll_fn(|context| {

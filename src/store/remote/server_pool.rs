@@ -1,4 +1,4 @@
-//! The servers of a store as they are known now, and the connections to each: one for each thread that asks.
+//! The servers of a store, and the connections to each: one per worker thread.
 
 use std::{
     cell::Cell,
@@ -18,16 +18,16 @@ use crate::{
 };
 
 thread_local! {
-    /// Which connections the thread runs, and asks; one that runs none asks the first.
+    /// The index of the connections that the thread runs and uses; other threads use the first.
     static WORKER_INDEX: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Gives workers to the threads that ask.
+/// Assigns indexes to worker threads.
 #[derive(Default)]
 pub(in crate::store) struct WorkerIndexes(AtomicUsize);
 
 impl WorkerIndexes {
-    /// The calling thread takes the next worker.
+    /// Assigns the next index to the calling thread.
     pub(in crate::store) fn take(&self) -> usize {
         let worker = self.0.fetch_add(1, Relaxed);
         WORKER_INDEX.set(worker);
@@ -35,18 +35,18 @@ impl WorkerIndexes {
     }
 }
 
-/// Servers, and the connections to them.
+/// Servers and the connections to them. `O` maps keys to servers.
 pub(in crate::store) struct ServerPool<B: Backend, O> {
     pub(in crate::store) shared: Arc<Shared<B>>,
-    known: ArcSwap<Known<B, O>>,
-    /// The threads that run connections, by their workers.
+    current: ArcSwap<Servers<B, O>>,
+    /// The runtimes of the worker threads, by index.
     threads: Mutex<Vec<Option<Handle>>>,
 }
 
-/// Whom to ask.
-pub(in crate::store) struct Known<B: Backend, O> {
+/// The current servers.
+pub(in crate::store) struct Servers<B: Backend, O> {
     pub(in crate::store) servers: Vec<Server<B>>,
-    /// What tells which of them owns a key.
+    /// Which server owns which keys.
     pub(in crate::store) owners: O,
 }
 
@@ -57,44 +57,44 @@ pub(in crate::store) struct Server<B: Backend> {
 }
 
 impl<B: Backend, O: Default> ServerPool<B, O> {
-    /// A pool of no servers yet, each of which is to have so many connections.
-    pub(in crate::store) fn new(shared: Shared<B>, lanes_each: usize) -> Self {
+    /// A pool without servers; each server gets so many connections.
+    pub(in crate::store) fn new(shared: Shared<B>, connections_each: usize) -> Self {
         Self {
             shared: Arc::new(shared),
-            known: ArcSwap::from_pointee(Known { servers: Vec::new(), owners: O::default() }),
-            threads: Mutex::new(vec![None; lanes_each.max(1)]),
+            current: ArcSwap::from_pointee(Servers { servers: Vec::new(), owners: O::default() }),
+            threads: Mutex::new(vec![None; connections_each.max(1)]),
         }
     }
 
-    /// The calling thread has this worker: from now on it runs that worker's connections.
-    pub(in crate::store) fn attend(&self, worker: usize) {
+    /// The calling thread runs the connections of this index from now on.
+    pub(in crate::store) fn start_worker(&self, worker: usize) {
         let mut threads = self.threads();
-        let Some(place) = threads.get_mut(worker) else { return };
+        let Some(slot) = threads.get_mut(worker) else { return };
         let handle = Handle::current();
-        for connection in self.known.load().servers.iter().filter_map(|server| server.connections.get(worker))
+        for connection in
+            self.current.load().servers.iter().filter_map(|server| server.connections.get(worker))
         {
             handle.spawn(connection.clone().keep_running());
         }
-        *place = Some(handle);
+        *slot = Some(handle);
     }
 
-    /// These are the servers from now on, in this order. Connections to those that were known stay; to those that
-    /// are gone they end.
-    pub(in crate::store) fn meet(&self, addresses: &[ServerAddress], owners: O) {
+    /// Replaces the servers. Connections to servers that stay are kept; those to removed servers end.
+    pub(in crate::store) fn set_servers(&self, addresses: &[ServerAddress], owners: O) {
         let threads = self.threads();
-        let known = self.known.load_full();
-        let mut left: Vec<_> = known.servers.iter().collect();
+        let current = self.current.load_full();
+        let mut removed: Vec<_> = current.servers.iter().collect();
         let server = |address: &ServerAddress| {
-            // One that is named twice has two shares of the keys, and connections of its own for each.
-            let connections = match left.iter().position(|server| server.address == *address) {
-                Some(place) => left.swap_remove(place).connections.clone(),
+            // A server that is listed twice owns two shares of the keys, with separate connections.
+            let connections = match removed.iter().position(|server| server.address == *address) {
+                Some(index) => removed.swap_remove(index).connections.clone(),
                 None => self.open(address, &threads),
             };
             Server { address: address.clone(), connections }
         };
         let servers = addresses.iter().map(server).collect();
-        self.known.store(Arc::new(Known { servers, owners }));
-        left.iter().flat_map(|server| &server.connections).for_each(|connection| connection.end());
+        self.current.store(Arc::new(Servers { servers, owners }));
+        removed.iter().flat_map(|server| &server.connections).for_each(|connection| connection.end());
     }
 
     fn open(&self, address: &ServerAddress, threads: &[Option<Handle>]) -> Vec<Arc<Connection<B>>> {
@@ -108,32 +108,32 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         threads.iter().map(open).collect()
     }
 
-    /// The calling thread's connection to the server whose place `choose` tells; none where there is no such server.
+    /// The calling thread's connection to the server at the index that `choose` returns.
     pub(in crate::store) fn connection(
         &self,
-        choose: impl FnOnce(&Known<B, O>) -> Option<usize>,
+        choose: impl FnOnce(&Servers<B, O>) -> Option<usize>,
     ) -> Option<Arc<Connection<B>>> {
-        let known = self.known.load();
-        let connections = &known.servers.get(choose(&known)?)?.connections;
+        let current = self.current.load();
+        let connections = &current.servers.get(choose(&current)?)?.connections;
         connections.get(WORKER_INDEX.get().checked_rem(connections.len())?).cloned()
     }
 
     /// Every connection to every server.
     pub(in crate::store) fn each_connection(&self, each: impl FnMut(&Arc<Connection<B>>)) {
-        self.known.load().servers.iter().flat_map(|server| &server.connections).for_each(each);
+        self.current.load().servers.iter().flat_map(|server| &server.connections).for_each(each);
     }
 
-    /// True when every server can be asked.
+    /// True when every server has an open connection.
     pub(in crate::store) fn is_reachable(&self) -> bool {
-        let known = self.known.load();
+        let current = self.current.load();
         let is_open = |server: &Server<B>| server.connections.iter().any(|connection| connection.is_open());
-        !known.servers.is_empty() && known.servers.iter().all(is_open)
+        !current.servers.is_empty() && current.servers.iter().all(is_open)
     }
 
-    /// How the connections fare.
+    /// The pool's metrics.
     pub(in crate::store) fn usage(&self, kind: StoreKind) -> PoolUsage {
-        let known = self.known.load();
-        let connections = || known.servers.iter().flat_map(|server| &server.connections);
+        let current = self.current.load();
+        let connections = || current.servers.iter().flat_map(|server| &server.connections);
         PoolUsage {
             kind,
             breakers_open: connections().filter(|connection| connection.is_breaker_open()).count() as u64,

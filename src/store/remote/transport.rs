@@ -1,7 +1,7 @@
-//! A socket to a server of counters: its name looked up, connected, and secured where TLS is spoken.
+//! A socket to a store's server: resolves its name, connects, and performs the TLS handshake.
 //!
-//! What a server is greeted with then is its store's to say. Every failure tells the step, and which variable
-//! to look at; the store adds the address.
+//! The store sends the first commands. Every failure names the step and the variable to check; the store adds the
+//! address.
 
 use std::{
     fmt, io,
@@ -17,23 +17,21 @@ use tokio::{
     net::{TcpStream, UnixStream, lookup_host},
     time::{Instant, timeout, timeout_at},
 };
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_rustls::{TlsConnector, client::TlsStream, rustls::client::Resumption};
 
-use super::deadline::part;
 use super::{
+    deadline::part,
     failure::{Failure, Kind},
-    tls::Words,
 };
 use crate::{
-    net::tls,
-    settings::{HostPort, ServerAddress},
+    net::tls::{self, Client, Trusted, Wanted},
+    settings::{HostPort, ServerAddress, StoreTls},
 };
 
-/// A connection is asked for a sign of life when it was silent for so long: address translators on the way
-/// forget it after some minutes.
+/// Idle time before the first keepalive probe: network address translators drop idle connections after minutes.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
-/// And so often until it is given up.
+/// The interval of keepalive probes.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 
 /// A socket.
@@ -43,18 +41,18 @@ pub(in crate::store) enum Transport {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// All that is needed to connect to a server but its address.
+/// Connects to servers.
 #[derive(Clone)]
 pub(in crate::store) struct Connector {
     pub(in crate::store) tls: Option<TlsConnector>,
-    pub(in crate::store) words: &'static Words,
-    /// How long all of it may take, the greeting included.
-    pub(in crate::store) bound: Duration,
-    /// Where addresses come from.
+    pub(in crate::store) advice: &'static TlsAdvice,
+    /// The timeout for everything up to the end of the store's first commands.
+    pub(in crate::store) timeout: Duration,
+    /// Where the address comes from, as advice.
     pub(in crate::store) origin: &'static str,
 }
 
-/// What is being done.
+/// The step in progress, for failures.
 #[derive(Clone, Copy)]
 enum Step {
     Resolve,
@@ -65,18 +63,18 @@ enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Resolve => "looking up its name",
-            Self::Connect => "connecting",
-            Self::Secure => "the TLS handshake",
+            Self::Resolve => "name resolution",
+            Self::Connect => "connect",
+            Self::Secure => "TLS handshake",
         })
     }
 }
 
 impl Connector {
-    /// A socket, by this moment.
+    /// Connects.
     ///
     /// # Errors
-    /// Whatever kept us from it; so does a server that takes too long.
+    /// When a step fails, or `until` is reached.
     pub(in crate::store) async fn connect(
         &self,
         to: &ServerAddress,
@@ -103,18 +101,17 @@ impl Connector {
         *step = Step::Resolve;
         let found = resolve(address).await.map_err(|error| {
             let (host, origin) = (&address.host, self.origin);
-            Failure::new(Kind::Resolve, format!("the name {host:?} has no address here: {error}; {origin}"))
+            Failure::new(Kind::Resolve, format!("cannot resolve {host:?}: {error}; {origin}"))
         })?;
         *step = Step::Connect;
-        let socket = self.reach(&found, until).await?;
+        let socket = self.connect_any(&found, until).await?;
         let Some(tls) = &self.tls else { return Ok(Transport::Tcp(socket)) };
         *step = Step::Secure;
         self.secure(tls, host(address), socket).await
     }
 
-    /// Connects to the first of a host's addresses that lets us, and gives none of them the time of the
-    /// others.
-    async fn reach(&self, addresses: &[SocketAddr], until: Instant) -> Result<TcpStream, Failure> {
+    /// Connects to the first address that accepts. Each gets its share of the time.
+    async fn connect_any(&self, addresses: &[SocketAddr], until: Instant) -> Result<TcpStream, Failure> {
         let all = until.saturating_duration_since(Instant::now());
         let share = part(all, u32::try_from(addresses.len()).unwrap_or(u32::MAX));
         let mut failure = self.late(Step::Connect);
@@ -136,7 +133,7 @@ impl Connector {
         match tls.connect(name, socket).await {
             Ok(stream) => Ok(Transport::Tls(Box::new(stream))),
             Err(error) => {
-                let failure = self.lost(&error, &Step::Secure, self.words.tls.plain_text);
+                let failure = self.lost(&error, &Step::Secure, self.advice.tls.plain_text);
                 Err(Failure { kind: Kind::Tls, ..failure })
             }
         }
@@ -144,8 +141,8 @@ impl Connector {
 
     fn unreachable(&self, error: &io::Error) -> Failure {
         let seen = match error.kind() {
-            io::ErrorKind::ConnectionRefused => "nobody listens there (connection refused)".to_owned(),
-            io::ErrorKind::NotFound => "the socket is not there".to_owned(),
+            io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+            io::ErrorKind::NotFound => "no such socket".to_owned(),
             _ => error.to_string(),
         };
         Failure::new(Kind::Connect, format!("{seen}; {}", self.origin))
@@ -153,46 +150,71 @@ impl Connector {
 
     fn late(&self, step: Step) -> Failure {
         let advice = match step {
-            Step::Resolve => "is the name server well?",
-            Step::Connect => "is the way there open, and the address right?",
-            Step::Secure => self.words.tls.plain_text,
+            Step::Resolve => "check the name server",
+            Step::Connect => "check the address and the network",
+            Step::Secure => self.advice.tls.plain_text,
         };
         self.timed_out(&step, advice)
     }
 
-    /// The greeting took too long.
-    pub(in crate::store) fn not_greeted(&self, step: &dyn fmt::Display) -> Failure {
-        self.timed_out(step, if self.tls.is_none() { self.words.with } else { "is it frozen, or busy?" })
+    /// The store's first commands timed out.
+    pub(in crate::store) fn handshake_timed_out(&self, step: &dyn fmt::Display) -> Failure {
+        self.timed_out(step, if self.tls.is_none() { self.advice.use_tls } else { "is it frozen or busy?" })
     }
 
     fn timed_out(&self, step: &dyn fmt::Display, advice: &str) -> Failure {
-        let bound = self.bound;
-        Failure::new(Kind::Timeout, format!("no answer within {bound:?}, at {step}; {advice}"))
+        let timeout = self.timeout;
+        Failure::new(Kind::Timeout, format!("no reply within {timeout:?} ({step}); {advice}"))
     }
 
-    /// What the end of a connection means.
+    /// The failure for a lost connection.
     pub(in crate::store) fn lost(&self, error: &io::Error, step: &dyn fmt::Display, advice: &str) -> Failure {
-        if let Some(why) = tls::explain(error, &self.words.tls) {
+        if let Some(why) = tls::explain(error, &self.advice.tls) {
             return Failure::new(Kind::Tls, format!("TLS failed: {why}"));
         }
         let message = match error.kind() {
-            io::ErrorKind::UnexpectedEof => format!("it closed the connection at {step}; {advice}"),
-            _ => format!("the connection ended at {step}: {error}; {advice}"),
+            io::ErrorKind::UnexpectedEof => format!("connection closed by the server ({step}); {advice}"),
+            _ => format!("connection lost ({step}): {error}; {advice}"),
         };
         Failure::new(Kind::Lost, message)
     }
 }
 
-/// The host to connect to; as in Go, none is this machine.
+/// Names of variables and advice in errors about TLS.
+pub(in crate::store) struct TlsAdvice {
+    /// Names of the file variables, and advice if the server does not use TLS.
+    pub(in crate::store) tls: tls::Words,
+    /// Advice if the server uses TLS and we do not.
+    pub(in crate::store) use_tls: &'static str,
+}
+
+/// Loads the TLS files of a store.
+///
+/// # Errors
+/// Every problem with them, with its variable and its path.
+pub(in crate::store) fn load_tls(settings: &StoreTls, advice: &TlsAdvice) -> Result<Client, Vec<String>> {
+    let wanted = Wanted {
+        trusted: Trusted::by(settings.ca.as_deref(), settings.trust_system),
+        identity: settings.identity.as_ref().map(|(certificate, key)| (&**certificate, &**key)),
+        any_host: settings.skip_hostname,
+    };
+    let mut client = tls::load(&wanted, &advice.tls)?;
+    // Connections are long-lived, so resumption saves little; and a memcached that requires client certificates
+    // rejects resumed sessions, because it sets no session id context.
+    client.config.resumption = Resumption::disabled();
+    Ok(client)
+}
+
+/// The host to connect to; an empty one is this machine, as in Go.
 pub(in crate::store) fn host(address: &HostPort) -> &str {
     if address.host.is_empty() { "localhost" } else { &address.host }
 }
 
-/// A host's addresses; those of IPv4 first, as a listener on both families may take them alone.
+/// A host's addresses, IPv4 first: a listener may have no IPv6 address.
 async fn resolve(address: &HostPort) -> io::Result<Vec<SocketAddr>> {
-    let mut found: Vec<_> = lookup_host((host(address), address.port)).await?.collect();
-    found.sort_by_key(SocketAddr::is_ipv6);
-    if found.is_empty() { Err(io::Error::other("the name server knows none")) } else { Ok(found) }
+    let mut addresses: Vec<_> = lookup_host((host(address), address.port)).await?.collect();
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    if addresses.is_empty() { Err(io::Error::other("no addresses")) } else { Ok(addresses) }
 }
 
 fn prepare(socket: &TcpStream) -> io::Result<()> {

@@ -65,10 +65,7 @@ pub use self::{
     names::{Kind, Metric, documentation},
     prometheus::{COMMIT, CONTENT_TYPE},
     rule::{RuleCounter, RuleStats},
-    service::{
-        ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats,
-        StoreFailure,
-    },
+    service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
     shard::{Counter, ShardCount},
 };
 

@@ -15,15 +15,12 @@ use super::{
     one_of,
     page::{Number as _, Page, count, describe, family, labelled, set},
     rule::{RuleCounter, RuleStats},
-    service::{
-        ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats,
-        StoreFailure,
-    },
+    service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
 };
 use crate::{
     panics,
     rules::OnStoreFailure,
-    store::{PoolUsage, StoreKind},
+    store::{FailureReason, PoolUsage, StoreKind},
 };
 
 /// The commit that the program was built from, `unknown` where the build was given none.
@@ -274,7 +271,7 @@ fn memcached(page: &mut Page, pool: &PoolUsage) {
 
 fn store_failures(page: &mut Page, service: &ServiceStats) {
     let decided = OnStoreFailure::ALL.into_iter().flat_map(|policy| {
-        StoreFailure::ALL
+        FailureReason::ALL
             .map(|reason| ([policy.name(), reason.name()], service.store_failures(policy, reason).get()))
     });
     page.values(&names::STORE_FAILURE_DECISIONS, decided);

@@ -5,7 +5,7 @@ use super::{
     one_of,
     shard::{Counter, ShardCount},
 };
-use crate::rules::OnStoreFailure;
+use crate::{rules::OnStoreFailure, store::FailureReason};
 
 /// The calls that are counted, by the names that gRPC gives them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -219,48 +219,6 @@ impl PeerError {
     }
 }
 
-/// Why the counters of a request could not be asked.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum StoreFailure {
-    /// No answer came in time.
-    Timeout,
-    /// As many checks as may were queued already.
-    QueueFull,
-    /// More checks waited than the server answers in time.
-    Overloaded,
-    /// They were found lost before, and are not asked until they are back.
-    Unavailable,
-    /// The connection broke while the answer was awaited.
-    ConnectionLost,
-    /// The answer was an error, or made no sense.
-    BadAnswer,
-}
-
-impl StoreFailure {
-    /// Every reason, each at its own number.
-    pub const ALL: [Self; 6] = [
-        Self::Timeout,
-        Self::QueueFull,
-        Self::Overloaded,
-        Self::Unavailable,
-        Self::ConnectionLost,
-        Self::BadAnswer,
-    ];
-
-    /// The value of the label `reason`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::QueueFull => "queue_full",
-            Self::Overloaded => "overloaded",
-            Self::Unavailable => "unavailable",
-            Self::ConnectionLost => "connection_lost",
-            Self::BadAnswer => "bad_answer",
-        }
-    }
-}
-
 /// The counters of the service, there from the start.
 #[derive(Debug)]
 pub struct ServiceStats {
@@ -281,7 +239,7 @@ pub struct ServiceStats {
     requests: [Counter; Method::ALL.len()],
     response_time: [Histogram; Method::ALL.len()],
     refused: [Counter; RejectReason::ALL.len()],
-    store_failures: [[Counter; StoreFailure::ALL.len()]; OnStoreFailure::ALL.len()],
+    store_failures: [[Counter; FailureReason::ALL.len()]; OnStoreFailure::ALL.len()],
 }
 
 impl ServiceStats {
@@ -299,7 +257,7 @@ impl ServiceStats {
             requests: Method::ALL.map(|_| counter()),
             response_time: Method::ALL.map(|_| Histogram::new(shards)),
             refused: RejectReason::ALL.map(|_| counter()),
-            store_failures: OnStoreFailure::ALL.map(|_| StoreFailure::ALL.map(|_| counter())),
+            store_failures: OnStoreFailure::ALL.map(|_| FailureReason::ALL.map(|_| counter())),
         }
     }
 
@@ -341,7 +299,7 @@ impl ServiceStats {
 
     /// Requests decided by this policy because their counters could not be asked for this reason.
     #[must_use]
-    pub fn store_failures(&self, policy: OnStoreFailure, reason: StoreFailure) -> &Counter {
+    pub fn store_failures(&self, policy: OnStoreFailure, reason: FailureReason) -> &Counter {
         one_of(one_of(&self.store_failures, policy as usize), reason as usize)
     }
 
@@ -376,7 +334,7 @@ mod tests {
         let counts = PeerError::ALL.map(|reason| service.peer_errors(reason).get());
         assert_eq!(counts.to_vec(), (1..=12).collect::<Vec<_>>());
         let pairs =
-            || OnStoreFailure::ALL.into_iter().flat_map(|policy| StoreFailure::ALL.map(|why| (policy, why)));
+            || OnStoreFailure::ALL.into_iter().flat_map(|policy| FailureReason::ALL.map(|why| (policy, why)));
         for (n, (policy, reason)) in (1..).zip(pairs()) {
             service.store_failures(policy, reason).add(n);
         }

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, thread, time::Duration};
 use proptest::prelude::*;
 
 use super::*;
-use crate::rules::OnStoreFailure;
+use crate::{rules::OnStoreFailure, store::FailureReason};
 use reading::parse;
 
 const NOW: Time = Time::from_seconds(1_000_000);
@@ -21,7 +21,7 @@ fn sample(stats: &Stats, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
 #[test]
 fn decisions_without_counters_are_told_by_policy_and_reason() {
     let stats = Stats::new(StatsOptions::default());
-    stats.service().store_failures(OnStoreFailure::Allow, StoreFailure::QueueFull).add(3);
+    stats.service().store_failures(OnStoreFailure::Allow, FailureReason::QueueFull).add(3);
     let value = |policy, reason| {
         let labels = [("policy", policy), ("reason", reason)];
         sample(&stats, "tollgate_store_failure_decisions_total", &labels)

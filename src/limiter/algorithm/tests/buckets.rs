@@ -62,7 +62,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn a_bucket_of_microseconds_is_exact(
+    fn a_bucket_with_microsecond_ticks_is_exact(
         requests in even_requests(), window in prop::sample::select(vec![1_u64, 60, 900, 3600, 86_400]),
         burst in (1..2000_u32).prop_map(NonZeroU32::new), steps in steps(1000),
     ) {
@@ -74,7 +74,7 @@ proptest! {
         for step in steps {
             now = step.moment(now, window, bucket.burst());
             let hits = step.hits(bucket.burst());
-            let verdict = ask(bucket, &mut state, step, hits, now)?;
+            let verdict = apply(bucket, &mut state, step, hits, now)?;
             let fits = hits.taken() == 0 || exact.excess(hits.taken(), now) <= 0;
             prop_assert_eq!(verdict.admitted, fits, "{:?} at {}", hits, now);
             exact.count(hits, fits, now);
@@ -96,7 +96,7 @@ proptest! {
             let now;
             (latest, now) = step.moment_of_a_good_clock(latest, window, bucket.burst());
             let hits = step.hits(bucket.burst());
-            let verdict = ask(bucket, &mut state, step, hits, now)?;
+            let verdict = apply(bucket, &mut state, step, hits, now)?;
             if hits.taken() > 0 && is_exact && is_fine {
                 let excess = exact.excess(hits.taken(), now);
                 let tick = i128::from(requests);
@@ -110,7 +110,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn rates_are_exact_or_hardly_slower(requests in requests(), window in windows(), burst in bursts()) {
+    fn rates_are_exact_or_slightly_slower(requests in requests(), window in windows(), burst in bursts()) {
         let bucket = Bucket::token(requests, window, burst);
         let (ticks_per_second, ticks_per_hit, held) = (bucket.ticks_per_second(), bucket.ticks_per_hit(), bucket.burst());
         prop_assert!(ticks_per_second <= 1 << 32 && held * ticks_per_hit <= 1 << 52);
@@ -132,16 +132,16 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_too_large(
+    fn accepts_any_numbers(
         requests: u32, window in windows(), burst in bursts(), number: u64, hits: u64, back: bool, now: u64,
     ) {
         let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
         let state = State { number, end: Time::from_micros(now) };
-        let _ = Bucket::token(requests, window, burst).ask(state, hits, Time::from_micros(now));
+        let _ = Bucket::token(requests, window, burst).apply(state, hits, Time::from_micros(now));
     }
 
     #[test]
-    fn governor_agrees(
+    fn agrees_with_governor(
         period in prop_oneof![1..50_u64, 1..5_000_000_u64], burst in 1..50_u32,
         steps in prop::collection::vec((0..4_u8, any::<u64>(), 1..60_u32), 1..500),
     ) {
@@ -163,7 +163,7 @@ proptest! {
             now += pause;
             let hits = if hits > 55 { hits } else { hits % 5 + 1 };
             let verdict;
-            (state, verdict) = bucket.ask(state, Hits::Take(hits.into()), Time::from_micros(now));
+            (state, verdict) = bucket.apply(state, Hits::Take(hits.into()), Time::from_micros(now));
             let told = match governor.check_n(NonZeroU32::new(hits).unwrap()) {
                 Err(_) => None,
                 Ok(Ok(())) => Some(Duration::ZERO),
@@ -175,22 +175,22 @@ proptest! {
 }
 
 #[test]
-fn the_two_defaults() {
+fn default_bursts_of_token_and_leaky_buckets() {
     let minute = Window::of_seconds(60).unwrap();
     let at = |seconds: u64| Time::from_seconds(1_000_000 + seconds);
     let token = Bucket::token(60, minute, None);
-    let (state, first) = token.ask(State::default(), Hits::Take(60), at(0));
+    let (state, first) = token.apply(State::default(), Hits::Take(60), at(0));
     assert_eq!((first.admitted, first.remaining, first.reset), (true, 0, 60_000_000));
-    assert_eq!(token.ask(state, Hits::Take(3), at(1)).1.retry_after, Some(2_000_000));
-    assert_eq!(token.ask(state, Hits::Take(61), at(1)).1.retry_after, None);
+    assert_eq!(token.apply(state, Hits::Take(3), at(1)).1.retry_after, Some(2_000_000));
+    assert_eq!(token.apply(state, Hits::Take(61), at(1)).1.retry_after, None);
     let leaky = Bucket::leaky(60, minute, None);
-    let (state, _) = leaky.ask(State::default(), Hits::Take(1), at(0));
-    assert!(!leaky.ask(state, Hits::Take(1), Time::from_micros(at(1).micros() - 1)).1.admitted);
-    assert!(leaky.ask(state, Hits::Take(1), at(1)).1.admitted);
+    let (state, _) = leaky.apply(State::default(), Hits::Take(1), at(0));
+    assert!(!leaky.apply(state, Hits::Take(1), Time::from_micros(at(1).micros() - 1)).1.admitted);
+    assert!(leaky.apply(state, Hits::Take(1), at(1)).1.admitted);
 }
 
 #[test]
-fn three_a_second_are_three_a_second_after_a_year() {
+fn three_per_second_has_no_drift_after_a_year() {
     let bucket = Bucket::leaky(3, Window::of_seconds(1).unwrap(), None);
     assert_eq!((bucket.ticks_per_second(), bucket.ticks_per_hit()), (1_000_002, 333_334));
     // Asked every millisecond in the first and in the last hour of a year.
@@ -198,7 +198,7 @@ fn three_a_second_are_three_a_second_after_a_year() {
     for hour in [0, 8759] {
         for milli in 0..3_600_000 {
             let now = Time::from_micros(BEGIN + hour * 3_600_000_000 + milli * 1000);
-            let (after, verdict) = bucket.ask(state, Hits::Take(1), now);
+            let (after, verdict) = bucket.apply(state, Hits::Take(1), now);
             state = after;
             admitted += u64::from(verdict.admitted);
         }

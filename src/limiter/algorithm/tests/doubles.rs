@@ -141,7 +141,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn a_script_of_buckets_is_exact(
+    fn buckets_in_doubles_are_exact(
         requests in requests(), window in windows(), burst in any::<u32>().prop_map(NonZeroU32::new),
         own: bool, steps in steps(600),
     ) {
@@ -151,7 +151,7 @@ proptest! {
             now = step.moment(now, window, bucket.burst());
             let (hits, time) = (step.hits(bucket.burst()), Time::from_micros(now));
             let verdict;
-            (state, verdict) = bucket.ask(state, hits, time);
+            (state, verdict) = bucket.apply(state, hits, time);
             let (missing, admitted) = script_of_buckets(bucket, &mut kept, hits, now);
             prop_assert_eq!(verdict, bucket.verdict(missing.whole(), admitted, hits, time));
             prop_assert_eq!(state.number, kept[0].whole() * bucket.ticks_per_second() + kept[1].whole());
@@ -159,14 +159,14 @@ proptest! {
     }
 
     #[test]
-    fn a_script_of_sliding_windows_is_exact(limit in requests(), window in windows(), steps in steps(600)) {
+    fn sliding_windows_in_doubles_are_exact(limit in requests(), window in windows(), steps in steps(600)) {
         let limit = SlidingWindow { limit, window };
         let (mut state, mut kept, mut now) = (State::default(), [Double::of(0); 3], BEGIN);
         for step in steps {
             now = step.moment(now, window, limit.most());
             let (hits, time) = (step.hits(limit.most()), Time::from_micros(now));
             let verdict;
-            (state, verdict) = limit.ask(state, hits, time);
+            (state, verdict) = limit.apply(state, hits, time);
             let ([start, this, last], admitted) = script_of_windows(limit, &mut kept, hits, now);
             let [this, last] = [this, last].map(|count| u32::try_from(count.whole()).unwrap());
             let counts = sliding_window::Counts { start: Time::from_seconds(start.whole()), this, last };

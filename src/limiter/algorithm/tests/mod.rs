@@ -19,7 +19,7 @@ const LATEST: u64 = BEGIN + 53 * 365 * 86_400_000_000;
 trait Limit: Copy {
     type Kept: Clone + Default + PartialEq + std::fmt::Debug;
 
-    fn ask(self, kept: &mut Self::Kept, hits: Hits, now: Time) -> Verdict;
+    fn apply(self, kept: &mut Self::Kept, hits: Hits, now: Time) -> Verdict;
     fn end(self, kept: &Self::Kept) -> Time;
     fn most(self) -> u64;
 }
@@ -29,8 +29,8 @@ macro_rules! keeps_a_state {
         impl Limit for $limit {
             type Kept = State;
 
-            fn ask(self, kept: &mut State, hits: Hits, now: Time) -> Verdict {
-                let (state, verdict) = <$limit>::ask(self, *kept, hits, now);
+            fn apply(self, kept: &mut State, hits: Hits, now: Time) -> Verdict {
+                let (state, verdict) = <$limit>::apply(self, *kept, hits, now);
                 *kept = state;
                 verdict
             }
@@ -53,8 +53,8 @@ keeps_a_state!(SlidingWindow, |limit| u64::from(limit.limit));
 impl Limit for SlidingLog {
     type Kept = Log;
 
-    fn ask(self, kept: &mut Log, hits: Hits, now: Time) -> Verdict {
-        Self::ask(self, kept, hits, now)
+    fn apply(self, kept: &mut Log, hits: Hits, now: Time) -> Verdict {
+        Self::apply(self, kept, hits, now)
     }
 
     fn end(self, kept: &Log) -> Time {
@@ -131,7 +131,7 @@ pub(crate) fn requests() -> impl Strategy<Value = u32> {
 }
 
 /// Asks, and at every fourth step holds what the verdict says against what comes of it.
-fn ask<L: Limit>(
+fn apply<L: Limit>(
     limit: L,
     kept: &mut L::Kept,
     step: Step,
@@ -139,7 +139,7 @@ fn ask<L: Limit>(
     now: u64,
 ) -> Result<Verdict, TestCaseError> {
     let before = kept.clone();
-    let verdict = limit.ask(kept, hits, Time::from_micros(now));
+    let verdict = limit.apply(kept, hits, Time::from_micros(now));
     prop_assert_eq!(verdict.consumed, verdict.admitted && hits.taken() > 0);
     prop_assert!(verdict.admitted || hits.taken() > 0);
     if step.pause.1.is_multiple_of(4) {
@@ -156,7 +156,7 @@ fn keeps_its_promises<L: Limit>(
     now: u64,
     verdict: Verdict,
 ) -> Result<(), TestCaseError> {
-    let at = |time: u64, hits| limit.ask(&mut kept.clone(), hits, Time::from_micros(time));
+    let at = |time: u64, hits| limit.apply(&mut kept.clone(), hits, Time::from_micros(time));
     // As many as remain, and no more.
     let remaining = u64::from(verdict.remaining);
     prop_assert!(at(now, Hits::Take(remaining)).admitted, "{verdict:?}");
@@ -180,7 +180,7 @@ fn keeps_its_promises<L: Limit>(
     }
     // At its end a state may be forgotten, where time has no end before.
     let end = limit.end(kept).max(Time::from_micros(now));
-    let forgotten = limit.ask(&mut L::Kept::default(), hits, end);
+    let forgotten = limit.apply(&mut L::Kept::default(), hits, end);
     prop_assert!(end.micros() == u64::MAX || at(end.micros(), hits) == forgotten);
     Ok(())
 }
@@ -195,10 +195,10 @@ fn can_be_undone<L: Limit>(
 ) -> Result<(), TestCaseError> {
     let now = Time::from_micros(now);
     if let Hits::Take(taken) = hits
-        && limit.ask(&mut before.clone(), hits, now).consumed
+        && limit.apply(&mut before.clone(), hits, now).consumed
     {
-        let undone = limit.ask(&mut after, Hits::Refund(taken), now);
-        let never = limit.ask(&mut before, Hits::Take(0), now);
+        let undone = limit.apply(&mut after, Hits::Refund(taken), now);
+        let never = limit.apply(&mut before, Hits::Take(0), now);
         prop_assert_eq!((undone.remaining, undone.reset), (never.remaining, never.reset));
     }
     Ok(())

@@ -9,7 +9,7 @@ use super::*;
 struct SlowLog(Vec<u64>);
 
 impl SlowLog {
-    fn ask(&mut self, limit: SlidingLog, hits: Hits, now: u64) -> (bool, u64) {
+    fn apply(&mut self, limit: SlidingLog, hits: Hits, now: u64) -> (bool, u64) {
         let hits_at = &mut self.0;
         if hits_at.last().is_some_and(|last| *last > now + LEEWAY) {
             for at in hits_at.iter_mut() {
@@ -40,7 +40,7 @@ struct SlowWindows {
 }
 
 impl SlowWindows {
-    fn ask(&mut self, limit: SlidingWindow, hits: Hits, now: u64) -> bool {
+    fn apply(&mut self, limit: SlidingWindow, hits: Hits, now: u64) -> bool {
         let length = limit.window.micros();
         if self.newest * length > now + LEEWAY {
             let moved =
@@ -74,32 +74,32 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_log_is_as_a_list_of_all_hits(limit in 0..60_u32, window in windows(), steps in steps(1000)) {
+    fn a_log_equals_a_list_of_all_hits(limit in 0..60_u32, window in windows(), steps in steps(1000)) {
         let limit = SlidingLog { limit, window };
         let (mut log, mut model, mut now) = (Log::default(), SlowLog::default(), BEGIN);
         for step in steps {
             now = step.moment(now, window, limit.most());
             let hits = step.hits(limit.most());
-            let verdict = ask(limit, &mut log, step, hits, now)?;
+            let verdict = apply(limit, &mut log, step, hits, now)?;
             let told = (verdict.admitted, u64::from(verdict.remaining));
-            prop_assert_eq!(told, model.ask(limit, hits, now), "{:?} at {}", hits, now);
+            prop_assert_eq!(told, model.apply(limit, hits, now), "{:?} at {}", hits, now);
         }
     }
 
     #[test]
-    fn a_sliding_window_is_as_all_windows_weighed(limit in requests(), window in windows(), steps in steps(1000)) {
+    fn a_sliding_window_equals_weighted_windows(limit in requests(), window in windows(), steps in steps(1000)) {
         let limit = SlidingWindow { limit, window };
         let (mut state, mut model, mut now) = (State::default(), SlowWindows::default(), BEGIN);
         for step in steps {
             now = step.moment(now, window, limit.most());
             let hits = step.hits(limit.most());
-            let verdict = ask(limit, &mut state, step, hits, now)?;
-            prop_assert_eq!(verdict.admitted, model.ask(limit, hits, now), "{:?} at {}", hits, now);
+            let verdict = apply(limit, &mut state, step, hits, now)?;
+            prop_assert_eq!(verdict.admitted, model.apply(limit, hits, now), "{:?} at {}", hits, now);
         }
     }
 
     #[test]
-    fn a_fixed_window_counts_what_falls_into_it(limit in requests(), window in windows(), steps in steps(1000)) {
+    fn a_fixed_window_counts_its_hits(limit in requests(), window in windows(), steps in steps(1000)) {
         let limit = FixedWindow { limit, window };
         let (mut states, mut counts, mut now) = (BTreeMap::new(), BTreeMap::new(), BEGIN);
         for step in steps {
@@ -111,7 +111,7 @@ proptest! {
                 Hits::Take(hits) => u128::from(u64::MAX).min(*count + u128::from(hits.min(1 << 63))),
                 Hits::Refund(hits) => count.saturating_sub(u128::from(hits)),
             };
-            let (after, verdict) = limit.ask(*state, hits, Time::from_micros(now));
+            let (after, verdict) = limit.apply(*state, hits, Time::from_micros(now));
             *state = after;
             prop_assert_eq!(u128::from(after.number), *count);
             prop_assert_eq!(verdict.admitted, *count <= u128::from(limit.limit));
@@ -127,43 +127,43 @@ proptest! {
 
 proptest! {
     #[test]
-    fn nothing_is_too_large(limit: u32, window in windows(), kept: (u64, u64), hits: u64, back: bool, now: u64) {
+    fn accepts_any_numbers(limit: u32, window in windows(), kept: (u64, u64), hits: u64, back: bool, now: u64) {
         let hits = if back { Hits::Refund(hits) } else { Hits::Take(hits) };
         let (state, now) = (State { number: kept.0, end: Time::from_micros(kept.1) }, Time::from_micros(now));
-        let _ = FixedWindow { limit, window }.ask(state, hits, now);
-        let _ = SlidingWindow { limit, window }.ask(state, hits, now);
+        let _ = FixedWindow { limit, window }.apply(state, hits, now);
+        let _ = SlidingWindow { limit, window }.apply(state, hits, now);
         let mut log = Log::default();
         let limit = SlidingLog { limit: limit % 100_000, window };
-        let _ = [hits, Hits::Take(1)].map(|hits| limit.ask(&mut log, hits, now));
+        let _ = [hits, Hits::Take(1)].map(|hits| limit.apply(&mut log, hits, now));
     }
 }
 
 #[test]
-fn a_log_costs_at_most_sixteen_bytes_a_hit_and_gives_them_back() {
+fn a_log_uses_at_most_sixteen_bytes_a_hit_and_frees_them() {
     let limit = SlidingLog { limit: 100_000, window: Window::of_seconds(60).unwrap() };
     let mut log = Log::default();
     for micros in 0..100_000 {
-        assert!(limit.ask(&mut log, Hits::Take(1), Time::from_micros(micros)).admitted);
+        assert!(limit.apply(&mut log, Hits::Take(1), Time::from_micros(micros)).admitted);
     }
     assert!(log.bytes() <= 16 * 100_000, "{}", log.bytes());
-    limit.ask(&mut log, Hits::Take(1), Time::from_seconds(1000));
+    limit.apply(&mut log, Hits::Take(1), Time::from_seconds(1000));
     assert!(log.bytes() < 1000, "{}", log.bytes());
-    limit.ask(&mut log, Hits::Take(99_999), Time::from_seconds(1000));
+    limit.apply(&mut log, Hits::Take(99_999), Time::from_seconds(1000));
     assert!(log.bytes() < 1000, "{}", log.bytes());
 }
 
 #[test]
-fn the_edge_of_a_window_doubles_no_sliding_limit() {
+fn a_window_boundary_does_not_double_a_sliding_limit() {
     let window = Window::of_seconds(60).unwrap();
     let (before, after) = (Time::from_micros(119_999_999), Time::from_seconds(120));
     let sliding = SlidingWindow { limit: 100, window };
-    let (state, first) = sliding.ask(State::default(), Hits::Take(100), before);
-    let (_, second) = sliding.ask(state, Hits::Take(100), after);
+    let (state, first) = sliding.apply(State::default(), Hits::Take(100), before);
+    let (_, second) = sliding.apply(state, Hits::Take(100), after);
     assert!(first.admitted && !second.admitted);
     // All but a part of one hit has to fade.
     assert_eq!((second.remaining, second.retry_after), (0, Some(59_400_060)));
     let exact = SlidingLog { limit: 100, window };
     let mut log = Log::default();
-    assert!(exact.ask(&mut log, Hits::Take(100), before).admitted);
-    assert_eq!(exact.ask(&mut log, Hits::Take(1), after).retry_after, Some(59_999_999));
+    assert!(exact.apply(&mut log, Hits::Take(100), before).admitted);
+    assert_eq!(exact.apply(&mut log, Hits::Take(1), after).retry_after, Some(59_999_999));
 }

@@ -1,4 +1,4 @@
-//! One command of a pipeline: how it is written, and what its answer says.
+//! One command of a pipeline: its bytes, and its result.
 
 use std::{ops::Range, sync::Arc};
 
@@ -7,31 +7,31 @@ use crate::store::{
     remote::failure::{Failure, Kind},
 };
 
-/// One command, and where its key stands.
+/// One command, and the position of its key.
 pub(super) struct Command {
     pub(super) key: Range<u32>,
     pub(super) kind: CommandKind,
 }
 
-/// What is to be done with a counter.
+/// The change to a counter.
 pub(super) enum CommandKind {
-    /// `incr`, or `get` when nothing is added. A counter that is not there is made with this expiry.
+    /// `incr`, or `get` if nothing is added. A missing counter is created with this expiry.
     Count { added: u64, expiry: u64 },
-    /// `decr`, which memcached stops at 0.
+    /// `decr`, which stops at 0.
     Refund { hits: u64 },
 }
 
-/// A command's result while it is dealt out.
+/// A command's result, while its callers get their outcomes.
 pub(super) enum Completion {
-    /// The counter as the next caller finds it.
+    /// The counter before the next caller's hits.
     Running(u64),
-    /// The counter as the command left it.
-    Left(u64),
-    Not(Arc<Failure>),
+    /// The counter after the command.
+    Final(u64),
+    Failed(Arc<Failure>),
 }
 
 impl Command {
-    /// Writes it.
+    /// Writes the command.
     pub(super) fn write(&self, key: &str, into: &mut Vec<u8>) {
         let key = key.as_bytes();
         match self.kind {
@@ -41,7 +41,7 @@ impl Command {
         }
     }
 
-    /// Writes it again, and before it, where it counts, what makes its counter.
+    /// Writes the command again, after an `add` that creates its counter if it counts.
     pub(super) fn write_again(&self, key: &str, into: &mut Vec<u8>) {
         if let CommandKind::Count { added: 1.., expiry } = self.kind {
             let mut expires = itoa::Buffer::new();
@@ -51,31 +51,31 @@ impl Command {
         self.write(key, into);
     }
 
-    /// True when it makes its counter where there is none.
-    pub(super) fn makes(&self) -> bool {
+    /// True if it creates a missing counter.
+    pub(super) fn creates(&self) -> bool {
         matches!(self.kind, CommandKind::Count { added: 1.., .. })
     }
 
-    /// What an answer says; else its kind of failure, and in which words.
+    /// The result by its reply, or the kind and the text of a failure.
     pub(super) fn result(&self, reply: Reply) -> Result<Completion, (Kind, String)> {
         let count = match reply {
             Reply::Number(count) => count,
             Reply::Value(value) => {
                 reply::counter(&value).ok_or_else(|| (Kind::NotANumber, value.escape_ascii().to_string()))?
             }
-            Reply::Missing if self.makes() => {
-                // It was made a moment ago.
+            Reply::Missing if self.creates() => {
+                // It was created a moment ago, so it was evicted.
                 return Err((Kind::OutOfMemory, "NOT_FOUND".to_owned()));
             }
             Reply::Missing => 0,
             Reply::Error(error) => return Err((reply::kind(&error), error)),
             Reply::Added | Reply::Version => {
-                return Err((Kind::Other, "something else than a number".to_owned()));
+                return Err((Kind::Other, "expected a number".to_owned()));
             }
         };
         Ok(match self.kind {
             CommandKind::Count { added, .. } => Completion::Running(count.saturating_sub(added)),
-            CommandKind::Refund { .. } => Completion::Left(count),
+            CommandKind::Refund { .. } => Completion::Final(count),
         })
     }
 }

@@ -1,104 +1,82 @@
-//! What waits for one connection, made into one pipeline: hits on one key are one command, and its result is
-//! dealt out in the order of asking, so that every caller sees what it would have seen alone.
+//! A pipeline of memcached commands. Hits on the same key share a command, and each caller gets the outcome that it
+//! would have got alone.
 //!
-//! Nothing here waits or knows a socket: a connection fills a pipeline, sends what [`MemcachedPipeline::write`] writes, sends
-//! [`MemcachedPipeline::write_again`] for the counters that were not there, and hands all answers to [`MemcachedPipeline::complete`].
+//! There is no I/O here: a connection fills a pipeline, sends the bytes of [`MemcachedPipeline::write`], then those of
+//! [`MemcachedPipeline::write_again`] for missing counters, and passes all replies to
+//! [`MemcachedPipeline::complete`].
 
 mod command;
 #[cfg(test)]
 mod tests;
 
-use std::{hash::BuildHasher, ops::Range, sync::Arc};
+use std::{hash::BuildHasher, sync::Arc};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use tokio::sync::oneshot;
 
 use self::command::{Command, CommandKind, Completion};
 use super::reply::Reply;
 use crate::{
     limiter::algorithm::{Hits, fixed_window},
-    store::{
-        StoreError,
-        remote::{
-            self, Pipeline,
-            failure::{Failure, Kind},
-        },
+    store::remote::{
+        Callers, Pipeline,
+        failure::{Failure, Kind},
+        index,
     },
 };
 
-/// What became of one check: the counter afterwards, or why there is none.
+/// The outcome of one check: the counter's new value, or a failure.
 pub(super) type Outcome = Result<u64, Arc<Failure>>;
 
-/// What a caller hears.
-pub(super) type Answered = remote::Answered<Outcome>;
+/// The most that one caller adds on the server, though its outcome includes all of its hits. It is above every limit,
+/// and 2³¹ such hits do not overflow memcached's 64-bit counters.
+const MAX_HITS: u64 = 1 << 33;
 
-/// Adding more than this is adding this, though each caller sees all of its own hits: it is beyond every limit,
-/// and it takes two thousand million such hits to carry a counter of memcached, which has 64 bits, past its end.
-const MOST_HITS: u64 = 1 << 33;
-
-/// A pipeline in the making.
+/// A pipeline.
 #[derive(Default)]
 pub(super) struct MemcachedPipeline {
-    /// The keys of all commands, one behind the other.
+    /// The keys of all commands, concatenated.
     keys: String,
     commands: Vec<Command>,
-    /// The commands that count, by their keys, while later hits may still join them.
+    /// The commands that later hits on the same key may join.
     counting: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    /// One for each check; which command answers it.
-    asks: Vec<PendingCheck>,
-    callers: Vec<Caller>,
+    callers: Callers<PendingCheck, Outcome>,
 }
 
-struct PendingCheck {
+pub(super) struct PendingCheck {
     command: u32,
     hits: Hits,
 }
 
-struct Caller {
-    asks: Range<u32>,
-    answer: oneshot::Sender<Answered>,
-}
-
 impl Pipeline for MemcachedPipeline {
+    type Check = PendingCheck;
     type Outcome = Outcome;
 
-    fn checks(&self) -> usize {
-        self.asks.len()
+    fn callers(&self) -> &Callers<PendingCheck, Outcome> {
+        &self.callers
+    }
+
+    fn callers_mut(&mut self) -> &mut Callers<PendingCheck, Outcome> {
+        &mut self.callers
     }
 
     fn clear(&mut self) {
         self.keys.clear();
         self.commands.clear();
         self.counting.clear();
-        self.asks.clear();
         self.callers.clear();
-    }
-
-    fn ask(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered> {
-        let first = at(self.asks.len());
-        fill(self);
-        let (answer, answered) = oneshot::channel();
-        self.callers.push(Caller { asks: first..at(self.asks.len()), answer });
-        answered
-    }
-
-    fn fail(&mut self, error: &StoreError) {
-        for caller in self.callers.drain(..) {
-            let _ = caller.answer.send(Err(error.clone()));
-        }
     }
 }
 
 impl MemcachedPipeline {
-    /// Asks a counter, which lives until `expiry` if it is made now.
+    /// Adds a check. `expiry` applies if its counter is created now.
     pub(super) fn add(&mut self, key: &str, hits: Hits, expiry: u64) {
         let hash = self.hasher.hash_one(key);
         let (hits, command) = match hits {
-            Hits::Take(hits) => (Hits::Take(hits), self.count(hash, key, hits.min(MOST_HITS), expiry)),
+            Hits::Take(hits) => (Hits::Take(hits), self.count(hash, key, hits.min(MAX_HITS), expiry)),
             Hits::Refund(hits) => {
-                let hits = hits.min(MOST_HITS);
-                // Hits that come later are counted later, so that each sees what it would have seen alone.
+                let hits = hits.min(MAX_HITS);
+                // Later hits need a later command, so that each caller gets the outcome it would have got alone.
                 let Self { keys, commands, counting, .. } = self;
                 if let Ok(known) = counting.find_entry(hash, |at| key_of(keys, commands, *at) == key) {
                     known.remove();
@@ -106,7 +84,7 @@ impl MemcachedPipeline {
                 (Hits::Refund(hits), self.push(key, CommandKind::Refund { hits }))
             }
         };
-        self.asks.push(PendingCheck { command, hits });
+        self.callers.push(PendingCheck { command, hits });
     }
 
     /// The command that counts these hits.
@@ -127,74 +105,66 @@ impl MemcachedPipeline {
     }
 
     fn push(&mut self, key: &str, kind: CommandKind) -> u32 {
-        let (start, place) = (at(self.keys.len()), at(self.commands.len()));
+        let (start, command) = (index(self.keys.len()), index(self.commands.len()));
         self.keys.push_str(key);
-        self.commands.push(Command { key: start..at(self.keys.len()), kind });
-        place
+        self.commands.push(Command { key: start..index(self.keys.len()), kind });
+        command
     }
 
-    /// Writes the pipeline; each of its commands gets one answer.
+    /// Writes the pipeline; each command gets one reply.
     pub(super) fn write(&self, into: &mut Vec<u8>) {
         for command in &self.commands {
             command.write(self.key(command), into);
         }
     }
 
-    /// How many commands it has.
+    /// The number of commands.
     pub(super) fn commands(&self) -> usize {
         self.commands.len()
     }
 
-    /// The places of the commands that are to be asked again, because a counter that they change was not
-    /// there; nothing when all were. What only looks at a missing counter, or gives hits back to it, comes
-    /// after what counts all the same, so it is asked again too.
+    /// The indexes of the commands to send again because their counters were missing. Reads and refunds of a missing
+    /// counter come after the command that creates it, so they are sent again too.
     pub(super) fn missing(&self, replies: &[Reply]) -> Vec<usize> {
         let missing = || (0..self.commands.len()).filter(|at| replies.get(*at) == Some(&Reply::Missing));
-        if missing().any(|at| self.commands.get(at).is_some_and(Command::makes)) {
+        if missing().any(|at| self.commands.get(at).is_some_and(Command::creates)) {
             missing().collect()
         } else {
             Vec::new()
         }
     }
 
-    /// Writes these commands again; before each that [`makes`](Self::makes) its counter stands one that does
-    /// so, and gets an answer of its own.
+    /// Writes these commands again. Each that [`creates`](Self::creates) its counter is preceded by an `add` with its
+    /// own reply.
     ///
-    /// A counter is made with nothing in it and then counted in, whoever has made it: so it does not matter
-    /// that another may make it at the same time.
-    pub(super) fn write_again(&self, places: &[usize], into: &mut Vec<u8>) {
-        for command in places.iter().filter_map(|place| self.commands.get(*place)) {
+    /// The `add` stores 0 and the command increments it, so concurrent creation by another replica loses nothing.
+    pub(super) fn write_again(&self, indexes: &[usize], into: &mut Vec<u8>) {
+        for command in indexes.iter().filter_map(|index| self.commands.get(*index)) {
             command.write_again(self.key(command), into);
         }
     }
 
-    /// True when the command at this place makes its counter when it is written again.
-    pub(super) fn makes(&self, place: usize) -> bool {
-        self.commands.get(place).is_some_and(Command::makes)
+    /// True if the command at this index creates its counter when it is sent again.
+    pub(super) fn creates(&self, index: usize) -> bool {
+        self.commands.get(index).is_some_and(Command::creates)
     }
 
-    /// Deals the answers out to the callers. `tell` makes a failure of an error that the server at hand
-    /// answered. Returns these failures.
+    /// Answers the callers from the replies. `failure` converts error replies. Returns these failures.
     pub(super) fn complete(
         &mut self,
         replies: Vec<Reply>,
-        tell: impl Fn(Kind, &str) -> Failure,
+        failure: impl Fn(Kind, &str) -> Failure,
     ) -> Vec<Arc<Failure>> {
         let mut failures = Vec::new();
-        let dealing = self.commands.iter().zip(replies).map(|(command, reply)| {
+        let results = self.commands.iter().zip(replies).map(|(command, reply)| {
             command.result(reply).unwrap_or_else(|(kind, error)| {
-                let failure = Arc::new(tell(kind, &error));
+                let failure = Arc::new(failure(kind, &error));
                 failures.push(Arc::clone(&failure));
-                Completion::Not(failure)
+                Completion::Failed(failure)
             })
         });
-        let mut dealing: Vec<_> = dealing.collect();
-        for caller in self.callers.drain(..) {
-            let asks = self.asks.get(caller.asks.start as usize..caller.asks.end as usize);
-            let outcomes = asks.unwrap_or_default().iter().map(|ask| ask.outcome(&mut dealing)).collect();
-            // A caller that has gone away does not mind.
-            let _ = caller.answer.send(Ok(outcomes));
-        }
+        let mut results: Vec<_> = results.collect();
+        self.callers.complete(|check| check.outcome(&mut results));
         failures
     }
 
@@ -204,29 +174,24 @@ impl MemcachedPipeline {
 }
 
 impl PendingCheck {
-    fn outcome(&self, dealing: &mut [Completion]) -> Outcome {
-        match dealing.get_mut(self.command as usize) {
+    fn outcome(&self, results: &mut [Completion]) -> Outcome {
+        match results.get_mut(self.command as usize) {
             Some(Completion::Running(count)) => {
                 *count = fixed_window::count(*count, self.hits);
                 Ok(*count)
             }
-            Some(Completion::Left(count)) => Ok(*count),
-            Some(Completion::Not(failure)) => Err(Arc::clone(failure)),
-            // Every ask names a command of its own pipeline.
+            Some(Completion::Final(count)) => Ok(*count),
+            Some(Completion::Failed(failure)) => Err(Arc::clone(failure)),
+            // Every check refers to a command of its own pipeline.
             None => Ok(0),
         }
     }
 }
 
-fn key_of<'k>(keys: &'k str, commands: &[Command], place: u32) -> &'k str {
-    commands.get(place as usize).map(|command| text_at(keys, command)).unwrap_or_default()
+fn key_of<'k>(keys: &'k str, commands: &[Command], index: u32) -> &'k str {
+    commands.get(index as usize).map(|command| text_at(keys, command)).unwrap_or_default()
 }
 
 fn text_at<'k>(keys: &'k str, command: &Command) -> &'k str {
     keys.get(command.key.start as usize..command.key.end as usize).unwrap_or_default()
-}
-
-/// A pipeline never comes near four thousand million of anything: its queue is bounded.
-fn at(place: usize) -> u32 {
-    u32::try_from(place).unwrap_or(u32::MAX)
 }

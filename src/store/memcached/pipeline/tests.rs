@@ -3,15 +3,23 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::{FailureReason, memcached::reply::Text, remote::framed::Codec};
+use tokio::sync::oneshot;
+
+use crate::store::{
+    FailureReason, StoreError,
+    memcached::reply::Text,
+    remote::{self, framed::Codec},
+};
+
+type Answered = remote::Answered<Outcome>;
 
 /// A pipeline in which each caller asks these checks, and what each will hear.
 fn pipeline(callers: &[&[(&str, Hits)]]) -> (MemcachedPipeline, Vec<oneshot::Receiver<Answered>>) {
     let mut pipeline = MemcachedPipeline::default();
-    let ask = |checks: &&[(&str, Hits)]| {
-        pipeline.ask(|pipeline| checks.iter().for_each(|(key, hits)| pipeline.add(key, *hits, 61)))
+    let add_caller = |checks: &&[(&str, Hits)]| {
+        pipeline.add_caller(|pipeline| checks.iter().for_each(|(key, hits)| pipeline.add(key, *hits, 61)))
     };
-    let heard = callers.iter().map(ask).collect();
+    let heard = callers.iter().map(add_caller).collect();
     (pipeline, heard)
 }
 
@@ -113,7 +121,7 @@ fn what_was_cleared_is_empty() {
     let (mut pipeline, _) = pipeline(&[&[("a", Hits::Take(1))]]);
     pipeline.clear();
     assert_eq!((written(&pipeline), pipeline.checks(), pipeline.commands()), (String::new(), 0, 0));
-    let mut heard = pipeline.ask(|pipeline| pipeline.add("a", Hits::Take(1), 61));
+    let mut heard = pipeline.add_caller(|pipeline| pipeline.add("a", Hits::Take(1), 61));
     assert_eq!(written(&pipeline), "incr a 1\r\n");
     pipeline.complete(vec![Reply::Number(9)], |kind, error| Failure::new(kind, error));
     assert_eq!(heard.try_recv().unwrap().unwrap()[0].as_ref().ok(), Some(&9));
@@ -162,7 +170,7 @@ impl Model {
         write(&mut bytes);
         let said = self.say(str::from_utf8(&bytes).unwrap());
         let (mut replies, mut rest) = (Vec::new(), said.as_bytes());
-        while let Some((reply, length)) = Text::read(rest).unwrap() {
+        while let Some((reply, length)) = Text::decode(rest).unwrap() {
             rest = &rest[length..];
             replies.push(reply);
         }

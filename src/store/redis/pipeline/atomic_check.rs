@@ -1,5 +1,5 @@
-//! All checks of a request in one step on the server: as long as none would be over its limit all count, else
-//! only those that would be, and of a group none.
+//! All checks of a request in one step on the server: all count if none would be over its limit, else only those that
+//! would be, and no group.
 
 use std::borrow::Cow;
 
@@ -14,34 +14,35 @@ use crate::{
     clock::Time,
     limiter::algorithm::{Hits, fixed_window},
     store::{
-        Member, Outcome, looking,
+        Member, Outcome,
         redis::{
             resp::{self, Reply},
             script::{self, Form},
         },
         table::Key,
+        without_taking,
     },
 };
 
-/// One of them.
+/// One check.
 pub(in crate::store::redis) struct Guarded<'a> {
     pub(in crate::store::redis) key: Cow<'a, str>,
-    pub(in crate::store::redis) by: AtomicCheck,
+    pub(in crate::store::redis) limit: AtomicCheck,
     pub(in crate::store::redis) hits: Hits,
     pub(in crate::store::redis) member: Member,
 }
 
-/// What a check is held against.
+/// The limit of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::redis) enum AtomicCheck {
-    /// A fixed window's limit, and for how many seconds its counter lives. `unsure` has what stands for the key, and
-    /// when the window ends, where it may be that the key lives shorter.
-    Count { limit: u32, seconds: u32, unsure: Option<(Key, Time)> },
-    /// A limit that a script knows.
+    /// A fixed window's limit and its expiry in seconds. `uncached` has the hash of the key and the end of its window,
+    /// if the key may expire before.
+    Count { limit: u32, seconds: u32, uncached: Option<(Key, Time)> },
+    /// A limit of another algorithm.
     ScriptCall(ScriptCall),
 }
 
-/// All of a request.
+/// The checks of a request.
 pub(super) struct PendingAtomicCheck {
     keys: Vec<Box<str>>,
     checks: Vec<(AtomicCheck, Hits, Member)>,
@@ -49,14 +50,14 @@ pub(super) struct PendingAtomicCheck {
 
 impl<'a> FromIterator<Guarded<'a>> for PendingAtomicCheck {
     fn from_iter<I: IntoIterator<Item = Guarded<'a>>>(checks: I) -> Self {
-        let of = |check: Guarded<'_>| (check.key.into(), (check.by, check.hits, check.member));
+        let of = |check: Guarded<'_>| (check.key.into(), (check.limit, check.hits, check.member));
         let (keys, checks) = checks.into_iter().map(of).unzip();
         Self { keys, checks }
     }
 }
 
 impl PendingAtomicCheck {
-    /// How many keys there are.
+    /// The number of keys.
     pub(super) fn keys(&self) -> usize {
         self.keys.len()
     }
@@ -66,9 +67,9 @@ impl PendingAtomicCheck {
         self.checks.iter().map(|(_, hits, _)| *hits)
     }
 
-    /// Counters alone need no moment, and are told by their counts.
+    /// Fixed windows alone need no time, and reply with their counts.
     fn only_counts(&self) -> bool {
-        self.checks.iter().all(|(by, ..)| matches!(by, AtomicCheck::Count { .. }))
+        self.checks.iter().all(|(limit, ..)| matches!(limit, AtomicCheck::Count { .. }))
     }
 
     /// Writes the command.
@@ -77,118 +78,118 @@ impl PendingAtomicCheck {
         if only_counts {
             script::COUNT_GUARDED.begin(into, form, self.keys(), self.keys().saturating_mul(4));
         } else {
-            script::ASK_GUARDED.begin(into, form, self.keys(), self.keys().saturating_add(1));
+            script::CHECK_GUARDED.begin(into, form, self.keys(), self.keys().saturating_add(1));
         }
         for key in &self.keys {
             resp::write_word(into, key.as_bytes());
         }
-        for (by, hits, member) in &self.checks {
+        for (limit, hits, member) in &self.checks {
             let run = Run { hits: within_bounds(*hits), times: 1 };
             let mut argument = Vec::with_capacity(48);
-            match by {
-                AtomicCheck::Count { limit, seconds, .. } if only_counts => {
+            match limit {
+                AtomicCheck::Count { limit: requests, seconds, .. } if only_counts => {
                     resp::write_word(into, run.signed().to_string().as_bytes());
-                    resp::write_number(into, u64::from(*limit));
+                    resp::write_number(into, u64::from(*requests));
                     resp::write_number(into, u64::from(*seconds));
-                    resp::write_word(into, &[by.letter(*member)]);
+                    resp::write_word(into, &[limit.letter(*member)]);
                     continue;
                 }
-                by => by.write(&[run], &mut argument),
+                limit => limit.write(&[run], &mut argument),
             }
             resp::write_word(into, &argument);
         }
         if !only_counts {
             let members: SmallVec<[u8; 8]> =
-                self.checks.iter().map(|(by, _, member)| by.letter(*member)).collect();
+                self.checks.iter().map(|(limit, _, member)| limit.letter(*member)).collect();
             resp::write_word(into, &members);
         }
     }
 
-    /// Reads what came of each check, and notes the keys that live long enough.
+    /// Reads the outcomes, and adds the keys whose expiry is confirmed to `expiring`.
     ///
     /// # Errors
     /// When the command failed.
     pub(super) fn read(
         &self,
-        told: Reply,
+        reply: Reply,
         expiring: &mut Vec<(Key, Time)>,
     ) -> Result<SmallVec<[Outcome; 4]>, String> {
         let answers = self.keys().saturating_mul(2);
-        let (now, told) = if self.only_counts() {
-            (Time::default(), complete::list(told, answers)?)
+        let (now, replies) = if self.only_counts() {
+            (Time::default(), complete::list(reply, answers)?)
         } else {
-            reply_state::at_one_moment(told, answers)?
+            reply_state::with_time(reply, answers)?
         };
-        // Of each check, what is told of its key, and what became of it.
-        let mut told = told.into_iter();
-        let mut next = || told.next().unwrap_or(Reply::Nil);
-        let outcome = |(by, hits, _): &(AtomicCheck, Hits, Member)| {
-            let (told, became) = (next(), next());
-            if became == Reply::Integer(0) && hits.taken() > 0 {
-                expiring.extend(by.unsure());
+        // Two replies per check: its key's state, and the result.
+        let mut replies = replies.into_iter();
+        let mut next = || replies.next().unwrap_or(Reply::Nil);
+        let outcome = |(limit, hits, _): &(AtomicCheck, Hits, Member)| {
+            let (state, result) = (next(), next());
+            if result == Reply::Integer(0) && hits.taken() > 0 {
+                expiring.extend(limit.uncached());
             }
-            by.outcome(told, &became, *hits, now)
+            limit.outcome(state, &result, *hits, now)
         };
         self.checks.iter().map(outcome).collect()
     }
 }
 
 impl AtomicCheck {
-    /// Writes an argument that asks these runs.
+    /// Writes an argument with these runs.
     pub(super) fn write(&self, runs: &[Run], into: &mut Vec<u8>) {
         match self {
             Self::Count { limit, seconds, .. } => {
                 write_argument(b'c', *seconds, [u64::from(*limit), 0, 0], runs, into);
             }
-            Self::ScriptCall(judge) => judge.write(runs, into),
+            Self::ScriptCall(call) => call.write(runs, into),
         }
     }
 
-    /// True when both hold hits against the same limit; for how long a key lives is drawn anew for each.
+    /// True for the same limit; the random expiry may differ.
     pub(super) fn is_same_limit(self, other: Self) -> bool {
         match (self, other) {
             (Self::Count { limit, .. }, Self::Count { limit: other, .. }) => limit == other,
-            (Self::ScriptCall(judge), Self::ScriptCall(other)) => judge.is_same_limit(other),
+            (Self::ScriptCall(call), Self::ScriptCall(other)) => call.is_same_limit(other),
             _ => false,
         }
     }
 
-    fn unsure(&self) -> Option<(Key, Time)> {
+    fn uncached(&self) -> Option<(Key, Time)> {
         match self {
-            Self::Count { unsure, .. } => *unsure,
+            Self::Count { uncached, .. } => *uncached,
             Self::ScriptCall(_) => None,
         }
     }
 
-    /// By which the scripts tell members of a group.
+    /// The group membership, as the scripts read it.
     fn letter(&self, member: Member) -> u8 {
         match (member, self) {
-            (Member::Alone, Self::Count { unsure: Some(_), .. }) => b'3',
+            (Member::Alone, Self::Count { uncached: Some(_), .. }) => b'3',
             (Member::Alone, _) => b'0',
             (Member::First, _) => b'1',
             (Member::Next, _) => b'2',
         }
     }
 
-    fn outcome(&self, told: Reply, became: &Reply, hits: Hits, now: Time) -> Result<Outcome, String> {
+    fn outcome(&self, state: Reply, result: &Reply, hits: Hits, now: Time) -> Result<Outcome, String> {
         match self {
-            Self::Count { .. } if *became == Reply::Integer(2) => {
-                complete::integer(told).map(Outcome::Refused)
+            Self::Count { .. } if *result == Reply::Integer(2) => {
+                complete::integer(state).map(Outcome::NotCounted)
             }
-            Self::Count { .. } if *became == Reply::Integer(1) => {
-                complete::integer(told).map(Outcome::Counted)
+            Self::Count { .. } if *result == Reply::Integer(1) => {
+                complete::integer(state).map(Outcome::Counted)
             }
-            Self::Count { .. } => Ok(Outcome::Counted(with_all(complete::integer(told)?, hits))),
-            Self::ScriptCall(judge) => {
-                let hits = if *became == Reply::Integer(1) { looking(hits) } else { hits };
-                Ok(Outcome::Judged(judge.read(told)?.judge(0, within_bounds(hits), now)))
+            Self::Count { .. } => Ok(Outcome::Counted(with_all(complete::integer(state)?, hits))),
+            Self::ScriptCall(call) => {
+                let hits = if *result == Reply::Integer(1) { without_taking(hits) } else { hits };
+                Ok(Outcome::Decided(call.read(state)?.apply(0, within_bounds(hits), now)))
             }
         }
     }
 }
 
-/// A count with those hits as well that the server was spared. So many are over every limit, and were counted.
+/// A count that includes the hits above [`MAX_HITS`](super::MAX_HITS), which were not sent to the server.
 fn with_all(count: u64, hits: Hits) -> u64 {
-    let counted = hits.taken().min(fixed_window::MOST_HITS);
+    let counted = hits.taken().min(fixed_window::MAX_HITS);
     count.saturating_add(counted.saturating_sub(within_bounds(hits).taken()))
 }

@@ -1,4 +1,4 @@
-//! The commands of a pipeline: how each is written, and how many answers it gets.
+//! The commands of a pipeline: their bytes, and the number of their replies.
 
 use std::ops::Range;
 
@@ -16,49 +16,49 @@ use crate::store::{
 };
 
 pub(super) struct Command {
-    /// Its key, where it has one.
+    /// The position of its key, if it has one.
     pub(super) key: Range<u32>,
-    /// The key's slot is on its way to the server that is asked.
+    /// The server is importing the key's slot.
     pub(super) asking: bool,
     pub(super) kind: CommandKind,
 }
 
 pub(super) enum CommandKind {
-    /// `INCRBY`, or `GET` when nothing is added; then `EXPIRE` where the server has to set it.
+    /// `INCRBY`, or `GET` if nothing is added; then `EXPIRE` if it must be set.
     Count { id: Key, added: u64, expiry: Expiry },
-    /// Takes off, but never below 0.
+    /// Subtracts hits, but never below 0.
     Refund { hits: u64 },
-    /// Keys that a script counts, each for itself.
+    /// Keys that a script counts independently.
     ScriptCall(PendingScriptCall),
     /// All checks of a request in one step.
     AtomicCheck(PendingAtomicCheck),
     /// The limits of a rule in one step.
     RuleLimits(RuleLimits),
-    /// Gives an expiry to a key that has none.
+    /// Sets the expiry of a key without one.
     Expire { seconds: u32, set: Expire },
-    /// Tries commands that rules need.
+    /// Tests permissions.
     Check(Needs),
 }
 
-/// A command whose script the server did not know.
+/// A command whose script the server does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store::redis) struct Unknown {
+pub(in crate::store::redis) struct UnknownScript {
     command: usize,
-    /// The places of its answers.
+    /// The indexes of its replies.
     first: usize,
     end: usize,
 }
 
-impl Unknown {
-    /// The places of its answers.
-    pub(in crate::store::redis) fn answers(self) -> Range<usize> {
+impl UnknownScript {
+    /// The indexes of its replies.
+    pub(in crate::store::redis) fn replies(self) -> Range<usize> {
         self.first..self.end
     }
 }
 
 impl Command {
-    /// How many answers it gets.
-    pub(super) fn answers(&self) -> usize {
+    /// The number of its replies.
+    pub(super) fn replies(&self) -> usize {
         let once = if self.asking { 2 } else { 1 };
         match &self.kind {
             CommandKind::Count { added, expiry, .. } if *added > 0 && expiry.set != Expire::Known => {
@@ -69,7 +69,7 @@ impl Command {
         }
     }
 
-    /// The command of Redis that it is.
+    /// The Redis command, for metrics.
     pub(super) fn name(&self) -> &'static str {
         match &self.kind {
             CommandKind::Count { added: 0, .. } => "get",
@@ -79,12 +79,12 @@ impl Command {
         }
     }
 
-    /// How many keys it has.
+    /// The number of its keys.
     pub(super) fn keys(&self) -> usize {
         match &self.kind {
-            CommandKind::ScriptCall(judging) => judging.keys(),
-            CommandKind::AtomicCheck(guarding) => guarding.keys(),
-            CommandKind::RuleLimits(together) => together.keys(),
+            CommandKind::ScriptCall(call) => call.keys(),
+            CommandKind::AtomicCheck(check) => check.keys(),
+            CommandKind::RuleLimits(limits) => limits.keys(),
             _ => 1,
         }
     }
@@ -110,18 +110,18 @@ impl RedisPipeline {
         }
     }
 
-    /// Writes these commands with the whole text of their scripts.
-    pub(in crate::store::redis) fn write_with_scripts(&self, unknown: &[Unknown], into: &mut Vec<u8>) {
+    /// Writes these commands with the source of their scripts.
+    pub(in crate::store::redis) fn write_with_scripts(&self, unknown: &[UnknownScript], into: &mut Vec<u8>) {
         for command in unknown.iter().filter_map(|unknown| self.commands.get(unknown.command)) {
             match &command.kind {
-                // It has been counted.
-                CommandKind::Count { expiry, .. } => self.write_expire(command, *expiry, into, Form::Text),
-                _ => self.write_command(command, into, Form::Text),
+                // The hits have been counted.
+                CommandKind::Count { expiry, .. } => self.write_expire(command, *expiry, into, Form::Source),
+                _ => self.write_command(command, into, Form::Source),
             }
         }
     }
 
-    /// Writes what gives a command's key its expiry.
+    /// Writes the expiry of a command's key.
     fn write_expire(&self, command: &Command, expiry: Expiry, into: &mut Vec<u8>, form: Form) {
         if command.asking {
             resp::write_command(into, &[b"ASKING"]);
@@ -146,29 +146,29 @@ impl RedisPipeline {
                 }
             }
             CommandKind::Refund { hits } => {
-                script::GIVE_BACK.begin(into, form, 1, 1);
+                script::REFUND.begin(into, form, 1, 1);
                 resp::write_word(into, key);
                 resp::write_number(into, *hits);
             }
-            CommandKind::ScriptCall(judging) => judging.write(into, form),
-            CommandKind::AtomicCheck(guard) => guard.write(into, form),
-            CommandKind::RuleLimits(together) => together.write(into, form),
+            CommandKind::ScriptCall(call) => call.write(into, form),
+            CommandKind::AtomicCheck(check) => check.write(into, form),
+            CommandKind::RuleLimits(limits) => limits.write(into, form),
             CommandKind::Expire { seconds, set } => write_expire(into, key, *seconds, *set, form),
             CommandKind::Check(needs) => needs.write(into),
         }
     }
 
-    /// How many answers the pipeline gets.
-    pub(in crate::store::redis) fn answers(&self) -> usize {
-        self.commands.iter().map(Command::answers).sum()
+    /// The number of the pipeline's replies.
+    pub(in crate::store::redis) fn replies(&self) -> usize {
+        self.commands.iter().map(Command::replies).sum()
     }
 
-    /// The commands whose script the server did not know.
-    pub(in crate::store::redis) fn unknown_scripts(&self, replies: &[Reply]) -> Vec<Unknown> {
+    /// The commands whose script the server does not know.
+    pub(in crate::store::redis) fn unknown_scripts(&self, replies: &[Reply]) -> Vec<UnknownScript> {
         let mut unknown = Vec::new();
         let mut first = 0_usize;
-        for (place, command) in self.commands.iter().enumerate() {
-            let end = first.saturating_add(command.answers());
+        for (index, command) in self.commands.iter().enumerate() {
+            let end = first.saturating_add(command.replies());
             let is_unknown = || match replies.get(end.saturating_sub(1)) {
                 Some(Reply::Error(error)) => error.starts_with("NOSCRIPT"),
                 _ => false,
@@ -178,14 +178,14 @@ impl RedisPipeline {
                     CommandKind::Count { .. } => end.saturating_sub(if command.asking { 2 } else { 1 }),
                     _ => first,
                 };
-                unknown.push(Unknown { command: place, first: from, end });
+                unknown.push(UnknownScript { command: index, first: from, end });
             }
             first = end;
         }
         unknown
     }
 
-    /// The key of a command that has one.
+    /// A command's key.
     pub(super) fn key(&self, command: &Command) -> &[u8] {
         self.keys.get(command.key.start as usize..command.key.end as usize).unwrap_or_default()
     }

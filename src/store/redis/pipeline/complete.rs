@@ -1,5 +1,4 @@
-//! What is made of a pipeline's answers: an outcome for each check, dealt out in the order of asking, and
-//! what they show about the server and its keys.
+//! Reads a pipeline's replies: an outcome for each check, and what they show about the server and its keys.
 
 use std::sync::Arc;
 
@@ -24,70 +23,62 @@ use crate::{
     },
 };
 
-/// What a pipeline's answers have shown.
+/// What a pipeline's replies showed about the server and its keys.
 #[derive(Default)]
 pub(in crate::store::redis) struct Learned {
-    /// Errors that the server answered.
+    /// Error replies.
     pub(in crate::store::redis) failures: Vec<Arc<Failure>>,
-    /// Keys that exist with an expiry, until their window ends.
+    /// Keys that have an expiry, and the end of their windows.
     pub(in crate::store::redis) expiring: Vec<(Key, Time)>,
-    /// Keys that were made without one, because the server had lost them.
+    /// Keys that were created without one because the server had lost them, and their expiry in seconds.
     pub(in crate::store::redis) missing_ttl: Vec<(Box<str>, u32)>,
-    /// Keys that were counted and whose expiry the server did not set, how many seconds they are to live, and whether
-    /// that can be tried in another way.
+    /// Keys that were counted and whose expiry could not be set, the expiry in seconds, and whether `EXPIRE` may work.
     pub(in crate::store::redis) not_expiring: Vec<(Box<str>, u32, bool)>,
-    /// Commands that the server does not run for our user, as often as it has refused them.
+    /// Commands that the server denied our user, once per denial.
     pub(in crate::store::redis) denied: Vec<&'static str>,
-    /// Those that were only tried.
+    /// Commands that a permission test found denied.
     pub(in crate::store::redis) missing: Vec<&'static str>,
 }
 
-/// A command's result while it is dealt out.
+/// A command's result, while its callers get their outcomes.
 enum Completion {
-    /// The counter as the next caller finds it.
+    /// The counter before the next caller's hits.
     Running(u64),
-    /// The counter as the command left it.
-    Left(u64),
-    /// What each key's next caller finds at this moment.
-    PendingScriptCall(Time, Vec<Result<ReplyState, Outcome>>),
-    /// One outcome a key.
+    /// The counter after the command.
+    Final(u64),
+    /// The state of each key before the next caller's hits, at this time.
+    ScriptCall(Time, Vec<Result<ReplyState, Outcome>>),
+    /// One outcome per key.
     Each(SmallVec<[store::Outcome; 4]>),
-    /// The limits of a rule as the next caller finds them, and what the last one was told.
+    /// The limits of a rule before the next caller's hits, and the outcomes of the last one.
     RuleLimits(Time, SmallVec<[rule_limits::Limit; 2]>, SmallVec<[store::Outcome; 2]>),
-    Not(Outcome),
+    Failed(Outcome),
 }
 
-/// Makes failures of what the server answered, and notes what the answers show.
+/// Collects what the replies show, and converts errors to failures.
 struct Reading<'a> {
-    shown: Learned,
-    tell: &'a dyn Fn(Kind, &str) -> Failure,
+    learned: Learned,
+    failure: &'a dyn Fn(Kind, &str) -> Failure,
 }
 
 impl RedisPipeline {
-    /// Deals the answers out to the callers. `tell` makes a failure of an error that the server at hand
-    /// answered.
+    /// Answers the callers from the replies. `failure` converts error replies.
     pub(in crate::store::redis) fn complete(
         &mut self,
         replies: Vec<Reply>,
-        tell: impl Fn(Kind, &str) -> Failure,
+        failure: impl Fn(Kind, &str) -> Failure,
     ) -> Learned {
-        let mut reading = Reading { shown: Learned::default(), tell: &tell };
+        let mut reading = Reading { learned: Learned::default(), failure: &failure };
         let mut replies = replies.into_iter();
-        let mut dealing = Vec::with_capacity(self.commands.len());
+        let mut results = Vec::with_capacity(self.commands.len());
         for command in &self.commands {
-            dealing.push(self.result(command, &mut replies, &mut reading));
+            results.push(self.result(command, &mut replies, &mut reading));
         }
-        for caller in self.callers.drain(..) {
-            let asks =
-                self.asks.get(caller.asks.start as usize..caller.asks.end as usize).unwrap_or_default();
-            let outcomes = asks.iter().map(|ask| outcome(ask, &mut dealing)).collect();
-            // A caller that has gone away does not mind.
-            let _ = caller.answer.send(Ok(outcomes));
-        }
-        reading.shown
+        self.callers.complete(|check| outcome(check, &mut results));
+        reading.learned
     }
 
-    /// Reads a command's answers.
+    /// Reads a command's replies.
     fn result(
         &self,
         command: &Command,
@@ -95,54 +86,56 @@ impl RedisPipeline {
         reading: &mut Reading<'_>,
     ) -> Completion {
         let mut next = || replies.next().unwrap_or(Reply::Nil);
-        let asked = if command.asking { done(next()) } else { Ok(()) };
+        let asking = if command.asking { done(next()) } else { Ok(()) };
         let result = match &command.kind {
             CommandKind::Count { id, added, expiry } => {
                 let count = if *added > 0 { saturated(integer(next())) } else { number(next()) };
                 let is_set = *added > 0 && expiry.set != Expire::Known;
-                let set_asked = if is_set && command.asking { done(next()) } else { Ok(()) };
-                let set = is_set.then(|| set_asked.and_then(|()| integer(next())));
+                let set_asking = if is_set && command.asking { done(next()) } else { Ok(()) };
+                let set = is_set.then(|| set_asking.and_then(|()| integer(next())));
                 count.map(|after| {
                     let before = after.saturating_sub(*added);
                     match set {
                         Some(set) => self.expiry(command, *id, *expiry, set, reading),
                         None if *added > 0 && before == 0 => {
-                            reading.shown.missing_ttl.push((self.key_text(command), expiry.seconds));
+                            reading.learned.missing_ttl.push((self.key_text(command), expiry.seconds));
                         }
                         None => {}
                     }
                     Completion::Running(before)
                 })
             }
-            CommandKind::Refund { .. } => integer(next()).map(Completion::Left),
-            CommandKind::ScriptCall(judging) => judging.read(next()).map(|(now, told)| {
-                let told = told
+            CommandKind::Refund { .. } => integer(next()).map(Completion::Final),
+            CommandKind::ScriptCall(call) => call.read(next()).map(|(now, states)| {
+                let states = states
                     .into_iter()
-                    .map(|kept| kept.map_err(|error| reading.failed(&error, 1, command.name())));
-                Completion::PendingScriptCall(now, told.collect())
+                    .map(|state| state.map_err(|error| reading.failed(&error, 1, command.name())));
+                Completion::ScriptCall(now, states.collect())
             }),
-            CommandKind::AtomicCheck(guarding) => {
-                guarding.read(next(), &mut reading.shown.expiring).map(Completion::Each)
+            CommandKind::AtomicCheck(check) => {
+                check.read(next(), &mut reading.learned.expiring).map(Completion::Each)
             }
-            CommandKind::RuleLimits(together) => together
-                .read(next())
-                .map(|(now, limits)| Completion::RuleLimits(now, limits, SmallVec::new())),
+            CommandKind::RuleLimits(limits) => {
+                limits.read(next()).map(|(now, limits)| Completion::RuleLimits(now, limits, SmallVec::new()))
+            }
             CommandKind::Expire { seconds, .. } => {
                 if let Err(error) = integer(next()) {
                     reading.no_expiry(self.key_text(command), *seconds, &error, command.name());
                 }
-                Ok(Completion::Left(0))
+                Ok(Completion::Final(0))
             }
             CommandKind::Check(needs) => {
-                reading.shown.missing.extend(needs.denied(next));
-                Ok(Completion::Left(0))
+                reading.learned.missing.extend(needs.denied(next));
+                Ok(Completion::Final(0))
             }
         };
-        let result = asked.and(result);
-        result.unwrap_or_else(|error| Completion::Not(reading.failed(&error, command.keys(), command.name())))
+        let result = asking.and(result);
+        result.unwrap_or_else(|error| {
+            Completion::Failed(reading.failed(&error, command.keys(), command.name()))
+        })
     }
 
-    /// Notes what became of a key's expiry.
+    /// Records the result of setting a key's expiry.
     fn expiry(
         &self,
         command: &Command,
@@ -152,8 +145,8 @@ impl RedisPipeline {
         reading: &mut Reading<'_>,
     ) {
         match set {
-            Ok(1..) => reading.shown.expiring.push((id, expiry.end)),
-            // It is gone already: evicted, or deleted. Who counts next makes it anew.
+            Ok(1..) => reading.learned.expiring.push((id, expiry.end)),
+            // The key was evicted or deleted meanwhile. The next hit creates it again.
             Ok(0) => {}
             Err(error) => {
                 let by = if expiry.set == Expire::Extend { "evalsha" } else { "expire" };
@@ -168,75 +161,75 @@ impl RedisPipeline {
 }
 
 impl Reading<'_> {
-    /// A key that was counted has got no expiry.
+    /// Records a counted key without an expiry.
     fn no_expiry(&mut self, key: Box<str>, seconds: u32, error: &str, by: &'static str) {
         self.failed(error, 1, by);
-        // A script that may not be run does no more than an ordinary command, but it never shortens.
-        let is_denied = Kind::of_answer(error) == Kind::Denied;
-        self.shown.not_expiring.push((key, seconds, is_denied && by == "evalsha"));
+        // If only the script was denied, EXPIRE may work.
+        let is_denied = Kind::of_reply(error) == Kind::Denied;
+        self.learned.not_expiring.push((key, seconds, is_denied && by == "evalsha"));
     }
 
-    /// What an error that the server answered to a command of so many keys means for those who asked.
+    /// The outcome of an error reply to a command with this many keys.
     fn failed(&mut self, error: &str, keys: usize, command: &'static str) -> Outcome {
-        let kind = match Kind::of_answer(error) {
-            // Some of the keys are on their way elsewhere. Each alone finds out which.
+        let kind = match Kind::of_reply(error) {
+            // Some of the keys are migrating: count each alone.
             Kind::ClusterDown if keys > 1 && cannot_count_together(error) => Kind::Moved,
             kind => kind,
         };
         if kind == Kind::Denied {
-            self.shown.denied.push(command);
+            self.learned.denied.push(command);
         }
-        let failure = Arc::new((self.tell)(kind, error));
-        self.shown.failures.push(failure.clone());
+        let failure = Arc::new((self.failure)(kind, error));
+        self.learned.failures.push(failure.clone());
         match kind {
-            Kind::Moved => Outcome::Elsewhere(error.into()),
+            Kind::Moved => Outcome::Redirected(error.into()),
             _ => Outcome::Failed(failure),
         }
     }
 }
 
-/// What one who asked is told.
-fn outcome(ask: &PendingCheck, dealing: &mut [Completion]) -> Outcome {
-    let key = ask.place.key as usize;
-    let told = match dealing.get_mut(ask.place.command as usize) {
+/// The outcome of a check.
+fn outcome(check: &PendingCheck, results: &mut [Completion]) -> Outcome {
+    let key = check.target.key as usize;
+    let outcome = match results.get_mut(check.target.command as usize) {
         Some(Completion::Running(count)) => {
-            *count = fixed_window::count(*count, ask.hits);
+            *count = fixed_window::count(*count, check.hits);
             store::Outcome::Counted(*count)
         }
-        Some(Completion::Left(count)) => store::Outcome::Counted(*count),
-        Some(Completion::PendingScriptCall(now, kept)) => match kept.get_mut(key) {
-            Some(Ok(kept)) => store::Outcome::Judged(kept.judge(ask.run, ask.hits, *now)),
+        Some(Completion::Final(count)) => store::Outcome::Counted(*count),
+        Some(Completion::ScriptCall(now, states)) => match states.get_mut(key) {
+            Some(Ok(state)) => store::Outcome::Decided(state.apply(check.run, check.hits, *now)),
             Some(Err(outcome)) => return outcome.clone(),
             None => store::Outcome::Counted(0),
         },
-        Some(Completion::RuleLimits(now, limits, told)) => {
-            // The checks of a caller follow each other.
+        Some(Completion::RuleLimits(now, limits, outcomes)) => {
+            // A caller's checks of a rule are adjacent.
             if key == 0 {
-                *told = rule_limits::ask(limits, ask.run, ask.hits, *now);
+                *outcomes = rule_limits::apply(limits, check.run, check.hits, *now);
             }
-            told.get(key).copied().unwrap_or(store::Outcome::Counted(0))
+            outcomes.get(key).copied().unwrap_or(store::Outcome::Counted(0))
         }
         Some(Completion::Each(each)) => each.get(key).copied().unwrap_or(store::Outcome::Counted(0)),
-        Some(Completion::Not(outcome)) => return outcome.clone(),
-        // Every ask names a command of its own pipeline, and a key of it.
+        Some(Completion::Failed(outcome)) => return outcome.clone(),
+        // Every check refers to a command of its own pipeline, and a key of it.
         None => store::Outcome::Counted(0),
     };
-    Outcome::Told(told)
+    Outcome::Counted(outcome)
 }
 
-/// True for the error of a server that has only some of a command's keys: the others are on their way.
+/// True for the error of a server that has only some of a command's keys because their slot is migrating.
 pub(in crate::store::redis) fn cannot_count_together(error: &str) -> bool {
     error.starts_with("TRYAGAIN")
 }
 
-/// The largest number of Redis in place of the error that a counter cannot hold more.
+/// The largest integer of Redis instead of its overflow error.
 fn saturated(count: Result<u64, String>) -> Result<u64, String> {
     count.or_else(
         |error| if error.contains("would overflow") { Ok(i64::MAX.unsigned_abs()) } else { Err(error) },
     )
 }
 
-/// A counter's value; nothing counts 0, and so does what somebody else took below 0.
+/// A counter's value; a missing key is 0, and so is a negative number.
 fn number(reply: Reply) -> Result<u64, String> {
     match reply {
         Reply::Nil => Ok(0),
@@ -249,11 +242,11 @@ fn number(reply: Reply) -> Result<u64, String> {
     }
 }
 
-/// A number that a command or a script answers; 0 for less.
+/// An integer reply; negative ones are 0.
 pub(super) fn integer(reply: Reply) -> Result<u64, String> {
     match reply {
         Reply::Integer(number) => Ok(u64::try_from(number).unwrap_or_default()),
-        other => Err(unexpected("a number", other)),
+        other => Err(unexpected("an integer", other)),
     }
 }
 
@@ -265,23 +258,22 @@ fn done(reply: Reply) -> Result<(), String> {
     }
 }
 
-/// The error that was answered, or what came instead of what a command answers: then this connection's answers may be
-/// those of other commands, and it is left.
-pub(super) fn unexpected(wanted: &str, reply: Reply) -> String {
-    let came = match reply {
+/// The error of a reply of another type. If it is not an error, replies may be shifted, so the connection is closed.
+pub(super) fn unexpected(expected: &str, reply: Reply) -> String {
+    let received = match reply {
         Reply::Error(error) => return error,
-        Reply::Integer(_) => "a number",
-        Reply::Text(_) => "a text",
-        Reply::Nil => "nothing",
-        Reply::List(_) => "a list",
+        Reply::Integer(_) => "an integer",
+        Reply::Text(_) => "a string",
+        Reply::Nil => "null",
+        Reply::List(_) => "an array",
     };
-    format!("{UNEXPECTED}: {came} came where {wanted} was to come")
+    format!("{UNEXPECTED}: expected {expected}, received {received}")
 }
 
-/// So many answers to one command.
+/// An array reply of this length.
 pub(super) fn list(reply: Reply, expected: usize) -> Result<Vec<Reply>, String> {
     match reply {
         Reply::List(list) if list.len() == expected => Ok(list),
-        other => Err(unexpected(&format!("a list of {expected}"), other)),
+        other => Err(unexpected(&format!("an array of {expected}"), other)),
     }
 }

@@ -1,15 +1,14 @@
-//! The limits of one rule that has several: hits that one of them refuses are counted by none.
+//! The limits of a rule with several: hits that one limit rejects are counted by none.
 //!
-//! One command changes all of them in one step on the server. Callers who ask the same limits of the same keys join
-//! it, in runs as in `judge`; the script answers what was kept before, and from that everyone is told in turn what
-//! it would have been told alone.
+//! One command updates all of them in one step on the server. Callers with the same limits and keys join it, in runs as
+//! in `script_call`. The script replies with the state before, from which each caller's outcome is computed in turn.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::{
-    AtomicCheck, Guarded, at, complete,
+    AtomicCheck, Guarded, complete,
     reply_state::{self, ReplyState},
     script_call::Run,
 };
@@ -17,26 +16,28 @@ use crate::{
     clock::Time,
     limiter::algorithm::{Hits, fixed_window},
     store::{
-        Outcome, looking,
+        Outcome,
         redis::{
             resp::{self, Reply},
             script::{self, Form},
         },
+        remote::index,
+        without_taking,
     },
 };
 
-/// A script takes no more runs: each puts two numbers on its stack, which holds 8,000.
-const MOST_RUNS: usize = 1000;
+/// The most runs in one call: each puts two numbers on Lua's stack, which holds 8,000.
+const MAX_RUNS: usize = 1000;
 
-/// The limits of a rule, and what is asked of them.
+/// The limits of a rule, and the hits on them.
 pub(super) struct RuleLimits {
-    /// All keys, one behind the other.
+    /// All keys, concatenated.
     keys: Vec<u8>,
     limits: SmallVec<[(Range<u32>, AtomicCheck); 2]>,
     runs: SmallVec<[Run; 1]>,
 }
 
-/// What one limit of the rule keeps, as the next caller finds it.
+/// The state of one limit before the next caller's hits.
 pub(super) enum Limit {
     /// A fixed window: its limit, and its count.
     Count(u32, u64),
@@ -47,43 +48,44 @@ impl<'a> FromIterator<Guarded<'a>> for RuleLimits {
     fn from_iter<I: IntoIterator<Item = Guarded<'a>>>(checks: I) -> Self {
         let (mut keys, mut limits) = (Vec::new(), SmallVec::new());
         for check in checks {
-            let start = at(keys.len());
+            let start = index(keys.len());
             keys.extend_from_slice(check.key.as_bytes());
-            limits.push((start..at(keys.len()), check.by));
+            limits.push((start..index(keys.len()), check.limit));
         }
         Self { keys, limits, runs: SmallVec::new() }
     }
 }
 
 impl RuleLimits {
-    /// How many keys there are.
+    /// The number of keys.
     pub(super) fn keys(&self) -> usize {
         self.limits.len()
     }
 
-    /// True when these checks ask the same limits of the same keys, and one more run fits.
+    /// True for the same limits and keys, if one more run fits.
     pub(super) fn may_join<'a>(&self, mut checks: impl Iterator<Item = Guarded<'a>>) -> bool {
         let mut own = self.limits.iter();
-        let alike = |check: Guarded<'_>| {
-            own.next()
-                .is_some_and(|(key, by)| self.key(key) == check.key.as_bytes() && by.is_same_limit(check.by))
+        let is_same = |check: Guarded<'_>| {
+            own.next().is_some_and(|(key, limit)| {
+                self.key(key) == check.key.as_bytes() && limit.is_same_limit(check.limit)
+            })
         };
-        self.runs.len() < MOST_RUNS && checks.all(alike) && own.next().is_none()
+        self.runs.len() < MAX_RUNS && checks.all(is_same) && own.next().is_none()
     }
 
-    /// Adds a caller with so many hits, and returns in which run.
+    /// Adds a caller's hits, and returns the index of its run.
     pub(super) fn join(&mut self, hits: Hits) -> u32 {
         match self.runs.last_mut() {
-            // Each who gives back to a log finds another to be the newest.
+            // Each refund of a log sees another newest entry, so refunds do not share runs.
             Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
                 run.times = run.times.saturating_add(1);
             }
             _ => self.runs.push(Run { hits, times: 1 }),
         }
-        at(self.runs.len().saturating_sub(1))
+        index(self.runs.len().saturating_sub(1))
     }
 
-    /// Counters alone need no moment, and are told by their counts.
+    /// Fixed windows alone need no time, and reply with their counts.
     fn only_counts(&self) -> bool {
         self.limits.iter().all(|(_, by)| matches!(by, AtomicCheck::Count { .. }))
     }
@@ -95,7 +97,7 @@ impl RuleLimits {
             let arguments = self.keys().saturating_add(self.runs.len()).saturating_mul(2);
             script::COUNT_TOGETHER.begin(into, form, self.keys(), arguments);
         } else {
-            script::ASK_TOGETHER.begin(into, form, self.keys(), self.keys().saturating_add(1));
+            script::CHECK_TOGETHER.begin(into, form, self.keys(), self.keys().saturating_add(1));
         }
         for (key, _) in &self.limits {
             resp::write_word(into, self.key(key));
@@ -129,23 +131,23 @@ impl RuleLimits {
         }
     }
 
-    /// Reads what was kept before, and when that was where it matters.
+    /// Reads the states before the hits, and their time.
     ///
     /// # Errors
     /// When the command failed.
-    pub(super) fn read(&self, told: Reply) -> Result<(Time, SmallVec<[Limit; 2]>), String> {
-        let (now, told) = if self.only_counts() {
-            (Time::default(), complete::list(told, self.keys())?)
+    pub(super) fn read(&self, reply: Reply) -> Result<(Time, SmallVec<[Limit; 2]>), String> {
+        let (now, states) = if self.only_counts() {
+            (Time::default(), complete::list(reply, self.keys())?)
         } else {
-            reply_state::at_one_moment(told, self.keys())?
+            reply_state::with_time(reply, self.keys())?
         };
-        let limit = |(told, (_, by)): (Reply, &(Range<u32>, AtomicCheck))| match by {
+        let limit = |(state, (_, limit)): (Reply, &(Range<u32>, AtomicCheck))| match limit {
             AtomicCheck::Count { limit, .. } => {
-                complete::integer(told).map(|count| Limit::Count(*limit, count))
+                complete::integer(state).map(|count| Limit::Count(*limit, count))
             }
-            AtomicCheck::ScriptCall(judge) => judge.read(told).map(Limit::ScriptCall),
+            AtomicCheck::ScriptCall(call) => call.read(state).map(Limit::ScriptCall),
         };
-        let limits: Result<_, String> = told.into_iter().zip(&self.limits).map(limit).collect();
+        let limits: Result<_, String> = states.into_iter().zip(&self.limits).map(limit).collect();
         limits.map(|limits| (now, limits))
     }
 
@@ -154,32 +156,32 @@ impl RuleLimits {
     }
 }
 
-/// What the next caller is told, whose hits are in this run: all limits count them, or none.
-pub(super) fn ask(limits: &mut [Limit], run: u32, hits: Hits, now: Time) -> SmallVec<[Outcome; 2]> {
-    let is_refused = !limits.iter().all(|limit| limit.fits(hits, now));
-    limits.iter_mut().map(|limit| limit.ask(run, hits, now, is_refused)).collect()
+/// The outcomes of the next caller, whose hits are in this run: all limits count them, or none.
+pub(super) fn apply(limits: &mut [Limit], run: u32, hits: Hits, now: Time) -> SmallVec<[Outcome; 2]> {
+    let is_rejected = !limits.iter().all(|limit| limit.fits(hits, now));
+    limits.iter_mut().map(|limit| limit.apply(run, hits, now, is_rejected)).collect()
 }
 
 impl Limit {
     fn fits(&self, hits: Hits, now: Time) -> bool {
         match (self, hits) {
-            (Self::ScriptCall(kept), _) => kept.fits(hits, now),
+            (Self::ScriptCall(state), _) => state.fits(hits, now),
             (Self::Count(limit, count), Hits::Take(hits)) => count.saturating_add(hits) <= (*limit).into(),
             (Self::Count(..), Hits::Refund(_)) => true,
         }
     }
 
-    /// Counts the hits, unless a limit of the rule refuses them.
-    fn ask(&mut self, run: u32, hits: Hits, now: Time, is_refused: bool) -> Outcome {
+    /// Counts the hits, unless a limit of the rule rejects them.
+    fn apply(&mut self, run: u32, hits: Hits, now: Time, is_rejected: bool) -> Outcome {
         let fits = self.fits(hits, now);
         match self {
-            Self::ScriptCall(kept) => {
-                let hits = if is_refused && fits { looking(hits) } else { hits };
-                Outcome::Judged(kept.judge(run, hits, now))
+            Self::ScriptCall(state) => {
+                let hits = if is_rejected && fits { without_taking(hits) } else { hits };
+                Outcome::Decided(state.apply(run, hits, now))
             }
-            Self::Count(_, count) if is_refused && !fits => Outcome::Refused(*count),
+            Self::Count(_, count) if is_rejected && !fits => Outcome::NotCounted(*count),
             Self::Count(_, count) => {
-                *count = fixed_window::count(*count, if is_refused { Hits::Take(0) } else { hits });
+                *count = fixed_window::count(*count, if is_rejected { Hits::Take(0) } else { hits });
                 Outcome::Counted(*count)
             }
         }

@@ -1,204 +1,205 @@
-//! Keys that a script on the server counts, as many in one command as were asked for together.
+//! Keys that a script on the server counts, many in one command.
 //!
-//! Who asks a key for as many hits as the one before makes a run with it. The script carries out all runs at
-//! one moment of the server's own time, and answers that moment and what was kept before. From these the
-//! algorithm itself tells everyone in turn what it would have told each alone.
+//! Callers in a row with the same key and hits form a run. The script applies all runs at one time of the server's clock,
+//! and replies with that time and the states before. From these the algorithm computes each caller's verdict in turn.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{
-    at,
-    reply_state::{self, ReplyState},
-};
+use super::reply_state::{self, ReplyState};
 use crate::{
     clock::Time,
     limiter::algorithm::{Algorithm, Bucket, Hits, Kind, SlidingLog, SlidingWindow},
-    store::redis::{
-        resp::{self, Reply},
-        script::{self, Form, Script},
+    store::{
+        redis::{
+            resp::{self, Reply},
+            script::{self, Form, Script},
+        },
+        remote::index,
     },
 };
 
-/// A command has no more keys: the server does nothing else meanwhile, and a byte tells what is asked of one.
-const MOST_KEYS: usize = 255;
+/// The most keys of one command: the server does nothing else meanwhile, and a byte refers to an argument.
+const MAX_KEYS: usize = 255;
 
-/// What is asked of a key is looked for among so many that were asked before it.
-const LAST_ARGUMENTS: usize = 8;
+/// An equal argument is searched among this many previous ones.
+const ARGUMENT_WINDOW: usize = 8;
 
-/// A limit that a script knows.
+/// A limit that a script implements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::redis) struct ScriptCall {
-    by: By,
-    /// What rules call it.
+    limit: Limit,
+    /// Its kind, for errors.
     kind: Kind,
-    /// Seconds that a key may live longer than needed.
-    slack: u32,
+    /// Random jitter of the expiry, in seconds.
+    jitter: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum By {
+enum Limit {
     SlidingWindow(SlidingWindow),
     SlidingLog(SlidingLog),
     Bucket(Bucket),
 }
 
-/// What is asked of several keys in one command.
+/// The keys of one command.
 pub(super) struct PendingScriptCall {
     script: &'static Script,
-    /// All keys, one behind the other.
+    /// All keys, concatenated.
     keys: Vec<u8>,
-    asked: Vec<Asked>,
+    calls: Vec<KeyCall>,
 }
 
-/// What is asked of one key.
-struct Asked {
+/// The call for one key.
+struct KeyCall {
     key: Range<u32>,
-    judge: ScriptCall,
+    call: ScriptCall,
     runs: SmallVec<[Run; 1]>,
 }
 
-/// So many, one after the other, who ask for the same.
+/// Callers in a row with the same hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
-    /// At most [`MOST_HITS`](super::MOST_HITS).
+    /// At most [`MAX_HITS`](super::MAX_HITS).
     pub(super) hits: Hits,
     pub(super) times: u32,
 }
 
 impl ScriptCall {
-    /// None for a fixed window, which no script counts. A key may live `slack` seconds longer than needed.
-    pub(in crate::store::redis) fn new(algorithm: Algorithm, slack: impl FnOnce() -> u32) -> Option<Self> {
-        let by = match algorithm {
+    /// `None` for a fixed window, which needs no script.
+    pub(in crate::store::redis) fn new(algorithm: Algorithm, jitter: impl FnOnce() -> u32) -> Option<Self> {
+        let limit = match algorithm {
             Algorithm::FixedWindow(_) => return None,
-            Algorithm::SlidingWindow(limit) => By::SlidingWindow(limit),
-            Algorithm::SlidingLog(limit) => By::SlidingLog(limit),
-            Algorithm::Bucket(limit) => By::Bucket(limit),
+            Algorithm::SlidingWindow(limit) => Limit::SlidingWindow(limit),
+            Algorithm::SlidingLog(limit) => Limit::SlidingLog(limit),
+            Algorithm::Bucket(limit) => Limit::Bucket(limit),
         };
-        Some(Self { by, kind: algorithm.kind(), slack: slack() })
+        Some(Self { limit, kind: algorithm.kind(), jitter: jitter() })
     }
 
-    /// True when both hold hits against the same limit; for how long a key lives is drawn anew for each.
+    /// True for the same limit; the random expiry may differ.
     pub(super) fn is_same_limit(self, other: Self) -> bool {
-        self.by == other.by
+        self.limit == other.limit
     }
 
-    /// A log is too long to be read with others.
+    /// Logs are too long to share a command with other state.
     pub(super) fn is_log(&self) -> bool {
-        matches!(self.by, By::SlidingLog(_))
+        matches!(self.limit, Limit::SlidingLog(_))
     }
 
-    /// Writes an argument that asks these runs.
+    /// Writes an argument with these runs.
     pub(super) fn write(&self, runs: &[Run], into: &mut Vec<u8>) {
-        let (letter, numbers) = match self.by {
-            By::SlidingWindow(SlidingWindow { limit, window }) => (b'w', [limit.into(), window.seconds(), 0]),
-            By::SlidingLog(SlidingLog { limit, window }) => (b'l', [limit.into(), window.seconds(), 0]),
-            By::Bucket(limit) => (b'b', [limit.ticks_per_second(), limit.ticks_per_hit(), limit.burst()]),
+        let (letter, numbers) = match self.limit {
+            Limit::SlidingWindow(SlidingWindow { limit, window }) => {
+                (b'w', [limit.into(), window.seconds(), 0])
+            }
+            Limit::SlidingLog(SlidingLog { limit, window }) => (b'l', [limit.into(), window.seconds(), 0]),
+            Limit::Bucket(limit) => (b'b', [limit.ticks_per_second(), limit.ticks_per_hit(), limit.burst()]),
         };
-        write_argument(letter, self.slack, numbers, runs, into);
+        write_argument(letter, self.jitter, numbers, runs, into);
     }
 
-    /// Reads what a script tells of a key.
+    /// Decodes a key's state.
     ///
     /// # Errors
-    /// In Redis's own way, when something else is under the key.
-    pub(super) fn read(&self, told: Reply) -> Result<ReplyState, String> {
-        let kept = match self.by {
-            By::SlidingWindow(limit) => ReplyState::window(limit, &told),
-            By::SlidingLog(limit) => ReplyState::log(limit, &told),
-            By::Bucket(limit) => ReplyState::bucket(limit, &told),
+    /// A Redis error, when the key has another type.
+    pub(super) fn read(&self, reply: Reply) -> Result<ReplyState, String> {
+        let state = match self.limit {
+            Limit::SlidingWindow(limit) => ReplyState::window(limit, &reply),
+            Limit::SlidingLog(limit) => ReplyState::log(limit, &reply),
+            Limit::Bucket(limit) => ReplyState::bucket(limit, &reply),
         };
-        kept.ok_or_else(|| match told {
+        state.ok_or_else(|| match reply {
             Reply::Error(error) if !error.starts_with("WRONGTYPE") => error,
-            _ => format!("WRONGTYPE what is under the key is not kept by a {}", self.kind.name()),
+            _ => format!("WRONGTYPE the value is not the state of a {}", self.kind.name()),
         })
     }
 }
 
 impl PendingScriptCall {
-    /// A command for logs, or for what is no log.
+    /// A command for logs, or for other state.
     pub(super) fn new(logs: bool) -> Self {
         let script = if logs { &script::LOGS } else { &script::STATES };
-        Self { script, keys: Vec::new(), asked: Vec::new() }
+        Self { script, keys: Vec::new(), calls: Vec::new() }
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.asked.len() >= MOST_KEYS
+        self.calls.len() >= MAX_KEYS
     }
 
-    /// Adds a key, and returns its place.
-    pub(super) fn push(&mut self, key: &str, judge: ScriptCall) -> u32 {
-        let (start, place) = (at(self.keys.len()), at(self.asked.len()));
+    /// Adds a key, and returns its index.
+    pub(super) fn push(&mut self, key: &str, call: ScriptCall) -> u32 {
+        let (start, added) = (index(self.keys.len()), index(self.calls.len()));
         self.keys.extend_from_slice(key.as_bytes());
-        self.asked.push(Asked { key: start..at(self.keys.len()), judge, runs: SmallVec::new() });
-        place
+        self.calls.push(KeyCall { key: start..index(self.keys.len()), call, runs: SmallVec::new() });
+        added
     }
 
-    /// Adds one who asks this key, and returns in which run.
+    /// Adds a caller of a key, and returns the index of its run.
     pub(super) fn join(&mut self, key: u32, hits: Hits) -> u32 {
-        let Some(asked) = self.asked.get_mut(key as usize) else { return 0 };
-        match asked.runs.last_mut() {
-            // Each who gives back to a log finds another to be the newest.
+        let Some(call) = self.calls.get_mut(key as usize) else { return 0 };
+        match call.runs.last_mut() {
+            // Each refund of a log sees another newest entry, so refunds do not share runs.
             Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
                 run.times = run.times.saturating_add(1);
             }
-            _ => asked.runs.push(Run { hits, times: 1 }),
+            _ => call.runs.push(Run { hits, times: 1 }),
         }
-        at(asked.runs.len().saturating_sub(1))
+        index(call.runs.len().saturating_sub(1))
     }
 
-    /// How many keys it has.
+    /// The number of keys.
     pub(super) fn keys(&self) -> usize {
-        self.asked.len()
+        self.calls.len()
     }
 
-    /// Writes the command: the keys, a byte for each that tells its argument, and the arguments.
+    /// Writes the command: the keys, a byte per key with the index of its argument, and the arguments.
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
-        let mut arguments: SmallVec<[&Asked; LAST_ARGUMENTS]> = SmallVec::new();
-        let which = self.asked.iter().map(|asked| {
-            let last = arguments.len().saturating_sub(LAST_ARGUMENTS);
+        let mut arguments: SmallVec<[&KeyCall; ARGUMENT_WINDOW]> = SmallVec::new();
+        let indexes = self.calls.iter().map(|call| {
+            let last = arguments.len().saturating_sub(ARGUMENT_WINDOW);
             let mut latest = arguments.iter().enumerate().skip(last);
-            let known = latest.find(|(_, known)| known.asks_as(asked)).map(|(place, _)| place);
-            let place = known.unwrap_or(arguments.len());
+            let known = latest.find(|(_, known)| known.is_same_call(call)).map(|(index, _)| index);
+            let index = known.unwrap_or(arguments.len());
             if known.is_none() {
-                arguments.push(asked);
+                arguments.push(call);
             }
-            u8::try_from(place.saturating_add(1)).unwrap_or(u8::MAX)
+            u8::try_from(index.saturating_add(1)).unwrap_or(u8::MAX)
         });
-        let which: SmallVec<[u8; MOST_KEYS]> = which.collect();
-        self.script.begin(into, form, self.asked.len(), arguments.len().saturating_add(1));
-        for asked in &self.asked {
-            let key = self.keys.get(asked.key.start as usize..asked.key.end as usize);
+        let indexes: SmallVec<[u8; MAX_KEYS]> = indexes.collect();
+        self.script.begin(into, form, self.calls.len(), arguments.len().saturating_add(1));
+        for call in &self.calls {
+            let key = self.keys.get(call.key.start as usize..call.key.end as usize);
             resp::write_word(into, key.unwrap_or_default());
         }
-        resp::write_word(into, &which);
+        resp::write_word(into, &indexes);
         let mut argument = Vec::with_capacity(48);
-        for asked in arguments {
+        for call in arguments {
             argument.clear();
-            asked.judge.write(&asked.runs, &mut argument);
+            call.call.write(&call.runs, &mut argument);
             resp::write_word(into, &argument);
         }
     }
 
-    /// Reads what the script has told of each key, and the moment of its doing.
+    /// Decodes the state of each key, and the time of the call.
     ///
     /// # Errors
-    /// When the command failed as a whole.
-    pub(super) fn read(&self, told: Reply) -> Result<(Time, Vec<Result<ReplyState, String>>), String> {
-        let (now, told) = reply_state::at_one_moment(told, self.asked.len())?;
-        Ok((now, told.into_iter().zip(&self.asked).map(|(told, asked)| asked.judge.read(told)).collect()))
+    /// When the command failed.
+    pub(super) fn read(&self, reply: Reply) -> Result<(Time, Vec<Result<ReplyState, String>>), String> {
+        let (now, states) = reply_state::with_time(reply, self.calls.len())?;
+        Ok((now, states.into_iter().zip(&self.calls).map(|(state, call)| call.call.read(state)).collect()))
     }
 }
 
 impl Run {
-    /// Writes it as the scripts read it.
+    /// Writes the run as the scripts read it.
     pub(super) fn write(self, into: &mut Vec<u8>) {
         into.extend(self.signed().to_le_bytes());
         into.extend(self.times.to_le_bytes());
     }
 
-    /// Below 0 when given back.
+    /// Negative for a refund.
     pub(super) const fn signed(self) -> i64 {
         match self.hits {
             Hits::Take(hits) => hits.cast_signed(),
@@ -207,10 +208,10 @@ impl Run {
     }
 }
 
-impl Asked {
-    /// The same is asked of both, but for the slack, which is drawn anew for each.
-    fn asks_as(&self, other: &Self) -> bool {
-        self.judge.by == other.judge.by && self.runs == other.runs
+impl KeyCall {
+    /// True for the same limit and runs; the random expiry may differ.
+    fn is_same_call(&self, other: &Self) -> bool {
+        self.call.limit == other.call.limit && self.runs == other.runs
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
             failure,
             resp::{self, Reply},
         },
+        remote,
         table::Table,
     },
 };
@@ -78,11 +79,11 @@ impl Server {
         let mut bytes = Vec::new();
         pipeline.write(&mut bytes);
         let mut replies = self.serve(&bytes);
-        assert_eq!(replies.len(), pipeline.answers());
+        assert_eq!(replies.len(), pipeline.replies());
         let unknown = pipeline.unknown_scripts(&replies);
         bytes.clear();
         pipeline.write_with_scripts(&unknown, &mut bytes);
-        for (at, reply) in unknown.iter().flat_map(|unknown| unknown.answers()).zip(self.serve(&bytes)) {
+        for (at, reply) in unknown.iter().flat_map(|unknown| unknown.replies()).zip(self.serve(&bytes)) {
             replies[at] = reply;
         }
         pipeline.complete(replies, |kind, error| Failure::new(kind, format!("redis a:1: {error}")))
@@ -91,10 +92,10 @@ impl Server {
 
 const HOUR: Expiry = Expiry { seconds: 3600, end: Time::from_seconds(7200), set: Expire::Set };
 
-fn counts(answered: Answered) -> Vec<u64> {
+fn counts(answered: remote::Answered<Outcome>) -> Vec<u64> {
     let outcomes = answered.unwrap();
     let count = |outcome: &Outcome| match outcome {
-        Outcome::Told(store::Outcome::Counted(count)) => *count,
+        Outcome::Counted(store::Outcome::Counted(count)) => *count,
         other => panic!("{other:?}"),
     };
     outcomes.iter().map(count).collect()
@@ -124,7 +125,7 @@ proptest! {
         for callers in pipelines {
             let mut heard = Vec::new();
             for checks in &callers {
-                heard.push(pipeline.ask(|pipeline| {
+                heard.push(pipeline.add_caller(|pipeline| {
                     for (key, hits) in checks {
                         let key = format!("key {key}");
                         match hits {
@@ -158,14 +159,14 @@ fn hits_on_one_key_are_one_command_and_look_costs_a_read() {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     for _ in 0..50 {
-        drop(pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 2, HOUR)));
+        drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 2, HOUR)));
     }
-    drop(pipeline.ask(|pipeline| pipeline.count("b", table.key("b"), 0, HOUR)));
+    drop(pipeline.add_caller(|pipeline| pipeline.count("b", table.key("b"), 0, HOUR)));
     let mut bytes = Vec::new();
     pipeline.write(&mut bytes);
     let words = "*3 $6 INCRBY $1 a $3 100 *3 $6 EXPIRE $1 a $4 3600 *2 $3 GET $1 b ";
     assert_eq!(String::from_utf8(bytes).unwrap().replace("\r\n", " "), words);
-    assert_eq!((pipeline.answers(), pipeline.checks()), (3, 51));
+    assert_eq!((pipeline.replies(), pipeline.checks()), (3, 51));
 }
 
 #[test]
@@ -174,7 +175,7 @@ fn a_script_that_the_server_does_not_know_is_sent_to_it() {
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     server.counters.insert("a".into(), 5);
     for left in [3, 1, 0] {
-        let mut heard = pipeline.ask(|pipeline| pipeline.refund("a", table.key("a"), 2));
+        let mut heard = pipeline.add_caller(|pipeline| pipeline.refund("a", table.key("a"), 2));
         server.exchange(&mut pipeline);
         assert_eq!(counts(heard.try_recv().unwrap()), [left]);
         pipeline.clear();
@@ -186,7 +187,7 @@ fn a_key_that_was_lost_with_its_expiry_is_found() {
     let table = Table::<()>::new(10);
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     let known = Expiry { set: Expire::Known, ..HOUR };
-    drop(pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, known)));
+    drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, known)));
     let shown = server.exchange(&mut pipeline);
     assert_eq!(shown.missing_ttl, [("a".into(), 3600)]);
     pipeline.clear();
@@ -199,7 +200,7 @@ fn a_key_that_was_lost_with_its_expiry_is_found() {
 fn shown_by(expiry: Expiry, replies: Vec<Reply>) -> (Outcome, Learned) {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
-    let mut heard = pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, expiry));
+    let mut heard = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry));
     let shown = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
     (heard.try_recv().unwrap().unwrap()[0].clone(), shown)
 }
@@ -220,7 +221,10 @@ fn an_expiry_is_known_when_the_server_says_that_it_is_set() {
         (HOUR, Reply::Error("ERR timeout".to_owned()), false, Some(false)),
     ] {
         let (outcome, shown) = shown_by(expiry, vec![Reply::Integer(1), set.clone()]);
-        assert!(matches!(outcome, Outcome::Told(store::Outcome::Counted(1))), "it was counted: {outcome:?}");
+        assert!(
+            matches!(outcome, Outcome::Counted(store::Outcome::Counted(1))),
+            "it was counted: {outcome:?}"
+        );
         assert_eq!(!shown.expiring.is_empty(), known, "{set:?}");
         let not_expiring: Vec<_> =
             shown.not_expiring.iter().map(|(key, _, again)| (&**key, *again)).collect();
@@ -246,21 +250,21 @@ fn an_expiry_that_a_script_sets_is_sent_again_alone_where_the_script_is_unknown(
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     let extend = Expiry { set: Expire::Extend, ..HOUR };
-    drop(pipeline.ask(|pipeline| {
-        pipeline.ask_alone(true, |pipeline| pipeline.count("a", table.key("a"), 1, extend));
+    drop(pipeline.add_caller(|pipeline| {
+        pipeline.add_alone(true, |pipeline| pipeline.count("a", table.key("a"), 1, extend));
     }));
     let mut bytes = Vec::new();
     pipeline.write(&mut bytes);
     let text = String::from_utf8(bytes).unwrap();
     assert_eq!(
-        (text.matches("ASKING").count(), pipeline.answers()),
+        (text.matches("ASKING").count(), pipeline.replies()),
         (2, 4),
         "each command needs its own: {text}"
     );
     let unknown = Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
     let ok = || Reply::Text(b"OK".to_vec());
     let unknown = pipeline.unknown_scripts(&[ok(), Reply::Integer(1), ok(), unknown]);
-    let places: Vec<_> = unknown.iter().flat_map(|unknown| unknown.answers()).collect();
+    let places: Vec<_> = unknown.iter().flat_map(|unknown| unknown.replies()).collect();
     assert_eq!(places, [2, 3]);
     let mut again = Vec::new();
     pipeline.write_with_scripts(&unknown, &mut again);
@@ -282,7 +286,7 @@ fn of_two_windows_in_one_pipeline_the_longer_one_decides_when_their_key_ends() {
     ] {
         let mut pipeline = RedisPipeline::default();
         for expiry in [first, second] {
-            drop(pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, expiry)));
+            drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry)));
         }
         let mut bytes = Vec::new();
         pipeline.write(&mut bytes);
@@ -296,10 +300,10 @@ fn of_two_windows_in_one_pipeline_the_longer_one_decides_when_their_key_ends() {
 fn one_key_that_fails_fails_its_callers_alone() {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
-    let mut good = pipeline.ask(|pipeline| pipeline.count("a", table.key("a"), 1, HOUR));
-    let mut bad = pipeline.ask(|pipeline| pipeline.count("b", table.key("b"), 1, HOUR));
-    let mut moved = pipeline.ask(|pipeline| {
-        pipeline.ask_alone(true, |pipeline| pipeline.count("c", table.key("c"), 1, HOUR));
+    let mut good = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, HOUR));
+    let mut bad = pipeline.add_caller(|pipeline| pipeline.count("b", table.key("b"), 1, HOUR));
+    let mut moved = pipeline.add_caller(|pipeline| {
+        pipeline.add_alone(true, |pipeline| pipeline.count("c", table.key("c"), 1, HOUR));
     });
     let error = |text: &str| Reply::Error(text.to_owned());
     let replies = vec![
@@ -318,7 +322,7 @@ fn one_key_that_fails_fails_its_callers_alone() {
     );
     assert_eq!(counts(good.try_recv().unwrap()), [5]);
     assert!(matches!(bad.try_recv().unwrap().unwrap()[..], [Outcome::Failed(_)]));
-    let [Outcome::Elsewhere(words)] = &moved.try_recv().unwrap().unwrap()[..] else { panic!("not moved") };
+    let [Outcome::Redirected(words)] = &moved.try_recv().unwrap().unwrap()[..] else { panic!("not moved") };
     assert_eq!(&**words, "MOVED 7 127.0.0.1:7001");
 }
 
@@ -332,7 +336,7 @@ fn keys_that_a_script_counts_are_one_command_and_what_is_asked_alike_is_said_onc
     };
     let judge = |pipeline: &mut RedisPipeline, number: usize, slot, judge, hits| {
         let key = format!("key {number}");
-        drop(pipeline.ask(|pipeline| pipeline.judge(&key, table.key(&key), slot, judge, hits)));
+        drop(pipeline.add_caller(|pipeline| pipeline.call_script(&key, table.key(&key), slot, judge, hits)));
     };
     // Each key twice; every tenth of another limit; then as many hits of one as of none before.
     for number in (0..300).chain(0..300) {
@@ -356,7 +360,7 @@ fn keys_that_a_script_counts_are_one_command_and_what_is_asked_alike_is_said_onc
         commands.push((keys, words.len() - 3 - keys - 1));
     }
     assert_eq!(commands, [(255, 3), (45, 2), (1, 1)]);
-    assert_eq!((pipeline.answers(), pipeline.checks()), (3, 602));
+    assert_eq!((pipeline.replies(), pipeline.checks()), (3, 602));
 }
 
 #[test]
@@ -369,12 +373,15 @@ fn keys_that_cannot_be_counted_together_are_to_be_asked_alone() {
     for (keys, is_elsewhere) in [(2, true), (1, false)] {
         let mut heard: Vec<_> = ["a", "b"][..keys]
             .iter()
-            .map(|key| pipeline.ask(|pipeline| pipeline.judge(key, table.key(key), 0, judge, Hits::Take(1))))
+            .map(|key| {
+                pipeline
+                    .add_caller(|pipeline| pipeline.call_script(key, table.key(key), 0, judge, Hits::Take(1)))
+            })
             .collect();
         pipeline.complete(vec![Reply::Error(error.to_owned())], |kind, error| Failure::new(kind, error));
         for heard in &mut heard {
             let heard = heard.try_recv().unwrap().unwrap();
-            assert_eq!(matches!(heard[..], [Outcome::Elsewhere(_)]), is_elsewhere, "{heard:?}");
+            assert_eq!(matches!(heard[..], [Outcome::Redirected(_)]), is_elsewhere, "{heard:?}");
         }
         pipeline.clear();
     }

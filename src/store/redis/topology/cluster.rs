@@ -1,43 +1,43 @@
-//! What a cluster is asked, and how its answer is read.
+//! The command for cluster nodes, and its reply.
 
 use deadpool_redis::redis::{Cmd, FromRedisValue, Value, cmd};
 
-use super::{NOBODY, Servers, slots::SLOTS};
+use super::{NO_OWNER, Servers, slots::SLOTS};
 use crate::settings::{HostPort, redis::RedisAddress};
 
-/// Who owns which slots?
-pub(super) fn question() -> Cmd {
-    let mut question = cmd("CLUSTER");
-    question.arg("SLOTS");
-    question
+/// The command for the owners of all slots.
+pub(super) fn command() -> Cmd {
+    let mut command = cmd("CLUSTER");
+    command.arg("SLOTS");
+    command
 }
 
-/// Some slots, and the master that owns them; none when it does not tell its address.
+/// A range of slots and its master; `None` if the master's address is unknown.
 struct Range {
     first: u16,
     last: u16,
     owner: Option<HostPort>,
 }
 
-/// Reads what `asked` answered.
+/// Reads the reply of the node `from`.
 ///
 /// # Errors
-/// Why the answer does not tell.
-pub(super) fn read(answer: &Value, asked: &HostPort) -> Result<Servers, String> {
-    let Value::Array(ranges) = answer else { return Err(nonsense()) };
-    let ranges = ranges.iter().map(|range| read_range(range, asked)).collect::<Option<Vec<_>>>();
-    let ranges = ranges.ok_or_else(nonsense)?;
-    // In an order of their own, so that the same cluster looks the same whoever tells of it.
+/// When it does not contain the owners.
+pub(super) fn read(reply: &Value, from: &HostPort) -> Result<Servers, String> {
+    let Value::Array(ranges) = reply else { return Err(unexpected()) };
+    let ranges = ranges.iter().map(|range| read_range(range, from)).collect::<Option<Vec<_>>>();
+    let ranges = ranges.ok_or_else(unexpected)?;
+    // Sorted, so that the result does not depend on the node.
     let mut masters: Vec<_> = ranges.iter().filter_map(|range| range.owner.as_ref()).collect();
-    masters.sort_by(|one, other| (&one.host, one.port).cmp(&(&other.host, other.port)));
+    masters.sort_by(|a, b| (&a.host, a.port).cmp(&(&b.host, b.port)));
     masters.dedup();
     if masters.is_empty() {
-        return Err("it knows of no owner of any slot; is the cluster complete?".to_owned());
+        return Err("no slot has an owner; is the cluster complete?".to_owned());
     }
-    let mut slots = vec![NOBODY; usize::from(SLOTS)].into_boxed_slice();
+    let mut slots = vec![NO_OWNER; usize::from(SLOTS)].into_boxed_slice();
     for range in &ranges {
         let owner = masters.iter().position(|master| range.owner.as_ref() == Some(*master));
-        let owner = owner.and_then(|place| u16::try_from(place).ok()).unwrap_or(NOBODY);
+        let owner = owner.and_then(|index| u16::try_from(index).ok()).unwrap_or(NO_OWNER);
         if let Some(owned) = slots.get_mut(usize::from(range.first)..=usize::from(range.last)) {
             owned.fill(owner);
         }
@@ -46,29 +46,28 @@ pub(super) fn read(answer: &Value, asked: &HostPort) -> Result<Servers, String> 
     Ok(Servers { masters, slots: Some(slots) })
 }
 
-fn nonsense() -> String {
-    "it answers something else than the owners of slots".to_owned()
+fn unexpected() -> String {
+    "unexpected reply to CLUSTER SLOTS".to_owned()
 }
 
 /// First slot, last slot, master, replicas.
-fn read_range(range: &Value, asked: &HostPort) -> Option<Range> {
+fn read_range(range: &Value, from: &HostPort) -> Option<Range> {
     let Value::Array(parts) = range else { return None };
     let [first, last, Value::Array(master), ..] = parts.as_slice() else { return None };
     let (first, last) = (number(first)?, number(last)?);
-    let is_sound = first <= last && last < SLOTS;
-    is_sound.then_some(Range { first, last, owner: read_node(master, asked)? })
+    let is_valid = first <= last && last < SLOTS;
+    is_valid.then_some(Range { first, last, owner: read_node(master, from)? })
 }
 
-/// Host, port, and in newer versions an identity and what else is known of it. A node without a host is
-/// to be found where we asked; one that should have a name but has none yet is called `?`, and its
-/// address stands among the rest.
-#[expect(clippy::option_option, reason = "nonsense, no address, and an address are three answers")]
-fn read_node(node: &[Value], asked: &HostPort) -> Option<Option<HostPort>> {
+/// Reads a node: host, port, and in newer versions its id and metadata. A node without a host has that of the node that
+/// replied. A node whose host name is not known yet is called `?`, and its address is in the metadata.
+#[expect(clippy::option_option, reason = "an invalid reply, no address, and an address are three results")]
+fn read_node(node: &[Value], from: &HostPort) -> Option<Option<HostPort>> {
     let [host, port, rest @ ..] = node else { return None };
     let host = <Option<String>>::from_redis_value_ref(host).ok()?;
     let port = number(port)?;
     let host = match host.as_deref() {
-        None | Some("") => Some(asked.host.clone()),
+        None | Some("") => Some(from.host.clone()),
         Some("?") => rest.get(1).and_then(address_among),
         Some(host) => Some(host.to_owned()),
     };
@@ -84,7 +83,7 @@ fn address_among(more: &Value) -> Option<String> {
     found.and_then(|[_, value]| text(value)).filter(|ip| !ip.is_empty())
 }
 
-/// Read as a larger one first: the `redis` crate cuts off what is too much.
+/// Read as i64 first: the `redis` crate truncates.
 fn number(value: &Value) -> Option<u16> {
     i64::from_redis_value_ref(value).ok()?.try_into().ok()
 }
@@ -107,7 +106,7 @@ mod tests {
         Value::Array(vec![Value::Int(first), Value::Int(last), master, replica])
     }
 
-    fn asked() -> HostPort {
+    fn from() -> HostPort {
         HostPort { host: "seed".to_owned(), port: 7000 }
     }
 
@@ -118,7 +117,7 @@ mod tests {
             range(0, 5460, node(text("10.0.0.1"), 6379)),
             range(10923, 16383, node(text("fd00::3"), 6379)),
         ]);
-        let servers = read(&answer, &asked()).unwrap();
+        let servers = read(&answer, &from()).unwrap();
         assert_eq!(servers.to_string(), "10.0.0.1:6379, 10.0.0.2:6379, [fd00::3]:6379");
         // Their slots are 866, 5061 and 12182.
         assert_eq!(
@@ -131,8 +130,8 @@ mod tests {
     #[test]
     fn the_order_of_an_answer_does_not_matter() {
         let (one, other) = (range(0, 99, node(text("b"), 1)), range(100, 199, node(text("a"), 1)));
-        let servers = read(&Value::Array(vec![one.clone(), other.clone()]), &asked());
-        assert_eq!(servers, read(&Value::Array(vec![other, one]), &asked()));
+        let servers = read(&Value::Array(vec![one.clone(), other.clone()]), &from());
+        assert_eq!(servers, read(&Value::Array(vec![other, one]), &from()));
         assert_eq!(servers.unwrap().orphans(), usize::from(SLOTS) - 200);
     }
 
@@ -146,13 +145,13 @@ mod tests {
             (text("fd00::1"), "[fd00::1]:6379"),
         ] {
             let answer = Value::Array(vec![range(0, 16383, node(host, 6379))]);
-            assert_eq!(read(&answer, &asked()).unwrap().to_string(), shown);
+            assert_eq!(read(&answer, &from()).unwrap().to_string(), shown);
         }
         let old = Value::Array(vec![text("10.0.0.1"), Value::Int(6379)]);
-        assert!(read(&Value::Array(vec![range(0, 1, old)]), &asked()).is_ok());
+        assert!(read(&Value::Array(vec![range(0, 1, old)]), &from()).is_ok());
         let hidden = Value::Array(vec![text("?"), Value::Int(6379)]);
         let answer = Value::Array(vec![range(0, 1, hidden), range(2, 3, node(text("a"), 1))]);
-        assert_eq!(read(&answer, &asked()).unwrap().orphans(), usize::from(SLOTS) - 2);
+        assert_eq!(read(&answer, &from()).unwrap().orphans(), usize::from(SLOTS) - 2);
     }
 
     #[test]
@@ -170,7 +169,7 @@ mod tests {
             Value::Array(vec![range(0, 5, node(text("a"), 65536))]),
             Value::Array(vec![range(0, 5, Value::Array(vec![text("a")]))]),
         ] {
-            assert!(read(&answer, &asked()).is_err(), "{answer:?}");
+            assert!(read(&answer, &from()).is_err(), "{answer:?}");
         }
     }
 }

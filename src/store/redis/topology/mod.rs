@@ -1,8 +1,8 @@
-//! Which servers own the keys now.
+//! Which servers own the keys.
 //!
-//! A single server stays what it is. Of a master that sentinels know, and of a cluster, one task keeps
-//! itself informed: it asks in a steady pace, and at once when a connection has doubts. Connections read the answer by
-//! one atomic load, and connect; whether a server is the master that it is said to be, it must say itself.
+//! A single server is fixed. For sentinels and clusters a task polls the nodes, and immediately when a connection
+//! requests a refresh. Readers take the current servers by one atomic load. A server that should be a master is asked
+//! for its role when a connection opens.
 
 mod cluster;
 mod node_list;
@@ -28,16 +28,17 @@ use self::{
     node_list::Connector,
     watcher::{Source, Watcher},
 };
-use super::tls;
+use super::wire::TLS_ADVICE;
 use crate::settings::redis::{Credentials, RedisAddress, RedisPool, RedisServers};
+use crate::store::remote::transport::load_tls;
 
-/// Knows the servers, and keeps itself informed until the last of its clones is dropped.
+/// The current servers; polls for changes until the last clone is dropped.
 #[derive(Clone)]
 pub(super) struct Topology(Arc<Inner>);
 
 struct Inner {
     known: Arc<Known>,
-    /// Whom to ask, until that task is begun.
+    /// The watcher, until its task starts.
     watcher: Mutex<Option<Watcher>>,
     watching: OnceLock<AbortHandle>,
 }
@@ -50,27 +51,28 @@ impl Drop for Inner {
     }
 }
 
-/// What is known, and who wants to know.
+/// The current servers, and notifications.
 struct Known {
     servers: ArcSwap<Servers>,
     changes: watch::Sender<u64>,
-    doubt: Notify,
+    /// A refresh was requested.
+    refresh: Notify,
 }
 
 /// The servers that own the keys.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Servers {
-    /// Those that are written to; none while nobody knows.
+    /// The masters; empty while unknown.
     pub(super) masters: Vec<RedisAddress>,
-    /// In a cluster, the place among them of each slot's owner.
+    /// In a cluster, the index of each slot's master.
     slots: Option<Box<[u16]>>,
 }
 
-/// The owner of a slot that has none.
-const NOBODY: u16 = u16::MAX;
+/// The index for a slot without an owner.
+const NO_OWNER: u16 = u16::MAX;
 
 impl Servers {
-    /// The place among the masters of the one that owns a key.
+    /// The index of the master that owns a key.
     pub(super) fn owner(&self, key: &[u8]) -> Option<usize> {
         let owner = match &self.slots {
             None => 0,
@@ -79,13 +81,13 @@ impl Servers {
         (owner < self.masters.len()).then_some(owner)
     }
 
-    fn only(master: RedisAddress) -> Self {
+    fn single(master: RedisAddress) -> Self {
         Self { masters: vec![master], slots: None }
     }
 
-    /// How many slots have no owner.
+    /// The number of slots without an owner.
     fn orphans(&self) -> usize {
-        self.slots.iter().flatten().filter(|owner| **owner == NOBODY).count()
+        self.slots.iter().flatten().filter(|owner| **owner == NO_OWNER).count()
     }
 }
 
@@ -98,13 +100,13 @@ impl fmt::Display for Servers {
 }
 
 impl Topology {
-    /// Reads certificates, if TLS is spoken; asks nobody yet.
+    /// Loads certificates if TLS is enabled; polls nothing yet.
     ///
     /// # Errors
-    /// All that is wrong with their files, in the words of [`Dialer::new`](super::wire::Dialer::new).
+    /// Every problem with the files, as in [`Dialer::new`](super::wire::Dialer::new).
     pub(super) fn new(pool: &RedisPool) -> Result<Self, Vec<String>> {
         let (servers, watcher) = match &pool.servers {
-            RedisServers::Single(server) => (Servers::only(server.clone()), None),
+            RedisServers::Single(server) => (Servers::single(server.clone()), None),
             RedisServers::Sentinel { master, sentinels, credentials } => {
                 let connector = connector(
                     pool,
@@ -125,35 +127,35 @@ impl Topology {
         let known = Known {
             servers: ArcSwap::from_pointee(servers),
             changes: watch::Sender::new(0),
-            doubt: Notify::new(),
+            refresh: Notify::new(),
         };
         let inner = Inner { known: Arc::new(known), watcher: Mutex::new(watcher), watching: OnceLock::new() };
         Ok(Self(Arc::new(inner)))
     }
 
-    /// Begins to watch, within a runtime; nothing happens for a single server, nor a second time.
+    /// Starts to poll, within a runtime. Does nothing for a single server, and when called again.
     pub(super) fn watch(&self) {
         let watcher = self.0.watcher.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(watcher) = watcher {
             let task = tokio::spawn(watcher.watch(Arc::clone(&self.0.known)));
-            // There is one watcher, so that nothing was set before.
+            // There is one watcher, so nothing was set before.
             let _ = self.0.watching.set(task.abort_handle());
         }
     }
 
-    /// The servers as they are known now.
+    /// The current servers.
     pub(super) fn servers(&self) -> Arc<Servers> {
         self.0.known.servers.load_full()
     }
 
-    /// Tells of every change of the servers.
+    /// Notifies of changes of the servers.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.0.known.changes.subscribe()
     }
 
-    /// Something did not fit: have another look soon.
+    /// Requests a poll soon.
     pub(super) fn request_refresh(&self) {
-        self.0.known.doubt.notify_one();
+        self.0.known.refresh.notify_one();
     }
 }
 
@@ -163,13 +165,16 @@ fn connector(
     credentials: Option<&Credentials>,
     variable: &'static str,
 ) -> Result<Connector, Vec<String>> {
-    let tls = pool.tls.as_ref().map(|settings| tls::load(settings).map(|tls| (tls, settings.skip_hostname)));
+    let tls = pool
+        .tls
+        .as_ref()
+        .map(|settings| load_tls(settings, &TLS_ADVICE).map(|tls| (tls, settings.skip_hostname)));
     Connector::new(role, credentials, variable, tls.transpose()?, pool.connect_timeout)
         .map_err(|error| vec![error])
 }
 
 impl Known {
-    /// Publishes the servers if they are others than before, and says so.
+    /// Publishes and logs the servers if they changed; returns true if so.
     fn publish(&self, source: &Source, servers: Servers) -> bool {
         let before = self.servers.load_full();
         if *before == servers {
@@ -177,7 +182,7 @@ impl Known {
         }
         let orphans = servers.orphans();
         if orphans > 0 && orphans != before.orphans() {
-            warn!("{source}: {orphans} slots have no owner, and the keys in them cannot be counted");
+            warn!("{source}: {orphans} slots have no owner; their keys cannot be counted");
         }
         if before.masters == servers.masters {
             warn!("{source}: slots moved between {servers}");

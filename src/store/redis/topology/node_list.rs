@@ -1,7 +1,7 @@
-//! Servers that may all be asked the same: one after the other until one answers.
+//! Nodes that can answer the same query: they are queried in turn until one replies.
 //!
-//! Each is asked through deadpool-redis over one connection that is kept: recycling it would say `UNWATCH`,
-//! which sentinels do not know. The beginning and the end of a server's silence are logged, once each.
+//! Each is queried through deadpool-redis over one kept connection: recycling it would send `UNWATCH`, which sentinels
+//! do not know. When a node starts to fail and when it recovers is logged once.
 
 use std::{mem, time::Duration};
 
@@ -14,34 +14,34 @@ use deadpool_redis::{
 };
 use tracing::{info, warn};
 
-use super::super::{tls, wire};
+use super::super::wire::{self, TLS_ADVICE};
 use crate::{
     net::tls::Client as Tls,
     settings::{HostPort, redis::Credentials},
 };
 
-/// All that is needed to ask a server but its address.
+/// Connects to nodes.
 pub(super) struct Connector {
-    /// What stands before the address in a log line.
+    /// Precedes the address in log lines.
     role: &'static str,
-    /// Where the credentials were set.
+    /// The variable of the credentials.
     variable: &'static str,
     login: RedisConnectionInfo,
-    /// An address, of which only the certificates count.
+    /// An address that only carries the certificates.
     tls: Option<ConnectionAddr>,
-    /// How long connecting may take, and an answer.
-    bound: Duration,
+    /// The timeout of connecting and of a reply.
+    timeout: Duration,
 }
 
 impl Connector {
     /// # Errors
-    /// When the `redis` crate does not take the certificates.
+    /// When the `redis` crate refuses the certificates.
     pub(super) fn new(
         role: &'static str,
         credentials: Option<&Credentials>,
         variable: &'static str,
         tls: Option<(Tls, bool)>,
-        bound: Duration,
+        timeout: Duration,
     ) -> Result<Self, String> {
         let mut login = RedisConnectionInfo::default();
         if let Some(Credentials { user, password }) = credentials {
@@ -49,8 +49,8 @@ impl Connector {
             login = user.iter().fold(login, RedisConnectionInfo::set_username);
         }
         let tls = tls.map(|(tls, skip_hostname)| certificates(tls, skip_hostname)).transpose();
-        let tls = tls.map_err(|error| format!("the certificates for redis: {error}"))?;
-        Ok(Self { role, variable, login, tls, bound })
+        let tls = tls.map_err(|error| format!("certificates for redis: {error}"))?;
+        Ok(Self { role, variable, login, tls, timeout })
     }
 
     fn pool(&self, address: &HostPort) -> Result<Pool, String> {
@@ -62,39 +62,42 @@ impl Connector {
             _ => ConnectionAddr::Tcp(host, port),
         };
         let info = address.into_connection_info().map_err(|error| error.to_string())?;
-        let bounds = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.bound))
-            .set_response_timeout(Some(self.bound));
-        let manager = Manager::new_with_config(info.set_redis_settings(self.login.clone()), bounds)
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(Some(self.timeout));
+        let manager = Manager::new_with_config(info.set_redis_settings(self.login.clone()), config)
             .map_err(|error| error.to_string())?;
         Pool::builder(manager).max_size(1).build().map_err(|error| error.to_string())
     }
 
-    /// What went wrong, and what to do about it. No answer of a server repeats the password: what it says
-    /// to AUTH is not passed on by the `redis` crate.
+    /// The error with advice. It cannot contain the password: the `redis` crate does not pass on the reply to AUTH.
     fn explain(&self, error: &RedisError) -> String {
         let text = match (error.code(), error.detail()) {
             (Some(code), Some(detail)) => format!("{code} {detail}"),
             _ => error.to_string(),
         };
-        let (bound, variable, has_tls) = (self.bound, self.variable, self.tls.is_some());
+        let (timeout, variable, has_tls) = (self.timeout, self.variable, self.tls.is_some());
         match error.code() {
-            _ if error.is_timeout() && has_tls => format!("no answer within {bound:?}; {}", tls::WITHOUT),
-            _ if error.is_timeout() => {
-                format!("no answer within {bound:?}; is it frozen, or the way barred?")
+            _ if error.is_timeout() && has_tls => {
+                format!("no reply within {timeout:?}; {}", TLS_ADVICE.tls.plain_text)
             }
-            _ if error.is_connection_refusal() => "nobody listens there (connection refused)".to_owned(),
-            _ if error.is_io_error() && has_tls => format!("{text}; see REDIS_TLS_CACERT and its like"),
-            _ if error.is_connection_dropped() => format!("{text}; {}", tls::WITH),
+            _ if error.is_timeout() => {
+                format!("no reply within {timeout:?}; check the node and the network")
+            }
+            _ if error.is_connection_refusal() => "connection refused".to_owned(),
+            _ if error.is_io_error() && has_tls => {
+                format!("{text}; see REDIS_TLS_CACERT and the other REDIS_TLS variables")
+            }
+            _ if error.is_connection_dropped() => format!("{text}; {}", TLS_ADVICE.use_tls),
             _ if error.kind() == ErrorKind::AuthenticationFailed => {
-                format!("the log-in was refused; see {variable}")
+                format!("authentication failed; see {variable}")
             }
             Some("NOAUTH" | "WRONGPASS" | "NOPERM") => format!("{text}; see {variable}"),
             Some(_) if text.contains("cluster support disabled") => {
-                format!("{text}; is REDIS_TYPE=SINGLE meant?")
+                format!("{text}; did you mean REDIS_TYPE=SINGLE?")
             }
             Some(_) if text.contains("unknown command") && !self.role.is_empty() => {
-                "it is no sentinel; REDIS_URL takes a master's name, and then sentinels".to_owned()
+                "not a sentinel; REDIS_URL expects a master's name, then sentinels".to_owned()
             }
             _ => text,
         }
@@ -113,93 +116,93 @@ fn certificates(tls: Tls, skip_hostname: bool) -> Result<ConnectionAddr, RedisEr
     Ok(address)
 }
 
-/// The servers, in the order in which they were named.
+/// The nodes, in their configured order.
 pub(super) struct NodeList {
     connector: Connector,
-    peers: Vec<Peer>,
-    /// The place of the one that answered last.
+    nodes: Vec<Node>,
+    /// The index of the node that replied last.
     last: usize,
 }
 
-struct Peer {
+struct Node {
     address: HostPort,
     pool: Option<Pool>,
-    held: Option<Connection>,
+    connection: Option<Connection>,
     fails: bool,
 }
 
 impl NodeList {
     pub(super) fn new(connector: Connector, addresses: &[HostPort]) -> Self {
-        let mut circle = Self { connector, peers: Vec::new(), last: 0 };
-        circle.meet(addresses.iter());
-        circle
+        let mut list = Self { connector, nodes: Vec::new(), last: 0 };
+        list.set(addresses.iter());
+        list
     }
 
-    /// These are the servers from now on; those that were known stay known.
-    pub(super) fn meet<'a>(&mut self, addresses: impl Iterator<Item = &'a HostPort>) {
-        let mut known = mem::take(&mut self.peers);
-        let last = known.get(self.last).map(|peer| peer.address.clone());
+    /// Replaces the nodes; known ones keep their connections.
+    pub(super) fn set<'a>(&mut self, addresses: impl Iterator<Item = &'a HostPort>) {
+        let mut known = mem::take(&mut self.nodes);
+        let last = known.get(self.last).map(|node| node.address.clone());
         for address in addresses {
-            if self.peers.iter().any(|peer| peer.address == *address) {
+            if self.nodes.iter().any(|node| node.address == *address) {
                 continue;
             }
-            let place = known.iter().position(|peer| peer.address == *address);
-            self.peers.push(match place {
-                Some(place) => known.swap_remove(place),
-                None => Peer { address: address.clone(), pool: None, held: None, fails: false },
+            let index = known.iter().position(|node| node.address == *address);
+            self.nodes.push(match index {
+                Some(index) => known.swap_remove(index),
+                None => Node { address: address.clone(), pool: None, connection: None, fails: false },
             });
         }
-        self.last = self.peers.iter().position(|peer| Some(&peer.address) == last.as_ref()).unwrap_or(0);
+        self.last = self.nodes.iter().position(|node| Some(&node.address) == last.as_ref()).unwrap_or(0);
     }
 
-    /// The answer of the first that gives one which `read` understands: of the one that answered last, or
-    /// when there is doubt about it, of the next. Those that failed come last.
-    pub(super) async fn ask<T>(
+    /// The first reply that `read` accepts. Starts with the node that replied last, or for a refresh with the next one.
+    /// Nodes that failed come last.
+    pub(super) async fn query<T>(
         &mut self,
-        question: &Cmd,
+        command: &Cmd,
         read: impl Fn(&Value, &HostPort) -> Result<T, String>,
-        doubted: bool,
+        is_refresh: bool,
     ) -> Option<T> {
-        let count = self.peers.len();
-        let first = self.last.saturating_add(doubted.into());
+        let count = self.nodes.len();
+        let first = self.last.saturating_add(is_refresh.into());
         let mut order: Vec<_> = (0..count).cycle().skip(first).take(count).collect();
-        order.sort_by_key(|place| self.peers.get(*place).is_some_and(|peer| peer.fails));
-        for place in order {
-            let Some(peer) = self.peers.get_mut(place) else { continue };
-            let answer = peer.ask(question, &self.connector).await;
-            let answer = answer.and_then(|answer| read(&answer, &peer.address));
-            peer.note(self.connector.role, answer.as_ref().err());
-            if let Ok(answer) = answer {
-                self.last = place;
-                return Some(answer);
+        order.sort_by_key(|index| self.nodes.get(*index).is_some_and(|node| node.fails));
+        for index in order {
+            let Some(node) = self.nodes.get_mut(index) else { continue };
+            let reply = node.query(command, &self.connector).await;
+            let result = reply.and_then(|reply| read(&reply, &node.address));
+            node.log(self.connector.role, result.as_ref().err());
+            if let Ok(result) = result {
+                self.last = index;
+                return Some(result);
             }
         }
         None
     }
 }
 
-impl Peer {
-    async fn ask(&mut self, question: &Cmd, connector: &Connector) -> Result<Value, String> {
-        if let Some(held) = self.held.take() {
-            match self.ask_over(held, question).await {
-                // It may have been closed long ago, which tells nothing about now.
+impl Node {
+    async fn query(&mut self, command: &Cmd, connector: &Connector) -> Result<Value, String> {
+        if let Some(kept) = self.connection.take() {
+            match self.query_over(kept, command).await {
+                // It may have been closed long ago.
                 Err(error) if error.is_connection_dropped() => {}
-                answer => return answer.map_err(|error| connector.explain(&error)),
+                reply => return reply.map_err(|error| connector.explain(&error)),
             }
         }
         let fresh = self.connect(connector).await?;
-        self.ask_over(fresh, question).await.map_err(|error| connector.explain(&error))
+        self.query_over(fresh, command).await.map_err(|error| connector.explain(&error))
     }
 
-    /// Asks over this connection, and keeps it if an answer comes.
-    async fn ask_over(&mut self, mut connection: Connection, question: &Cmd) -> Result<Value, RedisError> {
-        let answer = question.query_async(&mut *connection).await;
-        if answer.is_ok() {
-            self.held = Some(connection);
+    /// Queries over this connection, and keeps it if a reply comes.
+    async fn query_over(&mut self, mut connection: Connection, command: &Cmd) -> Result<Value, RedisError> {
+        let reply = command.query_async(&mut *connection).await;
+        if reply.is_ok() {
+            self.connection = Some(connection);
         } else {
             drop(Connection::take(connection));
         }
-        answer
+        reply
     }
 
     async fn connect(&mut self, connector: &Connector) -> Result<Connection, String> {
@@ -213,8 +216,8 @@ impl Peer {
         })
     }
 
-    /// Logs that it began to fail, or ceased to.
-    fn note(&mut self, role: &str, failure: Option<&String>) {
+    /// Logs the start and the end of failures.
+    fn log(&mut self, role: &str, failure: Option<&String>) {
         let address = &self.address;
         match (self.fails, failure) {
             (false, Some(why)) => warn!("redis {role}{address}: {why}"),
@@ -243,8 +246,8 @@ mod tests {
             |text: &str| RedisError::from((ServerErrorKind::ResponseError.into(), "x", text.to_owned()));
         let io = |kind: io::ErrorKind| RedisError::from(io::Error::from(kind));
         for (role, error, word) in [
-            ("", io(io::ErrorKind::TimedOut), "no answer within 1s"),
-            ("", io(io::ErrorKind::ConnectionRefused), "nobody listens there"),
+            ("", io(io::ErrorKind::TimedOut), "no reply within 1s"),
+            ("", io(io::ErrorKind::ConnectionRefused), "connection refused"),
             ("", io(io::ErrorKind::ConnectionReset), "REDIS_TLS=true"),
             ("", (ErrorKind::AuthenticationFailed, "x").into(), "see REDIS_AUTH"),
             (
@@ -253,7 +256,7 @@ mod tests {
                 "NOAUTH Log in.; see REDIS_AUTH",
             ),
             ("", refused("This instance has cluster support disabled"), "REDIS_TYPE=SINGLE"),
-            ("sentinel ", refused("unknown command 'SENTINEL'"), "it is no sentinel"),
+            ("sentinel ", refused("unknown command 'SENTINEL'"), "not a sentinel"),
             ("", refused("odd"), "ERR odd"),
         ] {
             let told = connector(role).explain(&error);
@@ -262,16 +265,16 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_remembers_whom_it_keeps() {
+    fn a_nodes_remembers_whom_it_keeps() {
         let [one, two, three] = ["a", "b", "c"].map(|host| HostPort { host: host.to_owned(), port: 1 });
-        let mut circle = NodeList::new(connector(""), &[one.clone(), two.clone(), two.clone()]);
-        assert_eq!(circle.peers.len(), 2, "each once");
-        circle.last = 1;
-        circle.peers[1].fails = true;
-        circle.meet([&three, &two].into_iter());
-        let now: Vec<_> = circle.peers.iter().map(|peer| (&*peer.address.host, peer.fails)).collect();
-        assert_eq!((now, circle.last), (vec![("c", false), ("b", true)], 1));
-        circle.meet([&one].into_iter());
-        assert_eq!(circle.last, 0);
+        let mut nodes = NodeList::new(connector(""), &[one.clone(), two.clone(), two.clone()]);
+        assert_eq!(nodes.nodes.len(), 2, "each once");
+        nodes.last = 1;
+        nodes.nodes[1].fails = true;
+        nodes.set([&three, &two].into_iter());
+        let now: Vec<_> = nodes.nodes.iter().map(|node| (&*node.address.host, node.fails)).collect();
+        assert_eq!((now, nodes.last), (vec![("c", false), ("b", true)], 1));
+        nodes.set([&one].into_iter());
+        assert_eq!(nodes.last, 0);
     }
 }

@@ -1,26 +1,28 @@
-//! What sentinels are asked, and how their answer is read.
+//! The command for sentinels, and its reply.
 
 use deadpool_redis::redis::{Cmd, FromRedisValue, Value, cmd};
 
 use crate::settings::{HostPort, redis::RedisAddress};
 
-/// Who is the master of this name?
-pub(super) fn question(master: &str) -> Cmd {
-    let mut question = cmd("SENTINEL");
-    question.arg("get-master-addr-by-name").arg(master);
-    question
+/// The command for the master with this name.
+pub(super) fn command(master: &str) -> Cmd {
+    let mut command = cmd("SENTINEL");
+    command.arg("get-master-addr-by-name").arg(master);
+    command
 }
 
+/// Reads the reply.
+///
 /// # Errors
-/// Why the answer does not tell.
-pub(super) fn read(answer: &Value, master: &str) -> Result<RedisAddress, String> {
-    if *answer == Value::Nil {
-        return Err(format!("it knows no master called {master:?}; see the first part of REDIS_URL"));
+/// When it does not contain the master.
+pub(super) fn read(reply: &Value, master: &str) -> Result<RedisAddress, String> {
+    if *reply == Value::Nil {
+        return Err(format!("no master named {master:?}; see the first part of REDIS_URL"));
     }
-    let told = <(String, i64)>::from_redis_value_ref(answer).ok();
-    match told.map(|(host, port)| (host, u16::try_from(port))) {
+    let address = <(String, i64)>::from_redis_value_ref(reply).ok();
+    match address.map(|(host, port)| (host, u16::try_from(port))) {
         Some((host, Ok(port))) if !host.is_empty() => Ok(RedisAddress::Tcp(HostPort { host, port })),
-        _ => Err(format!("it answers something else than the address of {master:?}")),
+        _ => Err(format!("unexpected reply instead of the address of {master:?}")),
     }
 }
 

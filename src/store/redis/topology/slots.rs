@@ -1,13 +1,13 @@
-//! Which slot of a cluster a key lies in, and what a server says when the slot is not its own.
+//! The cluster slot of a key, and redirections by servers that do not own it.
 //!
-//! Called for every key that is sent to a cluster, so that a slot is found through a table.
+//! Computed for every key that is sent to a cluster, so the checksum uses a table.
 
 use crate::settings::{HostPort, redis::RedisAddress};
 
-/// Slots of a cluster; Redis fixed their number.
+/// The number of slots, fixed by Redis.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// What each byte does to the checksum: CRC16 in the variant XMODEM, polynomial 0x1021, which Redis chose.
+/// The table of CRC16/XMODEM (polynomial 0x1021), the checksum that Redis uses.
 #[expect(clippy::indexing_slicing, reason = "the compiler evaluates it")]
 const CRC16: [u16; 256] = {
     let mut table = [0; 256];
@@ -31,11 +31,11 @@ pub(in crate::store::redis) fn slot(key: &[u8]) -> u16 {
         let [high, _] = crc.to_be_bytes();
         (crc << 8) ^ CRC16.get(usize::from(high ^ byte)).copied().unwrap_or_default()
     };
-    hashed(key).iter().fold(0, step) % SLOTS
+    hash_tag(key).iter().fold(0, step) % SLOTS
 }
 
-/// The part of a key that decides its slot: what stands in its first braces, unless nothing does.
-fn hashed(key: &[u8]) -> &[u8] {
+/// The part of a key that decides its slot: its hash tag, the content of the first braces unless empty.
+fn hash_tag(key: &[u8]) -> &[u8] {
     let mut parts = key.splitn(2, |byte| *byte == b'{').skip(1);
     let inner = parts.next().unwrap_or_default();
     match inner.iter().position(|byte| *byte == b'}') {
@@ -44,20 +44,20 @@ fn hashed(key: &[u8]) -> &[u8] {
     }
 }
 
-/// `-MOVED` or `-ASK`: who is to be asked instead.
+/// A redirection, `-MOVED` or `-ASK`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::store::redis) struct Redirection {
-    /// For this once, after `ASKING`; else from now on.
+    /// For one command only, after `ASKING`.
     pub(in crate::store::redis) ask: bool,
     /// The slot of the key.
     pub(in crate::store::redis) slot: u16,
-    /// Whom to ask.
+    /// The target.
     pub(in crate::store::redis) to: HostPort,
 }
 
-/// Reads an error such as `MOVED 3999 10.0.0.2:6379` that `asked` answered; none when it is another, or
-/// when it does not tell an address.
-pub(in crate::store::redis) fn redirection(error: &str, asked: &RedisAddress) -> Option<Redirection> {
+/// Parses an error such as `MOVED 3999 10.0.0.2:6379` from the server `from`; `None` for other errors, and without an
+/// address.
+pub(in crate::store::redis) fn redirection(error: &str, from: &RedisAddress) -> Option<Redirection> {
     let mut words = error.split_ascii_whitespace();
     let ask = match words.next()? {
         "MOVED" => false,
@@ -65,10 +65,10 @@ pub(in crate::store::redis) fn redirection(error: &str, asked: &RedisAddress) ->
         _ => return None,
     };
     let slot = words.next()?.parse().ok().filter(|slot| *slot < SLOTS)?;
-    // An IPv6 address stands there without brackets, so that the last colon is the one that counts.
+    // IPv6 addresses have no brackets, so the last colon counts.
     let (host, port) = words.next()?.rsplit_once(':')?;
-    let host = match (host, asked) {
-        ("", RedisAddress::Tcp(asked)) => asked.host.clone(),
+    let host = match (host, from) {
+        ("", RedisAddress::Tcp(from)) => from.host.clone(),
         ("" | "?", _) => return None,
         (host, _) => host.trim_start_matches('[').trim_end_matches(']').to_owned(),
     };
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    fn asked() -> RedisAddress {
+    fn from() -> RedisAddress {
         RedisAddress::Tcp(HostPort { host: "10.0.0.1".to_owned(), port: 6379 })
     }
 
@@ -113,7 +113,7 @@ mod tests {
             ("foo}bar{", "foo}bar{"),
             ("{", "{"),
         ] {
-            assert_eq!(hashed(key.as_bytes()), part.as_bytes(), "{key}");
+            assert_eq!(hash_tag(key.as_bytes()), part.as_bytes(), "{key}");
         }
     }
 
@@ -126,7 +126,7 @@ mod tests {
             ("MOVED 1 fd00::2:6379", false, 1, "[fd00::2]:6379"),
             ("MOVED 1 [fd00::2]:6379", false, 1, "[fd00::2]:6379"),
         ] {
-            let read = redirection(error, &asked()).unwrap();
+            let read = redirection(error, &from()).unwrap();
             assert_eq!((read.ask, read.slot, read.to.to_string().as_str()), (ask, slot, to), "{error}");
         }
     }
@@ -144,7 +144,7 @@ mod tests {
             "MOVED 3999 ?:6379",
             "CLUSTERDOWN The cluster is down",
         ] {
-            assert_eq!(redirection(error, &asked()), None, "{error}");
+            assert_eq!(redirection(error, &from()), None, "{error}");
         }
         let socket = RedisAddress::Unix("/run/redis".into());
         assert_eq!(redirection("MOVED 3999 :6381", &socket), None);
@@ -154,7 +154,7 @@ mod tests {
         #[test]
         fn any_bytes_have_a_slot_and_any_text_is_taken(key: Vec<u8>, text in "(MOVED|ASK)? ?[0-9]{0,6} ?.*") {
             prop_assert!(slot(&key) < SLOTS);
-            let _ = redirection(&text, &asked());
+            let _ = redirection(&text, &from());
         }
     }
 }

@@ -1,11 +1,6 @@
-//! The task that asks who owns the keys, again and again, and publishes what it hears.
+//! The task that polls sentinels or cluster nodes, and publishes the servers.
 
-use std::{
-    fmt,
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use deadpool_redis::redis::{Cmd, Value};
 use tokio::time::{sleep, timeout};
@@ -21,16 +16,16 @@ use crate::{
     settings::{HostPort, redis::RedisAddress},
 };
 
-/// Doubts are looked into so often at most: a storm of them must not become one of questions.
-const LEAST_PAUSE: Duration = Duration::from_millis(100);
+/// The shortest time between two polls, however many refreshes are requested.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often sentinels are asked: a master that is one no more may not tell us.
-const SENTINEL_PAUSE: Duration = Duration::from_secs(1);
+/// The interval for sentinels: a demoted master may not say so.
+const SENTINEL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a cluster is asked: slots that move announce themselves by `MOVED`.
-const CLUSTER_PAUSE: Duration = Duration::from_secs(5);
+/// The interval for clusters: moved slots announce themselves by `MOVED`.
+const CLUSTER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is asked, and how the answer is understood.
+/// What is polled.
 pub(super) enum Source {
     Sentinel { master: String },
     Cluster { seeds: Vec<HostPort> },
@@ -46,37 +41,37 @@ impl fmt::Display for Source {
 }
 
 impl Source {
-    fn question(&self) -> Cmd {
+    fn command(&self) -> Cmd {
         match self {
-            Self::Sentinel { master } => sentinel::question(master),
-            Self::Cluster { .. } => cluster::question(),
+            Self::Sentinel { master } => sentinel::command(master),
+            Self::Cluster { .. } => cluster::command(),
         }
     }
 
-    fn read(&self, answer: &Value, asked: &HostPort) -> Result<Servers, String> {
+    fn read(&self, reply: &Value, from: &HostPort) -> Result<Servers, String> {
         match self {
-            Self::Sentinel { master } => sentinel::read(answer, master).map(Servers::only),
-            Self::Cluster { .. } => cluster::read(answer, asked),
+            Self::Sentinel { master } => sentinel::read(reply, master).map(Servers::single),
+            Self::Cluster { .. } => cluster::read(reply, from),
         }
     }
 
-    fn pause(&self) -> Duration {
+    fn interval(&self) -> Duration {
         match self {
-            Self::Sentinel { .. } => SENTINEL_PAUSE,
-            Self::Cluster { .. } => CLUSTER_PAUSE,
+            Self::Sentinel { .. } => SENTINEL_INTERVAL,
+            Self::Cluster { .. } => CLUSTER_INTERVAL,
         }
     }
 }
 
-/// Asks, again and again.
+/// Polls a source.
 pub(super) struct Watcher {
     source: Source,
-    circle: NodeList,
+    nodes: NodeList,
 }
 
 impl Watcher {
     pub(super) fn new(source: Source, connector: Connector, addresses: &[HostPort]) -> Self {
-        Self { source, circle: NodeList::new(connector, addresses) }
+        Self { source, nodes: NodeList::new(connector, addresses) }
     }
 
     pub(super) async fn watch(mut self, known: Arc<Known>) {
@@ -86,47 +81,44 @@ impl Watcher {
     }
 
     async fn watch_until_panic(&mut self, known: &Known) {
-        let question = self.source.question();
-        let (mut doubted, mut lost) = (false, false);
+        let command = self.source.command();
+        let (mut is_refresh, mut failed) = (false, false);
         loop {
             panics::point("store_discovery");
             let source = &self.source;
-            let told = self.circle.ask(&question, |answer, asked| source.read(answer, asked), doubted).await;
-            if told.is_none() && !lost {
-                error!("{source}: nobody tells where it is now; last known: {}", known.servers.load());
+            let polled = self.nodes.query(&command, |reply, from| source.read(reply, from), is_refresh).await;
+            if polled.is_none() && !failed {
+                error!("{source}: no node replied; last known: {}", known.servers.load());
             }
-            lost = told.is_none();
-            let pause = if lost { SENTINEL_PAUSE } else { source.pause() };
-            if let Some(servers) = told
+            failed = polled.is_none();
+            let interval = if failed { SENTINEL_INTERVAL } else { source.interval() };
+            if let Some(servers) = polled
                 && known.publish(source, servers.clone())
             {
-                self.meet(&servers);
+                self.add_masters(&servers);
             }
-            doubted = pause_unless_doubted(known, pause).await;
+            is_refresh = wait(known, interval).await;
         }
     }
 
-    /// Masters of a cluster tell of it as well as those that were named in the settings, and may be there
-    /// longer.
-    fn meet(&mut self, servers: &Servers) {
+    /// Adds the masters of a cluster to the nodes: they may outlive those in the settings.
+    fn add_masters(&mut self, servers: &Servers) {
         let Source::Cluster { seeds } = &self.source else { return };
         let masters = servers.masters.iter().filter_map(|master| match master {
             RedisAddress::Tcp(address) => Some(address),
             RedisAddress::Unix(_) => None,
         });
-        self.circle.meet(masters.chain(seeds));
+        self.nodes.set(masters.chain(seeds));
     }
 }
 
-/// Waits for the next look, and says whether it is because of a doubt.
-async fn pause_unless_doubted(known: &Known, pause: Duration) -> bool {
-    sleep(LEAST_PAUSE).await;
-    timeout(jittered(pause.saturating_sub(LEAST_PAUSE)), known.doubt.notified()).await.is_ok()
+/// Waits for the next poll; returns true if a refresh was requested.
+async fn wait(known: &Known, interval: Duration) -> bool {
+    sleep(MIN_INTERVAL).await;
+    timeout(jittered(interval.saturating_sub(MIN_INTERVAL)), known.refresh.notified()).await.is_ok()
 }
 
-/// ±10 %, so that processes which began together do not ask together for ever.
-pub(super) fn jittered(pause: Duration) -> Duration {
-    let random = RandomState::new().hash_one(pause) % 201;
-    #[expect(clippy::cast_precision_loss, reason = "the number is at most 200")]
-    pause.mul_f64(0.9 + random as f64 / 1000.0)
+/// ±10 %, so that replicas that started together do not stay in step.
+pub(super) fn jittered(interval: Duration) -> Duration {
+    interval.mul_f64(0.9 + 0.2 * fastrand::f64())
 }

@@ -1,7 +1,6 @@
-//! A socket to a Redis that is ready to be asked: connected, secured, logged in, and alive.
+//! Opens connections to Redis: connect, TLS handshake, and `login`.
 //!
-//! A connection dials for itself whenever it has no connection. `login` greets the server; who is to be dialled
-//! is the topology's to say. Every failure tells the address, the step, and which variable to look at.
+//! Every failure names the address, the step and the variable to check.
 
 mod login;
 #[cfg(test)]
@@ -15,83 +14,100 @@ use tokio_rustls::TlsConnector;
 pub(super) use crate::store::remote::transport::{Transport, host};
 
 use self::login::Login;
-use super::{failure::Failure, tls};
+use super::failure::Failure;
 use crate::{
+    net::tls::Words as Names,
     settings::redis::{RedisAddress, RedisPool, RedisServers},
-    store::remote::{deadline::after, transport::Connector},
+    store::remote::{
+        deadline::after,
+        transport::{Connector, TlsAdvice, load_tls},
+    },
 };
 
-/// All that is needed to connect to a server but its address.
+/// Variables and advice in errors about TLS; also for the topology's connections, which the `redis` crate opens.
+pub(super) static TLS_ADVICE: TlsAdvice = TlsAdvice {
+    tls: Names {
+        ca: "REDIS_TLS_CACERT",
+        certificate: "REDIS_TLS_CLIENT_CERT",
+        key: "REDIS_TLS_CLIENT_KEY",
+        other_host: "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION=true accepts a certificate for another host",
+        plain_text: "if the server does not use TLS, unset REDIS_TLS (REDIS_PERSECOND_TLS) and use redis:// instead of \
+                     rediss://",
+    },
+    use_tls: "if the server uses TLS, set REDIS_TLS=true (REDIS_PERSECOND_TLS)",
+};
+
+/// Opens connections.
 #[derive(Clone)]
 pub(super) struct Dialer {
     login: Login,
     connector: Connector,
 }
 
-/// What is being said.
+/// The command in progress, for failures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     LogIn,
     Select,
     SetName,
     Ping,
-    AskRole,
+    Role,
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::LogIn => "the log-in (AUTH)",
+            Self::LogIn => "AUTH",
             Self::Select => "SELECT",
             Self::SetName => "CLIENT SETNAME",
             Self::Ping => "PING",
-            Self::AskRole => "ROLE",
+            Self::Role => "ROLE",
         })
     }
 }
 
 impl Dialer {
-    /// Reads certificates, if TLS is spoken.
+    /// Loads certificates if TLS is enabled.
     ///
     /// # Errors
-    /// All that is wrong with their files, each with its path.
+    /// Every problem with the files.
     pub(super) fn new(pool: &RedisPool) -> Result<Self, Vec<String>> {
         if let (RedisServers::Single(RedisAddress::Unix(path)), Some(_)) = (&pool.servers, &pool.tls) {
             let path = path.display();
-            return Err(vec![format!("redis {path}: a unix socket speaks no TLS; unset REDIS_TLS")]);
+            return Err(vec![format!("redis {path}: unix sockets do not support TLS; unset REDIS_TLS")]);
         }
-        let tls = pool.tls.as_ref().map(tls::load).transpose()?;
+        let tls = pool.tls.as_ref().map(|tls| load_tls(tls, &TLS_ADVICE)).transpose()?;
         Ok(Self {
             login: Login::new(pool.credentials.clone(), pool.database),
             connector: Connector {
                 tls: tls.map(|tls| TlsConnector::from(Arc::new(tls.config))),
-                words: &tls::WORDS,
-                bound: pool.connect_timeout,
+                advice: &TLS_ADVICE,
+                timeout: pool.connect_timeout,
                 origin: match pool.servers {
                     RedisServers::Single(_) => "see REDIS_URL (REDIS_PERSECOND_URL)",
-                    RedisServers::Sentinel { .. } => "its sentinels tell this address",
-                    RedisServers::Cluster { .. } => "the cluster tells this address",
+                    RedisServers::Sentinel { .. } => "the address comes from its sentinels",
+                    RedisServers::Cluster { .. } => "the address comes from the cluster",
                 },
             },
         })
     }
 
-    /// A connection that has answered `PING` and, where a master is needed, called itself one.
+    /// Opens a connection to a server that answers `PING` and, if required, is a master.
     ///
     /// # Errors
-    /// Whatever kept it from that; so does a server that takes too long.
+    /// When a step fails or takes too long.
     pub(super) async fn dial(&self, to: &RedisAddress, must_be_master: bool) -> Result<Transport, Failure> {
         let dialled = self.attempt(to, must_be_master).await;
         dialled.map_err(|failure| Failure::new(failure.kind, format!("redis {to}: {}", failure.message)))
     }
 
     async fn attempt(&self, to: &RedisAddress, must_be_master: bool) -> Result<Transport, Failure> {
-        let until = after(Instant::now(), self.connector.bound);
-        let mut wire = self.connector.connect(to, until).await?;
+        let until = after(Instant::now(), self.connector.timeout);
+        let mut transport = self.connector.connect(to, until).await?;
         let mut step = Step::Ping;
-        let said = self.login.perform(&mut wire, &self.connector, must_be_master, &mut step);
-        let said = timeout_at(until, said).await;
-        said.unwrap_or_else(|_| Err(self.connector.not_greeted(&step)))?;
-        Ok(wire)
+        let login = self.login.perform(&mut transport, &self.connector, must_be_master, &mut step);
+        let login = timeout_at(until, login).await;
+        login.unwrap_or_else(|_| Err(self.connector.handshake_timed_out(&step)))?;
+        Ok(transport)
     }
 }

@@ -94,16 +94,16 @@ async fn whoever_cannot_be_reached_is_named() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let refused = failure(&pool(), &address("127.0.0.1", free), false).await;
     assert_eq!(refused.kind, Kind::Connect);
-    assert!(refused.message.contains("nobody listens there") && refused.message.contains("REDIS_URL"));
+    assert!(refused.message.contains("connection refused") && refused.message.contains("REDIS_URL"));
 
     // A label has at most 63 characters, so that no name server is asked.
     let unknown = failure(&pool(), &address(&"x".repeat(64), 6379), false).await;
     assert_eq!(unknown.kind, Kind::Resolve);
-    assert!(unknown.message.contains("has no address here"), "{unknown}");
+    assert!(unknown.message.contains("cannot resolve"), "{unknown}");
 
     let socket = failure(&pool(), &RedisAddress::Unix("/nowhere/redis.sock".into()), false).await;
     assert_eq!(socket.kind, Kind::Connect);
-    assert!(socket.message.contains("the socket is not there"), "{socket}");
+    assert!(socket.message.contains("no such socket"), "{socket}");
 }
 
 #[tokio::test]
@@ -112,9 +112,9 @@ async fn a_silent_server_is_given_up_in_time() {
     let authority = Authority::new("ours");
     let tls = RedisTls { ca: Some(authority.ca()), ..RedisTls::default() };
     for (pool, say, step, advice) in [
-        (with_password(None), &b""[..], "the log-in (AUTH)", "REDIS_TLS=true"),
+        (with_password(None), &b""[..], "AUTH", "REDIS_TLS=true"),
         (pool(), b"+OK\r\n", "PING", "REDIS_TLS=true"),
-        (with_tls(tls), b"", "the TLS handshake", "unset REDIS_TLS"),
+        (with_tls(tls), b"", "TLS handshake", "unset REDIS_TLS"),
     ] {
         let server = server(b"", say, true, None).await;
         let begun = Instant::now();

@@ -58,7 +58,7 @@ fn busy(server: &mut Server, capacity: &mut Capacity, time: Duration) -> Vec<Bou
         }
         let (checks, sent, answered) = flight.pop_front().unwrap();
         now = answered;
-        capacity.answered(checks, sent, answered, true);
+        capacity.record(checks, sent, answered, true);
         seen.push(capacity.bound());
     }
     seen
@@ -68,7 +68,7 @@ proptest! {
     /// Whatever a server's pace, with or without pauses, what may wait is answered in time, and is enough to
     /// keep it busy.
     #[test]
-    fn what_may_wait_is_what_the_server_answers_in_time(
+    fn outstanding_checks_are_what_the_server_answers_in_time(
         nanos in 500_u64..1_000_000,
         pause in 0_u64..3,
     ) {
@@ -83,40 +83,40 @@ proptest! {
             prop_assert!(most <= in_time + 1.0, "{bound:?}, {pace} a second");
             prop_assert!(most >= in_time * 0.4 - 1.0, "{bound:?}, {pace} a second");
             prop_assert!(window <= in_time * 0.6 + 1.0, "{bound:?}, {pace} a second");
-            prop_assert!(bound.pipeline >= 1 && bound.pipeline <= LONGEST);
+            prop_assert!(bound.pipeline >= 1 && bound.pipeline <= MAX_PIPELINE);
         }
     }
 }
 
 #[test]
-fn a_server_that_is_never_busy_has_no_bound_but_that_of_the_queue() {
+fn an_idle_server_has_only_the_bound_of_the_queue() {
     let mut capacity = Capacity::new(TIMEOUT);
     let mut now = Instant::now();
     for _ in 0..1000 {
         let sent = now;
         now += Duration::from_micros(900);
-        capacity.answered(1, sent, now, false);
+        capacity.record(1, sent, now, false);
     }
     assert_eq!(capacity.bound(), Bound::UNKNOWN);
 }
 
 #[test]
-fn few_checks_that_are_held_up_now_and_then_are_not_bounded() {
+fn few_checks_with_occasional_delays_are_not_bounded() {
     let mut capacity = Capacity::new(TIMEOUT);
     let mut now = Instant::now();
     for round in 0..1000_u32 {
         let sent = now;
         // One comes up behind the other, and both are answered late.
         now += Duration::from_millis((round % 9).into());
-        capacity.answered(1, sent, now, round % 5 == 0);
-        capacity.answered(1, sent + (now - sent) / 2, now + Duration::from_millis((round % 7).into()), false);
+        capacity.record(1, sent, now, round % 5 == 0);
+        capacity.record(1, sent + (now - sent) / 2, now + Duration::from_millis((round % 7).into()), false);
         now += Duration::from_millis(20);
         assert_eq!(capacity.bound(), Bound::UNKNOWN, "{round}");
     }
 }
 
 #[test]
-fn a_stall_hardly_changes_the_bound() {
+fn a_stall_barely_changes_the_bound() {
     let mut server = Server::new(Duration::from_micros(10), Duration::ZERO, TIMEOUT);
     let mut capacity = Capacity::new(TIMEOUT);
     let before = busy(&mut server, &mut capacity, Duration::from_millis(500)).pop().unwrap().outstanding;
@@ -129,7 +129,7 @@ fn a_stall_hardly_changes_the_bound() {
 }
 
 #[test]
-fn a_long_way_does_not_shrink_the_window() {
+fn a_long_round_trip_does_not_shrink_the_window() {
     let mut server = Server::new(Duration::from_micros(10), Duration::ZERO, TIMEOUT);
     let way = Duration::from_millis(3);
     let mut capacity = Capacity::new(TIMEOUT);
@@ -143,13 +143,13 @@ fn a_long_way_does_not_shrink_the_window() {
         }
         let (checks, sent, answered) = flight.pop_front().unwrap();
         (now, done) = (answered, done + checks);
-        capacity.answered(checks, sent, answered, true);
+        capacity.record(checks, sent, answered, true);
     }
     assert!(done > 85_000, "{done} of 100000 a second");
 }
 
 #[test]
-fn a_server_that_becomes_faster_or_slower_is_found_so() {
+fn the_bound_follows_a_server_that_becomes_faster_or_slower() {
     let mut server = Server::new(Duration::from_millis(1), Duration::ZERO, TIMEOUT);
     let mut capacity = Capacity::new(TIMEOUT);
     for (micros, most) in [(500, 12), (10, 600), (100, 60), (500, 12)] {
@@ -159,6 +159,6 @@ fn a_server_that_becomes_faster_or_slower_is_found_so() {
     }
     // A bound that sheds nobody is given up after a while.
     let sent = server.free + 2 * FORGET;
-    capacity.answered(1, sent, sent + Duration::from_micros(200), false);
+    capacity.record(1, sent, sent + Duration::from_micros(200), false);
     assert_eq!(capacity.bound(), Bound::UNKNOWN);
 }

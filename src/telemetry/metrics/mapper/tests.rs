@@ -101,7 +101,7 @@ fn every_mistake_is_told_with_its_place() {
         "mapper.yaml:7:20: error: the label `le` is Prometheus's own",
         "mapper.yaml:7:27: error: the label `__name__`",
         "mapper.yaml:8:3: error: `match` is missing",
-        "mapper.yaml:9:24: error: `destroy` is none of map, drop",
+        "mapper.yaml:9:24: error: got `destroy`, expected one of map, drop",
         "mapper.yaml:10:3: error: a map is expected here, this is `7`",
     ] {
         assert!(told.iter().any(|told| told.starts_with(expected)), "{expected}\n{told:#?}");

@@ -100,7 +100,7 @@ impl Reader {
         {
             return flag;
         }
-        self.mismatch(value, path, "`true` or `false`", "flags stand without quotes");
+        self.mismatch(value, path, "`true` or `false`", "remove the quotes");
         false
     }
 
@@ -115,7 +115,7 @@ impl Reader {
         let found = words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning);
         if found.is_none() {
             let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            let message = format!("{} is none of {}", quoted(&text), known.join(", "));
+            let message = format!("got {}, expected one of {}", quoted(&text), known.join(", "));
             self.error(value, path, message, "write one of these");
         }
         found

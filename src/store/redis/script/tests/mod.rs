@@ -19,14 +19,15 @@ use crate::{
         tests::{BEGIN, Step, requests, steps, windows},
     },
     store::{
-        self, Member, looking,
+        self, Member,
         redis::{
             failure::Kind,
-            pipeline::{Answered, AtomicCheck, Guarded, Outcome, RedisPipeline, ScriptCall},
+            pipeline::{AtomicCheck, Guarded, Outcome, RedisPipeline, ScriptCall},
             resp::Reply,
         },
-        remote::Pipeline,
+        remote::{self, Pipeline},
         table::Table,
+        without_taking,
     },
 };
 use model::Model;
@@ -53,7 +54,7 @@ fn within(hits: Hits) -> Hits {
 
 fn told(outcome: &Outcome) -> store::Outcome {
     match outcome {
-        Outcome::Told(told) => *told,
+        Outcome::Counted(told) => *told,
         other => panic!("{other:?}"),
     }
 }
@@ -69,7 +70,7 @@ fn holds(
     let redis = RefCell::new(Redis::start());
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let outcome = runner.run(&(limits, steps(most_steps)), |(limits, steps)| {
-        redis.borrow_mut().ask(&["FLUSHDB"]);
+        redis.borrow_mut().command(&["FLUSHDB"]);
         test(&mut redis.borrow_mut(), limits.into_iter().map(Model::new).collect(), steps)
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
@@ -77,7 +78,7 @@ fn holds(
 
 /// The moment of a step, and its hits; most steps stand still.
 fn moment_and_hits(step: Step, now: Time, model: &Model) -> (Time, Hits) {
-    let most = u64::from(model.algorithm.whole());
+    let most = u64::from(model.algorithm.capacity());
     let then = if step.pause.1.is_multiple_of(3) {
         step.moment(now.micros(), model.window, most)
     } else {
@@ -107,13 +108,14 @@ fn everyone_is_told_what_the_algorithm_tells_each_alone() {
                 now = then;
                 // What is kept is looked at, too.
                 for (key, model) in models.iter_mut().enumerate() {
-                    let heard = pipeline.ask(|pipeline| judge(pipeline, &table, key, model, Hits::Take(0)));
-                    waiting.push((heard, model.ask(Hits::Take(0), now)));
+                    let heard =
+                        pipeline.add_caller(|pipeline| judge(pipeline, &table, key, model, Hits::Take(0)));
+                    waiting.push((heard, model.apply(Hits::Take(0), now)));
                 }
             }
             let model = &mut models[at];
-            let heard = pipeline.ask(|pipeline| judge(pipeline, &table, at, model, hits));
-            waiting.push((heard, model.ask(within(hits), now)));
+            let heard = pipeline.add_caller(|pipeline| judge(pipeline, &table, at, model, hits));
+            waiting.push((heard, model.apply(within(hits), now)));
         }
         all_are_told(redis, &mut pipeline, now, waiting.drain(..))
     });
@@ -121,7 +123,7 @@ fn everyone_is_told_what_the_algorithm_tells_each_alone() {
 
 fn judge(pipeline: &mut RedisPipeline, table: &Table<()>, key: usize, model: &Model, hits: Hits) {
     let key = format!("key {key}");
-    pipeline.judge(&key, table.key(&key), 0, model.judge(), hits);
+    pipeline.call_script(&key, table.key(&key), 0, model.judge(), hits);
 }
 
 /// Sends a pipeline, and holds what everyone hears against what is expected.
@@ -129,7 +131,7 @@ fn all_are_told(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
-    waiting: impl Iterator<Item = (oneshot::Receiver<Answered>, store::Outcome)>,
+    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<Outcome>>, store::Outcome)>,
 ) -> Result<(), TestCaseError> {
     let shown = redis.exchange(pipeline, now);
     prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
@@ -162,18 +164,18 @@ fn refused_requests_count_only_where_they_are_over() {
             let any_over = over.contains(&true);
             let guarded = checks.iter().zip(&names).map(|((at, hits), key)| Guarded {
                 key: key.as_str().into(),
-                by: models[*at].guard(),
+                limit: models[*at].guard(),
                 hits: *hits,
                 member: Member::Alone,
             });
             let guarded: Vec<_> = guarded.collect();
-            let mut heard = pipeline.ask(|pipeline| pipeline.count_guarded(guarded.into_iter()));
+            let mut heard = pipeline.add_caller(|pipeline| pipeline.count_guarded(guarded.into_iter()));
             let shown = redis.exchange(&mut pipeline, now);
             prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
             let heard = heard.try_recv().unwrap().unwrap();
             for (((at, hits), over), heard) in checks.into_iter().zip(over).zip(&heard) {
-                let hits = if any_over && !over { looking(hits) } else { hits };
-                prop_assert_eq!(told(heard), models[at].ask(hits, now), "{:?} of {:?}", hits, models[at]);
+                let hits = if any_over && !over { without_taking(hits) } else { hits };
+                prop_assert_eq!(told(heard), models[at].apply(hits, now), "{:?} of {:?}", hits, models[at]);
             }
         }
         Ok(())
@@ -190,7 +192,7 @@ fn of_any_kind() -> impl Strategy<Value = (Algorithm, Window)> {
 fn told_together(models: &mut [Model], hits: Hits, now: Time) -> Vec<store::Outcome> {
     let takes = matches!(hits, Hits::Take(_));
     let is_refused = takes && models.iter().any(|model| model.would_be_over(hits, now));
-    let told = |model: &mut Model| if is_refused { model.refuse(hits, now) } else { model.ask(hits, now) };
+    let told = |model: &mut Model| if is_refused { model.refuse(hits, now) } else { model.apply(hits, now) };
     models.iter_mut().map(told).collect()
 }
 
@@ -201,7 +203,7 @@ fn group<'a>(
 ) -> impl Iterator<Item = Guarded<'a>> + Clone {
     models.iter().zip(names).enumerate().map(move |(at, (model, key))| {
         let member = if at == 0 { Member::First } else { Member::Next };
-        Guarded { key: key.as_str().into(), by: model.guard(), hits, member }
+        Guarded { key: key.as_str().into(), limit: model.guard(), hits, member }
     })
 }
 
@@ -215,7 +217,8 @@ fn the_limits_of_a_rule_count_all_or_nothing_however_many_ask_at_once() {
     holds(300, prop::collection::vec(of_any_kind(), 1..4), 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
         let (mut pipeline, mut now, mut last) = (RedisPipeline::default(), Time::from_micros(BEGIN), 0);
-        let mut waiting: Vec<(oneshot::Receiver<Answered>, Vec<store::Outcome>)> = Vec::new();
+        let mut waiting: Vec<(oneshot::Receiver<remote::Answered<Outcome>>, Vec<store::Outcome>)> =
+            Vec::new();
         for step in steps {
             let at = place(step, models.len());
             let (then, hits) = moment_and_hits(step, now, &models[at]);
@@ -235,7 +238,8 @@ fn the_limits_of_a_rule_count_all_or_nothing_however_many_ask_at_once() {
             let names = &names(&models, now)[of.clone()];
             let asked = &mut models[of];
             let id = table.key(&names[0]);
-            let heard = pipeline.ask(|pipeline| pipeline.count_together(id, hits, group(asked, names, hits)));
+            let heard =
+                pipeline.add_caller(|pipeline| pipeline.count_together(id, hits, group(asked, names, hits)));
             waiting.push((heard, told_together(asked, hits, now)));
         }
         groups_are_told(redis, &mut pipeline, now, waiting.drain(..))
@@ -247,7 +251,7 @@ fn groups_are_told(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
-    waiting: impl Iterator<Item = (oneshot::Receiver<Answered>, Vec<store::Outcome>)>,
+    waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<Outcome>>, Vec<store::Outcome>)>,
 ) -> Result<(), TestCaseError> {
     let shown = redis.exchange(pipeline, now);
     prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
@@ -273,12 +277,12 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
             let alone = models.iter().zip(&names).skip(of_group);
             let alone = alone.map(|(model, key)| Guarded {
                 key: key.as_str().into(),
-                by: model.guard(),
+                limit: model.guard(),
                 hits: one,
                 member: Member::Alone,
             });
             let checks: Vec<_> = group(&models[..of_group], &names, hits).chain(alone).collect();
-            let mut heard = pipeline.ask(|pipeline| pipeline.count_guarded(checks.into_iter()));
+            let mut heard = pipeline.add_caller(|pipeline| pipeline.count_guarded(checks.into_iter()));
             let (group, alone) = models.split_at_mut(of_group);
             let over: Vec<_> = alone.iter().map(|model| model.would_be_over(one, now)).collect();
             let any_over = over.contains(&true) || group.iter().any(|model| model.would_be_over(hits, now));
@@ -287,7 +291,7 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
                 hits => told_together(group, hits, now),
             };
             for (model, over) in alone.iter_mut().zip(over) {
-                expected.push(model.ask(if any_over && !over { looking(one) } else { one }, now));
+                expected.push(model.apply(if any_over && !over { without_taking(one) } else { one }, now));
             }
             let shown = redis.exchange(&mut pipeline, now);
             prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
@@ -304,9 +308,9 @@ fn nothing_is_counted_where_one_key_of_a_rule_is_none_of_ours() {
     let mut redis = Redis::start();
     let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
     let minute = Window::of_seconds(60).unwrap();
-    redis.ask(&["RPUSH", "a list", "1"]);
-    redis.ask(&["SET", "a text", "not a number"]);
-    redis.ask(&["SET", "a broken number", "1.5"]);
+    redis.command(&["RPUSH", "a list", "1"]);
+    redis.command(&["SET", "a text", "not a number"]);
+    redis.command(&["SET", "a broken number", "1.5"]);
     let mut pipeline = RedisPipeline::default();
     for foreign in ["a list", "a text", "a broken number"] {
         for (of_good, of_foreign) in Name::ALL.into_iter().flat_map(|one| Name::ALL.map(|other| (one, other)))
@@ -318,17 +322,17 @@ fn nothing_is_counted_where_one_key_of_a_rule_is_none_of_ours() {
             let checks = group(&models, &names, Hits::Take(2));
             let id = table.key(&good);
             let mut heard =
-                pipeline.ask(|pipeline| pipeline.count_together(id, Hits::Take(2), checks.clone()));
+                pipeline.add_caller(|pipeline| pipeline.count_together(id, Hits::Take(2), checks.clone()));
             redis.exchange(&mut pipeline, now);
             let heard = heard.try_recv().unwrap().unwrap();
             assert!(heard.iter().all(|heard| matches!(heard, Outcome::Failed(_))), "{good}: {heard:?}");
-            let mut heard = pipeline.ask(|pipeline| pipeline.count_guarded(checks));
+            let mut heard = pipeline.add_caller(|pipeline| pipeline.count_guarded(checks));
             redis.exchange(&mut pipeline, now);
             assert!(matches!(heard.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)), "{good}");
-            assert_eq!(redis.ask(&["EXISTS", good.as_str()]), Reply::Integer(0), "{good}");
+            assert_eq!(redis.command(&["EXISTS", good.as_str()]), Reply::Integer(0), "{good}");
         }
     }
-    assert_eq!(redis.ask(&["GET", "a broken number"]), Reply::Text(b"1.5".to_vec()));
+    assert_eq!(redis.command(&["GET", "a broken number"]), Reply::Text(b"1.5".to_vec()));
 }
 
 /// Runs go on a script's stack, which has an end.
@@ -346,7 +350,8 @@ fn callers_who_ask_for_different_hits_in_turn_are_all_served() {
         for number in 0..9_000 {
             let hits = Hits::Take(1 + number % 2);
             let checks = group(&models, &names, hits);
-            let heard = pipeline.ask(|pipeline| pipeline.count_together(table.key(&names[0]), hits, checks));
+            let heard =
+                pipeline.add_caller(|pipeline| pipeline.count_together(table.key(&names[0]), hits, checks));
             waiting.push((heard, told_together(&mut models, hits, now)));
         }
         groups_are_told(&mut redis, &mut pipeline, now, waiting.into_iter()).unwrap();
@@ -370,12 +375,11 @@ fn a_key_lives_until_nothing_is_kept_there_and_little_longer() {
         let algorithm = name.at(10, minute, NonZeroU32::new(10));
         let judge = ScriptCall::new(algorithm, || 7).unwrap();
         let mut pipeline = RedisPipeline::default();
-        drop(
-            pipeline
-                .ask(|pipeline| pipeline.judge(name.name(), table.key(name.name()), 0, judge, Hits::Take(3))),
-        );
+        drop(pipeline.add_caller(|pipeline| {
+            pipeline.call_script(name.name(), table.key(name.name()), 0, judge, Hits::Take(3));
+        }));
         redis.exchange(&mut pipeline, now);
-        let Reply::Integer(lives) = redis.ask(&["TTL", name.name()]) else { panic!("{name:?}") };
+        let Reply::Integer(lives) = redis.command(&["TTL", name.name()]) else { panic!("{name:?}") };
         let lives = u64::try_from(lives).unwrap();
         assert!((needed + 1..=needed + 3 + 7).contains(&lives), "{name:?} needs {needed} and lives {lives}");
     }
@@ -386,17 +390,17 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
     let mut redis = Redis::start();
     let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
     let minute = Window::of_seconds(60).unwrap();
-    redis.ask(&["RPUSH", "a list", "1"]);
-    redis.ask(&["SET", "a number", "12"]);
-    redis.ask(&["SET", "a short text", "0123456789abcdef!"]);
-    redis.ask(&["SET", "a long text", &"not a log ".repeat(1000)]);
+    redis.command(&["RPUSH", "a list", "1"]);
+    redis.command(&["SET", "a number", "12"]);
+    redis.command(&["SET", "a short text", "0123456789abcdef!"]);
+    redis.command(&["SET", "a long text", &"not a log ".repeat(1000)]);
     for name in &Name::ALL[1..] {
         let judge = ScriptCall::new(name.at(10, minute, None), || SLACK).unwrap();
         let keys = ["good", "a list", "a number", "a short text", "a long text"];
         let mut pipeline = RedisPipeline::default();
         let heard = keys.map(|key| {
             let own = if key == "good" { name.name() } else { key };
-            pipeline.ask(|pipeline| pipeline.judge(own, table.key(own), 0, judge, Hits::Take(1)))
+            pipeline.add_caller(|pipeline| pipeline.call_script(own, table.key(own), 0, judge, Hits::Take(1)))
         });
         let shown = redis.exchange(&mut pipeline, now);
         assert!(
@@ -413,16 +417,16 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
         }
         let guarded = keys.map(|key| Guarded {
             key: key.into(),
-            by: AtomicCheck::ScriptCall(judge),
+            limit: AtomicCheck::ScriptCall(judge),
             hits: Hits::Take(1),
             member: Member::Alone,
         });
-        let mut heard = pipeline.ask(|pipeline| pipeline.count_guarded(guarded.into_iter()));
+        let mut heard = pipeline.add_caller(|pipeline| pipeline.count_guarded(guarded.into_iter()));
         redis.exchange(&mut pipeline, now);
         assert!(matches!(heard.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)));
     }
-    assert_eq!(redis.ask(&["TYPE", "a list"]), Reply::Text(b"list".to_vec()));
-    assert_eq!(redis.ask(&["GET", "a number"]), Reply::Text(b"12".to_vec()));
+    assert_eq!(redis.command(&["TYPE", "a list"]), Reply::Text(b"list".to_vec()));
+    assert_eq!(redis.command(&["GET", "a number"]), Reply::Text(b"12".to_vec()));
 }
 
 #[test]
@@ -437,7 +441,7 @@ fn any_bytes_of_a_states_length_are_taken_for_one() {
             let key = format!("key {at}");
             let noise =
                 [step.pause.1, step.hits.1, now.micros(), step.hits.1 >> 40].map(u64::to_le_bytes).concat();
-            redis.ask(&["DEL", key.as_str()]);
+            redis.command(&["DEL", key.as_str()]);
             let words: &[&[u8]] = match models[at].algorithm {
                 Algorithm::SlidingLog(_) => {
                     &[b"RPUSH", key.as_bytes(), &noise[..11], &noise[5..16], &noise[16..27]]
@@ -445,12 +449,12 @@ fn any_bytes_of_a_states_length_are_taken_for_one() {
                 Algorithm::Bucket(_) => &[b"SET", key.as_bytes(), &noise[..19]],
                 _ => &[b"SET", key.as_bytes(), &noise[..13]],
             };
-            redis.ask(words);
+            redis.command(words);
             let mut pipeline = RedisPipeline::default();
-            let mut heard = pipeline.ask(|pipeline| judge(pipeline, &table, at, &models[at], hits));
+            let mut heard = pipeline.add_caller(|pipeline| judge(pipeline, &table, at, &models[at], hits));
             redis.exchange(&mut pipeline, now);
             let heard = heard.try_recv().unwrap().unwrap();
-            prop_assert!(matches!(heard[0], Outcome::Told(_)), "{:?}", heard);
+            prop_assert!(matches!(heard[0], Outcome::Counted(_)), "{:?}", heard);
         }
         Ok(())
     });

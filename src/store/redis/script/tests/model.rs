@@ -24,27 +24,27 @@ impl Model {
         Self { algorithm, window, state: State::default(), log: Log::default() }
     }
 
-    pub(super) fn ask(&mut self, hits: Hits, now: Time) -> store::Outcome {
+    pub(super) fn apply(&mut self, hits: Hits, now: Time) -> store::Outcome {
         let verdict: Verdict;
         match self.algorithm {
             Algorithm::FixedWindow(limit) => {
                 // Its key is of one window, so that another begins with nothing.
                 let state = if self.state.end > now { self.state } else { State::default() };
-                (self.state, _) = limit.ask(state, hits, now);
+                (self.state, _) = limit.apply(state, hits, now);
                 return store::Outcome::Counted(self.state.number);
             }
-            Algorithm::SlidingWindow(limit) => (self.state, verdict) = limit.ask(self.state, hits, now),
-            Algorithm::Bucket(limit) => (self.state, verdict) = limit.ask(self.state, hits, now),
-            Algorithm::SlidingLog(limit) => verdict = limit.ask(&mut self.log, hits, now),
+            Algorithm::SlidingWindow(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
+            Algorithm::Bucket(limit) => (self.state, verdict) = limit.apply(self.state, hits, now),
+            Algorithm::SlidingLog(limit) => verdict = limit.apply(&mut self.log, hits, now),
         }
-        store::Outcome::Judged(verdict)
+        store::Outcome::Decided(verdict)
     }
 
     pub(super) fn would_be_over(&self, hits: Hits, now: Time) -> bool {
-        match self.clone().ask(hits, now) {
-            store::Outcome::Counted(after) => after > u64::from(self.algorithm.whole()),
-            store::Outcome::Refused(_) => true,
-            store::Outcome::Judged(verdict) => !verdict.admitted,
+        match self.clone().apply(hits, now) {
+            store::Outcome::Counted(after) => after > u64::from(self.algorithm.capacity()),
+            store::Outcome::NotCounted(_) => true,
+            store::Outcome::Decided(verdict) => !verdict.admitted,
         }
     }
 
@@ -52,12 +52,12 @@ impl Model {
     pub(super) fn refuse(&mut self, hits: Hits, now: Time) -> store::Outcome {
         let is_over = self.would_be_over(hits, now);
         match (self.algorithm, is_over) {
-            (Algorithm::FixedWindow(_), true) => match self.ask(Hits::Take(0), now) {
-                store::Outcome::Counted(count) => store::Outcome::Refused(count),
+            (Algorithm::FixedWindow(_), true) => match self.apply(Hits::Take(0), now) {
+                store::Outcome::Counted(count) => store::Outcome::NotCounted(count),
                 other => other,
             },
-            (_, true) => self.ask(hits, now),
-            (_, false) => self.ask(Hits::Take(0), now),
+            (_, true) => self.apply(hits, now),
+            (_, false) => self.apply(Hits::Take(0), now),
         }
     }
 
@@ -65,7 +65,7 @@ impl Model {
     pub(super) fn guard(&self) -> AtomicCheck {
         match self.algorithm {
             Algorithm::FixedWindow(limit) => {
-                AtomicCheck::Count { limit: limit.limit, seconds: SLACK, unsure: None }
+                AtomicCheck::Count { limit: limit.limit, seconds: SLACK, uncached: None }
             }
             _ => AtomicCheck::ScriptCall(self.judge()),
         }

@@ -19,7 +19,7 @@ use crate::{
             pipeline::{Learned, RedisPipeline},
             resp::{self, Reply},
             script::{
-                ASK_GUARDED, ASK_TOGETHER, COUNT_GUARDED, COUNT_TOGETHER, EXTEND, GIVE_BACK, LOGS, STATES,
+                CHECK_GUARDED, CHECK_TOGETHER, COUNT_GUARDED, COUNT_TOGETHER, EXTEND, LOGS, REFUND, STATES,
             },
         },
         remote::Pipeline,
@@ -51,24 +51,26 @@ impl Redis {
         let mut redis = Self { process, stream, incoming: Vec::new(), timed: HashMap::new(), _dir: dir };
         for script in [
             &EXTEND,
-            &GIVE_BACK,
+            &REFUND,
             &COUNT_GUARDED,
             &STATES,
             &LOGS,
-            &ASK_GUARDED,
+            &CHECK_GUARDED,
             &COUNT_TOGETHER,
-            &ASK_TOGETHER,
+            &CHECK_TOGETHER,
         ] {
             let own = "call('TIME')";
-            assert!(script.text.matches(own).count() <= 1);
-            let text = script.text.replace(own, "{ call('GET', 'second'), call('GET', 'micros') }");
-            let Reply::Text(hash) = redis.ask(&["SCRIPT", "LOAD", text.as_str()]) else { panic!("{text}") };
+            assert!(script.source.matches(own).count() <= 1);
+            let text = script.source.replace(own, "{ call('GET', 'second'), call('GET', 'micros') }");
+            let Reply::Text(hash) = redis.command(&["SCRIPT", "LOAD", text.as_str()]) else {
+                panic!("{text}")
+            };
             redis.timed.insert(script.hash.clone(), String::from_utf8(hash).unwrap());
         }
         redis
     }
 
-    pub(super) fn ask<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Reply {
+    pub(super) fn command<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Reply {
         let words: Vec<_> = words.iter().map(AsRef::as_ref).collect();
         let mut bytes = Vec::new();
         resp::write_command(&mut bytes, &words);
@@ -113,7 +115,7 @@ impl Redis {
         }
         self.stream.write_all(&sent).unwrap();
         self.reply();
-        let replies: Vec<_> = (0..pipeline.answers()).map(|_| self.reply()).collect();
+        let replies: Vec<_> = (0..pipeline.replies()).map(|_| self.reply()).collect();
         let shown = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
         pipeline.clear();
         shown

@@ -13,7 +13,7 @@ async fn is_refused(pool: &RedisPool, say: &'static [u8], kind: Kind, words: &[&
 #[tokio::test]
 async fn a_refused_log_in_says_what_was_seen_and_what_to_do() {
     let wanted = b"+OK\r\n-NOAUTH Authentication required.\r\n";
-    is_refused(&pool(), wanted, Kind::Auth, &["PING", "wants a password", "set REDIS_AUTH"]).await;
+    is_refused(&pool(), wanted, Kind::Auth, &["PING", "requires a password", "set REDIS_AUTH"]).await;
     let cases: [(&'static [u8], &[&str]); 5] = [
         (
             b"-WRONGPASS invalid username-password pair or user is disabled.\r\n",
@@ -64,15 +64,15 @@ async fn whoever_does_not_serve_us_is_told_with_what_to_do() {
 #[tokio::test]
 async fn whoever_speaks_otherwise_than_redis_is_shown_with_what_was_said() {
     let auth = with_password(None);
-    is_refused(&auth, b"*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n", Kind::ProtocolError, &["something else"])
+    is_refused(&auth, b"*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n", Kind::ProtocolError, &["unexpected reply"])
         .await;
-    is_refused(&auth, b"you said AUTH hunter2\r\n", Kind::ProtocolError, &["what we said"]).await;
+    is_refused(&auth, b"you said AUTH hunter2\r\n", Kind::ProtocolError, &["echo of our commands"]).await;
     let cases: [(&'static [u8], &[&str]); 5] = [
         (b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", &["HTTP/1.1 400 Bad Request", "REDIS_URL"]),
         (b"ERROR\r\n", &["\"ERROR\\r\\n\""]),
         (b"\x15\x03\x03\0\x02\x02\x46", &["TLS", "REDIS_TLS=true"]),
-        (b"+OK\r\n:1\r\n", &["something else", "PING"]),
-        (b"+OK\r\n+PONG\r\n+PONG\r\n", &["more than was asked"]),
+        (b"+OK\r\n:1\r\n", &["unexpected reply", "PING"]),
+        (b"+OK\r\n+PONG\r\n+PONG\r\n", &["more replies"]),
     ];
     for (say, words) in cases {
         is_refused(&pool(), say, Kind::ProtocolError, words).await;

@@ -1,0 +1,115 @@
+//! The headers of an answer: the Go service's three, `Retry-After`, and `RateLimit-Policy` and `RateLimit` of the
+//! IETF draft.
+
+use std::{
+    borrow::Cow,
+    fmt::Write as _,
+    sync::{Arc, LazyLock},
+};
+
+use crate::{
+    limiter::{
+        answer::{Header, HeaderNames, ResponseOptions, Status},
+        conclude::Conclusion,
+        plan::Limited,
+    },
+    rules::{Limit, quota_policy::QuotaPolicy},
+};
+
+// Constant names are allocated once, like those of the settings.
+pub(super) static CONTENT_TYPE: LazyLock<Arc<str>> = LazyLock::new(|| "content-type".into());
+static POLICY: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit-Policy".into());
+static RATE_LIMIT: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit".into());
+
+/// All headers except the body's `content-type`.
+pub(super) fn headers(conclusion: &Conclusion<'_, '_, '_>) -> Vec<Header> {
+    let ResponseOptions { headers, retry_after, policy_headers, .. } = &conclusion.policy.response;
+    let mut all = Vec::new();
+    if let Some(names) = headers
+        && let Some(status) = conclusion.closest.and_then(|closest| conclusion.statuses.get(closest))
+    {
+        all.extend(limit_headers(names, status));
+    }
+    if let (Some(name), Some(seconds)) = (retry_after, conclusion.retry_after()) {
+        all.push(Header { name: name.clone(), value: seconds.to_string() });
+    }
+    if *policy_headers {
+        all.extend(policies(conclusion));
+    }
+    all
+}
+
+fn limit_headers(names: &HeaderNames, status: &Status) -> Vec<Header> {
+    let Some(limit) = &status.current_limit else { return Vec::new() };
+    let header = |name: &Arc<str>, value: u64| Header { name: name.clone(), value: value.to_string() };
+    vec![
+        header(&names.limit, u64::from(limit.requests_per_unit)),
+        header(&names.remaining, u64::from(status.limit_remaining)),
+        header(&names.reset, limit.seconds_until_reset),
+    ]
+}
+
+/// `RateLimit-Policy` with every limit that can reject the request, and `RateLimit` with the state of those that
+/// govern a descriptor.
+fn policies(conclusion: &Conclusion<'_, '_, '_>) -> Vec<Header> {
+    let (mut policies, mut states) = (String::new(), String::new());
+    for index in 0..conclusion.plan.len() {
+        let Some(limited) = conclusion.limited(index).filter(|limited| !limited.is_shadow()) else {
+            continue;
+        };
+        let Some(outcome) = conclusion.outcome(index) else { continue };
+        for check in &limited.limits {
+            let policy = policy_of(conclusion, index, limited, check.limit);
+            policies.extend([separator(&policies), policy.as_str()]);
+            if std::ptr::eq(check.limit, outcome.limit) {
+                let seconds = outcome.seconds_until_more();
+                // Writing to a String cannot fail.
+                let _ = write!(
+                    states,
+                    "{}{};r={};t={seconds}",
+                    separator(&states),
+                    policy.name(),
+                    outcome.verdict.remaining
+                );
+            }
+        }
+    }
+    if policies.is_empty() {
+        return Vec::new();
+    }
+    vec![Header { name: POLICY.clone(), value: policies }, Header { name: RATE_LIMIT.clone(), value: states }]
+}
+
+/// The separator before the next item of a list.
+fn separator(list: &str) -> &'static str {
+    if list.is_empty() { "" } else { ", " }
+}
+
+/// The policy of a limit: the one that was compiled with its rule, or a new one for an override.
+fn policy_of<'r>(
+    conclusion: &Conclusion<'_, '_, '_>,
+    index: usize,
+    limited: &Limited<'r>,
+    limit: &Limit,
+) -> Cow<'r, QuotaPolicy> {
+    let compiled = limited.rule.and_then(|rule| {
+        let limits = rule.limits()?.iter();
+        limits.zip(&rule.policies).find(|(own, _)| std::ptr::eq(*own, limit)).map(|(_, policy)| policy)
+    });
+    let of_override = || QuotaPolicy::new(&rule_name(conclusion, index, limited), limit);
+    compiled.map_or_else(|| Cow::Owned(of_override()), Cow::Borrowed)
+}
+
+/// The name of a descriptor's rule: its full key, or for an override the domain and the entries' keys.
+pub(super) fn rule_name<'r>(
+    conclusion: &Conclusion<'_, '_, '_>,
+    index: usize,
+    limited: &Limited<'r>,
+) -> Cow<'r, str> {
+    if let Some(rule) = limited.rule {
+        return Cow::Borrowed(&rule.full_key);
+    }
+    let entries = conclusion.request.descriptors.get(index).map(|descriptor| descriptor.entries.as_slice());
+    let keys = entries.unwrap_or_default().iter().map(|entry| entry.key);
+    Cow::Owned(std::iter::once(conclusion.request.domain).chain(keys).collect::<Vec<_>>().join("."))
+}
