@@ -1,6 +1,6 @@
 //! `tollgate check`: reports every error and warning in rules files, as a compiler would.
 //!
-//! [`run`] finds the files, [`Report`] holds what the compiler says of them, and `text`, `json` and `github`
+//! [`run`] finds the files, `Report` holds what the compiler says of them, and `text`, `json` and `github`
 //! print it.
 
 use std::{collections::HashMap, fmt::Write as _, path::PathBuf};

@@ -166,7 +166,7 @@ impl Limiter {
         self.policy.bounds
     }
 
-    /// True where the store answers without waiting, so that [`decide_sync`](Self::decide_at_once) decides.
+    /// True where the store answers without waiting, so that [`decide_sync`](Self::decide_sync) decides.
     #[must_use]
     pub fn is_synchronous(&self) -> bool {
         self.store.is_synchronous()

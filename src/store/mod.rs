@@ -1,8 +1,8 @@
 //! Counter stores: a [`Store`] counts all checks of a request in one call.
 //!
 //! The limiter plans the checks and reads their outcomes. The memory store answers at once. A networked store answers
-//! later, and sends the checks of many requests together. [`batch`] has the checks, [`usage`] a store's metrics, and
-//! [`remote`] what the networked stores share.
+//! later, and sends the checks of many requests together. `batch` has the checks, `usage` a store's metrics, and
+//! `remote` what the networked stores share.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

@@ -14,7 +14,7 @@ impl Window {
     /// Ten years of 365 days.
     pub const MAX: Self = Self(315_360_000);
 
-    /// A window of so many seconds: 1 to [`MAX`](Self::LONGEST).
+    /// A window of so many seconds: 1 to [`MAX`](Self::MAX).
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the match arm bounds the value")]
     pub const fn of_seconds(seconds: u64) -> Option<Self> {

@@ -1,7 +1,7 @@
 //! Counters in memcached, shared by all replicas and by replicas of the Go service.
 //!
 //! In reading order: `route` sends a request's checks to the connections of the `servers` that own their keys (`key`),
-//! as commands of a `pipeline`. `backend` implements the shared connection's [`Backend`](super::remote::Backend),
+//! as commands of a `pipeline`. `backend` implements the shared connection's `Backend`,
 //! `dialer` opens connections, `reply` decodes replies.
 
 pub(crate) mod key;

@@ -1,7 +1,7 @@
 //! Counters in Redis, shared by all replicas and by replicas of the Go service.
 //!
 //! In reading order: `route` sends a request's checks to the connections of the `pool` that own their keys (`name`), as
-//! commands of a `pipeline`. `backend` implements the shared connection's [`Backend`](super::remote::Backend).
+//! commands of a `pipeline`. `backend` implements the shared connection's `Backend`.
 //! `permissions` checks the user's rights, `script` has the Lua scripts, `ttl_cache` knows which keys have an expiry,
 //! `topology` which server owns which keys. `wire` opens connections, `resp` is the protocol, `failure` classifies
 //! errors.
