@@ -1,4 +1,4 @@
-//! The parts of the service, made from the settings and put together.
+//! The parts of the service: created from the settings, and connected.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ impl Parts {
     }
 }
 
-/// The parts that are made of files, any of which may be bad.
+/// The parts that depend on files, any of which may be invalid.
 struct Fallible {
     tls: Option<Arc<Tls>>,
     exposition: Exposition,
@@ -118,7 +118,7 @@ struct Fallible {
 }
 
 impl Fallible {
-    /// Makes them all, or tells all that keeps any of them from being made.
+    /// Creates all of them, or returns every error.
     fn new(settings: &Settings) -> Result<Self, StartError> {
         let mut failed = StartError(Vec::new());
         let tls = failed.gather(tls(settings));
@@ -164,7 +164,7 @@ fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, StartError> {
     settings.grpc_tls.as_ref().map(load).transpose()
 }
 
-/// How requests are decided by these settings.
+/// The policy of the limiter by these settings.
 pub(crate) fn policy(settings: &Settings) -> Policy {
     Policy {
         bounds: Bounds { descriptors: settings.server.max_descriptors, entries: settings.server.max_entries },

@@ -1,4 +1,4 @@
-//! Who is shown and sent the statistics, from their settings: the page's names and the sinks.
+//! The names on the metrics page, and the sinks, from their settings.
 
 use std::{fs, io, sync::Arc};
 
@@ -17,8 +17,8 @@ use crate::{
     },
 };
 
-/// The names by which the page shows metrics. A file that is missing changes nothing: deployments name one
-/// that they mount only sometimes.
+/// The names on the metrics page. A missing mapper file has no effect: deployments name one that they do not always
+/// mount.
 pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> {
     let stats = &settings.stats;
     let own = Exposition::Own { in_milliseconds: stats.response_time_in_milliseconds };
@@ -35,16 +35,16 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
             return Err(StartError(vec![why]));
         }
     };
-    let told =
+    let lines =
         |findings: Vec<crate::rules::Diagnostic>| findings.into_iter().map(|finding| finding.to_string());
     let (mapper, warnings) = mapper::read(&name, &bytes).map_err(|errors| {
-        StartError(told(errors).map(|error| format!("PROMETHEUS_MAPPER_YAML: {error}")).collect())
+        StartError(lines(errors).map(|error| format!("PROMETHEUS_MAPPER_YAML: {error}")).collect())
     })?;
-    told(warnings).for_each(|warning| warn!("PROMETHEUS_MAPPER_YAML: {warning}"));
+    lines(warnings).for_each(|warning| warn!("PROMETHEUS_MAPPER_YAML: {warning}"));
     Ok(Exposition::Mapped(Box::new(Mapped::new(mapper))))
 }
 
-/// Begins to tell the sinks.
+/// Starts the sinks.
 pub(super) fn start(settings: &Settings, stats: &Arc<Stats>, admin: Admin) -> io::Result<Flushing> {
     let sinks = &settings.stats.sinks;
     let statsd = sinks.statsd.as_ref().map(|statsd| Sink {

@@ -35,7 +35,7 @@ pub struct Memcached {
 pub enum MemcachedServers {
     /// These, in this order; one at least.
     Named(Vec<ServerAddress>),
-    /// Those that a name server tells of.
+    /// Those of a DNS SRV record.
     Srv {
         /// The name that is looked up: `_service._protocol.name`.
         name: String,

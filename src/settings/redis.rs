@@ -43,7 +43,7 @@ pub struct Startup {
     pub initial_interval: Duration,
     /// The longest pause.
     pub max_interval: Duration,
-    /// After this the service ends; none serves on without.
+    /// After this the service stops; none retries for ever.
     pub give_up_after: Option<Duration>,
 }
 

@@ -107,9 +107,9 @@ pub(super) fn timeout(
         return usual;
     }
     if set > ENVOY_WAITS {
-        let whence = if set == go_default { ", the Go service's default," } else { "" };
+        let default_of = if set == go_default { ", the Go service's default," } else { "" };
         let message = format!(
-            "with {set:?}{whence} an answer may come after Envoy has given up: it waits {ENVOY_WAITS:?} unless \
+            "with {set:?}{default_of} an answer may come after Envoy has given up: it waits {ENVOY_WAITS:?} unless \
              the `timeout` of its filter says otherwise. Leave it at {usual:?}, or set it to half of that `timeout`"
         );
         reader.warn(setting, message);

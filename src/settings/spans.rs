@@ -19,7 +19,7 @@ pub struct Spans {
     pub resource: Vec<(String, String)>,
     /// The share of the calls that are traced where the caller does not say.
     pub sampling_rate: f64,
-    /// Spans tell the values of descriptors.
+    /// Spans have the values of descriptors.
     pub descriptor_values: bool,
     /// Spans that may wait to be sent; one at least.
     pub max_queued: usize,

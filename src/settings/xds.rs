@@ -22,7 +22,7 @@ use super::{
 pub struct Xds {
     /// Where it is.
     pub server: ServerAddress,
-    /// It tells of changes alone, not of everything each time.
+    /// It sends changes alone, not everything each time.
     pub incremental: bool,
     /// By which name it knows us.
     pub node_id: String,
@@ -163,7 +163,7 @@ fn node_metadata(reader: &mut Reader<'_>, text: &str) -> Vec<(String, String)> {
     pairs.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
 }
 
-/// `name:value,name:value`. Values may be secrets, so that a refusal tells the name alone.
+/// `name:value,name:value`. Values may be secrets, so that a refusal shows no value.
 fn headers(reader: &mut Reader<'_>, text: &str) -> Vec<(String, Secret)> {
     let mut headers = Vec::new();
     for (at, entry) in text.split(',').enumerate().filter(|(_, entry)| !entry.is_empty()) {

@@ -60,7 +60,7 @@ fn every_recorded_file_is_taken_or_refused_as_recorded() {
 }
 
 #[test]
-fn a_refused_file_is_told_with_a_place_and_a_taken_one_without_errors() {
+fn a_refused_file_has_an_error_with_a_place_and_an_accepted_one_none() {
     for case in cases() {
         let compiled = compile_case(&case);
         let errors: Vec<_> = compiled.diagnostics.iter().filter(|d| d.is_error()).collect();

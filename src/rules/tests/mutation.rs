@@ -164,7 +164,7 @@ fn compile_one(text: &[u8]) -> Compiled {
 }
 
 #[test]
-fn damaged_files_are_told_about_and_nothing_worse() {
+fn damaged_files_cause_diagnostics_and_nothing_worse() {
     let wanted =
         env::var("TOLLGATE_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATIONS);
     let mut dice = Dice(0x746f_6c6c_6761_7465);

@@ -51,11 +51,11 @@ impl Material {
     pub(super) fn new(options: &GrpcTls, files: &Files) -> Result<Self, Vec<String>> {
         let provider = Arc::new(ring::default_provider());
         let mut problems = Vec::new();
-        let mut told = |variable: &str, path: &Path, problem: String| {
+        let mut refuse = |variable: &str, path: &Path, problem: String| {
             problems.push(format!("{variable}={}: {problem}", path.display()));
         };
         let chain = chain(&files.certificate)
-            .map_err(|problem| told("GRPC_SERVER_TLS_CERT", &options.certificate, problem));
+            .map_err(|problem| refuse("GRPC_SERVER_TLS_CERT", &options.certificate, problem));
         let key = bytes(&files.key)
             .and_then(|bytes| pem::key(bytes, &provider))
             .and_then(|key| match &chain {
@@ -65,11 +65,11 @@ impl Material {
                 )),
                 _ => Ok(key),
             })
-            .map_err(|problem| told("GRPC_SERVER_TLS_KEY", &options.key, problem));
+            .map_err(|problem| refuse("GRPC_SERVER_TLS_KEY", &options.key, problem));
         let clients = match (&options.clients, &files.authorities) {
             (Some(clients), Some(authorities)) => verifier(authorities, clients.name.as_ref(), &provider)
                 .map(Some)
-                .map_err(|problem| told("GRPC_CLIENT_TLS_CACERT", &clients.authorities, problem)),
+                .map_err(|problem| refuse("GRPC_CLIENT_TLS_CACERT", &clients.authorities, problem)),
             _ => Ok(None),
         };
         let (Ok(chain), Ok(key), Ok(clients)) = (chain, key, clients) else { return Err(problems) };

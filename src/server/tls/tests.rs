@@ -70,7 +70,7 @@ fn what_go_takes_is_taken() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn reports_all_errors_at_once() {
     let one = certificate(true);
     let (pem, key) = (one.cert.pem(), one.signing_key.serialize_pem());
     let other_key = certificate(true).signing_key.serialize_pem();
@@ -108,7 +108,7 @@ fn new_files_are_served_to_those_who_come_later() {
     tls.look(NOW);
     assert!(!Arc::ptr_eq(&first, &tls.serving.load_full()));
     assert_eq!(tls.gauges().certificate_expiry, Duration::from_secs(NOW.seconds()));
-    assert!(tls.state().expiry_told, "it has expired at this moment");
+    assert!(tls.state().expiry_logged, "it has expired at this moment");
     assert_eq!(tls.gauges().reload_errors, 0);
 }
 
@@ -148,12 +148,12 @@ fn a_certificate_that_comes_before_its_key_is_no_error() {
 }
 
 #[test]
-fn a_certificate_that_runs_out_is_told_once() {
+fn logs_an_expired_certificate_once() {
     let (_dir, options) = of(&certificate(true));
     let tls = Tls::load(options, NOW).unwrap();
-    assert!(!tls.state().expiry_told);
+    assert!(!tls.state().expiry_logged);
     tls.look(Time::from_seconds(NOW.seconds() + 365 * 86_400));
-    assert!(tls.state().expiry_told);
+    assert!(tls.state().expiry_logged);
 }
 
 proptest! {

@@ -38,7 +38,7 @@ pub(super) struct Link {
     backoff: Backoff,
     not_before: Option<Instant>,
     warnings: LogThrottle,
-    told_of_length: bool,
+    length_logged: bool,
 }
 
 #[derive(Debug)]
@@ -60,11 +60,11 @@ impl Link {
             backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
             not_before: None,
             warnings: LogThrottle::new(WARN_EVERY),
-            told_of_length: false,
+            length_logged: false,
         }
     }
 
-    /// True when somebody wants to be told.
+    /// True when the sink is configured.
     pub(super) fn is_asked_for(&self) -> bool {
         self.is_asked_for
     }
@@ -113,7 +113,7 @@ impl Link {
         let (sent, result) = socket.send(packet);
         match result {
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                if !std::mem::replace(&mut self.told_of_length, true) {
+                if !std::mem::replace(&mut self.length_logged, true) {
                     warn!(
                         "statsd: a line of {} bytes is too long for {} and is left out",
                         packet.len(),
@@ -135,7 +135,7 @@ impl Link {
         self.not_before = None;
     }
 
-    /// Takes note of a failure, and tells of it unless that was told a short while ago.
+    /// Notes a failure, and logs it unless one was logged a short while ago.
     pub(super) fn failed(&mut self, error: &io::Error) {
         self.socket = None;
         self.failures += 1;
@@ -197,7 +197,7 @@ impl Socket {
         }
     }
 
-    /// False when the other end of a stream is closed. Writing would tell it too late: the first packet
+    /// False when the other end of a stream is closed. Writing would show it too late: the first packet
     /// after the end is taken by the system and lost.
     fn is_alive(&mut self) -> bool {
         match self {
@@ -227,7 +227,7 @@ impl Socket {
             Self::Stream(stream) => write(stream, packet),
             Self::Datagram(socket) => whole(socket.send(datagram)),
             Self::Udp(socket) => {
-                // That nobody listens on this machine is known as soon as the packet is sent.
+                // A refused packet on this machine is known as soon as it is sent.
                 let refused = |sent| match socket.take_error() {
                     Ok(None) => Ok(sent),
                     Ok(Some(error)) | Err(error) => Err(error),

@@ -190,7 +190,7 @@ fn what_was_counted_while_nobody_listened_is_sent_later() {
 }
 
 #[test]
-fn a_sink_that_comes_back_is_told_what_it_missed() {
+fn a_sink_that_comes_back_receives_what_it_missed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (host, port) = here(address);
@@ -272,14 +272,14 @@ fn a_rule_that_was_forgotten_and_comes_back_counts_from_its_new_beginning() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (host, port) = here(listener.local_addr().unwrap());
     let mut link = Link::new(SinkAddress::Tcp(HostPort { host, port }), true);
-    let mut ledger = DeltaTracker::default();
+    let mut deltas = DeltaTracker::default();
     let dialect = Dialect::statsd(&[]);
     for n in [10, 4] {
         let stats = stats();
         hit(&stats, n);
         assert!(link.is_open(false));
-        ledger.enter(&stats, &Gauges::default());
-        ledger.tell(&mut Outbox::new(&mut link, &dialect)).unwrap();
+        deltas.enter(&stats, &Gauges::default());
+        deltas.send(&mut Outbox::new(&mut link, &dialect)).unwrap();
     }
     drop(link);
     assert_eq!(sums(&read(listener.accept().unwrap().0))[HITS], 14);
