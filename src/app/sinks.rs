@@ -7,16 +7,13 @@ use tracing::warn;
 use super::StartError;
 use crate::{
     server::http::admin::Admin,
-    settings::{
-        Settings,
-        sinks::{DogStatsd, SinkAddress},
-    },
+    settings::{Settings, sinks::DogStatsd},
     telemetry::{
         metrics::{
             Exposition, Stats,
             mapper::{self, Mapped},
         },
-        statsd::{self, Dialect, Flushing, Mogrifier, Sink, Target},
+        statsd::{self, Dialect, Flushing, Mogrifier, Sink},
     },
 };
 
@@ -51,25 +48,17 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
 pub(super) fn start(settings: &Settings, stats: &Arc<Stats>, admin: Admin) -> io::Result<Flushing> {
     let sinks = &settings.stats.sinks;
     let statsd = sinks.statsd.as_ref().map(|statsd| Sink {
-        target: target(&statsd.address),
+        target: statsd.address.clone(),
         dialect: Dialect::statsd(&sinks.tags),
         is_asked_for: statsd.is_asked_for,
     });
     let dog = sinks.dog.as_ref().map(|dog| Sink {
-        target: target(&dog.address),
+        target: dog.address.clone(),
         dialect: Dialect::dog(&dog.tags, &sinks.tags, mogrifiers(dog)),
         is_asked_for: true,
     });
     let state: statsd::State = Arc::new(move || admin.gauges());
     statsd::start(stats, &state, sinks.interval, statsd.into_iter().chain(dog).collect())
-}
-
-fn target(address: &SinkAddress) -> Target {
-    match address {
-        SinkAddress::Tcp(address) => Target::Tcp(address.host.clone(), address.port),
-        SinkAddress::Udp(address) => Target::Udp(address.host.clone(), address.port),
-        SinkAddress::Unix(path) => Target::Unix(path.clone()),
-    }
 }
 
 fn mogrifiers(dog: &DogStatsd) -> Vec<Mogrifier> {

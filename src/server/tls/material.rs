@@ -17,8 +17,12 @@ use x509_cert::{
     der::{Decode as _, Encode as _},
 };
 
-use super::{ClientName, Contents, Files, Options, clients::Named};
-use crate::{clock::Time, net::tls::pem};
+use super::{Contents, Files, clients::Named};
+use crate::{
+    clock::Time,
+    net::tls::pem,
+    settings::{ClientName, GrpcTls},
+};
 
 /// What is served to those who connect.
 pub(super) struct Material {
@@ -44,7 +48,7 @@ struct Chain {
 
 impl Material {
     /// What these files come to.
-    pub(super) fn new(options: &Options, files: &Files) -> Result<Self, Vec<String>> {
+    pub(super) fn new(options: &GrpcTls, files: &Files) -> Result<Self, Vec<String>> {
         let provider = Arc::new(ring::default_provider());
         let mut problems = Vec::new();
         let mut told = |variable: &str, path: &Path, problem: String| {

@@ -14,14 +14,13 @@ mod tests;
 use std::{
     fmt,
     hash::{BuildHasher, RandomState},
-    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tokio_rustls::rustls::{ServerConfig, pki_types::ServerName};
+use tokio_rustls::rustls::ServerConfig;
 use tracing::{error, info, warn};
 
 use self::{
@@ -32,43 +31,13 @@ use crate::{
     clock::{Clock, Time},
     net::tls::pem,
     panics::{self, Boundary},
+    settings::GrpcTls,
     telemetry::metrics::TlsGauges,
 };
 
 /// So often the files are looked at. By what they hold, not by what a file system tells of them: it tells
 /// little of symlinks, and nothing on some networks. Three small files cost microseconds.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-
-/// What TLS is made of; see the settings of the same names.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// `GRPC_SERVER_TLS_CERT`.
-    pub certificate: PathBuf,
-    /// `GRPC_SERVER_TLS_KEY`.
-    pub key: PathBuf,
-    /// What is asked of clients, if anything.
-    pub clients: Option<Clients>,
-}
-
-/// Clients must show a certificate.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Clients {
-    /// `GRPC_CLIENT_TLS_CACERT`.
-    pub authorities: PathBuf,
-    /// `GRPC_CLIENT_TLS_SAN`.
-    pub name: Option<ClientName>,
-}
-
-/// What the certificate of a client is made out to: a subjectAltName.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ClientName {
-    /// A DNS name or an IP address.
-    Host(ServerName<'static>),
-    /// A URI, such as SPIFFE's.
-    Uri(String),
-    /// An e-mail address.
-    Email(String),
-}
 
 /// The files as they are now.
 #[derive(Hash)]
@@ -84,7 +53,7 @@ type Contents = Result<Vec<u8>, String>;
 
 /// TLS as it is served now.
 pub struct Tls {
-    options: Options,
+    options: GrpcTls,
     hasher: RandomState,
     serving: ArcSwap<ServerConfig>,
     state: Mutex<State>,
@@ -108,7 +77,7 @@ struct State {
 type Digest = u64;
 
 impl Files {
-    fn read(options: &Options) -> Self {
+    fn read(options: &GrpcTls) -> Self {
         Self {
             certificate: pem::read(&options.certificate),
             key: pem::read(&options.key),
@@ -122,7 +91,7 @@ impl Tls {
     ///
     /// # Errors
     /// Everything that keeps them from being served, a line each.
-    pub fn load(options: Options, now: Time) -> Result<Self, Vec<String>> {
+    pub fn load(options: GrpcTls, now: Time) -> Result<Self, Vec<String>> {
         let files = Files::read(&options);
         let material = Material::new(&options, &files)?;
         let hasher = RandomState::new();

@@ -7,6 +7,7 @@ use rcgen::{CertificateParams, CertifiedKey, KeyPair, PKCS_ECDSA_P384_SHA384, PK
 use tempfile::TempDir;
 
 use super::*;
+use crate::settings::GrpcTlsClients;
 
 /// 2026-01-01.
 const NOW: Time = Time::from_seconds(1_767_225_600);
@@ -24,18 +25,18 @@ fn signed_with(signing_key: KeyPair, valid: bool) -> CertifiedKey<KeyPair> {
 }
 
 /// A directory with these files and TLS made of them.
-fn written(certificate: &str, key: &str, authorities: Option<&str>) -> (TempDir, Options) {
+fn written(certificate: &str, key: &str, authorities: Option<&str>) -> (TempDir, GrpcTls) {
     let dir = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| {
         fs::write(dir.path().join(name), text).unwrap();
         dir.path().join(name)
     };
     let (certificate, key) = (put("tls.crt", certificate), put("tls.key", key));
-    let clients = authorities.map(|text| Clients { authorities: put("ca.crt", text), name: None });
-    (dir, Options { certificate, key, clients })
+    let clients = authorities.map(|text| GrpcTlsClients { authorities: put("ca.crt", text), name: None });
+    (dir, GrpcTls { certificate, key, clients })
 }
 
-fn of(pair: &CertifiedKey<KeyPair>) -> (TempDir, Options) {
+fn of(pair: &CertifiedKey<KeyPair>) -> (TempDir, GrpcTls) {
     written(&pair.cert.pem(), &pair.signing_key.serialize_pem(), None)
 }
 
@@ -44,7 +45,7 @@ fn put(dir: &Path, pair: &CertifiedKey<KeyPair>) {
     fs::write(dir.join("tls.key"), pair.signing_key.serialize_pem()).unwrap();
 }
 
-fn problems(options: Options) -> Vec<String> {
+fn problems(options: GrpcTls) -> Vec<String> {
     Tls::load(options, NOW).err().unwrap_or_default()
 }
 
@@ -173,10 +174,10 @@ proptest! {
         } else {
             bytes
         };
-        let options = Options {
+        let options = GrpcTls {
             certificate: "c".into(),
             key: "k".into(),
-            clients: Some(Clients { authorities: "a".into(), name: None }),
+            clients: Some(GrpcTlsClients { authorities: "a".into(), name: None }),
         };
         let key = pair.signing_key.serialize_pem().into_bytes();
         for key in [key, text.clone()] {

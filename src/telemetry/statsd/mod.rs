@@ -23,17 +23,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::{line::Dialect, link::Target, mogrifier::Mogrifier};
+pub use self::{line::Dialect, mogrifier::Mogrifier};
 
 use self::{delta_tracker::DeltaTracker, link::Link, outbox::Outbox};
-use crate::panics::{self, Boundary};
-use crate::telemetry::metrics::{Gauges, Stats};
+use crate::{
+    panics::{self, Boundary},
+    settings::sinks::SinkAddress,
+    telemetry::metrics::{Gauges, Stats},
+};
 
 /// Somebody who is to be told.
 #[derive(Debug)]
 pub struct Sink {
     /// Where.
-    pub target: Target,
+    pub target: SinkAddress,
     /// In which language.
     pub dialect: Dialect,
     /// False when nobody asked for it and it is no trouble that nobody is there.

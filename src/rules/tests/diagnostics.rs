@@ -1,6 +1,6 @@
 //! Every diagnostic that a rules file can cause, with its place and text.
 
-use super::{CompileOptions, Compiled, Countable, Diagnostic, RuleSet, SourceFile, compile};
+use crate::rules::{CompileOptions, Compiled, Countable, Diagnostic, RuleSet, SourceFile, compile};
 
 const MERGING: CompileOptions = CompileOptions {
     merge_domains: true,
