@@ -45,7 +45,7 @@ pub use self::{
     misspelt::misspelt,
     names::LogLevel,
     reader::{Problem, Warning},
-    server::{ServerAddress, StoreTls},
+    server::{ClientTls, ServerAddress},
 };
 
 use self::{
