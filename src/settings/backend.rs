@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use super::{
-    groups::{Backend, KeyFormat, OnFailure},
+    groups::{Backend, Counting, KeyFormat, OnFailure},
     memcached,
     parse::InvalidValue,
     reader::Reader,
@@ -67,6 +67,15 @@ pub(super) fn key_format(text: &str) -> Result<KeyFormat, InvalidValue> {
         "compatible" => Ok(KeyFormat::Compatible),
         "unambiguous" => Ok(KeyFormat::Unambiguous),
         _ => Err(InvalidValue::new("compatible or unambiguous, in any case")),
+    }
+}
+
+/// How replicas share a counter, by its name in any case.
+pub(super) fn counting(text: &str) -> Result<Counting, InvalidValue> {
+    match text.to_ascii_lowercase().as_str() {
+        "exact" => Ok(Counting::Exact),
+        "leased" => Ok(Counting::Leased),
+        _ => Err(InvalidValue::new("exact or leased, in any case")),
     }
 }
 

@@ -143,6 +143,10 @@ pub struct Store {
     pub by_default: bool,
     /// Counters held at one time; one at least.
     pub max_keys: usize,
+    /// How limits are counted that do not say it.
+    pub counting: Counting,
+    /// Keys that hits are leased of at one time; one at least.
+    pub max_leases: usize,
     /// Size of the cache of keys that are over their limit; 0 is no cache.
     pub local_cache_bytes: usize,
     /// The share of a limit from which hits are near it.
@@ -157,6 +161,16 @@ pub struct Store {
     pub expiration_jitter_max: Duration,
     /// What becomes of a request whose counters cannot be reached, where its domain says nothing else.
     pub on_failure: OnFailure,
+}
+
+/// How replicas share a counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Counting {
+    /// Every hit is counted in the store before it is decided.
+    #[default]
+    Exact,
+    /// Hits of a hot key are taken from the store ahead of time.
+    Leased,
 }
 
 /// How counters are named in a store that others share.

@@ -132,6 +132,10 @@ variables! {
             have `on_store_failure`: `error`, which Envoy's `failure_mode_deny` resolves; `allow`; `deny`; \
             or `local`, counted by this replica.";
         MEMORY_MAX_KEYS = "10000000", "Maximum number of counters in memory.";
+        COUNTING = "exact", "How limits without `counting` are counted in Redis: `exact`, every hit before it is \
+            decided, or `leased`, hits of hot keys ahead of time.";
+        LEASE_MAX_KEYS = "100000", "Maximum number of keys that hits are leased of. Beyond it the coldest gives its \
+            hits back.";
         LOCAL_CACHE_SIZE_IN_BYTES = "0", "Size of the cache of keys over their limit; `0` disables it.";
         NEAR_LIMIT_RATIO = "0.8", "Share of a limit from which hits count as `near_limit`.";
         CACHE_KEY_PREFIX = "", "Prefix of every key.";

@@ -1,0 +1,467 @@
+//! The rule of leases: how many hits a replica takes from a counter ahead of time, when it takes more, and what it
+//! gives back.
+//!
+//! Plain functions over a small state, with the time as an argument. `table` holds the states, and the store does the
+//! I/O. A lease admits only hits that were added to the counter before, so no rule admits more than the limit; this one
+//! decides how many hits wait in a replica while another would need them. The numbers are those of a simulation, which
+//! docs/leases.md describes.
+
+use crate::{clock::Time, limiter::algorithm::Window};
+
+/// The longest time that a lease is made for, in seconds.
+const LONGEST: f64 = 0.5;
+
+/// A lease is made for at most this part of a window.
+const PART_OF_WINDOW: f64 = 20.0;
+
+/// A key is hot when so many requests come while a lease lasts.
+const HOT: f64 = 4.0;
+
+/// A lease has at most this part of the hits that are left of the limit.
+const PART_OF_REST: f64 = 16.0;
+
+/// A lease lasts at most this part of the time in which all replicas spend what is left of the limit.
+const PART_OF_TIME: f64 = 8.0;
+
+/// The fewest hits that are worth a lease.
+const LEAST: u64 = 2;
+
+/// A counter that is known to be over its limit is looked at again after so many times the length of a lease: its hits
+/// may have been given back.
+const OVER_FOR: f64 = 10.0;
+
+/// Rates that are measured over less than this are noise, in seconds.
+const MIN_INTERVAL: f64 = 0.001;
+
+/// What a lease is of: a limit per window, and the time of a round trip to the counter, in seconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Terms {
+    pub(super) limit: u64,
+    pub(super) window: Window,
+    pub(super) round_trip: f64,
+}
+
+impl Terms {
+    /// How long a lease lasts, in seconds. It is also the time constant of the averages.
+    pub(super) fn duration(&self) -> f64 {
+        let part = float(self.window.seconds()) / PART_OF_WINDOW;
+        part.max(2.0 * self.round_trip).min(LONGEST)
+    }
+}
+
+/// How often a key is hit: moving averages of this replica's hits and requests per second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    hits: f32,
+    requests: f32,
+    at: Time,
+}
+
+impl Pace {
+    /// Adds a request.
+    fn add(&mut self, hits: u64, now: Time, duration: f64) {
+        let decay = decay(self.at, now, duration);
+        self.hits = single(f64::from(self.hits) * decay + float(hits) / duration);
+        self.requests = single(f64::from(self.requests) * decay + 1.0 / duration);
+        // Also if the clock was set back.
+        self.at = now;
+    }
+
+    /// Hits per second.
+    fn hits(&self, now: Time, duration: f64) -> f64 {
+        f64::from(self.hits) * decay(self.at, now, duration)
+    }
+
+    /// Requests per second.
+    fn requests(&self, now: Time, duration: f64) -> f64 {
+        f64::from(self.requests) * decay(self.at, now, duration)
+    }
+}
+
+/// A key without a lease.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cold {
+    pace: Pace,
+    /// Requests in a row at which it was hot.
+    hot: u32,
+}
+
+impl Cold {
+    /// Adds a request. Returns the pace if the key is hot.
+    pub(super) fn visit(&mut self, hits: u64, now: Time, duration: f64) -> Option<Pace> {
+        self.pace.add(hits, now, duration);
+        let is_hot = self.pace.requests(now, duration) * duration >= HOT;
+        self.hot = if is_hot { self.hot.saturating_add(1) } else { 0 };
+        (self.hot >= 2).then_some(self.pace)
+    }
+}
+
+/// What a request gets from a lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// The hits are within the limit. Contains the counter with them, without the hits that are left in the lease.
+    Admit(u64),
+    /// The counter is known to be over its limit. Contains the counter.
+    Refuse(u64),
+    /// The counter has to be asked, for the hits that the lease does not have. `reserved` ones were taken from it.
+    Ask {
+        /// Hits that the lease had.
+        reserved: u64,
+        /// The part of the counter that is this replica's: [`Lease::counted`] and [`Lease::granted`] get it back.
+        own: u64,
+    },
+}
+
+/// What a lease gives back, and when to look at it again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Tended {
+    /// Hits to take off the counter.
+    pub(super) returned: u64,
+    /// The part of the counter that was this replica's before.
+    pub(super) own: u64,
+    /// Hits that were not spent before the window ended.
+    pub(super) expired: u64,
+    /// When to look at it again; `None` if the lease may be forgotten.
+    pub(super) next: Option<Time>,
+}
+
+/// The lease of a key, or the place for one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    /// When the window began.
+    start: Time,
+    /// Hits that were added to the counter and not spent.
+    left: u64,
+    /// The hits in the counter that this replica added in this window.
+    own: u64,
+    /// The counter by the last reply in this window, and when it came.
+    seen: Option<(u64, Time)>,
+    /// The part of the counter that is not this replica's, and when it was measured.
+    others: Option<(u64, Time)>,
+    /// How fast that part grows, in hits per second.
+    others_pace: f32,
+    /// Requests in a row that had to ask and found the key hot.
+    hot: u32,
+    pace: Pace,
+    /// The hits that were granted last, and when.
+    last: (u64, Time),
+    /// Hits have been asked for ahead of time.
+    in_flight: bool,
+}
+
+impl Lease {
+    /// A lease without hits, for a hot key.
+    pub(super) fn new(start: Time, pace: Pace) -> Self {
+        Self {
+            start,
+            left: 0,
+            own: 0,
+            seen: None,
+            others: None,
+            others_pace: 0.0,
+            hot: 2,
+            pace,
+            last: (0, Time::default()),
+            in_flight: false,
+        }
+    }
+
+    /// The start of its window.
+    pub(super) fn start(&self) -> Time {
+        self.start
+    }
+
+    /// Hits that are left in it.
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// True while hits are asked for.
+    #[cfg(test)]
+    pub(super) fn in_flight(&self) -> bool {
+        self.in_flight
+    }
+
+    /// This replica's part of the counter.
+    pub(super) fn own(&self) -> u64 {
+        self.own
+    }
+
+    /// The counter by the last reply; `None` if there was none in this window.
+    pub(super) fn counter(&self) -> Option<u64> {
+        self.seen.map(|(after, _)| after)
+    }
+
+    /// This replica's requests per second.
+    pub(super) fn requests(&self, terms: &Terms, now: Time) -> f64 {
+        self.pace.requests(now, terms.duration())
+    }
+
+    /// Enters the window that begins at `start`. Returns the hits that were not spent in the last one; they are lost.
+    pub(super) fn enter(&mut self, start: Time) -> u64 {
+        if start == self.start {
+            return 0;
+        }
+        let expired = self.left;
+        *self = Self { start, left: 0, own: 0, seen: None, others: None, in_flight: false, ..*self };
+        expired
+    }
+
+    /// Spends hits. Without `may_reserve` it is all or nothing.
+    pub(super) fn take(&mut self, hits: u64, may_reserve: bool, terms: &Terms, now: Time) -> Step {
+        let duration = terms.duration();
+        self.pace.add(hits, now, duration);
+        if let Some(count) = self.known_over(terms, now) {
+            return Step::Refuse(count);
+        }
+        if self.left >= hits
+            && let Some((after, _)) = self.seen
+        {
+            self.left = self.left.saturating_sub(hits);
+            return Step::Admit(after.min(terms.limit).saturating_sub(self.left).max(hits));
+        }
+        let reach = self.reach(terms, now);
+        let is_hot = self.pace.requests(now, duration) * reach >= HOT;
+        self.hot = if is_hot { self.hot.saturating_add(1) } else { 0 };
+        if let Some((after, at)) = &mut self.seen
+            && *after >= terms.limit
+        {
+            // This request looks whether the counter is still over; the others do not.
+            *at = now;
+        }
+        let reserved = if may_reserve { std::mem::take(&mut self.left) } else { 0 };
+        Step::Ask { reserved, own: self.own }
+    }
+
+    /// The counter if it is over its limit, which holds for some time.
+    fn known_over(&self, terms: &Terms, now: Time) -> Option<u64> {
+        let (after, at) = self.seen?;
+        let is_over = self.left == 0 && after >= terms.limit;
+        (is_over && seconds(at, now) < OVER_FOR * terms.duration()).then_some(after)
+    }
+
+    /// The counter as a request sees it that adds nothing, if it is known well enough.
+    pub(super) fn look(&self, terms: &Terms, now: Time) -> Option<u64> {
+        let (after, at) = self.seen?;
+        let is_fresh = seconds(at, now) < 2.0 * terms.duration();
+        (is_fresh || self.known_over(terms, now).is_some()).then(|| self.count(after, terms))
+    }
+
+    /// The counter without the hits that are left here, which are within the limit even if others' hits are over it.
+    pub(super) fn count(&self, after: u64, terms: &Terms) -> u64 {
+        let within = if self.left > 0 { after.min(terms.limit) } else { after };
+        within.saturating_sub(self.left)
+    }
+
+    /// Gives hits back to the lease that were taken from it in this window.
+    pub(super) fn restore(&mut self, hits: u64) {
+        self.left = self.left.saturating_add(hits);
+    }
+
+    /// Takes hits out of the lease, all or nothing.
+    pub(super) fn spend(&mut self, hits: u64) -> bool {
+        let has_room = self.left >= hits;
+        if has_room {
+            self.left = self.left.saturating_sub(hits);
+        }
+        has_room
+    }
+
+    /// The hits to ask for ahead of time, if the lease will soon be spent.
+    pub(super) fn renew(&mut self, terms: &Terms, now: Time) -> Option<u64> {
+        if self.in_flight || self.hot < 2 {
+            return None;
+        }
+        let own = self.pace.hits(now, terms.duration());
+        if float(self.left) >= 2.0 * own * terms.round_trip + 1.0 {
+            return None;
+        }
+        let reach = self.reach(terms, now);
+        let (last, granted) = self.last;
+        let mut hits = own * reach;
+        if seconds(granted, now) < reach / 2.0 {
+            hits = hits.max((2.0 * float(last)).min(4.0 * own * reach));
+        }
+        let hits = whole(hits.min(float(self.rest(terms)) / PART_OF_REST));
+        self.in_flight = hits >= LEAST;
+        self.in_flight.then_some(hits)
+    }
+
+    /// The hits that are left of the limit, by the last reply.
+    fn rest(&self, terms: &Terms) -> u64 {
+        terms.limit.saturating_sub(self.seen.map_or(0, |(after, _)| after))
+    }
+
+    /// How long a lease is made for now, in seconds.
+    fn reach(&self, terms: &Terms, now: Time) -> f64 {
+        let duration = terms.duration();
+        let to_end = terms.window.micros().saturating_sub(now.micros().saturating_sub(self.start.micros()));
+        let pace = self.pace.hits(now, duration) + f64::from(self.others_pace);
+        let spent_in = float(self.rest(terms)) / (PART_OF_TIME * pace.max(f64::MIN_POSITIVE));
+        duration.min(float(to_end) / 1e6).min(spent_in)
+    }
+
+    /// The counter is `after`, with `hits` that were added when this replica's part was `own`. A counter that has fewer
+    /// was lost, as when Redis was emptied, and the hits in the lease are not in it any more. Returns those.
+    pub(super) fn counted(&mut self, hits: u64, after: u64, own: u64, terms: &Terms, now: Time) -> u64 {
+        let mut lost = 0;
+        if after < own.min(self.own).saturating_add(hits) {
+            lost = std::mem::take(&mut self.left);
+            (self.own, self.others) = (0, None);
+        }
+        self.own = self.own.saturating_add(hits);
+        self.see(after, terms, now);
+        lost
+    }
+
+    /// Hits that were asked for ahead of time were added to the counter, or were too many. Returns as
+    /// [`counted`](Self::counted) does.
+    pub(super) fn granted(
+        &mut self,
+        asked: u64,
+        is_granted: bool,
+        after: u64,
+        own: u64,
+        terms: &Terms,
+        now: Time,
+    ) -> u64 {
+        self.in_flight = false;
+        let hits = if is_granted { asked } else { 0 };
+        let lost = self.counted(hits, after, own, terms, now);
+        if is_granted {
+            self.left = self.left.saturating_add(hits);
+            self.last = (hits, now);
+        }
+        lost
+    }
+
+    /// The reply to hits that were asked for ahead of time is lost. They may have been added; nobody spends them.
+    pub(super) fn lost(&mut self) {
+        self.in_flight = false;
+    }
+
+    /// A request gave hits back to the counter, which is `after` now.
+    pub(super) fn refunded(&mut self, hits: u64, after: u64, terms: &Terms, now: Time) {
+        self.own = self.own.saturating_sub(hits);
+        self.see(after, terms, now);
+    }
+
+    fn see(&mut self, after: u64, terms: &Terms, now: Time) {
+        self.seen = Some((after, now));
+        let others = after.saturating_sub(self.own);
+        let Some((before, at)) = self.others else {
+            self.others = Some((others, now));
+            return;
+        };
+        let interval = seconds(at, now);
+        if interval < MIN_INTERVAL {
+            return;
+        }
+        let pace = float(others.saturating_sub(before)) / interval;
+        let weight = 1.0 - (-interval / terms.duration()).exp();
+        let average = f64::from(self.others_pace);
+        self.others_pace = single(average + weight * (pace - average));
+        self.others = Some((others, now));
+    }
+
+    /// Gives back what is not needed: all once the requests stop, and after a while what exceeds the pace.
+    pub(super) fn tend(&mut self, terms: &Terms, now: Time) -> Tended {
+        let duration = terms.duration();
+        let end = self.start.micros().saturating_add(terms.window.micros());
+        if now.micros() >= end {
+            let expired = std::mem::take(&mut self.left);
+            let next = self.forget_at(duration).filter(|_| self.is_used(duration, now));
+            return Tended { expired, next, ..Tended::default() };
+        }
+        let own = self.own;
+        let keep = self.keep(terms, now);
+        let returned = self.left.saturating_sub(keep);
+        self.left = self.left.saturating_sub(returned);
+        self.own = own.saturating_sub(returned);
+        if returned > 0 && returned >= self.last.0 / 2 {
+            self.hot = 0;
+        }
+        let next = if self.left > 0 {
+            let idle = after(self.pace.at, self.idle_after(terms)).min(after(self.last.1, 2.0 * duration));
+            Some(idle.max(after(now, MIN_INTERVAL)).min(Time::from_micros(end)))
+        } else {
+            self.forget_at(duration).filter(|_| self.in_flight || self.is_used(duration, now))
+        };
+        Tended { returned, own, expired: 0, next }
+    }
+
+    /// The hits that the lease keeps.
+    fn keep(&mut self, terms: &Terms, now: Time) -> u64 {
+        let duration = terms.duration();
+        if self.left == 0 {
+            return 0;
+        }
+        if seconds(self.pace.at, now) >= self.idle_after(terms) {
+            return 0;
+        }
+        if seconds(self.last.1, now) < 2.0 * duration {
+            return self.left;
+        }
+        self.last.1 = now;
+        whole((self.pace.hits(now, duration) * self.reach(terms, now)).ceil())
+    }
+
+    /// The time without a request after which the requests have stopped, in seconds.
+    fn idle_after(&self, terms: &Terms) -> f64 {
+        let requests = f64::from(self.pace.requests).max(f64::MIN_POSITIVE);
+        (terms.duration() / 4.0).max(terms.round_trip).max(HOT / requests)
+    }
+
+    /// Takes everything out of the lease, for good. Returns the hits, and this replica's part of the counter.
+    pub(super) fn end(&mut self) -> (u64, u64) {
+        let (left, own) = (std::mem::take(&mut self.left), self.own);
+        self.own = own.saturating_sub(left);
+        (left, own)
+    }
+
+    fn is_used(&self, duration: f64, now: Time) -> bool {
+        seconds(self.pace.at, now) < OVER_FOR * duration
+    }
+
+    fn forget_at(&self, duration: f64) -> Option<Time> {
+        Some(after(self.pace.at, OVER_FOR * duration))
+    }
+}
+
+/// Seconds from one time to a later one; 0 if it is not later.
+fn seconds(from: Time, to: Time) -> f64 {
+    float(to.micros().saturating_sub(from.micros())) / 1e6
+}
+
+/// The time so many seconds later.
+fn after(time: Time, seconds: f64) -> Time {
+    Time::from_micros(time.micros().saturating_add(whole(seconds * 1e6)))
+}
+
+/// The part of an average that is left after some time.
+fn decay(from: Time, to: Time, duration: f64) -> f64 {
+    (-seconds(from, to) / duration).exp()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "hits and microseconds are below 2⁵³")]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "an average needs no more precision")]
+fn single(number: f64) -> f32 {
+    number as f32
+}
+
+/// The integer part; 0 for what is negative.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from a float saturates, and the fraction is to be cut off"
+)]
+fn whole(number: f64) -> u64 {
+    number as u64
+}
+
+#[cfg(test)]
+mod tests;
