@@ -47,6 +47,11 @@ impl Pair {
         let with = |setup: Setup| env.iter().fold(setup, |setup, (name, value)| setup.env(name, value));
         let exact = with(Setup::new().redis(&redis[0].env()).rules("d.yaml", RULES)).start_healthy();
         let leased = with(leased(&redis[1].env(), RULES)).start_healthy();
+        // A script that Redis does not know is sent again, behind what came after it.
+        let warm_up = request("d", &[&[("many", "warm")], &[("several", "warm")]]);
+        for service in [&exact, &leased] {
+            super::admitted(&service.client(), &warm_up, 50);
+        }
         Self { _redis: redis, exact, leased }
     }
 

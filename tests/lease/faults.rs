@@ -21,6 +21,11 @@ descriptors:
 ";
 
 fn start(redis: &Redis) -> Server {
+    leased(&redis.env(), RULES).env("GRPC_WORKERS", "1").start_healthy()
+}
+
+/// One that does not wait long for Redis.
+fn impatient(redis: &Redis) -> Server {
     leased(&redis.env(), RULES).env("REDIS_TIMEOUT", "50ms").env("GRPC_WORKERS", "1").start_healthy()
 }
 
@@ -41,7 +46,7 @@ fn warm_up(server: &Server, held: f64) {
 #[test]
 fn without_redis_what_is_paid_for_is_spent_and_then_the_failure_policy_decides() {
     let redis = Redis::single();
-    let server = start(&redis);
+    let server = impatient(&redis);
     warm_up(&server, 40.0);
     redis.freeze();
     let client = server.client();

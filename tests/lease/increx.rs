@@ -50,7 +50,7 @@ impl Played {
             // A lease by the script, or what is given back.
             ["EVALSHA", hash, "1", _, _, _, _, _] if !hash.starts_with("0000") => {
                 self.asked.push(words.join(" "));
-                "*2\r\n:700\r\n:0\r\n".to_owned()
+                "*2\r\n:5\r\n:0\r\n".to_owned()
             }
             ["EVALSHA", hash, ..] if !hash.starts_with("0000") => ":0\r\n".to_owned(),
             ["EVALSHA" | "EVAL", ..] => "-NOSCRIPT No matching script.\r\n".to_owned(),

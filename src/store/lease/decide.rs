@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::{
     Shared,
-    rule::Step,
+    rule::{Asked, Step},
     table::{Counter, Found, Hit, Works},
 };
 use crate::{
@@ -22,91 +22,106 @@ use crate::{
     },
 };
 
-/// What the lease of a check needs to hear once Redis has counted it.
+/// A check's place in its lease.
 #[derive(Clone, Copy)]
-struct Asked {
+struct Place {
     key: Key,
     start: Time,
     /// Hits that the lease had.
     reserved: u64,
-    /// Hits that Redis counts.
-    hits: Hits,
-    /// This replica's part of the counter.
-    own: u64,
+    /// Hits that Redis counts, and what was known when it was asked; `None` if the lease decided.
+    asked: Option<(Hits, Asked)>,
 }
 
-/// A check's place in its lease, if it has one.
-type Places = SmallVec<[Option<Asked>; 4]>;
+/// The place of each check that has one.
+type Places = SmallVec<[Option<Place>; 4]>;
 
-/// How the checks of a request count together.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Together {
-    /// Each for itself.
-    Alone,
-    /// All or none.
-    AllOrNothing,
+/// The places of a request that waits for Redis. If it is given up, nobody will say what became of its hits.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    places: Places,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        for place in self.places.iter().flatten() {
+            if let Some((hits, _)) = place.asked {
+                self.shared.leases.unanswered(place.key, place.start, hits.taken());
+            }
+        }
+    }
+}
+
+/// What is decided of a request so far.
+struct Draft {
+    /// The hits of each check that Redis counts; `None` if a lease has decided.
+    hits: NextHits,
+    places: Places,
+    works: Works,
 }
 
 impl Shared {
     /// Counts the checks of a request, of which some are leased.
     pub(super) fn apply<'a>(self: &'a Arc<Self>, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
-        let mut works = Works::new();
-        let mut places: Places = batch.checks().iter().map(|_| None).collect();
-        let mut hits: NextHits = batch.checks().iter().map(|check| Some(check.hits)).collect();
+        let reads = batch.counting == Counting::ReadOnly;
+        let hits = |check: &Check<'_>| Some(if reads { without_taking(check.hits) } else { check.hits });
+        let mut draft = Draft {
+            hits: batch.checks().iter().map(hits).collect(),
+            places: batch.checks().iter().map(|_| None).collect(),
+            works: Works::new(),
+        };
         let whole = 0..batch.checks().len();
         match batch.counting {
             Counting::Always => {
                 let mut next = 0;
                 while let Some(group) = batch.group_at(next) {
                     next = group.end;
-                    self.decide(batch, group, Together::Alone, now, &mut hits, &mut places, &mut works);
+                    match batch.checks_at(group.clone()) {
+                        [Check { member: Member::Alone, .. }] => {
+                            self.decide_alone(batch, group.start, now, &mut draft);
+                        }
+                        _ => self.decide_together(batch, group, now, &mut draft),
+                    }
                 }
             }
-            Counting::StopWhenOver => {
-                self.decide(batch, whole, Together::AllOrNothing, now, &mut hits, &mut places, &mut works);
-            }
-            Counting::ReadOnly => {
-                hits = batch.checks().iter().map(|check| Some(without_taking(check.hits))).collect();
-                self.look(batch, whole, now, &mut hits, &mut places);
-            }
+            Counting::StopWhenOver => self.decide_together(batch, whole, now, &mut draft),
+            Counting::ReadOnly => whole.for_each(|index| self.look(batch, index, now, &mut draft)),
         }
-        let applied = if hits.iter().all(Option::is_none) {
-            Applied::Now(Ok(()))
-        } else {
-            self.ask(batch, now, hits, places)
-        };
-        // Behind the request's own hits, so that its outcome is not told with those that are leased now.
-        if !works.is_empty() {
-            self.send(works, now);
-        }
-        applied
+        self.ask(batch, now, draft)
     }
 
     /// Has Redis count what leases did not decide, and tells the leases.
-    fn ask<'a>(
-        self: &'a Arc<Self>,
-        batch: &'a mut Batch<'_>,
-        now: Time,
-        hits: NextHits,
-        places: Places,
-    ) -> Applied<'a> {
+    fn ask<'a>(self: &'a Arc<Self>, batch: &'a mut Batch<'_>, now: Time, mut draft: Draft) -> Applied<'a> {
+        if draft.hits.iter().all(Option::is_none) {
+            self.send(draft.works, now);
+            return Applied::Now(Ok(()));
+        }
         if batch.counting != Counting::Always {
-            // What counts or reads as one is counted or read as one.
+            // What counts or reads as one is counted or read as one, when the result is waited for.
+            self.send(std::mem::take(&mut draft.works), now);
+            self.remember(batch, now, &mut draft);
+            let waiting = Waiting { shared: self, places: draft.places };
             return Applied::Later(Box::pin(async move {
                 let result = self.redis.apply(batch, now).done().await;
-                self.settle(batch, &hits, &places, &result, now);
+                waiting.settle(batch, &draft.hits, &result, now);
                 result
             }));
         }
-        match self.redis.send(batch, now, &hits) {
+        self.remember(batch, now, &mut draft);
+        let Draft { hits, places, works } = draft;
+        let waiting = Waiting { shared: self, places };
+        let sent = self.redis.send(batch, now, &hits);
+        // Behind the request's own hits, so that its outcome is not told with those that are leased now.
+        self.send(works, now);
+        match sent {
             Err(error) => {
                 let result = Err(error);
-                self.settle(batch, &hits, &places, &result, now);
+                waiting.settle(batch, &hits, &result, now);
                 Applied::Now(result)
             }
             Ok(mut sent) => Applied::Later(Box::pin(async move {
                 let result = self.redis.outcomes(batch, now, &mut sent, &hits).await;
-                self.settle(batch, &hits, &places, &result, now);
+                waiting.settle(batch, &hits, &result, now);
                 result
             })),
         }
@@ -125,101 +140,53 @@ enum Said {
 }
 
 impl Shared {
-    /// Decides the checks at these indexes, if leases can: their hits are then `None`.
-    #[expect(clippy::too_many_arguments, reason = "what is decided, and three lists of the same length")]
-    fn decide(
-        &self,
-        batch: &mut Batch<'_>,
-        range: Range<usize>,
-        together: Together,
-        now: Time,
-        hits: &mut NextHits,
-        places: &mut Places,
-        works: &mut Works,
-    ) {
-        match batch.checks_at(range.clone()) {
-            [check] if together == Together::Alone && check.member == Member::Alone => {
-                self.decide_alone(batch, range.start, now, hits, places, works);
-            }
-            checks if checks.iter().all(|check| check.limit.is_leased() && check.takes()) => {
-                self.decide_together(batch, range, now, hits, places, works);
-            }
-            _ => self.remember(batch, range, now, places),
-        }
-    }
-
-    fn decide_alone(
-        &self,
-        batch: &mut Batch<'_>,
-        index: usize,
-        now: Time,
-        hits: &mut NextHits,
-        places: &mut Places,
-        works: &mut Works,
-    ) {
+    /// Decides a check that counts for itself, if its lease can.
+    fn decide_alone(&self, batch: &mut Batch<'_>, index: usize, now: Time, draft: &mut Draft) {
         let Some(check) = batch.checks().get(index).filter(|check| check.limit.is_leased()) else { return };
-        let Hits::Take(wanted @ 1..) = check.hits else {
-            self.look(batch, index..index.saturating_add(1), now, hits, places);
-            return;
-        };
+        let Hits::Take(wanted @ 1..) = check.hits else { return self.look(batch, index, now, draft) };
         let Some(hit) = self.hit(batch, check, now) else { return };
-        let found = self.leases.take(hit, true, now, || self.counter(batch, check), works);
-        let (outcome, reserved, own) = match found {
+        let counter = || self.counter(batch, check);
+        let (count, reserved) = match self.leases.take(hit, true, now, counter, &mut draft.works) {
             Found::Cold => return,
-            Found::Lease(Step::Admit(count)) => (Some(count), wanted, 0),
-            Found::Lease(Step::Refuse(count)) => (Some(over(check, count)), 0, 0),
-            Found::Lease(Step::Ask { reserved, own }) => (None, reserved, own),
+            Found::Lease(Step::Ask { reserved }) => {
+                let rest = Hits::Take(wanted.saturating_sub(reserved));
+                set(&mut draft.hits, index, Some(rest));
+                set(&mut draft.places, index, self.place(hit, reserved, rest));
+                return;
+            }
+            Found::Lease(Step::Admit(count)) => (count, wanted),
+            Found::Lease(Step::Refuse(count)) => (over(check, count), 0),
         };
-        let rest = Hits::Take(wanted.saturating_sub(reserved));
-        let place = Asked { key: hit.key, start: hit.start, reserved, hits: rest, own };
-        set(places, index, Some(place));
-        set(hits, index, outcome.is_none().then_some(rest));
-        if let Some(count) = outcome {
-            batch.set(index, Outcome::Counted(count));
-        }
+        set(&mut draft.hits, index, None);
+        set(&mut draft.places, index, Some(Place { key: hit.key, start: hit.start, reserved, asked: None }));
+        batch.set(index, Outcome::Counted(count));
     }
 
     /// Takes the hits of all checks at these indexes from their leases, or of none.
-    fn decide_together(
-        &self,
-        batch: &mut Batch<'_>,
-        range: Range<usize>,
-        now: Time,
-        hits: &mut NextHits,
-        places: &mut Places,
-        works: &mut Works,
-    ) {
-        let mut said: SmallVec<[Option<Said>; 4]> = SmallVec::new();
-        for check in batch.checks_at(range.clone()) {
-            said.push(self.ask_lease(batch, check, now, works));
+    fn decide_together(&self, batch: &mut Batch<'_>, range: Range<usize>, now: Time, draft: &mut Draft) {
+        let checks = batch.checks_at(range.clone());
+        if !checks.iter().all(|check| check.limit.is_leased() && check.takes()) {
+            return;
         }
+        let said = checks.iter().map(|check| self.ask_lease(batch, check, now, &mut draft.works));
+        let said: SmallVec<[Option<Said>; 4]> = said.collect();
         let is_decided = said.iter().all(Option::is_some);
         let is_over = said.iter().any(|said| matches!(said, Some(Said::Over(_))));
-        for (index, said) in range.clone().zip(&said) {
-            let Some(check) = batch.checks().get(index) else { continue };
-            let mut count = None;
-            if let Some(Said::Admitted(with)) = said {
-                if is_over || !is_decided {
-                    self.restore(batch, check, now);
-                    count = Some(with.saturating_sub(check.hits.taken()));
-                } else {
-                    count = Some(*with);
-                }
+        for (index, said) in range.zip(said) {
+            let (Some(check), Some(mut said)) = (batch.checks().get(index), said) else { continue };
+            if let (Said::Admitted(count), true) = (said, is_over || !is_decided) {
+                self.restore(batch, check, now);
+                said = Said::Read(count.saturating_sub(check.hits.taken()));
             }
-            if !is_decided {
-                continue;
-            }
-            set(hits, index, None);
             let outcome = match (said, check.member) {
-                (Some(Said::Over(count)), Member::Alone) => Outcome::Counted(over(check, *count)),
-                (Some(Said::Over(count)), _) => Outcome::NotCounted(*count),
-                (Some(Said::Read(count)), _) => Outcome::Counted(*count),
-                _ => Outcome::Counted(count.unwrap_or_default()),
+                (Said::Over(count), Member::Alone) => Outcome::Counted(over(check, count)),
+                (Said::Over(count), _) => Outcome::NotCounted(count),
+                (Said::Read(count) | Said::Admitted(count), _) => Outcome::Counted(count),
             };
-            batch.set(index, outcome);
-        }
-        if !is_decided {
-            self.remember(batch, range, now, places);
+            if is_decided {
+                set(&mut draft.hits, index, None);
+                batch.set(index, outcome);
+            }
         }
     }
 
@@ -242,40 +209,35 @@ impl Shared {
         }
     }
 
-    /// Reads the counters at these indexes from their leases, if these know them.
-    fn look(
-        &self,
-        batch: &mut Batch<'_>,
-        range: Range<usize>,
-        now: Time,
-        hits: &mut NextHits,
-        places: &mut Places,
-    ) {
-        for index in range.clone() {
-            let Some(check) = batch.checks().get(index).filter(|check| check.takes()) else { continue };
-            if !check.limit.is_leased() {
-                continue;
-            }
-            let count = self.hit(batch, check, now).and_then(|hit| self.leases.look(hit, now));
-            if let Some(count) = count {
-                set(hits, index, None);
-                batch.set(index, Outcome::Counted(count));
-            }
+    /// Reads the counter of a check from its lease, if that knows it.
+    fn look(&self, batch: &mut Batch<'_>, index: usize, now: Time, draft: &mut Draft) {
+        let looks = |check: &&Check<'_>| check.limit.is_leased() && check.takes();
+        let Some(check) = batch.checks().get(index).filter(looks) else { return };
+        if let Some(count) = self.hit(batch, check, now).and_then(|hit| self.leases.look(hit, now)) {
+            set(&mut draft.hits, index, None);
+            batch.set(index, Outcome::Counted(count));
         }
-        self.remember(batch, range, now, places);
     }
 
     /// Remembers the leases of checks that Redis counts.
-    fn remember(&self, batch: &Batch<'_>, range: Range<usize>, now: Time, places: &mut Places) {
-        for index in range {
-            let Some(check) = batch.checks().get(index).filter(|check| check.limit.is_leased()) else {
-                continue;
-            };
-            let Some(hit) = self.hit(batch, check, now) else { continue };
-            let own = self.leases.with(hit.key, hit.start, hit.limit, |lease, _| lease.own());
-            let place = |own| Asked { key: hit.key, start: hit.start, reserved: 0, hits: check.hits, own };
-            set(places, index, own.map(place));
+    fn remember(&self, batch: &Batch<'_>, now: Time, draft: &mut Draft) {
+        for (index, check) in batch.checks().iter().enumerate() {
+            let (hits, place) = (draft.hits.get(index), draft.places.get(index));
+            if let (Some(Some(hits)), Some(None)) = (hits, place)
+                && check.limit.is_leased()
+                && let Some(hit) = self.hit(batch, check, now)
+            {
+                let place = self.place(hit, 0, *hits);
+                set(&mut draft.places, index, place);
+            }
         }
+    }
+
+    /// The place of a check whose hits go to Redis, if it has a lease.
+    fn place(&self, hit: Hit<'_>, reserved: u64, hits: Hits) -> Option<Place> {
+        let Hit { key, start, limit, .. } = hit;
+        let asked = self.leases.with(key, start, limit, |lease, _| lease.ask(hits.taken()))?;
+        Some(Place { key, start, reserved, asked: Some((hits, asked)) })
     }
 
     fn hit<'b>(&self, batch: &Batch<'_>, check: &Check<'b>, now: Time) -> Option<Hit<'b>> {
@@ -290,26 +252,26 @@ impl Shared {
         let (name, is_per_second) = self.redis.place(batch, check);
         Counter { name: name.into(), is_per_second, limit: check.limit.clone() }
     }
+}
 
+impl Waiting<'_> {
     /// Tells the leases what Redis has counted, and corrects the outcomes by what the leases hold.
-    fn settle(
-        &self,
-        batch: &mut Batch<'_>,
-        hits: &NextHits,
-        places: &Places,
-        result: &Result<(), StoreError>,
-        now: Time,
-    ) {
+    fn settle(mut self, batch: &mut Batch<'_>, hits: &NextHits, result: &Result<(), StoreError>, now: Time) {
+        let places = std::mem::take(&mut self.places);
         let any_over = batch.checks().iter().any(Check::is_over);
-        for (index, asked) in places.iter().enumerate() {
-            let (Some(asked), Some(check)) = (asked, batch.checks().get(index)) else { continue };
+        for (index, place) in places.iter().enumerate() {
+            let (Some(place), Some(check)) = (place, batch.checks().get(index)) else { continue };
+            let leases = &self.shared.leases;
+            if let Some((hits, _)) = place.asked {
+                leases.unanswered(place.key, place.start, hits.taken());
+            }
             if result.is_err() {
-                self.leases.restore(asked.key, asked.start, check.limit, asked.reserved);
+                leases.restore(place.key, place.start, check.limit, place.reserved);
                 continue;
             }
-            if hits.get(index).copied().flatten().is_none() {
+            let Some(asked) = place.asked.filter(|_| hits.get(index).is_some_and(Option::is_some)) else {
                 continue;
-            }
+            };
             let is_refused = match (batch.counting, check.member) {
                 (Counting::Always, Member::Alone) => false,
                 (Counting::Always, _) => group_of(batch, index).iter().any(Check::is_over),
@@ -318,16 +280,19 @@ impl Shared {
                 (Counting::ReadOnly, _) => true,
             };
             let is_alone = (batch.counting, check.member) == (Counting::Always, Member::Alone);
-            let outcome = self.learn(check, asked, is_refused, is_alone, now);
+            let outcome = self.shared.learn(check, place, asked, is_refused, is_alone, now);
             batch.set(index, outcome);
         }
     }
+}
 
+impl Shared {
     /// Tells a lease what Redis has counted. Returns the outcome without the hits that are left in the lease.
     fn learn(
         &self,
         check: &Check<'_>,
-        asked: &Asked,
+        place: &Place,
+        (hits, asked): (Hits, Asked),
         is_refused: bool,
         is_alone: bool,
         now: Time,
@@ -337,21 +302,20 @@ impl Shared {
         };
         let limit = u64::from(check.limit.requests_per_unit);
         let mut lost = 0;
-        let count = self.leases.with(asked.key, asked.start, check.limit, |lease, terms| {
-            match asked.hits {
+        let count = self.leases.with(place.key, place.start, check.limit, |lease, terms| {
+            match hits {
                 Hits::Refund(hits) => lease.refunded(hits, after, terms, now),
                 Hits::Take(hits) => {
                     let hits = if is_refused { 0 } else { hits };
-                    lost = lease.counted(hits, after, asked.own, terms, now);
+                    lost = lease.counted(hits, after, asked, terms, now);
                 }
             }
-            // Another request's renewal took the last hits: they are here.
-            let is_saved = match asked.hits {
+            // Hits that were asked for ahead of time took what was left of the limit: they are here.
+            let is_saved = match hits {
                 Hits::Take(hits) if is_alone && after > limit && lease.left() > 0 => lease.spend(hits),
                 _ => false,
             };
-            let after = if is_saved { limit } else { after };
-            if after > limit { after } else { lease.count(after, terms) }
+            if after > limit && !is_saved { after } else { lease.count(terms).min(limit) }
         });
         self.leases.counts.expired.fetch_add(lost, std::sync::atomic::Ordering::Relaxed);
         let count = count.unwrap_or(after);

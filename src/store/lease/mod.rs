@@ -35,6 +35,7 @@ use crate::{
     panics::{self, Boundary, Panicked, caught},
     rules::RuleSet,
 };
+use rule::Asked;
 use table::{Leases, Renewal, Work, Works};
 
 /// Leases are looked at so often: a fraction of the shortest time after which one is given back.
@@ -146,27 +147,29 @@ impl Shared {
         let leased =
             Leased { name: &counter.name, is_per_second: counter.is_per_second, limit: &counter.limit };
         let start = Instant::now();
+        let (key, begin) = (renewal.key, renewal.start);
+        let asked = self.leases.with(key, begin, &counter.limit, |lease, _| lease.ask_ahead());
         let sent = if self.is_closing.load(Relaxed) {
             None
         } else {
             self.redis.lease(&leased, renewal.hits, now).ok()
         };
-        match sent.zip(Handle::try_current().ok()) {
-            None => self.leases.lost(&renewal),
-            Some((reply, runtime)) => {
+        match (sent, asked, Handle::try_current()) {
+            (Some(reply), Some(asked), Ok(runtime)) => {
                 let shared = self.clone();
-                runtime.spawn(async move { shared.renewed(reply, &renewal, start).await });
+                runtime.spawn(async move { shared.renewed(reply, &renewal, asked, start).await });
             }
+            _ => self.leases.lost(&renewal),
         }
         self.work.notify_one();
     }
 
-    async fn renewed(&self, reply: LeaseReply, renewal: &Renewal, start: Instant) {
+    async fn renewed(&self, reply: LeaseReply, renewal: &Renewal, asked: Asked, start: Instant) {
         match reply.wait().await {
             None => self.leases.lost(renewal),
             Some((after, is_granted)) => {
                 self.leases.add_round_trip(start.elapsed().as_secs_f64() * 1e6);
-                self.leases.granted(renewal, after, is_granted, SystemClock.now());
+                self.leases.granted(renewal, asked, after, is_granted, SystemClock.now());
             }
         }
     }

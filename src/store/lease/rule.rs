@@ -107,9 +107,16 @@ pub(super) enum Step {
     Ask {
         /// Hits that the lease had.
         reserved: u64,
-        /// The part of the counter that is this replica's: [`Lease::counted`] and [`Lease::granted`] get it back.
-        own: u64,
     },
+}
+
+/// What this replica had added to the counter when it asked. A reply is told what was known then, because other replies
+/// may come between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Asked {
+    own: u64,
+    /// Nothing else was on its way that the counter may have added or not.
+    is_certain: bool,
 }
 
 /// What a lease gives back, and when to look at it again.
@@ -134,10 +141,12 @@ pub(super) struct Lease {
     left: u64,
     /// The hits in the counter that this replica added in this window.
     own: u64,
-    /// The counter by the last reply in this window, and when it came.
-    seen: Option<(u64, Time)>,
-    /// The part of the counter that is not this replica's, and when it was measured.
+    /// Hits of requests that were asked for and not answered yet.
+    pending: u64,
+    /// The part of the counter that is not this replica's, by the last reply in this window, and when that came.
     others: Option<(u64, Time)>,
+    /// The same some time before, by which its pace is measured.
+    before: Option<(u64, Time)>,
     /// How fast that part grows, in hits per second.
     others_pace: f32,
     /// Requests in a row that had to ask and found the key hot.
@@ -145,8 +154,19 @@ pub(super) struct Lease {
     pace: Pace,
     /// The hits that were granted last, and when.
     last: (u64, Time),
-    /// Hits have been asked for ahead of time.
-    in_flight: bool,
+    /// Hits that are asked for ahead of time.
+    ahead: Ahead,
+}
+
+/// The way of hits that are asked for ahead of time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ahead {
+    /// There are none.
+    None,
+    /// They are not sent yet.
+    Wanted,
+    /// They are sent, and not answered yet.
+    Sent,
 }
 
 impl Lease {
@@ -156,13 +176,14 @@ impl Lease {
             start,
             left: 0,
             own: 0,
-            seen: None,
+            pending: 0,
             others: None,
+            before: None,
             others_pace: 0.0,
             hot: 2,
             pace,
             last: (0, Time::default()),
-            in_flight: false,
+            ahead: Ahead::None,
         }
     }
 
@@ -176,20 +197,17 @@ impl Lease {
         self.left
     }
 
-    /// True while hits are asked for.
-    #[cfg(test)]
-    pub(super) fn in_flight(&self) -> bool {
-        self.in_flight
-    }
-
-    /// This replica's part of the counter.
-    pub(super) fn own(&self) -> u64 {
-        self.own
-    }
-
-    /// The counter by the last reply; `None` if there was none in this window.
+    /// The counter; `None` if there was no reply in this window.
     pub(super) fn counter(&self) -> Option<u64> {
-        self.seen.map(|(after, _)| after)
+        self.others.map(|(others, _)| others.saturating_add(self.own))
+    }
+
+    /// The counter without the hits that are left here.
+    pub(super) fn count(&self, terms: &Terms) -> u64 {
+        let counter = self.counter().unwrap_or(self.own);
+        // What is left is within the limit, though others may be over it.
+        let within = if self.left > 0 { counter.min(terms.limit) } else { counter };
+        within.saturating_sub(self.left)
     }
 
     /// This replica's requests per second.
@@ -203,7 +221,8 @@ impl Lease {
             return 0;
         }
         let expired = self.left;
-        *self = Self { start, left: 0, own: 0, seen: None, others: None, in_flight: false, ..*self };
+        let (others, before) = (None, None);
+        *self = Self { start, left: 0, own: 0, pending: 0, others, before, ahead: Ahead::None, ..*self };
         expired
     }
 
@@ -214,43 +233,55 @@ impl Lease {
         if let Some(count) = self.known_over(terms, now) {
             return Step::Refuse(count);
         }
-        if self.left >= hits
-            && let Some((after, _)) = self.seen
-        {
+        if self.left >= hits {
+            let before = self.count(terms);
             self.left = self.left.saturating_sub(hits);
-            return Step::Admit(after.min(terms.limit).saturating_sub(self.left).max(hits));
+            return Step::Admit(before.saturating_add(hits));
         }
         let reach = self.reach(terms, now);
         let is_hot = self.pace.requests(now, duration) * reach >= HOT;
         self.hot = if is_hot { self.hot.saturating_add(1) } else { 0 };
-        if let Some((after, at)) = &mut self.seen
-            && *after >= terms.limit
+        if self.rest(terms) == 0
+            && let Some((_, at)) = &mut self.others
         {
             // This request looks whether the counter is still over; the others do not.
             *at = now;
         }
         let reserved = if may_reserve { std::mem::take(&mut self.left) } else { 0 };
-        Step::Ask { reserved, own: self.own }
+        Step::Ask { reserved }
+    }
+
+    /// The hits of a request go to the counter.
+    pub(super) fn ask(&mut self, hits: u64) -> Asked {
+        let asked =
+            Asked { own: self.own.saturating_add(self.pending), is_certain: self.ahead != Ahead::Sent };
+        self.pending = self.pending.saturating_add(hits);
+        asked
+    }
+
+    /// The hits that are wanted ahead of time go to the counter.
+    pub(super) fn ask_ahead(&mut self) -> Asked {
+        self.ahead = Ahead::Sent;
+        Asked { own: self.own.saturating_add(self.pending), is_certain: true }
+    }
+
+    /// The hits of a request were not counted, or nobody knows.
+    pub(super) fn unanswered(&mut self, hits: u64) {
+        self.pending = self.pending.saturating_sub(hits);
     }
 
     /// The counter if it is over its limit, which holds for some time.
     fn known_over(&self, terms: &Terms, now: Time) -> Option<u64> {
-        let (after, at) = self.seen?;
-        let is_over = self.left == 0 && after >= terms.limit;
-        (is_over && seconds(at, now) < OVER_FOR * terms.duration()).then_some(after)
+        let ((_, at), counter) = (self.others?, self.counter()?);
+        let is_over = self.left == 0 && counter >= terms.limit;
+        (is_over && seconds(at, now) < OVER_FOR * terms.duration()).then_some(counter)
     }
 
     /// The counter as a request sees it that adds nothing, if it is known well enough.
     pub(super) fn look(&self, terms: &Terms, now: Time) -> Option<u64> {
-        let (after, at) = self.seen?;
+        let (_, at) = self.others?;
         let is_fresh = seconds(at, now) < 2.0 * terms.duration();
-        (is_fresh || self.known_over(terms, now).is_some()).then(|| self.count(after, terms))
-    }
-
-    /// The counter without the hits that are left here, which are within the limit even if others' hits are over it.
-    pub(super) fn count(&self, after: u64, terms: &Terms) -> u64 {
-        let within = if self.left > 0 { after.min(terms.limit) } else { after };
-        within.saturating_sub(self.left)
+        (is_fresh || self.known_over(terms, now).is_some()).then(|| self.count(terms))
     }
 
     /// Gives hits back to the lease that were taken from it in this window.
@@ -269,7 +300,7 @@ impl Lease {
 
     /// The hits to ask for ahead of time, if the lease will soon be spent.
     pub(super) fn renew(&mut self, terms: &Terms, now: Time) -> Option<u64> {
-        if self.in_flight || self.hot < 2 {
+        if self.ahead != Ahead::None || self.hot < 2 {
             return None;
         }
         let own = self.pace.hits(now, terms.duration());
@@ -283,13 +314,14 @@ impl Lease {
             hits = hits.max((2.0 * float(last)).min(4.0 * own * reach));
         }
         let hits = whole(hits.min(float(self.rest(terms)) / PART_OF_REST));
-        self.in_flight = hits >= LEAST;
-        self.in_flight.then_some(hits)
+        let is_worth_it = hits >= LEAST;
+        self.ahead = if is_worth_it { Ahead::Wanted } else { Ahead::None };
+        is_worth_it.then_some(hits)
     }
 
     /// The hits that are left of the limit, by the last reply.
     fn rest(&self, terms: &Terms) -> u64 {
-        terms.limit.saturating_sub(self.seen.map_or(0, |(after, _)| after))
+        terms.limit.saturating_sub(self.counter().unwrap_or(0))
     }
 
     /// How long a lease is made for now, in seconds.
@@ -301,16 +333,20 @@ impl Lease {
         duration.min(float(to_end) / 1e6).min(spent_in)
     }
 
-    /// The counter is `after`, with `hits` that were added when this replica's part was `own`. A counter that has fewer
-    /// was lost, as when Redis was emptied, and the hits in the lease are not in it any more. Returns those.
-    pub(super) fn counted(&mut self, hits: u64, after: u64, own: u64, terms: &Terms, now: Time) -> u64 {
+    /// The counter is `after`, with `hits` of a request's `asked` ones. A counter that has fewer than this replica added was
+    /// lost, as when Redis was emptied, and the hits in the lease are not in it any more. Returns those.
+    pub(super) fn counted(&mut self, hits: u64, after: u64, asked: Asked, terms: &Terms, now: Time) -> u64 {
         let mut lost = 0;
-        if after < own.min(self.own).saturating_add(hits) {
+        if after < asked.own.min(self.own).saturating_add(hits) {
             lost = std::mem::take(&mut self.left);
-            (self.own, self.others) = (0, None);
+            (self.own, self.others, self.before) = (0, None, None);
         }
         self.own = self.own.saturating_add(hits);
-        self.see(after, terms, now);
+        if asked.is_certain {
+            self.see(after.saturating_sub(asked.own.saturating_add(hits)), terms, now);
+        } else if self.others.is_none() {
+            self.see(after.saturating_sub(self.own), terms, now);
+        }
         lost
     }
 
@@ -318,16 +354,16 @@ impl Lease {
     /// [`counted`](Self::counted) does.
     pub(super) fn granted(
         &mut self,
-        asked: u64,
+        hits: u64,
         is_granted: bool,
         after: u64,
-        own: u64,
+        asked: Asked,
         terms: &Terms,
         now: Time,
     ) -> u64 {
-        self.in_flight = false;
-        let hits = if is_granted { asked } else { 0 };
-        let lost = self.counted(hits, after, own, terms, now);
+        self.ahead = Ahead::None;
+        let hits = if is_granted { hits } else { 0 };
+        let lost = self.counted(hits, after, asked, terms, now);
         if is_granted {
             self.left = self.left.saturating_add(hits);
             self.last = (hits, now);
@@ -337,20 +373,20 @@ impl Lease {
 
     /// The reply to hits that were asked for ahead of time is lost. They may have been added; nobody spends them.
     pub(super) fn lost(&mut self) {
-        self.in_flight = false;
+        self.ahead = Ahead::None;
     }
 
     /// A request gave hits back to the counter, which is `after` now.
     pub(super) fn refunded(&mut self, hits: u64, after: u64, terms: &Terms, now: Time) {
         self.own = self.own.saturating_sub(hits);
-        self.see(after, terms, now);
+        self.see(after.saturating_sub(self.own), terms, now);
     }
 
-    fn see(&mut self, after: u64, terms: &Terms, now: Time) {
-        self.seen = Some((after, now));
-        let others = after.saturating_sub(self.own);
-        let Some((before, at)) = self.others else {
-            self.others = Some((others, now));
+    /// So much of the counter is not this replica's.
+    fn see(&mut self, others: u64, terms: &Terms, now: Time) {
+        self.others = Some((others, now));
+        let Some((before, at)) = self.before else {
+            self.before = self.others;
             return;
         };
         let interval = seconds(at, now);
@@ -361,7 +397,7 @@ impl Lease {
         let weight = 1.0 - (-interval / terms.duration()).exp();
         let average = f64::from(self.others_pace);
         self.others_pace = single(average + weight * (pace - average));
-        self.others = Some((others, now));
+        self.before = self.others;
     }
 
     /// Gives back what is not needed: all once the requests stop, and after a while what exceeds the pace.
@@ -385,7 +421,7 @@ impl Lease {
             let idle = after(self.pace.at, self.idle_after(terms)).min(after(self.last.1, 2.0 * duration));
             Some(idle.max(after(now, MIN_INTERVAL)).min(Time::from_micros(end)))
         } else {
-            self.forget_at(duration).filter(|_| self.in_flight || self.is_used(duration, now))
+            self.forget_at(duration).filter(|_| self.ahead != Ahead::None || self.is_used(duration, now))
         };
         Tended { returned, own, expired: 0, next }
     }

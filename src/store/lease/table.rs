@@ -12,7 +12,7 @@ use std::sync::{
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::rule::{Cold, Lease, Step, Terms};
+use super::rule::{Asked, Cold, Lease, Step, Terms};
 use crate::{
     clock::Time,
     rules::Limit,
@@ -123,8 +123,6 @@ pub(super) struct Renewal {
     pub(super) start: Time,
     pub(super) counter: Counter,
     pub(super) hits: u64,
-    /// This replica's part of the counter.
-    pub(super) own: u64,
 }
 
 /// Hits to give back.
@@ -233,14 +231,21 @@ impl Leases {
         self.with(key, start, limit, |lease, _| lease.restore(hits));
     }
 
+    /// The hits of a request were answered, or never will be.
+    pub(super) fn unanswered(&self, key: Key, start: Time, hits: u64) {
+        if let Some(entry) = self.shard(key).lock().find(key).filter(|entry| entry.lease.start() == start) {
+            entry.lease.unanswered(hits);
+        }
+    }
+
     /// The store has answered to hits that were asked for ahead of time.
-    pub(super) fn granted(&self, renewal: &Renewal, after: u64, is_granted: bool, now: Time) {
-        let Renewal { key, start, counter, hits, own } = renewal;
+    pub(super) fn granted(&self, renewal: &Renewal, asked: Asked, after: u64, is_granted: bool, now: Time) {
+        let Renewal { key, start, counter, hits } = renewal;
         let count = |counter: &AtomicU64, n: u64| {
             counter.fetch_add(n, Relaxed);
         };
         let change =
-            |lease: &mut Lease, terms: &Terms| lease.granted(*hits, is_granted, after, *own, terms, now);
+            |lease: &mut Lease, terms: &Terms| lease.granted(*hits, is_granted, after, asked, terms, now);
         let lost = self.with(*key, *start, &counter.limit, change);
         if is_granted {
             count(&self.counts.grants, 1);
@@ -441,12 +446,6 @@ impl Entry {
     }
 
     fn renewal(&self, hits: u64) -> Renewal {
-        Renewal {
-            key: self.key,
-            start: self.lease.start(),
-            counter: self.counter.clone(),
-            hits,
-            own: self.lease.own(),
-        }
+        Renewal { key: self.key, start: self.lease.start(), counter: self.counter.clone(), hits }
     }
 }
