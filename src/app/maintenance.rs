@@ -31,7 +31,7 @@ impl Parts {
     /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`, or that of memcached: without its counters the service is not
     /// healthy.
     pub(super) fn judge_store(&self, settings: &Settings) {
-        let needed = match &settings.store.chosen {
+        let needed = match &settings.backend {
             Backend::Memory => false,
             Backend::Redis(redis) => redis.unhealthy_without,
             Backend::Memcached(memcached) => memcached.unhealthy_without,
@@ -44,7 +44,7 @@ impl Parts {
 
 /// Completes when Redis was not reached for the first time in the time that is given to it.
 pub(super) async fn never_reached(parts: &Parts, settings: &Settings) -> StartError {
-    let Backend::Redis(redis) = &settings.store.chosen else { return std::future::pending().await };
+    let Backend::Redis(redis) = &settings.backend else { return std::future::pending().await };
     let Some(limit) = redis.startup.give_up_after else { return std::future::pending().await };
     let begun = Instant::now();
     while !parts.store.is_reachable() {

@@ -114,16 +114,16 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
 
 /// Logs which program starts with which store. The rules and the listeners follow in lines of their own.
 fn announce(settings: &Settings) {
-    let store = &settings.store;
+    let backend = &settings.backend;
     info!(
         version = env!("CARGO_PKG_VERSION"),
         commit = COMMIT,
-        store = store.chosen.name(),
-        address = store.chosen.address(),
+        store = backend.name(),
+        address = backend.address(),
         workers = settings.server.workers,
         "starting tollgate"
     );
-    if store.by_default {
+    if settings.is_backend_default {
         warn!(
             "counters are in memory, so each replica counts alone: set REDIS_URL, or BACKEND_TYPE=memory if this is \
              intended"

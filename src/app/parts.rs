@@ -20,7 +20,7 @@ use crate::{
         http::admin::{Admin, Shown},
         tls::{self, Tls},
     },
-    settings::{Answers, Backend, ClientName, DynamicMetadata, GrpcServer, KeyFormat, OnFailure, Settings},
+    settings::{Answers, Backend, ClientName, GrpcServer, KeyFormat, OnFailure, Settings},
     store::{
         Store,
         lease::LeasedStore,
@@ -74,7 +74,7 @@ impl Parts {
             stats.clone(),
             Arc::new(SystemClock),
         ));
-        let xds = settings.rules.control_plane.as_ref().map(|_| Arc::default());
+        let xds = settings.control_plane.as_ref().map(|_| Arc::default());
         Ok(Self {
             stats,
             source,
@@ -146,7 +146,7 @@ fn tracer(settings: &Settings) -> Result<Option<Arc<Tracer>>, StartError> {
 fn store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
     let jitter = settings.store.expiration_jitter_max.as_secs();
     let workers = settings.server.workers;
-    Ok(match &settings.store.chosen {
+    Ok(match &settings.backend {
         Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
         Backend::Redis(redis) => {
             let store =
@@ -164,7 +164,7 @@ fn store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
 
 /// TLS on the gRPC port, if it is to be spoken there.
 fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, StartError> {
-    let Some(set) = settings.server.tls.clone() else { return Ok(None) };
+    let Some(set) = settings.grpc_tls.clone() else { return Ok(None) };
     let name = |name| match name {
         ClientName::Host(name) => tls::ClientName::Host(name),
         ClientName::Uri(uri) => tls::ClientName::Uri(uri),
@@ -201,18 +201,18 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
 
 fn response_options(answers: &Answers) -> ResponseOptions {
     ResponseOptions {
-        headers: answers.headers.as_ref().map(|names| HeaderNames {
-            limit: names.limit.as_str().into(),
-            remaining: names.remaining.as_str().into(),
-            reset: names.reset.as_str().into(),
+        headers: answers.headers.then(|| HeaderNames {
+            limit: answers.limit_header.as_str().into(),
+            remaining: answers.remaining_header.as_str().into(),
+            reset: answers.reset_header.as_str().into(),
         }),
-        retry_after: answers.retry_after.as_deref().map(Arc::from),
+        retry_after: answers.retry_after_header.as_deref().map(Arc::from),
         policy_headers: answers.policy_headers,
         over_limit_body: answers.over_limit_body.clone(),
-        metadata: match answers.dynamic_metadata {
-            DynamicMetadata::Off => MetadataDetail::None,
-            DynamicMetadata::Plain => MetadataDetail::Plain,
-            DynamicMetadata::WithLimits => MetadataDetail::WithLimits,
+        metadata: match (answers.dynamic_metadata, answers.dynamic_metadata_limits) {
+            (_, true) => MetadataDetail::WithLimits,
+            (true, false) => MetadataDetail::Plain,
+            (false, false) => MetadataDetail::None,
         },
     }
 }
@@ -232,5 +232,25 @@ pub(super) fn grpc_options(settings: &Settings) -> grpc::Options {
         max_request_bytes: server.max_request_bytes,
         receive_timeout: server.receive_timeout,
         max_inflight_bytes: server.max_inflight_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_in_the_metadata_include_the_plain_metadata() {
+        for (plain, limits, expected) in [
+            (false, false, MetadataDetail::None),
+            (true, false, MetadataDetail::Plain),
+            (true, true, MetadataDetail::WithLimits),
+            (false, true, MetadataDetail::WithLimits),
+        ] {
+            let (settings, _) = Settings::read(&|_| None, &|_| false, 1).unwrap();
+            let answers =
+                Answers { dynamic_metadata: plain, dynamic_metadata_limits: limits, ..settings.answers };
+            assert_eq!(response_options(&answers).metadata, expected, "{plain} {limits}");
+        }
     }
 }

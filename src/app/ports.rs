@@ -23,7 +23,7 @@ impl Ports {
     /// Binds every port, or tells all that cannot be bound.
     pub(super) fn bind(settings: &Settings) -> Result<Self, StartError> {
         let mut failed = Vec::new();
-        let grpc = match &settings.server.listen {
+        let grpc = match &settings.server.listen() {
             GrpcListen::Tcp(address) => {
                 told(&mut failed, "gRPC", address, bind(address).and_then(Listener::tcp))
             }
@@ -32,8 +32,8 @@ impl Ports {
         let mut page = |name, address: &HostPort| {
             told(&mut failed, name, address, bind(address).and_then(TcpListener::from_std))
         };
-        let http = page("HTTP", &settings.http.listen);
-        let debug = page("debug", &settings.http.debug);
+        let http = page("HTTP", &settings.http.listen());
+        let debug = page("debug", &settings.http.debug());
         let metrics =
             settings.stats.prometheus.as_ref().map(|prometheus| page("Prometheus", &prometheus.listen));
         match (grpc, http, debug) {
@@ -56,7 +56,7 @@ impl Ports {
         let metrics = self.metrics.as_ref().zip(settings.stats.prometheus.as_ref());
         info!(
             grpc,
-            tls = settings.server.tls.is_some(),
+            tls = settings.grpc_tls.is_some(),
             http = port(&self.http),
             debug = port(&self.debug),
             metrics = metrics.map(|(listener, prometheus)| port(listener) + &prometheus.path),

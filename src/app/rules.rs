@@ -31,7 +31,7 @@ impl Feed {
         status: Option<&Arc<xds::Status>>,
     ) -> io::Result<Self> {
         let rules = &settings.rules;
-        if let (Some(control_plane), Some(status)) = (&rules.control_plane, status) {
+        if let (Some(control_plane), Some(status)) = (&settings.control_plane, status) {
             let settings = (**control_plane).clone();
             return xds::spawn(source.clone(), settings, SystemClock, status.clone()).map(Self::ControlPlane);
         }
@@ -65,7 +65,7 @@ pub(super) fn counting(settings: &Settings) -> CountingMode {
 
 /// How rules are read by these settings: a limit must be one that can be counted where they have it counted.
 pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
-    let countable = match settings.store.chosen {
+    let countable = match settings.backend {
         Backend::Memory | Backend::Redis(_) => Countable::Everything,
         Backend::Memcached(_) => MemcachedStore::COUNTABLE,
     };

@@ -1,11 +1,10 @@
 //! The settings of Redis, as the program relies on them.
 //!
-//! `read` makes them of variables: `names` says which, `place` and `url` what `REDIS_URL` means, `mask` how it
-//! is shown, `login` who logs in.
+//! `read` makes them of variables: `place` and `url` say what `REDIS_URL` means, `mask` how it is shown, `login` who
+//! logs in.
 
 mod login;
 mod mask;
-mod names;
 mod place;
 mod read;
 #[cfg(test)]
@@ -14,7 +13,11 @@ mod url;
 
 use std::{fmt, time::Duration};
 
-pub(super) use self::{mask::masked, read::read};
+pub use self::place::{RedisType, Socket};
+pub(super) use self::{
+    mask::masked,
+    read::{pool_size, read},
+};
 
 pub use super::{ServerAddress as RedisAddress, StoreTls as RedisTls};
 

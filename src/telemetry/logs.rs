@@ -22,7 +22,7 @@ use self::timestamp::Timestamp;
 use crate::settings::{Log, LogFormat};
 
 /// Sends the program's events to standard error from now on. Only the first call of a process counts.
-pub fn install(log: Log) {
+pub fn install(log: &Log) {
     // An error says that there is a subscriber already, which then goes on.
     let _ = subscriber::set_global_default(subscriber(log, to_stderr));
 }
@@ -33,8 +33,8 @@ fn to_stderr(line: &str) {
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
-fn subscriber(log: Log, write: impl Fn(&str) + Send + Sync + 'static) -> impl Subscriber + Send + Sync {
-    Registry::default().with(targets(log.level)).with(Lines { format: log.format, write })
+fn subscriber(log: &Log, write: impl Fn(&str) + Send + Sync + 'static) -> impl Subscriber + Send + Sync {
+    Registry::default().with(targets(log.level.0)).with(Lines { format: log.format, write })
 }
 
 /// What is logged: of the libraries below us only what is wrong, whatever the level.
@@ -173,13 +173,14 @@ mod tests {
     use tracing::{debug, error, info, trace, warn};
 
     use super::*;
+    use crate::settings::LogLevel;
 
     /// The lines that these events make.
     fn lines(level: LevelFilter, format: LogFormat, events: impl FnOnce()) -> Vec<String> {
         let written = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&written);
         let write = move |line: &str| sink.lock().unwrap().push(line.to_owned());
-        subscriber::with_default(subscriber(Log { level, format }, write), events);
+        subscriber::with_default(subscriber(&Log { level: LogLevel(level), format }, write), events);
         Arc::try_unwrap(written).unwrap().into_inner().unwrap()
     }
 

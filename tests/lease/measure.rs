@@ -1,5 +1,6 @@
 //! Measures leases: four replicas on one Redis, 20 keys that all of them ask for, limits and windows of several sizes,
 //! and demand that is even, on one replica or moving. `tests/lease/run` starts it; docs/leases.md has its table.
+#![expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers of replicas and windows")]
 
 use std::{
     collections::BTreeMap,

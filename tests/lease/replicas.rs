@@ -122,7 +122,7 @@ fn an_exact_replica_beside_a_leased_one_sees_what_is_leased() {
         asking.into_iter().map(|one| one.join().unwrap()).sum()
     });
     assert!((1980..=2000).contains(&admitted), "{admitted} of 2000");
-    assert_eq!(metric(&exact, "tollgate_lease_hits_total"), 0.0);
+    assert!(metric(&exact, "tollgate_lease_hits_total") < 1.0);
 }
 
 #[test]

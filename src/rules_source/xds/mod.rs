@@ -7,7 +7,6 @@
 //! `backoff` computes pauses. [`Source`] serves: an invalid update leaves the last good rules, and so does a lost
 //! connection.
 
-mod backoff;
 mod client;
 mod connect;
 mod delta;

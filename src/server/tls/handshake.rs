@@ -5,17 +5,14 @@
 
 use std::{
     fmt, io,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::watch,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -25,15 +22,13 @@ use tokio_rustls::{
 use tracing::{debug, warn};
 
 use super::Tls;
+use crate::log_throttle::LogThrottle;
 
 /// What a client may take: three round trips and a signature, on a bad day.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is left of that when the service ends. Who got so far may have sent a request along.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Between two failures that are told.
-const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// Why a handshake failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,11 +61,16 @@ impl Cause {
     }
 }
 
-/// How many handshakes failed, and when one was told last.
-#[derive(Default)]
+/// How many handshakes failed. One in ten seconds is logged.
 pub(super) struct Failures {
     counted: [AtomicU64; Cause::ALL.len()],
-    told: Mutex<Option<Instant>>,
+    log: LogThrottle,
+}
+
+impl Default for Failures {
+    fn default() -> Self {
+        Self { counted: Default::default(), log: LogThrottle::new(10) }
+    }
 }
 
 impl Tls {
@@ -107,20 +107,11 @@ impl Failures {
         if let Some(counted) = self.counted.get(cause as usize) {
             counted.fetch_add(1, Ordering::Relaxed);
         }
-        if cause != Cause::Closed && self.is_time_to_tell() {
+        if cause != Cause::Closed && self.log.admit_now().is_some() {
             warn!(%peer, reason = cause.name(), "a TLS handshake failed: {why}");
         } else {
             debug!(%peer, reason = cause.name(), "a TLS handshake failed: {why}");
         }
-    }
-
-    fn is_time_to_tell(&self) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_time = told.is_none_or(|told| told.elapsed() >= TELL_EVERY);
-        if is_time {
-            *told = Some(Instant::now());
-        }
-        is_time
     }
 
     /// The failures by the name of their cause.
@@ -240,6 +231,6 @@ mod tests {
         }
         let counts: Vec<_> = failures.counted().into_iter().map(|(_, count)| count).collect();
         assert_eq!(counts, [1, 2, 3, 4, 5]);
-        assert!(!failures.is_time_to_tell());
+        assert_eq!(failures.log.admit_now(), None);
     }
 }

@@ -22,7 +22,7 @@ fn read(set: &[(&str, &str)]) -> Outcome {
 fn redis(set: &[(&str, &str)]) -> Redis {
     let (settings, warnings) = read(set).unwrap();
     assert_eq!(warnings, [""; 0], "{set:?}");
-    let Backend::Redis(redis) = settings.store.chosen else { panic!("{set:?} is no Redis") };
+    let Backend::Redis(redis) = settings.backend else { panic!("{set:?} is no Redis") };
     *redis
 }
 

@@ -5,7 +5,10 @@
 //! `rediss://` beside them.
 
 use super::{
-    super::{address::host_port, parse::InvalidValue},
+    super::{
+        address::host_port,
+        parse::{InvalidValue, percent_decoded},
+    },
     HostPort,
     login::Login,
 };
@@ -98,7 +101,12 @@ fn url(text: &str, usual_port: u16) -> Result<Named<HostPort>, InvalidValue> {
     let is_cut = info.is_empty() && text.contains('@');
     let at = address(&at, usual_port).map_err(|wrong| if is_cut { refusal() } else { wrong })?;
     let (user, password) = info.split_once(':').unwrap_or((info, ""));
-    let login = (decoded(user), decoded(password), in_query(&uri, "username"), in_query(&uri, "password"));
+    let login = (
+        percent_decoded(user),
+        percent_decoded(password),
+        in_query(&uri, "username"),
+        in_query(&uri, "password"),
+    );
     let (Some(user), Some(password), Some(other_user), Some(other_password)) = login else {
         return Err(refusal());
     };
@@ -114,7 +122,7 @@ fn url(text: &str, usual_port: u16) -> Result<Named<HostPort>, InvalidValue> {
 fn in_query(uri: &http::Uri, name: &str) -> Option<String> {
     let mut pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.find(|(key, _)| *key == name).map_or("", |(_, value)| value);
-    decoded(&value.replace('+', " "))
+    percent_decoded(&value.replace('+', " "))
 }
 
 /// The number of a database; nothing is 0.
@@ -126,23 +134,6 @@ fn number(text: &str) -> Result<u32, InvalidValue> {
             "a URL with the number of a database behind the server, or nothing: redis://host:6379/0",
         )
     })
-}
-
-/// A text with its `%41` made letters; none where they are no UTF-8.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        bytes.push(if *first == b'%' {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            rest = &after[2..];
-            u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?
-        } else {
-            *first
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]

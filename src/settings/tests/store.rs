@@ -9,7 +9,7 @@ fn memcached_is_asked_for_by_the_backends_type_alone() {
     assert_eq!(warned, ["BACKEND_TYPE: is not memcache, so that these do nothing: MEMCACHE_HOST_PORT"]);
     assert_eq!(warnings(&[host, ("BACKEND_TYPE", "memory")]), [""; 0]);
     let asked_for = [host, ("BACKEND_TYPE", "memcache")];
-    assert!(matches!(settings(&asked_for).store.chosen, Backend::Memcached(_)));
+    assert!(matches!(settings(&asked_for).backend, Backend::Memcached(_)));
     assert_eq!(warnings(&asked_for), [""; 0]);
 }
 
@@ -24,12 +24,12 @@ fn anything_said_of_redis_asks_for_it() {
         let told =
             alone.map_err(|problems| problems.iter().map(|problem| problem.variable).collect::<Vec<_>>());
         match told {
-            Ok((settings, _)) => assert!(matches!(settings.store.chosen, Backend::Redis(_)), "{}", var.name),
+            Ok((settings, _)) => assert!(matches!(settings.backend, Backend::Redis(_)), "{}", var.name),
             Err(told) => assert!(told.contains(&"REDIS_URL"), "{}: {told:?}", var.name),
         }
-        assert_eq!(settings(&[(var.name, value), ("BACKEND_TYPE", "memory")]).store.chosen, Backend::Memory);
+        assert_eq!(settings(&[(var.name, value), ("BACKEND_TYPE", "memory")]).backend, Backend::Memory);
     }
-    assert!(settings(&[("REDIS_PORT", "tcp://10.0.0.7:6379")]).store.by_default, "Kubernetes sets such");
+    assert!(settings(&[("REDIS_PORT", "tcp://10.0.0.7:6379")]).is_backend_default, "Kubernetes sets such");
 }
 
 #[test]

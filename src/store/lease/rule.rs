@@ -406,7 +406,7 @@ impl Lease {
         let end = self.start.micros().saturating_add(terms.window.micros());
         if now.micros() >= end {
             let expired = std::mem::take(&mut self.left);
-            let next = self.forget_at(duration).filter(|_| self.is_used(duration, now));
+            let next = self.is_used(duration, now).then(|| self.forget_at(duration));
             return Tended { expired, next, ..Tended::default() };
         }
         let own = self.own;
@@ -421,7 +421,7 @@ impl Lease {
             let idle = after(self.pace.at, self.idle_after(terms)).min(after(self.last.1, 2.0 * duration));
             Some(idle.max(after(now, MIN_INTERVAL)).min(Time::from_micros(end)))
         } else {
-            self.forget_at(duration).filter(|_| self.ahead != Ahead::None || self.is_used(duration, now))
+            (self.ahead != Ahead::None || self.is_used(duration, now)).then(|| self.forget_at(duration))
         };
         Tended { returned, own, expired: 0, next }
     }
@@ -459,8 +459,8 @@ impl Lease {
         seconds(self.pace.at, now) < OVER_FOR * duration
     }
 
-    fn forget_at(&self, duration: f64) -> Option<Time> {
-        Some(after(self.pace.at, OVER_FOR * duration))
+    fn forget_at(&self, duration: f64) -> Time {
+        after(self.pace.at, OVER_FOR * duration)
     }
 }
 

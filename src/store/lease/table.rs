@@ -300,7 +300,7 @@ impl Leases {
     /// Takes all hits out of all leases.
     pub(super) fn end(&self, works: &mut Works) {
         for shard in &self.shards {
-            for entry in shard.lock().leases.iter_mut() {
+            for entry in &mut shard.lock().leases {
                 let (left, own) = entry.lease.end();
                 self.give_back(entry, left, own, works);
             }

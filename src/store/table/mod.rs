@@ -102,7 +102,9 @@ impl<S: Copy + Default> Table<S> {
     #[must_use]
     pub fn key_of(&self, texts: [&str; 2], number: u32) -> Key {
         let mut hasher = self.hasher;
-        texts.iter().for_each(|text| hasher.write(text.as_bytes()));
+        for text in texts {
+            hasher.write(text.as_bytes());
+        }
         hasher.write(&number.to_le_bytes());
         Self::of_hash(hasher.finish128())
     }

@@ -11,17 +11,16 @@ use std::{
 
 use tracing::{debug, info, warn};
 
+use crate::{log_throttle::LogThrottle, net::backoff::Backoff};
+
 /// What the Go service's library waits for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// What it waits for a sink that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The pause after a first failure, and the longest.
-const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A name may come to stand for another address, which a sender of datagrams would never notice.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(60);
-/// A sink that comes and goes is told of no more often.
-const TELL_AGAIN: Duration = Duration::from_secs(600);
+/// Seconds between two warnings about a sink.
+const WARN_EVERY: u64 = 600;
 
 /// Where a sink listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,9 +43,9 @@ pub(super) struct Link {
     opened: Instant,
     /// Counts failures, so that of a name's addresses another one is tried the next time.
     failures: usize,
-    pause: Duration,
+    backoff: Backoff,
     not_before: Option<Instant>,
-    told: Option<Instant>,
+    warnings: LogThrottle,
     told_of_length: bool,
 }
 
@@ -66,9 +65,9 @@ impl Link {
             socket: None,
             opened: Instant::now(),
             failures: 0,
-            pause: PAUSE,
+            backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
             not_before: None,
-            told: None,
+            warnings: LogThrottle::new(WARN_EVERY),
             told_of_length: false,
         }
     }
@@ -140,7 +139,7 @@ impl Link {
         if std::mem::take(&mut self.failures) > 0 {
             info!("statsd: {} takes statistics again", self.target);
         }
-        self.pause = PAUSE;
+        self.backoff.reset();
         self.not_before = None;
     }
 
@@ -148,14 +147,12 @@ impl Link {
     pub(super) fn failed(&mut self, error: &io::Error) {
         self.socket = None;
         self.failures += 1;
-        self.not_before = Some(Instant::now() + self.pause);
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.not_before = Some(Instant::now() + self.backoff.next_pause());
         let target = &self.target;
-        if self.told.is_some_and(|told| told.elapsed() < TELL_AGAIN) {
+        if self.warnings.admit_now().is_none() {
             debug!("statsd: {target} takes no statistics: {error}");
             return;
         }
-        self.told = Some(Instant::now());
         if self.is_asked_for {
             warn!("statsd: {target} takes no statistics: {error}. They are kept, and sent when it does");
         } else {

@@ -118,7 +118,7 @@ fn what_is_passed_over_is_warned_of() {
         assert!(warnings[0].starts_with(&format!("{name}: ")) && warnings[0].contains(told), "{warnings:?}");
     }
     let long = [("REDIS_URL", "a:1"), ("REDIS_TIMEOUT", "1s")];
-    let Backend::Redis(read) = read(&long).unwrap().0.store.chosen else { panic!() };
+    let Backend::Redis(read) = read(&long).unwrap().0.backend else { panic!() };
     assert_eq!(read.main.timeout, Duration::from_secs(1), "it is warned of, and kept");
     assert_eq!(warnings(&[("REDIS_URL", "a:1"), ("REDIS_TIMEOUT", "20ms")]), [""; 0]);
 }

@@ -77,7 +77,7 @@ impl World {
         };
         let now = 1_800_000_000_000_000;
         let replica = |ahead| Replica { lease: Lease::new(Time::default(), Pace::default()), ahead };
-        let replicas = (0..1 + rng.usize(..4)).map(|_| replica(rng.u64(..1_000_000))).collect();
+        let replicas = (0..rng.usize(1..5)).map(|_| replica(rng.u64(..1_000_000))).collect();
         let windows = BTreeMap::new();
         Self { rng, terms, now, replicas, windows, network: Vec::new(), is_sound, decided: [0; 3] }
     }

@@ -111,7 +111,9 @@ impl RedisPipeline {
                     Completion::Running(before)
                 })
             }
-            CommandKind::Refund { .. } => integer(next()).map(Completion::Final),
+            CommandKind::Refund { .. } | CommandKind::GiveBack { .. } => {
+                integer(next()).map(Completion::Final)
+            }
             CommandKind::Lease { id, expiry, by, .. } => lease::read(next()).map(|(after, is_granted)| {
                 // INCREX keeps the expiry that the key has.
                 if is_granted && expiry.set != Expire::Known && *by == LeaseBy::Script {
@@ -119,7 +121,6 @@ impl RedisPipeline {
                 }
                 Completion::Leased(after, is_granted)
             }),
-            CommandKind::GiveBack { .. } => integer(next()).map(Completion::Final),
             CommandKind::ScriptCall(call) => call.read(next()).map(|(now, states)| {
                 let states = states
                     .into_iter()
