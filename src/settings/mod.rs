@@ -37,8 +37,8 @@ pub use self::{
     duration::duration,
     effective::{Row, Source, effective},
     groups::{
-        Answers, Backend, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Prometheus, Rules, Server,
-        Settings, StatsSettings, Store,
+        Answers, Backend, Counting, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Prometheus,
+        Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{ClientName, GrpcTls, GrpcTlsClients},
     markdown::markdown,
