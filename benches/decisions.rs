@@ -129,6 +129,7 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
         near_limit_ratio: 0.8,
         key_prefix: String::new(),
         full_keys: false,
+        counting: tollgate::rules::CountingMode::Exact,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,

@@ -63,6 +63,8 @@ pub enum Boundary {
     Statsd,
     /// One look at the certificate files.
     TlsReload,
+    /// The task that looks after leases, which starts again.
+    Leases,
     /// The periodic maintenance, which starts again.
     Maintenance,
     /// None of these.
@@ -71,7 +73,7 @@ pub enum Boundary {
 
 impl Boundary {
     /// Every boundary, each at its own number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::GrpcRequest,
         Self::GrpcConnection,
         Self::HttpRequest,
@@ -86,6 +88,7 @@ impl Boundary {
         Self::SpanExporter,
         Self::Statsd,
         Self::TlsReload,
+        Self::Leases,
         Self::Maintenance,
         Self::Other,
     ];
@@ -108,6 +111,7 @@ impl Boundary {
             Self::SpanExporter => "span_exporter",
             Self::Statsd => "statsd",
             Self::TlsReload => "tls_reload",
+            Self::Leases => "leases",
             Self::Maintenance => "maintenance",
             Self::Other => "other",
         }

@@ -98,6 +98,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let _ = accepting.await;
     // Pages and `/json` are still served while the workers drain.
     workers.drained().await;
+    parts.store.close().await;
     let _ = tokio::task::spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
     if let Some(tracer) = parts.tracer.clone() {
         let _ = tokio::task::spawn_blocking(move || tracer.end()).await;

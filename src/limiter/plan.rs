@@ -14,7 +14,7 @@ use super::{
 use crate::{
     clock::Time,
     limiter::algorithm::{Hits, Verdict},
-    rules::{Limit, Limits, Matched, Metadata, Rule, model::Domain},
+    rules::{CountingMode, Limit, Limits, Matched, Metadata, Rule, model::Domain},
     store::Batch,
     telemetry::metrics::{RuleCounter, RuleStats, Stats},
 };
@@ -86,18 +86,18 @@ pub(super) enum Handle<'r> {
 /// The overrides, by descriptor index; empty if there are none.
 pub(super) type Overrides = Vec<Option<Limits>>;
 
-/// The limits that come with a request.
+/// The limits that come with a request, counted in this way.
 ///
 /// # Errors
 /// When a unit is unknown.
-pub(super) fn overrides(request: &Request<'_>) -> Result<Overrides, RequestError> {
+pub(super) fn overrides(request: &Request<'_>, counting: CountingMode) -> Result<Overrides, RequestError> {
     if request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
         return Ok(Overrides::new());
     }
     let limits = request.descriptors.iter().enumerate().map(|(index, descriptor)| {
         let Some(limit) = descriptor.limit else { return Ok(None) };
         let unit = limit.unit().ok_or(RequestError::OverrideUnit { descriptor: index, unit: limit.unit })?;
-        Ok(Some(Limit::plain(limit.requests_per_unit, unit).into()))
+        Ok(Some(Limit::plain(limit.requests_per_unit, unit).counted(counting).into()))
     });
     limits.collect()
 }

@@ -40,7 +40,7 @@ pub fn preview(
 ) -> Result<Preview, RequestError> {
     policy.bounds.check(request)?;
     let stats = Stats::new(StatsOptions::default());
-    let overrides = plan::overrides(request)?;
+    let overrides = plan::overrides(request, policy.counting)?;
     let mut batch = Batch::default();
     let context = plan::Context { policy, stats: &stats, now };
     let plan = match served.rules.domain(request.domain) {

@@ -35,8 +35,8 @@ pub use self::{
     address::HostPort,
     duration::duration,
     groups::{
-        Answers, Backend, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Prometheus, Rules, Server,
-        Settings, StatsSettings, Store,
+        Answers, Backend, Counting, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Prometheus,
+        Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{ClientName, GrpcTls, GrpcTlsClients},
     listing::{Row, Source, effective, markdown},

@@ -29,6 +29,7 @@ use crate::{
 };
 use permissions::Needs;
 use pool::Pool;
+pub(super) use route::{LeaseReply, Leased};
 
 /// Redis as a store.
 pub struct RedisStore {

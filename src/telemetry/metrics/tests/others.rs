@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{super::*, reading::parse};
-use crate::store::{Distribution, PoolUsage, StoreKind};
+use crate::store::{Distribution, LeaseUsage, PoolUsage, StoreKind};
 
 fn all_gauges() -> Gauges {
     Gauges {
@@ -26,6 +26,7 @@ fn all_gauges() -> Gauges {
         xds: Some(XdsGauges { version: Some("1".to_owned()), ..XdsGauges::default() }),
         spans: Some(SpanGauges { exported: 21, dropped: vec![("queue_full", 22)] }),
         store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
+        leases: Some(LeaseUsage::default()),
         local_cache: Some(LocalCacheGauges::default()),
         pools: [StoreKind::Redis, StoreKind::RedisPerSecond, StoreKind::Memcached].map(pool).into(),
     }
