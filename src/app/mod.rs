@@ -9,6 +9,7 @@ mod descriptors;
 mod parts;
 mod ports;
 mod rules;
+mod shutdown;
 mod sinks;
 
 use std::{error::Error, fmt, io, pin::pin, sync::Arc, time::Duration};
@@ -32,7 +33,6 @@ use crate::{
         tls,
     },
     settings::Settings,
-    shutdown,
     telemetry::metrics::{COMMIT, Port},
 };
 use parts::Parts;
