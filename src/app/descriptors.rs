@@ -8,7 +8,7 @@ use tracing::warn;
 
 use crate::settings::Settings;
 
-/// For rules files, counters' connections, sinks, and the probes' reserved places of three HTTP ports.
+/// For rules files, counters' connections, sinks, and the probes' reserved places of four HTTP ports.
 const OTHERS: usize = 128;
 
 /// Raises the soft limit to the hard one, as programs of Go do, and lowers the limits of connections where even that
@@ -37,10 +37,10 @@ pub(super) fn fit(settings: &mut Settings) {
     }
 }
 
-/// The connections of the gRPC port, and of each of three HTTP ports, for which so many descriptors are enough.
+/// The connections of the gRPC port, and of each of four HTTP ports, for which so many descriptors are enough.
 fn connections(granted: usize, grpc: usize, http: usize) -> (usize, usize) {
     let http = http.min(granted / 16).max(1);
-    let left = granted.saturating_sub(OTHERS).saturating_sub(http.saturating_mul(3));
+    let left = granted.saturating_sub(OTHERS).saturating_sub(http.saturating_mul(4));
     (grpc.min(left).max(1), http)
 }
 
@@ -59,7 +59,7 @@ mod tests {
         for granted in 0..5000 {
             let (grpc, http) = connections(granted, 10_000, 512);
             assert!(grpc >= 1 && http >= 1);
-            assert!(granted < 200 || grpc + 3 * http + OTHERS <= granted, "{granted}: {grpc}, {http}");
+            assert!(granted < 200 || grpc + 4 * http + OTHERS <= granted, "{granted}: {grpc}, {http}");
         }
     }
 }

@@ -5,6 +5,7 @@
 
 pub(crate) mod maintenance;
 
+mod admin;
 mod descriptors;
 mod parts;
 mod ports;
@@ -14,7 +15,6 @@ mod sinks;
 use std::{error::Error, fmt, io, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
-    net::TcpListener,
     runtime,
     sync::watch,
     task::{JoinSet, LocalSet},
@@ -25,7 +25,8 @@ use crate::{
     clock::SystemClock,
     panics::{self, Boundary},
     server::{
-        grpc::{self, Workers},
+        admin::Api,
+        grpc::{self, Listener, Workers},
         health::Part,
         http,
         http::json,
@@ -68,6 +69,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
             return Ok(());
         }
     }
+    let api = admin::api(settings, &parts)?;
     let ports = Ports::bind(settings)?;
     parts.judge_rules(settings);
     parts.judge_store(settings);
@@ -79,8 +81,10 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
         .map(Arc::new)
         .map_err(StartError::runtime)?;
     ports.announce(settings);
-    let accepting = tokio::task::spawn_local(grpc::accept(ports.grpc, workers.clone(), draining));
-    let mut pages = serve_pages(settings, &parts, ports.http, ports.debug, ports.metrics, &stopping);
+    let Ports { grpc, http, debug, metrics, admin } = ports;
+    let accepting = tokio::task::spawn_local(grpc::accept(grpc, workers.clone(), draining));
+    let pages = Pages { settings, parts: &parts, stop: &stopping };
+    let mut pages = pages.serve(http, debug, metrics, admin.zip(api));
     if let Some(tls) = parts.tls.clone() {
         tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
     }
@@ -139,42 +143,65 @@ async fn maintain(parts: Parts, settings: Settings, stop: watch::Receiver<bool>)
 /// answer take no longer, so that more would be waited in vain.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
-/// Serves the HTTP ports; each task ends after `stop` has turned true.
-fn serve_pages(
-    settings: &Settings,
-    parts: &Parts,
-    main: TcpListener,
-    debug: TcpListener,
-    metrics: Option<TcpListener>,
-    stop: &watch::Receiver<bool>,
-) -> JoinSet<()> {
-    let options = |port, probe: &str| http::Options {
-        port,
-        stats: parts.stats.clone(),
-        max_connections: settings.http.max_connections,
-        timeout: settings.http.timeout,
-        max_body: settings.server.max_request_bytes,
-        probe: probe.into(),
-    };
-    let mut serving = JoinSet::new();
-    let questions = json::Parts {
-        limiter: parts.limiter.clone(),
-        health: parts.health.clone(),
-        tracer: parts.tracer.clone(),
-        is_enabled: settings.http.json,
-    };
-    let questions = move |request| questions.clone().answer(request);
-    serving.spawn_local(http::serve(main, options(Port::Http, "/healthcheck"), questions, stop.clone()));
-    let admin = parts.admin();
-    let page = move |request| admin.clone().page(request);
-    serving.spawn_local(http::serve(debug, options(Port::Debug, "/"), page, stop.clone()));
-    if let (Some(listener), Some(prometheus)) = (metrics, &settings.stats.prometheus) {
-        let (admin, path) = (parts.admin(), Arc::<str>::from(prometheus.path.as_str()));
-        let options = options(Port::Metrics, &path);
-        let page = move |request| admin.clone().metrics(request, path.clone());
-        serving.spawn_local(http::serve(listener, options, page, stop.clone()));
+/// What the HTTP ports are served with.
+struct Pages<'a> {
+    settings: &'a Settings,
+    parts: &'a Parts,
+    stop: &'a watch::Receiver<bool>,
+}
+
+impl Pages<'_> {
+    /// Serves the HTTP ports; each task ends after `stop` has turned true.
+    fn serve(
+        &self,
+        main: Listener,
+        debug: Listener,
+        metrics: Option<Listener>,
+        api: Option<(Listener, Arc<Api>)>,
+    ) -> JoinSet<()> {
+        let Self { settings, parts, stop } = *self;
+        let mut serving = JoinSet::new();
+        let questions = json::Parts {
+            limiter: parts.limiter.clone(),
+            health: parts.health.clone(),
+            tracer: parts.tracer.clone(),
+            is_enabled: settings.http.json,
+        };
+        let questions = move |request| questions.clone().answer(request);
+        let options = self.options(Port::Http, "/healthcheck");
+        serving.spawn_local(http::serve(main, options, questions, stop.clone()));
+        let admin = parts.admin();
+        let page = move |request| admin.clone().page(request);
+        serving.spawn_local(http::serve(debug, self.options(Port::Debug, "/"), page, stop.clone()));
+        if let (Some(listener), Some(prometheus)) = (metrics, &settings.stats.prometheus) {
+            let (admin, path) = (parts.admin(), Arc::<str>::from(prometheus.path.as_str()));
+            let options = self.options(Port::Metrics, &path);
+            let page = move |request| admin.clone().metrics(request, path.clone());
+            serving.spawn_local(http::serve(listener, options, page, stop.clone()));
+        }
+        if let (Some((listener, api)), Some(admin)) = (api, &settings.admin) {
+            let tls = parts.tls.clone().filter(|_| admin.tls);
+            let options = self.options(Port::Admin, "/api/v1/status");
+            let options = http::Options { tls, has_own_pages: true, ..options };
+            serving.spawn_local(admin::sample(api.clone(), stop.clone()));
+            let answer = move |request| api.clone().answer(request);
+            serving.spawn_local(http::serve(listener, options, answer, stop.clone()));
+        }
+        serving
     }
-    serving
+
+    fn options(&self, port: Port, probe: &str) -> http::Options {
+        http::Options {
+            port,
+            stats: self.parts.stats.clone(),
+            max_connections: self.settings.http.max_connections,
+            timeout: self.settings.http.timeout,
+            max_body: self.settings.server.max_request_bytes,
+            probe: probe.into(),
+            tls: None,
+            has_own_pages: false,
+        }
+    }
 }
 
 /// Why the service did not start, a line for each reason.

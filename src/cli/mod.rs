@@ -2,6 +2,7 @@
 //!
 //! [`parse`] makes a [`Command`] of the arguments; `main` runs it. Each command has a file of its own.
 
+pub mod admin;
 pub mod check;
 pub mod explain;
 pub mod health;
@@ -21,6 +22,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use self::{
+    admin::StatusArgs,
     check::CheckArgs, explain::ExplainArgs, health::HealthArgs, request::RequestArgs,
     rules_files::ReadingArgs, serve::Environment, settings::SettingsArgs, terminal::Verdict,
 };
@@ -57,6 +59,10 @@ pub enum Command {
     ///
     /// For exec probes. Exits with 0 when it is healthy, 1 when it is not, and 2 when there is no response.
     Health(HealthArgs),
+    /// Show what a running service serves and how it fares, through its admin API.
+    ///
+    /// Exits with 0 when it has its latest rules and its store, 1 when not, and 2 when there is no response.
+    Status(StatusArgs),
     /// Print the table of environment variables, or their values.
     ///
     /// The table is Markdown. With --effective, exits with 0 when the values are valid and with 1 when not.
@@ -243,7 +249,7 @@ mod tests {
     fn every_command_has_completions_and_a_man_page() {
         let names: Vec<String> =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        assert_eq!(names.len(), 8);
+        assert_eq!(names.len(), 9);
         for shell in Shell::value_variants() {
             let script = completions(*shell);
             for name in &names {

@@ -20,6 +20,8 @@ pub struct Settings {
     pub server: Server,
     /// The HTTP ports.
     pub http: Http,
+    /// The admin API, where it is on.
+    pub admin: Option<Admin>,
     /// Where rules come from and how they are read.
     pub rules: Rules,
     /// How hits are counted.

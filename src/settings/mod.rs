@@ -12,6 +12,7 @@ pub mod names;
 pub mod parse;
 pub mod vars;
 
+mod admin;
 mod answers;
 mod backend;
 mod effective;
@@ -36,6 +37,7 @@ use std::{
 
 pub use self::{
     address::HostPort,
+    admin::{Admin, AdminListen},
     duration::duration,
     effective::{Row, Source, effective},
     groups::{
@@ -70,6 +72,7 @@ impl Settings {
         let server = server(&mut reader, cores);
         let http = http(&mut reader, &server);
         let settings = Self {
+            admin: admin::read(&mut reader, &server, exists),
             server,
             http,
             rules: rules(&mut reader, exists),
@@ -273,6 +276,9 @@ fn refuse_shared_ports(reader: &mut Reader<'_>, settings: &Settings) {
     }
     if let Some(prometheus) = &settings.stats.prometheus {
         listeners.push((vars::PROMETHEUS_ADDR, &prometheus.listen));
+    }
+    if let Some(listen) = settings.admin.as_ref().and_then(Admin::fixed_address) {
+        listeners.push((vars::ADMIN_ADDR, listen));
     }
     for (at, (var, listen)) in listeners.iter().enumerate() {
         for (earlier, other) in &listeners[..at] {

@@ -76,6 +76,18 @@ variables! {
         DEBUG_HOST = "0.0.0.0", "Address of the debug port.";
         DEBUG_PORT = "6070", "Debug port, for `/rlconfig` and `/stats`; `0` takes any free one.";
     }
+    "Admin API" {
+        ADMIN_ADDR = "127.0.0.1:6071", "Address of the admin API and its page: `host:port`, or `off`. On \
+            anything but a loopback address it needs `ADMIN_TOKEN_FILE`. If it is unset and the port is \
+            taken, the service runs without it.";
+        ADMIN_UDS = "", "Path of a unix socket for the admin API; replaces the port.";
+        ADMIN_TOKEN_FILE = "", "Path of a file with bearer tokens, one a line: `TOKEN`, or `NAME TOKEN`, \
+            whose name appears in the log of changes. Every call then needs one. The file is read again \
+            when it changes.";
+        ADMIN_READ_ONLY = "false", "Rejects every call that changes something.";
+        ADMIN_USE_TLS = "false", "Serves the admin API with the gRPC port's TLS: `GRPC_SERVER_TLS_CERT`, \
+            and client certificates if `GRPC_CLIENT_TLS_CACERT` is set.";
+    }
     "Rules" {
         CONFIG_TYPE = "FILE", "Source of the rules: `FILE`; `GRPC_XDS_SOTW`, a control plane that sends \
             all rules each time; or `GRPC_XDS_DELTA`, one that sends changes, which the Go service does \

@@ -170,6 +170,8 @@ metrics! {
         "Connections closed by the service: silent and idle ones in favour of others, and those beyond a time limit.";
     PEER_ERRORS: Counter "tollgate_grpc_peer_errors_total" ["reason"]
         "gRPC connections closed by the service because of HTTP/2 protocol errors or a flood of frames.";
+    ADMIN_CHANGES: Counter "tollgate_admin_changes_total" ["action", "result"]
+        "Changes through the admin API by result: ok; rejected if invalid or not allowed; error if they could not be made.";
     TLS_CERTIFICATE_EXPIRY: Gauge "tollgate_tls_certificate_expiry_timestamp_seconds" []
         "Expiry of the gRPC port's certificate; absent without TLS.";
     TLS_RELOAD_ERRORS: Counter "tollgate_tls_reload_errors_total" []

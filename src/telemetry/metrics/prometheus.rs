@@ -81,6 +81,7 @@ pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
     rule_hits(page, stats);
     program(page);
     bounds(page, stats);
+    page.values(&names::ADMIN_CHANGES, stats.admin_changes.totals());
     gauges.tls.iter().for_each(|gauges| tls(page, gauges));
     gauges.spans.iter().for_each(|one| spans(page, one));
     gauges.rules.iter().for_each(|rules| rules_state(page, rules));

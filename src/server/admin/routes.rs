@@ -1,0 +1,75 @@
+//! The table of the admin API: every path and method, whether it changes something, and its handler.
+
+use std::pin::Pin;
+
+use http::Method;
+
+use super::{
+    Api,
+    reply::{Call, Problem, Reply},
+    status,
+};
+
+/// A reply that is being made.
+pub(super) type Handling<'a> = Pin<Box<dyn Future<Output = Result<Reply, Problem>> + 'a>>;
+
+/// Makes the reply to a call.
+pub(super) type Handler = for<'a> fn(&'a Api, &'a Call<'a>) -> Handling<'a>;
+
+/// A path and what it does.
+pub(super) struct Route {
+    pub(super) method: Method,
+    /// Its last segment may be `{id}`, which stands for any text.
+    pub(super) path: &'static str,
+    /// The name of the change in the log and the metric; none for a call that changes nothing.
+    pub(super) action: Option<&'static str>,
+    pub(super) handler: Handler,
+}
+
+/// Every call. `docs/openapi.yaml` describes them; a test compares the two.
+pub(super) const ROUTES: &[Route] = &[
+    Route::reads("/api/v1/status", |api, call| Box::pin(async { status::get(api, call) })),
+];
+
+impl Route {
+    const fn reads(path: &'static str, handler: Handler) -> Self {
+        Self { method: Method::GET, path, action: None, handler }
+    }
+
+    /// A call that changes something.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the first call that changes something uses it"))]
+    const fn changes(method: Method, path: &'static str, action: &'static str, handler: Handler) -> Self {
+        Self { method, path, action: Some(action), handler }
+    }
+
+    /// What the path has in the place of `{id}`, if it is this one's.
+    fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
+        match self.path.strip_suffix("{id}") {
+            Some(before) => path.strip_prefix(before).filter(|id| !id.is_empty() && !id.contains('/')),
+            None => (path == self.path).then_some(""),
+        }
+    }
+}
+
+/// What a path and a method lead to.
+pub(super) enum Found<'p> {
+    /// A call, and what stands in the place of `{id}`.
+    Route(&'static Route, &'p str),
+    /// The path has these other methods.
+    OtherMethods(String),
+    Nothing,
+}
+
+/// Looks up a path and a method. `HEAD` is like `GET`; the server sends no body then.
+pub(super) fn find<'p>(method: &Method, path: &'p str) -> Found<'p> {
+    let wanted = if method == Method::HEAD { &Method::GET } else { method };
+    let mut others = Vec::new();
+    for route in ROUTES {
+        let Some(parameter) = route.matches(path) else { continue };
+        if route.method == *wanted {
+            return Found::Route(route, parameter);
+        }
+        others.push(route.method.as_str());
+    }
+    if others.is_empty() { Found::Nothing } else { Found::OtherMethods(others.join(", ")) }
+}
