@@ -6,7 +6,7 @@
 //! may use which.
 //!
 //! In reading order: [`rules`] are the limits and [`rules_source`] is where they come from; [`store`] counts;
-//! [`limiter`] decides; [`telemetry`] has metrics, traces and logs; [`server`] is the edge; [`settings`], [`app`] and
+//! [`limiter`] decides and [`recent`] remembers what it decided; [`telemetry`] has metrics, traces and logs; [`server`] is the edge; [`settings`], [`app`] and
 //! [`cli`] put it together. [`net`] connects to other servers. [`protobuf`] reads messages without building them,
 //! where a peer could choose how large they become. [`panics`] defines what a panic costs.
 #![cfg_attr(not(test), deny(clippy::string_slice))]
@@ -14,6 +14,7 @@
 pub mod app;
 pub mod cli;
 pub mod clock;
+pub mod entries;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod limiter;
@@ -23,6 +24,7 @@ pub mod net;
 pub mod panics;
 pub mod proto;
 pub mod protobuf;
+pub mod recent;
 pub mod rules;
 pub mod rules_source;
 pub mod server;

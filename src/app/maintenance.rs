@@ -78,6 +78,7 @@ pub(super) async fn keep_house(parts: &Parts, settings: &Settings, mut stop: wat
                 parts.store.maintain(now);
                 parts.limiter.maintain(now);
                 parts.stats.maintain(now);
+                parts.recent.maintain(now);
                 if let Some(cache) = &parts.over_limit {
                     cache.maintain(now);
                 }

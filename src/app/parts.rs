@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{StartError, rules::compile_options, sinks};
+use super::{StartError, recent, rules::compile_options, sinks};
 use crate::{
     clock::{Clock, SystemClock},
     limiter::{
         self, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions,
     },
+    recent::Recent,
     rules::{OnStoreFailure, RuleSet},
     rules_source::{Source, xds},
     server::{
@@ -38,10 +39,12 @@ pub(super) struct Parts {
     pub(super) store: Arc<dyn Store>,
     pub(super) over_limit: Option<Arc<OverLimitCache>>,
     pub(super) limiter: Arc<Limiter>,
+    pub(super) recent: Arc<Recent>,
     pub(super) health: Arc<Health>,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) tracer: Option<Arc<Tracer>>,
     shown: Arc<Shown>,
+    top_keys: usize,
 }
 
 impl Parts {
@@ -54,21 +57,24 @@ impl Parts {
         let stats = Arc::new(stats.shown(exposition));
         let counters = stats.clone();
         let counted_in = store.clone();
+        let recent = recent::recent(settings);
+        let noted_in = recent.clone();
         let attach = move |rules: &RuleSet| {
             counted_in.rules_changed(rules);
-            limiter::handles(rules, &counters)
+            limiter::handles(rules, &counters).with_recent(noted_in.rules(rules))
         };
         let source = Arc::new(Source::new(compile_options(settings), attach));
         let cache = settings.store.local_cache_bytes;
         let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
-        let limiter = Arc::new(Limiter::new(
+        let limiter = Limiter::new(
             policy(settings),
             source.clone(),
             store.clone(),
             over_limit.clone(),
             stats.clone(),
             Arc::new(SystemClock),
-        ));
+        );
+        let limiter = Arc::new(limiter.with_recent(recent.clone()));
         let xds = settings.rules.control_plane.as_ref().map(|_| Arc::default());
         Ok(Self {
             stats,
@@ -77,10 +83,12 @@ impl Parts {
             store,
             over_limit,
             limiter,
+            recent,
             health: Arc::default(),
             tls,
             tracer,
             shown: Arc::default(),
+            top_keys: settings.decisions.metrics_top_keys,
         })
     }
 
@@ -102,6 +110,8 @@ impl Parts {
             store: self.store.clone(),
             over_limit: self.over_limit.clone(),
             limiter: self.limiter.clone(),
+            recent: self.recent.clone(),
+            top_keys: self.top_keys,
             tls: self.tls.clone(),
             tracer: self.tracer.clone(),
             shown: self.shown.clone(),

@@ -4,7 +4,9 @@
 //! with `--json` the reply as it came.
 
 mod format;
+pub mod refusals;
 pub mod status;
+pub mod top;
 
 use std::{
     fmt, fs,
@@ -30,7 +32,7 @@ use tokio::{
     runtime::{Builder, Runtime},
 };
 
-pub use self::status::StatusArgs;
+pub use self::{refusals::RefusalsArgs, status::StatusArgs, top::TopArgs};
 use super::{
     request::{Address, Tls, TlsArgs, root_cause, timeout},
     serve::Environment,

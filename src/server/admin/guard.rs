@@ -29,6 +29,11 @@ pub(super) struct Who {
     peer: Peer,
 }
 
+impl Who {
+    /// The service itself.
+    pub(super) const SELF: Self = Self { token: None, peer: Peer::Unix(None) };
+}
+
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.token {

@@ -6,8 +6,9 @@ use http::Method;
 
 use super::{
     Api,
+    events, refusals,
     reply::{Call, Problem, Reply},
-    status,
+    rules, status, top,
 };
 
 /// A reply that is being made.
@@ -28,7 +29,20 @@ pub(super) struct Route {
 
 /// Every call. `docs/openapi.yaml` describes them; a test compares the two.
 pub(super) const ROUTES: &[Route] = &[
+    Route::reads("/api/v1/events", |api, call| Box::pin(async { events::follow(api, call) })),
+    Route::reads("/api/v1/refusals", |api, call| Box::pin(async { refusals::get(api, call) })),
+    Route::reads("/api/v1/rules", |api, call| Box::pin(async { rules::get(api, call) })),
     Route::reads("/api/v1/status", |api, call| Box::pin(async { status::get(api, call) })),
+    Route::reads("/api/v1/top", |api, call| Box::pin(async { top::get(api, call) })),
+];
+
+/// The calls whose replies make an event of `/api/v1/events`, each with its name there.
+pub(super) const EVENT_PARTS: &[(&str, &str)] = &[
+    ("refusals", "/api/v1/refusals?n=50"),
+    ("rules", "/api/v1/rules?n=100&by=hits"),
+    ("status", "/api/v1/status"),
+    ("top", "/api/v1/top?n=20&by=refused"),
+    ("top_allowed", "/api/v1/top?n=20&by=allowed"),
 ];
 
 impl Route {

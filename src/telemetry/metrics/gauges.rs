@@ -23,6 +23,23 @@ pub struct Gauges {
     pub tls: Option<TlsGauges>,
     /// What became of the spans, where there are any.
     pub spans: Option<SpanGauges>,
+    /// Lines of the log of decisions, and decisions that it dropped, if it is on.
+    pub decision_log: Option<(u64, u64)>,
+    /// The most refused keys, as many as `METRICS_TOP_KEYS` wants.
+    pub top_refused: Vec<TopRefusedGauge>,
+}
+
+/// A key that is refused often.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TopRefusedGauge {
+    /// Its domain.
+    pub domain: String,
+    /// Its rule, without the domain.
+    pub rule: String,
+    /// Its descriptor.
+    pub descriptor: String,
+    /// Refused hits of the last minutes.
+    pub hits: u64,
 }
 
 /// The rules that serve, and how the last attempts to load some went.
