@@ -23,7 +23,7 @@ mod top;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderValue, Request, StatusCode, header};
 use tracing::info;
 
 pub use self::{
@@ -32,7 +32,6 @@ pub use self::{
 };
 use self::{
     events::Events,
-    guard::Who,
     history::History,
     reply::{Call, Problem},
     routes::{Found, Route},

@@ -18,6 +18,7 @@ pub(super) struct Call<'a> {
     /// Who calls.
     pub(super) who: &'a Who,
     /// What the path has in the place of `{id}`; empty if there is none.
+    #[allow(dead_code, reason = "calls that change something use it")]
     pub(super) parameter: &'a str,
     pub(super) request: &'a Request<Bytes>,
 }
@@ -81,6 +82,7 @@ impl Call<'_> {
     ///
     /// # Errors
     /// When it is not; the message says where.
+    #[allow(dead_code, reason = "calls that change something use it")]
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
         let content_type = self.request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
@@ -164,6 +166,7 @@ impl Reply {
     }
 
     /// The same, with what was changed.
+    #[allow(dead_code, reason = "calls that change something use it")]
     pub(super) fn changed(self, what: impl Into<String>, reason: Option<String>) -> Self {
         Self { change: Some(Change { what: what.into(), reason }), ..self }
     }
