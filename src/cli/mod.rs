@@ -23,8 +23,14 @@ use clap_complete::Shell;
 
 pub use self::{
     admin::{RefusalsArgs, StatusArgs, TopArgs},
-    check::CheckArgs, explain::ExplainArgs, health::HealthArgs, request::RequestArgs,
-    rules_files::ReadingArgs, serve::Environment, settings::SettingsArgs, terminal::Verdict,
+    check::CheckArgs,
+    explain::ExplainArgs,
+    health::HealthArgs,
+    request::RequestArgs,
+    rules_files::ReadingArgs,
+    serve::Environment,
+    settings::SettingsArgs,
+    terminal::Verdict,
 };
 
 /// The command to run.

@@ -166,7 +166,8 @@ mod tests {
             for hits in 0..3 {
                 log.note(&pending, |decision| decision.hits = round * 10 + hits);
             }
-            let hits: Vec<_> = flushed(&log, &pending).iter().map(|line| line["hits"].as_u64().unwrap()).collect();
+            let hits: Vec<_> =
+                flushed(&log, &pending).iter().map(|line| line["hits"].as_u64().unwrap()).collect();
             assert_eq!(hits, [round * 10, round * 10 + 1, round * 10 + 2]);
         }
         assert!(flushed(&log, &pending).is_empty());

@@ -160,9 +160,11 @@ impl Recent {
         for domain in rules.domains() {
             domain.root.for_each_node(&mut |node| {
                 let Some(rule) = &node.rule else { return };
-                let place = rules.origin(node).and_then(|(file, line)| Some((files.get(file)?.clone(), line)));
+                let place =
+                    rules.origin(node).and_then(|(file, line)| Some((files.get(file)?.clone(), line)));
                 let top = tables.entry(rule.full_key.clone());
-                let top = top.or_insert_with(|| Arc::new(RuleTop::new(self.workers.len(), self.budget.clone())));
+                let top =
+                    top.or_insert_with(|| Arc::new(RuleTop::new(self.workers.len(), self.budget.clone())));
                 let info = RuleInfo {
                     domain: domain.name.clone(),
                     full_key: rule.full_key.clone(),

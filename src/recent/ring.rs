@@ -48,7 +48,7 @@ mod tests {
     fn keeps_the_last_ones_and_shows_the_newest_first() {
         let mut ring = Ring::new(3);
         let hits = |ring: &Ring| ring.newest_first().map(|decision| decision.hits).collect::<Vec<_>>();
-        assert_eq!(hits(&ring), []);
+        assert_eq!(hits(&ring), [0_u64; 0]);
         for (n, expected) in [
             (1, &[1][..]),
             (2, &[2, 1]),

@@ -103,7 +103,12 @@ impl Sketch {
     /// The keys and their counts.
     pub(super) fn estimates(&self) -> impl Iterator<Item = Estimate<'_>> {
         let keys = self.hashes.iter().zip(&self.counts).zip(&self.held).take(self.len);
-        keys.map(|((hash, count), Held { error, key })| Estimate { hash: *hash, key, count: *count, error: *error })
+        keys.map(|((hash, count), Held { error, key })| Estimate {
+            hash: *hash,
+            key,
+            count: *count,
+            error: *error,
+        })
     }
 
     /// The hits that a key which is not in the table has at most.

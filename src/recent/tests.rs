@@ -23,7 +23,9 @@ fn recent(workers: usize) -> Recent {
 fn rules(keys: &[&str]) -> RuleSet {
     let rule = |key: &&str| format!("- {{key: {key}, rate_limit: {{unit: hour, requests_per_unit: 5}}}}\n");
     let text = format!("domain: d\ndescriptors:\n{}", keys.iter().map(rule).collect::<String>());
-    compile(&[SourceFile { name: "d.yaml".into(), text }], CompileOptions::default()).rules.unwrap()
+    compile(&[SourceFile { name: "d.yaml".into(), text: text.into() }], CompileOptions::default())
+        .rules
+        .unwrap()
 }
 
 fn note(recent: &Recent, rule: &RuleInfo, user: &str, count: u64, refused: bool, now: Time) {
@@ -49,10 +51,10 @@ fn zipf(keys: usize, n: usize, seed: u64) -> Vec<usize> {
 
 #[test]
 fn every_count_on_zipf_traffic_is_within_its_stated_error() {
-    for seed in 0..5 {
+    for seed in 0..2 {
         let (budget, mut sketch) = (Budget::default(), Sketch::default());
         let mut truth = vec![0_u64; 100_000];
-        for key in zipf(100_000, 1_000_000, seed) {
+        for key in zipf(100_000, 300_000, seed) {
             truth[key] += 1;
             let text = key.to_string();
             sketch.add(key as u64, [("k", text.as_str())].into_iter(), 1, &budget);
@@ -67,9 +69,9 @@ fn every_count_on_zipf_traffic_is_within_its_stated_error() {
             let is_known = estimates.contains_key(&key);
             assert!(is_known || *n <= sketch.missing_at_most(), "{key}: {n}");
             // 64 keys hold every key with more than a 64th of all hits.
-            assert!(is_known || *n <= 1_000_000 / 64, "{key}: {n}");
+            assert!(is_known || *n <= 300_000 / 64, "{key}: {n}");
         }
-        // The first five ranks come 83,000 to 17,000 times among 1,000,000; the smallest of 64 counts bounds the error.
+        // The first five ranks come 25,000 to 5,000 times among 300,000; the smallest of 64 counts bounds the error.
         for rank in 0..5 {
             let (count, _) = estimates[&rank];
             let off = (count - truth[rank]) as f64 / truth[rank] as f64;
@@ -113,7 +115,7 @@ fn merged_counts_are_within_their_stated_error_on_sampled_zipf_traffic() {
     let rules = recent.rules(&rules(&["user"]));
     let mut truth = HashMap::<String, u64>::new();
     let (mut within, mut seen) = (0, 0);
-    for key in zipf(10_000, 400_000, 7) {
+    for key in zipf(10_000, 200_000, 7) {
         let user = key.to_string();
         if let Some(weight) = recent.wanted(false, NOW).hits {
             let hits = Hits { count: 1, weight, refused: false };
@@ -129,7 +131,11 @@ fn merged_counts_are_within_their_stated_error_on_sampled_zipf_traffic() {
     assert_eq!((seen, within), (64, 64));
     for rank in 0..3 {
         let (user, count) = (rank.to_string(), truth[&rank.to_string()]);
-        assert!(found[&user].allowed.abs_diff(count) * 10 < count, "{user}: {} of {count}", found[&user].allowed);
+        assert!(
+            found[&user].allowed.abs_diff(count) * 10 < count,
+            "{user}: {} of {count}",
+            found[&user].allowed
+        );
     }
 }
 

@@ -220,12 +220,8 @@ struct Sum {
 impl Merge {
     /// Merges the tables of this rule.
     pub(super) fn of(rule: &Arc<RuleInfo>, now: Time) -> Self {
-        let mut merge = Self {
-            rule: rule.clone(),
-            keys: HashMap::new(),
-            missing_allowed: 0,
-            missing_refused: 0,
-        };
+        let mut merge =
+            Self { rule: rule.clone(), keys: HashMap::new(), missing_allowed: 0, missing_refused: 0 };
         for worker in &rule.top.workers {
             let mut panes = lock(worker);
             let Some(panes) = panes.as_mut() else { continue };

@@ -86,7 +86,10 @@ fn every_answer_forbids_keeping_framing_and_guessing() {
             assert_eq!(answer.header(name), Some(expected), "{path}");
         }
         let policy = answer.header("content-security-policy").unwrap();
-        assert!(policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"), "{policy}");
+        assert!(
+            policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"),
+            "{policy}"
+        );
         assert!(!policy.contains("unsafe"), "{policy}");
     }
 }
@@ -106,7 +109,7 @@ fn with_a_token_file_every_call_needs_a_token_and_a_changed_file_counts() {
     assert_eq!(status(Some(ANN)).status, 200);
     for (token, expected) in [
         (None, "send Authorization: Bearer TOKEN"),
-        (Some(""), "unknown token"),
+        (Some(""), "send Authorization: Bearer TOKEN"),
         (Some(BOB), "unknown token"),
         (Some(&ANN[..31]), "unknown token"),
     ] {
@@ -176,9 +179,17 @@ fn tls_has_the_certificate_of_the_grpc_port() {
     let address = format!("https://localhost:{port}");
     let output = tollgate(&["status", "--admin", &address, "--ca", ca.to_str().unwrap()], &[]);
     assert_exit(&output, 0, &["memory, connected"]);
-    assert_exit(&tollgate(&["status", "--admin", &address], &[]), 2, &["cannot reach the admin API at https://"]);
+    assert_exit(
+        &tollgate(&["status", "--admin", &address], &[]),
+        2,
+        &["cannot reach the admin API at https://"],
+    );
     let plain = format!("127.0.0.1:{port}");
-    assert_exit(&tollgate(&["status", "--admin", &plain], &[]), 2, &["cannot reach the admin API at http://"]);
+    assert_exit(
+        &tollgate(&["status", "--admin", &plain], &[]),
+        2,
+        &["cannot reach the admin API at http://"],
+    );
 }
 
 #[test]
@@ -206,11 +217,15 @@ fn six_hundred_slow_clients_of_the_admin_port_change_nothing_for_grpc() {
         })
         .collect();
     let during = median();
-    assert!(during < before * 3 + Duration::from_millis(2), "{before:?} before, {during:?} with slow clients");
+    assert!(
+        during < before * 3 + Duration::from_millis(2),
+        "{before:?} before, {during:?} with slow clients"
+    );
     assert!(admin.server.is_healthy());
     // The path that is reserved for probes is answered, or a place has become free.
     eventually("the status is answered", || {
-        let answer = http::send(admin.port, "GET", "/api/v1/status", &[], b"").map_err(|error| error.to_string())?;
+        let answer =
+            http::send(admin.port, "GET", "/api/v1/status", &[], b"").map_err(|error| error.to_string())?;
         holds(answer.status == 200, || answer.text())
     });
     drop(clients);

@@ -9,10 +9,11 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::support::{
-    PATIENCE, client::request, clock::Clock, eventually, holds, memcached::Memcached, redis::Redis,
+    PATIENCE, client::request, clock::Clock, eventually, holds, memcached::Memcached, ports::free_port,
+    redis::Redis,
 };
 
-use super::{Admin, setup};
+use super::{Admin, RULES, setup};
 
 #[test]
 fn the_status_says_what_runs_and_how_it_fares() {
@@ -22,7 +23,10 @@ fn the_status_says_what_runs_and_how_it_fares() {
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(status["requests"]["total"], json!({ "ok": 2, "over_limit": 3, "error": 0 }));
     assert_eq!(status["rules"]["rules"], 3);
-    assert_eq!((&status["rules"]["is_current"], &status["rules"]["last_error"]), (&json!(true), &Value::Null));
+    assert_eq!(
+        (&status["rules"]["is_current"], &status["rules"]["last_error"]),
+        (&json!(true), &Value::Null)
+    );
     assert_eq!((&status["store"]["kind"], &status["store"]["connected"]), (&json!("memory"), &json!(true)));
     assert_eq!(status["memory"]["keys"]["held"], 1);
     assert!(status["memory"]["resident_bytes"].as_u64().unwrap() > 1_000_000, "{status}");
@@ -45,10 +49,20 @@ fn top_keys_have_the_exact_numbers_of_a_quiet_service() {
         admin.ask(user, times);
     }
     let top = admin.get("/api/v1/top");
-    let keys: Vec<_> = top["keys"].as_array().unwrap().iter().map(|key| {
-        let user = key["descriptor"][0]["value"].as_str().unwrap();
-        (user, key["allowed"].as_u64().unwrap(), key["refused"].as_u64().unwrap(), key["error"].as_u64().unwrap())
-    }).collect();
+    let keys: Vec<_> = top["keys"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|key| {
+            let user = key["descriptor"][0]["value"].as_str().unwrap();
+            (
+                user,
+                key["allowed"].as_u64().unwrap(),
+                key["refused"].as_u64().unwrap(),
+                key["error"].as_u64().unwrap(),
+            )
+        })
+        .collect();
     assert_eq!(keys, [("ann", 2, 5, 0), ("bob", 2, 2, 0)], "carl was not refused");
     assert_eq!(top["keys"][0]["rule"], "shop.user");
     assert!(top["window_seconds"].as_u64().unwrap() <= 240, "{top}");
@@ -73,9 +87,12 @@ fn refusals_say_which_limit_of_which_line_refused_and_until_when() {
         ("/domain", json!("shop")),
         ("/descriptor", json!([{ "key": "user", "value": "ann" }])),
         ("/rule", json!("shop.user")),
-        ("/file", json!("shop.yaml")),
+        ("/file", json!(admin.server.rules_dir().join("shop.yaml"))),
         ("/line", json!(3)),
-        ("/limit", json!({ "requests_per_unit": 2, "unit": "HOUR", "unit_multiplier": 1, "number": 1, "of": 1 })),
+        (
+            "/limit",
+            json!({ "requests_per_unit": 2, "unit": "HOUR", "unit_multiplier": 1, "number": 1, "of": 1 }),
+        ),
         ("/count", json!(3)),
         ("/hits", json!(1)),
         ("/decided_by", json!("counter")),
@@ -114,12 +131,14 @@ fn the_cache_and_the_failure_policy_are_named_as_what_decided() {
     let admin = Admin { server, port };
     admin.ask("ann", 4);
     let found = admin.get("/api/v1/refusals");
-    let by: Vec<_> = found["refusals"].as_array().unwrap().iter().map(|one| one["decided_by"].clone()).collect();
+    let by: Vec<_> =
+        found["refusals"].as_array().unwrap().iter().map(|one| one["decided_by"].clone()).collect();
     assert_eq!(by, ["over_limit_cache", "counter"]);
     assert_eq!(found["refusals"][0]["count"], Value::Null);
 
     let (setup, port) = super::setup();
-    let setup = setup.env("BACKEND_TYPE", "redis").env("REDIS_URL", "127.0.0.1:1").env("REDIS_SOCKET_TYPE", "tcp");
+    let setup =
+        setup.env("BACKEND_TYPE", "redis").env("REDIS_URL", "127.0.0.1:1").env("REDIS_SOCKET_TYPE", "tcp");
     let admin = Admin { server: setup.env("STORE_FAILURE_POLICY", "deny").start(), port };
     assert_eq!(admin.ask("ann", 1), 1);
     let found = admin.get("/api/v1/refusals");
@@ -129,10 +148,14 @@ fn the_cache_and_the_failure_policy_are_named_as_what_decided() {
 
 #[test]
 fn every_store_is_named_with_its_address_and_latency() {
-    let (redis, memcached) = (Redis::single(), Memcached::start());
-    for (env, kind) in [(redis.env(), "redis"), (memcached.env(), "memcached")] {
-        let (setup, port) = setup();
-        let admin = Admin { server: setup.envs(&env).start_healthy(), port };
+    let (redis, memcached) = (Redis::single(), Memcached::single());
+    let of_redis = setup();
+    let (of_memcached, port) = (memcached.setup().rules("shop.yaml", RULES), free_port());
+    let of_memcached = of_memcached.env("ADMIN_ADDR", &format!("127.0.0.1:{port}"));
+    for ((setup, port), kind) in
+        [((of_redis.0.redis(&redis.env()), of_redis.1), "redis"), ((of_memcached, port), "memcached")]
+    {
+        let admin = Admin { server: setup.start_healthy(), port };
         admin.ask("ann", 3);
         eventually("the store's latency is shown", || {
             let store = admin.get("/api/v1/status")["store"].clone();
@@ -163,7 +186,9 @@ fn rules_have_their_lines_limits_and_rates() {
     eventually("the rates are those of the last seconds", || {
         let rule = user();
         let rates = &rule["per_second"];
-        let is_seen = rule["rule"] == "shop.user" && rates["allowed"].as_f64() > Some(0.0) && rates["refused"].as_f64() > Some(0.0);
+        let is_seen = rule["rule"] == "shop.user"
+            && rates["allowed"].as_f64() > Some(0.0)
+            && rates["refused"].as_f64() > Some(0.0);
         holds(is_seen, || rule.to_string())
     });
     assert_eq!(user()["hits"], json!({ "allowed": 2, "refused": 3, "near": 1, "shadowed": 0 }));
@@ -178,7 +203,10 @@ fn events_begin_with_the_history_and_come_every_second() {
     stream.write_all(b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
     let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
-    assert!(head[0].contains("200") && head.contains(&"content-type: text/event-stream".to_owned()), "{head:?}");
+    assert!(
+        head[0].contains("200") && head.contains(&"content-type: text/event-stream".to_owned()),
+        "{head:?}"
+    );
     let mut event = || loop {
         let line = lines.next().unwrap();
         if let Some(name) = line.strip_prefix("event: ") {
@@ -232,7 +260,8 @@ fn values_appear_as_the_setting_says() {
         admin.ask("ann", 3);
         assert_eq!(admin.get("/api/v1/top")["keys"][0]["descriptor"][0]["value"], shown);
         assert_eq!(admin.get("/api/v1/refusals")["refusals"][0]["descriptor"][0]["value"], shown);
-        let metric = format!("tollgate_top_refused_hits{{domain=\"shop\",rule=\"user\",descriptor=\"user={shown}\"}}");
+        let metric =
+            format!("tollgate_top_refused_hits{{domain=\"shop\",rule=\"user\",descriptor=\"user={shown}\"}}");
         assert_eq!(admin.server.metrics().get(&metric), Some(&1.0), "{:?}", admin.server.metrics().keys());
     }
 }

@@ -101,7 +101,8 @@ impl Client {
             Some(address) => address.clone(),
             None => of_service(environment)?,
         };
-        let tls = args.tls.read(&address, b"http/1.1").map_err(|failure| Failure::plain(failure.to_string()))?;
+        let tls =
+            args.tls.read(&address, b"http/1.1").map_err(|failure| Failure::plain(failure.to_string()))?;
         let set = Some(environment.value(vars::ADMIN_TOKEN_FILE)).filter(|path| !path.is_empty());
         let file = args.token_file.clone().or_else(|| set.map(PathBuf::from));
         let token = file.as_deref().map(first_token).transpose()?;
@@ -156,14 +157,16 @@ impl Client {
         body: Option<(&'static str, Bytes)>,
     ) -> Result<Response<Incoming>, Failure> {
         let failed = |error: hyper::Error| self.unreachable(&root_cause(&error));
-        let (mut sender, connection) = http1::handshake(TokioIo::new(self.connect().await?)).await.map_err(failed)?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(self.connect().await?)).await.map_err(failed)?;
         // It ends with its connection, whose errors the sender reports.
         tokio::spawn(async move { drop(connection.await) });
         let host = match &self.address.at {
             ServerAddress::Tcp(at) => at.to_string(),
             ServerAddress::Unix(_) => "localhost".to_owned(),
         };
-        let mut request = Request::builder().method(method).uri(path).header(HOST, host).header(ACCEPT, "*/*");
+        let mut request =
+            Request::builder().method(method).uri(path).header(HOST, host).header(ACCEPT, "*/*");
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -171,7 +174,8 @@ impl Client {
             request = request.header(CONTENT_TYPE, *content_type);
         }
         let body = Full::new(body.map(|(_, bytes)| bytes).unwrap_or_default());
-        let request = request.body(body).map_err(|error| Failure::plain(format!("invalid call {path}: {error}")))?;
+        let request =
+            request.body(body).map_err(|error| Failure::plain(format!("invalid call {path}: {error}")))?;
         sender.send_request(request).await.map_err(failed)
     }
 
@@ -197,7 +201,10 @@ impl Client {
             let frame = frame.map_err(|error| self.unreachable(&root_cause(&error)))?;
             body.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             if body.len() > MAX_REPLY {
-                return Err(Failure::plain(format!("{}: the reply exceeds {MAX_REPLY} bytes", self.address())));
+                return Err(Failure::plain(format!(
+                    "{}: the reply exceeds {MAX_REPLY} bytes",
+                    self.address()
+                )));
             }
         }
         if status.is_success() { Ok(body) } else { Err(self.refused(status, &body)) }

@@ -124,7 +124,11 @@ fn text(refusal: &Value) -> String {
     }
     match (refusal["file"].as_str(), refusal["rule"].as_str()) {
         (Some(file), Some(rule)) => {
-            _ = write!(text, ", rule {rule} {}", paint(PLACE, &format!("{file}:{}", number(&refusal["line"]))));
+            _ = write!(
+                text,
+                ", rule {rule} {}",
+                paint(PLACE, &format!("{file}:{}", number(&refusal["line"])))
+            );
         }
         (None, Some(rule)) => _ = write!(text, ", rule {rule}"),
         _ => text.push_str(", limit of the request"),

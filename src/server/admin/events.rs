@@ -3,7 +3,10 @@
 //! An event is made once for all who follow, from the replies of other calls. Who reads slowly misses events; who does
 //! not read at all is closed by the server of the port.
 
-use std::sync::{Arc, atomic::{AtomicUsize, Ordering::Relaxed}};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
@@ -93,7 +96,9 @@ async fn tick(api: &Api) -> Vec<u8> {
     let mut text = vec![b'{'];
     for (name, uri) in EVENT_PARTS {
         let Ok(request) = Request::builder().uri(*uri).body(Bytes::new()) else { continue };
-        let Found::Route(route, parameter) = routes::find(&Method::GET, request.uri().path()) else { continue };
+        let Found::Route(route, parameter) = routes::find(&Method::GET, request.uri().path()) else {
+            continue;
+        };
         let call = Call { who: &Who::SELF, parameter, request: &request };
         if let Ok(Reply { body: Body::Json(body), .. }) = (route.handler)(api, &call).await {
             if text.len() > 1 {
@@ -117,7 +122,8 @@ struct Place(Arc<AtomicUsize>);
 
 impl Place {
     fn take(followers: &Arc<AtomicUsize>) -> Option<Self> {
-        let more = |followers: usize| followers.checked_add(1).filter(|followers| *followers <= MAX_FOLLOWERS);
+        let more =
+            |followers: usize| followers.checked_add(1).filter(|followers| *followers <= MAX_FOLLOWERS);
         followers.fetch_update(Relaxed, Relaxed, more).ok()?;
         Some(Self(followers.clone()))
     }

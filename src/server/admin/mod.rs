@@ -26,16 +26,16 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, header};
 use tracing::info;
 
-pub use self::{
-    guard::Hosts,
-    tokens::{Tokens, TokensError},
-};
 use self::{
     events::Events,
     history::History,
     reply::{Call, Problem},
     routes::{Found, Route},
     rule_rates::RuleRates,
+};
+pub use self::{
+    guard::Hosts,
+    tokens::{Tokens, TokensError},
 };
 use super::http::{Answer, Peer, admin::Admin};
 use crate::{clock::Time, telemetry::metrics::ChangeResult};
@@ -124,7 +124,9 @@ impl Api {
                 let call = Call { who: &who, parameter, request };
                 self.call(route, &call).await
             }
-            Found::OtherMethods(allowed) => Err(Problem::method_not_allowed(request.method(), path, &allowed)),
+            Found::OtherMethods(allowed) => {
+                Err(Problem::method_not_allowed(request.method(), path, &allowed))
+            }
             Found::Nothing => Err(Problem::not_found(path)),
         }
     }
@@ -134,7 +136,10 @@ impl Api {
         let changes = self.options.shown.stats.admin_changes();
         if self.options.read_only {
             changes.count(action, ChangeResult::Rejected);
-            return Err(Problem::new(StatusCode::FORBIDDEN, "ADMIN_READ_ONLY is true: nothing may be changed"));
+            return Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "ADMIN_READ_ONLY is true: nothing may be changed",
+            ));
         }
         match (route.handler)(self, call).await {
             Ok(mut reply) => {

@@ -84,10 +84,12 @@ impl Call<'_> {
     /// When it is not; the message says where.
     #[allow(dead_code, reason = "calls that change something use it")]
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
-        let content_type = self.request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type =
+            self.request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
         if !media_type.trim().eq_ignore_ascii_case("application/json") {
-            let message = format!("content-type {:?}: expected application/json", content_type.unwrap_or_default());
+            let message =
+                format!("content-type {:?}: expected application/json", content_type.unwrap_or_default());
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         serde_json::from_slice(self.request.body())
@@ -111,9 +113,11 @@ impl Query<'_> {
     /// When it is another word.
     pub(super) fn word<'w>(&self, name: &str, words: &[&'w str]) -> Result<&'w str, Problem> {
         let Some(text) = self.text(name) else { return Ok(words.first().copied().unwrap_or_default()) };
-        words.iter().find(|word| **word == text).copied().ok_or_else(|| {
-            Problem::bad_request(format!("{name}={text:?}: expected {}", words.join(" or ")))
-        })
+        words
+            .iter()
+            .find(|word| **word == text)
+            .copied()
+            .ok_or_else(|| Problem::bad_request(format!("{name}={text:?}: expected {}", words.join(" or "))))
     }
 
     /// The text of a parameter, if it is given.

@@ -5,8 +5,7 @@ use std::pin::Pin;
 use http::Method;
 
 use super::{
-    Api,
-    events, refusals,
+    Api, events, refusals,
     reply::{Call, Problem, Reply},
     rules, status, top,
 };

@@ -76,7 +76,12 @@ fn rules<'a>(served: &'a Arc<Served>, domain: Option<&str>) -> Vec<(&'a Rule, bo
     domains.flat_map(|domain| domain.rules()).collect()
 }
 
-fn json<'a>(served: &'a Arc<Served>, rule: &'a Rule, has_fixed_name: bool, rates: &[PerSecond]) -> RuleJson<'a> {
+fn json<'a>(
+    served: &'a Arc<Served>,
+    rule: &'a Rule,
+    has_fixed_name: bool,
+    rates: &[PerSecond],
+) -> RuleJson<'a> {
     let info = served.attached.recent(rule.id);
     let place = info.and_then(|info| info.place.as_ref());
     let stats = served.attached.stats(rule.id);

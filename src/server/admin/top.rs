@@ -48,7 +48,8 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         domain.is_none_or(|domain| *info.domain == *domain) && rule.is_none_or(|rule| *info.full_key == *rule)
     });
     let mut keys = recent.top(rules, now);
-    let order = |key: &TopKey| if by_refused { (key.refused, key.allowed) } else { (key.allowed, key.refused) };
+    let order =
+        |key: &TopKey| if by_refused { (key.refused, key.allowed) } else { (key.allowed, key.refused) };
     keys.retain(|key| order(key).0 > 0);
     keys.sort_by(|one, other| {
         order(other).cmp(&order(one)).then_with(|| one.rule.full_key.cmp(&other.rule.full_key))

@@ -19,8 +19,8 @@ use crate::{
     store::Store,
     telemetry::{
         metrics::{
-            CONTENT_TYPE, Gauges, LocalCacheGauges, RulesGauges, SpanGauges, Stats, StoreGauges, TopRefusedGauge,
-            XdsGauges,
+            CONTENT_TYPE, Gauges, LocalCacheGauges, RulesGauges, SpanGauges, Stats, StoreGauges,
+            TopRefusedGauge, XdsGauges,
         },
         tracing::{Dropped, Tracer},
     },
