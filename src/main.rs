@@ -16,6 +16,8 @@ fn main() -> ExitCode {
         Command::Request(args) => cli::request::run(&args, &environment()),
         Command::Health(args) => cli::health::run(&args, &environment()),
         Command::Status(args) => cli::admin::status::run(&args, &environment()),
+        Command::Counter(args) => cli::admin::counter::run(&args, &environment()),
+        Command::Override(args) => cli::admin::overrides::run(&args, &environment()),
         Command::Settings(args) => cli::settings::run(&args, &environment()),
         Command::Completions { shell } => cli::print_completions(shell),
         Command::Man { dir } => cli::print_man_pages(dir.as_deref()),

@@ -63,7 +63,9 @@ impl Ports {
 /// The address of a listener.
 fn port(listener: &Listener) -> String {
     match listener {
-        Listener::Tcp(listener) => listener.local_addr().map(|address| address.to_string()).unwrap_or_default(),
+        Listener::Tcp(listener) => {
+            listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
+        }
         Listener::Unix(_, path) => path.display().to_string(),
     }
 }

@@ -22,9 +22,15 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use self::{
-    admin::StatusArgs,
-    check::CheckArgs, explain::ExplainArgs, health::HealthArgs, request::RequestArgs,
-    rules_files::ReadingArgs, serve::Environment, settings::SettingsArgs, terminal::Verdict,
+    admin::{CounterArgs, OverrideArgs, StatusArgs},
+    check::CheckArgs,
+    explain::ExplainArgs,
+    health::HealthArgs,
+    request::RequestArgs,
+    rules_files::ReadingArgs,
+    serve::Environment,
+    settings::SettingsArgs,
+    terminal::Verdict,
 };
 
 /// The command to run.
@@ -63,6 +69,10 @@ pub enum Command {
     ///
     /// Exits with 0 when it has its latest rules and its store, 1 when not, and 2 when there is no response.
     Status(StatusArgs),
+    /// Show or reset the counters of a descriptor in a running service, through its admin API.
+    Counter(CounterArgs),
+    /// Set, list, remove or import overrides of the rules in a running service, through its admin API.
+    Override(OverrideArgs),
     /// Print the table of environment variables, or their values.
     ///
     /// The table is Markdown. With --effective, exits with 0 when the values are valid and with 1 when not.
@@ -249,7 +259,7 @@ mod tests {
     fn every_command_has_completions_and_a_man_page() {
         let names: Vec<String> =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        assert_eq!(names.len(), 9);
+        assert_eq!(names.len(), 11);
         for shell in Shell::value_variants() {
             let script = completions(*shell);
             for name in &names {

@@ -12,12 +12,14 @@ pub mod template;
 mod answer;
 mod conclude;
 mod counter_key;
+mod counters;
 mod decision_trace;
 mod failure;
 mod outcome;
 mod over_limit_cache;
 mod plan;
 mod preview;
+mod replacement;
 mod request;
 mod response;
 #[cfg(test)]
@@ -35,6 +37,7 @@ use smallvec::SmallVec;
 use tracing::warn;
 
 pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
+pub use counters::{CounterState, Counters};
 pub use decision_trace::{DecisionTrace, Wait};
 pub use outcome::{Decision, Thresholds, decide};
 pub use over_limit_cache::{CacheUsage, OverLimitCache};
@@ -48,6 +51,7 @@ use self::{
 use crate::{
     clock::{Clock, Time},
     log_throttle::LogThrottle,
+    overrides::Index,
     rules::{OnStoreFailure, RuleSet},
     rules_source::{Published, Source},
     store::{Batch, Check, Counting, Store, memory::MemoryStore},
@@ -123,6 +127,7 @@ pub struct Limiter {
     source: Arc<Source<Handles>>,
     store: Arc<dyn Store>,
     over_limit: Option<Arc<OverLimitCache>>,
+    overrides: Arc<Index>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
     /// Counts while the store fails, if the policy is `local`; created on first use.
@@ -147,12 +152,19 @@ impl Limiter {
             source,
             store,
             over_limit,
+            overrides: Arc::default(),
             stats,
             clock,
             local: OnceLock::new(),
             store_failures_log: LogThrottle::new(10),
             bad_requests_log: LogThrottle::new(1),
         }
+    }
+
+    /// The same limiter with these overrides of the rules.
+    #[must_use]
+    pub fn with_overrides(self, overrides: Arc<Index>) -> Self {
+        Self { overrides, ..self }
     }
 
     /// Called once on each worker thread, within its runtime, before its first request.
@@ -268,12 +280,12 @@ impl Limiter {
         };
         let stats = served.attached.domains.get(domain.index).map(|stats| &**stats);
         let failed = |_: &_| stats.into_iter().for_each(|stats| stats.count(ResponseCode::Error));
-        let overrides = plan::overrides(request).inspect_err(failed)?;
+        let replacements = replacement::of(request, domain, &self.overrides, now).inspect_err(failed)?;
         let mut batch = Batch::with_space(String::with_capacity(128));
         batch.until = until;
         batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
         let context = plan::Context { policy: &self.policy, stats: &self.stats, now };
-        let mut plan = plan::plan(request, domain, &overrides, served, &mut batch, &context);
+        let mut plan = plan::plan(request, domain, &replacements, served, &mut batch, &context);
         if let Some(trace) = &mut trace {
             trace.set_rules(request, domain, &plan);
         }
@@ -345,7 +357,8 @@ impl Limiter {
             Planned::Limited(limited) => limited.limits.as_mut_slice(),
             _ => &mut [],
         });
-        // Each limit has one check, in this order.
+        let limits = limits.filter(|check| matches!(check.source, CounterSource::Store(_)));
+        // Each of these limits has one check, in this order.
         for (check, (verdict, skipped)) in limits.zip(known.into_iter().zip(skipped)) {
             check.source = match verdict {
                 Some(verdict) => CounterSource::KnownOver(verdict),

@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn listens_on_loopback_unless_told_otherwise() {
-        let Some(Admin { listen, token_file: None, read_only: false, tls: false }) = admin(&[]).unwrap() else {
+        let Some(Admin { listen, token_file: None, read_only: false, tls: false }) = admin(&[]).unwrap()
+        else {
             panic!()
         };
         let address = HostPort { host: "127.0.0.1".into(), port: 6071 };
@@ -167,7 +168,10 @@ mod tests {
             (&[("ADMIN_ADDR", "6071")][..], "ADMIN_ADDR=\"6071\": accepted is off, or an address"),
             (&[("ADMIN_TOKEN_FILE", "/missing")], "nothing is there: is it mounted?"),
             (&[("ADMIN_USE_TLS", "true")], "ADMIN_USE_TLS=\"true\": accepted is false without TLS"),
-            (&[("ADMIN_ADDR", "127.0.0.1:8080")], "ADMIN_ADDR=\"127.0.0.1:8080\": accepted is a port of its own"),
+            (
+                &[("ADMIN_ADDR", "127.0.0.1:8080")],
+                "ADMIN_ADDR=\"127.0.0.1:8080\": accepted is a port of its own",
+            ),
         ] {
             let error = admin(variables).unwrap_err();
             assert!(error.contains(expected), "{error}");

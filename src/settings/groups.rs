@@ -10,7 +10,7 @@ pub use super::memcached::{Memcached, MemcachedServers};
 pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Secret};
 pub use super::sinks::Sinks;
 pub use super::xds::{Xds, XdsBackoff, XdsServer, XdsTls};
-use super::{GrpcTls, HostPort, spans::Spans};
+use super::{Admin, GrpcTls, HostPort, spans::Spans};
 use crate::limiter::template::Template;
 
 /// All settings.
@@ -159,6 +159,10 @@ pub struct Store {
     pub expiration_jitter_max: Duration,
     /// What becomes of a request whose counters cannot be reached, where its domain says nothing else.
     pub on_failure: OnFailure,
+    /// Where overrides are kept that are not in Redis.
+    pub overrides_file: Option<PathBuf>,
+    /// Overrides, resets of counters and the list of replicas are shared by Redis.
+    pub replica_sync: bool,
 }
 
 /// How counters are named in a store that others share.

@@ -44,7 +44,8 @@ pub(super) fn rate(value: &Value) -> String {
 
 /// Seconds as days, hours, minutes and seconds, the two largest of them.
 pub(super) fn duration(seconds: u64) -> String {
-    let parts = [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let parts =
+        [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
     let parts = parts.into_iter().skip_while(|(n, _)| *n == 0).take(2).filter(|(n, _)| *n > 0);
     let text = parts.map(|(n, unit)| format!("{n}{unit}")).collect::<Vec<_>>().join(" ");
     if text.is_empty() { "0s".to_owned() } else { text }
@@ -111,7 +112,8 @@ impl Table {
         let columns = self.header.iter().enumerate();
         let mut widths: Vec<usize> = columns
             .map(|(column, name)| {
-                let cells = self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+                let cells =
+                    self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
                 cells.chain([name.len()]).max().unwrap_or_default()
             })
             .collect();
@@ -150,7 +152,10 @@ mod tests {
     #[test]
     fn numbers_are_written_for_people() {
         assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([0, 59, 60, 3600, 3661, 90_000].map(duration), ["0s", "59s", "1m", "1h", "1h 1m", "1d 1h"]);
+        assert_eq!(
+            [0, 59, 60, 3600, 3661, 90_000].map(duration),
+            ["0s", "59s", "1m", "1h", "1h 1m", "1d 1h"]
+        );
         assert_eq!([0.000_02, 0.001, 1.5].map(seconds), ["20 µs", "1.0 ms", "1500.0 ms"]);
         assert_eq!([999, 1_500_000, 2_000_000_000].map(bytes), ["1.0 kB", "1.5 MB", "2.0 GB"]);
         let rates = [json!(0.0), json!(0.25), json!(9.96), json!(1234.5), json!(null)];

@@ -3,7 +3,9 @@
 //! Each command has a file of its own: it makes a [`Client`] of the [`AdminArgs`], calls it, and prints a table, or
 //! with `--json` the reply as it came.
 
+pub mod counter;
 mod format;
+pub mod overrides;
 pub mod status;
 
 use std::{
@@ -30,7 +32,7 @@ use tokio::{
     runtime::{Builder, Runtime},
 };
 
-pub use self::status::StatusArgs;
+pub use self::{counter::CounterArgs, overrides::OverrideArgs, status::StatusArgs};
 use super::{
     request::{Address, Tls, TlsArgs, root_cause, timeout},
     serve::Environment,
@@ -91,6 +93,7 @@ pub(super) struct Client {
 pub(super) struct Failure {
     what: String,
     advice: Option<String>,
+    status: Option<StatusCode>,
 }
 
 impl Client {
@@ -100,7 +103,8 @@ impl Client {
             Some(address) => address.clone(),
             None => of_service(environment)?,
         };
-        let tls = args.tls.read(&address, b"http/1.1").map_err(|failure| Failure::plain(failure.to_string()))?;
+        let tls =
+            args.tls.read(&address, b"http/1.1").map_err(|failure| Failure::plain(failure.to_string()))?;
         let set = Some(environment.value(vars::ADMIN_TOKEN_FILE)).filter(|path| !path.is_empty());
         let file = args.token_file.clone().or_else(|| set.map(PathBuf::from));
         let token = file.as_deref().map(first_token).transpose()?;
@@ -144,17 +148,14 @@ impl Client {
             Err(Failure {
                 what: format!("{}: no reply within {:?}", self.address(), self.timeout),
                 advice: Some("--timeout waits longer".to_owned()),
+                status: None,
             })
         })
     }
 
     /// `GET path`, whose reply is a stream of server-sent events. Calls `each` with the name and the data of each
     /// event until it returns false or the stream ends.
-    pub(super) fn follow(
-        &self,
-        path: &str,
-        mut each: impl FnMut(&str, &str) -> bool,
-    ) -> Result<(), Failure> {
+    pub(super) fn follow(&self, path: &str, mut each: impl FnMut(&str, &str) -> bool) -> Result<(), Failure> {
         self.runtime.block_on(async {
             let mut response = self.respond(Method::GET, path, None).await?;
             if response.status() != StatusCode::OK {
@@ -183,14 +184,16 @@ impl Client {
         body: Option<(&'static str, Bytes)>,
     ) -> Result<Response<Incoming>, Failure> {
         let failed = |error: hyper::Error| self.unreachable(&root_cause(&error));
-        let (mut sender, connection) = http1::handshake(TokioIo::new(self.connect().await?)).await.map_err(failed)?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(self.connect().await?)).await.map_err(failed)?;
         // It ends with its connection, whose errors the sender reports.
         tokio::spawn(async move { drop(connection.await) });
         let host = match &self.address.at {
             ServerAddress::Tcp(at) => at.to_string(),
             ServerAddress::Unix(_) => "localhost".to_owned(),
         };
-        let mut request = Request::builder().method(method).uri(path).header(HOST, host).header(ACCEPT, "*/*");
+        let mut request =
+            Request::builder().method(method).uri(path).header(HOST, host).header(ACCEPT, "*/*");
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -198,7 +201,8 @@ impl Client {
             request = request.header(CONTENT_TYPE, *content_type);
         }
         let body = Full::new(body.map(|(_, bytes)| bytes).unwrap_or_default());
-        let request = request.body(body).map_err(|error| Failure::plain(format!("invalid call {path}: {error}")))?;
+        let request =
+            request.body(body).map_err(|error| Failure::plain(format!("invalid call {path}: {error}")))?;
         sender.send_request(request).await.map_err(failed)
     }
 
@@ -224,7 +228,10 @@ impl Client {
             let frame = frame.map_err(|error| self.unreachable(&root_cause(&error)))?;
             body.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             if body.len() > MAX_REPLY {
-                return Err(Failure::plain(format!("{}: the reply exceeds {MAX_REPLY} bytes", self.address())));
+                return Err(Failure::plain(format!(
+                    "{}: the reply exceeds {MAX_REPLY} bytes",
+                    self.address()
+                )));
             }
         }
         if status.is_success() { Ok(body) } else { Err(self.refused(status, &body)) }
@@ -239,13 +246,14 @@ impl Client {
             _ if message.is_none() => Some("is that the admin API? --admin sets another address".to_owned()),
             _ => None,
         };
-        Failure { what: format!("{}: {status}: {text}", self.address()), advice }
+        Failure { what: format!("{}: {status}: {text}", self.address()), advice, status: Some(status) }
     }
 
     fn unreachable(&self, why: &str) -> Failure {
         Failure {
             what: format!("cannot reach the admin API at {}: {why}", self.address()),
             advice: Some("is the service running, with ADMIN_ADDR? --admin sets another address".to_owned()),
+            status: None,
         }
     }
 
@@ -263,6 +271,7 @@ pub(super) fn read_reply<T: DeserializeOwned>(reply: Value) -> Result<T, Failure
     serde_json::from_value(reply).map_err(|error| Failure {
         what: format!("unexpected reply: {error}"),
         advice: Some("the service may have another version than this command".to_owned()),
+        status: None,
     })
 }
 
@@ -281,6 +290,7 @@ fn of_service(environment: &Environment) -> Result<Address, Failure> {
     let mut at = address::host_port(&set).ok().filter(|at| at.port != 0).ok_or_else(|| Failure {
         what: format!("no admin address: ADMIN_ADDR={set:?}"),
         advice: Some("set --admin, or ADMIN_ADDR as the service has it".to_owned()),
+        status: None,
     })?;
     if at.is_every_address() {
         "127.0.0.1".clone_into(&mut at.host);
@@ -294,6 +304,7 @@ fn first_token(path: &Path) -> Result<String, Failure> {
     let failed = |why: String| Failure {
         what: format!("token file {}: {why}", path.display()),
         advice: Some("expected a line TOKEN or NAME TOKEN, as in ADMIN_TOKEN_FILE".to_owned()),
+        status: None,
     };
     let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -313,7 +324,12 @@ fn event_of(text: &str) -> (String, String) {
 impl Failure {
     /// A failure without advice.
     pub(super) fn plain(what: impl Into<String>) -> Self {
-        Self { what: what.into(), advice: None }
+        Self { what: what.into(), advice: None, status: None }
+    }
+
+    /// True if the service replied that it has no such thing.
+    pub(super) fn is_not_found(&self) -> bool {
+        self.status == Some(StatusCode::NOT_FOUND)
     }
 }
 

@@ -50,25 +50,33 @@ fn text(status: &Value) -> String {
         let _ = writeln!(out, "{} {text}", paint(DIM, &format!("{name:<9}")));
     };
     let read_only = if get("/read_only") == true { ", read-only" } else { "" };
-    line("tollgate", format!(
-        "{} ({}), up {}{read_only}",
-        word(get("/version")),
-        word(get("/commit")),
-        duration(number(get("/uptime_seconds"))),
-    ));
+    line(
+        "tollgate",
+        format!(
+            "{} ({}), up {}{read_only}",
+            word(get("/version")),
+            word(get("/commit")),
+            duration(number(get("/uptime_seconds"))),
+        ),
+    );
     line("rules", rules(status));
-    if let (Some(false), Some(error)) = (get("/rules/is_current").as_bool(), get("/rules/last_error/errors/0").as_str()) {
+    if let (Some(false), Some(error)) =
+        (get("/rules/is_current").as_bool(), get("/rules/last_error/errors/0").as_str())
+    {
         let at = word(get("/rules/last_error/at"));
         line("", format!("{} {error}", paint(ERROR, &format!("newer rules rejected at {at}:"))));
     }
     line("store", store(status));
-    line("requests", format!(
-        "{}/s allowed, {}/s over limit, {}/s errors{}",
-        rate(get("/requests/per_second/ok")),
-        rate(get("/requests/per_second/over_limit")),
-        rate(get("/requests/per_second/error")),
-        latency(get("/latency")),
-    ));
+    line(
+        "requests",
+        format!(
+            "{}/s allowed, {}/s over limit, {}/s errors{}",
+            rate(get("/requests/per_second/ok")),
+            rate(get("/requests/per_second/over_limit")),
+            rate(get("/requests/per_second/error")),
+            latency(get("/latency")),
+        ),
+    );
     let keys = get("/memory/keys");
     let held = if keys.is_null() {
         String::new()
@@ -151,7 +159,8 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
     fn what_is_wrong_is_said_and_is_a_no() {
         let mut wrong = status();
         wrong["rules"]["is_current"] = json!(false);
-        wrong["rules"]["last_error"] = json!({ "at": "2026-11-22T10:00:00.000Z", "errors": ["a.yaml:3: bad"] });
+        wrong["rules"]["last_error"] =
+            json!({ "at": "2026-11-22T10:00:00.000Z", "errors": ["a.yaml:3: bad"] });
         wrong["store"]["connected"] = json!(false);
         let text = plain(&text(&wrong));
         assert!(text.contains("newer rules rejected at 2026-11-22T10:00:00.000Z: a.yaml:3: bad"), "{text}");

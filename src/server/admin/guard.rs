@@ -29,6 +29,17 @@ pub(super) struct Who {
     peer: Peer,
 }
 
+impl Who {
+    /// The name of the token, or the address or user of the peer: the same for all calls of one.
+    pub(super) fn name(&self) -> String {
+        match (&self.token, self.peer) {
+            (Some(name), _) => name.clone(),
+            (None, Peer::Address(address)) => address.ip().to_string(),
+            (None, peer @ Peer::Unix(_)) => peer.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.token {

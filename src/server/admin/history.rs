@@ -216,7 +216,11 @@ mod tests {
             state.add(sample(103 + second, 70, [10, 20, 20]));
         }
         assert_eq!((state.points.len(), state.samples.len()), (300, 61));
-        assert_eq!(state.latency(|sample| &sample.response_time), Latency::default(), "no request for a minute");
+        assert_eq!(
+            state.latency(|sample| &sample.response_time),
+            Latency::default(),
+            "no request for a minute"
+        );
     }
 
     #[test]

@@ -5,8 +5,11 @@
 //! is looked up in the table of `routes`, and is answered by a handler, each in a file of its own. Every call that
 //! changes something is logged as one line with who, what and why, and counted.
 
+mod counters;
 mod guard;
 mod history;
+mod overrides;
+mod replicas;
 mod reply;
 mod routes;
 mod status;
@@ -17,7 +20,7 @@ mod tokens;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderValue, Request, StatusCode, header};
 use tracing::info;
 
 pub use self::{
@@ -25,7 +28,6 @@ pub use self::{
     tokens::{Tokens, TokensError},
 };
 use self::{
-    guard::Who,
     history::History,
     reply::{Call, Problem, Reply},
     routes::{Found, Route},
@@ -77,7 +79,6 @@ impl Api {
         self.history.sample(&shown.stats, &*shown.store, now);
     }
 
-
     /// Answers a request of the admin port.
     pub async fn answer(self: Arc<Self>, request: Request<Bytes>) -> Answer {
         let answered = self.try_answer(&request).await;
@@ -101,7 +102,9 @@ impl Api {
                 let call = Call { who: &who, parameter, request };
                 self.call(route, &call).await
             }
-            Found::OtherMethods(allowed) => Err(Problem::method_not_allowed(request.method(), path, &allowed)),
+            Found::OtherMethods(allowed) => {
+                Err(Problem::method_not_allowed(request.method(), path, &allowed))
+            }
             Found::Nothing => Err(Problem::not_found(path)),
         }
     }
@@ -111,7 +114,10 @@ impl Api {
         let changes = self.options.shown.stats.admin_changes();
         if self.options.read_only {
             changes.count(action, ChangeResult::Rejected);
-            return Err(Problem::new(StatusCode::FORBIDDEN, "ADMIN_READ_ONLY is true: nothing may be changed"));
+            return Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "ADMIN_READ_ONLY is true: nothing may be changed",
+            ));
         }
         match (route.handler)(self, call).await {
             Ok(Reply { answer, change }) => {

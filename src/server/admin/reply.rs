@@ -69,10 +69,12 @@ impl Call<'_> {
     /// # Errors
     /// When it is not; the message says where.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
-        let content_type = self.request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type =
+            self.request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
         if !media_type.trim().eq_ignore_ascii_case("application/json") {
-            let message = format!("content-type {:?}: expected application/json", content_type.unwrap_or_default());
+            let message =
+                format!("content-type {:?}: expected application/json", content_type.unwrap_or_default());
             return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
         serde_json::from_slice(self.request.body())

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use http::Method;
 
 use super::{
-    Api,
+    Api, counters, overrides, replicas,
     reply::{Call, Problem, Reply},
     status,
 };
@@ -29,6 +29,29 @@ pub(super) struct Route {
 /// Every call. `docs/openapi.yaml` describes them; a test compares the two.
 pub(super) const ROUTES: &[Route] = &[
     Route::reads("/api/v1/status", |api, call| Box::pin(async { status::get(api, call) })),
+    Route::reads("/api/v1/replicas", |api, call| Box::pin(async { replicas::get(api, call) })),
+    Route::reads("/api/v1/counters", |api, call| Box::pin(counters::get(api, call))),
+    Route::changes(Method::POST, "/api/v1/counters/reset", "counter_reset", |api, call| {
+        Box::pin(counters::reset(api, call))
+    }),
+    Route::reads("/api/v1/overrides", |api, call| Box::pin(overrides::list(api, call))),
+    Route::changes(Method::POST, "/api/v1/overrides", "override_set", |api, call| {
+        Box::pin(overrides::set(api, call))
+    }),
+    Route::changes(Method::DELETE, "/api/v1/overrides/{id}", "override_remove", |api, call| {
+        Box::pin(overrides::remove(api, call))
+    }),
+    // An import is one change, made when it is put in force.
+    Route::prepares(Method::POST, "/api/v1/imports", |api, call| {
+        Box::pin(async { overrides::begin(api, call) })
+    }),
+    Route::prepares(Method::POST, "/api/v1/imports/{id}", |api, call| Box::pin(overrides::add(api, call))),
+    Route::prepares(Method::DELETE, "/api/v1/imports/{id}", |api, call| {
+        Box::pin(overrides::abort(api, call))
+    }),
+    Route::changes(Method::PUT, "/api/v1/imports/{id}", "override_import", |api, call| {
+        Box::pin(overrides::commit(api, call))
+    }),
 ];
 
 impl Route {
@@ -36,8 +59,12 @@ impl Route {
         Self { method: Method::GET, path, action: None, handler }
     }
 
+    /// A call with another method than `GET` that changes nothing yet.
+    const fn prepares(method: Method, path: &'static str, handler: Handler) -> Self {
+        Self { method, path, action: None, handler }
+    }
+
     /// A call that changes something.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the first call that changes something uses it"))]
     const fn changes(method: Method, path: &'static str, action: &'static str, handler: Handler) -> Self {
         Self { method, path, action: Some(action), handler }
     }

@@ -68,9 +68,10 @@ impl Tokens {
             self.read_again(&mut state);
         }
         // Every token is compared, so that the time does not tell which one it is.
-        let matching = state.tokens.iter().filter(|known| {
-            hmac::verify(&self.key, token.as_bytes(), known.tag.as_ref()).is_ok()
-        });
+        let matching = state
+            .tokens
+            .iter()
+            .filter(|known| hmac::verify(&self.key, token.as_bytes(), known.tag.as_ref()).is_ok());
         matching.last().map(|known| known.name.clone())
     }
 

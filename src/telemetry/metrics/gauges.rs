@@ -23,6 +23,19 @@ pub struct Gauges {
     pub tls: Option<TlsGauges>,
     /// What became of the spans, where there are any.
     pub spans: Option<SpanGauges>,
+    /// The overrides.
+    pub overrides: Option<OverrideGauges>,
+    /// How many replicas that share the store serve each rules hash.
+    pub replicas: Vec<(String, u64)>,
+}
+
+/// The overrides in force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OverrideGauges {
+    /// How many limit, block, allow and shadow.
+    pub by_action: [u64; 4],
+    /// Memory they take.
+    pub bytes: u64,
 }
 
 /// The rules that serve, and how the last attempts to load some went.

@@ -62,7 +62,9 @@ use crate::clock::Time;
 pub use self::{
     changes::{AdminChanges, ChangeResult},
     domains::{DomainStats, ResponseCode},
-    gauges::{Gauges, LocalCacheGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges},
+    gauges::{
+        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges,
+    },
     histogram::Histogram,
     names::{Kind, Metric, documentation},
     prometheus::{COMMIT, CONTENT_TYPE},
