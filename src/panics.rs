@@ -65,13 +65,15 @@ pub enum Boundary {
     TlsReload,
     /// The periodic maintenance, which starts again.
     Maintenance,
+    /// The thread that follows Redis for overrides and replicas, which starts again.
+    ReplicaSync,
     /// None of these.
     Other,
 }
 
 impl Boundary {
     /// Every boundary, each at its own number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::GrpcRequest,
         Self::GrpcConnection,
         Self::HttpRequest,
@@ -87,6 +89,7 @@ impl Boundary {
         Self::Statsd,
         Self::TlsReload,
         Self::Maintenance,
+        Self::ReplicaSync,
         Self::Other,
     ];
 
@@ -109,6 +112,7 @@ impl Boundary {
             Self::Statsd => "statsd",
             Self::TlsReload => "tls_reload",
             Self::Maintenance => "maintenance",
+            Self::ReplicaSync => "replica_sync",
             Self::Other => "other",
         }
     }

@@ -25,6 +25,8 @@ mod connections;
 mod deploy;
 // What the pages for people say.
 mod docs;
+// Limits, blocks and exemptions that are set while the service runs, on one replica and on several.
+mod overrides;
 // SIGTERM: nothing is lost.
 mod drain;
 // Which rule would be met, told by the command line.

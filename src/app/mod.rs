@@ -7,6 +7,7 @@ pub(crate) mod maintenance;
 
 mod admin;
 mod descriptors;
+mod following;
 mod parts;
 mod ports;
 mod recent;
@@ -37,8 +38,8 @@ use crate::{
     shutdown,
     telemetry::metrics::{COMMIT, Port},
 };
-use parts::Parts;
 pub(crate) use parts::policy;
+use parts::{Link, Parts};
 use ports::Ports;
 use rules::Feed;
 pub(crate) use rules::compile_options;
@@ -61,7 +62,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
     let mut signal = pin!(signals.wait());
     announce(settings);
-    let parts = Parts::new(settings)?;
+    let (parts, link) = Parts::new(settings)?;
     let mut feed = Feed::start(settings, &parts.source, parts.xds.as_ref()).map_err(StartError::runtime)?;
     tokio::select! {
         () = feed.ready(settings) => {}
@@ -88,6 +89,9 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let mut pages = pages.serve(http, debug, metrics, admin.zip(api));
     if let Some(tls) = parts.tls.clone() {
         tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
+    }
+    if let Some(Link { side, state }) = link {
+        following::start(&parts, side, state, stopping.clone()).map_err(StartError::runtime)?;
     }
     tokio::task::spawn_local(maintain(parts.clone(), settings.clone(), stopping));
     let flushing = sinks::start(settings, &parts.stats, parts.admin()).map_err(StartError::runtime)?;

@@ -22,7 +22,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use self::{
-    admin::{RefusalsArgs, StatusArgs, TopArgs},
+    admin::{CounterArgs, OverrideArgs, RefusalsArgs, StatusArgs, TopArgs},
     check::CheckArgs,
     explain::ExplainArgs,
     health::HealthArgs,
@@ -79,6 +79,10 @@ pub enum Command {
     /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
     #[command(after_help = "Example: tollgate refusals --follow --domain shop --descriptor user=ann")]
     Refusals(RefusalsArgs),
+    /// Show or reset the counters of a descriptor in a running service, through its admin API.
+    Counter(CounterArgs),
+    /// Set, list, remove or import overrides of the rules in a running service, through its admin API.
+    Override(OverrideArgs),
     /// Print the table of environment variables, or their values.
     ///
     /// The table is Markdown. With --effective, exits with 0 when the values are valid and with 1 when not.

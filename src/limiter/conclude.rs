@@ -45,9 +45,9 @@ pub(super) fn conclude<'a, 'r, 'm>(
     let mut tally = Tally::default();
     let mut statuses = Vec::with_capacity(plan.len());
     for (index, planned) in plan.iter().enumerate() {
-        let quota_mode = policy.quota_mode || planned.is_quota();
+        let quota_mode = (policy.quota_mode && !planned.is_blocked()) || planned.is_quota();
         let status = match planned {
-            Planned::Unlimited(_) => {
+            Planned::Unlimited(_) | Planned::Allowed(..) => {
                 statuses.push(Status::UNLIMITED);
                 continue;
             }

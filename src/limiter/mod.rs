@@ -12,6 +12,7 @@ pub mod template;
 mod answer;
 mod conclude;
 mod counter_key;
+mod counters;
 mod decision_trace;
 mod failure;
 mod observe;
@@ -19,6 +20,7 @@ mod outcome;
 mod over_limit_cache;
 mod plan;
 mod preview;
+mod replacement;
 mod request;
 mod response;
 #[cfg(test)]
@@ -36,6 +38,7 @@ use smallvec::SmallVec;
 use tracing::warn;
 
 pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
+pub use counters::{CounterState, Counters};
 pub use decision_trace::{DecisionTrace, Wait};
 pub use outcome::{Decision, Thresholds, decide};
 pub use over_limit_cache::{CacheUsage, OverLimitCache};
@@ -49,6 +52,7 @@ use self::{
 use crate::{
     clock::{Clock, Time},
     log_throttle::LogThrottle,
+    overrides::Index,
     recent::{Recent, RuleInfo},
     rules::{OnStoreFailure, RuleId, RuleSet},
     rules_source::{Published, Source},
@@ -153,6 +157,7 @@ pub struct Limiter {
     source: Arc<Source<Handles>>,
     store: Arc<dyn Store>,
     over_limit: Option<Arc<OverLimitCache>>,
+    overrides: Arc<Index>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
     /// Counts while the store fails, if the policy is `local`; created on first use.
@@ -179,6 +184,7 @@ impl Limiter {
             source,
             store,
             over_limit,
+            overrides: Arc::default(),
             stats,
             clock,
             local: OnceLock::new(),
@@ -192,6 +198,12 @@ impl Limiter {
     #[must_use]
     pub fn with_recent(self, recent: Arc<Recent>) -> Self {
         Self { recent: Some(recent), ..self }
+    }
+
+    /// The same limiter with these overrides of the rules.
+    #[must_use]
+    pub fn with_overrides(self, overrides: Arc<Index>) -> Self {
+        Self { overrides, ..self }
     }
 
     /// Called once on each worker thread, within its runtime, before its first request.
@@ -307,12 +319,12 @@ impl Limiter {
         };
         let stats = served.attached.domains.get(domain.index).map(|stats| &**stats);
         let failed = |_: &_| stats.into_iter().for_each(|stats| stats.count(ResponseCode::Error));
-        let overrides = plan::overrides(request).inspect_err(failed)?;
+        let replacements = replacement::of(request, domain, &self.overrides, now).inspect_err(failed)?;
         let mut batch = Batch::with_space(String::with_capacity(128));
         batch.until = until;
         batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
         let context = plan::Context { policy: &self.policy, stats: &self.stats, now };
-        let mut plan = plan::plan(request, domain, &overrides, served, &mut batch, &context);
+        let mut plan = plan::plan(request, domain, &replacements, served, &mut batch, &context);
         if let Some(trace) = &mut trace {
             trace.set_rules(request, domain, &plan);
         }
@@ -388,7 +400,8 @@ impl Limiter {
             Planned::Limited(limited) => limited.limits.as_mut_slice(),
             _ => &mut [],
         });
-        // Each limit has one check, in this order.
+        let limits = limits.filter(|check| matches!(check.source, CounterSource::Store(_)));
+        // Each of these limits has one check, in this order.
         for (check, (verdict, skipped)) in limits.zip(known.into_iter().zip(skipped)) {
             check.source = match verdict {
                 Some(verdict) => CounterSource::KnownOver(verdict),

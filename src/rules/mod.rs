@@ -39,7 +39,7 @@ mod mutation;
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use countable::Countable;
 pub use diagnostic::{Diagnostic, Place, Severity, render};
-pub use limit::{Limit, Limits, Unit};
+pub use limit::{LONGEST_LOG, Limit, Limits, Unit};
 pub use matcher::{Entry, How, Matched};
 pub use model::{Allowance, Metadata, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value};
 pub(crate) use spelling::nearest;

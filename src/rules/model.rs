@@ -109,6 +109,8 @@ pub struct Rule {
     pub shadow_mode: bool,
     /// Over limit only when every quota of the request is.
     pub quota_mode: bool,
+    /// Limits only what has an override.
+    pub overrides_only: bool,
     /// Metric names have the request's keys and values.
     pub detailed_metric: bool,
     /// Sent to Envoy when the descriptor is allowed.
@@ -299,6 +301,9 @@ impl fmt::Display for Rule {
                 write!(f, ", and unit={} requests_per_unit={}", limit.unit, limit.requests_per_unit)?;
             }
             limit.write_extras(f)?;
+        }
+        if self.overrides_only {
+            f.write_str(", overrides_only: true")?;
         }
         Ok(())
     }

@@ -161,6 +161,10 @@ pub struct Store {
     pub expiration_jitter_max: Duration,
     /// What becomes of a request whose counters cannot be reached, where its domain says nothing else.
     pub on_failure: OnFailure,
+    /// Where overrides are kept that are not in Redis.
+    pub overrides_file: Option<PathBuf>,
+    /// Overrides, resets of counters and the list of replicas are shared by Redis.
+    pub replica_sync: bool,
 }
 
 /// How counters are named in a store that others share.

@@ -226,7 +226,14 @@ fn store(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Store {
     }
     // A century: expiries stay far from where they would overflow.
     let jitter = reader.whole(vars::EXPIRATION_JITTER_MAX_SECONDS, 0..=100 * 365 * 86_400);
+    let overrides_file = reader.text(vars::OVERRIDES_FILE);
+    let replica_sync = reader.flag(vars::REPLICA_SYNC);
+    if replica_sync && !overrides_file.is_empty() && matches!(chosen, Backend::Redis(_)) {
+        reader.warn(vars::OVERRIDES_FILE, "has no effect: overrides are in Redis".to_owned());
+    }
     Store {
+        overrides_file: (!overrides_file.is_empty()).then(|| overrides_file.into()),
+        replica_sync,
         chosen,
         by_default,
         max_keys: reader.count(vars::MEMORY_MAX_KEYS, 1),

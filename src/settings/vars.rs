@@ -162,6 +162,12 @@ variables! {
         EXPIRATION_JITTER_MAX_SECONDS = "300", "Maximum random delay of the expiry of counters in Redis \
             and memcached. Counters in memory end with their window.";
     }
+    "Overrides" {
+        OVERRIDES_FILE = "", "File of overrides where counters are not in Redis, created if it is missing. \
+            Without it, overrides end with the process. With Redis, overrides are in Redis.";
+        REPLICA_SYNC = "true", "Shares overrides and resets of counters with the replicas that use the same \
+            Redis, and lists those replicas. Without it, overrides are as without Redis.";
+    }
     "Redis" {
         REDIS_URL = "", "Address of Redis: `host:port`, the path of a unix socket, or a URL \
             `redis://user:password@host:port/database`, `rediss://` for TLS. With `REDIS_TYPE=SENTINEL` \

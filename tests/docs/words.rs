@@ -51,7 +51,7 @@ const PHRASES: &[(&str, &str)] = &[
     ("lanes", "connections"),
     ("seat", "worker index"),
     ("seats", "worker indexes"),
-    ("fleet", "server pool"),
+    ("replicas", "server pool"),
     ("bundle", "pipeline"),
     ("bundles", "pipelines"),
     ("goes by the name", "is named"),

@@ -142,6 +142,7 @@ impl Setup {
     pub(crate) fn new() -> Self {
         let env = [
             ("ADMIN_ADDR", "off"),
+            ("REPLICA_SYNC", "false"),
             ("BACKEND_TYPE", "memory"),
             ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
             ("LOG_LEVEL", "warn"),

@@ -3,7 +3,9 @@
 //! Each command has a file of its own: it makes a [`Client`] of the [`AdminArgs`], calls it, and prints a table, or
 //! with `--json` the reply as it came.
 
+pub mod counter;
 mod format;
+pub mod overrides;
 pub mod refusals;
 pub mod status;
 pub mod top;
@@ -31,7 +33,9 @@ use tokio::{
     runtime::{Builder, Runtime},
 };
 
-pub use self::{refusals::RefusalsArgs, status::StatusArgs, top::TopArgs};
+pub use self::{
+    counter::CounterArgs, overrides::OverrideArgs, refusals::RefusalsArgs, status::StatusArgs, top::TopArgs,
+};
 use super::{
     request::{Address, Tls, TlsArgs, root_cause, timeout},
     serve::Environment,
@@ -92,6 +96,7 @@ pub(super) struct Client {
 pub(super) struct Failure {
     what: String,
     advice: Option<String>,
+    status: Option<StatusCode>,
 }
 
 impl Client {
@@ -146,6 +151,7 @@ impl Client {
             Err(Failure {
                 what: format!("{}: no reply within {:?}", self.address(), self.timeout),
                 advice: Some("--timeout waits longer".to_owned()),
+                status: None,
             })
         })
     }
@@ -219,13 +225,14 @@ impl Client {
             _ if message.is_none() => Some("is that the admin API? --admin sets another address".to_owned()),
             _ => None,
         };
-        Failure { what: format!("{}: {status}: {text}", self.address()), advice }
+        Failure { what: format!("{}: {status}: {text}", self.address()), advice, status: Some(status) }
     }
 
     fn unreachable(&self, why: &str) -> Failure {
         Failure {
             what: format!("cannot reach the admin API at {}: {why}", self.address()),
             advice: Some("is the service running, with ADMIN_ADDR? --admin sets another address".to_owned()),
+            status: None,
         }
     }
 
@@ -253,6 +260,7 @@ fn of_service(environment: &Environment) -> Result<Address, Failure> {
     let mut at = address::host_port(&set).ok().filter(|at| at.port != 0).ok_or_else(|| Failure {
         what: format!("no admin address: ADMIN_ADDR={set:?}"),
         advice: Some("set --admin, or ADMIN_ADDR as the service has it".to_owned()),
+        status: None,
     })?;
     if at.is_every_address() {
         "127.0.0.1".clone_into(&mut at.host);
@@ -266,6 +274,7 @@ fn first_token(path: &Path) -> Result<String, Failure> {
     let failed = |why: String| Failure {
         what: format!("token file {}: {why}", path.display()),
         advice: Some("expected a line TOKEN or NAME TOKEN, as in ADMIN_TOKEN_FILE".to_owned()),
+        status: None,
     };
     let text = fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -276,7 +285,12 @@ fn first_token(path: &Path) -> Result<String, Failure> {
 impl Failure {
     /// A failure without advice.
     pub(super) fn plain(what: impl Into<String>) -> Self {
-        Self { what: what.into(), advice: None }
+        Self { what: what.into(), advice: None, status: None }
+    }
+
+    /// True if the service replied that it has no such thing.
+    pub(super) fn is_not_found(&self) -> bool {
+        self.status == Some(StatusCode::NOT_FOUND)
     }
 }
 

@@ -5,11 +5,14 @@
 //! is looked up in the table of `routes`, and is answered by a handler, each in a file of its own. Every call that
 //! changes something is logged as one line with who, what and why, and counted.
 
+mod counters;
 mod events;
 mod guard;
 mod history;
+mod overrides;
 mod page;
 mod refusals;
+mod replicas;
 mod reply;
 mod routes;
 mod rule_rates;

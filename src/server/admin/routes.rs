@@ -5,7 +5,7 @@ use std::pin::Pin;
 use http::Method;
 
 use super::{
-    Api, events, refusals,
+    Api, counters, events, overrides, refusals, replicas,
     reply::{Call, Problem, Reply},
     rules, status, top,
 };
@@ -33,6 +33,29 @@ pub(super) const ROUTES: &[Route] = &[
     Route::reads("/api/v1/rules", |api, call| Box::pin(async { rules::get(api, call) })),
     Route::reads("/api/v1/status", |api, call| Box::pin(async { status::get(api, call) })),
     Route::reads("/api/v1/top", |api, call| Box::pin(async { top::get(api, call) })),
+    Route::reads("/api/v1/replicas", |api, call| Box::pin(async { replicas::get(api, call) })),
+    Route::reads("/api/v1/counters", |api, call| Box::pin(counters::get(api, call))),
+    Route::changes(Method::POST, "/api/v1/counters/reset", "counter_reset", |api, call| {
+        Box::pin(counters::reset(api, call))
+    }),
+    Route::reads("/api/v1/overrides", |api, call| Box::pin(overrides::list(api, call))),
+    Route::changes(Method::POST, "/api/v1/overrides", "override_set", |api, call| {
+        Box::pin(overrides::set(api, call))
+    }),
+    Route::changes(Method::DELETE, "/api/v1/overrides/{id}", "override_remove", |api, call| {
+        Box::pin(overrides::remove(api, call))
+    }),
+    // An import is one change, made when it is put in force.
+    Route::prepares(Method::POST, "/api/v1/imports", |api, call| {
+        Box::pin(async { overrides::begin(api, call) })
+    }),
+    Route::prepares(Method::POST, "/api/v1/imports/{id}", |api, call| Box::pin(overrides::add(api, call))),
+    Route::prepares(Method::DELETE, "/api/v1/imports/{id}", |api, call| {
+        Box::pin(overrides::abort(api, call))
+    }),
+    Route::changes(Method::PUT, "/api/v1/imports/{id}", "override_import", |api, call| {
+        Box::pin(overrides::commit(api, call))
+    }),
 ];
 
 /// The calls whose replies make an event of `/api/v1/events`, each with its name there.
@@ -42,6 +65,7 @@ pub(super) const EVENT_PARTS: &[(&str, &str)] = &[
     ("status", "/api/v1/status"),
     ("top", "/api/v1/top?n=20&by=refused"),
     ("top_allowed", "/api/v1/top?n=20&by=allowed"),
+    ("overrides", "/api/v1/overrides?n=100"),
 ];
 
 impl Route {
@@ -49,8 +73,12 @@ impl Route {
         Self { method: Method::GET, path, action: None, handler }
     }
 
+    /// A call with another method than `GET` that changes nothing yet.
+    const fn prepares(method: Method, path: &'static str, handler: Handler) -> Self {
+        Self { method, path, action: None, handler }
+    }
+
     /// A call that changes something.
-    #[allow(dead_code, reason = "calls that change something use it")]
     const fn changes(method: Method, path: &'static str, action: &'static str, handler: Handler) -> Self {
         Self { method, path, action: Some(action), handler }
     }

@@ -32,6 +32,18 @@ struct Status {
     requests: Requests,
     latency: Latency,
     memory: Memory,
+    replicas: serde_json::Value,
+    overrides: Overrides,
+}
+
+/// The overrides by their actions.
+#[derive(Serialize)]
+struct Overrides {
+    limit: u64,
+    block: u64,
+    allow: u64,
+    shadow: u64,
+    kept_in: &'static str,
 }
 
 #[derive(Serialize)]
@@ -115,6 +127,8 @@ fn status(api: &Api, now: Time) -> Status {
         requests: Requests { per_second: api.history.rates(), total: Total { ok, over_limit, error } },
         latency: api.history.latency(),
         memory: Memory { resident_bytes: memory::resident_bytes(), keys: usage(api).map(keys) },
+        replicas: super::replicas::replicas(api),
+        overrides: overrides(api),
     }
 }
 
@@ -148,6 +162,12 @@ fn store(api: &Api) -> Store {
         queued: sum(|pool| pool.queued),
         latency: api.history.store_latency(),
     }
+}
+
+fn overrides(api: &Api) -> Overrides {
+    let keeper = &api.options.shown.keeper;
+    let [limit, block, allow, shadow] = keeper.index().usage().by_action;
+    Overrides { limit, block, allow, shadow, kept_in: keeper.place() }
 }
 
 fn usage(api: &Api) -> Option<StoreUsage> {

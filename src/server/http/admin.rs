@@ -13,14 +13,16 @@ use crate::server::{
 use crate::{
     clock::{Clock, SystemClock, Time},
     limiter::{Handles, Limiter, OverLimitCache},
+    overrides::{Keeper, Usage, model::timestamp},
     panics::Panicked,
     recent::{DecisionLog, Recent, TopKey},
+    replicas::Replicas,
     rules_source::{ReloadState, Source, xds},
     store::Store,
     telemetry::{
         metrics::{
-            CONTENT_TYPE, Gauges, LocalCacheGauges, RulesGauges, SpanGauges, Stats, StoreGauges,
-            TopRefusedGauge, XdsGauges,
+            CONTENT_TYPE, Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, Stats,
+            StoreGauges, TopRefusedGauge, XdsGauges,
         },
         tracing::{Dropped, Tracer},
     },
@@ -49,6 +51,10 @@ pub struct Admin {
     pub tls: Option<Arc<Tls>>,
     /// Where spans go, if there are any.
     pub tracer: Option<Arc<Tracer>>,
+    /// The overrides.
+    pub keeper: Arc<Keeper>,
+    /// The replicas that share the store.
+    pub replicas: Arc<Replicas>,
     /// The pages on their way to readers.
     pub shown: Arc<Shown>,
 }
@@ -59,6 +65,9 @@ pub struct Shown {
     rules: Pages,
     stats: Pages,
 }
+
+/// Overrides that `/rlconfig` shows. There may be a million.
+const SHOWN_OVERRIDES: usize = 1_000;
 
 const PAGES: &str = "/: this list\n\
     /rlconfig: print out the currently loaded configuration for debugging\n\
@@ -113,7 +122,28 @@ impl Admin {
                 let _ = writeln!(page, "{line}");
             }
         }
+        self.overrides(&mut page);
         page
+    }
+
+    /// The overrides in force, as comments, so that tools that read rules skip them.
+    fn overrides(&self, page: &mut String) {
+        let index = self.keeper.index();
+        if index.is_empty() {
+            return;
+        }
+        let _ = writeln!(page, "# {} overrides (tollgate override list):", index.len());
+        let mut left = SHOWN_OVERRIDES;
+        index.for_each(|one| {
+            let end = one.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
+            let _ = writeln!(page, "# override {}: {}{end}", one.target, one.action);
+            left = left.saturating_sub(1);
+            left > 0
+        });
+        let more = index.len().saturating_sub(SHOWN_OVERRIDES);
+        if more > 0 {
+            let _ = writeln!(page, "# and {more} more");
+        }
     }
 
     /// The present state of the rooms that statistics do not know.
@@ -148,6 +178,11 @@ impl Admin {
             pools: self.store.pools(),
             decision_log: self.recent.log().map(DecisionLog::counts),
             top_refused: self.top_refused(),
+            overrides: Some({
+                let Usage { by_action, bytes } = self.keeper.index().usage();
+                OverrideGauges { by_action, bytes: bytes as u64 }
+            }),
+            replicas: self.replicas.by_rules_hash(),
         }
     }
 }

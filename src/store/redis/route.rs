@@ -161,7 +161,7 @@ impl RedisStore {
     }
 
     /// The Redis of a check's counter. A group stays together, whatever its units.
-    fn pool(&self, check: &Check<'_>) -> &Arc<Pool> {
+    pub(super) fn pool(&self, check: &Check<'_>) -> &Arc<Pool> {
         let is_per_second = check.member == Member::Alone && check.limit.unit == Unit::Second;
         self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.main)
     }

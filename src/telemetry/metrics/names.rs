@@ -226,6 +226,12 @@ metrics! {
         "Counters evicted because MEMORY_MAX_KEYS was reached; their callers start at zero.";
     STORE_EXPIRED: Counter "tollgate_store_expired_total" []
         "Expired counters.";
+    OVERRIDES: Gauge "tollgate_overrides" ["action"]
+        "Overrides in force: limit, block, allow or shadow.";
+    OVERRIDES_BYTES: Gauge "tollgate_overrides_bytes" []
+        "Memory of the overrides.";
+    REPLICAS: Gauge "tollgate_replicas" ["rules_hash"]
+        "Replicas that share the Redis, by the hash of the rules that they serve, as this replica sees them.";
     SERIES: Gauge "tollgate_metrics_series" []
         "Series named by requests, including unknown domains.";
     SERIES_MAX: Gauge "tollgate_metrics_series_max" []

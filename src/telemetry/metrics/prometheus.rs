@@ -9,7 +9,9 @@ use ::prometheus::proto::Metric as Sample;
 
 use super::{
     Exposition, Stats,
-    gauges::{Gauges, LocalCacheGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges},
+    gauges::{
+        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges,
+    },
     labels::Labels,
     names::{self, Kind, Metric},
     one_of,
@@ -93,6 +95,8 @@ pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
     gauges.rules.iter().for_each(|rules| rules_state(page, rules));
     gauges.xds.iter().for_each(|control_plane| xds(page, control_plane));
     gauges.store.iter().for_each(|counters| store(page, counters));
+    gauges.overrides.iter().for_each(|one| overrides(page, one));
+    page.values(&names::REPLICAS, gauges.replicas.iter().map(|(hash, n)| ([hash.as_str()], *n)));
     series(page, stats);
     stats.process(page);
 }
@@ -352,6 +356,13 @@ fn store(page: &mut Page, store: &StoreGauges) {
     page.value(&names::STORE_BYTES, store.bytes);
     page.value(&names::STORE_EVICTIONS, store.evictions);
     page.value(&names::STORE_EXPIRED, store.expired);
+}
+
+fn overrides(page: &mut Page, overrides: &OverrideGauges) {
+    let actions = ["limit", "block", "allow", "shadow"];
+    let values = actions.into_iter().zip(overrides.by_action);
+    page.values(&names::OVERRIDES, values.map(|(action, n)| ([action], n)));
+    page.value(&names::OVERRIDES_BYTES, overrides.bytes);
 }
 
 fn series(page: &mut Page, stats: &Stats) {

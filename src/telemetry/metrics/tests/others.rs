@@ -34,6 +34,8 @@ fn all_gauges() -> Gauges {
         }],
         store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
         local_cache: Some(LocalCacheGauges::default()),
+        overrides: Some(OverrideGauges { by_action: [26, 27, 28, 29], bytes: 30 }),
+        replicas: vec![("c0ffee".to_owned(), 31)],
         pools: [StoreKind::Redis, StoreKind::RedisPerSecond, StoreKind::Memcached].map(pool).into(),
     }
 }
