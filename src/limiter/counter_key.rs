@@ -117,7 +117,8 @@ mod tests {
         let from = key.len();
         let Parts { prefix, domain, entries, limit } = parts;
         let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-        let end = CounterKey { prefix, domain, entries: &entries, matched, own_levels: 0, limit }.write(now, &mut key);
+        let end = CounterKey { prefix, domain, entries: &entries, matched, own_levels: 0, limit }
+            .write(now, &mut key);
         (key[from..end].to_owned(), key[from..].to_owned())
     }
 
@@ -176,7 +177,14 @@ mod tests {
             let limit = Limit::plain(5, Unit::Hour);
             let matched = by_rule.then_some(&found);
             let mut key = String::new();
-            let counter = CounterKey { prefix: "", domain: "d", entries: &entries, matched, own_levels: 0, limit: &limit };
+            let counter = CounterKey {
+                prefix: "",
+                domain: "d",
+                entries: &entries,
+                matched,
+                own_levels: 0,
+                limit: &limit,
+            };
             counter.write(Time::from_seconds(7200), &mut key);
             key
         };
