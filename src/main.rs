@@ -18,6 +18,8 @@ fn main() -> ExitCode {
         Command::Status(args) => cli::admin::status::run(&args, &environment()),
         Command::Counter(args) => cli::admin::counter::run(&args, &environment()),
         Command::Override(args) => cli::admin::overrides::run(&args, &environment()),
+        Command::Top(args) => cli::admin::top::run(&args, &environment()),
+        Command::Refusals(args) => cli::admin::refusals::run(&args, &environment()),
         Command::Settings(args) => cli::settings::run(&args, &environment()),
         Command::Completions { shell } => cli::print_completions(shell),
         Command::Man { dir } => cli::print_man_pages(dir.as_deref()),

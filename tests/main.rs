@@ -9,6 +9,8 @@ mod golden;
 // HTTP through Envoy: limits, modes, hits, and a service that is gone.
 mod envoy;
 
+// The admin API, its commands, and the log of decisions.
+mod admin;
 // Errors, `/json`, reflection, the debug pages.
 mod api;
 // What is too much, and the text that it is refused with.

@@ -45,8 +45,8 @@ pub(super) async fn sample(api: Arc<Api>, stop: watch::Receiver<bool>) {
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = second.tick() => api.sample(SystemClock.now()),
-                _ = stop.wait_for(|stop| *stop) => return,
+                _ = second.tick() => api.tick(SystemClock.now()).await,
+                _ = stop.wait_for(|stop| *stop) => return api.close(),
             }
         }
     };

@@ -79,6 +79,7 @@ pub(super) async fn keep_house(parts: &Parts, settings: &Settings, mut stop: wat
                 parts.limiter.maintain(now);
                 parts.keeper.sweep(now);
                 parts.stats.maintain(now);
+                parts.recent.maintain(now);
                 if let Some(cache) = &parts.over_limit {
                     cache.maintain(now);
                 }

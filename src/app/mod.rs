@@ -10,6 +10,7 @@ mod descriptors;
 mod following;
 mod parts;
 mod ports;
+mod recent;
 mod rules;
 mod sinks;
 
@@ -94,6 +95,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     }
     tokio::task::spawn_local(maintain(parts.clone(), settings.clone(), stopping));
     let flushing = sinks::start(settings, &parts.stats, parts.admin()).map_err(StartError::runtime)?;
+    let writing = recent::write_log(settings, &parts.recent).map_err(StartError::runtime)?;
 
     let signal = tokio::select! {
         signal = signal => signal,
@@ -107,6 +109,9 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     // Pages and `/json` are still served while the workers drain.
     workers.drained().await;
     let _ = tokio::task::spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
+    if let Some(writing) = writing {
+        let _ = tokio::task::spawn_blocking(move || writing.finish()).await;
+    }
     if let Some(tracer) = parts.tracer.clone() {
         let _ = tokio::task::spawn_blocking(move || tracer.end()).await;
     }

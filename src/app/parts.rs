@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{StartError, rules::compile_options, sinks};
+use super::{StartError, recent, rules::compile_options, sinks};
 use crate::{
     clock::{Clock, SystemClock},
     limiter::{
         self, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions,
     },
     overrides::{Keeper, shared::State},
+    recent::Recent,
     replicas::Replicas,
     rules::{OnStoreFailure, RuleSet},
     rules_source::{Source, xds},
@@ -40,12 +41,14 @@ pub(super) struct Parts {
     pub(super) store: Arc<dyn Store>,
     pub(super) over_limit: Option<Arc<OverLimitCache>>,
     pub(super) limiter: Arc<Limiter>,
+    pub(super) recent: Arc<Recent>,
     pub(super) health: Arc<Health>,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) tracer: Option<Arc<Tracer>>,
     pub(super) keeper: Arc<Keeper>,
     pub(super) replicas: Arc<Replicas>,
     shown: Arc<Shown>,
+    top_keys: usize,
 }
 
 /// What follows Redis for everything but counters.
@@ -66,9 +69,11 @@ impl Parts {
         let stats = Arc::new(stats.shown(exposition));
         let counters = stats.clone();
         let counted_in = store.clone();
+        let recent = recent::recent(settings);
+        let noted_in = recent.clone();
         let attach = move |rules: &RuleSet| {
             counted_in.rules_changed(rules);
-            limiter::handles(rules, &counters)
+            limiter::handles(rules, &counters).with_recent(noted_in.rules(rules))
         };
         let source = Arc::new(Source::new(compile_options(settings), attach));
         let cache = settings.store.local_cache_bytes;
@@ -81,7 +86,8 @@ impl Parts {
             stats.clone(),
             Arc::new(SystemClock),
         );
-        let limiter = Arc::new(limiter.with_overrides(keeper.index().clone()));
+        let limiter = limiter.with_recent(recent.clone()).with_overrides(keeper.index().clone());
+        let limiter = Arc::new(limiter);
         let xds = settings.rules.control_plane.as_ref().map(|_| Arc::default());
         let parts = Self {
             stats,
@@ -90,12 +96,14 @@ impl Parts {
             store,
             over_limit,
             limiter,
+            recent,
             health: Arc::default(),
             tls,
             tracer,
             keeper: Arc::new(keeper),
             replicas: Arc::default(),
             shown: Arc::default(),
+            top_keys: settings.decisions.metrics_top_keys,
         };
         Ok((parts, link))
     }
@@ -118,6 +126,8 @@ impl Parts {
             store: self.store.clone(),
             over_limit: self.over_limit.clone(),
             limiter: self.limiter.clone(),
+            recent: self.recent.clone(),
+            top_keys: self.top_keys,
             tls: self.tls.clone(),
             tracer: self.tracer.clone(),
             keeper: self.keeper.clone(),

@@ -22,7 +22,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use self::{
-    admin::{CounterArgs, OverrideArgs, StatusArgs},
+    admin::{CounterArgs, OverrideArgs, RefusalsArgs, StatusArgs, TopArgs},
     check::CheckArgs,
     explain::ExplainArgs,
     health::HealthArgs,
@@ -73,6 +73,16 @@ pub enum Command {
     Counter(CounterArgs),
     /// Set, list, remove or import overrides of the rules in a running service, through its admin API.
     Override(OverrideArgs),
+    /// Show the keys that are refused, or allowed, most, through the admin API.
+    ///
+    /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
+    #[command(after_help = "Example: tollgate top --domain shop --by allowed")]
+    Top(TopArgs),
+    /// Show the last refused requests and why they were refused, through the admin API.
+    ///
+    /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
+    #[command(after_help = "Example: tollgate refusals --follow --domain shop --descriptor user=ann")]
+    Refusals(RefusalsArgs),
     /// Print the table of environment variables, or their values.
     ///
     /// The table is Markdown. With --effective, exits with 0 when the values are valid and with 1 when not.
@@ -259,7 +269,7 @@ mod tests {
     fn every_command_has_completions_and_a_man_page() {
         let names: Vec<String> =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        assert_eq!(names.len(), 11);
+        assert_eq!(names.len(), 13);
         for shell in Shell::value_variants() {
             let script = completions(*shell);
             for name in &names {

@@ -15,6 +15,7 @@ mod counter_key;
 mod counters;
 mod decision_trace;
 mod failure;
+mod observe;
 mod outcome;
 mod over_limit_cache;
 mod plan;
@@ -52,7 +53,8 @@ use crate::{
     clock::{Clock, Time},
     log_throttle::LogThrottle,
     overrides::Index,
-    rules::{OnStoreFailure, RuleSet},
+    recent::{Recent, RuleInfo},
+    rules::{OnStoreFailure, RuleId, RuleSet},
     rules_source::{Published, Source},
     store::{Batch, Check, Counting, Store, memory::MemoryStore},
     telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats},
@@ -68,6 +70,33 @@ pub struct Handles {
     rules: Vec<Arc<RuleStats>>,
     /// Those of each domain, by its index.
     domains: Vec<Arc<DomainStats>>,
+    /// What is noted of each rule, by its id; empty where nothing is.
+    recent: Vec<Arc<RuleInfo>>,
+}
+
+impl Handles {
+    /// The same, with what is noted of each rule by its id.
+    #[must_use]
+    pub fn with_recent(self, recent: Vec<Arc<RuleInfo>>) -> Self {
+        Self { recent, ..self }
+    }
+
+    /// What is noted of a rule.
+    #[must_use]
+    pub fn recent(&self, rule: RuleId) -> Option<&Arc<RuleInfo>> {
+        self.recent.get(rule.0 as usize)
+    }
+
+    /// What is noted of every rule.
+    pub fn all_recent(&self) -> impl Iterator<Item = &Arc<RuleInfo>> {
+        self.recent.iter()
+    }
+
+    /// The statistics of a rule.
+    #[must_use]
+    pub fn stats(&self, rule: RuleId) -> Option<&Arc<RuleStats>> {
+        self.rules.get(rule.0 as usize)
+    }
 }
 
 /// The statistics of every rule and domain of a set.
@@ -90,6 +119,7 @@ pub fn handles(rules: &RuleSet, stats: &Stats) -> Handles {
     Handles {
         rules: by_id.into_iter().map(|(_, handle)| handle).collect(),
         domains: domains.iter().map(|domain| stats.domain(&domain.name)).collect(),
+        recent: Vec::new(),
     }
 }
 
@@ -132,6 +162,8 @@ pub struct Limiter {
     clock: Arc<dyn Clock>,
     /// Counts while the store fails, if the policy is `local`; created on first use.
     local: OnceLock<MemoryStore>,
+    /// What happened in the last minutes, if it is noted.
+    recent: Option<Arc<Recent>>,
     store_failures_log: LogThrottle,
     bad_requests_log: LogThrottle,
 }
@@ -156,6 +188,7 @@ impl Limiter {
             stats,
             clock,
             local: OnceLock::new(),
+            recent: None,
             store_failures_log: LogThrottle::new(10),
             bad_requests_log: LogThrottle::new(1),
         }
@@ -165,6 +198,12 @@ impl Limiter {
     #[must_use]
     pub fn with_overrides(self, overrides: Arc<Index>) -> Self {
         Self { overrides, ..self }
+    }
+
+    /// The same, noting what happens.
+    #[must_use]
+    pub fn with_recent(self, recent: Arc<Recent>) -> Self {
+        Self { recent: Some(recent), ..self }
     }
 
     /// Called once on each worker thread, within its runtime, before its first request.
@@ -312,7 +351,11 @@ impl Limiter {
         if let (Some(failure), Some(trace)) = (failure, trace) {
             trace.set_failure(failure);
         }
-        let conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
+        let mut conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
+        conclusion.is_without_store = failure.is_some();
+        if let Some(recent) = &self.recent {
+            observe::observe(recent, served, &conclusion, now);
+        }
         let mut answer = response::answer(conclusion);
         if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
             failure.add_to(metadata);

@@ -178,6 +178,11 @@ impl RuleSet {
         Some((self.files.get(file as usize)?, line))
     }
 
+    /// The names of the files.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|file| &**file)
+    }
+
     /// How many rules carry a limit.
     #[must_use]
     pub fn rule_count(&self) -> u32 {
@@ -251,6 +256,14 @@ impl Level {
         others.retain(|node| !node.text.contains('*'));
         others.sort_unstable_by(|one, other| one.text.cmp(&other.text));
         wildcards.chain(others.into_iter().map(|node| (None, node))).collect()
+    }
+
+    /// Visits every descriptor of this level and those below.
+    pub fn for_each_node(&self, visit: &mut dyn FnMut(&Node)) {
+        for node in self.nodes.values() {
+            visit(node);
+            node.children.for_each_node(visit);
+        }
     }
 
     /// True when the level has no descriptor, so that a path ends one level above.

@@ -10,7 +10,7 @@ pub use super::memcached::{Memcached, MemcachedServers};
 pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Secret};
 pub use super::sinks::Sinks;
 pub use super::xds::{Xds, XdsBackoff, XdsServer, XdsTls};
-use super::{Admin, GrpcTls, HostPort, spans::Spans};
+use super::{Admin, GrpcTls, HostPort, decisions::Decisions, spans::Spans};
 use crate::limiter::template::Template;
 
 /// All settings.
@@ -22,6 +22,8 @@ pub struct Settings {
     pub http: Http,
     /// The admin API, where it is on.
     pub admin: Option<Admin>,
+    /// What is kept and shown of decisions.
+    pub decisions: Decisions,
     /// Where rules come from and how they are read.
     pub rules: Rules,
     /// How hits are counted.

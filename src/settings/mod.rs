@@ -15,6 +15,7 @@ pub mod vars;
 mod admin;
 mod answers;
 mod backend;
+pub mod decisions;
 mod effective;
 pub mod grpc_tls;
 mod markdown;
@@ -73,6 +74,7 @@ impl Settings {
         let http = http(&mut reader, &server);
         let settings = Self {
             admin: admin::read(&mut reader, &server, exists),
+            decisions: decisions::read(&mut reader),
             server,
             http,
             rules: rules(&mut reader, exists),

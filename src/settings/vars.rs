@@ -85,6 +85,13 @@ variables! {
             whose name appears in the log of changes. Every call then needs one. The file is read again \
             when it changes.";
         ADMIN_READ_ONLY = "false", "Rejects every call that changes something.";
+        KEY_VALUES = "plain", "How values of descriptors appear in the admin API, on its page, in the log of \
+            decisions and in `METRICS_TOP_KEYS`: `plain`, `hashed`, the first 16 digits of their SHA-256, or \
+            `hidden`.";
+        DECISION_LOG = "off", "Logs decisions as JSON lines: `refused`, or `sampled:` and a share, such as \
+            `sampled:0.01`; `off` logs none. At most 2,500 a second per worker; more are counted as dropped.";
+        DECISION_LOG_FILE = "", "Path of the file they are appended to; standard output if unset. It may be \
+            moved away at any time.";
         ADMIN_USE_TLS = "false", "Serves the admin API with the gRPC port's TLS: `GRPC_SERVER_TLS_CERT`, \
             and client certificates if `GRPC_CLIENT_TLS_CACERT` is set.";
     }
@@ -266,6 +273,8 @@ variables! {
         METRICS_MAX_SERIES = "10000", "Maximum number of series named by requests (`detailed_metric`, \
             `value_to_metric`, limit overrides, unknown domains), over all metrics. Further ones are \
             counted in `__overflow__`, one per domain.";
+        METRICS_TOP_KEYS = "0", "Number of most refused keys, over all rules, that have a series \
+            `tollgate_top_refused_hits`; `0` is none.";
         DISABLE_STATS = "false", "Disables metrics and sinks, whatever the other variables are.";
         USE_STATSD = "true", "Sends metrics to statsd. If unset, off when `USE_PROMETHEUS` or \
             `USE_DOG_STATSD` is true, and a refused connection is not a warning.";

@@ -125,7 +125,7 @@ fn replicas_see_each_other_and_their_rules() {
     });
     other.server.write("shop.yaml", &RULES.replace("requests_per_unit: 5", "requests_per_unit: 6"));
     eventually("the difference is seen", || {
-        let replicas = one.get("/api/v1/status")["replicas"].clone();
+        let replicas = one.get("/api/v1/replicas");
         holds(replicas["serve_same_rules"] == false, || replicas.to_string())
     });
     let hashes = one.server.metrics().keys().filter(|name| name.starts_with("tollgate_replicas{")).count();

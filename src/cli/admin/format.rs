@@ -1,12 +1,26 @@
 //! Numbers, durations and tables as the commands of the admin API print them.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
-use crate::cli::terminal::{BOLD, paint};
+use crate::{
+    cli::terminal::{BOLD, paint},
+    entries,
+};
 
 /// The text of a value; a dash where there is none.
 pub(super) fn word(value: &Value) -> &str {
     value.as_str().unwrap_or("-")
+}
+
+/// A descriptor as commands take it.
+pub(super) fn descriptor(entries: &Value) -> String {
+    let entries = entries.as_array().map_or(&[][..], Vec::as_slice);
+    entries::write(entries.iter().map(|entry| {
+        let text = |name: &str| entry[name].as_str().unwrap_or_default();
+        (text("key"), Cow::Borrowed(text("value")))
+    }))
 }
 
 /// The number of a value, or 0.

@@ -6,7 +6,9 @@
 pub mod counter;
 mod format;
 pub mod overrides;
+pub mod refusals;
 pub mod status;
+pub mod top;
 
 use std::{
     fmt, fs,
@@ -25,14 +27,15 @@ use hyper::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST},
 };
 use hyper_util::rt::TokioIo;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::{
     net::{TcpStream, UnixStream},
     runtime::{Builder, Runtime},
 };
 
-pub use self::{counter::CounterArgs, overrides::OverrideArgs, status::StatusArgs};
+pub use self::{
+    counter::CounterArgs, overrides::OverrideArgs, refusals::RefusalsArgs, status::StatusArgs, top::TopArgs,
+};
 use super::{
     request::{Address, Tls, TlsArgs, root_cause, timeout},
     serve::Environment,
@@ -153,30 +156,6 @@ impl Client {
         })
     }
 
-    /// `GET path`, whose reply is a stream of server-sent events. Calls `each` with the name and the data of each
-    /// event until it returns false or the stream ends.
-    pub(super) fn follow(&self, path: &str, mut each: impl FnMut(&str, &str) -> bool) -> Result<(), Failure> {
-        self.runtime.block_on(async {
-            let mut response = self.respond(Method::GET, path, None).await?;
-            if response.status() != StatusCode::OK {
-                return self.read(response).await.map(drop);
-            }
-            let mut text = Vec::new();
-            while let Some(frame) = response.frame().await {
-                let frame = frame.map_err(|error| self.unreachable(&root_cause(&error)))?;
-                text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-                while let Some(end) = text.windows(2).position(|pair| pair == b"\n\n") {
-                    let event: Vec<u8> = text.drain(..end + 2).collect();
-                    let (name, data) = event_of(&String::from_utf8_lossy(&event));
-                    if !each(&name, &data) {
-                        return Ok(());
-                    }
-                }
-            }
-            Err(Failure::plain(format!("{}: the stream ended", self.address())))
-        })
-    }
-
     async fn respond(
         &self,
         method: Method,
@@ -266,15 +245,6 @@ impl Client {
     }
 }
 
-/// What a value of JSON is expected to be.
-pub(super) fn read_reply<T: DeserializeOwned>(reply: Value) -> Result<T, Failure> {
-    serde_json::from_value(reply).map_err(|error| Failure {
-        what: format!("unexpected reply: {error}"),
-        advice: Some("the service may have another version than this command".to_owned()),
-        status: None,
-    })
-}
-
 /// Prints a reply as it came, for programs.
 pub(super) fn print_json(reply: &Value) {
     terminal::print_data(&format!("{reply:#}\n"));
@@ -310,15 +280,6 @@ fn first_token(path: &Path) -> Result<String, Failure> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let token = lines.next().and_then(|line| line.split_whitespace().last());
     token.map(str::to_owned).ok_or_else(|| failed("no token".to_owned()))
-}
-
-/// The name and the data of a server-sent event.
-fn event_of(text: &str) -> (String, String) {
-    let field = |name: &str| {
-        let values = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        values.map(|value| value.strip_prefix(' ').unwrap_or(value)).collect::<Vec<_>>().join("\n")
-    };
-    (field("event"), field("data"))
 }
 
 impl Failure {
@@ -379,12 +340,5 @@ mod tests {
             }
         }
         assert!(first_token(Path::new("/nowhere")).is_err());
-    }
-
-    #[test]
-    fn events_have_a_name_and_data() {
-        assert_eq!(event_of("event: tick\ndata: {}\n\n"), ("tick".into(), "{}".into()));
-        assert_eq!(event_of("data:a\ndata: b\n\n"), (String::new(), "a\nb".into()));
-        assert_eq!(event_of(": comment\n\n"), (String::new(), String::new()));
     }
 }

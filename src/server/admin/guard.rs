@@ -30,6 +30,9 @@ pub(super) struct Who {
 }
 
 impl Who {
+    /// The service itself.
+    pub(super) const SELF: Self = Self { token: None, peer: Peer::Unix(None) };
+
     /// The name of the token, or the address or user of the peer: the same for all calls of one.
     pub(super) fn name(&self) -> String {
         match (&self.token, self.peer) {

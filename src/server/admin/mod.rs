@@ -6,16 +6,22 @@
 //! changes something is logged as one line with who, what and why, and counted.
 
 mod counters;
+mod events;
 mod guard;
 mod history;
 mod overrides;
+mod page;
+mod refusals;
 mod replicas;
 mod reply;
 mod routes;
+mod rule_rates;
+mod rules;
 mod status;
 #[cfg(test)]
 mod tests;
 mod tokens;
+mod top;
 
 use std::sync::Arc;
 
@@ -23,14 +29,16 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, header};
 use tracing::info;
 
+use self::{
+    events::Events,
+    history::History,
+    reply::{Call, Problem},
+    routes::{Found, Route},
+    rule_rates::RuleRates,
+};
 pub use self::{
     guard::Hosts,
     tokens::{Tokens, TokensError},
-};
-use self::{
-    history::History,
-    reply::{Call, Problem, Reply},
-    routes::{Found, Route},
 };
 use super::http::{Answer, Peer, admin::Admin};
 use crate::{clock::Time, telemetry::metrics::ChangeResult};
@@ -64,19 +72,33 @@ pub struct StoreInfo {
 pub struct Api {
     options: Options,
     history: History,
+    rule_rates: RuleRates,
+    events: Events,
 }
 
 impl Api {
     /// An API over these parts.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        Self { options, history: History::default() }
+        Self {
+            options,
+            history: History::default(),
+            rule_rates: RuleRates::default(),
+            events: Events::default(),
+        }
     }
 
-    /// Notes what was counted until now; to be called about once a second.
-    pub fn sample(&self, now: Time) {
+    /// Notes what was counted until now, and sends it to those who follow; to be called once a second.
+    pub async fn tick(&self, now: Time) {
         let shown = &self.options.shown;
         self.history.sample(&shown.stats, &*shown.store, now);
+        self.rule_rates.sample(shown.source.current(), now);
+        events::send(self).await;
+    }
+
+    /// Ends the streams of those who follow.
+    pub fn close(&self) {
+        self.events.close();
     }
 
     /// Answers a request of the admin port.
@@ -95,6 +117,9 @@ impl Api {
         let headers = request.headers();
         guard::check_host(&self.options.hosts, headers, self.options.tokens.is_some())?;
         let path = request.uri().path();
+        if let Some(answer) = page::get(request.method(), path) {
+            return Ok(answer);
+        }
         guard::check_origin(headers)?;
         let who = guard::authenticate(self.options.tokens.as_ref(), headers, peer)?;
         match routes::find(request.method(), path) {
@@ -110,7 +135,7 @@ impl Api {
     }
 
     async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
-        let Some(action) = route.action else { return Ok((route.handler)(self, call).await?.answer) };
+        let Some(action) = route.action else { return Ok((route.handler)(self, call).await?.into_answer()) };
         let changes = self.options.shown.stats.admin_changes();
         if self.options.read_only {
             changes.count(action, ChangeResult::Rejected);
@@ -120,11 +145,12 @@ impl Api {
             ));
         }
         match (route.handler)(self, call).await {
-            Ok(Reply { answer, change }) => {
+            Ok(mut reply) => {
                 changes.count(action, ChangeResult::Ok);
+                let change = reply.change.take();
                 let (what, reason) = change.map(|change| (change.what, change.reason)).unwrap_or_default();
                 info!(action, by = %call.who, what, reason, "admin change");
-                Ok(answer)
+                Ok(reply.into_answer())
             }
             Err(problem) => {
                 let is_ours = problem.status.is_server_error();

@@ -39,6 +39,7 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let entries = entries.map_err(|error| Problem::bad_request(format!("descriptor: {error}")))?;
     let index = api.options.shown.keeper.index().clone();
     let total = index.len();
+    let is_filtered = domain.is_some() || entries.is_some() || action.is_some();
     let matches = move |one: &Override| {
         domain.as_deref().is_none_or(|domain| one.target.domain() == domain)
             && entries.as_deref().is_none_or(|entries| one.target.entries() == entries)
@@ -54,9 +55,10 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
                 }
                 matching = matching.saturating_add(1);
             }
-            true
+            // Nobody has to count all to know how many there are.
+            is_filtered || found.len() < count
         });
-        (found, matching)
+        (found, if is_filtered { matching } else { total })
     })
     .await?;
     let place = api.options.shown.keeper.place();

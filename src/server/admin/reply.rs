@@ -5,9 +5,13 @@ use std::{borrow::Cow, ops::RangeInclusive};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use serde::{Serialize, de::DeserializeOwned};
+use tokio::sync::mpsc;
 
 use super::guard::Who;
-use crate::server::http::{Answer, typed};
+use crate::{
+    entries,
+    server::http::{Answer, streamed, typed},
+};
 
 /// A call.
 pub(super) struct Call<'a> {
@@ -20,9 +24,18 @@ pub(super) struct Call<'a> {
 
 /// The reply to a call.
 pub(super) struct Reply {
-    pub(super) answer: Answer,
+    pub(super) status: StatusCode,
+    pub(super) body: Body,
     /// What was changed.
     pub(super) change: Option<Change>,
+}
+
+/// What a reply has.
+pub(super) enum Body {
+    /// JSON.
+    Json(Bytes),
+    /// Server-sent events.
+    Events(mpsc::Receiver<Bytes>),
 }
 
 /// A change, for the log.
@@ -83,6 +96,28 @@ impl Call<'_> {
 }
 
 impl Query<'_> {
+    /// The entries of a descriptor in a parameter, if it is given.
+    ///
+    /// # Errors
+    /// When it is not `key=value,key=value`.
+    pub(super) fn descriptor(&self, name: &str) -> Result<Option<Vec<(String, String)>>, Problem> {
+        let read = |text| entries::parse(text).map_err(|why| Problem::bad_request(format!("{name}: {why}")));
+        self.text(name).map(read).transpose()
+    }
+
+    /// One of these words; the first one if the parameter is not given.
+    ///
+    /// # Errors
+    /// When it is another word.
+    pub(super) fn word<'w>(&self, name: &str, words: &[&'w str]) -> Result<&'w str, Problem> {
+        let Some(text) = self.text(name) else { return Ok(words.first().copied().unwrap_or_default()) };
+        words
+            .iter()
+            .find(|word| **word == text)
+            .copied()
+            .ok_or_else(|| Problem::bad_request(format!("{name}={text:?}: expected {}", words.join(" or "))))
+    }
+
     /// The text of a parameter, if it is given.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
@@ -117,10 +152,23 @@ impl Reply {
         let body = serde_json::to_vec(value).map_err(|error| {
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the reply is not JSON: {error}"))
         })?;
-        Ok(Self { answer: typed(status, "application/json", body), change: None })
+        Ok(Self { status, body: Body::Json(body.into()), change: None })
+    }
+
+    /// A reply of events.
+    pub(super) fn events(events: mpsc::Receiver<Bytes>) -> Self {
+        Self { status: StatusCode::OK, body: Body::Events(events), change: None }
+    }
+
+    pub(super) fn into_answer(self) -> Answer {
+        match self.body {
+            Body::Json(body) => typed(self.status, "application/json", body),
+            Body::Events(events) => streamed("text/event-stream", events),
+        }
     }
 
     /// The same, with what was changed.
+    #[allow(dead_code, reason = "calls that change something use it")]
     pub(super) fn changed(self, what: impl Into<String>, reason: Option<String>) -> Self {
         Self { change: Some(Change { what: what.into(), reason }), ..self }
     }

@@ -25,12 +25,14 @@ struct Status {
     started_at: String,
     uptime_seconds: u64,
     read_only: bool,
+    /// How callers' values are shown: `plain`, `hashed` or `hidden`.
+    key_values: &'static str,
     rules: Rules,
     store: Store,
     requests: Requests,
     latency: Latency,
     memory: Memory,
-    replicas: serde_json::Value,
+    replicas: Vec<serde_json::Value>,
     overrides: Overrides,
 }
 
@@ -119,6 +121,7 @@ fn status(api: &Api, now: Time) -> Status {
         started_at: Rfc3339(options.started).to_string(),
         uptime_seconds: now.seconds().saturating_sub(options.started.seconds()),
         read_only: options.read_only,
+        key_values: options.shown.recent.values().name(),
         rules: rules(options.shown.source.state()),
         store: store(api),
         requests: Requests { per_second: api.history.rates(), total: Total { ok, over_limit, error } },

@@ -1,6 +1,6 @@
 //! What people and Prometheus look at: the loaded rules, the counters, the metrics.
 
-use std::{fmt::Write, sync::Arc, time::Duration};
+use std::{cmp::Reverse, fmt::Write, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -11,17 +11,18 @@ use crate::server::{
     tls::Tls,
 };
 use crate::{
-    clock::Time,
+    clock::{Clock, SystemClock, Time},
     limiter::{Handles, Limiter, OverLimitCache},
     overrides::{Keeper, Usage, model::timestamp},
     panics::Panicked,
+    recent::{DecisionLog, Recent, TopKey},
     replicas::Replicas,
     rules_source::{ReloadState, Source, xds},
     store::Store,
     telemetry::{
         metrics::{
             CONTENT_TYPE, Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, Stats,
-            StoreGauges, XdsGauges,
+            StoreGauges, TopRefusedGauge, XdsGauges,
         },
         tracing::{Dropped, Tracer},
     },
@@ -42,6 +43,10 @@ pub struct Admin {
     pub over_limit: Option<Arc<OverLimitCache>>,
     /// The counters of this process, where they stand in for a lost store.
     pub limiter: Arc<Limiter>,
+    /// What happened in the last minutes.
+    pub recent: Arc<Recent>,
+    /// How many of the most refused keys the metrics show.
+    pub top_keys: usize,
     /// TLS on the gRPC port, if it is spoken there.
     pub tls: Option<Arc<Tls>>,
     /// Where spans go, if there are any.
@@ -176,7 +181,28 @@ impl Admin {
                 OverrideGauges { by_action, bytes: bytes as u64 }
             }),
             replicas: self.replicas.by_rules_hash(),
+            decision_log: self.recent.log().map(DecisionLog::counts),
+            top_refused: self.top_refused(),
         }
+    }
+}
+
+impl Admin {
+    /// The most refused keys of all rules, as many as the settings want.
+    fn top_refused(&self) -> Vec<TopRefusedGauge> {
+        let served = if self.top_keys > 0 { self.source.current() } else { None };
+        let Some(served) = served else { return Vec::new() };
+        let mut keys = self.recent.top(served.attached.all_recent(), SystemClock.now());
+        keys.retain(|key| key.refused > 0);
+        keys.sort_unstable_by_key(|key| Reverse(key.refused));
+        keys.truncate(self.top_keys);
+        let gauge = |key: &TopKey| TopRefusedGauge {
+            domain: key.rule.domain.to_string(),
+            rule: key.rule.path().to_owned(),
+            descriptor: key.key.text(self.recent.values()),
+            hits: key.refused,
+        };
+        keys.iter().map(gauge).collect()
     }
 }
 

@@ -133,15 +133,15 @@ impl<S: Copy + Default> Shard<S> {
         let (mut live, mut fits) = (0_usize, true);
         for slot in self.slots.iter().filter(|slot| slot.end > now) {
             live = live.saturating_add(1);
-            if let Some(room) = slots.room(slot.tag, now) {
+            if let Some(room) = slots.room_after_displacing(slot.tag, now) {
                 fits &= !room.is_full;
                 if let Some(place) = slots.get_mut(room.at) {
                     *place = *slot;
                 }
             }
         }
-        let has_room = |tag| slots.room(tag, now).is_some_and(|room| !room.is_full);
-        let fits = fits && new.is_none_or(has_room);
+        let mut has_room = |tag| slots.room_after_displacing(tag, now).is_some_and(|room| !room.is_full);
+        let fits = fits && new.is_none_or(&mut has_room);
         (slots, live, fits)
     }
 }

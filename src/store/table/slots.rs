@@ -163,6 +163,31 @@ impl<S: Copy + Default> Slots<S> {
         Some(Room { at, is_full: both_full })
     }
 
+    /// As [`Self::room`]; but where both buckets are full, a state of theirs goes to the other bucket of its key,
+    /// if that has room, and leaves its slot to the new key. At most 68 buckets are read.
+    pub(super) fn room_after_displacing(&mut self, tag: Tag, now: u32) -> Option<Room> {
+        let room = self.room(tag, now)?;
+        if !room.is_full {
+            return Some(room);
+        }
+        let displaced = self.homes(tag).into_iter().find_map(|bucket| self.displace(bucket, now));
+        Some(displaced.map_or(room, |at| Room { at, is_full: false }))
+    }
+
+    /// Empties a slot of this bucket by moving its state to the other bucket of its key.
+    fn displace(&mut self, bucket: usize, now: u32) -> Option<At> {
+        let other = |slot: &Slot<S>| self.homes(slot.tag).into_iter().find(|home| *home != bucket);
+        let (slot, to) = self.bucket(bucket).iter().enumerate().find_map(|(at, slot)| {
+            let room = self.room_in(other(slot)?, now)?;
+            (room.live < self.bucket).then_some((at, room.at))
+        })?;
+        let from = At { bucket, slot };
+        let moved = *self.get(from)?;
+        *self.get_mut(to)? = moved;
+        self.get_mut(from)?.end = 0;
+        Some(from)
+    }
+
     fn room_in(&self, bucket: usize, now: u32) -> Option<RoomInBucket> {
         let slots = self.bucket(bucket);
         let live = slots.iter().filter(|slot| slot.end > now).count();

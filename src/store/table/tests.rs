@@ -70,6 +70,19 @@ fn every_capacity_is_filled_and_expires_and_is_filled_again() {
 }
 
 #[test]
+fn a_new_key_evicts_one_state_at_most_also_while_its_shard_grows() {
+    for capacity in (1..400).chain([513, 1024, 4096, 20_000]) {
+        let table: Table<u64> = Table::new(capacity);
+        for key in 0..3 * capacity as u64 {
+            let before = table.usage().evicted;
+            fill(&table, key..key + 1, 10, 20);
+            let evicted = table.usage().evicted - before;
+            assert!(evicted <= 1, "{evicted} states of {capacity} went for key {key}");
+        }
+    }
+}
+
+#[test]
 fn hardly_anything_is_evicted_before_four_fifths_are_taken() {
     for capacity in [1, 10, 100, 1000, 20_000, 65_536] {
         let table: Table<u64> = Table::new(capacity);

@@ -63,7 +63,8 @@ pub use self::{
     changes::{AdminChanges, ChangeResult},
     domains::{DomainStats, ResponseCode},
     gauges::{
-        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges,
+        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges,
+        TopRefusedGauge, XdsGauges,
     },
     histogram::Histogram,
     names::{Kind, Metric, documentation},

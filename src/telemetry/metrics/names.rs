@@ -172,6 +172,12 @@ metrics! {
         "gRPC connections closed by the service because of HTTP/2 protocol errors or a flood of frames.";
     ADMIN_CHANGES: Counter "tollgate_admin_changes_total" ["action", "result"]
         "Changes through the admin API by result: ok; rejected if invalid or not allowed; error if they could not be made.";
+    DECISION_LOG_LINES: Counter "tollgate_decision_log_lines_total" []
+        "Lines of the log of decisions; absent without DECISION_LOG.";
+    DECISION_LOG_DROPPED: Counter "tollgate_decision_log_dropped_total" []
+        "Decisions that were not logged because there were too many, or because the log could not be written.";
+    TOP_REFUSED: Gauge "tollgate_top_refused_hits" ["domain", "rule", "descriptor"]
+        "Refused hits of the most refused keys in the last two to four minutes; absent without METRICS_TOP_KEYS.";
     TLS_CERTIFICATE_EXPIRY: Gauge "tollgate_tls_certificate_expiry_timestamp_seconds" []
         "Expiry of the gRPC port's certificate; absent without TLS.";
     TLS_RELOAD_ERRORS: Counter "tollgate_tls_reload_errors_total" []

@@ -84,6 +84,12 @@ pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
     program(page);
     bounds(page, stats);
     page.values(&names::ADMIN_CHANGES, stats.admin_changes.totals());
+    if let Some((lines, dropped)) = gauges.decision_log {
+        page.value(&names::DECISION_LOG_LINES, lines);
+        page.value(&names::DECISION_LOG_DROPPED, dropped);
+    }
+    let top = gauges.top_refused.iter();
+    page.values(&names::TOP_REFUSED, top.map(|key| ([&*key.domain, &*key.rule, &*key.descriptor], key.hits)));
     gauges.tls.iter().for_each(|gauges| tls(page, gauges));
     gauges.spans.iter().for_each(|one| spans(page, one));
     gauges.rules.iter().for_each(|rules| rules_state(page, rules));

@@ -25,6 +25,13 @@ fn all_gauges() -> Gauges {
         }),
         xds: Some(XdsGauges { version: Some("1".to_owned()), ..XdsGauges::default() }),
         spans: Some(SpanGauges { exported: 21, dropped: vec![("queue_full", 22)] }),
+        decision_log: Some((26, 27)),
+        top_refused: vec![TopRefusedGauge {
+            domain: "d".to_owned(),
+            rule: "k".to_owned(),
+            descriptor: "k=\"v\"".to_owned(),
+            hits: 28,
+        }],
         store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
         local_cache: Some(LocalCacheGauges::default()),
         overrides: Some(OverrideGauges { by_action: [26, 27, 28, 29], bytes: 30 }),
