@@ -69,10 +69,6 @@ pub enum Command {
     ///
     /// Exits with 0 when it has its latest rules and its store, 1 when not, and 2 when there is no response.
     Status(StatusArgs),
-    /// Show or reset the counters of a descriptor in a running service, through its admin API.
-    Counter(CounterArgs),
-    /// Set, list, remove or import overrides of the rules in a running service, through its admin API.
-    Override(OverrideArgs),
     /// Show the keys that are refused, or allowed, most, through the admin API.
     ///
     /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
@@ -83,6 +79,10 @@ pub enum Command {
     /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
     #[command(after_help = "Example: tollgate refusals --follow --domain shop --descriptor user=ann")]
     Refusals(RefusalsArgs),
+    /// Show or reset the counters of a descriptor in a running service, through its admin API.
+    Counter(CounterArgs),
+    /// Set, list, remove or import overrides of the rules in a running service, through its admin API.
+    Override(OverrideArgs),
     /// Print the table of environment variables, or their values.
     ///
     /// The table is Markdown. With --effective, exits with 0 when the values are valid and with 1 when not.

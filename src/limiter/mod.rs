@@ -194,16 +194,16 @@ impl Limiter {
         }
     }
 
-    /// The same limiter with these overrides of the rules.
-    #[must_use]
-    pub fn with_overrides(self, overrides: Arc<Index>) -> Self {
-        Self { overrides, ..self }
-    }
-
     /// The same, noting what happens.
     #[must_use]
     pub fn with_recent(self, recent: Arc<Recent>) -> Self {
         Self { recent: Some(recent), ..self }
+    }
+
+    /// The same limiter with these overrides of the rules.
+    #[must_use]
+    pub fn with_overrides(self, overrides: Arc<Index>) -> Self {
+        Self { overrides, ..self }
     }
 
     /// Called once on each worker thread, within its runtime, before its first request.

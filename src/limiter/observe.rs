@@ -12,8 +12,9 @@ use super::{
 };
 use crate::{
     clock::Time,
+    overrides::Action,
     recent::{DecidedBy, Decision, Hits, LimitShown, Recent, Wanted},
-    rules::Limits,
+    rules::{Limits, Rule},
     store::Outcome,
 };
 
@@ -79,14 +80,16 @@ fn set_outcome(
     outcome: &LimitOutcome<'_>,
     conclusion: &Conclusion<'_, '_, '_>,
 ) {
-    let limits = limited.rule.and_then(|rule| rule.limits());
+    // The limit of an override stands in place of all limits of the rule.
+    let is_overridden = limited.steered.is_some_and(|found| found.action != Action::Shadow);
+    let limits = limited.rule.and_then(Rule::limits).filter(|_| !is_overridden);
     let all = || limits.into_iter().flat_map(Limits::iter);
     decision.limit = Some(LimitShown::from(outcome.limit));
     decision.limit_index = all().position(|limit| std::ptr::eq(limit, outcome.limit)).unwrap_or_default();
     decision.limits = all().count().max(1);
     decision.hits = limited.hits.taken();
     decision.retry_after = outcome.retry_after().filter(|_| outcome.decision.over);
-    (decision.decided_by, decision.count) = match outcome.source {
+    let (by, count) = match outcome.source {
         CounterSource::Store(index) => {
             let by = if conclusion.is_without_store { DecidedBy::FailurePolicy } else { DecidedBy::Counter };
             let counted = conclusion.batch.checks().get(index).map(|check| check.outcome);
@@ -98,12 +101,14 @@ fn set_outcome(
             };
             (by, count)
         }
-        CounterSource::Blocked(_) => (DecidedBy::Override, None),
         CounterSource::KnownOver(_) => (DecidedBy::OverLimitCache, None),
+        CounterSource::Blocked(_) => (DecidedBy::Override, None),
         CounterSource::Assumed { .. } if conclusion.is_without_store => (DecidedBy::FailurePolicy, None),
         // Another limit of the rule is known to be over, and this one was not asked.
         CounterSource::Assumed { .. } => (DecidedBy::OverLimitCache, None),
     };
+    decision.decided_by = if is_overridden && by == DecidedBy::Counter { DecidedBy::Override } else { by };
+    decision.count = count;
 }
 
 /// The entries of a descriptor.

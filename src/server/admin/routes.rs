@@ -32,6 +32,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route::reads("/api/v1/refusals", |api, call| Box::pin(async { refusals::get(api, call) })),
     Route::reads("/api/v1/rules", |api, call| Box::pin(async { rules::get(api, call) })),
     Route::reads("/api/v1/status", |api, call| Box::pin(async { status::get(api, call) })),
+    Route::reads("/api/v1/top", |api, call| Box::pin(async { top::get(api, call) })),
     Route::reads("/api/v1/replicas", |api, call| Box::pin(async { replicas::get(api, call) })),
     Route::reads("/api/v1/counters", |api, call| Box::pin(counters::get(api, call))),
     Route::changes(Method::POST, "/api/v1/counters/reset", "counter_reset", |api, call| {
@@ -55,17 +56,16 @@ pub(super) const ROUTES: &[Route] = &[
     Route::changes(Method::PUT, "/api/v1/imports/{id}", "override_import", |api, call| {
         Box::pin(overrides::commit(api, call))
     }),
-    Route::reads("/api/v1/top", |api, call| Box::pin(async { top::get(api, call) })),
 ];
 
 /// The calls whose replies make an event of `/api/v1/events`, each with its name there.
 pub(super) const EVENT_PARTS: &[(&str, &str)] = &[
-    ("overrides", "/api/v1/overrides?n=100"),
     ("refusals", "/api/v1/refusals?n=50"),
     ("rules", "/api/v1/rules?n=100&by=hits"),
     ("status", "/api/v1/status"),
     ("top", "/api/v1/top?n=20&by=refused"),
     ("top_allowed", "/api/v1/top?n=20&by=allowed"),
+    ("overrides", "/api/v1/overrides?n=100"),
 ];
 
 impl Route {

@@ -176,13 +176,13 @@ impl Admin {
                 }
             }),
             pools: self.store.pools(),
+            decision_log: self.recent.log().map(DecisionLog::counts),
+            top_refused: self.top_refused(),
             overrides: Some({
                 let Usage { by_action, bytes } = self.keeper.index().usage();
                 OverrideGauges { by_action, bytes: bytes as u64 }
             }),
             replicas: self.replicas.by_rules_hash(),
-            decision_log: self.recent.log().map(DecisionLog::counts),
-            top_refused: self.top_refused(),
         }
     }
 }
