@@ -27,8 +27,8 @@ pub struct Replica {
     pub id: String,
     /// Its version.
     pub version: String,
-    /// The hash of the rules that it serves; empty without rules.
-    pub rules_hash: String,
+    /// The hash of the rules that it serves, if it has any.
+    pub rules_hash: Option<String>,
     /// Requests in the last second.
     pub requests_per_second: u64,
     /// The second in which it started.
@@ -70,7 +70,7 @@ impl Replicas {
     pub fn by_rules_hash(&self) -> Vec<(String, u64)> {
         let mut counts: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
         for replica in self.replicas.load().iter() {
-            let count = counts.entry(replica.rules_hash.clone()).or_default();
+            let count = counts.entry(replica.rules_hash.clone().unwrap_or_default()).or_default();
             *count = count.saturating_add(1);
         }
         counts.into_iter().collect()
@@ -139,11 +139,11 @@ impl Replica {
     /// The replica that announced itself so. Fields of other versions are left out.
     fn read(id: String, value: &str) -> Option<Self> {
         let json: Json = serde_json::from_str(value).ok()?;
-        let text = |name: &str| json.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
+        let text = |name: &str| json.get(name).and_then(Json::as_str).map(str::to_owned);
         let number = |name: &str| json.get(name).and_then(Json::as_u64).unwrap_or_default();
         Some(Self {
             id,
-            version: text("version"),
+            version: text("version").unwrap_or_default(),
             rules_hash: text("rules_hash"),
             requests_per_second: number("requests_per_second"),
             started: number("started"),
@@ -159,7 +159,7 @@ mod tests {
         Replica {
             id: id.to_owned(),
             version: "1.2.3".to_owned(),
-            rules_hash: rules_hash.to_owned(),
+            rules_hash: Some(rules_hash.to_owned()),
             requests_per_second: 7,
             started: 1_800_000_000,
         }

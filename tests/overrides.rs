@@ -28,6 +28,7 @@ descriptors:
 - {key: user, rate_limit: {unit: year, requests_per_unit: 3}}
 - {key: user, value: vip, rate_limit: {unit: year, requests_per_unit: 5}}
 - {key: path, value: '/a/*', share_threshold: true, rate_limit: {unit: year, requests_per_unit: 3}}
+- {key: client, rate_limit: {unit: year, requests_per_unit: 1000000}}
 - {key: customer, overrides_only: true}
 - {key: log, rate_limit: {unit: year, requests_per_unit: 3, algorithm: sliding_log}}
 - {key: bucket, rate_limit: {unit: year, requests_per_unit: 3, algorithm: token_bucket}}
@@ -87,8 +88,9 @@ impl Replica {
         (Code::try_from(answer.overall_code).unwrap(), answer.statuses[0].limit_remaining)
     }
 
+    /// Whether an override blocks a client; its rule's limit is never reached.
     fn is_blocked(&self, value: &str) -> bool {
-        self.ask("user", value).0 == Code::OverLimit
+        self.ask("client", value).0 == Code::OverLimit
     }
 
     fn get(&self, path: &str) -> Value {
@@ -173,11 +175,11 @@ fn rules_for_overrides_only_limit_nothing_else() {
 #[test]
 fn overrides_end_at_their_moment() {
     let replica = Replica::in_memory();
-    replica.tollgate(&["override", "set", "shop", "user=ann", "--block", "--for", "2s"]);
+    replica.tollgate(&["override", "set", "shop", "client=ann", "--block", "--for", "2s"]);
     assert!(replica.is_blocked("ann"));
     let ended = within(Duration::from_secs(5), || holds(!replica.is_blocked("ann"), String::new));
     assert!(ended.is_ok());
-    replica.server.wait_for_log(&["override ended", "shop user=ann"]);
+    replica.server.wait_for_log(&["override ended", "shop client=ann"]);
     eventually("it is swept", || {
         let metrics = replica.server.metrics();
         let left = metrics.get(r#"tollgate_overrides{action="block"}"#).copied();
@@ -281,28 +283,31 @@ fn what_is_mistyped_is_said_and_changes_nothing() {
     ] {
         let answer = http::post(replica.admin, path, body);
         assert_eq!(answer.status, status, "{path} {body}: {}", answer.text());
-        assert!(answer.text().contains(expected), "{path} {body}: {}", answer.text());
+        let error = answer.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(expected), "{path} {body}: {error}");
     }
     for (path, expected) in [
-        ("/api/v1/counters", "parameter \\\"domain\\\" is missing"),
+        ("/api/v1/counters", "parameter \"domain\" is missing"),
         ("/api/v1/counters?domain=shop&descriptor=user", "user has no value"),
         ("/api/v1/overrides?descriptor=a,", "an entry is empty"),
         ("/api/v1/overrides?n=0", "expected a number from 1"),
     ] {
         let answer = http::get(replica.admin, path);
         assert_eq!(answer.status, 400, "{path}: {}", answer.text());
-        assert!(answer.text().contains(expected), "{path}: {}", answer.text());
+        let error = answer.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(expected), "{path}: {error}");
     }
 }
 
 #[test]
 fn an_import_is_whole_or_nothing() {
     let replica = Replica::in_memory();
-    replica.tollgate(&["override", "set", "shop", "user=old", "--block"]);
+    replica.tollgate(&["override", "set", "shop", "client=old", "--block"]);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("o.csv");
     let header = "domain,descriptor,action,requests_per_unit,unit,for\n";
-    std::fs::write(&file, format!("{header}shop,user=a,block,,,\nshop,user=b,limit,many,day,\n")).unwrap();
+    std::fs::write(&file, format!("{header}shop,client=a,block,,,\nshop,client=b,limit,many,day,\n"))
+        .unwrap();
     let output = replica.run(&["override", "import", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
     assert!(
@@ -313,7 +318,9 @@ fn an_import_is_whole_or_nothing() {
     assert!(!replica.is_blocked("a"));
     std::fs::write(
         &file,
-        format!("{header}shop,user=a,block,,,\nshop,\"user=b\",limit,9,year,1h\nshop,user=old,allow,,,\n"),
+        format!(
+            "{header}shop,client=a,block,,,\nshop,\"client=b\",limit,9,year,1h\nshop,client=old,allow,,,\n"
+        ),
     )
     .unwrap();
     let checked = replica.tollgate(&["override", "import", "--check", file.to_str().unwrap()]);
@@ -322,7 +329,7 @@ fn an_import_is_whole_or_nothing() {
     let text = replica.tollgate(&["override", "import", file.to_str().unwrap(), "--reason", "plans"]);
     assert!(text.contains("imported 3 overrides") && text.contains("3 in force"), "{text}");
     assert!(replica.is_blocked("a"));
-    assert_eq!((replica.ask("user", "b"), replica.ask("user", "old")), ((OK, 8), (OK, u32::MAX)));
+    assert_eq!((replica.ask("client", "b"), replica.ask("client", "old")), ((OK, 8), (OK, u32::MAX)));
     let list = replica.get("/api/v1/overrides?action=limit");
     assert_eq!((&list["overrides"][0]["reason"], &list["matching"]), (&"plans".into(), &1.into()), "{list}");
 }
@@ -335,9 +342,9 @@ fn overrides_in_a_file_survive_a_restart() {
         Replica::start(Setup::new().rules("shop.yaml", RULES).env("OVERRIDES_FILE", path.to_str().unwrap()))
     };
     let first = start(&path);
-    first.tollgate(&["override", "set", "shop", "user=ann", "--block"]);
-    first.tollgate(&["override", "set", "shop", "user=bob", "--block"]);
-    first.tollgate(&["override", "remove", "shop", "user=bob"]);
+    first.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
+    first.tollgate(&["override", "set", "shop", "client=bob", "--block"]);
+    first.tollgate(&["override", "remove", "shop", "client=bob"]);
     drop(first);
     let second = start(&path);
     assert!(second.is_blocked("ann") && !second.is_blocked("bob"));

@@ -78,7 +78,8 @@ fn a_key_that_appears_is_blocked_refused_and_allowed_again_when_the_block_ends()
     // The limit is high, so that only the block refuses.
     let rules = crate::admin::RULES
         .replace("unit: hour, requests_per_unit: 2", "unit: hour, requests_per_unit: 100000");
-    let admin = Admin { server: setup.redis(&redis.env()).rules("shop.yaml", &rules).start_healthy(), port };
+    let setup = setup.redis(&redis.env()).env("REPLICA_SYNC", "true").rules("shop.yaml", &rules);
+    let admin = Admin { server: setup.start_healthy(), port };
     let _traffic = Traffic::of(&admin, &["ann", "bob"]);
     let browser = open(&admin);
     wait_until_live(&browser);

@@ -77,7 +77,7 @@ async fn announce(parts: &Parts, side: &Side) {
         let own = Replica {
             id: parts.replicas.id().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            rules_hash: state.last_success.map(|_| format!("{:016x}", state.hash)).unwrap_or_default(),
+            rules_hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
             requests_per_second: u64::try_from(per_second).unwrap_or(u64::MAX),
             started,
         };

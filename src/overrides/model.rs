@@ -233,7 +233,7 @@ impl Override {
         add("action", self.action.name().into());
         if let Action::Limit { requests_per_unit, unit } = self.action {
             add("requests_per_unit", requests_per_unit.into());
-            add("unit", unit.name().to_ascii_lowercase().into());
+            add("unit", unit.name().into());
         }
         if let Some(end) = self.expires {
             add("expires_at", timestamp(end).into());

@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(written["expires_at"], "2027-01-15T09:30:00Z");
         assert_eq!(
             (written["unit"].as_str(), written["id"].as_str().map(str::len)),
-            (Some("hour"), Some(20))
+            (Some("HOUR"), Some(20))
         );
         assert_eq!(read(&written).unwrap(), one);
         assert!(Override::from_json(&written, Time::from_seconds(1_900_000_000)).is_err(), "it has ended");

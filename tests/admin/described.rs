@@ -50,8 +50,38 @@ fn every_reply_is_as_the_document_says() {
         ("GET", "/api/v1/refusals?n=2&domain=shop&descriptor=user=ann&after=1"),
         ("GET", "/api/v1/refusals?descriptor="),
         ("GET", "/api/v1/status?nothing=1"),
+        ("GET", "/api/v1/replicas"),
+        ("GET", "/api/v1/counters?domain=shop&descriptor=user=ann"),
+        ("GET", "/api/v1/counters?domain=shop&descriptor=user"),
+        ("GET", "/api/v1/overrides"),
+        (
+            "POST",
+            "/api/v1/overrides {\"domain\":\"shop\",\"descriptor\":\"user=ann\",\"action\":\"block\",\"for\":\"1h\"}",
+        ),
+        (
+            "POST",
+            "/api/v1/overrides {\"domain\":\"shop\",\"descriptor\":[{\"key\":\"usr\"}],\"action\":\"limit\",\"requests_per_unit\":1,\"unit\":\"day\"}",
+        ),
+        ("POST", "/api/v1/overrides {}"),
+        ("GET", "/api/v1/overrides?n=1&offset=1&domain=shop&descriptor=user=ann&action=block"),
+        ("GET", "/api/v1/overrides"),
+        ("GET", "/api/v1/counters?domain=shop&descriptor=user=ann"),
+        (
+            "POST",
+            "/api/v1/counters/reset {\"domain\":\"shop\",\"descriptor\":\"user=ann\",\"reason\":\"test\"}",
+        ),
+        ("POST", "/api/v1/counters/reset {\"domain\":\"shop\",\"descriptor\":\"none=ann\"}"),
+        ("DELETE", "/api/v1/overrides/0123"),
+        ("POST", "/api/v1/imports"),
+        ("POST", "/api/v1/imports"),
+        ("POST", "/api/v1/imports/0123"),
+        ("PUT", "/api/v1/imports/0123"),
+        ("DELETE", "/api/v1/imports/0123"),
+        ("GET", "/api/v1/status"),
     ] {
-        let answer = http::send(admin.port, method, path, &[], b"").unwrap();
+        let (path, body) = path.split_once(' ').unwrap_or((path, ""));
+        let headers = [("content-type", "application/json")];
+        let answer = http::send(admin.port, method, path, &headers, body.as_bytes()).unwrap();
         replies
             .push(json!({ "method": method, "path": path, "status": answer.status, "body": answer.json() }));
     }

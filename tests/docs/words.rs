@@ -51,7 +51,7 @@ const PHRASES: &[(&str, &str)] = &[
     ("lanes", "connections"),
     ("seat", "worker index"),
     ("seats", "worker indexes"),
-    ("replicas", "server pool"),
+    ("fleet", "server pool"),
     ("bundle", "pipeline"),
     ("bundles", "pipelines"),
     ("goes by the name", "is named"),

@@ -22,7 +22,7 @@ fn an_override_set_at_one_replica_holds_at_the_other_within_a_second() {
     let redis = Redis::single();
     let [one, other] = two(&redis);
     for round in 0..5 {
-        let user = format!("user=u{round}");
+        let user = format!("client=u{round}");
         one.tollgate(&["override", "set", "shop", &user, "--block"]);
         soon("set", &other, |replica| replica.is_blocked(&format!("u{round}")));
         assert!(one.is_blocked(&format!("u{round}")), "it holds where it was set when the command returns");
@@ -32,7 +32,8 @@ fn an_override_set_at_one_replica_holds_at_the_other_within_a_second() {
     let dir = tempfile::tempdir().unwrap();
     for count in [3, 2_000] {
         let file = dir.path().join("o.jsonl");
-        let line = |n| format!("{{\"domain\":\"shop\",\"descriptor\":\"user=i{n}\",\"action\":\"block\"}}\n");
+        let line =
+            |n| format!("{{\"domain\":\"shop\",\"descriptor\":\"client=i{n}\",\"action\":\"block\"}}\n");
         std::fs::write(&file, (0..count).map(line).collect::<String>()).unwrap();
         one.tollgate(&["override", "import", file.to_str().unwrap()]);
         soon("imported", &other, |replica| replica.is_blocked(&format!("i{}", count - 1)));
@@ -45,7 +46,7 @@ fn an_override_set_at_one_replica_holds_at_the_other_within_a_second() {
 fn overrides_end_on_all_replicas_and_leave_redis() {
     let redis = Redis::single();
     let [one, other] = two(&redis);
-    one.tollgate(&["override", "set", "shop", "user=ann", "--block", "--for", "3s"]);
+    one.tollgate(&["override", "set", "shop", "client=ann", "--block", "--for", "3s"]);
     soon("set", &other, |replica| replica.is_blocked("ann"));
     std::thread::sleep(Duration::from_secs(3));
     for replica in [&one, &other] {
@@ -61,15 +62,15 @@ fn overrides_end_on_all_replicas_and_leave_redis() {
 fn overrides_hold_while_redis_is_gone_and_are_written_back_when_it_returns_empty() {
     let mut redis = Redis::single();
     let [one, other] = two(&redis);
-    one.tollgate(&["override", "set", "shop", "user=ann", "--block"]);
-    one.tollgate(&["override", "set", "shop", "user=brief", "--block", "--for", "4s"]);
+    one.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
+    one.tollgate(&["override", "set", "shop", "client=brief", "--block", "--for", "4s"]);
     soon("set", &other, |replica| replica.is_blocked("ann"));
     redis.kill();
     for replica in [&one, &other] {
         assert!(replica.is_blocked("ann"));
-        assert_eq!(replica.ask("user", "bob").0, OK, "by the failure policy");
+        assert_eq!(replica.ask("client", "bob").0, OK, "by the failure policy");
     }
-    let refused = one.run(&["override", "set", "shop", "user=eve", "--block"]);
+    let refused = one.run(&["override", "set", "shop", "client=eve", "--block"]);
     assert_eq!(refused.status.code(), Some(2), "{}", printed(&refused));
     assert!(
         printed(&refused).contains("redis 127.0.0.1") && printed(&refused).contains("as they were"),
@@ -87,7 +88,7 @@ fn overrides_hold_while_redis_is_gone_and_are_written_back_when_it_returns_empty
         })
     });
     eventually("overrides can be set again", || {
-        let output = other.run(&["override", "set", "shop", "user=eve", "--block"]);
+        let output = other.run(&["override", "set", "shop", "client=eve", "--block"]);
         holds(output.status.success(), || printed(&output))
     });
     eventually("they hold at the other", || {
@@ -103,10 +104,10 @@ fn overrides_hold_while_redis_is_gone_and_are_written_back_when_it_returns_empty
 fn a_change_that_was_missed_is_found_by_comparing() {
     let redis = Redis::single();
     let [one, other] = two(&redis);
-    one.tollgate(&["override", "set", "shop", "user=ann", "--block"]);
+    one.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
     soon("set", &other, |replica| replica.is_blocked("ann"));
     // As if the message was lost.
-    let value = r#"{"domain":"shop","descriptor":[{"key":"user","value":"eve"}],"action":"block"}"#;
+    let value = r#"{"domain":"shop","descriptor":[{"key":"client","value":"eve"}],"action":"block"}"#;
     redis.ask(&["HSET", "{tollgate}:overrides", "ffffffffffffffffffff", value, "@", "another version"]);
     redis.ask(&["HSET", "{tollgate}:overrides", "eeee", "not an override"]);
     eventually("it is found", || holds(other.is_blocked("eve") && other.is_blocked("ann"), String::new));
@@ -124,7 +125,7 @@ fn replicas_see_each_other_and_their_rules() {
     });
     other.server.write("shop.yaml", &RULES.replace("requests_per_unit: 5", "requests_per_unit: 6"));
     eventually("the difference is seen", || {
-        let replicas = one.get("/api/v1/status")["replicas"].clone();
+        let replicas = one.get("/api/v1/replicas");
         holds(replicas["serve_same_rules"] == false, || replicas.to_string())
     });
     let hashes = one.server.metrics().keys().filter(|name| name.starts_with("tollgate_replicas{")).count();

@@ -103,8 +103,8 @@ fn text(counter: &Counter, reply: &Value) -> String {
     let mut table = Table::new(&["limit", "algorithm", "#used", "#remaining", "#resets in"]);
     for limit in limits {
         let multiplier = number(&limit["unit_multiplier"]);
-        let unit = word(&limit["unit"]);
-        let span = if multiplier > 1 { format!("{multiplier} {unit}s") } else { unit.to_owned() };
+        let unit = word(&limit["unit"]).to_lowercase();
+        let span = if multiplier > 1 { format!("{multiplier} {unit}s") } else { unit };
         table.row([
             format!("{} per {span}", thousands(number(&limit["requests_per_unit"]))),
             word(&limit["algorithm"]).to_owned(),
@@ -150,7 +150,7 @@ mod tests {
         let reply = json!({
             "rule": "shop.user", "override": {"action": "block"},
             "limits": [{
-                "requests_per_unit": 1000, "unit": "minute", "unit_multiplier": 15, "algorithm": "token_bucket",
+                "requests_per_unit": 1000, "unit": "MINUTE", "unit_multiplier": 15, "algorithm": "token_bucket",
                 "used": 12, "remaining": 988, "resets_in_seconds": 61,
             }],
         });

@@ -85,6 +85,12 @@ fn text(status: &Value) -> String {
     };
     let resident = get("/memory/resident_bytes");
     line("memory", format!("{}{held}", bytes(number(resident))));
+    if let Some(text) = overrides(get("/overrides")) {
+        line("overrides", text);
+    }
+    for (name, text) in replicas(status) {
+        line(name, text);
+    }
     out
 }
 
@@ -98,6 +104,40 @@ fn rules(status: &Value) -> String {
         count(number(&rules["domains"]), "domain"),
         word(&rules["loaded_at"]),
     )
+}
+
+/// `1,200 limit, 3 block, in redis`; nothing without overrides.
+fn overrides(overrides: &Value) -> Option<String> {
+    let actions = ["limit", "block", "allow", "shadow"].iter();
+    let counts = actions.map(|action| (action, number(&overrides[*action]))).filter(|(_, n)| *n > 0);
+    let counts: Vec<_> = counts.map(|(action, n)| format!("{} {action}", thousands(n))).collect();
+    (!counts.is_empty()).then(|| format!("{}, in {}", counts.join(", "), word(&overrides["kept_in"])))
+}
+
+/// The replicas, if there are others: a line, or one for each if they serve different rules.
+fn replicas(status: &Value) -> Vec<(&'static str, String)> {
+    let replicas = status["replicas"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some((first, others)) = replicas.split_first() else { return Vec::new() };
+    if others.iter().all(|other| other["rules_hash"] == first["rules_hash"]) {
+        let rates = replicas.iter().map(|replica| number(&replica["requests_per_second"]));
+        let text = format!(
+            "{} with the same rules, {} requests/s in all",
+            thousands(replicas.len() as u64),
+            thousands(rates.sum())
+        );
+        return vec![("replicas", text)];
+    }
+    let one = |replica: &Value| {
+        let (id, hash) = (word(&replica["id"]), word(&replica["rules_hash"]));
+        format!(
+            "{id} {}, rules {hash}, {}/s",
+            word(&replica["version"]),
+            number(&replica["requests_per_second"])
+        )
+    };
+    let heading = paint(WARNING, &format!("{} serve different rules", thousands(replicas.len() as u64)));
+    let lines = replicas.iter().map(|replica| ("", one(replica)));
+    std::iter::once(("replicas", heading)).chain(lines).collect()
 }
 
 fn store(status: &Value) -> String {
@@ -153,6 +193,23 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
 ";
         assert_eq!(plain(&text(&status())), expected);
         assert_eq!(verdict(&status()), Verdict::Yes);
+    }
+
+    #[test]
+    fn overrides_and_replicas_are_shown_where_there_are_any() {
+        let mut status = status();
+        status["overrides"] = json!({"limit": 1200, "block": 3, "allow": 0, "shadow": 0, "kept_in": "redis"});
+        let replica = |id: &str, hash: &str| json!({"id": id, "version": "0.1.0", "rules_hash": hash, "requests_per_second": 600});
+        status["replicas"] = json!([replica("a", "00ff"), replica("b", "00ff")]);
+        let text = plain(&super::text(&status));
+        assert!(text.contains("overrides 1,200 limit, 3 block, in redis\n"), "{text}");
+        assert!(text.contains("replicas  2 with the same rules, 1,200 requests/s in all\n"), "{text}");
+        status["replicas"] = json!([replica("a", "00ff"), replica("b", "ff00")]);
+        let text = plain(&super::text(&status));
+        assert!(
+            text.contains("2 serve different rules") && text.contains("b 0.1.0, rules ff00, 600/s"),
+            "{text}"
+        );
     }
 
     #[test]

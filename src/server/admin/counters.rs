@@ -12,7 +12,7 @@ use super::{
 use crate::{
     limiter::{CounterState, Descriptor, Entry, Request, RequestError},
     overrides::{
-        Target, Value, descriptor,
+        Action, Found, Target, Value, descriptor,
         model::{entries_of_json, timestamp},
     },
 };
@@ -34,14 +34,23 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let counters = counters.into_iter().next().unwrap_or_default();
     let rule = counters.rule.as_deref();
     let limits: Vec<Json> = counters.limits.iter().map(|state| limit(rule, state)).collect();
-    let steered = counters.steered.map(|found| {
-        let mut fields = json!({"action": found.action.name()});
-        if let (Some(end), Some(fields)) = (found.expires, fields.as_object_mut()) {
-            fields.insert("expires_at".to_owned(), timestamp(end).into());
-        }
-        fields
-    });
+    let steered = counters.steered.map(steered);
     Reply::json(&json!({"rule": rule, "override": steered, "limits": limits}))
+}
+
+/// The override of a descriptor.
+fn steered(found: Found) -> Json {
+    let mut fields = serde_json::Map::new();
+    let mut add = |name: &str, value: Json| fields.insert(name.to_owned(), value);
+    add("action", found.action.name().into());
+    if let Action::Limit { requests_per_unit, unit } = found.action {
+        add("requests_per_unit", requests_per_unit.into());
+        add("unit", unit.name().into());
+    }
+    if let Some(end) = found.expires {
+        add("expires_at", timestamp(end).into());
+    }
+    Json::Object(fields)
 }
 
 fn limit(rule: Option<&str>, state: &CounterState) -> Json {
@@ -50,7 +59,7 @@ fn limit(rule: Option<&str>, state: &CounterState) -> Json {
         "rule": rule,
         "name": limit.name.as_deref(),
         "requests_per_unit": limit.requests_per_unit,
-        "unit": limit.unit.name().to_ascii_lowercase(),
+        "unit": limit.unit.name(),
         "unit_multiplier": limit.multiplier,
         "algorithm": limit.algorithm.kind().name(),
         "used": used,

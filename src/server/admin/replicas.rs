@@ -11,16 +11,15 @@ use crate::replicas::Replica;
 /// The replicas.
 pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    Reply::json(&replicas(api))
-}
-
-/// `{"own", "serve_same_rules", "replicas"}`; no replicas where counters are not in Redis.
-pub(super) fn replicas(api: &Api) -> Json {
     let known = &api.options.shown.replicas;
-    let replicas: Vec<Json> = known.list().iter().map(Replica::to_json).collect();
-    json!({
+    Reply::json(&json!({
         "own": known.id(),
         "serve_same_rules": known.by_rules_hash().len() <= 1,
-        "replicas": replicas,
-    })
+        "replicas": replicas(api),
+    }))
+}
+
+/// The replicas; none where counters are not in Redis.
+pub(super) fn replicas(api: &Api) -> Vec<Json> {
+    api.options.shown.replicas.list().iter().map(Replica::to_json).collect()
 }

@@ -18,7 +18,6 @@ pub(super) struct Call<'a> {
     /// Who calls.
     pub(super) who: &'a Who,
     /// What the path has in the place of `{id}`; empty if there is none.
-    #[allow(dead_code, reason = "calls that change something use it")]
     pub(super) parameter: &'a str,
     pub(super) request: &'a Request<Bytes>,
 }
@@ -82,7 +81,6 @@ impl Call<'_> {
     ///
     /// # Errors
     /// When it is not; the message says where.
-    #[allow(dead_code, reason = "calls that change something use it")]
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
         let content_type =
             self.request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());

@@ -33,7 +33,7 @@ struct Status {
     requests: Requests,
     latency: Latency,
     memory: Memory,
-    replicas: serde_json::Value,
+    replicas: Vec<serde_json::Value>,
     overrides: Overrides,
 }
 

@@ -88,6 +88,9 @@ fn every_route_is_listed_once_and_reads_do_not_change() {
     for (at, route) in ROUTES.iter().enumerate() {
         let is_same = |other: &routes::Route| (&other.method, other.path) == (&route.method, route.path);
         assert!(!ROUTES[..at].iter().any(is_same), "{} {}", route.method, route.path);
-        assert_eq!(route.method == Method::GET, route.action.is_none(), "{} {}", route.method, route.path);
+        // What prepares an import is no change yet; its handlers check ADMIN_READ_ONLY themselves.
+        let prepares = route.path.starts_with("/api/v1/imports") && route.method != Method::PUT;
+        let reads = route.method == Method::GET || prepares;
+        assert_eq!(reads, route.action.is_none(), "{} {}", route.method, route.path);
     }
 }

@@ -334,7 +334,9 @@ fn entries_text(descriptor: &Value) -> String {
 /// `limit 100 per minute`, `block`.
 pub(super) fn action_text(one: &Value) -> String {
     match (word(&one["action"]), one["requests_per_unit"].as_u64()) {
-        ("limit", Some(requests)) => format!("limit {} per {}", thousands(requests), word(&one["unit"])),
+        ("limit", Some(requests)) => {
+            format!("limit {} per {}", thousands(requests), word(&one["unit"]).to_lowercase())
+        }
         (action, _) => action.to_owned(),
     }
 }
@@ -391,7 +393,7 @@ mod tests {
     fn overrides_are_a_table() {
         let all = [json!({
             "id": "0123", "domain": "shop", "descriptor": [{"key": "user", "value": "a,b"}, {"key": "path"}],
-            "action": "limit", "requests_per_unit": 1500, "unit": "hour", "by": "ann",
+            "action": "limit", "requests_per_unit": 1500, "unit": "HOUR", "by": "ann",
         })];
         let text = plain(&table(&all, 1));
         assert!(text.contains("user=a\\,b,path  limit 1,500 per hour"), "{text}");
