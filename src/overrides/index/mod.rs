@@ -29,7 +29,7 @@ use self::{
     shard::Shard,
 };
 use super::{
-    model::{Action, MAX_ENTRIES, Override, Target},
+    model::{Action, MAX_BYTES, MAX_ENTRIES, Override, Target},
     record::{self, INLINE_NOTE, NO_NOTE, Record},
 };
 use crate::{
@@ -131,7 +131,9 @@ impl Index {
             && let Some(shape) = snapshot.shapes.get(*first).filter(|shape| shape.is_exact())
         {
             let values = entries.iter().map(Entry::value);
-            if let Some(found) = snapshot.find(*first, shape, values, now, &self.hasher) {
+            if values.clone().all(fits)
+                && let Some(found) = snapshot.find(*first, shape, values, now, &self.hasher)
+            {
                 return Some(found);
             }
             shapes = rest;
@@ -416,13 +418,18 @@ fn values_by_rule<'v, 'r: 'v, E: Entry>(
     let mut values = SmallVec::new();
     for ((level, entry), step) in shape.levels.iter().zip(entries).zip(matched.steps()) {
         match (level, step.how()) {
-            (Level::Exact, _) => values.push(entry.value()),
+            (Level::Exact, _) if fits(entry.value()) => values.push(entry.value()),
             (Level::Any, How::Bare) => {}
             (Level::Pattern, How::Wildcard) => values.push(step.pattern_value(entry)),
             _ => return None,
         }
     }
     Some(values)
+}
+
+/// No override has a longer value, so that of a caller need not be hashed.
+fn fits(value: &str) -> bool {
+    value.len() <= MAX_BYTES
 }
 
 fn hash_values<'v>(shape: u16, values: impl Iterator<Item = &'v str>, hasher: &DefaultHashBuilder) -> u64 {
