@@ -382,7 +382,7 @@ impl<C: Clock> Follower<C> {
             }
         }
         self.index.add(&draft)?;
-        self.adopt(Some(after.to_owned()));
+        self.adopt(Some(after));
         self.sweep().await
     }
 
@@ -398,7 +398,7 @@ impl<C: Clock> Follower<C> {
             if version.as_ref() == Some(&before) {
                 self.index.replace(&draft)?;
                 info!(overrides = self.index.len(), "overrides: read from redis");
-                self.adopt(Some(before));
+                self.adopt(Some(&before));
                 return self.sweep().await;
             }
         }
@@ -476,7 +476,11 @@ impl<C: Clock> Follower<C> {
         ended
     }
 
-    fn adopt(&self, version: Option<String>) {
-        self.state.version.send_if_modified(|known| std::mem::replace(known, version.clone()) != version);
+    fn adopt(&self, version: Option<&str>) {
+        self.state.version.send_if_modified(|known| {
+            let is_new = known.as_deref() != version;
+            *known = version.map(str::to_owned);
+            is_new
+        });
     }
 }

@@ -39,7 +39,7 @@ impl fmt::Display for Part {
             Self::Store => {
                 "store: no connection to Redis (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION); see the log"
             }
-            Self::Overrides => "overrides: being read from Redis for the first time"
+            Self::Overrides => "overrides: being read from Redis for the first time",
         })
     }
 }

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     app,
     clock::{Clock, SystemClock, Time},
-    limiter::{self, Answer, Handles, Policy, Served},
+    limiter::{self, Answer, Handles, OverrideLimit, Policy, Served},
     overrides::{Found, Index},
     rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest},
 };
@@ -82,7 +82,7 @@ struct Outcome<'r> {
     /// The limits of the matching rule.
     limits: Vec<LimitOutcome<'r>>,
     /// The override that applies, with its limit in place of the rule's and the key of its counter.
-    steered: Option<(Found, Option<(Limit, String)>)>,
+    steered: Option<(Found, OverrideLimit)>,
 }
 
 /// What becomes of one limit of a rule.

@@ -389,20 +389,19 @@ impl Snapshot {
         let is_same = |(reason, by): &(Box<str>, Box<str>)| *reason == one.reason && *by == one.by;
         match self.notes.iter().rposition(is_same) {
             Some(at) => u8::try_from(at.saturating_add(1)).ok(),
-            None => (self.notes.len() >= usize::from(INLINE_NOTE) - 1).then_some(INLINE_NOTE),
+            None => (self.notes.len().saturating_add(1) >= usize::from(INLINE_NOTE)).then_some(INLINE_NOTE),
         }
     }
 
     fn decode(&self, record: &Record<'_>) -> Option<Override> {
         let shape = self.shapes.get(record.shape)?;
         let target = shape.target(record.texts(shape.values()).0)?;
-        let (reason, by) = match record.note_and_rest(shape.values()).0 {
-            Some((reason, by)) => (reason, by),
-            None => {
-                let note = usize::from(record.note).checked_sub(1).and_then(|at| self.notes.get(at));
-                note.map(|(reason, by)| (&**reason, &**by)).unwrap_or_default()
-            }
+        let shared = || {
+            let note = self.notes.get(usize::from(record.note).checked_sub(1)?)?;
+            Some((&*note.0, &*note.1))
         };
+        let inline = record.note_and_rest(shape.values()).0;
+        let (reason, by) = inline.or_else(shared).unwrap_or_default();
         let Record { action, expires, .. } = *record;
         Some(Override { target, action, expires, reason: reason.into(), by: by.into() })
     }
