@@ -60,6 +60,8 @@ mod redis;
 // What a panic costs.
 #[cfg(debug_assertions)]
 mod panics;
+// The page of the admin API in a real browser.
+mod page;
 // Midnight, the ends of months and years, leap days, clocks that step.
 mod moments;
 mod peaks;

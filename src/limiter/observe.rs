@@ -103,7 +103,7 @@ fn set_outcome(
         }
         CounterSource::Blocked(_) => (DecidedBy::Override, None),
         CounterSource::Assumed { .. } if conclusion.is_without_store => (DecidedBy::FailurePolicy, None),
-        // Another limit of the rule may be known to be over, and this one was not asked.
+        // Of an assumed one, another limit of the rule is known to be over, and this one was not asked.
         CounterSource::KnownOver(_) | CounterSource::Assumed { .. } => (DecidedBy::OverLimitCache, None),
     };
     decision.decided_by = if is_overridden && by == DecidedBy::Counter { DecidedBy::Override } else { by };

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::key_values::KeyValues;
-use crate::entries;
+use crate::{entries, text};
 
 /// Bytes of keys and values that are kept of a descriptor. A caller chooses how long they are.
 const MAX_BYTES: usize = 512;
@@ -44,9 +44,9 @@ impl Key {
 
     fn push(&mut self, part: &str, most: usize) {
         let room = most.saturating_sub(self.text.len());
-        let kept = part.floor_char_boundary(room);
-        self.is_cut |= kept < part.len();
-        self.text.push_str(part.get(..kept).unwrap_or_default());
+        let kept = text::beginning(part, room);
+        self.is_cut |= kept.len() < part.len();
+        self.text.push_str(kept);
         self.ends.push(u16::try_from(self.text.len()).unwrap_or(u16::MAX));
     }
 

@@ -100,7 +100,7 @@ impl RuleInfo {
 }
 
 /// How the notes are kept and shown.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct RecentOptions {
     /// How many workers write.
     pub shards: ShardCount,
@@ -277,6 +277,9 @@ impl Recent {
     }
 
     /// Writes what waits to be logged.
+    ///
+    /// # Errors
+    /// When it cannot be written; it is counted as dropped.
     pub fn flush_log(&self, write: &mut dyn std::io::Write) -> std::io::Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let pending = self.workers.iter().map(|worker| &worker.pending);

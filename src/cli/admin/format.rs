@@ -80,7 +80,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A table: numbers stand at the right, and the widest column of text gives way where the terminal is narrow.
+/// A table: numbers are aligned to the right, and the widest column of text is cut where the terminal is narrow.
 pub(super) struct Table {
     header: Vec<&'static str>,
     /// Which columns are of numbers.

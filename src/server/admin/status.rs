@@ -22,6 +22,7 @@ const MAX_ERRORS: usize = 10;
 struct Status {
     version: &'static str,
     commit: &'static str,
+    time: String,
     started_at: String,
     uptime_seconds: u64,
     read_only: bool,
@@ -118,6 +119,7 @@ fn status(api: &Api, now: Time) -> Status {
     Status {
         version: env!("CARGO_PKG_VERSION"),
         commit: COMMIT,
+        time: Rfc3339(now).to_string(),
         started_at: Rfc3339(options.started).to_string(),
         uptime_seconds: now.seconds().saturating_sub(options.started.seconds()),
         read_only: options.read_only,

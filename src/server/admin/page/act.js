@@ -6,20 +6,28 @@ import { count, descriptor, duration } from "./format.js";
 const $ = (id) => document.getElementById(id);
 const dialog = $("act");
 let target = null;
+let where = "";
 let done = () => {};
 
 const action = () => dialog.querySelector("input[name=action]:checked").value;
 const seconds = () => Number($("act-for").value);
+
+/** Where an override holds, by the place that it is kept in. */
+const PLACES = {
+  redis: "on all replicas that share this Redis",
+  file: "on this replica",
+  memory: "on this replica, until it restarts",
+};
 
 /** What will happen, in a sentence or two. */
 function effect() {
   const key = `${descriptor(target.descriptor)} in domain ${target.domain}`;
   const time = seconds() ? `for ${duration(seconds())}` : "until the override is removed";
   switch (action()) {
-    case "block": return `Every request with ${key} is refused with 429 ${time}, on all replicas. Nothing is counted.`;
-    case "limit": return `${key} may have ${count($("act-number").value)} requests per ${$("act-unit").value} ${time}, on all replicas, in place of the limit of its rule.`;
-    case "allow": return `No request with ${key} is limited ${time}, on all replicas.`;
-    case "shadow": return `${key} is counted and never refused ${time}, on all replicas.`;
+    case "block": return `Every request with ${key} is refused with 429 ${time}, ${where}. Nothing is counted.`;
+    case "limit": return `${key} may have ${count($("act-number").value)} requests per ${$("act-unit").value} ${time}, ${where}, in place of the limit of its rule.`;
+    case "allow": return `No request with ${key} is limited ${time}, ${where}.`;
+    case "shadow": return `${key} is counted and never refused ${time}, ${where}.`;
     default: return `The counters of ${key} begin at zero, as if it had never been used, on all replicas that share the store.`;
   }
 }
@@ -54,9 +62,13 @@ async function showCounter(shown) {
   }
 }
 
-/** Opens the dialog for a key: its domain, descriptor and rule. `changed` is called after a change. */
-export function open(key, changed) {
+/**
+ * Opens the dialog for a key: its domain, descriptor and rule. `kept` is the place of overrides; `changed` is called
+ * after a change.
+ */
+export function open(key, kept, changed) {
   target = key;
+  where = PLACES[kept] ?? "on this replica";
   done = changed;
   $("act-key").textContent = descriptor(key.descriptor);
   $("act-rule").textContent = key.rule ? `rule ${key.rule}` : `domain ${key.domain}`;
@@ -79,7 +91,8 @@ async function confirm() {
     body.requests_per_unit = Number($("act-number").value);
     body.unit = $("act-unit").value;
   }
-  if (seconds()) body.expires_at = new Date(Date.now() + seconds() * 1000).toISOString();
+  // Not a moment: the clock of this machine may differ from that of the service.
+  if (seconds()) body.for = `${seconds()}s`;
   return send("POST", "api/v1/overrides", body);
 }
 

@@ -12,6 +12,7 @@ export const short = (value) =>
 
 export const latency = (seconds) => {
   if (seconds === null || seconds === undefined) return "–";
+  if (seconds === 0) return "0";
   if (seconds < 0.0001) return `${number.format(seconds * 1e6)} µs`;
   return seconds < 1 ? `${small.format(seconds * 1e3)} ms` : `${small.format(seconds)} s`;
 };

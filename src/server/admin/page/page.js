@@ -8,6 +8,7 @@ import { Plot, sparkline } from "./plot.js";
 const $ = (id) => document.getElementById(id);
 const SECONDS = 300;
 const SPARK_SECONDS = 60;
+const MAX_FLASHES = 4;
 
 let points = [];
 let last = {};
@@ -73,7 +74,7 @@ function actCell(item) {
   if (!canChange || item.descriptor_cut) return td;
   const button = element("button", { type: "button", textContent: "Change…" });
   button.setAttribute("aria-label", `Change ${descriptor(item.descriptor)}`);
-  button.addEventListener("click", () => act(item, (what) => announce(`${what}: ${descriptor(item.descriptor)}`)));
+  button.addEventListener("click", () => act(item, last.overrides?.kept_in, (what) => announce(`${what}: ${descriptor(item.descriptor)}`)));
   td.append(button);
   return td;
 }
@@ -114,7 +115,7 @@ function drawStatus(status) {
   const error = status.rules.is_current ? null : status.rules.last_error;
   notice(error ? `Newer rules were rejected, the previous ones are in force: ${error.errors[0] ?? ""}` : "");
   canChange = !status.read_only && status.key_values === "plain" && last.overrides !== undefined;
-  points.push({ time: Date.now() / 1000, ...now, p50_seconds: status.latency.p50_seconds, p99_seconds: status.latency.p99_seconds });
+  points.push({ time: new Date(status.time) / 1000, ...now, p50_seconds: status.latency.p50_seconds, p99_seconds: status.latency.p99_seconds });
   points = points.slice(-SECONDS - 1);
   requests.set(points);
   times.set(points);
@@ -132,6 +133,9 @@ function drawTop({ keys, window_seconds: window }) {
   $("top-window").textContent = `Hits of the last ${duration(window)}`;
 }
 
+/** The file's name and the line of a rule. */
+const place = ({ file, line }) => (file ? `${file.split("/").at(-1)}:${line}` : "");
+
 const REASONS = { over_limit_cache: "known to be over", override: "override", failure_policy: "store failure" };
 
 function why(refusal) {
@@ -142,8 +146,9 @@ function why(refusal) {
   if (refusal.hits !== 1) parts.push(`${count(refusal.hits)} hits`);
   parts.push(refusal.retry_after_seconds === null ? "never fits" : `retry in ${duration(refusal.retry_after_seconds)}`);
   if (REASONS[refusal.decided_by]) parts.push(REASONS[refusal.decided_by]);
-  if (refusal.file) parts.push(`${refusal.file}:${refusal.line}`);
-  return element("td", {}, element("span", { className: "over", textContent: first }), element("small", { textContent: parts.join(" · ") }));
+  if (refusal.file) parts.push(place(refusal));
+  const small = element("small", { textContent: parts.join(" · "), title: refusal.file ?? "" });
+  return element("td", {}, element("span", { className: "over", textContent: first }), small);
 }
 
 function drawRefusals({ refusals }) {
@@ -152,7 +157,10 @@ function drawRefusals({ refusals }) {
   const create = (refusal) => [cell(clock(refusal.time), "time"), keyCell(refusal), why(refusal), actCell(refusal)];
   const before = new Set([...$("refusals").rows].map((row) => row.dataset.key));
   rows($("refusals"), refusals, (refusal) => `${canChange} ${refusal.id}`, create);
-  for (const row of $("refusals").rows) row.classList.toggle("new", !isFirst && !before.has(row.dataset.key));
+  const fresh = [...$("refusals").rows].filter((row) => !before.has(row.dataset.key));
+  // Where many come in a second, a flash of all of them shows nothing.
+  const isFew = !isFirst && fresh.length <= MAX_FLASHES;
+  for (const row of $("refusals").rows) row.classList.toggle("new", isFew && fresh.includes(row));
 }
 
 function drawRules({ rules, total }) {
@@ -166,12 +174,11 @@ function drawRules({ rules, total }) {
   const shown = new Set(rules.map((rule) => rule.rule));
   for (const rule of ruleRates.keys()) if (!shown.has(rule)) ruleRates.delete(rule);
   const create = (rule) => {
-    const place = rule.file ? `${rule.file}:${rule.line}` : "";
     const modes = [rule.shadow_mode && "shadow", rule.quota_mode && "quota"].filter(Boolean);
     const badges = modes.map((mode) => element("span", { className: "badge", textContent: mode }));
     const limits = rule.unlimited ? "unlimited" : rule.limits.map(limit).join(", ");
     return [
-      element("td", {}, `${rule.rule} `, ...badges, element("small", { textContent: place })),
+      element("td", {}, `${rule.rule} `, ...badges, element("small", { textContent: place(rule), title: rule.file ?? "" })),
       cell(limits), cell("", "n"), cell("", "n"), cell(""),
     ];
   };
@@ -188,8 +195,8 @@ function drawRules({ rules, total }) {
   $("rules-about").textContent = total > rules.length ? `the busiest ${count(rules.length)} of ${count(total)}` : "";
 }
 
-/** Seconds until a moment; null for one that never comes. */
-const until = (moment) => (moment ? (new Date(moment) - Date.now()) / 1000 : null);
+/** Seconds until a moment by the clock of the service; null for one that never comes. */
+const until = (moment) => (moment ? (new Date(moment) - new Date(last.status.time)) / 1000 : null);
 
 function drawOverrides({ overrides, total }) {
   const create = (override) => {
@@ -227,14 +234,14 @@ async function remove(button, override) {
 }
 
 function drawReplicas(replicas) {
-  const own = last.status?.rules?.hash;
-  const create = () => [cell(""), cell(""), cell(""), cell("", "n")];
+  const { rules, replicas: { own } } = last.status;
+  const create = () => [element("td", {}, element("span"), element("small")), cell(""), cell("", "n")];
   const update = (row, replica) => {
-    row.cells[0].textContent = replica.id;
-    row.cells[1].textContent = replica.version;
-    row.cells[2].textContent = replica.rules_hash?.slice(0, 8) ?? "none";
-    row.cells[2].classList.toggle("over", replica.rules_hash !== own);
-    row.cells[3].textContent = rate(replica.requests_per_second);
+    row.querySelector("span").textContent = replica.id;
+    row.querySelector("small").textContent = replica.version + (replica.id === own ? " · this one" : "");
+    row.cells[1].textContent = replica.rules_hash?.slice(0, 8) ?? "none";
+    row.cells[1].classList.toggle("over", replica.rules_hash !== rules.hash);
+    row.cells[2].textContent = rate(replica.requests_per_second);
   };
   rows($("replicas"), replicas, (replica) => replica.id, create, update);
 }
@@ -248,7 +255,7 @@ function drawTick(tick) {
   drawRules(tick.rules);
   $("overrides-panel").hidden = !tick.overrides;
   if (tick.overrides) drawOverrides(tick.overrides);
-  const replicas = tick.status.replicas ?? [];
+  const replicas = tick.status.replicas?.replicas ?? [];
   $("replicas-panel").hidden = replicas.length === 0;
   if (replicas.length > 0) drawReplicas(replicas);
   live("live", "Live");

@@ -80,7 +80,7 @@ export class Plot {
 
   draw() {
     const { left, top, width, height } = this.box();
-    const values = this.points.flatMap((point) => this.lines.map(({ value }) => point[value] ?? 0));
+    const values = this.points.flatMap((point) => this.lines.map(({ value }) => point[value])).filter((value) => value !== null);
     const most = roundUp(Math.max(...values, 0));
     const now = this.points.at(-1)?.time ?? 0;
     const x = (time) => left + width * (1 - (now - time) / this.seconds);
@@ -88,7 +88,11 @@ export class Plot {
     const svg = shape("svg", { "aria-hidden": "true" });
     for (const part of [0, 0.5, 1]) {
       svg.append(shape("line", { class: "grid", x1: left, x2: left + width, y1: y(most * part), y2: y(most * part) }));
+      if (!values.length) continue;
       svg.append(shape("text", { x: left - 6, y: y(most * part) + 4, "text-anchor": "end" }, this.format(most * part)));
+    }
+    if (!values.length) {
+      svg.append(shape("text", { x: left + width / 2, y: top + height / 2 - 6, "text-anchor": "middle" }, "no calls in the last minute"));
     }
     const labels = [["start", left, `${this.seconds / 60} min ago`], ["end", left + width, "now"]];
     for (const [anchor, place, text] of labels) {
