@@ -123,7 +123,7 @@ fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result
     let lines = |problems: Vec<String>| format!("invalid settings:\n  {}", problems.join("\n  "));
     let settings = environment.settings().map_err(lines)?.0;
     let policy = app::policy(&settings);
-    let file = args.overrides.as_deref().or(settings.store.overrides_file.as_deref());
+    let file = args.overrides.as_deref().or(settings.overrides.file.as_deref());
     let overrides = file.map(|path| read_overrides(path, now)).transpose()?.unwrap_or_default();
     let paths: Vec<PathBuf> = args.rules.iter().cloned().chain(more.iter().map(PathBuf::from)).collect();
     let read = rules_files::read(&paths, args.reading, environment);
