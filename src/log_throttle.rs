@@ -1,10 +1,23 @@
-//! At most one log line in a while from many threads, with a count of those left out.
+//! At most one log line in a while from many threads, with a count of those left out: for lines that callers and
+//! other servers cause, so that they cannot fill the log.
 //!
-//! For lines that callers cause, so that callers cannot fill the log. The time is an argument, as everywhere.
+//! What takes the time as an argument gives it to [`LogThrottle::admit`]; tasks that talk to the network use
+//! [`LogThrottle::admit_now`].
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{
+        LazyLock, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
 
 use crate::clock::Time;
+
+/// The monotonic clock begins here.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Lets one line through in so many seconds.
 #[derive(Debug)]
@@ -25,13 +38,48 @@ impl LogThrottle {
     /// How many lines were suppressed since the last one, when this one may be logged. Of several threads that
     /// call in one moment one gets an answer. A clock that was set back does not silence the log.
     pub fn admit(&self, now: Time) -> Option<u64> {
-        let (last, seconds) = (self.last.load(Relaxed), now.seconds().max(1));
-        let is_due = last == 0 || seconds.abs_diff(last) >= self.seconds;
-        if is_due && self.last.compare_exchange(last, seconds, Relaxed, Relaxed).is_ok() {
+        self.admit_in(now.seconds())
+    }
+
+    /// The same by the monotonic clock.
+    pub fn admit_now(&self) -> Option<u64> {
+        self.admit_in(START.elapsed().as_secs())
+    }
+
+    fn admit_in(&self, second: u64) -> Option<u64> {
+        let (last, second) = (self.last.load(Relaxed), second.max(1));
+        let is_due = last == 0 || second.abs_diff(last) >= self.seconds;
+        if is_due && self.last.compare_exchange(last, second, Relaxed, Relaxed).is_ok() {
             return Some(self.suppressed.swap(0, Relaxed));
         }
         self.suppressed.fetch_add(1, Relaxed);
         None
+    }
+}
+
+/// A throttle for each kind of line. Of `most` kinds it remembers when they were logged; one more, and all are
+/// forgotten and may be logged again.
+#[derive(Debug)]
+pub struct LogThrottles<K> {
+    seconds: u64,
+    most: usize,
+    known: Mutex<HashMap<K, LogThrottle>>,
+}
+
+impl<K: Eq + Hash> LogThrottles<K> {
+    /// Throttles that let one line of a kind through in `seconds`.
+    #[must_use]
+    pub fn new(seconds: u64, most: usize) -> Self {
+        Self { seconds, most, known: Mutex::default() }
+    }
+
+    /// How many lines of this kind were suppressed since the last one, when this one may be logged.
+    pub fn admit_now(&self, kind: K) -> Option<u64> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= self.most && !known.contains_key(&kind) {
+            known.clear();
+        }
+        known.entry(kind).or_insert_with(|| LogThrottle::new(self.seconds)).admit_now()
     }
 }
 
@@ -58,6 +106,17 @@ mod tests {
         assert_eq!(throttle.admit(Time::from_seconds(5)), None);
         assert_eq!(throttle.admit(Time::from_seconds(1_000)), Some(1));
         assert_eq!(throttle.admit(Time::from_seconds(500)), Some(0));
+    }
+
+    #[test]
+    fn each_kind_is_logged_and_the_kinds_are_bounded() {
+        let throttles = LogThrottles::new(3_600, 2);
+        assert_eq!(
+            ["a", "a", "b", "a"].map(|kind| throttles.admit_now(kind)),
+            [Some(0), None, Some(0), None]
+        );
+        // A third kind makes room for itself, and the others are logged again.
+        assert_eq!(["c", "a", "c"].map(|kind| throttles.admit_now(kind)), [Some(0), Some(0), None]);
     }
 
     #[test]

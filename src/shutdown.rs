@@ -1,4 +1,4 @@
-//! The signals that tell the service to end.
+//! The signals that stop the service.
 
 use std::io;
 

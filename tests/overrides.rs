@@ -5,7 +5,7 @@ mod million;
 mod replicas;
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::Duration,
 };
@@ -48,7 +48,7 @@ impl Replica {
         let setup = setup.env("ADMIN_ADDR", &format!("127.0.0.1:{admin}")).env("LOG_LEVEL", "info");
         let setup =
             setup.env("RESPONSE_DYNAMIC_METADATA", "true").env("RESPONSE_DYNAMIC_METADATA_LIMITS", "true");
-        let server = setup.start();
+        let server = setup.program(&binary(), &[]).start();
         eventually("the admin port is open", || {
             http::send(admin, "GET", "/api/v1/status", &[], b"").map(drop).map_err(|error| error.to_string())
         });
@@ -69,7 +69,7 @@ impl Replica {
     /// `tollgate …` with this service's admin API.
     fn run(&self, args: &[&str]) -> Output {
         let admin = format!("http://127.0.0.1:{}", self.admin);
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(binary());
         command.args(args).args(["--admin", &admin]).stdin(Stdio::null()).env("USER", "ann");
         command.output().unwrap()
     }
@@ -96,6 +96,11 @@ impl Replica {
     fn get(&self, path: &str) -> Value {
         http::get(self.admin, path).json()
     }
+}
+
+/// The program that is tested, or a release build that is measured.
+fn binary() -> PathBuf {
+    std::env::var_os("TOLLGATE_TEST_BINARY").map_or_else(|| BINARY.into(), PathBuf::from)
 }
 
 fn printed(output: &Output) -> String {

@@ -31,7 +31,7 @@ pub(super) fn api(settings: &Settings, parts: &Parts) -> Result<Option<Arc<Api>>
         },
         tokens,
         read_only: admin.read_only,
-        store: StoreInfo { kind: settings.store.chosen.name(), address: settings.store.chosen.address() },
+        store: StoreInfo { kind: settings.backend.name(), address: settings.backend.address() },
         started: SystemClock.now(),
     };
     Ok(Some(Arc::new(Api::new(options))))

@@ -22,6 +22,7 @@ use crate::{
     overrides::shared::{Follower, State},
     panics::{self, Boundary},
     replicas::{INTERVAL_SECONDS, Replica, Replicas},
+    server::health::Part,
     store::redis::Side,
     telemetry::metrics::Method,
 };
@@ -35,6 +36,8 @@ pub(super) fn start(
 ) -> io::Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let side = Arc::new(side);
+    parts.health.set(Part::Overrides, false);
+    let (health, first) = (parts.health.clone(), state.clone());
     let limiter = parts.limiter.clone();
     let follower = Follower {
         side: side.clone(),
@@ -48,11 +51,17 @@ pub(super) fn start(
         panics::name_thread(Boundary::ReplicaSync);
         runtime.block_on(async {
             let mut stop = stop;
+            let settling = async {
+                first.settled().await;
+                health.set(Part::Overrides, true);
+                std::future::pending::<()>().await;
+            };
             let announcing =
                 panics::restart_task(Boundary::ReplicaSync, async || announce(&parts, &side).await);
             tokio::select! {
                 () = panics::restart_task(Boundary::ReplicaSync, async || follower.follow().await) => {}
                 () = announcing => {}
+                () = settling => {}
                 _ = stop.wait_for(|stop| *stop) => {}
             }
         });

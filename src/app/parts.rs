@@ -1,4 +1,4 @@
-//! The parts of the service, made from the settings and put together.
+//! The parts of the service: created from the settings, and connected.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::{
     overrides::{Keeper, shared::State},
     recent::Recent,
     replicas::Replicas,
-    rules::{OnStoreFailure, RuleSet},
+    rules::RuleSet,
     rules_source::{Source, xds},
     server::{
         grpc,
         health::Health,
         http::admin::{Admin, Shown},
-        tls::{self, Tls},
+        tls::Tls,
     },
-    settings::{Answers, Backend, ClientName, DynamicMetadata, GrpcServer, KeyFormat, OnFailure, Settings},
+    settings::{Answers, Backend, GrpcServer, GrpcTls, KeyFormat, Settings},
     store::{
         Store,
         memcached::{MemcachedStore, NameServers},
@@ -88,7 +88,7 @@ impl Parts {
         );
         let limiter = limiter.with_recent(recent.clone()).with_overrides(keeper.index().clone());
         let limiter = Arc::new(limiter);
-        let xds = settings.rules.control_plane.as_ref().map(|_| Arc::default());
+        let xds = settings.control_plane.as_ref().map(|_| Arc::default());
         let parts = Self {
             stats,
             source,
@@ -137,7 +137,7 @@ impl Parts {
     }
 }
 
-/// The parts that are made of files, any of which may be bad.
+/// The parts that depend on files, any of which may be invalid.
 struct Fallible {
     tls: Option<Arc<Tls>>,
     exposition: Exposition,
@@ -153,7 +153,7 @@ struct Counters {
 }
 
 impl Fallible {
-    /// Makes them all, or tells all that keeps any of them from being made.
+    /// Creates all of them, or returns every error.
     fn new(settings: &Settings) -> Result<Self, StartError> {
         let mut failed = StartError(Vec::new());
         let tls = failed.gather(tls(settings));
@@ -177,13 +177,13 @@ fn store(settings: &Settings) -> Result<Counters, StartError> {
     let jitter = settings.store.expiration_jitter_max.as_secs();
     let workers = settings.server.workers;
     let mut sides = None;
-    let store: Arc<dyn Store> = match &settings.store.chosen {
+    let store: Arc<dyn Store> = match &settings.backend {
         Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
         Backend::Redis(redis) => {
             let store =
                 RedisStore::new(redis, &settings.store.key_prefix, jitter, workers).map_err(StartError)?;
             store.watch();
-            if settings.store.replica_sync {
+            if settings.overrides.replica_sync {
                 let side = || store.side().map_err(StartError);
                 sides = Some([side()?, side()?]);
             }
@@ -201,7 +201,7 @@ fn store(settings: &Settings) -> Result<Counters, StartError> {
 /// The overrides: in Redis where they are shared, else in a file or in this process.
 fn overrides(settings: &Settings, sides: Option<[Side; 2]>) -> Result<(Keeper, Option<Link>), StartError> {
     let index = Arc::default();
-    match (sides, &settings.store.overrides_file) {
+    match (sides, &settings.overrides.file) {
         (Some([own, side]), _) => {
             let state = Arc::<State>::default();
             Ok((Keeper::in_redis(index, own, state.clone()), Some(Link { side, state })))
@@ -214,22 +214,14 @@ fn overrides(settings: &Settings, sides: Option<[Side; 2]>) -> Result<(Keeper, O
     }
 }
 
-/// TLS on the gRPC port, if it is to be spoken there.
+/// TLS on the gRPC port, if it is enabled.
 fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, StartError> {
-    let Some(set) = settings.server.tls.clone() else { return Ok(None) };
-    let name = |name| match name {
-        ClientName::Host(name) => tls::ClientName::Host(name),
-        ClientName::Uri(uri) => tls::ClientName::Uri(uri),
-        ClientName::Email(address) => tls::ClientName::Email(address),
-    };
-    let clients = set
-        .clients
-        .map(|clients| tls::Clients { authorities: clients.authorities, name: clients.name.map(name) });
-    let options = tls::Options { certificate: set.certificate, key: set.key, clients };
-    Tls::load(options, SystemClock.now()).map(Arc::new).map(Some).map_err(StartError)
+    let load =
+        |files: &GrpcTls| Tls::load(files.clone(), SystemClock.now()).map(Arc::new).map_err(StartError);
+    settings.grpc_tls.as_ref().map(load).transpose()
 }
 
-/// How requests are decided by these settings.
+/// The policy of the limiter by these settings.
 pub(crate) fn policy(settings: &Settings) -> Policy {
     Policy {
         bounds: Bounds { descriptors: settings.server.max_descriptors, entries: settings.server.max_entries },
@@ -240,30 +232,25 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
         shadow_mode: settings.answers.shadow_mode,
         quota_mode: settings.answers.quota_mode,
         response: response_options(&settings.answers),
-        on_store_failure: match settings.store.on_failure {
-            OnFailure::Error => OnStoreFailure::Error,
-            OnFailure::Allow => OnStoreFailure::Allow,
-            OnFailure::Deny => OnStoreFailure::Deny,
-            OnFailure::Local => OnStoreFailure::Local,
-        },
+        on_store_failure: settings.store.on_failure,
         max_local_keys: settings.store.max_keys,
     }
 }
 
 fn response_options(answers: &Answers) -> ResponseOptions {
     ResponseOptions {
-        headers: answers.headers.as_ref().map(|names| HeaderNames {
-            limit: names.limit.as_str().into(),
-            remaining: names.remaining.as_str().into(),
-            reset: names.reset.as_str().into(),
+        headers: answers.headers.then(|| HeaderNames {
+            limit: answers.limit_header.as_str().into(),
+            remaining: answers.remaining_header.as_str().into(),
+            reset: answers.reset_header.as_str().into(),
         }),
-        retry_after: answers.retry_after.as_deref().map(Arc::from),
+        retry_after: answers.retry_after_header.as_deref().map(Arc::from),
         policy_headers: answers.policy_headers,
         over_limit_body: answers.over_limit_body.clone(),
-        metadata: match answers.dynamic_metadata {
-            DynamicMetadata::Off => MetadataDetail::None,
-            DynamicMetadata::Plain => MetadataDetail::Plain,
-            DynamicMetadata::WithLimits => MetadataDetail::WithLimits,
+        metadata: match (answers.dynamic_metadata, answers.dynamic_metadata_limits) {
+            (_, true) => MetadataDetail::WithLimits,
+            (true, false) => MetadataDetail::Plain,
+            (false, false) => MetadataDetail::None,
         },
     }
 }
@@ -283,5 +270,25 @@ pub(super) fn grpc_options(settings: &Settings) -> grpc::Options {
         max_request_bytes: server.max_request_bytes,
         receive_timeout: server.receive_timeout,
         max_inflight_bytes: server.max_inflight_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_in_the_metadata_include_the_plain_metadata() {
+        for (plain, limits, expected) in [
+            (false, false, MetadataDetail::None),
+            (true, false, MetadataDetail::Plain),
+            (true, true, MetadataDetail::WithLimits),
+            (false, true, MetadataDetail::WithLimits),
+        ] {
+            let (settings, _) = Settings::read(&|_| None, &|_| false, 1).unwrap();
+            let answers =
+                Answers { dynamic_metadata: plain, dynamic_metadata_limits: limits, ..settings.answers };
+            assert_eq!(response_options(&answers).metadata, expected, "{plain} {limits}");
+        }
     }
 }

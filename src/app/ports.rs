@@ -1,4 +1,4 @@
-//! The ports: all are bound before anything is served, and all that cannot be bound are told.
+//! The ports: all are bound before anything is served, and an error lists all that cannot be bound.
 
 use std::{fmt, io, net::TcpListener as StdTcpListener};
 
@@ -20,20 +20,20 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Binds every port, or tells all that cannot be bound.
+    /// Binds every port, or returns an error for each that cannot be bound.
     pub(super) fn bind(settings: &Settings) -> Result<Self, StartError> {
         let mut failed = Vec::new();
-        let grpc = match &settings.server.listen {
+        let grpc = match &settings.server.listen() {
             GrpcListen::Tcp(address) => {
-                told(&mut failed, "gRPC", address, bind(address).and_then(Listener::tcp))
+                bound(&mut failed, "gRPC", address, bind(address).and_then(Listener::tcp))
             }
-            GrpcListen::Unix(path) => told(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
+            GrpcListen::Unix(path) => bound(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
         };
         let mut page = |name, address: &HostPort| {
-            told(&mut failed, name, address, bind(address).and_then(Listener::tcp))
+            bound(&mut failed, name, address, bind(address).and_then(Listener::tcp))
         };
-        let http = page("HTTP", &settings.http.listen);
-        let debug = page("debug", &settings.http.debug);
+        let http = page("HTTP", &settings.http.listen());
+        let debug = page("debug", &settings.http.debug());
         let metrics =
             settings.stats.prometheus.as_ref().map(|prometheus| page("Prometheus", &prometheus.listen));
         let admin = settings.admin.as_ref().and_then(|admin| bind_admin(&admin.listen, &mut failed));
@@ -50,7 +50,7 @@ impl Ports {
         let metrics = self.metrics.as_ref().zip(settings.stats.prometheus.as_ref());
         info!(
             grpc = port(&self.grpc),
-            tls = settings.server.tls.is_some(),
+            tls = settings.grpc_tls.is_some(),
             http = port(&self.http),
             debug = port(&self.debug),
             metrics = metrics.map(|(listener, prometheus)| port(listener) + &prometheus.path),
@@ -73,10 +73,10 @@ fn port(listener: &Listener) -> String {
 /// Binds the admin API. Nobody asked for the default address, so without it the service runs all the same.
 fn bind_admin(listen: &AdminListen, failed: &mut Vec<String>) -> Option<Listener> {
     match listen {
-        AdminListen::Unix(path) => told(failed, "the admin API", &path.display(), Listener::unix(path)),
+        AdminListen::Unix(path) => bound(failed, "the admin API", &path.display(), Listener::unix(path)),
         AdminListen::Tcp { address, is_default } => {
-            let bound = bind(address).and_then(Listener::tcp);
-            if let (true, Err(error)) = (is_default, &bound) {
+            let listener = bind(address).and_then(Listener::tcp);
+            if let (true, Err(error)) = (is_default, &listener) {
                 warn!(
                     %address,
                     %error,
@@ -84,7 +84,7 @@ fn bind_admin(listen: &AdminListen, failed: &mut Vec<String>) -> Option<Listener
                 );
                 return None;
             }
-            told(failed, "the admin API", address, bound)
+            bound(failed, "the admin API", address, listener)
         }
     }
 }
@@ -101,11 +101,11 @@ fn bind(address: &HostPort) -> io::Result<StdTcpListener> {
     Err(last)
 }
 
-fn told<T>(
+fn bound<T>(
     failed: &mut Vec<String>,
     name: &str,
     address: &dyn fmt::Display,
-    bound: io::Result<T>,
+    result: io::Result<T>,
 ) -> Option<T> {
-    bound.map_err(|error| failed.push(format!("cannot listen for {name} on {address}: {error}"))).ok()
+    result.map_err(|error| failed.push(format!("cannot listen for {name} on {address}: {error}"))).ok()
 }

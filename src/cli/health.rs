@@ -30,7 +30,7 @@ pub struct HealthArgs {
 #[must_use]
 pub fn run(args: &HealthArgs, environment: &Environment) -> Verdict {
     let listen = match environment.settings() {
-        Ok((settings, _)) => settings.http.listen,
+        Ok((settings, _)) => settings.http.listen(),
         Err(problems) => {
             terminal::print_error(&format!("invalid settings:\n  {}", problems.join("\n  ")));
             return Verdict::Unknown;

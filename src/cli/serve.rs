@@ -23,7 +23,7 @@ pub struct Environment {
 impl Environment {
     /// The value of a variable, or its default.
     #[must_use]
-    pub fn value(&self, var: Var) -> String {
+    pub fn value(&self, var: &Var) -> String {
         let set = self.variables.get(var.name).filter(|value| !value.is_empty());
         set.map_or_else(|| var.default.to_owned(), Clone::clone)
     }
@@ -49,7 +49,7 @@ pub fn run(environment: &Environment, ignored: &[String]) -> Verdict {
         Ok(read) => read,
         Err(problems) => return fail("invalid settings:", &problems),
     };
-    logs::install(settings.log);
+    logs::install(&settings.log);
     panics::install();
     if !ignored.is_empty() {
         warn!(arguments = ignored.join(" "), "called as ratelimit: arguments are ignored");

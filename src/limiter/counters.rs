@@ -109,7 +109,9 @@ impl Limiter {
     pub fn forget_over_limit(&self, full_keys: &[String]) {
         let now = self.now();
         if let Some(cache) = &self.over_limit {
-            full_keys.iter().for_each(|key| cache.forget(key, now));
+            for key in full_keys {
+                cache.forget(key, now);
+            }
         }
     }
 

@@ -42,7 +42,7 @@ pub use counters::{CounterState, Counters};
 pub use decision_trace::{DecisionTrace, Wait};
 pub use outcome::{Decision, Thresholds, decide};
 pub use over_limit_cache::{CacheUsage, OverLimitCache};
-pub use preview::{Preview, preview};
+pub use preview::{OverrideLimit, Preview, preview};
 pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
 
 use self::{

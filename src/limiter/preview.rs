@@ -27,10 +27,13 @@ pub struct Preview {
     /// none for a limit that another descriptor's rule replaces.
     pub counters: Vec<Vec<Option<String>>>,
     /// For each descriptor the override that applies, with the limit in place of the rule's and the key of its counter.
-    pub overrides: Vec<Option<(Found, Option<(Limit, String)>)>>,
+    pub overrides: Vec<Option<(Found, OverrideLimit)>>,
     /// The response when every limit is exceeded.
     pub over_limit: Answer,
 }
+
+/// The limit of an override, if it has one, and the key of its counter.
+pub type OverrideLimit = Option<(Limit, String)>;
 
 /// Previews a request. Nothing is counted.
 ///
@@ -75,7 +78,7 @@ fn counters(planned: &Planned<'_>, batch: &Batch<'_>) -> Vec<Option<String>> {
 }
 
 /// The override of a descriptor, and its limit with the counter's key.
-fn steered(planned: &Planned<'_>, batch: &Batch<'_>) -> Option<(Found, Option<(Limit, String)>)> {
+fn steered(planned: &Planned<'_>, batch: &Batch<'_>) -> Option<(Found, OverrideLimit)> {
     match planned {
         Planned::Allowed(_, found) => Some((*found, None)),
         Planned::Limited(limited) => {

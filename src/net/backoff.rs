@@ -1,9 +1,7 @@
-//! Exponential backoff with jitter: each pause is twice as long as the one before, up to a maximum, and up to half of
-//! it is left out at random, so that replicas do not retry together.
+//! The pauses before everything that is tried again: exponential backoff with jitter, and intervals with jitter, so that
+//! replicas that failed or started together do not stay in step.
 
 use std::time::Duration;
-
-use crate::settings::redis::Startup;
 
 /// The pauses between attempts.
 #[derive(Clone, Debug)]
@@ -11,12 +9,21 @@ pub(crate) struct Backoff {
     next: Duration,
     first: Duration,
     max: Duration,
+    factor: f64,
+    jitter: bool,
 }
 
 impl Backoff {
-    /// Pauses from `first` to `max`.
+    /// Pauses that begin with `first` and double up to `max`, each shortened by a random part, up to half of it.
     pub(crate) const fn new(first: Duration, max: Duration) -> Self {
-        Self { next: first, first, max }
+        Self { next: first, first, max, factor: 2.0, jitter: true }
+    }
+
+    /// The same with another factor, of which 1 and less keep the first pause, and with or without jitter.
+    pub(crate) const fn with(mut self, factor: f64, jitter: bool) -> Self {
+        self.factor = factor;
+        self.jitter = jitter;
+        self
     }
 
     /// For a server that was reached before: short enough to find it within half a second of its return.
@@ -24,17 +31,18 @@ impl Backoff {
         Self::new(Duration::from_millis(25), Duration::from_millis(300))
     }
 
-    /// For a server that was never reached.
-    pub(crate) const fn at_start(startup: &Startup) -> Self {
-        Self::new(startup.initial_interval, startup.max_interval)
-    }
-
     /// The next pause.
     pub(crate) fn next_pause(&mut self) -> Duration {
+        self.pause(fastrand::f64())
+    }
+
+    /// The next pause, with randomness from 0 to 1.
+    fn pause(&mut self, chance: f64) -> Duration {
         let pause = self.next.min(self.max);
-        self.next = pause.saturating_mul(2);
-        let micros = u64::try_from(pause.as_micros()).unwrap_or(u64::MAX);
-        Duration::from_micros(micros.saturating_sub(fastrand::u64(..=micros / 2)))
+        // An overflow is above the maximum.
+        self.next = scaled(pause, self.factor).unwrap_or(self.max).max(self.first);
+        let shortened = self.jitter.then(|| scaled(pause, f64::midpoint(1.0, chance)));
+        shortened.flatten().unwrap_or(pause)
     }
 
     /// Starts again with the first pause, after a success.
@@ -43,12 +51,38 @@ impl Backoff {
     }
 }
 
+/// An interval that is shorter or longer at random, by up to this share of it.
+pub(crate) fn jittered(interval: Duration, share: f64) -> Duration {
+    // Centuries, which overflow, need no jitter.
+    scaled(interval, 1.0 + share * (2.0 * fastrand::f64() - 1.0)).unwrap_or(interval)
+}
+
+fn scaled(duration: Duration, factor: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(duration.as_secs_f64() * factor).ok()
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
+    fn seconds(first: u64, max: u64, factor: f64, chance: Option<f64>) -> Vec<f64> {
+        let backoff = Backoff::new(Duration::from_secs(first), Duration::from_secs(max));
+        let mut backoff = backoff.with(factor, chance.is_some());
+        (0..5).map(|_| backoff.pause(chance.unwrap_or_default()).as_secs_f64()).collect()
+    }
+
     #[test]
-    fn pauses_grow_to_the_maximum_and_restart() {
+    fn pauses_grow_by_the_factor_up_to_the_maximum() {
+        assert_eq!(seconds(10, 60, 2.0, None), [10.0, 20.0, 40.0, 60.0, 60.0]);
+        assert_eq!(seconds(10, 60, 0.5, None), [10.0; 5]);
+        assert_eq!(seconds(10, 5, 2.0, None), [5.0; 5]);
+        assert_eq!(seconds(10, 60, 2.0, Some(0.0)), [5.0, 10.0, 20.0, 30.0, 30.0]);
+    }
+
+    #[test]
+    fn pauses_restart_after_a_success() {
         let mut backoff = Backoff::reconnect();
         for bound in [25, 50, 100, 200, 300, 300] {
             let bound = Duration::from_millis(bound);
@@ -57,5 +91,24 @@ mod tests {
         }
         backoff.reset();
         assert!(backoff.next_pause() <= Duration::from_millis(25));
+    }
+
+    proptest! {
+        #[test]
+        fn pauses_keep_their_bounds(first: u32, max: u32, factor in 1e-9..1e9, chance in 0.0..=1.0) {
+            for pause in seconds(first.into(), max.into(), factor, Some(chance)) {
+                prop_assert!(pause <= f64::from(max));
+                prop_assert!(pause >= f64::from(first.min(max)) * 0.499);
+            }
+        }
+
+        #[test]
+        fn any_interval_has_jitter(seconds: u64, share in 0.0..=1.0) {
+            for interval in [Duration::from_nanos(seconds), Duration::from_secs(seconds)] {
+                let seconds = interval.as_secs_f64();
+                let jittered = jittered(interval, share).as_secs_f64();
+                prop_assert!((jittered - seconds).abs() <= seconds * (share + 1e-9) + 1e-9);
+            }
+        }
     }
 }

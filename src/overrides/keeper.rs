@@ -256,6 +256,7 @@ impl Keeper {
 }
 
 impl ChangeError {
+    #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
     pub(super) fn unavailable(message: String) -> Self {
         Self::Unavailable(format!("{message}; the overrides are as they were"))
     }

@@ -1,7 +1,7 @@
 //! One override: whom it is for, what it does, until when; and its form in JSON, which the admin API, the file and
 //! Redis share.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value as Json, json};
 
@@ -161,7 +161,11 @@ impl Target {
         }
         let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
         // Eighty bits: of a million overrides two have the same with a probability of 10⁻¹².
-        digest.as_ref().iter().take(10).map(|byte| format!("{byte:02x}")).collect()
+        digest.as_ref().iter().take(10).fold(String::with_capacity(20), |mut id, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(id, "{byte:02x}");
+            id
+        })
     }
 }
 
@@ -254,7 +258,8 @@ impl Override {
         let Json::Object(fields) = json else {
             return Err(format!("expected an object, got {}", shown(json)));
         };
-        for name in fields.keys().filter(|name| !FIELDS.contains(&name.as_str()) && *name != "for") {
+        let is_unknown = |name: &&String| !FIELDS.contains(&name.as_str()) && *name != "for";
+        if let Some(name) = fields.keys().find(is_unknown) {
             let hint = match nearest(name, FIELDS) {
                 Some(meant) => format!("did you mean {meant:?}?"),
                 None => format!("expected {}", FIELDS.join(", ")),

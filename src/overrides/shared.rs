@@ -64,6 +64,8 @@ pub struct State {
     /// The version of the overrides in force; `None` until they were read once, and while there are none.
     version: watch::Sender<Option<String>>,
     connected: AtomicBool,
+    /// The overrides were read once, or Redis was not reached.
+    settled: watch::Sender<bool>,
 }
 
 /// Overrides in Redis, for those who change them.
@@ -74,7 +76,11 @@ pub(super) struct Shared {
 
 impl Default for State {
     fn default() -> Self {
-        Self { version: watch::Sender::new(None), connected: AtomicBool::new(false) }
+        Self {
+            version: watch::Sender::new(None),
+            connected: AtomicBool::new(false),
+            settled: watch::Sender::new(false),
+        }
     }
 }
 
@@ -83,6 +89,13 @@ impl State {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.connected.load(Relaxed)
+    }
+
+    /// Waits until the overrides were read once, or Redis turned out to be unreachable: until then a service that has
+    /// just started lets clients pass that an override blocks.
+    pub async fn settled(&self) {
+        // The sender is `self`, so it is never gone.
+        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
     }
 
     fn version(&self) -> Option<String> {
@@ -282,6 +295,7 @@ impl<C: Clock> Follower<C> {
                 Err(failure) => failure,
             };
             self.state.connected.store(false, Relaxed);
+            self.state.settled.send_replace(true);
             if !failing {
                 warn!(overrides = self.index.len(), "overrides: {failure}; keeping the known overrides");
             }
@@ -319,19 +333,18 @@ impl<C: Clock> Follower<C> {
         }
     }
 
-    /// Compares the version with that of the hash.
+    /// Compares the version with that of the hash, and reads what is new.
     async fn compare(&self) -> Result<(), String> {
         let key = self.side.key("overrides");
         let version: Option<String> = self.side.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await?;
         match version {
-            Some(version) if self.state.version().as_ref() == Some(&version) => Ok(()),
-            Some(_) => self.read_all().await,
-            None if self.index.is_empty() => {
-                self.adopt(None);
-                Ok(())
-            }
-            None => self.restore().await,
+            Some(version) if self.state.version().as_ref() == Some(&version) => {}
+            Some(_) => self.read_all().await?,
+            None if self.index.is_empty() => self.adopt(None),
+            None => self.restore().await?,
         }
+        self.state.settled.send_replace(true);
+        Ok(())
     }
 
     async fn handle(&self, message: &str) -> Result<(), String> {
@@ -369,7 +382,7 @@ impl<C: Clock> Follower<C> {
             }
         }
         self.index.add(&draft)?;
-        self.adopt(Some(after.to_owned()));
+        self.adopt(Some(after));
         self.sweep().await
     }
 
@@ -385,7 +398,7 @@ impl<C: Clock> Follower<C> {
             if version.as_ref() == Some(&before) {
                 self.index.replace(&draft)?;
                 info!(overrides = self.index.len(), "overrides: read from redis");
-                self.adopt(Some(before));
+                self.adopt(Some(&before));
                 return self.sweep().await;
             }
         }
@@ -463,7 +476,11 @@ impl<C: Clock> Follower<C> {
         ended
     }
 
-    fn adopt(&self, version: Option<String>) {
-        self.state.version.send_if_modified(|known| std::mem::replace(known, version.clone()) != version);
+    fn adopt(&self, version: Option<&str>) {
+        self.state.version.send_if_modified(|known| {
+            let is_new = known.as_deref() != version;
+            *known = version.map(str::to_owned);
+            is_new
+        });
     }
 }

@@ -4,34 +4,27 @@
 
 use std::{
     backtrace::Backtrace,
-    collections::HashMap,
     panic::{PanicHookInfo, set_hook},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, LazyLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread,
-    time::{Duration, Instant},
 };
 
 use tracing::error;
 
 use super::{Boundary, WITHIN};
-
-/// Panics of the same line of code are logged this far apart at least: resolving the names of a backtrace
-/// takes milliseconds of CPU, and a caller may have found out how to cause them.
-const QUIET: Duration = Duration::from_secs(10);
+use crate::log_throttle::LogThrottles;
 
 /// The innermost frames, which is where the mistake is: the outer ones are the runtime's.
 const MAX_BACKTRACE_BYTES: usize = 8 << 10;
 
-/// Lines of code that are remembered as logged; beyond them all are forgotten and logged again.
-const MAX_REMEMBERED: usize = 64;
-
 static COUNTS: [AtomicU64; Boundary::ALL.len()] = [const { AtomicU64::new(0) }; Boundary::ALL.len()];
 
-/// When panics of a line of code were logged last, and how many were not since.
-static LOGGED: Mutex<Option<HashMap<String, (Instant, u64)>>> = Mutex::new(None);
+/// Panics of the same line of code are logged ten seconds apart at least: resolving the names of a backtrace
+/// takes milliseconds of CPU, and a caller may have found out how to cause them.
+static LOGGED: LazyLock<LogThrottles<String>> = LazyLock::new(|| LogThrottles::new(10, 64));
 
 /// Panics so far, by the name of what they were stopped at.
 #[must_use]
@@ -52,7 +45,7 @@ fn panicked(info: &PanicHookInfo<'_>) {
         count.fetch_add(1, Relaxed);
     }
     let location = info.location().map(ToString::to_string).unwrap_or_default();
-    let Some(suppressed) = unlogged(&location) else { return };
+    let Some(suppressed) = LOGGED.admit_now(location.clone()) else { return };
     let current = thread::current();
     error!(
         "where" = boundary.name(),
@@ -83,24 +76,4 @@ fn message<'a>(info: &'a PanicHookInfo<'_>) -> &'a str {
     let payload = info.payload();
     let text = payload.downcast_ref::<&str>().copied();
     text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
-}
-
-/// How many panics of this line of code went unlogged; none while it stays quiet.
-fn unlogged(location: &str) -> Option<u64> {
-    let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
-    let logged = logged.get_or_insert_default();
-    let now = Instant::now();
-    match logged.get_mut(location) {
-        Some((last, suppressed)) if now.saturating_duration_since(*last) < QUIET => {
-            *suppressed = suppressed.saturating_add(1);
-            return None;
-        }
-        Some(entry) => return Some(std::mem::replace(entry, (now, 0)).1),
-        None => {}
-    }
-    if logged.len() >= MAX_REMEMBERED {
-        logged.clear();
-    }
-    logged.insert(location.to_owned(), (now, 0));
-    Some(0)
 }

@@ -6,12 +6,11 @@ use std::{
 };
 
 use super::{
-    HostPort,
+    GrpcTls, HostPort,
     address::host_port,
-    groups::Server,
     parse::InvalidValue,
     reader::Reader,
-    vars::{self, Var},
+    vars::{self, AdminVars},
 };
 
 /// The admin API.
@@ -53,24 +52,19 @@ impl Admin {
 
 pub(super) fn read(
     reader: &mut Reader<'_>,
-    server: &Server,
+    grpc_tls: Option<&GrpcTls>,
     exists: &dyn Fn(&Path) -> bool,
 ) -> Option<Admin> {
-    let socket = reader.text(vars::ADMIN_UDS);
-    let address = reader.parsed(vars::ADMIN_ADDR, address);
-    let token_file = Some(reader.text(vars::ADMIN_TOKEN_FILE)).filter(|path| !path.is_empty());
-    let token_file = token_file.map(PathBuf::from);
-    let (read_only, tls) = (reader.flag(vars::ADMIN_READ_ONLY), reader.flag(vars::ADMIN_USE_TLS));
-    let listen = if socket.is_empty() {
-        AdminListen::Tcp { address: address?, is_default: !reader.is_set(vars::ADMIN_ADDR) }
-    } else {
-        AdminListen::Unix(socket.into())
+    let AdminVars { address, socket, token_file, read_only, tls } = AdminVars::read(reader);
+    let listen = match socket {
+        Some(path) => AdminListen::Unix(path),
+        None => AdminListen::Tcp { address: address?, is_default: !reader.is_set(&vars::ADMIN_ADDR) },
     };
     check_token_file(reader, &listen, token_file.as_deref(), exists);
-    if tls && server.tls.is_none() {
+    if tls && grpc_tls.is_none() {
         let refusal = InvalidValue::new("false without TLS on the gRPC port");
         let hint = format!("set {} and its certificate, or remove this", vars::GRPC_SERVER_USE_TLS.name);
-        reader.refuse(vars::ADMIN_USE_TLS, Some("true".to_owned()), refusal.with_hint(hint));
+        reader.refuse(&vars::ADMIN_USE_TLS, Some("true".to_owned()), refusal.with_hint(hint));
     }
     Some(Admin { listen, token_file, read_only, tls })
 }
@@ -81,12 +75,15 @@ fn check_token_file(
     token_file: Option<&Path>,
     exists: &dyn Fn(&Path) -> bool,
 ) {
-    let var: Var = vars::ADMIN_TOKEN_FILE;
     match (listen, token_file) {
         (_, Some(path)) if !exists(path) => {
             let refusal = InvalidValue::new("the path of a file with tokens");
             let seen = Some(path.display().to_string());
-            reader.refuse(var, seen, refusal.with_hint("nothing is there: is it mounted?"));
+            reader.refuse(
+                &vars::ADMIN_TOKEN_FILE,
+                seen,
+                refusal.with_hint("nothing is there: is it mounted?"),
+            );
         }
         (AdminListen::Tcp { address, .. }, None) if !is_loopback(address) => {
             let refusal = InvalidValue::new("the path of a file with tokens");
@@ -94,14 +91,14 @@ fn check_token_file(
                 "{}={address} can be reached from other machines; use 127.0.0.1:6071 to serve without a token",
                 vars::ADMIN_ADDR.name
             );
-            reader.refuse(var, None, refusal.with_hint(hint));
+            reader.refuse(&vars::ADMIN_TOKEN_FILE, None, refusal.with_hint(hint));
         }
         _ => {}
     }
 }
 
 /// The address, or none for `off`.
-fn address(text: &str) -> Result<Option<HostPort>, InvalidValue> {
+pub(super) fn address(text: &str) -> Result<Option<HostPort>, InvalidValue> {
     if text.eq_ignore_ascii_case("off") {
         return Ok(None);
     }

@@ -1,57 +1,30 @@
-//! What answers say: the variables of the group `Answers`.
+//! What responses contain: the variables of the group `Responses`.
 
-use super::{
-    groups::{Answers, DynamicMetadata, HeaderNames},
-    names, parse,
-    reader::Reader,
-    vars,
-};
+use super::{names, parse::InvalidValue, reader::Reader, vars, vars::Answers};
 use crate::limiter::template::Template;
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Answers {
-    Answers {
-        shadow_mode: reader.flag(vars::SHADOW_MODE),
-        quota_mode: reader.flag(vars::QUOTA_MODE),
-        dynamic_metadata: dynamic_metadata(reader),
-        headers: headers(reader),
-        retry_after: retry_after(reader),
-        policy_headers: reader.flag(vars::LIMIT_POLICY_HEADERS),
-        over_limit_body: reader.parsed(vars::OVER_LIMIT_BODY, body),
+    let answers = Answers::read(reader);
+    // Names that are not used may be anything, as in the Go service.
+    if answers.headers {
+        for (setting, name) in [
+            (&vars::LIMIT_LIMIT_HEADER, &answers.limit_header),
+            (&vars::LIMIT_REMAINING_HEADER, &answers.remaining_header),
+            (&vars::LIMIT_RESET_HEADER, &answers.reset_header),
+        ] {
+            if let Err(invalid) = names::header_name(name) {
+                reader.refuse(setting, Some(name.clone()), invalid);
+            }
+        }
     }
+    answers
 }
 
-fn dynamic_metadata(reader: &mut Reader<'_>) -> DynamicMetadata {
-    let asked = reader.flag(vars::RESPONSE_DYNAMIC_METADATA);
-    match reader.flag(vars::RESPONSE_DYNAMIC_METADATA_LIMITS) {
-        true => DynamicMetadata::WithLimits,
-        false if asked => DynamicMetadata::Plain,
-        false => DynamicMetadata::Off,
-    }
-}
-
-fn headers(reader: &mut Reader<'_>) -> Option<HeaderNames> {
-    let with_headers = reader.flag(vars::LIMIT_RESPONSE_HEADERS_ENABLED);
-    let mut name = |var| {
-        // Names that nobody will see may be anything, as in the Go service.
-        if with_headers { reader.parsed_text(var, names::header_name) } else { reader.text(var) }
-    };
-    let headers = HeaderNames {
-        limit: name(vars::LIMIT_LIMIT_HEADER),
-        remaining: name(vars::LIMIT_REMAINING_HEADER),
-        reset: name(vars::LIMIT_RESET_HEADER),
-    };
-    with_headers.then_some(headers)
-}
-
-fn retry_after(reader: &mut Reader<'_>) -> Option<String> {
-    let is_named = reader.is_set(vars::LIMIT_RETRY_AFTER_HEADER);
-    is_named.then(|| reader.parsed_text(vars::LIMIT_RETRY_AFTER_HEADER, names::header_name))
-}
-
-fn body(text: &str) -> Result<Option<Template>, parse::InvalidValue> {
+/// A template, or nothing.
+pub(super) fn body(text: &str) -> Result<Option<Template>, InvalidValue> {
     let template = Template::parse(text).map_err(|fault| {
         let accepted = format!("a text or JSON, with places to be filled in: {}", fault.help);
-        parse::InvalidValue::new(accepted).with_hint(fault.message)
+        InvalidValue::new(accepted).with_hint(fault.message)
     })?;
     Ok(Some(template).filter(|template| !template.is_empty()))
 }
@@ -78,9 +51,9 @@ mod tests {
             &[("LIMIT_RETRY_AFTER_HEADER", ""), ("OVER_LIMIT_BODY", ""), ("LIMIT_POLICY_HEADERS", "false")],
         ] {
             let answers = answers(variables).unwrap();
-            assert_eq!((answers.headers, answers.retry_after, answers.over_limit_body), (None, None, None));
-            assert!(!answers.policy_headers);
-            assert_eq!(answers.dynamic_metadata, DynamicMetadata::Off);
+            assert_eq!((answers.retry_after_header, answers.over_limit_body), (None, None));
+            assert!(!answers.headers && !answers.policy_headers);
+            assert!(!answers.dynamic_metadata && !answers.dynamic_metadata_limits);
         }
     }
 
@@ -92,23 +65,9 @@ mod tests {
             ("OVER_LIMIT_BODY", "wait {retry_after}s"),
         ])
         .unwrap();
-        assert_eq!(answers.retry_after.as_deref(), Some("Retry-After"));
+        assert_eq!(answers.retry_after_header.as_deref(), Some("Retry-After"));
         assert!(answers.policy_headers);
         assert_eq!(answers.over_limit_body, Template::parse("wait {retry_after}s").ok());
-    }
-
-    #[test]
-    fn limits_in_the_metadata_ask_for_metadata() {
-        for (plain, limits, expected) in [
-            ("false", "false", DynamicMetadata::Off),
-            ("true", "false", DynamicMetadata::Plain),
-            ("true", "true", DynamicMetadata::WithLimits),
-            ("false", "true", DynamicMetadata::WithLimits),
-        ] {
-            let variables =
-                [("RESPONSE_DYNAMIC_METADATA", plain), ("RESPONSE_DYNAMIC_METADATA_LIMITS", limits)];
-            assert_eq!(answers(&variables).unwrap().dynamic_metadata, expected, "{plain} {limits}");
-        }
     }
 
     #[test]

@@ -1,82 +1,60 @@
-//! Which store counts, and what becomes of a request when it cannot be reached.
+//! Where hits are counted.
 //!
-//! The Go service counts in Redis unless it is told otherwise. Here the same is true as soon as anything is
-//! said of Redis; with nothing said at all a clone of the project counts in memory, and serves at once.
+//! The Go service counts in Redis by default. Here the same is true as soon as any variable of Redis is set; without
+//! one a clone of the project counts in memory, and serves at once.
 
 use std::path::Path;
 
 use super::{
-    groups::{Backend, KeyFormat, OnFailure},
+    groups::Backend,
     memcached,
-    parse::InvalidValue,
+    parse::{InvalidValue, Value},
     reader::Reader,
     redis, vars,
 };
 
-/// What may be chosen.
-#[derive(Clone, Copy, Default)]
-enum Choice {
+/// `BACKEND_TYPE`.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub enum BackendType {
+    /// `memory`.
     #[default]
     Memory,
+    /// `redis`.
     Redis,
+    /// `memcache`.
     Memcached,
 }
 
-/// What counts, and whether nobody chose it.
+impl Value for BackendType {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        match text {
+            "memory" => Ok(Self::Memory),
+            "redis" => Ok(Self::Redis),
+            "memcache" => Ok(Self::Memcached),
+            _ => Err(InvalidValue::new("redis, memcache or memory").with_hint(match text {
+                "memcached" => "write memcache",
+                _ => "write it in small letters",
+            })),
+        }
+    }
+}
+
+/// Where hits are counted, and whether that is only the default.
 pub(super) fn read(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> (Backend, bool) {
-    let is_chosen = reader.is_set(vars::BACKEND_TYPE);
-    let of_redis = |name: &str| name.starts_with("REDIS_");
-    let names_redis = vars::ALL.iter().any(|var| of_redis(var.name) && reader.is_set(*var));
-    let by_default = !is_chosen && !names_redis;
-    if by_default {
+    let is_set = reader.is_set(&vars::BACKEND_TYPE);
+    let has_redis = !reader.set_with_prefix("REDIS_").is_empty();
+    let is_default = !is_set && !has_redis;
+    if is_default {
         memcached::warn_of_unused(reader);
     }
-    let choice = if is_chosen {
-        reader.parsed(vars::BACKEND_TYPE, choice)
-    } else if names_redis {
-        Choice::Redis
-    } else {
-        Choice::Memory
-    };
-    let chosen = match choice {
-        Choice::Memory => None,
-        Choice::Redis => redis::read(reader, exists).map(|redis| Backend::Redis(Box::new(redis))),
-        Choice::Memcached => {
+    let chosen = if is_set || is_default { reader.read(&vars::BACKEND_TYPE) } else { BackendType::Redis };
+    let backend = match chosen {
+        BackendType::Memory => None,
+        BackendType::Redis => redis::read(reader, exists).map(|redis| Backend::Redis(Box::new(redis))),
+        BackendType::Memcached => {
             memcached::read(reader, exists).map(|memcached| Backend::Memcached(Box::new(memcached)))
         }
     };
-    // What cannot be read has been told, and memory stands in for it.
-    (chosen.unwrap_or(Backend::Memory), by_default)
-}
-
-fn choice(text: &str) -> Result<Choice, InvalidValue> {
-    match text {
-        "memory" => Ok(Choice::Memory),
-        "redis" => Ok(Choice::Redis),
-        "memcache" => Ok(Choice::Memcached),
-        _ => Err(InvalidValue::new("redis, memcache or memory").with_hint(match text {
-            "memcached" => "write memcache",
-            _ => "write it in small letters",
-        })),
-    }
-}
-
-/// How counters are named in a store that others share, by its name in any case.
-pub(super) fn key_format(text: &str) -> Result<KeyFormat, InvalidValue> {
-    match text.to_ascii_lowercase().as_str() {
-        "compatible" => Ok(KeyFormat::Compatible),
-        "unambiguous" => Ok(KeyFormat::Unambiguous),
-        _ => Err(InvalidValue::new("compatible or unambiguous, in any case")),
-    }
-}
-
-/// What becomes of a request whose counters cannot be reached, by its name in any case.
-pub(super) fn on_failure(text: &str) -> Result<OnFailure, InvalidValue> {
-    match text.to_ascii_lowercase().as_str() {
-        "error" => Ok(OnFailure::Error),
-        "allow" => Ok(OnFailure::Allow),
-        "deny" => Ok(OnFailure::Deny),
-        "local" => Ok(OnFailure::Local),
-        _ => Err(InvalidValue::new("error, allow, deny or local, in any case")),
-    }
+    // What cannot be read has been refused, and memory stands in for it.
+    (backend.unwrap_or(Backend::Memory), is_default)
 }

@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{parse::InvalidValue, reader::Reader, vars};
+use super::{
+    parse::{InvalidValue, Value, choice},
+    reader::Reader,
+    vars::{self, DecisionVars},
+};
 
 /// What is kept and shown of decisions.
 #[derive(Clone, PartialEq, Debug)]
@@ -46,29 +50,22 @@ pub enum Logged {
 }
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Decisions {
-    let logged = reader.parsed(vars::DECISION_LOG, logged);
-    let file = Some(reader.text(vars::DECISION_LOG_FILE)).filter(|path| !path.is_empty());
+    let DecisionVars { key_values, logged, file, metrics_top_keys } = DecisionVars::read(reader);
     if logged.is_none() && file.is_some() {
-        reader.warn(vars::DECISION_LOG_FILE, "does nothing: set DECISION_LOG to refused or sampled:0.01");
+        let message = "does nothing: set DECISION_LOG to refused or sampled:0.01";
+        reader.warn(&vars::DECISION_LOG_FILE, message);
     }
-    let top_keys = reader.whole(vars::METRICS_TOP_KEYS, 0..=1000);
-    Decisions {
-        key_values: reader.parsed(vars::KEY_VALUES, key_values),
-        log: logged.map(|logged| DecisionLog { logged, file: file.map(PathBuf::from) }),
-        metrics_top_keys: usize::try_from(top_keys).unwrap_or_default(),
+    Decisions { key_values, log: logged.map(|logged| DecisionLog { logged, file }), metrics_top_keys }
+}
+
+impl Value for KeyValues {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let choices = [("plain", Self::Plain), ("hashed", Self::Hashed), ("hidden", Self::Hidden)];
+        choice(text, &choices, "plain, hashed or hidden")
     }
 }
 
-fn key_values(text: &str) -> Result<KeyValues, InvalidValue> {
-    match text.to_ascii_lowercase().as_str() {
-        "plain" => Ok(KeyValues::Plain),
-        "hashed" => Ok(KeyValues::Hashed),
-        "hidden" => Ok(KeyValues::Hidden),
-        _ => Err(InvalidValue::new("plain, hashed or hidden")),
-    }
-}
-
-fn logged(text: &str) -> Result<Option<Logged>, InvalidValue> {
+pub(super) fn logged(text: &str) -> Result<Option<Logged>, InvalidValue> {
     let refusal = || InvalidValue::new("off, refused, or sampled: and a share, such as sampled:0.01");
     match text.to_ascii_lowercase().as_str() {
         "off" => Ok(None),
@@ -112,7 +109,7 @@ mod tests {
             ("hidden", Some(KeyValues::Hidden)),
             ("none", None),
         ] {
-            assert_eq!(key_values(text).ok(), expected, "{text}");
+            assert_eq!(KeyValues::parse(text).ok(), expected, "{text}");
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::parse::InvalidValue;
+use super::parse::{InvalidValue, integer};
 
 /// A duration as Go writes it, such as `10s`, `150us`, `1h30m` or `1.5h`; `0` needs no unit.
 ///
@@ -39,6 +39,24 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
     }
     // The bound above makes the conversion succeed.
     Ok(Duration::from_nanos(u64::try_from(total).unwrap_or(u64::MAX)))
+}
+
+/// A duration above 0.
+pub(super) fn positive(text: &str) -> Result<Duration, InvalidValue> {
+    match duration(text)? {
+        Duration::ZERO => Err(InvalidValue::new("a duration such as 300ms, longer than nothing")),
+        set => Ok(set),
+    }
+}
+
+/// A number of seconds, up to `MOST`.
+pub(super) fn seconds<const MOST: u64>(text: &str) -> Result<Duration, InvalidValue> {
+    integer(text, 0..=MOST).map(Duration::from_secs)
+}
+
+/// A number of milliseconds, from `LEAST` to `MOST`.
+pub(super) fn milliseconds<const LEAST: u64, const MOST: u64>(text: &str) -> Result<Duration, InvalidValue> {
+    integer(text, LEAST..=MOST).map(Duration::from_millis)
 }
 
 /// The longest duration that Go can hold: 2^63 - 1 nanoseconds, some 292 years.
@@ -164,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn common_slips_are_told_what_to_write() {
+    fn common_mistakes_have_a_hint() {
         for (text, hint) in [
             ("10", "the unit is missing: 10s is in seconds"),
             ("-5s", "a duration cannot be negative"),

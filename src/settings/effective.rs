@@ -2,7 +2,10 @@
 //!
 //! Shows texts, not parsed values: [`Settings::read`](super::Settings::read) checks them. Secrets are masked.
 
-use super::{redis, vars};
+use super::{
+    reader::Reader,
+    vars::{self, Var},
+};
 
 /// One variable as this environment gives it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,31 +46,17 @@ impl Source {
 /// Every variable with its value in this environment, in the order of the documentation.
 #[must_use]
 pub fn effective(env: &dyn Fn(&str) -> Option<String>) -> Vec<Row> {
-    let is_set = |name: &str| env(name).is_some_and(|value| !value.is_empty());
-    let has_redis = vars::ALL.iter().any(|var| var.name.starts_with("REDIS_") && is_set(var.name));
-    vars::ALL
-        .iter()
-        .map(|var| {
-            let (name, default) = (var.name, var.default);
-            let (value, source) = match env(name).filter(|value| !value.is_empty()) {
-                Some(value) => (masked(name, &value), Source::Environment),
-                None if name == vars::BACKEND_TYPE.name && has_redis => ("redis".to_owned(), Source::Derived),
-                None => (default.to_owned(), Source::Default),
-            };
-            Row { name, value, default, source }
-        })
-        .collect()
-}
-
-/// The value without what may be a secret.
-fn masked(name: &str, value: &str) -> String {
-    if name.ends_with("_AUTH") || name.ends_with("_HEADERS") && name != "LIMIT_POLICY_HEADERS" {
-        return "***".to_owned();
-    }
-    if name.ends_with("_URL") || name.ends_with("_ENDPOINT") {
-        return redis::masked(value);
-    }
-    value.to_owned()
+    let reader = Reader::new(env);
+    let has_redis = !reader.set_with_prefix("REDIS_").is_empty();
+    let row = |&var: &&'static Var| {
+        let (value, source) = match reader.raw(var).filter(|value| !value.is_empty()) {
+            Some(value) => (var.shown(value).unwrap_or_else(|| "***".to_owned()), Source::Environment),
+            None if var.name == vars::BACKEND_TYPE.name && has_redis => ("redis".to_owned(), Source::Derived),
+            None => (var.default.to_owned(), Source::Default),
+        };
+        Row { name: var.name, value, default: var.default, source }
+    };
+    vars::ALL.iter().map(row).collect()
 }
 
 #[cfg(test)]

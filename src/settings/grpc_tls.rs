@@ -10,7 +10,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::{
     parse::InvalidValue,
     reader::Reader,
-    vars::{self, Var},
+    vars::{self, GrpcTlsFiles, Var},
 };
 
 /// TLS on the gRPC port.
@@ -46,49 +46,46 @@ pub enum ClientName {
 
 /// TLS as it is set, if it is.
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<GrpcTls> {
-    if reader.is_set(vars::GRPC_SERVER_TLS_CA_CERT) {
+    if reader.is_set(&vars::GRPC_SERVER_TLS_CA_CERT) {
         let message = "changes nothing, as in the Go service: no client is asked for a certificate because of it. \
             GRPC_CLIENT_TLS_CACERT requires client certificates";
-        reader.warn(vars::GRPC_SERVER_TLS_CA_CERT, message);
+        reader.warn(&vars::GRPC_SERVER_TLS_CA_CERT, message);
     }
-    if !reader.flag(vars::GRPC_SERVER_USE_TLS) {
+    let files = GrpcTlsFiles::read(reader);
+    if !files.is_on {
         warn_of_unused(reader);
         return None;
     }
-    Some(GrpcTls {
-        certificate: path(reader, vars::GRPC_SERVER_TLS_CERT),
-        key: path(reader, vars::GRPC_SERVER_TLS_KEY),
-        clients: clients(reader),
-    })
+    let clients = clients(reader, &files);
+    let certificate = needed(reader, &vars::GRPC_SERVER_TLS_CERT, files.certificate);
+    Some(GrpcTls { certificate, key: needed(reader, &vars::GRPC_SERVER_TLS_KEY, files.key), clients })
 }
 
-fn clients(reader: &mut Reader<'_>) -> Option<GrpcTlsClients> {
-    let authorities = reader.text(vars::GRPC_CLIENT_TLS_CACERT);
-    if !authorities.is_empty() {
-        return Some(GrpcTlsClients { authorities: authorities.into(), name: client_name(reader) });
-    }
-    if reader.is_set(vars::GRPC_CLIENT_TLS_SAN) {
-        // The Go service passes over it in silence; refusing would stop what starts there.
-        let message = "does nothing without GRPC_CLIENT_TLS_CACERT: no client is asked for a certificate";
-        reader.warn(vars::GRPC_CLIENT_TLS_SAN, message);
-    }
-    None
+fn clients(reader: &mut Reader<'_>, files: &GrpcTlsFiles) -> Option<GrpcTlsClients> {
+    let san = files.client_name.as_str();
+    let Some(authorities) = files.authorities.clone() else {
+        if !san.is_empty() {
+            // The Go service ignores it in silence; refusing it would stop what starts there.
+            let message = "does nothing without GRPC_CLIENT_TLS_CACERT: no client is asked for a certificate";
+            reader.warn(&vars::GRPC_CLIENT_TLS_SAN, message);
+        }
+        return None;
+    };
+    let name = (!san.is_empty()).then(|| name_of(san)).transpose();
+    let name = name.unwrap_or_else(|invalid| {
+        reader.refuse(&vars::GRPC_CLIENT_TLS_SAN, Some(san.to_owned()), invalid);
+        None
+    });
+    Some(GrpcTlsClients { authorities, name })
 }
 
 /// A path that TLS cannot do without.
-fn path(reader: &mut Reader<'_>, var: Var) -> PathBuf {
-    reader.parsed_text(var, |text| {
-        if text.is_empty() {
-            let refusal = InvalidValue::new("the path of a PEM file");
-            return Err(refusal.with_hint("GRPC_SERVER_USE_TLS=true needs it"));
-        }
-        Ok(text.into())
-    })
-}
-
-fn client_name(reader: &mut Reader<'_>) -> Option<ClientName> {
-    reader.parsed_text(vars::GRPC_CLIENT_TLS_SAN, |text| {
-        if text.is_empty() { Ok(None) } else { name_of(text).map(Some) }
+fn needed(reader: &mut Reader<'_>, var: &'static Var, path: Option<PathBuf>) -> PathBuf {
+    path.unwrap_or_else(|| {
+        let refusal =
+            InvalidValue::new("the path of a PEM file").with_hint("GRPC_SERVER_USE_TLS=true needs it");
+        reader.refuse(var, Some(String::new()), refusal);
+        PathBuf::new()
     })
 }
 
@@ -139,12 +136,13 @@ fn spiffe_id(rest: &str) -> Result<(), &'static str> {
 }
 
 fn warn_of_unused(reader: &mut Reader<'_>) {
-    for var in [
-        vars::GRPC_SERVER_TLS_CERT,
-        vars::GRPC_SERVER_TLS_KEY,
-        vars::GRPC_CLIENT_TLS_CACERT,
-        vars::GRPC_CLIENT_TLS_SAN,
-    ] {
+    let unused: [&Var; 4] = [
+        &vars::GRPC_SERVER_TLS_CERT,
+        &vars::GRPC_SERVER_TLS_KEY,
+        &vars::GRPC_CLIENT_TLS_CACERT,
+        &vars::GRPC_CLIENT_TLS_SAN,
+    ];
+    for var in unused {
         if reader.is_set(var) {
             reader.warn(var, "does nothing without GRPC_SERVER_USE_TLS=true: gRPC is served without TLS");
         }
@@ -238,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_that_envoy_gateway_sets_is_warned_of_once() {
+    fn warns_once_of_the_variable_that_envoy_gateway_sets() {
         for on in [&ON[..], &[]] {
             let set = [on, &[("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt")]].concat();
             let (tls, warnings, problems) = settings(&set);
@@ -256,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_tls_are_warned_of() {
+    fn warns_of_files_without_tls() {
         let (tls, warnings, problems) = settings(&ON[1..]);
         assert_eq!((tls, warnings.len(), problems.len()), (None, 2, 0), "{warnings:?}");
     }

@@ -7,10 +7,10 @@ use std::{fmt, path::Path, time::Duration};
 
 use super::{
     HostPort, ServerAddress, StoreTls, address,
-    parse::{self, InvalidValue},
+    parse::InvalidValue,
     reader::Reader,
-    server::{self, TlsNames},
-    vars,
+    server::{self, TlsSettings},
+    vars::{self, MemcachedVars},
 };
 
 /// memcached as a store of counters.
@@ -35,7 +35,7 @@ pub struct Memcached {
 pub enum MemcachedServers {
     /// These, in this order; one at least.
     Named(Vec<ServerAddress>),
-    /// Those that a name server tells of.
+    /// Those of a DNS SRV record.
     Srv {
         /// The name that is looked up: `_service._protocol.name`.
         name: String,
@@ -60,68 +60,59 @@ const PORT: u16 = 11211;
 /// How long the Go service's client waits.
 const GO_TIMEOUT: Duration = Duration::from_millis(500);
 
-const TLS: TlsNames = TlsNames {
-    ca: vars::MEMCACHE_TLS_CACERT,
-    certificate: vars::MEMCACHE_TLS_CLIENT_CERT,
-    key: vars::MEMCACHE_TLS_CLIENT_KEY,
-    skip_hostname: vars::MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION,
+const TLS: TlsSettings = TlsSettings {
+    ca: &vars::MEMCACHE_TLS_CACERT,
+    certificate: &vars::MEMCACHE_TLS_CLIENT_CERT,
+    key: &vars::MEMCACHE_TLS_CLIENT_KEY,
+    skip_hostname: &vars::MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION,
     asked_for_by: "MEMCACHE_TLS=true",
 };
 
-/// The memcached that the variables describe; none when something about it cannot be, which is told.
+/// The memcached that the variables describe; none when something about it was refused.
 pub(super) fn read(reader: &mut Reader<'_>, exists: &dyn Fn(&Path) -> bool) -> Option<Memcached> {
-    let (speaks_tls, tls) = (reader.flag(vars::MEMCACHE_TLS), TLS.read(reader));
-    TLS.check(reader, speaks_tls, exists);
-    // It is read as the Go service reads it, and changes nothing.
-    reader.parsed(vars::MEMCACHE_MAX_IDLE_CONNS, |text| {
-        parse::integer(text.strip_prefix('-').unwrap_or(text), 0..=1 << 63)
-    });
-    let timeout = server::timeout(reader, vars::MEMCACHE_TIMEOUT, GO_TIMEOUT);
-    let connect_timeout = reader.parsed(vars::MEMCACHE_CONNECT_TIMEOUT, server::some_duration);
-    let max_queued = reader.count(vars::MEMCACHE_MAX_QUEUED, 1);
-    let unhealthy_without = reader.flag(vars::MEMCACHE_HEALTH_CHECK_ACTIVE_CONNECTION);
-    let servers = servers(reader)?;
-    if let MemcachedServers::Named(named) = &servers
-        && speaks_tls
-        && named.iter().any(|address| matches!(address, ServerAddress::Unix(_)))
-    {
+    let set = MemcachedVars::read(reader);
+    let tls = TLS.read(reader);
+    TLS.check(reader, set.use_tls, exists);
+    reader.read(&vars::MEMCACHE_MAX_IDLE_CONNS);
+    let timeout = server::timeout(reader, &vars::MEMCACHE_TIMEOUT, GO_TIMEOUT);
+    let is_unix = set.servers.iter().any(|address| matches!(address, ServerAddress::Unix(_)));
+    let (use_tls, connect_timeout, max_queued) = (set.use_tls, set.connect_timeout, set.max_queued);
+    let unhealthy_without = set.unhealthy_without;
+    let servers = servers_of(reader, set)?;
+    if use_tls && is_unix {
         let refusal = InvalidValue::new("false").with_hint("over a unix socket memcached speaks no TLS");
-        reader.refuse(vars::MEMCACHE_TLS, Some("true".to_owned()), refusal);
+        reader.refuse(&vars::MEMCACHE_TLS, Some("true".to_owned()), refusal);
     }
-    let tls = speaks_tls.then_some(tls);
+    let tls = use_tls.then_some(tls);
     Some(Memcached { servers, tls, timeout, connect_timeout, max_queued, unhealthy_without })
 }
 
-/// Warns of what asks for memcached where nobody says what is to count.
+/// Warns of variables of memcached where `BACKEND_TYPE` is not set.
 pub(super) fn warn_of_unused(reader: &mut Reader<'_>) {
-    let of_memcached = vars::ALL.iter().filter(|var| var.name.starts_with("MEMCACHE_"));
-    let set: Vec<&str> = of_memcached.filter(|var| reader.is_set(**var)).map(|var| var.name).collect();
+    let set = reader.set_with_prefix("MEMCACHE_");
     if !set.is_empty() {
         let message = format!("is not memcache, so that these do nothing: {}", set.join(", "));
-        reader.warn(vars::BACKEND_TYPE, message);
+        reader.warn(&vars::BACKEND_TYPE, message);
     }
 }
 
-fn servers(reader: &mut Reader<'_>) -> Option<MemcachedServers> {
-    let refresh = reader.duration(vars::MEMCACHE_SRV_REFRESH);
-    let named = reader.parsed(vars::MEMCACHE_HOST_PORT, addresses);
-    let name = reader.parsed(vars::MEMCACHE_SRV, srv);
-    match (reader.is_set(vars::MEMCACHE_HOST_PORT), reader.is_set(vars::MEMCACHE_SRV)) {
-        (true, false) => named.map(MemcachedServers::Named),
+fn servers_of(reader: &mut Reader<'_>, set: MemcachedVars) -> Option<MemcachedServers> {
+    match (reader.is_set(&vars::MEMCACHE_HOST_PORT), reader.is_set(&vars::MEMCACHE_SRV)) {
+        (true, false) => (!set.servers.is_empty()).then_some(MemcachedServers::Named(set.servers)),
         (false, true) => {
-            let refresh = (!refresh.is_zero()).then_some(refresh);
-            name.map(|name| MemcachedServers::Srv { name, refresh })
+            let refresh = (!set.srv_refresh.is_zero()).then_some(set.srv_refresh);
+            set.srv.map(|name| MemcachedServers::Srv { name, refresh })
         }
         (true, true) => {
             let refusal = InvalidValue::new("nothing where MEMCACHE_HOST_PORT is set");
             let refusal = refusal.with_hint("one of them says where the servers are, as in the Go service");
-            reader.refuse(vars::MEMCACHE_SRV, Some(reader.text(vars::MEMCACHE_SRV)), refusal);
+            reader.refuse(&vars::MEMCACHE_SRV, set.srv, refusal);
             None
         }
         (false, false) => {
             let refusal = InvalidValue::new(ADDRESSES);
             let refusal = refusal.with_hint("BACKEND_TYPE=memcache needs it, or MEMCACHE_SRV");
-            reader.refuse(vars::MEMCACHE_HOST_PORT, None, refusal);
+            reader.refuse(&vars::MEMCACHE_HOST_PORT, None, refusal);
             None
         }
     }
@@ -129,14 +120,11 @@ fn servers(reader: &mut Reader<'_>) -> Option<MemcachedServers> {
 
 const ADDRESSES: &str = "servers such as host:11211,host:11211, or the path of a unix socket";
 
-/// The servers of a list; none where nothing stands in it.
-fn addresses(text: &str) -> Result<Option<Vec<ServerAddress>>, InvalidValue> {
+/// The servers of a list; none where it is empty.
+pub(super) fn servers(text: &str) -> Result<Vec<ServerAddress>, InvalidValue> {
     let all = text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(server);
     let all: Vec<_> = all.collect::<Result<_, _>>()?;
-    if all.is_empty() && !text.is_empty() {
-        return Err(InvalidValue::new(ADDRESSES));
-    }
-    Ok((!all.is_empty()).then_some(all))
+    if all.is_empty() && !text.is_empty() { Err(InvalidValue::new(ADDRESSES)) } else { Ok(all) }
 }
 
 fn server(text: &str) -> Result<ServerAddress, InvalidValue> {
@@ -155,7 +143,7 @@ fn server(text: &str) -> Result<ServerAddress, InvalidValue> {
 }
 
 /// A name of the form that the Go service takes; none where nothing is set.
-fn srv(text: &str) -> Result<Option<String>, InvalidValue> {
+pub(super) fn srv(text: &str) -> Result<Option<String>, InvalidValue> {
     if text.is_empty() {
         return Ok(None);
     }

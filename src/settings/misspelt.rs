@@ -29,7 +29,7 @@ fn meant_by(name: &str) -> Option<&'static str> {
         return None;
     }
     let near = vars::ALL.iter().map(|var| var.name).filter(|known| known.contains('_'));
-    let near = near.map(|known| (distance(&plain(name), &plain(known)), known));
+    let near = near.map(|known| (strsim::osa_distance(&plain(name), &plain(known)), known));
     let (distance, known) = near.min()?;
     (distance <= tolerance(name, known)).then_some(known)
 }
@@ -46,27 +46,8 @@ fn tolerance(name: &str, known: &str) -> usize {
 }
 
 /// A name without what people vary most: its case, and where its words part.
-fn plain(name: &str) -> Vec<u8> {
-    name.bytes().filter(|byte| *byte != b'_').map(|byte| byte.to_ascii_uppercase()).collect()
-}
-
-/// How many characters are to be put in, taken out, replaced or swapped with their neighbour.
-fn distance(one: &[u8], other: &[u8]) -> usize {
-    // Row i holds the distances of one's first i characters to each beginning of the other.
-    let mut two_above = Vec::new();
-    let mut above: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, b) in other.iter().enumerate() {
-            let mut fewest = (above[j] + usize::from(a != b)).min(above[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *a == other[j - 1] && one[i - 1] == *b {
-                fewest = fewest.min(two_above[j - 1] + 1);
-            }
-            row.push(fewest);
-        }
-        two_above = std::mem::replace(&mut above, row);
-    }
-    above[other.len()]
+fn plain(name: &str) -> String {
+    name.chars().filter(|char| *char != '_').map(|char| char.to_ascii_uppercase()).collect()
 }
 
 #[cfg(test)]
@@ -156,15 +137,5 @@ mod tests {
             STATS_FLUSH_INTERVAL TRACING_SERVICE_NAME TRACING_SAMPLING_RATE \
             OTEL_EXPORTER_OTLP_ENDPOINT";
         assert_eq!(misspelt(names.split_whitespace()), []);
-    }
-
-    #[test]
-    fn distance_counts_slips() {
-        for (one, other, slips) in
-            [("", "", 0), ("ab", "ba", 1), ("abc", "ac", 1), ("", "abc", 3), ("kitten", "sitting", 3)]
-        {
-            assert_eq!(distance(one.as_bytes(), other.as_bytes()), slips, "{one} {other}");
-            assert_eq!(distance(other.as_bytes(), one.as_bytes()), slips, "{other} {one}");
-        }
     }
 }

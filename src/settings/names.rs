@@ -2,7 +2,23 @@
 
 use tracing::level_filters::LevelFilter;
 
-use super::parse::InvalidValue;
+use super::parse::{InvalidValue, Value};
+
+/// The least severe level that is logged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogLevel(pub LevelFilter);
+
+impl Default for LogLevel {
+    fn default() -> Self {
+        Self(LevelFilter::INFO)
+    }
+}
+
+impl Value for LogLevel {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        level(text).map(Self)
+    }
+}
 
 /// The level of this name, as logrus names them, in any case.
 ///
@@ -30,6 +46,11 @@ pub fn header_name(text: &str) -> Result<String, InvalidValue> {
     named.map(|_| text.to_owned()).map_err(|_| {
         InvalidValue::new("a header name: letters, digits and any of !#$%&'*+-.^_`|~, at least one of them")
     })
+}
+
+/// The same, or nothing.
+pub(super) fn optional_header(text: &str) -> Result<Option<String>, InvalidValue> {
+    if text.is_empty() { Ok(None) } else { header_name(text).map(Some) }
 }
 
 /// The path of a URL.

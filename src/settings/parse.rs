@@ -1,9 +1,13 @@
-//! Pure readers of booleans and numbers, and the refusal that every reader of a value gives.
+//! Values of settings from their texts: what most types take, numbers in a range, and choices by name.
 //!
 //! The Go service hands the text of a variable to Go's `strconv`; what that takes is taken here. A refusal
-//! says what is accepted and, where the slip is a common one, what to write instead.
+//! says what is accepted and, where the mistake is a common one, what to write instead.
 
-use std::ops::RangeInclusive;
+use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
+
+use percent_encoding::percent_decode_str;
+
+use super::duration::duration;
 
 /// Why a value is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,8 +56,7 @@ pub fn boolean(text: &str) -> Result<bool, InvalidValue> {
 /// # Errors
 /// Anything else.
 pub fn integer(text: &str, range: RangeInclusive<u64>) -> Result<u64, InvalidValue> {
-    let (least, most) = (range.start(), range.end());
-    let accepted = match (*least, *most) {
+    let accepted = match (*range.start(), *range.end()) {
         (0, u64::MAX) => "a whole number, 0 or more".to_owned(),
         (least, u64::MAX) => format!("a whole number, {least} or more"),
         (least, most) => format!("a whole number from {least} to {most}"),
@@ -91,6 +94,93 @@ fn go_integer(text: &str) -> Option<u64> {
         return None;
     }
     u64::from_str_radix(&digits.replace('_', ""), radix).ok()
+}
+
+/// A whole number from `LEAST` to `MOST`.
+pub(super) fn whole<T: TryFrom<u64>, const LEAST: u64, const MOST: u64>(
+    text: &str,
+) -> Result<T, InvalidValue> {
+    let number = integer(text, LEAST..=MOST)?;
+    T::try_from(number).map_err(|_| InvalidValue::new("a number that this machine can hold"))
+}
+
+/// A number of things or bytes in memory, up to the largest of Go's `int`.
+pub(super) fn at_least<const LEAST: u64>(text: &str) -> Result<usize, InvalidValue> {
+    whole::<usize, LEAST, { i64::MAX.unsigned_abs() }>(text)
+}
+
+/// What is read as the Go service reads it, and has no effect: an integer.
+pub(super) fn unused_integer(text: &str) -> Result<(), InvalidValue> {
+    integer(text.strip_prefix('-').unwrap_or(text), 0..=1 << 63).map(drop)
+}
+
+/// The same, not negative.
+pub(super) fn unused_count(text: &str) -> Result<(), InvalidValue> {
+    integer(text, 0..=u64::MAX >> 1).map(drop)
+}
+
+/// The choice of this name, in any case.
+pub(super) fn choice<T: Copy>(text: &str, choices: &[(&str, T)], accepted: &str) -> Result<T, InvalidValue> {
+    let chosen = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text));
+    chosen.map(|(_, choice)| *choice).ok_or_else(|| InvalidValue::new(accepted))
+}
+
+/// A text with its percent escapes decoded; none if one of them is broken, or the result is not UTF-8.
+pub(super) fn percent_decoded(text: &str) -> Option<String> {
+    let is_escape = |rest: &str| rest.get(..2).is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
+    let is_encoded = text.split('%').skip(1).all(is_escape);
+    let decoded = percent_decode_str(text).decode_utf8().ok().filter(|_| is_encoded)?;
+    Some(decoded.into_owned())
+}
+
+/// A type that is read the same way wherever it stands.
+pub(super) trait Value: Sized {
+    fn parse(text: &str) -> Result<Self, InvalidValue>;
+}
+
+impl Value for bool {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        boolean(text)
+    }
+}
+
+impl Value for Duration {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        duration(text)
+    }
+}
+
+/// Any text, the empty one too.
+impl Value for String {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        Ok(text.to_owned())
+    }
+}
+
+impl Value for PathBuf {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        Ok(text.into())
+    }
+}
+
+impl Value for Option<PathBuf> {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        Ok((!text.is_empty()).then(|| text.into()))
+    }
+}
+
+/// A port; 0 takes any free one.
+impl Value for u16 {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        port(text)
+    }
+}
+
+/// A finite number; the reader of the setting warns of numbers outside of 0 to 1.
+impl Value for f32 {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        ratio(text)
+    }
 }
 
 /// A port number; 0 asks for any free one.
@@ -135,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn near_misses_of_booleans_are_told_what_to_write() {
+    fn near_misses_of_booleans_have_a_hint() {
         for (text, hint) in [
             ("yes", Some("write true")),
             (" TrUe", Some("write true")),

@@ -1,23 +1,22 @@
-//! Takes variables from the environment one by one and gathers all that is wrong with them.
+//! Reads settings from the environment and gathers everything that is wrong with them.
 //!
-//! A bad value does not end the reading: it is noted, and something stands in for it so that the rest is
-//! looked at too. What stands in is never served, because one [`Problem`] makes the whole reading fail.
+//! A bad value does not end the reading: it is noted, and the default stands in for it, so that the others are
+//! checked too. The stand-in is never used, because one [`Problem`] makes the whole reading fail.
 
-use std::{fmt, ops::RangeInclusive, time::Duration};
+use std::fmt;
 
 use super::{
-    address::{self, HostPort},
-    duration::duration,
-    parse::{self, InvalidValue},
-    vars::Var,
+    parse::InvalidValue,
+    variable::{Setting, Var},
+    vars,
 };
 
-/// A setting that cannot be served.
+/// A setting that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
     /// The variable's name.
     pub variable: &'static str,
-    /// Its value, unless it may hold a secret.
+    /// Its value, without what may be secret.
     pub seen: Option<String>,
     /// What is accepted.
     pub accepted: String,
@@ -36,7 +35,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A setting that is served, but hardly means what its author thinks.
+/// A setting that is used, but hardly means what its author thinks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Warning {
     /// The variable's name, as it stands in the environment.
@@ -54,108 +53,94 @@ impl fmt::Display for Warning {
 /// The environment, and what was found wrong in it so far.
 pub(super) struct Reader<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
+    /// `REDIS_…` means `REDIS_PERSECOND_…`, where the second Redis has such a variable.
+    second_redis: bool,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Warning>,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(env: &'a dyn Fn(&str) -> Option<String>) -> Self {
-        Self { env, problems: Vec::new(), warnings: Vec::new() }
+        Self { env, second_redis: false, problems: Vec::new(), warnings: Vec::new() }
+    }
+
+    /// Reads the variables of a Redis as those of the second one.
+    pub(super) fn of_second_redis<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
+        self.second_redis = true;
+        let read = read(self);
+        self.second_redis = false;
+        read
+    }
+
+    /// The variable that is meant by this one.
+    pub(super) fn meant(&self, var: &'static Var) -> &'static Var {
+        let Some(rest) = var.name.strip_prefix("REDIS_").filter(|_| self.second_redis) else { return var };
+        let of_second = |var: &&&Var| var.name.strip_prefix("REDIS_PERSECOND_") == Some(rest);
+        vars::ALL.iter().find(of_second).copied().unwrap_or(var)
+    }
+
+    /// The value of a setting. An empty one means the default, unless any text will do.
+    pub(super) fn read<T: Default>(&mut self, setting: &'static Setting<T>) -> T {
+        let set = self.raw(setting).filter(|value| !value.is_empty() || (setting.parse)(value).is_ok());
+        let text = set.unwrap_or_else(|| self.meant(setting).default.to_owned());
+        (setting.parse)(&text).unwrap_or_else(|invalid| {
+            self.refuse(setting, Some(text), invalid);
+            (setting.parse)(setting.default).unwrap_or_default()
+        })
     }
 
     /// The value as it is set, the empty one too.
-    pub(super) fn raw(&self, var: Var) -> Option<String> {
-        (self.env)(var.name)
+    pub(super) fn raw(&self, var: &'static Var) -> Option<String> {
+        self.value_of(self.meant(var).name)
     }
 
     /// True when the variable has a value that is not empty.
-    pub(super) fn is_set(&self, var: Var) -> bool {
+    pub(super) fn is_set(&self, var: &'static Var) -> bool {
         self.raw(var).is_some_and(|value| !value.is_empty())
     }
 
-    /// The value of a variable whose name is made of another's value.
+    /// The value of a variable of this name, which may be made of another's value.
     pub(super) fn value_of(&self, name: &str) -> Option<String> {
         (self.env)(name)
     }
 
-    /// Any text; an empty one stays empty.
-    pub(super) fn text(&self, var: Var) -> String {
-        self.raw(var).unwrap_or_else(|| var.default.to_owned())
+    /// The names of the variables that begin so and are set.
+    pub(super) fn set_with_prefix(&self, prefix: &str) -> Vec<&'static str> {
+        let names = vars::ALL.iter().filter(|&&var| var.name.starts_with(prefix) && self.is_set(var));
+        names.map(|var| var.name).collect()
     }
 
-    /// What `parse` makes of the text; an empty one stays empty.
-    pub(super) fn parsed_text<T: Default>(
-        &mut self,
-        var: Var,
-        parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
-    ) -> T {
-        let text = self.text(var);
-        self.accept(var, text, parse)
+    /// The one of two settings that counts: the first where it is set.
+    pub(super) fn either<T>(
+        &self,
+        first: &'static Setting<T>,
+        second: &'static Setting<T>,
+    ) -> &'static Setting<T> {
+        if self.is_set(first) { first } else { second }
     }
 
-    /// What `parse` makes of the value; an empty one means the default.
-    pub(super) fn parsed<T: Default>(
-        &mut self,
-        var: Var,
-        parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
-    ) -> T {
-        let set = self.raw(var).filter(|value| !value.is_empty());
-        let text = set.unwrap_or_else(|| var.default.to_owned());
-        self.accept(var, text, parse)
+    /// True when the value of the variable was refused.
+    pub(super) fn is_refused(&self, var: &'static Var) -> bool {
+        let name = self.meant(var).name;
+        self.problems.iter().any(|problem| problem.variable == name)
     }
 
-    fn accept<T: Default>(
-        &mut self,
-        var: Var,
-        text: String,
-        parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
-    ) -> T {
-        parse(&text).unwrap_or_else(|refusal| {
-            self.refuse(var, Some(text), refusal);
-            T::default()
-        })
+    /// Notes a problem, once; what may be secret in the value is left out.
+    pub(super) fn refuse(&mut self, var: &'static Var, seen: Option<String>, invalid: InvalidValue) {
+        let InvalidValue { accepted, hint } = invalid;
+        let var = self.meant(var);
+        let seen = seen.and_then(|seen| var.shown(seen));
+        let problem = Problem { variable: var.name, seen, accepted, hint };
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
     }
 
-    pub(super) fn flag(&mut self, var: Var) -> bool {
-        self.parsed(var, parse::boolean)
-    }
-
-    pub(super) fn duration(&mut self, var: Var) -> Duration {
-        self.parsed(var, duration)
-    }
-
-    pub(super) fn whole(&mut self, var: Var, range: RangeInclusive<u64>) -> u64 {
-        self.parsed(var, |text| parse::integer(text, range))
-    }
-
-    /// A number of things or bytes held in memory, `least` at the least.
-    pub(super) fn count(&mut self, var: Var, least: u64) -> usize {
-        // As Go's int: more cannot be held. Where usize is smaller, its largest stands for what is beyond.
-        let most = i64::MAX.unsigned_abs();
-        usize::try_from(self.whole(var, least..=most)).unwrap_or(usize::MAX)
-    }
-
-    /// A number that a field of 32 bits holds, `least` at the least.
-    pub(super) fn bits_32(&mut self, var: Var, least: u64) -> u32 {
-        u32::try_from(self.whole(var, least..=u64::from(u32::MAX))).unwrap_or(u32::MAX)
-    }
-
-    /// A host and a port from a variable each.
-    pub(super) fn host_port(&mut self, host: Var, port: Var) -> HostPort {
-        HostPort { host: self.parsed_text(host, address::host), port: self.parsed(port, parse::port) }
-    }
-
-    pub(super) fn refuse(&mut self, var: Var, seen: Option<String>, refusal: InvalidValue) {
-        let InvalidValue { accepted, hint } = refusal;
-        self.problems.push(Problem { variable: var.name, seen, accepted, hint });
-    }
-
-    pub(super) fn warn(&mut self, var: Var, message: impl Into<String>) {
-        self.warn_of(var.name, message);
-    }
-
-    /// Notes what is suspicious about a variable of this name.
-    pub(super) fn warn_of(&mut self, name: &str, message: impl Into<String>) {
-        self.warnings.push(Warning { variable: name.to_owned(), message: message.into() });
+    /// Notes a warning, once.
+    pub(super) fn warn(&mut self, var: &'static Var, message: impl Into<String>) {
+        let warning = Warning { variable: self.meant(var).name.to_owned(), message: message.into() };
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
     }
 }

@@ -1,11 +1,10 @@
 //! The settings of Redis, as the program relies on them.
 //!
-//! `read` makes them of variables: `names` says which, `place` and `url` what `REDIS_URL` means, `mask` how it
-//! is shown, `login` who logs in.
+//! `read` makes them of variables: `place` and `url` say what `REDIS_URL` means, `mask` how it is shown, `login` who
+//! logs in.
 
 mod login;
 mod mask;
-mod names;
 mod place;
 mod read;
 #[cfg(test)]
@@ -14,7 +13,11 @@ mod url;
 
 use std::{fmt, time::Duration};
 
-pub(super) use self::{mask::masked, read::read};
+pub use self::place::{RedisType, Socket};
+pub(super) use self::{
+    mask::masked,
+    read::{pool_size, read},
+};
 
 pub use super::{ServerAddress as RedisAddress, StoreTls as RedisTls};
 
@@ -40,7 +43,7 @@ pub struct Startup {
     pub initial_interval: Duration,
     /// The longest pause.
     pub max_interval: Duration,
-    /// After this the service ends; none serves on without.
+    /// After this the service stops; none retries for ever.
     pub give_up_after: Option<Duration>,
 }
 

@@ -8,11 +8,7 @@ use std::{
 };
 
 use super::{
-    HostPort,
-    duration::duration,
-    parse::InvalidValue,
-    reader::Reader,
-    vars::{self, Var},
+    HostPort, duration::duration, parse::InvalidValue, reader::Reader, variable::Setting, vars::Trust,
 };
 
 /// How long Envoy waits for an answer unless its `timeout` says otherwise.
@@ -25,6 +21,12 @@ pub enum ServerAddress {
     Tcp(HostPort),
     /// On a unix socket.
     Unix(PathBuf),
+}
+
+impl Default for ServerAddress {
+    fn default() -> Self {
+        Self::Tcp(HostPort::default())
+    }
 }
 
 /// TLS to a server.
@@ -49,47 +51,42 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// The variables of TLS to one store.
-pub(super) struct TlsNames {
-    pub(super) ca: Var,
-    pub(super) certificate: Var,
-    pub(super) key: Var,
-    pub(super) skip_hostname: Var,
-    /// What is set so that TLS is spoken.
+/// The settings of TLS to one store.
+pub(super) struct TlsSettings {
+    pub(super) ca: &'static Setting<Option<PathBuf>>,
+    pub(super) certificate: &'static Setting<Option<PathBuf>>,
+    pub(super) key: &'static Setting<Option<PathBuf>>,
+    pub(super) skip_hostname: &'static Setting<bool>,
+    /// What is set to enable TLS.
     pub(super) asked_for_by: &'static str,
 }
 
-impl TlsNames {
-    /// TLS as it is set, whether it is spoken or not.
+impl TlsSettings {
+    /// TLS as it is set, whether it is enabled or not.
     pub(super) fn read(&self, reader: &mut Reader<'_>) -> StoreTls {
-        let path = |var: Var| Some(reader.text(var)).filter(|path| !path.is_empty()).map(PathBuf::from);
-        let ca = path(self.ca);
-        let identity = path(self.certificate).zip(path(self.key));
-        let trust_system = reader.flag(vars::TLS_TRUST_SYSTEM_CAS);
-        StoreTls { ca, trust_system, identity, skip_hostname: reader.flag(self.skip_hostname) }
+        StoreTls {
+            ca: reader.read(self.ca),
+            trust_system: Trust::read(reader).in_addition,
+            identity: reader.read(self.certificate).zip(reader.read(self.key)),
+            skip_hostname: reader.read(self.skip_hostname),
+        }
     }
 
-    /// Whether the files are there and together, where TLS is spoken; else whether there are none.
-    pub(super) fn check(&self, reader: &mut Reader<'_>, is_spoken: bool, exists: &dyn Fn(&Path) -> bool) {
+    /// Checks that the files exist and that a certificate has its key, where TLS is enabled; else that none is set.
+    pub(super) fn check(&self, reader: &mut Reader<'_>, is_enabled: bool, exists: &dyn Fn(&Path) -> bool) {
         let (certificate, key) = (self.certificate, self.key);
-        let set: Vec<Var> =
-            [self.ca, certificate, key].into_iter().filter(|var| reader.is_set(*var)).collect();
-        if !is_spoken {
-            for var in set {
-                reader.warn(var, format!("does nothing: set {} to speak TLS", self.asked_for_by));
-            }
-            return;
-        }
-        for var in set {
-            let path = reader.text(var);
-            if !exists(Path::new(&path)) {
+        for setting in [self.ca, certificate, key] {
+            let Some(path) = reader.read(setting) else { continue };
+            if !is_enabled {
+                reader.warn(setting, format!("does nothing: set {} to speak TLS", self.asked_for_by));
+            } else if !exists(&path) {
                 let refusal =
                     InvalidValue::new("the path of a PEM file").with_hint("nothing is there: is it mounted?");
-                reader.refuse(var, Some(path), refusal);
+                reader.refuse(setting, Some(path.display().to_string()), refusal);
             }
         }
         for (one, other) in [(certificate, key), (key, certificate)] {
-            if reader.is_set(one) && !reader.is_set(other) {
+            if is_enabled && reader.is_set(one) && !reader.is_set(other) {
                 let refusal = InvalidValue::new("the path of a PEM file");
                 reader.refuse(other, None, refusal.with_hint(format!("{} is set and needs it", one.name)));
             }
@@ -97,33 +94,25 @@ impl TlsNames {
     }
 }
 
-/// How long an operation may take; in the Go service `of_go`.
-pub(super) fn timeout(reader: &mut Reader<'_>, var: Var, of_go: Duration) -> Duration {
-    let usual = duration(var.default).unwrap_or_default();
-    match reader.parsed(var, |text| duration(text).map(Some)) {
-        // It has been refused.
-        None => Duration::MAX,
-        Some(Duration::ZERO) => {
-            reader.warn(var, format!("0 would wait for ever: it is taken for {usual:?}"));
-            usual
-        }
-        Some(set) if set > ENVOY_WAITS => {
-            let whence = if set == of_go { ", the Go service's default," } else { "" };
-            let message = format!(
-                "with {set:?}{whence} an answer may come after Envoy has given up: it waits {ENVOY_WAITS:?} unless \
-                 the `timeout` of its filter says otherwise. Leave it at {usual:?}, or set it to half of that `timeout`"
-            );
-            reader.warn(var, message);
-            set
-        }
-        Some(set) => set,
+/// The time limit of an operation, `go_default` in the Go service.
+pub(super) fn timeout(
+    reader: &mut Reader<'_>,
+    setting: &'static Setting<Duration>,
+    go_default: Duration,
+) -> Duration {
+    let usual = duration(setting.default).unwrap_or_default();
+    let set = reader.read(setting);
+    if set.is_zero() {
+        reader.warn(setting, format!("0 would wait for ever: it is taken for {usual:?}"));
+        return usual;
     }
-}
-
-/// A duration that is longer than nothing.
-pub(super) fn some_duration(text: &str) -> Result<Duration, InvalidValue> {
-    match duration(text)? {
-        Duration::ZERO => Err(InvalidValue::new("a duration such as 300ms, longer than nothing")),
-        set => Ok(set),
+    if set > ENVOY_WAITS {
+        let default_of = if set == go_default { ", the Go service's default," } else { "" };
+        let message = format!(
+            "with {set:?}{default_of} an answer may come after Envoy has given up: it waits {ENVOY_WAITS:?} unless \
+             the `timeout` of its filter says otherwise. Leave it at {usual:?}, or set it to half of that `timeout`"
+        );
+        reader.warn(setting, message);
     }
+    set
 }

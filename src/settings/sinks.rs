@@ -3,11 +3,18 @@
 //! Called by [`Settings::read`](super::Settings::read). The variables are the Go service's, which has one
 //! sink at a time; here each of them is on by itself.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use regex::Regex;
 
-use super::{HostPort, address::host_port, duration, parse::InvalidValue, reader::Reader, vars};
+use super::{
+    HostPort,
+    address::host_port,
+    duration,
+    parse::{InvalidValue, Value},
+    reader::Reader,
+    vars::{self, Metrics, Var},
+};
 
 /// Who is sent statistics.
 #[derive(Clone, PartialEq, Debug)]
@@ -52,8 +59,18 @@ pub enum SinkAddress {
     Tcp(HostPort),
     /// On a UDP port.
     Udp(HostPort),
-    /// On a unix socket.
+    /// On a unix socket, of datagrams or a stream.
     Unix(PathBuf),
+}
+
+impl fmt::Display for SinkAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(HostPort { host, port }) => write!(f, "{host}:{port} (TCP)"),
+            Self::Udp(HostPort { host, port }) => write!(f, "{host}:{port} (UDP)"),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// A name of statsd made into another name and tags.
@@ -85,70 +102,80 @@ impl PartialEq for Pattern {
     }
 }
 
-/// The variables by which Datadog's own clients are told tags of everything, and those tags.
-const DATADOG_TAGS: [(vars::Var, &str); 4] = [
-    (vars::DD_ENTITY_ID, "dd.internal.entity_id"),
-    (vars::DD_ENV, "env"),
-    (vars::DD_SERVICE, "service"),
-    (vars::DD_VERSION, "version"),
-];
-
-/// Which of an address's forms `STATSD_PROTOCOL` asks for.
-#[derive(Default)]
-enum Protocol {
+/// Which of an address's forms `STATSD_PROTOCOL` selects.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub enum Protocol {
+    /// TCP.
     #[default]
     Tcp,
+    /// UDP.
     Udp,
+    /// A unix socket.
     Unix(PathBuf),
 }
 
-pub(super) fn read(reader: &mut Reader<'_>) -> Sinks {
-    let disabled = reader.flag(vars::DISABLE_STATS);
-    let shared = reachable(reader.host_port(vars::STATSD_HOST, vars::STATSD_PORT));
-    let statsd = statsd(reader, shared.clone());
-    let dog = dog(reader, shared);
+impl Value for Protocol {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        match text {
+            "tcp" => Ok(Self::Tcp),
+            "udp" => Ok(Self::Udp),
+            _ => socket_path(text).map(Self::Unix).ok_or_else(|| {
+                InvalidValue::new("tcp, udp, or the path of a unix socket, which begins with /")
+            }),
+        }
+    }
+}
+
+pub(super) fn read(reader: &mut Reader<'_>, metrics: Metrics) -> Sinks {
+    let shared = reachable(HostPort { host: metrics.statsd_host.clone(), port: metrics.statsd_port });
+    let statsd = statsd(reader, &metrics, shared.clone());
+    let dog = dog(reader, &metrics, shared);
     let sinks = Sinks {
-        interval: reader.parsed(vars::STATS_FLUSH_INTERVAL, interval),
-        tags: reader.parsed(vars::EXTRA_TAGS, tags),
-        statsd: statsd.filter(|_| !disabled),
-        dog: dog.filter(|_| !disabled),
+        interval: metrics.flush_interval,
+        tags: metrics.tags,
+        statsd: statsd.filter(|_| !metrics.disable),
+        dog: dog.filter(|_| !metrics.disable),
     };
     if !sinks.tags.is_empty() && sinks.statsd.is_none() && sinks.dog.is_none() {
         let message = "is for statsd and DogStatsD, and neither is sent anything: \
             Prometheus adds labels of its own where it scrapes";
-        reader.warn(vars::EXTRA_TAGS, message);
+        reader.warn(&vars::EXTRA_TAGS, message);
     }
     sinks
 }
 
 /// The Go service has statsd on by default, and ends when another sink is on as well. So it is the
-/// default here only where nothing else was asked for.
-fn statsd(reader: &mut Reader<'_>, address: HostPort) -> Option<Statsd> {
-    let protocol = reader.parsed(vars::STATSD_PROTOCOL, protocol);
-    let asking = [vars::USE_STATSD, vars::STATSD_HOST, vars::STATSD_PORT, vars::STATSD_PROTOCOL];
-    let is_asked_for = asking.into_iter().any(|var| reader.is_set(var));
-    let others = [vars::USE_PROMETHEUS, vars::USE_DOG_STATSD];
-    let is_another = others.into_iter().any(|var| reader.is_set(var) && reader.flag(var));
-    let is_on = reader.flag(vars::USE_STATSD) && (reader.is_set(vars::USE_STATSD) || !is_another);
-    let address = match protocol {
+/// default here only where nothing else is set.
+fn statsd(reader: &Reader<'_>, metrics: &Metrics, address: HostPort) -> Option<Statsd> {
+    let asking: [&Var; 4] =
+        [&vars::USE_STATSD, &vars::STATSD_HOST, &vars::STATSD_PORT, &vars::STATSD_PROTOCOL];
+    let is_another = reader.is_set(&vars::USE_PROMETHEUS) && metrics.use_prometheus || metrics.use_dog_statsd;
+    let is_on = metrics.use_statsd && (reader.is_set(&vars::USE_STATSD) || !is_another);
+    let address = match &metrics.statsd_protocol {
         Protocol::Tcp => SinkAddress::Tcp(address),
         Protocol::Udp => SinkAddress::Udp(address),
-        Protocol::Unix(path) => SinkAddress::Unix(path),
+        Protocol::Unix(path) => SinkAddress::Unix(path.clone()),
     };
-    is_on.then_some(Statsd { address, is_asked_for })
+    is_on.then(|| Statsd { address, is_asked_for: asking.into_iter().any(|var| reader.is_set(var)) })
 }
 
-fn dog(reader: &mut Reader<'_>, shared: HostPort) -> Option<DogStatsd> {
-    let is_on = reader.flag(vars::USE_DOG_STATSD);
-    let own = reader.parsed(vars::DOG_STATSD_ADDR, |text| {
-        if text.is_empty() { Ok(None) } else { dog_address(text).map(Some) }
-    });
-    let tags = DATADOG_TAGS.map(|(var, tag)| (tag.to_owned(), reader.text(var)));
-    let tags = tags.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-    let names = reader.text(vars::USE_DOG_STATSD_MOGRIFIERS);
-    let mogrifiers = if is_on { mogrifiers(reader, &names) } else { Vec::new() };
-    let address = own.unwrap_or(SinkAddress::Udp(shared));
-    is_on.then_some(DogStatsd { address, tags, mogrifiers })
+fn dog(reader: &mut Reader<'_>, metrics: &Metrics, shared: HostPort) -> Option<DogStatsd> {
+    if !metrics.use_dog_statsd {
+        return None;
+    }
+    // The tags that Datadog's own clients add.
+    let tags = [
+        ("dd.internal.entity_id", &metrics.entity_id),
+        ("env", &metrics.env),
+        ("service", &metrics.service),
+        ("version", &metrics.version),
+    ];
+    let tags = tags.into_iter().filter(|(_, value)| !value.is_empty());
+    Some(DogStatsd {
+        address: metrics.dog_statsd_address.clone().unwrap_or(SinkAddress::Udp(shared)),
+        tags: tags.map(|(tag, value)| (tag.to_owned(), value.clone())).collect(),
+        mogrifiers: mogrifiers(reader, &metrics.mogrifiers),
+    })
 }
 
 fn mogrifiers(reader: &mut Reader<'_>, names: &str) -> Vec<Mogrifier> {
@@ -160,7 +187,7 @@ fn mogrifiers(reader: &mut Reader<'_>, names: &str) -> Vec<Mogrifier> {
                 let accepted = "names with commas between, each with its DOG_STATSD_MOGRIFIER_<NAME>_PATTERN, \
                     _NAME and, if it is to add some, _TAGS";
                 let refusal = InvalidValue::new(accepted).with_hint(why);
-                reader.refuse(vars::USE_DOG_STATSD_MOGRIFIERS, Some(names.to_owned()), refusal);
+                reader.refuse(&vars::USE_DOG_STATSD_MOGRIFIERS, Some(names.to_owned()), refusal);
             }
         }
     }
@@ -188,7 +215,7 @@ fn mogrifier(name: &str, value_of: &dyn Fn(&str) -> Option<String>) -> Result<Mo
 }
 
 /// Keys and values: `key:value,key:value`. The last value of a key counts.
-fn tags(text: &str) -> Result<Tags, InvalidValue> {
+pub(super) fn tags(text: &str) -> Result<Tags, InvalidValue> {
     let mut tags = Tags::new();
     for pair in text.split(',').filter(|_| !text.trim().is_empty()) {
         let parts: Vec<&str> = pair.split(':').collect();
@@ -203,7 +230,8 @@ fn tags(text: &str) -> Result<Tags, InvalidValue> {
     Ok(tags)
 }
 
-fn interval(text: &str) -> Result<Duration, InvalidValue> {
+/// A duration above 0.
+pub(super) fn interval(text: &str) -> Result<Duration, InvalidValue> {
     let interval = duration(text)?;
     if interval.is_zero() {
         return Err(InvalidValue::new("a duration above 0").with_hint("10s is the default"));
@@ -211,27 +239,18 @@ fn interval(text: &str) -> Result<Duration, InvalidValue> {
     Ok(interval)
 }
 
-fn protocol(text: &str) -> Result<Protocol, InvalidValue> {
-    match text {
-        "tcp" => Ok(Protocol::Tcp),
-        "udp" => Ok(Protocol::Udp),
-        _ => socket_path(text)
-            .map(Protocol::Unix)
-            .ok_or_else(|| InvalidValue::new("tcp, udp, or the path of a unix socket, which begins with /")),
+/// The address of an agent, or nothing.
+pub(super) fn dog_address(text: &str) -> Result<Option<SinkAddress>, InvalidValue> {
+    if text.is_empty() {
+        return Ok(None);
     }
-}
-
-fn dog_address(text: &str) -> Result<SinkAddress, InvalidValue> {
-    match socket_path(text) {
-        Some(path) => Ok(SinkAddress::Unix(path)),
-        None => host_port(text.strip_prefix("udp://").unwrap_or(text))
-            .map(|address| SinkAddress::Udp(reachable(address)))
-            .map_err(|_| {
-                InvalidValue::new(
-                    "an address such as agent:8125, or the path of a unix socket, which begins with /",
-                )
-            }),
+    if let Some(path) = socket_path(text) {
+        return Ok(Some(SinkAddress::Unix(path)));
     }
+    let address = host_port(text.strip_prefix("udp://").unwrap_or(text)).map_err(|_| {
+        InvalidValue::new("an address such as agent:8125, or the path of a unix socket, which begins with /")
+    })?;
+    Ok(Some(SinkAddress::Udp(reachable(address))))
 }
 
 /// No host is this one.

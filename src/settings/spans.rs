@@ -7,9 +7,9 @@ use std::{path::PathBuf, time::Duration};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::{
-    parse::{self, InvalidValue},
+    parse::{InvalidValue, Value, percent_decoded},
     reader::Reader,
-    vars::{self, Var},
+    vars::{self, Setting, Tracing, Trust},
 };
 
 /// Tracing, where it is on.
@@ -19,7 +19,7 @@ pub struct Spans {
     pub resource: Vec<(String, String)>,
     /// The share of the calls that are traced where the caller does not say.
     pub sampling_rate: f64,
-    /// Spans tell the values of descriptors.
+    /// Spans have the values of descriptors.
     pub descriptor_values: bool,
     /// Spans that may wait to be sent; one at least.
     pub max_queued: usize,
@@ -78,119 +78,101 @@ pub struct NamedPath {
     pub path: PathBuf,
 }
 
+impl Value for Protocol {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        match text {
+            "http" => Ok(Self::Http),
+            "grpc" => Ok(Self::Grpc),
+            "http/protobuf" => Err(InvalidValue::new("http or grpc").with_hint("write http")),
+            _ => Err(InvalidValue::new("http or grpc")),
+        }
+    }
+}
+
 /// Tracing as it is set, if it is.
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<Spans> {
-    if !reader.flag(vars::TRACING_ENABLED) {
+    if !reader.read(&vars::TRACING_ENABLED) {
         return None;
     }
-    let sampling_rate = reader.parsed(vars::TRACING_SAMPLING_RATE, parse::ratio);
-    if !(0.0..=1.0).contains(&sampling_rate) {
-        let message = format!("{sampling_rate} is not a share of the calls, from 0 to 1");
-        reader.warn(vars::TRACING_SAMPLING_RATE, message);
+    let set = Tracing::read(reader);
+    let rate = set.sampling_rate;
+    if !(0.0..=1.0).contains(&rate) {
+        let message = format!("{rate} is not a share of the calls, from 0 to 1");
+        reader.warn(&vars::TRACING_SAMPLING_RATE, message);
     }
-    // A million spans are about a gigabyte.
-    let max_queued = reader.whole(vars::OTEL_BSP_MAX_QUEUE_SIZE, 1..=1_000_000);
-    let max_batch = reader.whole(vars::OTEL_BSP_MAX_EXPORT_BATCH_SIZE, 1..=1_000_000).min(max_queued);
-    let count = |count| usize::try_from(count).unwrap_or(1);
-    let delay = reader.whole(vars::OTEL_BSP_SCHEDULE_DELAY, 0..=3_600_000);
     Some(Spans {
-        resource: resource(reader),
-        sampling_rate: sampling_rate.into(),
-        descriptor_values: reader.flag(vars::TRACING_DESCRIPTOR_VALUES),
-        max_queued: count(max_queued),
-        max_batch: count(max_batch),
-        delay: Duration::from_millis(delay),
-        collector: collector(reader)?,
+        resource: resource(reader, &set),
+        sampling_rate: rate.into(),
+        descriptor_values: set.descriptor_values,
+        max_queued: set.max_queued,
+        max_batch: set.max_batch.min(set.max_queued),
+        delay: set.delay,
+        collector: collector(reader, set.protocol)?,
     })
 }
 
 /// What the operator says of the service; its own variables count before the common one.
-fn resource(reader: &mut Reader<'_>) -> Vec<(String, String)> {
+fn resource(reader: &mut Reader<'_>, set: &Tracing) -> Vec<(String, String)> {
     let own = [
-        ("service.name", reader.text(vars::TRACING_SERVICE_NAME)),
-        ("service.namespace", reader.text(vars::TRACING_SERVICE_NAMESPACE)),
-        ("service.instance.id", reader.text(vars::TRACING_SERVICE_INSTANCE_ID)),
+        ("service.name", &set.service_name),
+        ("service.namespace", &set.service_namespace),
+        ("service.instance.id", &set.service_instance_id),
     ];
     let own = own.into_iter().filter(|(_, value)| !value.is_empty());
-    let mut resource: Vec<_> = own.map(|(key, value)| (key.to_owned(), value)).collect();
-    let common = reader.text(vars::OTEL_RESOURCE_ATTRIBUTES);
-    match pairs(&common) {
-        Some(common) => {
-            for (key, value) in common {
-                if resource.iter().all(|(known, _)| *known != key) {
-                    resource.push((key, value));
-                }
-            }
-        }
+    let mut resource: Vec<_> = own.map(|(key, value)| (key.to_owned(), value.clone())).collect();
+    let common = pairs(&set.resource_attributes).unwrap_or_else(|| {
         // The Go service starts all the same.
-        None => reader.warn(
-            vars::OTEL_RESOURCE_ATTRIBUTES,
-            "is passed over: accepted is name=value,name=value, with %2C for a comma in a value",
-        ),
+        let message = "is passed over: accepted is name=value,name=value, with %2C for a comma in a value";
+        reader.warn(&vars::OTEL_RESOURCE_ATTRIBUTES, message);
+        Vec::new()
+    });
+    for (key, value) in common {
+        if resource.iter().all(|(known, _)| *known != key) {
+            resource.push((key, value));
+        }
     }
     resource
 }
 
-/// The collector; none when something about it cannot be, which is told.
-fn collector(reader: &mut Reader<'_>) -> Option<Collector> {
-    let protocol = reader.parsed(vars::TRACING_EXPORTER_PROTOCOL, protocol);
+/// The collector; none when something about it was refused.
+fn collector(reader: &mut Reader<'_>, protocol: Protocol) -> Option<Collector> {
     let endpoint = endpoint(reader, protocol);
-    let either = |reader: &Reader<'_>, own: Var, common: Var| if reader.is_set(own) { own } else { common };
-    let headers = either(reader, vars::OTEL_EXPORTER_OTLP_TRACES_HEADERS, vars::OTEL_EXPORTER_OTLP_HEADERS);
-    let timeout = either(reader, vars::OTEL_EXPORTER_OTLP_TRACES_TIMEOUT, vars::OTEL_EXPORTER_OTLP_TIMEOUT);
+    let headers = reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_HEADERS, &vars::OTEL_EXPORTER_OTLP_HEADERS);
+    let timeout = reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_TIMEOUT, &vars::OTEL_EXPORTER_OTLP_TIMEOUT);
     let compression =
-        either(reader, vars::OTEL_EXPORTER_OTLP_TRACES_COMPRESSION, vars::OTEL_EXPORTER_OTLP_COMPRESSION);
-    let headers = header_map(reader, headers);
-    let tls = tls(reader);
-    let timeout = reader.whole(timeout, 1..=3_600_000);
-    let gzip = reader.parsed(compression, |text| match text {
+        reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_COMPRESSION, &vars::OTEL_EXPORTER_OTLP_COMPRESSION);
+    let (headers, tls) = (reader.read(headers), tls(reader));
+    let (timeout, gzip) = (reader.read(timeout), reader.read(compression));
+    let endpoint = endpoint?;
+    let tls = (endpoint.scheme_str() == Some("https")).then_some(tls);
+    Some(Collector { protocol, endpoint, headers, timeout, gzip, tls })
+}
+
+pub(super) fn gzip(text: &str) -> Result<bool, InvalidValue> {
+    match text {
         "gzip" => Ok(true),
         "none" => Ok(false),
         _ => Err(InvalidValue::new("gzip or none")),
-    });
-    let endpoint = endpoint?;
-    let speaks_tls = endpoint.scheme_str() == Some("https");
-    Some(Collector {
-        protocol,
-        headers,
-        timeout: Duration::from_millis(timeout),
-        gzip,
-        tls: speaks_tls.then_some(tls),
-        endpoint,
-    })
-}
-
-fn protocol(text: &str) -> Result<Protocol, InvalidValue> {
-    match text {
-        "http" => Ok(Protocol::Http),
-        "grpc" => Ok(Protocol::Grpc),
-        "http/protobuf" => Err(InvalidValue::new("http or grpc").with_hint("write http")),
-        _ => Err(InvalidValue::new("http or grpc")),
     }
 }
 
-/// Where spans are taken: as named for traces, else below what is named for everything, else here.
+/// Where spans are sent: the endpoint for traces, else below the endpoint for everything, else this host.
 fn endpoint(reader: &mut Reader<'_>, protocol: Protocol) -> Option<Uri> {
-    let insecure = if reader.is_set(vars::OTEL_EXPORTER_OTLP_TRACES_INSECURE) {
-        vars::OTEL_EXPORTER_OTLP_TRACES_INSECURE
-    } else {
-        vars::OTEL_EXPORTER_OTLP_INSECURE
-    };
-    let scheme = if reader.flag(insecure) { "http" } else { "https" };
-    let [own, common] = [vars::OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, vars::OTEL_EXPORTER_OTLP_ENDPOINT];
+    let insecure =
+        reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_INSECURE, &vars::OTEL_EXPORTER_OTLP_INSECURE);
+    let scheme = if reader.read(insecure) { "http" } else { "https" };
+    let [own, common] = [&vars::OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, &vars::OTEL_EXPORTER_OTLP_ENDPOINT];
     let (port, below) = match protocol {
         Protocol::Http => (4318, "/v1/traces"),
         Protocol::Grpc => (4317, ""),
     };
-    let (var, text, below) = match (reader.is_set(own), reader.is_set(common)) {
-        (true, _) => (own, reader.text(own), ""),
-        (_, true) => (common, reader.text(common), below),
+    let (var, text, below) = match (reader.read(own), reader.read(common)) {
+        (text, _) if !text.is_empty() => (own, text, ""),
+        (_, text) if !text.is_empty() => (common, text, below),
         _ => (common, format!("http://localhost:{port}"), below),
     };
     let read = url(&text, scheme, below);
-    // A login in it, or a key behind its question mark, may be a secret.
-    let seen = Some(text).filter(|text| !text.contains(['@', '?']));
-    read.map_err(|refusal| reader.refuse(var, seen, refusal)).ok()
+    read.map_err(|refusal| reader.refuse(var, Some(text), refusal)).ok()
 }
 
 /// The URL of a collector, with `below` behind its path; without a scheme it is of this one.
@@ -222,21 +204,15 @@ fn url(text: &str, scheme: &str, below: &str) -> Result<Uri, InvalidValue> {
         .map_err(|_| refusal())
 }
 
-/// The headers of a variable, whose value is never shown.
-fn header_map(reader: &mut Reader<'_>, var: Var) -> HeaderMap {
-    let read = pairs(&reader.text(var)).and_then(|pairs| {
-        let header = |(name, value): (String, String)| {
-            let mut value = HeaderValue::from_str(&value).ok()?;
-            value.set_sensitive(true);
-            Some((HeaderName::from_bytes(name.as_bytes()).ok()?, value))
-        };
-        pairs.into_iter().map(header).collect::<Option<HeaderMap>>()
-    });
-    read.unwrap_or_else(|| {
-        let refusal =
-            InvalidValue::new("name=value,name=value, with %2C for a comma in a value and %20 for a blank");
-        reader.refuse(var, None, refusal);
-        HeaderMap::new()
+/// The headers of every export.
+pub(super) fn headers(text: &str) -> Result<HeaderMap, InvalidValue> {
+    let header = |(name, value): (String, String)| {
+        let mut value = HeaderValue::from_str(&value).ok()?;
+        value.set_sensitive(true);
+        Some((HeaderName::from_bytes(name.as_bytes()).ok()?, value))
+    };
+    pairs(text).and_then(|pairs| pairs.into_iter().map(header).collect()).ok_or_else(|| {
+        InvalidValue::new("name=value,name=value, with %2C for a comma in a value and %20 for a blank")
     })
 }
 
@@ -247,30 +223,19 @@ fn pairs(text: &str) -> Option<Vec<(String, String)>> {
         let (name, value) = member.split_once('=')?;
         let name = name.trim();
         (!name.is_empty()).then_some(())?;
-        Some((name.to_owned(), decoded(value.trim())?))
+        Some((name.to_owned(), percent_decoded(value.trim())?))
     };
     members.map(pair).collect()
 }
 
-/// A text without its percent signs.
-fn decoded(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let digits = part.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        bytes.extend_from_slice(&part.as_bytes()[2..]);
-    }
-    String::from_utf8(bytes).ok()
-}
-
 fn tls(reader: &mut Reader<'_>) -> CollectorTls {
     let own =
-        [vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE, vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY];
-    let common = [vars::OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE, vars::OTEL_EXPORTER_OTLP_CLIENT_KEY];
-    let [certificate, key] = if own.iter().any(|var| reader.is_set(*var)) { own } else { common };
-    let own = file(reader, vars::OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE);
-    let authorities = own.or_else(|| file(reader, vars::OTEL_EXPORTER_OTLP_CERTIFICATE));
+        [&vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE, &vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY];
+    let common = [&vars::OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE, &vars::OTEL_EXPORTER_OTLP_CLIENT_KEY];
+    let [certificate, key] = if own.iter().any(|&var| reader.is_set(var)) { own } else { common };
+    let authorities =
+        reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE, &vars::OTEL_EXPORTER_OTLP_CERTIFICATE);
+    let authorities = file(reader, authorities);
     let identity = match (file(reader, certificate), file(reader, key)) {
         (Some(certificate), Some(key)) => Some([certificate, key]),
         (None, None) => None,
@@ -284,12 +249,11 @@ fn tls(reader: &mut Reader<'_>) -> CollectorTls {
             None
         }
     };
-    CollectorTls { authorities, trust_system: reader.flag(vars::TLS_TRUST_SYSTEM_CAS), identity }
+    CollectorTls { authorities, trust_system: Trust::read(reader).in_addition, identity }
 }
 
-fn file(reader: &Reader<'_>, var: Var) -> Option<NamedPath> {
-    let path = reader.text(var);
-    (!path.is_empty()).then(|| NamedPath { variable: var.name, path: path.into() })
+fn file(reader: &mut Reader<'_>, setting: &'static Setting<Option<PathBuf>>) -> Option<NamedPath> {
+    reader.read(setting).map(|path| NamedPath { variable: setting.name, path })
 }
 
 #[cfg(test)]

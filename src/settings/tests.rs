@@ -4,7 +4,9 @@ mod sinks;
 mod store;
 mod wrong;
 
-use std::{cell::RefCell, collections::BTreeSet};
+use std::{cell::RefCell, collections::BTreeSet, time::Duration};
+
+use tracing::level_filters::LevelFilter;
 
 use super::*;
 
@@ -50,21 +52,21 @@ fn the_variables_of_the_table_are_those_that_are_read() {
 fn an_empty_environment_is_served_without_a_warning() {
     let (settings, warnings) = read(&[]).unwrap();
     assert_eq!(warnings, []);
-    assert_eq!(settings.server.listen, GrpcListen::Tcp(HostPort { host: "0.0.0.0".into(), port: 8081 }));
+    assert_eq!(settings.server.listen(), GrpcListen::Tcp(HostPort { host: "0.0.0.0".into(), port: 8081 }));
     assert_eq!(settings.server.workers, 3);
     assert_eq!(settings.server.max_connection_age, Duration::from_secs(86_400));
-    assert_eq!(settings.http.listen.to_string(), "0.0.0.0:8080");
-    assert_eq!(settings.http.debug.to_string(), "0.0.0.0:6070");
+    assert_eq!(settings.http.listen().to_string(), "0.0.0.0:8080");
+    assert_eq!(settings.http.debug().to_string(), "0.0.0.0:6070");
     assert_eq!(settings.rules.root, Path::new("/srv/runtime_data/current"));
     assert_eq!(settings.rules.app_directory, "config");
     assert!(settings.rules.watch_root && !settings.rules.ignore_dot_files);
-    assert!(settings.store.by_default);
+    assert!(settings.is_backend_default);
     assert_eq!(settings.store.expiration_jitter_max, Duration::from_secs(300));
     assert!((settings.store.near_limit_ratio - 0.8).abs() < f32::EPSILON);
-    assert_eq!(settings.answers.headers, None);
+    assert!(!settings.answers.headers);
     let prometheus = settings.stats.prometheus.unwrap();
     assert_eq!((prometheus.listen.to_string(), &*prometheus.path), (":9090".into(), "/metrics"));
-    assert_eq!(settings.log, Log { level: LevelFilter::INFO, format: LogFormat::Text });
+    assert_eq!(settings.log, Log { level: LogLevel(LevelFilter::INFO), format: LogFormat::Text });
 }
 
 #[test]
@@ -72,8 +74,8 @@ fn every_variable_takes_its_default_when_it_is_set_to_it() {
     let table: Vec<_> = vars::ALL.iter().map(|var| (var.name, var.default)).collect();
     let (mut written_out, warnings) = read(&table).unwrap();
     assert_eq!(warnings, []);
-    assert!(!written_out.store.by_default);
-    written_out.store.by_default = true;
+    assert!(!written_out.is_backend_default);
+    written_out.is_backend_default = true;
     // What is set to its default is asked for all the same.
     written_out.stats.sinks.statsd = settings(&[]).stats.sinks.statsd;
     written_out.admin = settings(&[]).admin;
@@ -85,9 +87,9 @@ fn an_empty_value_is_the_default_but_of_texts() {
     let empty: Vec<_> = vars::ALL.iter().map(|var| (var.name, "")).collect();
     let (read, warnings) = read(&empty).unwrap();
     assert_eq!(warnings, []);
-    assert_eq!(read.http.listen.to_string(), ":8080");
+    assert_eq!(read.http.listen().to_string(), ":8080");
     assert_eq!((&*read.rules.root, &*read.rules.app_directory), (Path::new("."), ""));
-    assert!(read.store.by_default);
+    assert!(read.is_backend_default);
     assert_eq!(read.log, settings(&[]).log);
     assert_eq!(read.stats, settings(&[]).stats);
 }
@@ -107,21 +109,21 @@ fn istios_sample_is_served() {
         ("GRPC_HOST", "::"),
     ];
     let read = settings(&sample);
-    assert_eq!(read.http.listen.to_string(), "[::]:8080");
+    assert_eq!(read.http.listen().to_string(), "[::]:8080");
     assert_eq!((&*read.rules.root, &*read.rules.subdirectory), (Path::new("/data"), "ratelimit"));
     assert!(read.rules.ignore_dot_files && !read.rules.watch_root);
-    assert!(matches!(read.store.chosen, Backend::Redis(_)) && !read.store.by_default);
-    assert_eq!(read.log.level, LevelFilter::DEBUG);
+    assert!(matches!(read.backend, Backend::Redis(_)) && !read.is_backend_default);
+    assert_eq!(read.log.level, LogLevel(LevelFilter::DEBUG));
     assert_eq!(warnings(&sample), [""; 0]);
     let in_memory = [&sample[..], &[("BACKEND_TYPE", "memory")]].concat();
-    assert_eq!(settings(&in_memory).store.chosen, Backend::Memory);
+    assert_eq!(settings(&in_memory).backend, Backend::Memory);
     assert_eq!(warnings(&in_memory), [""; 0]);
 }
 
 #[test]
 fn a_unix_socket_takes_the_place_of_the_port() {
     let read = settings(&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "8080")]);
-    assert_eq!(read.server.listen, GrpcListen::Unix("/run/rl.sock".into()));
+    assert_eq!(read.server.listen(), GrpcListen::Unix("/run/rl.sock".into()));
 }
 
 #[test]
@@ -150,15 +152,16 @@ fn workers_are_as_many_as_cores_unless_set() {
 #[test]
 fn headers_are_named_when_they_are_wanted() {
     let read = settings(&[("LIMIT_RESPONSE_HEADERS_ENABLED", "1"), ("LIMIT_LIMIT_HEADER", "X-Limit")]);
-    let headers = read.answers.headers.unwrap();
+    let Answers { headers, limit_header, remaining_header, reset_header, .. } = read.answers;
+    assert!(headers);
     assert_eq!(
-        [&*headers.limit, &headers.remaining, &headers.reset],
+        [&*limit_header, &remaining_header, &reset_header],
         ["X-Limit", "RateLimit-Remaining", "RateLimit-Reset"]
     );
 }
 
 #[test]
-fn the_working_directory_is_of_no_interest_when_a_control_plane_tells_the_rules() {
+fn ignores_the_working_directory_when_rules_come_from_a_control_plane() {
     let here = ["./config"];
     assert!(!read_on(&[], &here).unwrap().1.is_empty());
     assert_eq!(read_on(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], &here).unwrap().1, []);

@@ -1,337 +1,440 @@
-//! The table of every environment variable: its name, its default, what it does.
+//! The table of every environment variable, by groups: a row has the variable's name, the field that holds its value
+//! with its type, the default, how a value is read where its type alone does not say it (`as`), and what it does.
 //!
-//! Readers take defaults from here and docs/settings.md is generated from here, so the program and its
-//! documentation cannot differ. Names are those of the Go service where it has the variable.
+//! Everything about a variable comes from its row: its value and what is refused ([`Reader::read`]), `tollgate
+//! settings`, docs/settings.md, whether a misspelt name is recognised, and whether a value is masked (`secret`, or
+//! `login` for an address that may hold one). Names are those of the Go service where it has the variable.
 
-pub use super::variable::Var;
+use std::{path::PathBuf, time::Duration};
 
-use super::variable::variables;
+use http::HeaderMap;
 
-variables! {
-    "gRPC server" {
-        GRPC_HOST = "0.0.0.0", "Address of the gRPC port; `0.0.0.0` and `::` both mean all, IPv4 and IPv6.";
-        GRPC_PORT = "8081", "gRPC port; `0` takes any free one.";
-        GRPC_UDS = "", "Path of a unix socket for gRPC; replaces the port.";
-        GRPC_SERVER = "fast", "HTTP/2 implementation of the gRPC port: `fast`, made for `ShouldRateLimit`, \
-            or `tonic`, the reference, with the same responses at several times the CPU.";
-        GRPC_WORKERS = "0", "Worker threads for gRPC, each with its own connections; `0` is one per core \
-            that the process may use.";
-        GRPC_MAX_CONNECTION_AGE = "24h", "Age, ±10 %, after which a connection receives a GOAWAY, so that \
-            clients spread over new replicas; `0` is never.";
-        GRPC_MAX_CONNECTION_AGE_GRACE = "1h", "Time for the open requests of such a connection; `0` is \
-            unlimited.";
-        GRPC_KEEPALIVE_INTERVAL = "2m", "Idle time after which a connection is pinged, to detect dead \
-            peers and to keep load balancers from dropping idle connections. `0` is never.";
-        GRPC_KEEPALIVE_TIMEOUT = "20s", "Time for the response to a ping; then the connection is closed.";
-        GRPC_MAX_CONNECTIONS = "10000", "Maximum number of connections. At the maximum, a connection \
-            without an HTTP/2 preface is closed for a new one, else the one idle longest; while all are \
-            busy, new ones are refused.";
-        GRPC_MAX_CONNECTIONS_PER_ADDRESS = "0", "The same per peer address (for IPv6, per /64 network); \
-            `0` is three quarters of `GRPC_MAX_CONNECTIONS`, so that one NAT or load balancer works but \
-            cannot take every connection. Does not apply to unix sockets.";
-        GRPC_MAX_CONCURRENT_STREAMS = "1024", "Maximum number of concurrent requests per connection.";
-        GRPC_MAX_REQUEST_BYTES = "4194304", "Maximum size of a request.";
-        GRPC_RECEIVE_TIMEOUT = "5s", "Time within which a request must be complete; later it returns \
-            DEADLINE_EXCEEDED.";
-        GRPC_MAX_INFLIGHT_BYTES = "67108864", "Memory for incomplete requests and unread responses of all \
-            connections; at least four times `GRPC_MAX_REQUEST_BYTES`, which is also the default if \
-            larger. Beyond it requests return RESOURCE_EXHAUSTED.";
-        MAX_DESCRIPTORS_PER_REQUEST = "128", "Maximum number of descriptors per request; more return \
-            INVALID_ARGUMENT.";
-        MAX_ENTRIES_PER_DESCRIPTOR = "64", "Maximum number of entries per descriptor; more return \
-            INVALID_ARGUMENT.";
-        SHUTDOWN_DELAY = "0s", "Time between SIGTERM, when the service becomes unhealthy, and closing the \
-            listeners.";
-        SHUTDOWN_TIMEOUT = "30s", "Time for open requests after that.";
+pub use super::variable::{Secrecy, Setting, Var};
+use super::{
+    GrpcServer, HostPort, KeyFormat, KeyValues, LogFormat, Logged, ServerAddress, address, admin, answers,
+    backend::BackendType,
+    decisions, duration, memcached,
+    names::{self, LogLevel},
+    parse::{self, at_least},
+    reader::Reader,
+    redis::{self, RedisType, Socket},
+    sinks::{self, SinkAddress, Tags},
+    spans,
+    variable::table,
+    xds::{self, RulesSource},
+};
+use crate::{limiter::template::Template, rules::OnStoreFailure};
+
+/// The largest number of 32 bits: the length before a message of gRPC, and fields of HTTP/2.
+const BITS_32: u64 = u32::MAX as u64;
+
+/// In seconds. It keeps expiries far from where they would overflow.
+const CENTURY: u64 = 100 * 365 * 86_400;
+
+/// In milliseconds.
+const HOUR: u64 = 3_600_000;
+
+/// A million spans are about a gigabyte.
+const MILLION: u64 = 1_000_000;
+
+table! {
+    /// The gRPC server.
+    pub Server in "gRPC server" {
+        GRPC_HOST host: String = "0.0.0.0" as address::host, "Address of the gRPC port; `0.0.0.0` and `::` \
+            both mean all, IPv4 and IPv6.";
+        GRPC_PORT port: u16 = "8081", "gRPC port; `0` takes any free one.";
+        GRPC_UDS socket: Option<PathBuf> = "", "Path of a unix socket for gRPC; replaces the port.";
+        GRPC_SERVER implementation: GrpcServer = "fast", "HTTP/2 implementation of the gRPC port: `fast`, \
+            made for `ShouldRateLimit`, or `tonic`, the reference, with the same responses at several \
+            times the CPU.";
+        GRPC_WORKERS workers: usize = "0" as parse::whole::<_, 0, 4096>, "Worker threads for gRPC, each \
+            with its own connections; `0` is one per core that the process may use.";
+        GRPC_MAX_CONNECTION_AGE max_connection_age: Duration = "24h", "Age, ±10 %, after which a \
+            connection receives a GOAWAY, so that clients spread over new replicas; `0` is never.";
+        GRPC_MAX_CONNECTION_AGE_GRACE max_connection_age_grace: Duration = "1h", "Time for the open \
+            requests of such a connection; `0` is unlimited.";
+        GRPC_KEEPALIVE_INTERVAL keepalive_interval: Duration = "2m", "Idle time after which a connection \
+            is pinged, to detect dead peers and to keep load balancers from dropping idle connections. `0` \
+            is never.";
+        GRPC_KEEPALIVE_TIMEOUT keepalive_timeout: Duration = "20s", "Time for the response to a ping; then \
+            the connection is closed.";
+        GRPC_MAX_CONNECTIONS max_connections: usize = "10000" as at_least::<1>, "Maximum number of \
+            connections. At the maximum, a connection without an HTTP/2 preface is closed for a new one, \
+            else the one idle longest; while all are busy, new ones are refused.";
+        GRPC_MAX_CONNECTIONS_PER_ADDRESS max_connections_per_address: usize = "0" as at_least::<0>, "The \
+            same per peer address (for IPv6, per /64 network); `0` is three quarters of \
+            `GRPC_MAX_CONNECTIONS`, so that one NAT or load balancer works but cannot take every \
+            connection. Does not apply to unix sockets.";
+        GRPC_MAX_CONCURRENT_STREAMS max_concurrent_streams: u32 = "1024" as parse::whole::<_, 1, BITS_32>,
+            "Maximum number of concurrent requests per connection.";
+        GRPC_MAX_REQUEST_BYTES max_request_bytes: usize = "4194304" as parse::whole::<_, 1, BITS_32>,
+            "Maximum size of a request.";
+        GRPC_RECEIVE_TIMEOUT receive_timeout: Duration = "5s", "Time within which a request must be \
+            complete; later it returns DEADLINE_EXCEEDED.";
+        GRPC_MAX_INFLIGHT_BYTES max_inflight_bytes: usize = "67108864" as at_least::<1>, "Memory for \
+            incomplete requests and unread responses of all connections; at least four times \
+            `GRPC_MAX_REQUEST_BYTES`, which is also the default if larger. Beyond it requests return \
+            RESOURCE_EXHAUSTED.";
+        MAX_DESCRIPTORS_PER_REQUEST max_descriptors: usize = "128" as at_least::<1>, "Maximum number of \
+            descriptors per request; more return INVALID_ARGUMENT.";
+        MAX_ENTRIES_PER_DESCRIPTOR max_entries: usize = "64" as at_least::<1>, "Maximum number of entries \
+            per descriptor; more return INVALID_ARGUMENT.";
+        SHUTDOWN_DELAY shutdown_delay: Duration = "0s", "Time between SIGTERM, when the service becomes \
+            unhealthy, and closing the listeners.";
+        SHUTDOWN_TIMEOUT shutdown_timeout: Duration = "30s", "Time for open requests after that.";
     }
-    "TLS on the gRPC port" {
-        GRPC_SERVER_USE_TLS = "false", "Enables TLS 1.2 and 1.3. Plaintext connections are rejected.";
-        GRPC_SERVER_TLS_CERT = "", "Path of the certificate and its chain, in PEM; required with TLS. All \
-            files of this group are reloaded when they change.";
-        GRPC_SERVER_TLS_KEY = "", "Path of the certificate's private key, in PEM; required with TLS.";
-        GRPC_CLIENT_TLS_CACERT = "", "Path of the CAs, in PEM, for client certificates, which are then \
-            required.";
-        GRPC_CLIENT_TLS_SAN = "", "Subject alternative name that client certificates must have: a DNS \
-            name, an IP address, a URI such as `spiffe://cluster.local/ns/a/sa/b`, or an e-mail address.";
-        GRPC_SERVER_TLS_CA_CERT = "", "No effect, as in the Go service; Envoy Gateway sets it. \
+    /// TLS on the gRPC port, on or off.
+    pub(super) GrpcTlsFiles in "TLS on the gRPC port" {
+        GRPC_SERVER_USE_TLS is_on: bool = "false", "Enables TLS 1.2 and 1.3. Plaintext connections are \
+            rejected.";
+        GRPC_SERVER_TLS_CERT certificate: Option<PathBuf> = "", "Path of the certificate and its chain, in \
+            PEM; required with TLS. All files of this group are reloaded when they change.";
+        GRPC_SERVER_TLS_KEY key: Option<PathBuf> = "", "Path of the certificate's private key, in PEM; \
+            required with TLS.";
+        GRPC_CLIENT_TLS_CACERT authorities: Option<PathBuf> = "", "Path of the CAs, in PEM, for client \
+            certificates, which are then required.";
+        GRPC_CLIENT_TLS_SAN client_name: String = "", "Subject alternative name that client certificates \
+            must have: a DNS name, an IP address, a URI such as `spiffe://cluster.local/ns/a/sa/b`, or an \
+            e-mail address.";
+        GRPC_SERVER_TLS_CA_CERT: String = "", "No effect, as in the Go service; Envoy Gateway sets it. \
             `GRPC_CLIENT_TLS_CACERT` requires client certificates.";
     }
-    "TLS to other servers" {
-        TLS_TRUST_SYSTEM_CAS = "false", "Trusts the system's CAs in addition to `REDIS_TLS_CACERT`, \
+    /// TLS to the servers that the service connects to.
+    pub(super) Trust in "TLS to other servers" {
+        TLS_TRUST_SYSTEM_CAS in_addition: bool = "false", "Trusts the system's CAs in addition to `REDIS_TLS_CACERT`, \
             `MEMCACHE_TLS_CACERT`, `CONFIG_GRPC_XDS_SERVER_TLS_CACERT` and \
             `OTEL_EXPORTER_OTLP_CERTIFICATE`. By default such a file replaces them; without a file the \
             system's CAs are trusted.";
     }
-    "HTTP" {
-        HOST = "0.0.0.0", "Address of the HTTP port.";
-        PORT = "8080", "HTTP port, for `/healthcheck` and `/json`; `0` takes any free one.";
-        JSON_ENABLED = "true", "Serves `POST /json`, which counts like gRPC but cannot verify client \
-            certificates. If unset, it is off with `GRPC_CLIENT_TLS_CACERT`.";
-        HTTP_MAX_CONNECTIONS = "512", "Maximum number of connections to each port of this group and to the \
-            metrics port, three quarters of them from one address. At the maximum, a connection that sent \
-            nothing is closed for a new one, else the one without traffic for longest. 16 further \
-            connections are reserved for probes.";
-        HTTP_TIMEOUT = "10s", "Time for the head of a request, for its body, and for reading the response, \
-            on these ports.";
-        DEBUG_HOST = "0.0.0.0", "Address of the debug port.";
-        DEBUG_PORT = "6070", "Debug port, for `/rlconfig` and `/stats`; `0` takes any free one.";
+    /// The HTTP ports.
+    pub Http in "HTTP" {
+        HOST host: String = "0.0.0.0" as address::host, "Address of the HTTP port.";
+        PORT port: u16 = "8080", "HTTP port, for `/healthcheck` and `/json`; `0` takes any free one.";
+        JSON_ENABLED json: bool = "true", "Serves `POST /json`, which counts like gRPC but cannot verify \
+            client certificates. If unset, it is off with `GRPC_CLIENT_TLS_CACERT`.";
+        HTTP_MAX_CONNECTIONS max_connections: usize = "512" as at_least::<1>, "Maximum number of \
+            connections to each port of this group and to the metrics port, three quarters of them from \
+            one address. At the maximum, a connection that sent nothing is closed for a new one, else the \
+            one without traffic for longest. 16 further connections are reserved for probes.";
+        HTTP_TIMEOUT timeout: Duration = "10s" as duration::positive, "Time for the head of a request, for \
+            its body, and for reading the response, on these ports.";
+        DEBUG_HOST debug_host: String = "0.0.0.0" as address::host, "Address of the debug port.";
+        DEBUG_PORT debug_port: u16 = "6070", "Debug port, for `/rlconfig` and `/stats`; `0` takes any free \
+            one.";
     }
-    "Admin API" {
-        ADMIN_ADDR = "127.0.0.1:6071", "Address of the admin API and its page: `host:port`, or `off`. On \
-            anything but a loopback address it needs `ADMIN_TOKEN_FILE`. If it is unset and the port is \
-            taken, the service runs without it.";
-        ADMIN_UDS = "", "Path of a unix socket for the admin API; replaces the port.";
-        ADMIN_TOKEN_FILE = "", "Path of a file with bearer tokens, one a line: `TOKEN`, or `NAME TOKEN`, \
-            whose name appears in the log of changes. Every call then needs one. The file is read again \
-            when it changes.";
-        ADMIN_READ_ONLY = "false", "Rejects every call that changes something.";
-        KEY_VALUES = "plain", "How values of descriptors appear in the admin API, on its page, in the log of \
-            decisions and in `METRICS_TOP_KEYS`: `plain`, `hashed`, the first 16 digits of their SHA-256, or \
-            `hidden`.";
-        DECISION_LOG = "off", "Logs decisions as JSON lines: `refused`, or `sampled:` and a share, such as \
-            `sampled:0.01`; `off` logs none. At most 2,500 a second per worker; more are counted as dropped.";
-        DECISION_LOG_FILE = "", "Path of the file they are appended to; standard output if unset. It may be \
-            moved away at any time.";
-        ADMIN_USE_TLS = "false", "Serves the admin API with the gRPC port's TLS: `GRPC_SERVER_TLS_CERT`, \
-            and client certificates if `GRPC_CLIENT_TLS_CACERT` is set.";
+    /// The admin API, on or off.
+    pub AdminVars in "Admin API" {
+        ADMIN_ADDR address: Option<HostPort> = "127.0.0.1:6071" as admin::address, "Address of the admin API \
+            and its page: `host:port`, or `off`. On anything but a loopback address it needs \
+            `ADMIN_TOKEN_FILE`. If it is unset and the port is taken, the service runs without it.";
+        ADMIN_UDS socket: Option<PathBuf> = "", "Path of a unix socket for the admin API; replaces the port.";
+        ADMIN_TOKEN_FILE token_file: Option<PathBuf> = "", "Path of a file with bearer tokens, one a line: \
+            `TOKEN`, or `NAME TOKEN`, whose name appears in the log of changes. Every call then needs one. \
+            The file is read again when it changes.";
+        ADMIN_READ_ONLY read_only: bool = "false", "Rejects every call that changes something.";
+        ADMIN_USE_TLS tls: bool = "false", "Serves the admin API with the gRPC port's TLS: \
+            `GRPC_SERVER_TLS_CERT`, and client certificates if `GRPC_CLIENT_TLS_CACERT` is set.";
     }
-    "Rules" {
-        CONFIG_TYPE = "FILE", "Source of the rules: `FILE`; `GRPC_XDS_SOTW`, a control plane that sends \
-            all rules each time; or `GRPC_XDS_DELTA`, one that sends changes, which the Go service does \
-            not support.";
-        RUNTIME_ROOT = "/srv/runtime_data/current", "Root of the rules directory. If it is unset, the \
-            default does not exist and the working directory contains rules, the working directory is \
-            used.";
-        RUNTIME_SUBDIRECTORY = "", "Directory below the root.";
-        RUNTIME_APPDIRECTORY = "config", "Directory below that one; every file in it is read, at any depth.";
-        RUNTIME_IGNOREDOTFILES = "false", "Skips files and directories whose name begins with a dot.";
-        RUNTIME_WATCH_ROOT = "true", "Selects what the Go service watches. Tollgate notices every change \
-            with either value.";
-        MERGE_DOMAIN_CONFIG = "false", "Allows several files per domain; their descriptors are joined.";
-        RULES_MAX_VALUES = "500000", "Maximum number of keys, values, lists and maps in all rules files, \
-            with aliases expanded, or of messages in all resources of a control plane. A rule has about \
-            nine; each takes up to half a kilobyte while rules are read.";
-        FORCE_START_WITHOUT_INITIAL_CONFIG = "false", "Opens the ports before a control plane has sent \
-            rules, and returns an error until then. With files the service always starts.";
-        HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED = "false", "Unhealthy while no rules are loaded.";
+    /// What is kept and shown of decisions.
+    pub(super) DecisionVars in "Decisions" {
+        KEY_VALUES key_values: KeyValues = "plain", "How values of descriptors appear in the admin API, on \
+            its page, in the log of decisions and in `METRICS_TOP_KEYS`: `plain`, `hashed`, the first 16 \
+            digits of their SHA-256, or `hidden`.";
+        DECISION_LOG logged: Option<Logged> = "off" as decisions::logged, "Logs decisions as JSON lines: \
+            `refused`, or `sampled:` and a share, such as `sampled:0.01`; `off` logs none. At most 2,500 a \
+            second per worker; more are counted as dropped.";
+        DECISION_LOG_FILE file: Option<PathBuf> = "", "Path of the file they are appended to; standard output \
+            if unset. It may be moved away at any time.";
+        METRICS_TOP_KEYS metrics_top_keys: usize = "0" as parse::whole::<_, 0, 1000>, "Number of most refused \
+            keys, over all rules, that have a series `tollgate_top_refused_hits`; `0` is none.";
     }
-    "Rules from a control plane (xDS)" {
-        CONFIG_GRPC_XDS_SERVER_URL = "localhost:18000", "Address of the control plane: `host:port`, or \
-            `unix:` and the path of a socket.";
-        CONFIG_GRPC_XDS_NODE_ID = "default", "Node id sent to the control plane.";
-        CONFIG_GRPC_XDS_NODE_METADATA = "", "Node metadata sent to the control plane, as \
-            `name=text,name=text`.";
-        CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS = "", "Additional headers, as `name:value,name:value`. \
-            Values are never shown.";
-        CONFIG_GRPC_XDS_SERVER_USE_TLS = "false", "Enables TLS. The files below are read for each connection.";
-        CONFIG_GRPC_XDS_SERVER_TLS_CACERT = "", "PEM file of CAs; replaces the system's.";
-        CONFIG_GRPC_XDS_SERVER_TLS_SAN = "", "Name that the control plane's certificate must have; \
-            defaults to the host.";
-        CONFIG_GRPC_XDS_CLIENT_TLS_CERT = "", "PEM file of the client certificate.";
-        CONFIG_GRPC_XDS_CLIENT_TLS_KEY = "", "PEM file of its key.";
-        CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL = "3s", "Delay between attempts to connect, times \
-            0.5 to 1.5.";
-        XDS_CLIENT_BACKOFF_INITIAL_INTERVAL = "10s", "First delay after a stream was closed.";
-        XDS_CLIENT_BACKOFF_MAX_INTERVAL = "60s", "Maximum delay.";
-        XDS_CLIENT_BACKOFF_RANDOM_FACTOR = "0.5", "Backoff multiplier, as in the Go service. Values of 1 \
-            or less disable growth.";
-        XDS_CLIENT_BACKOFF_JITTER = "true", "Multiplies each delay by a random 0.5 to 1, so that replicas \
-            do not reconnect together.";
-        XDS_CLIENT_KEEPALIVE_INTERVAL = "6m", "Idle time after which the control plane is pinged. Servers \
-            of gRPC's libraries disconnect clients that ping within five minutes. `0` is never; TCP \
-            keepalive detects a dead peer within a minute anyway.";
-        XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES = "67108864", "Maximum size of a response; `0` is the default. \
-            The default of the Go service is 4 MiB.";
+    /// Where rules come from and how they are read.
+    pub Rules in "Rules" {
+        CONFIG_TYPE source: RulesSource = "FILE", "Source of the rules: `FILE`; `GRPC_XDS_SOTW`, a control \
+            plane that sends all rules each time; or `GRPC_XDS_DELTA`, one that sends changes, which the \
+            Go service does not support.";
+        RUNTIME_ROOT root: PathBuf = "/srv/runtime_data/current", "Root of the rules directory. If it is \
+            unset, the default does not exist and the working directory contains rules, the working \
+            directory is used.";
+        RUNTIME_SUBDIRECTORY subdirectory: String = "", "Directory below the root.";
+        RUNTIME_APPDIRECTORY app_directory: String = "config", "Directory below that one; every file in it \
+            is read, at any depth.";
+        RUNTIME_IGNOREDOTFILES ignore_dot_files: bool = "false", "Skips files and directories whose name \
+            begins with a dot.";
+        RUNTIME_WATCH_ROOT watch_root: bool = "true", "Selects what the Go service watches. Tollgate \
+            notices every change with either value.";
+        MERGE_DOMAIN_CONFIG merge_domains: bool = "false", "Allows several files per domain; their \
+            descriptors are joined.";
+        RULES_MAX_VALUES max_values: usize = "500000" as at_least::<1>, "Maximum number of keys, values, \
+            lists and maps in all rules files, with aliases expanded, or of messages in all resources of a \
+            control plane. A rule has about nine; each takes up to half a kilobyte while rules are read.";
+        FORCE_START_WITHOUT_INITIAL_CONFIG force_start: bool = "false", "Opens the ports before a control \
+            plane has sent rules, and returns an error until then. With files the service always starts.";
+        HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED healthy_with_at_least_one: bool = "false", "Unhealthy \
+            while no rules are loaded.";
     }
-    "Counters" {
-        BACKEND_TYPE = "memory", "Counter store: `redis` or `memcache`, shared by all replicas, or \
-            `memory`, where each replica counts by itself. If it is unset and any Redis variable is set, \
-            `redis`.";
-        STORE_FAILURE_POLICY = "error", "Decision when counters are unreachable, unless the domain's rules \
-            have `on_store_failure`: `error`, which Envoy's `failure_mode_deny` resolves; `allow`; `deny`; \
-            or `local`, counted by this replica.";
-        MEMORY_MAX_KEYS = "10000000", "Maximum number of counters in memory.";
-        LOCAL_CACHE_SIZE_IN_BYTES = "0", "Size of the cache of keys over their limit; `0` disables it.";
-        NEAR_LIMIT_RATIO = "0.8", "Share of a limit from which hits count as `near_limit`.";
-        CACHE_KEY_PREFIX = "", "Prefix of every key.";
-        COUNTER_KEY_FORMAT = "compatible", "Keys of counters in Redis and memcached: `compatible`, shared \
-            with the Go service, or `unambiguous`, which values chosen by callers cannot make collide. \
-            Keys in memory are unambiguous.";
-        STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT = "false", "A request over one of its limits adds no hits \
-            to the others.";
-        EXPIRATION_JITTER_MAX_SECONDS = "300", "Maximum random delay of the expiry of counters in Redis \
-            and memcached. Counters in memory end with their window.";
+    /// The control plane, used or not.
+    pub(super) ControlPlane in "Rules from a control plane (xDS)" {
+        CONFIG_GRPC_XDS_SERVER_URL server: ServerAddress = "localhost:18000" as xds::server, "Address of \
+            the control plane: `host:port`, or `unix:` and the path of a socket.";
+        CONFIG_GRPC_XDS_NODE_ID node_id: String = "default", "Node id sent to the control plane.";
+        CONFIG_GRPC_XDS_NODE_METADATA node_metadata: String = "", "Node metadata sent to the control \
+            plane, as `name=text,name=text`.";
+        CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS headers: String = "", "Additional headers, as \
+            `name:value,name:value`. Values are never shown.", secret;
+        CONFIG_GRPC_XDS_SERVER_USE_TLS use_tls: bool = "false", "Enables TLS. The files below are read for \
+            each connection.";
+        CONFIG_GRPC_XDS_SERVER_TLS_CACERT ca: Option<PathBuf> = "", "PEM file of CAs; replaces the system's.";
+        CONFIG_GRPC_XDS_SERVER_TLS_SAN server_name: String = "" as address::host, "Name that the control \
+            plane's certificate must have; defaults to the host.";
+        CONFIG_GRPC_XDS_CLIENT_TLS_CERT certificate: Option<PathBuf> = "", "PEM file of the client \
+            certificate.";
+        CONFIG_GRPC_XDS_CLIENT_TLS_KEY key: Option<PathBuf> = "", "PEM file of its key.";
+        CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL connect_retry_interval: Duration = "3s", "Delay \
+            between attempts to connect, times 0.5 to 1.5.";
+        XDS_CLIENT_BACKOFF_INITIAL_INTERVAL backoff_initial: Duration = "10s", "First delay after a stream \
+            was closed.";
+        XDS_CLIENT_BACKOFF_MAX_INTERVAL backoff_max: Duration = "60s", "Maximum delay.";
+        XDS_CLIENT_BACKOFF_RANDOM_FACTOR backoff_factor: f64 = "0.5" as xds::factor, "Backoff multiplier, \
+            as in the Go service. Values of 1 or less disable growth.";
+        XDS_CLIENT_BACKOFF_JITTER backoff_jitter: bool = "true", "Multiplies each delay by a random 0.5 to \
+            1, so that replicas do not reconnect together.";
+        XDS_CLIENT_KEEPALIVE_INTERVAL keepalive_interval: Duration = "6m", "Idle time after which the \
+            control plane is pinged. Servers of gRPC's libraries disconnect clients that ping within five \
+            minutes. `0` is never; TCP keepalive detects a dead peer within a minute anyway.";
+        XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES max_message_bytes: usize = "67108864" as xds::message_bytes,
+            "Maximum size of a response; `0` is the default. The default of the Go service is 4 MiB.";
     }
-    "Overrides" {
-        OVERRIDES_FILE = "", "File of overrides where counters are not in Redis, created if it is missing. \
-            Without it, overrides end with the process. With Redis, overrides are in Redis.";
-        REPLICA_SYNC = "true", "Shares overrides and resets of counters with the replicas that use the same \
-            Redis, and lists those replicas. Without it, overrides are as without Redis.";
+    /// How hits are counted.
+    pub Store in "Counters" {
+        BACKEND_TYPE: BackendType = "memory", "Counter store: `redis` or `memcache`, shared by all \
+            replicas, or `memory`, where each replica counts by itself. If it is unset and any Redis \
+            variable is set, `redis`.";
+        STORE_FAILURE_POLICY on_failure: OnStoreFailure = "error", "Decision when counters are unreachable, \
+            unless the domain's rules have `on_store_failure`: `error`, which Envoy's `failure_mode_deny` \
+            resolves; `allow`; `deny`; or `local`, counted by this replica.";
+        MEMORY_MAX_KEYS max_keys: usize = "10000000" as at_least::<1>, "Maximum number of counters in \
+            memory.";
+        LOCAL_CACHE_SIZE_IN_BYTES local_cache_bytes: usize = "0" as at_least::<0>, "Size of the cache of \
+            keys over their limit; `0` disables it.";
+        NEAR_LIMIT_RATIO near_limit_ratio: f32 = "0.8", "Share of a limit from which hits count as \
+            `near_limit`.";
+        CACHE_KEY_PREFIX key_prefix: String = "", "Prefix of every key.";
+        COUNTER_KEY_FORMAT key_format: KeyFormat = "compatible", "Keys of counters in Redis and memcached: \
+            `compatible`, shared with the Go service, or `unambiguous`, which values chosen by callers \
+            cannot make collide. Keys in memory are unambiguous.";
+        STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT stop_when_over: bool = "false", "A request over one of its \
+            limits adds no hits to the others.";
+        EXPIRATION_JITTER_MAX_SECONDS expiration_jitter_max: Duration = "300" as duration::seconds::<CENTURY>,
+            "Maximum random delay of the expiry of counters in Redis and memcached. Counters in memory end \
+            with their window.";
     }
-    "Redis" {
-        REDIS_URL = "", "Address of Redis: `host:port`, the path of a unix socket, or a URL \
+    /// Overrides, and the replicas that share them.
+    pub Overrides in "Overrides" {
+        OVERRIDES_FILE file: Option<PathBuf> = "", "File of overrides where counters are not in Redis, created \
+            if it is missing. Without it, overrides end with the process. With Redis, overrides are in Redis.";
+        REPLICA_SYNC replica_sync: bool = "true", "Shares overrides and resets of counters with the replicas \
+            that use the same Redis, and lists those replicas. Without it, overrides are as without Redis.";
+    }
+    /// A Redis, or the second one.
+    pub(super) RedisVars in "Redis" {
+        REDIS_URL url: String = "", "Address of Redis: `host:port`, the path of a unix socket, or a URL \
             `redis://user:password@host:port/database`, `rediss://` for TLS. With `REDIS_TYPE=SENTINEL` \
             the master's name and the sentinels, `name,host:port,…`; with `CLUSTER` some of the nodes, \
-            `host:port,…`.";
-        REDIS_SOCKET_TYPE = "", "`tcp` or `unix`; if unset, derived from `REDIS_URL`. Sentinels and \
-            clusters always use TCP.";
-        REDIS_TYPE = "SINGLE", "`SINGLE`, `SENTINEL` or `CLUSTER`, in any case.";
-        REDIS_AUTH = "", "`password` or `user:password`; takes precedence over `REDIS_URL`.";
-        REDIS_SENTINEL_AUTH = "", "The same for the sentinels.";
-        REDIS_TLS = "false", "Enables TLS.";
-        REDIS_TLS_CACERT = "", "PEM file of CAs; replaces the system's. This and the next three apply to \
-            the second Redis too.";
-        REDIS_TLS_CLIENT_CERT = "", "PEM file of the client certificate.";
-        REDIS_TLS_CLIENT_KEY = "", "PEM file of its key.";
-        REDIS_TLS_SKIP_HOSTNAME_VERIFICATION = "false", "Accepts a certificate for another host. Its \
+            `host:port,…`.", login;
+        REDIS_SOCKET_TYPE socket_type: Option<Socket> = "", "`tcp` or `unix`; if unset, derived from \
+            `REDIS_URL`. Sentinels and clusters always use TCP.";
+        REDIS_TYPE kind: RedisType = "SINGLE", "`SINGLE`, `SENTINEL` or `CLUSTER`, in any case.";
+        REDIS_AUTH auth: String = "", "`password` or `user:password`; takes precedence over `REDIS_URL`.",
+            secret;
+        REDIS_SENTINEL_AUTH sentinel_auth: String = "", "The same for the sentinels.", secret;
+        REDIS_TLS use_tls: bool = "false", "Enables TLS.";
+        REDIS_TLS_CACERT: Option<PathBuf> = "", "PEM file of CAs; replaces the system's. This and the next \
+            three apply to the second Redis too.";
+        REDIS_TLS_CLIENT_CERT: Option<PathBuf> = "", "PEM file of the client certificate.";
+        REDIS_TLS_CLIENT_KEY: Option<PathBuf> = "", "PEM file of its key.";
+        REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: bool = "false", "Accepts a certificate for another host. Its \
             signature is still verified.";
-        REDIS_TIMEOUT = "10ms", "Time limit of an operation; then `STORE_FAILURE_POLICY` decides.";
-        REDIS_CONNECT_TIMEOUT = "300ms", "Time limit for connecting, including TLS and authentication; for \
-            the second Redis too.";
-        REDIS_POOL_SIZE = "10", "Maximum number of connections to each server; `0` is 4, as in the Go service.";
-        REDIS_MAX_QUEUED = "8192", "Maximum number of checks queued per connection; more fail at once. For \
-            the second Redis too.";
-        REDIS_PIPELINE_WINDOW = "0", "Time to gather checks before they are sent. With `0` checks are sent \
-            at once, and gather only while a pipeline is in flight.";
-        REDIS_HEALTH_CHECK_ACTIVE_CONNECTION = "false", "Unhealthy while there is no connection to Redis.";
-        REDIS_STARTUP_INITIAL_INTERVAL = "50ms", "Delay after the first failed connection since the start. \
-            It doubles with each attempt.";
-        REDIS_STARTUP_MAX_INTERVAL = "300ms", "Maximum delay.";
-        REDIS_STARTUP_MAX_ELAPSED_TIME = "0", "Stops the service if Redis was not reached in this time \
-            since the start; `0` retries forever.";
-        REDIS_PIPELINE_LIMIT = "0", "No effect, as in the Go service.";
-        REDIS_CLUSTER_PIPELINE_PARALLELISM = "1", "No effect: the nodes of a cluster are always queried \
-            concurrently.";
-        REDIS_POOL_ON_EMPTY_BEHAVIOR = "WAIT", "No effect: `REDIS_MAX_QUEUED` bounds the queue.";
-        REDIS_POOL_ON_EMPTY_WAIT_DURATION = "", "No effect: `REDIS_TIMEOUT` bounds the wait.";
+        REDIS_TIMEOUT: Duration = "10ms", "Time limit of an operation; then `STORE_FAILURE_POLICY` \
+            decides.";
+        REDIS_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as duration::positive, "Time limit for \
+            connecting, including TLS and authentication; for the second Redis too.";
+        REDIS_POOL_SIZE connections: usize = "10" as redis::pool_size, "Maximum number of connections to \
+            each server; `0` is 4, as in the Go service.";
+        REDIS_MAX_QUEUED max_queued: usize = "8192" as at_least::<1>, "Maximum number of checks queued per \
+            connection; more fail at once. For the second Redis too.";
+        REDIS_PIPELINE_WINDOW pipeline_window: Duration = "0", "Time to gather checks before they are \
+            sent. With `0` checks are sent at once, and gather only while a pipeline is in flight.";
+        REDIS_HEALTH_CHECK_ACTIVE_CONNECTION unhealthy_without: bool = "false", "Unhealthy while there is \
+            no connection to Redis.";
+        REDIS_STARTUP_INITIAL_INTERVAL startup_initial: Duration = "50ms", "Delay after the first failed \
+            connection since the start. It doubles with each attempt.";
+        REDIS_STARTUP_MAX_INTERVAL startup_max: Duration = "300ms", "Maximum delay.";
+        REDIS_STARTUP_MAX_ELAPSED_TIME startup_give_up_after: Duration = "0", "Stops the service if Redis \
+            was not reached in this time since the start; `0` retries forever.";
+        REDIS_PIPELINE_LIMIT: () = "0" as parse::unused_integer, "No effect, as in the Go \
+            service.";
+        REDIS_CLUSTER_PIPELINE_PARALLELISM: () = "1" as parse::unused_count, "No effect: the \
+            nodes of a cluster are always queried concurrently.";
+        REDIS_POOL_ON_EMPTY_BEHAVIOR: String = "WAIT", "No effect: `REDIS_MAX_QUEUED` bounds the \
+            queue.";
+        REDIS_POOL_ON_EMPTY_WAIT_DURATION: String = "", "No effect: `REDIS_TIMEOUT` bounds the wait.";
     }
-    "A second Redis, for limits per second" {
-        REDIS_PERSECOND = "false", "Counts limits with the unit `second` in a second Redis, configured by \
-            the variables below.";
-        REDIS_PERSECOND_URL = "", "Its `REDIS_URL`.";
-        REDIS_PERSECOND_SOCKET_TYPE = "", "Its `REDIS_SOCKET_TYPE`.";
-        REDIS_PERSECOND_TYPE = "SINGLE", "Its `REDIS_TYPE`.";
-        REDIS_PERSECOND_AUTH = "", "Its `REDIS_AUTH`.";
-        REDIS_PERSECOND_SENTINEL_AUTH = "", "Its `REDIS_SENTINEL_AUTH`.";
-        REDIS_PERSECOND_TLS = "false", "Its `REDIS_TLS`.";
-        REDIS_PERSECOND_TIMEOUT = "10ms", "Its `REDIS_TIMEOUT`.";
-        REDIS_PERSECOND_POOL_SIZE = "10", "Its `REDIS_POOL_SIZE`.";
-        REDIS_PERSECOND_PIPELINE_WINDOW = "0", "Its `REDIS_PIPELINE_WINDOW`.";
-        REDIS_PERSECOND_PIPELINE_LIMIT = "0", "No effect.";
-        REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM = "1", "No effect.";
-        REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR = "WAIT", "No effect.";
-        REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION = "", "No effect.";
+    /// Whether there is a second Redis; `RedisVars` reads its variables.
+    pub(super) SecondRedis in "A second Redis, for limits per second" {
+        REDIS_PERSECOND is_on: bool = "false", "Counts limits with the unit `second` in a second Redis, \
+            configured by the variables below.";
+        REDIS_PERSECOND_URL: String = "", "Its `REDIS_URL`.", login;
+        REDIS_PERSECOND_SOCKET_TYPE: String = "", "Its `REDIS_SOCKET_TYPE`.";
+        REDIS_PERSECOND_TYPE: String = "SINGLE", "Its `REDIS_TYPE`.";
+        REDIS_PERSECOND_AUTH: String = "", "Its `REDIS_AUTH`.", secret;
+        REDIS_PERSECOND_SENTINEL_AUTH: String = "", "Its `REDIS_SENTINEL_AUTH`.", secret;
+        REDIS_PERSECOND_TLS: bool = "false", "Its `REDIS_TLS`.";
+        REDIS_PERSECOND_TIMEOUT: Duration = "10ms", "Its `REDIS_TIMEOUT`.";
+        REDIS_PERSECOND_POOL_SIZE: String = "10", "Its `REDIS_POOL_SIZE`.";
+        REDIS_PERSECOND_PIPELINE_WINDOW: Duration = "0", "Its `REDIS_PIPELINE_WINDOW`.";
+        REDIS_PERSECOND_PIPELINE_LIMIT: String = "0", "No effect.";
+        REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM: String = "1", "No effect.";
+        REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR: String = "WAIT", "No effect.";
+        REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION: String = "", "No effect.";
     }
-    "Memcached" {
-        MEMCACHE_HOST_PORT = "", "Servers, `host:port,host:port,…`; the default port is 11211, and a path \
-            is a unix socket. Their order determines which server has a key, as in the Go service.";
-        MEMCACHE_SRV = "", "DNS SRV record that lists the servers, `_memcache._tcp.example.com`; replaces \
-            `MEMCACHE_HOST_PORT`.";
-        MEMCACHE_SRV_REFRESH = "0", "Interval at which the SRV record is resolved again; `0` is never \
-            after the first answer.";
-        MEMCACHE_TLS = "false", "Enables TLS.";
-        MEMCACHE_TLS_CACERT = "", "PEM file of CAs; replaces the system's.";
-        MEMCACHE_TLS_CLIENT_CERT = "", "PEM file of the client certificate.";
-        MEMCACHE_TLS_CLIENT_KEY = "", "PEM file of its key.";
-        MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION = "false", "Accepts a certificate for another host. Its \
-            signature is still verified.";
-        MEMCACHE_TIMEOUT = "10ms", "Time limit of an operation; then `STORE_FAILURE_POLICY` decides.";
-        MEMCACHE_CONNECT_TIMEOUT = "300ms", "Time limit for connecting, including TLS.";
-        MEMCACHE_MAX_QUEUED = "8192", "Maximum number of checks queued per connection; more fail at once.";
-        MEMCACHE_HEALTH_CHECK_ACTIVE_CONNECTION = "false", "Unhealthy while there is no connection to one \
-            of the servers.";
-        MEMCACHE_MAX_IDLE_CONNS = "2", "No effect: each worker thread keeps one connection to each server.";
+    /// memcached, used or not.
+    pub(super) MemcachedVars in "Memcached" {
+        MEMCACHE_HOST_PORT servers: Vec<ServerAddress> = "" as memcached::servers, "Servers, \
+            `host:port,host:port,…`; the default port is 11211, and a path is a unix socket. Their order \
+            determines which server has a key, as in the Go service.";
+        MEMCACHE_SRV srv: Option<String> = "" as memcached::srv, "DNS SRV record that lists the servers, \
+            `_memcache._tcp.example.com`; replaces `MEMCACHE_HOST_PORT`.";
+        MEMCACHE_SRV_REFRESH srv_refresh: Duration = "0", "Interval at which the SRV record is resolved \
+            again; `0` is never after the first answer.";
+        MEMCACHE_TLS use_tls: bool = "false", "Enables TLS.";
+        MEMCACHE_TLS_CACERT: Option<PathBuf> = "", "PEM file of CAs; replaces the system's.";
+        MEMCACHE_TLS_CLIENT_CERT: Option<PathBuf> = "", "PEM file of the client certificate.";
+        MEMCACHE_TLS_CLIENT_KEY: Option<PathBuf> = "", "PEM file of its key.";
+        MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION: bool = "false", "Accepts a certificate for another host. \
+            Its signature is still verified.";
+        MEMCACHE_TIMEOUT: Duration = "10ms", "Time limit of an operation; then \
+            `STORE_FAILURE_POLICY` decides.";
+        MEMCACHE_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as duration::positive, "Time limit \
+            for connecting, including TLS.";
+        MEMCACHE_MAX_QUEUED max_queued: usize = "8192" as at_least::<1>, "Maximum number of checks queued \
+            per connection; more fail at once.";
+        MEMCACHE_HEALTH_CHECK_ACTIVE_CONNECTION unhealthy_without: bool = "false", "Unhealthy while there \
+            is no connection to one of the servers.";
+        MEMCACHE_MAX_IDLE_CONNS: () = "2" as parse::unused_integer, "No effect: each worker \
+            thread keeps one connection to each server.";
     }
-    "Responses" {
-        SHADOW_MODE = "false", "Allows every request; requests over their limit are counted.";
-        QUOTA_MODE = "false", "Every limit is a quota: a request is rejected when all of its quotas are \
-            used up.";
-        RESPONSE_DYNAMIC_METADATA = "false", "Adds descriptors and the rules' `metadata` to responses.";
-        RESPONSE_DYNAMIC_METADATA_LIMITS = "false", "Adds the same, and for each descriptor its rule, the \
-            governing limit and the decision.";
-        LIMIT_RESPONSE_HEADERS_ENABLED = "false", "Adds the three headers below to responses.";
-        LIMIT_LIMIT_HEADER = "RateLimit-Limit", "Name of the header with the limit.";
-        LIMIT_REMAINING_HEADER = "RateLimit-Remaining", "Name of the header with the remaining hits.";
-        LIMIT_RESET_HEADER = "RateLimit-Reset", "Name of the header with the seconds until the reset.";
-        LIMIT_RETRY_AFTER_HEADER = "", "Name of a header, such as `Retry-After`, with the seconds until a \
-            rejected request would be allowed.";
-        LIMIT_POLICY_HEADERS = "false", "Adds `RateLimit-Policy` and `RateLimit` to responses, as in the \
-            IETF draft.";
-        OVER_LIMIT_BODY = "", "Body of over-limit responses for rules without `over_limit_body`: JSON if \
-            it begins with a brace or a bracket, else text. Placeholders: `{limit}`, `{unit}`, \
-            `{remaining}`, `{retry_after}` and `{rule}`.";
-    }
-    "Metrics" {
-        USE_PROMETHEUS = "true", "Serves metrics to Prometheus; off by default in the Go service.";
-        PROMETHEUS_ADDR = ":9090", "Address of the metrics port, as `host:port`; without a host, all \
-            addresses.";
-        PROMETHEUS_PATH = "/metrics", "Path of the metrics.";
-        PROMETHEUS_MAPPER_YAML = "", "Path of a file in the format of `statsd_exporter` that maps names \
-            and labels; a missing file has no effect.";
-        PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS = "false", "Response times in milliseconds, though the \
-            name ends in seconds; no effect with a mapper file.";
-        METRICS_MAX_SERIES = "10000", "Maximum number of series named by requests (`detailed_metric`, \
-            `value_to_metric`, limit overrides, unknown domains), over all metrics. Further ones are \
-            counted in `__overflow__`, one per domain.";
-        METRICS_TOP_KEYS = "0", "Number of most refused keys, over all rules, that have a series \
-            `tollgate_top_refused_hits`; `0` is none.";
-        DISABLE_STATS = "false", "Disables metrics and sinks, whatever the other variables are.";
-        USE_STATSD = "true", "Sends metrics to statsd. If unset, off when `USE_PROMETHEUS` or \
-            `USE_DOG_STATSD` is true, and a refused connection is not a warning.";
-        STATSD_HOST = "localhost", "Host of statsd.";
-        STATSD_PORT = "8125", "Port of statsd.";
-        STATSD_PROTOCOL = "tcp", "`tcp` as in the Go service, `udp`, or the path of a unix socket, which \
-            replaces host and port.";
-        USE_DOG_STATSD = "false", "Sends metrics with tags, in the format of Datadog's agent.";
-        DOG_STATSD_ADDR = "", "Address of the agent: `host:port` (UDP), or the path of its unix socket; \
-            defaults to `STATSD_HOST` and `STATSD_PORT`.";
-        USE_DOG_STATSD_MOGRIFIERS = "", "Comma-separated names of rules that turn parts of a metric's name \
-            into tags: `DOG_STATSD_MOGRIFIER_<NAME>_PATTERN`, `…_NAME` and `…_TAGS`.";
-        DD_ENTITY_ID = "", "Tag `dd.internal.entity_id`.";
-        DD_ENV = "", "Tag `env`.";
-        DD_SERVICE = "", "Tag `service`.";
-        DD_VERSION = "", "Tag `version`.";
-        EXTRA_TAGS = "", "Tags of everything that is sent, also to statsd: `key:value,key:value`.";
-        STATS_FLUSH_INTERVAL = "10s", "Interval at which metrics are sent.";
-    }
-    "Tracing" {
-        TRACING_ENABLED = "false", "Sends a span for each sampled call to a collector, over OTLP. The \
-            other variables of this group need it.";
-        TRACING_EXPORTER_PROTOCOL = "http", "`http` or `grpc`.";
-        TRACING_SAMPLING_RATE = "1", "Share of the calls without a sampling decision that are traced, from \
-            0 to 1.";
-        TRACING_DESCRIPTOR_VALUES = "false", "Adds keys and values of descriptors to spans; they may \
-            identify people.";
-        TRACING_SERVICE_NAME = "RateLimit", "Service name in spans.";
-        TRACING_SERVICE_NAMESPACE = "", "Service namespace in spans.";
-        TRACING_SERVICE_INSTANCE_ID = "", "Service instance id in spans; a random UUID if unset.";
-        OTEL_RESOURCE_ATTRIBUTES = "", "Further resource attributes: `name=value,name=value`.";
-        OTEL_EXPORTER_OTLP_ENDPOINT = "", "URL of the collector; `/v1/traces` is appended for `http`. \
-            Defaults to `http://localhost:4318`, or `http://localhost:4317` for `grpc`.";
-        OTEL_EXPORTER_OTLP_HEADERS = "", "Headers of every export: `name=value,name=value`, values \
-            percent-encoded.";
-        OTEL_EXPORTER_OTLP_TIMEOUT = "10000", "Time limit of an export in milliseconds.";
-        OTEL_EXPORTER_OTLP_COMPRESSION = "none", "`gzip` or `none`.";
-        OTEL_EXPORTER_OTLP_CERTIFICATE = "", "PEM file of CAs; replaces the system's.";
-        OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE = "", "PEM file of the client certificate.";
-        OTEL_EXPORTER_OTLP_CLIENT_KEY = "", "PEM file of its key.";
-        OTEL_EXPORTER_OTLP_INSECURE = "false", "Disables TLS if the URL has no scheme.";
-        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = "", "Takes precedence over `OTEL_EXPORTER_OTLP_ENDPOINT`, and \
-            is used as is. The next seven take precedence likewise.";
-        OTEL_EXPORTER_OTLP_TRACES_HEADERS = "", "Headers.";
-        OTEL_EXPORTER_OTLP_TRACES_TIMEOUT = "10000", "Time limit in milliseconds.";
-        OTEL_EXPORTER_OTLP_TRACES_COMPRESSION = "none", "Compression.";
-        OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE = "", "CAs.";
-        OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE = "", "Client certificate.";
-        OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY = "", "Its key.";
-        OTEL_EXPORTER_OTLP_TRACES_INSECURE = "false", "Disables TLS.";
-        OTEL_BSP_MAX_QUEUE_SIZE = "2048", "Maximum number of queued spans; further ones are dropped and \
+    /// What responses contain.
+    pub Answers in "Responses" {
+        SHADOW_MODE shadow_mode: bool = "false", "Allows every request; requests over their limit are \
             counted.";
-        OTEL_BSP_MAX_EXPORT_BATCH_SIZE = "512", "Spans per export.";
-        OTEL_BSP_SCHEDULE_DELAY = "5000", "Milliseconds that a span waits for others.";
+        QUOTA_MODE quota_mode: bool = "false", "Every limit is a quota: a request is rejected when all of \
+            its quotas are used up.";
+        RESPONSE_DYNAMIC_METADATA dynamic_metadata: bool = "false", "Adds descriptors and the rules' \
+            `metadata` to responses.";
+        RESPONSE_DYNAMIC_METADATA_LIMITS dynamic_metadata_limits: bool = "false", "Adds the same, and for \
+            each descriptor its rule, the governing limit and the decision.";
+        LIMIT_RESPONSE_HEADERS_ENABLED headers: bool = "false", "Adds the three headers below to responses.";
+        LIMIT_LIMIT_HEADER limit_header: String = "RateLimit-Limit", "Name of the header with the limit.";
+        LIMIT_REMAINING_HEADER remaining_header: String = "RateLimit-Remaining", "Name of the header with \
+            the remaining hits.";
+        LIMIT_RESET_HEADER reset_header: String = "RateLimit-Reset", "Name of the header with the seconds \
+            until the reset.";
+        LIMIT_RETRY_AFTER_HEADER retry_after_header: Option<String> = "" as names::optional_header, "Name \
+            of a header, such as `Retry-After`, with the seconds until a rejected request would be \
+            allowed.";
+        LIMIT_POLICY_HEADERS policy_headers: bool = "false", "Adds `RateLimit-Policy` and `RateLimit` to \
+            responses, as in the IETF draft.";
+        OVER_LIMIT_BODY over_limit_body: Option<Template> = "" as answers::body, "Body of over-limit \
+            responses for rules without `over_limit_body`: JSON if it begins with a brace or a bracket, \
+            else text. Placeholders: `{limit}`, `{unit}`, `{remaining}`, `{retry_after}` and `{rule}`.";
     }
-    "Logs" {
-        LOG_LEVEL = "INFO", "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and `panic` for no logs.";
-        LOG_FORMAT = "text", "`text`, or `json` with `@timestamp`, `@message` and `level`.";
+    /// The metrics port and the sinks.
+    pub(super) Metrics in "Metrics" {
+        USE_PROMETHEUS use_prometheus: bool = "true", "Serves metrics to Prometheus; off by default in the \
+            Go service.";
+        PROMETHEUS_ADDR prometheus_address: HostPort = ":9090" as address::host_port, "Address of the \
+            metrics port, as `host:port`; without a host, all addresses.";
+        PROMETHEUS_PATH prometheus_path: String = "/metrics" as names::url_path, "Path of the metrics.";
+        PROMETHEUS_MAPPER_YAML mapper: Option<PathBuf> = "", "Path of a file in the format of \
+            `statsd_exporter` that maps names and labels; a missing file has no effect.";
+        PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS response_time_in_milliseconds: bool = "false", "Response \
+            times in milliseconds, though the name ends in seconds; no effect with a mapper file.";
+        METRICS_MAX_SERIES max_series: usize = "10000" as at_least::<1>, "Maximum number of series named \
+            by requests (`detailed_metric`, `value_to_metric`, limit overrides, unknown domains), over all \
+            metrics. Further ones are counted in `__overflow__`, one per domain.";
+        DISABLE_STATS disable: bool = "false", "Disables metrics and sinks, whatever the other variables \
+            are.";
+        USE_STATSD use_statsd: bool = "true", "Sends metrics to statsd. If unset, off when \
+            `USE_PROMETHEUS` or `USE_DOG_STATSD` is true, and a refused connection is not a warning.";
+        STATSD_HOST statsd_host: String = "localhost" as address::host, "Host of statsd.";
+        STATSD_PORT statsd_port: u16 = "8125", "Port of statsd.";
+        STATSD_PROTOCOL statsd_protocol: sinks::Protocol = "tcp", "`tcp` as in the Go service, `udp`, or \
+            the path of a unix socket, which replaces host and port.";
+        USE_DOG_STATSD use_dog_statsd: bool = "false", "Sends metrics with tags, in the format of \
+            Datadog's agent.";
+        DOG_STATSD_ADDR dog_statsd_address: Option<SinkAddress> = "" as sinks::dog_address, "Address of \
+            the agent: `host:port` (UDP), or the path of its unix socket; defaults to `STATSD_HOST` and \
+            `STATSD_PORT`.";
+        USE_DOG_STATSD_MOGRIFIERS mogrifiers: String = "", "Comma-separated names of rules that turn parts \
+            of a metric's name into tags: `DOG_STATSD_MOGRIFIER_<NAME>_PATTERN`, `…_NAME` and `…_TAGS`.";
+        DD_ENTITY_ID entity_id: String = "", "Tag `dd.internal.entity_id`.";
+        DD_ENV env: String = "", "Tag `env`.";
+        DD_SERVICE service: String = "", "Tag `service`.";
+        DD_VERSION version: String = "", "Tag `version`.";
+        EXTRA_TAGS tags: Tags = "" as sinks::tags, "Tags of everything that is sent, also to statsd: \
+            `key:value,key:value`.";
+        STATS_FLUSH_INTERVAL flush_interval: Duration = "10s" as sinks::interval, "Interval at which \
+            metrics are sent.";
+    }
+    /// Tracing, on or off.
+    pub(super) Tracing in "Tracing" {
+        TRACING_ENABLED: bool = "false", "Sends a span for each sampled call to a collector, over OTLP. \
+            The other variables of this group need it.";
+        TRACING_EXPORTER_PROTOCOL protocol: spans::Protocol = "http", "`http` or `grpc`.";
+        TRACING_SAMPLING_RATE sampling_rate: f32 = "1", "Share of the calls without a sampling decision \
+            that are traced, from 0 to 1.";
+        TRACING_DESCRIPTOR_VALUES descriptor_values: bool = "false", "Adds keys and values of descriptors \
+            to spans; they may identify people.";
+        TRACING_SERVICE_NAME service_name: String = "RateLimit", "Service name in spans.";
+        TRACING_SERVICE_NAMESPACE service_namespace: String = "", "Service namespace in spans.";
+        TRACING_SERVICE_INSTANCE_ID service_instance_id: String = "", "Service instance id in spans; a \
+            random UUID if unset.";
+        OTEL_RESOURCE_ATTRIBUTES resource_attributes: String = "", "Further resource attributes: \
+            `name=value,name=value`.";
+        OTEL_EXPORTER_OTLP_ENDPOINT: String = "", "URL of the collector; `/v1/traces` is appended for \
+            `http`. Defaults to `http://localhost:4318`, or `http://localhost:4317` for `grpc`.", login;
+        OTEL_EXPORTER_OTLP_HEADERS: HeaderMap = "" as spans::headers, "Headers of every export: \
+            `name=value,name=value`, values percent-encoded.", secret;
+        OTEL_EXPORTER_OTLP_TIMEOUT: Duration = "10000" as duration::milliseconds::<1, HOUR>, "Time limit \
+            of an export in milliseconds.";
+        OTEL_EXPORTER_OTLP_COMPRESSION: bool = "none" as spans::gzip, "`gzip` or `none`.";
+        OTEL_EXPORTER_OTLP_CERTIFICATE: Option<PathBuf> = "", "PEM file of CAs; replaces the system's.";
+        OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: Option<PathBuf> = "", "PEM file of the client certificate.";
+        OTEL_EXPORTER_OTLP_CLIENT_KEY: Option<PathBuf> = "", "PEM file of its key.";
+        OTEL_EXPORTER_OTLP_INSECURE: bool = "false", "Disables TLS if the URL has no scheme.";
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: String = "", "Takes precedence over \
+            `OTEL_EXPORTER_OTLP_ENDPOINT`, and is used as is. The next seven take precedence likewise.",
+            login;
+        OTEL_EXPORTER_OTLP_TRACES_HEADERS: HeaderMap = "" as spans::headers, "Headers.", secret;
+        OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: Duration = "10000" as duration::milliseconds::<1, HOUR>, "Time \
+            limit in milliseconds.";
+        OTEL_EXPORTER_OTLP_TRACES_COMPRESSION: bool = "none" as spans::gzip, "Compression.";
+        OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE: Option<PathBuf> = "", "CAs.";
+        OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE: Option<PathBuf> = "", "Client certificate.";
+        OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY: Option<PathBuf> = "", "Its key.";
+        OTEL_EXPORTER_OTLP_TRACES_INSECURE: bool = "false", "Disables TLS.";
+        OTEL_BSP_MAX_QUEUE_SIZE max_queued: usize = "2048" as parse::whole::<_, 1, MILLION>, "Maximum \
+            number of queued spans; further ones are dropped and counted.";
+        OTEL_BSP_MAX_EXPORT_BATCH_SIZE max_batch: usize = "512" as parse::whole::<_, 1, MILLION>, "Spans \
+            per export.";
+        OTEL_BSP_SCHEDULE_DELAY delay: Duration = "5000" as duration::milliseconds::<0, HOUR>,
+            "Milliseconds that a span waits for others.";
+    }
+    /// The log.
+    pub Log in "Logs" {
+        LOG_LEVEL level: LogLevel = "INFO", "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and \
+            `panic` for no logs.";
+        LOG_FORMAT format: LogFormat = "text", "`text`, or `json` with `@timestamp`, `@message` and `level`.";
     }
 }

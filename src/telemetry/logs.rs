@@ -22,19 +22,19 @@ use self::timestamp::Timestamp;
 use crate::settings::{Log, LogFormat};
 
 /// Sends the program's events to standard error from now on. Only the first call of a process counts.
-pub fn install(log: Log) {
+pub fn install(log: &Log) {
     // An error says that there is a subscriber already, which then goes on.
     let _ = subscriber::set_global_default(subscriber(log, to_stderr));
 }
 
 /// A whole line at once: the lines of several threads do not mix.
 fn to_stderr(line: &str) {
-    // There is nobody left to tell of an error.
+    // An error of the log cannot be logged.
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
-fn subscriber(log: Log, write: impl Fn(&str) + Send + Sync + 'static) -> impl Subscriber + Send + Sync {
-    Registry::default().with(targets(log.level)).with(Lines { format: log.format, write })
+fn subscriber(log: &Log, write: impl Fn(&str) + Send + Sync + 'static) -> impl Subscriber + Send + Sync {
+    Registry::default().with(targets(log.level.0)).with(Lines { format: log.format, write })
 }
 
 /// What is logged: of the libraries below us only what is wrong, whatever the level.
@@ -173,13 +173,14 @@ mod tests {
     use tracing::{debug, error, info, trace, warn};
 
     use super::*;
+    use crate::settings::LogLevel;
 
     /// The lines that these events make.
     fn lines(level: LevelFilter, format: LogFormat, events: impl FnOnce()) -> Vec<String> {
         let written = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&written);
         let write = move |line: &str| sink.lock().unwrap().push(line.to_owned());
-        subscriber::with_default(subscriber(Log { level, format }, write), events);
+        subscriber::with_default(subscriber(&Log { level: LogLevel(level), format }, write), events);
         Arc::try_unwrap(written).unwrap().into_inner().unwrap()
     }
 
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_heard_only_when_something_is_wrong() {
+    fn logs_libraries_from_level_warn() {
         let heard = |level| {
             lines(level, LogFormat::Text, || {
                 debug!(target: "h2::codec", "frame");

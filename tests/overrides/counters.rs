@@ -57,8 +57,8 @@ fn counters_in_redis_are_read_and_reset_and_keep_their_expiry() {
 #[test]
 fn counters_in_memcached_are_read_and_reset() {
     let memcached = Memcached::single();
-    let rules: String =
-        RULES.lines().filter(|line| !line.contains("algorithm")).map(|line| format!("{line}\n")).collect();
+    let lines: Vec<&str> = RULES.lines().filter(|line| !line.contains("algorithm")).collect();
+    let rules = lines.join("\n");
     let replica = Replica::start(memcached.setup().rules("shop.yaml", &rules));
     replica.server.wait_until_healthy();
     reads_and_resets(&replica, &["user", "two"]);

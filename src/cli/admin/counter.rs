@@ -1,5 +1,7 @@
 //! `tollgate counter`: what is used and left of a descriptor's limits, and their reset.
 
+use std::fmt::Write as _;
+
 use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::{Value, json};
@@ -94,7 +96,8 @@ fn text(counter: &Counter, reply: &Value) -> String {
         format!("{}: {rule}\n", paint(BOLD, &format!("{} {}", counter.domain, counter.descriptor)));
     if !reply["override"].is_null() {
         let end = left_text(&reply["override"]);
-        text.push_str(&format!("override: {}{end}\n", action_text(&reply["override"])));
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "override: {}{end}", action_text(&reply["override"]));
     }
     let limits = reply["limits"].as_array().map(Vec::as_slice).unwrap_or_default();
     if limits.is_empty() {

@@ -108,7 +108,7 @@ impl Client {
         };
         let tls =
             args.tls.read(&address, b"http/1.1").map_err(|failure| Failure::plain(failure.to_string()))?;
-        let set = Some(environment.value(vars::ADMIN_TOKEN_FILE)).filter(|path| !path.is_empty());
+        let set = Some(environment.value(&vars::ADMIN_TOKEN_FILE)).filter(|path| !path.is_empty());
         let file = args.token_file.clone().or_else(|| set.map(PathBuf::from));
         let token = file.as_deref().map(first_token).transpose()?;
         let runtime = Builder::new_current_thread().enable_all().build();
@@ -252,11 +252,11 @@ pub(super) fn print_json(reply: &Value) {
 
 /// The address that the environment gives the service on this machine.
 fn of_service(environment: &Environment) -> Result<Address, Failure> {
-    let socket = environment.value(vars::ADMIN_UDS);
+    let socket = environment.value(&vars::ADMIN_UDS);
     if !socket.is_empty() {
         return Ok(Address { at: ServerAddress::Unix(socket.into()), tls: None });
     }
-    let set = environment.value(vars::ADMIN_ADDR);
+    let set = environment.value(&vars::ADMIN_ADDR);
     let mut at = address::host_port(&set).ok().filter(|at| at.port != 0).ok_or_else(|| Failure {
         what: format!("no admin address: ADMIN_ADDR={set:?}"),
         advice: Some("set --admin, or ADMIN_ADDR as the service has it".to_owned()),
@@ -265,7 +265,8 @@ fn of_service(environment: &Environment) -> Result<Address, Failure> {
     if at.is_every_address() {
         "127.0.0.1".clone_into(&mut at.host);
     }
-    let is_tls = crate::settings::parse::boolean(&environment.value(vars::ADMIN_USE_TLS)).unwrap_or_default();
+    let is_tls =
+        crate::settings::parse::boolean(&environment.value(&vars::ADMIN_USE_TLS)).unwrap_or_default();
     Ok(Address { at: ServerAddress::Tcp(at), tls: is_tls.then_some(true) })
 }
 

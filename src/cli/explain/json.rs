@@ -8,9 +8,9 @@ use super::{
     text,
 };
 use crate::{
-    limiter::Code,
+    limiter::{Code, OverrideLimit},
     overrides::{Found, model::timestamp},
-    rules::{How, Limit, model::Node},
+    rules::{How, model::Node},
 };
 
 /// The explanation, indented.
@@ -55,7 +55,7 @@ fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
     })
 }
 
-fn steered((found, limit): &(Found, Option<(Limit, String)>)) -> Value {
+fn steered((found, limit): &(Found, OverrideLimit)) -> Value {
     json!({
         "action": found.action.name(),
         "expires_at": found.expires.map(timestamp),

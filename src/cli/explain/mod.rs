@@ -27,7 +27,7 @@ use super::{
 use crate::{
     app,
     clock::{Clock, SystemClock, Time},
-    limiter::{self, Answer, Handles, Policy, Served},
+    limiter::{self, Answer, Handles, OverrideLimit, Policy, Served},
     overrides::{Found, Index},
     rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest},
 };
@@ -82,7 +82,7 @@ struct Outcome<'r> {
     /// The limits of the matching rule.
     limits: Vec<LimitOutcome<'r>>,
     /// The override that applies, with its limit in place of the rule's and the key of its counter.
-    steered: Option<(Found, Option<(Limit, String)>)>,
+    steered: Option<(Found, OverrideLimit)>,
 }
 
 /// What becomes of one limit of a rule.
@@ -123,7 +123,7 @@ fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result
     let lines = |problems: Vec<String>| format!("invalid settings:\n  {}", problems.join("\n  "));
     let settings = environment.settings().map_err(lines)?.0;
     let policy = app::policy(&settings);
-    let file = args.overrides.as_deref().or(settings.store.overrides_file.as_deref());
+    let file = args.overrides.as_deref().or(settings.overrides.file.as_deref());
     let overrides = file.map(|path| read_overrides(path, now)).transpose()?.unwrap_or_default();
     let paths: Vec<PathBuf> = args.rules.iter().cloned().chain(more.iter().map(PathBuf::from)).collect();
     let read = rules_files::read(&paths, args.reading, environment);

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     cli::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint},
-    limiter::{Code, algorithm::Algorithm},
+    limiter::{Code, OverrideLimit, algorithm::Algorithm},
     overrides::{Action, Found, model::timestamp},
     rules::{Allowance, How, Limit, Rule},
 };
@@ -224,9 +224,8 @@ fn limit_line(limit: &Limit, explained: &Explained<'_>) -> String {
 
 fn add_response(text: &mut String, explained: &Explained<'_>) {
     let counted = |outcome: &Outcome<'_>| {
-        let is_blocked = |(found, limit): &(Found, Option<(Limit, String)>)| {
-            limit.is_some() || found.action == Action::Block
-        };
+        let is_blocked =
+            |(found, limit): &(Found, OverrideLimit)| limit.is_some() || found.action == Action::Block;
         outcome.limits.iter().any(|limit| matches!(limit.counting, Counting::Key(_)))
             || outcome.steered.as_ref().is_some_and(is_blocked)
     };

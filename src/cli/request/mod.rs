@@ -101,8 +101,8 @@ fn request(args: &RequestArgs, environment: &Environment) -> Result<Verdict, Fai
 /// The rules of the service on this machine, as its debug port lists them. A response does not say whether
 /// the service knows the domain.
 fn domains_of(environment: &Environment) -> Option<String> {
-    let host = address::host(&environment.value(settings::vars::DEBUG_HOST)).ok()?;
-    let port = environment.value(settings::vars::DEBUG_PORT).parse().ok()?;
+    let host = address::host(&environment.value(&settings::vars::DEBUG_HOST)).ok()?;
+    let port = environment.value(&settings::vars::DEBUG_PORT).parse().ok()?;
     let (status, body) = health::get(&HostPort { host, port }, "/rlconfig", DEBUG_PORT_TIMEOUT).ok()?;
     (status == 200).then_some(body)
 }

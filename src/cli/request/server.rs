@@ -111,11 +111,11 @@ impl FromStr for Address {
 impl Address {
     /// The gRPC address that the environment gives the service on this machine.
     pub(super) fn of_service(environment: &Environment) -> Result<Self, String> {
-        let socket = environment.value(vars::GRPC_UDS);
+        let socket = environment.value(&vars::GRPC_UDS);
         if !socket.is_empty() {
             return Ok(Self { at: ServerAddress::Unix(socket.into()), tls: None });
         }
-        let (host, port) = (environment.value(vars::GRPC_HOST), environment.value(vars::GRPC_PORT));
+        let (host, port) = (environment.value(&vars::GRPC_HOST), environment.value(&vars::GRPC_PORT));
         let read = address::host(&host).ok().zip(port.parse().ok().filter(|port| *port != 0));
         let (host, port) = read.ok_or_else(|| format!("GRPC_HOST={host:?} and GRPC_PORT={port:?}"))?;
         let mut at = HostPort { host, port };

@@ -1,8 +1,8 @@
-//! TLS to the servers that we ask: reads the files, decides whom to trust, and says in words why a handshake failed.
+//! TLS to other servers: reads the files, decides which CAs to trust, and explains why a handshake failed.
 //!
-//! Control planes, stores, collectors of spans and `tollgate request` begin with [`load`] and shake hands for
-//! themselves; what their variables or options are called is in [`Words`] of their own. The gRPC port has its
-//! TLS in `server`, which reads its files by [`pem`] too.
+//! Clients of control planes, stores and collectors, and `tollgate request`, call [`load`] and do the handshake
+//! themselves; [`Words`] has the names of their variables or options. TLS on the gRPC port is in `server`, which reads
+//! its files with [`pem`] too.
 
 mod any_host;
 pub mod pem;
@@ -36,7 +36,7 @@ pub struct Words {
     pub plain_text: &'static str,
 }
 
-/// What is wanted of TLS.
+/// The configuration of TLS.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// Whose signature counts.

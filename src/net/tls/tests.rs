@@ -102,7 +102,7 @@ fn several_certificates_may_be_trusted() {
 }
 
 #[test]
-fn every_bad_file_is_told_at_once_with_its_path() {
+fn reports_every_invalid_file_with_its_path() {
     let authority = Authority::new("ours");
     let missing = |name: &str| authority.directory.path().join(name);
     let told = refused(Some(&missing("a.pem")), Some(&(missing("b.crt"), missing("b.key"))));

@@ -29,7 +29,7 @@ use self::{
     shard::Shard,
 };
 use super::{
-    model::{Action, MAX_ENTRIES, Override, Target},
+    model::{Action, MAX_BYTES, MAX_ENTRIES, Override, Target},
     record::{self, INLINE_NOTE, NO_NOTE, Record},
 };
 use crate::{
@@ -131,7 +131,9 @@ impl Index {
             && let Some(shape) = snapshot.shapes.get(*first).filter(|shape| shape.is_exact())
         {
             let values = entries.iter().map(Entry::value);
-            if let Some(found) = snapshot.find(*first, shape, values, now, &self.hasher) {
+            if values.clone().all(fits)
+                && let Some(found) = snapshot.find(*first, shape, values, now, &self.hasher)
+            {
                 return Some(found);
             }
             shapes = rest;
@@ -387,20 +389,19 @@ impl Snapshot {
         let is_same = |(reason, by): &(Box<str>, Box<str>)| *reason == one.reason && *by == one.by;
         match self.notes.iter().rposition(is_same) {
             Some(at) => u8::try_from(at.saturating_add(1)).ok(),
-            None => (self.notes.len() >= usize::from(INLINE_NOTE) - 1).then_some(INLINE_NOTE),
+            None => (self.notes.len().saturating_add(1) >= usize::from(INLINE_NOTE)).then_some(INLINE_NOTE),
         }
     }
 
     fn decode(&self, record: &Record<'_>) -> Option<Override> {
         let shape = self.shapes.get(record.shape)?;
         let target = shape.target(record.texts(shape.values()).0)?;
-        let (reason, by) = match record.note_and_rest(shape.values()).0 {
-            Some((reason, by)) => (reason, by),
-            None => {
-                let note = usize::from(record.note).checked_sub(1).and_then(|at| self.notes.get(at));
-                note.map(|(reason, by)| (&**reason, &**by)).unwrap_or_default()
-            }
+        let shared = || {
+            let note = self.notes.get(usize::from(record.note).checked_sub(1)?)?;
+            Some((&*note.0, &*note.1))
         };
+        let inline = record.note_and_rest(shape.values()).0;
+        let (reason, by) = inline.or_else(shared).unwrap_or_default();
         let Record { action, expires, .. } = *record;
         Some(Override { target, action, expires, reason: reason.into(), by: by.into() })
     }
@@ -416,13 +417,18 @@ fn values_by_rule<'v, 'r: 'v, E: Entry>(
     let mut values = SmallVec::new();
     for ((level, entry), step) in shape.levels.iter().zip(entries).zip(matched.steps()) {
         match (level, step.how()) {
-            (Level::Exact, _) => values.push(entry.value()),
+            (Level::Exact, _) if fits(entry.value()) => values.push(entry.value()),
             (Level::Any, How::Bare) => {}
             (Level::Pattern, How::Wildcard) => values.push(step.pattern_value(entry)),
             _ => return None,
         }
     }
     Some(values)
+}
+
+/// No override has a longer value, so that of a caller need not be hashed.
+fn fits(value: &str) -> bool {
+    value.len() <= MAX_BYTES
 }
 
 fn hash_values<'v>(shape: u16, values: impl Iterator<Item = &'v str>, hasher: &DefaultHashBuilder) -> u64 {

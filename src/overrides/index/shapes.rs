@@ -67,7 +67,8 @@ impl Shape {
 
     /// The target of this shape with these values.
     pub(super) fn target<'v>(&self, mut values: impl Iterator<Item = &'v str>) -> Option<Target> {
-        let entry = |(key, level): (&Box<str>, &Level)| {
+        let entry = |(at, level): (usize, &Level)| {
+            let key = self.keys.get(at)?;
             let value = match level {
                 Level::Any => Value::Any,
                 Level::Exact => Value::Exact(values.next()?.into()),
@@ -75,7 +76,7 @@ impl Shape {
             };
             Some((key.clone(), value))
         };
-        let entries = self.keys.iter().zip(&self.levels).map(entry).collect::<Option<Vec<_>>>()?;
+        let entries = self.levels.iter().enumerate().map(entry).collect::<Option<Vec<_>>>()?;
         Target::new(&self.domain, entries).ok()
     }
 
@@ -103,7 +104,8 @@ impl Shapes {
         keys: impl Iterator<Item = &'k str> + Clone,
         hasher: &DefaultHashBuilder,
     ) -> &'s [u16] {
-        let family = self.families.find(hash(domain, keys.clone(), hasher), |family| {
+        let hash = hash(domain, keys.clone(), hasher);
+        let family = self.families.find(hash, move |family| {
             let first = family.members.first().and_then(|first| self.get(*first));
             first.is_some_and(|shape| shape.has(domain, keys.clone()))
         });

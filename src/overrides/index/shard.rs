@@ -82,7 +82,7 @@ impl Shard {
         values: impl Iterator<Item = &'v str> + Clone,
         count: usize,
     ) -> Option<Record<'_>> {
-        let is_same = |at: &u32| {
+        let is_same = move |at: &u32| {
             read(&self.bytes, *at)
                 .is_some_and(|record| record.shape == shape && record.has(values.clone(), count))
         };

@@ -12,14 +12,14 @@ use tonic::{
     transport::Channel,
 };
 
-use super::{
-    backoff::{Backoff, chance, spread},
-    connect::connect,
-    delta,
-    session::Session,
-    sotw,
+use super::{connect::connect, delta, session::Session, sotw};
+use crate::{
+    net::backoff::{Backoff, jittered},
+    panics,
+    proto::envoy::config::core::v3::Node,
+    settings::groups::{Xds, XdsBackoff},
+    text::cut,
 };
-use crate::{panics, proto::envoy::config::core::v3::Node, settings::groups::Xds, text::cut};
 
 /// How often replaced rules that requests still used are checked, to free them.
 const FREE_EVERY: Duration = Duration::from_secs(10);
@@ -60,19 +60,20 @@ async fn subscribe<T>(settings: &Xds, session: &Session<'_, T>) {
         max_values: session.max_values(),
     };
     let mut known = delta::Known::new();
-    let mut backoff = Backoff::new(settings.backoff);
+    let XdsBackoff { initial, max, factor, jitter } = settings.backoff;
+    let mut backoff = Backoff::new(initial, max).with(factor, jitter);
     let mut logged = HashSet::new();
     loop {
         panics::point("xds_client");
         let (error, pause) = match connect(settings).await {
-            Err(error) => (error, spread(settings.connect_retry_interval, chance())),
+            Err(error) => (error, jittered(settings.connect_retry_interval, 0.5)),
             Ok(channel) => {
                 let end = process(channel, settings, &subscriber, session, &mut known).await;
                 if end.was_useful {
                     backoff.reset();
                     logged.clear();
                 }
-                (end.error, backoff.next(chance()))
+                (end.error, backoff.next_pause())
             }
         };
         session.lost();

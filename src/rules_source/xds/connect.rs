@@ -19,7 +19,7 @@ use crate::{
         channel::{self, Duplex, Socket},
         tls::{explain, server_name},
     },
-    settings::groups::{Xds, XdsServer},
+    settings::{ServerAddress, groups::Xds},
 };
 
 /// How long it may take to connect, TLS included.
@@ -52,22 +52,22 @@ pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
 fn name(settings: &Xds) -> String {
     let expected = settings.tls.as_ref().and_then(|tls| tls.server_name.clone());
     expected.unwrap_or_else(|| match &settings.server {
-        XdsServer::Tcp(address) => address.host.clone(),
-        XdsServer::Unix(_) => "localhost".to_owned(),
+        ServerAddress::Tcp(address) => address.host.clone(),
+        ServerAddress::Unix(_) => "localhost".to_owned(),
     })
 }
 
-async fn open(server: &XdsServer, tls: Option<Arc<ClientConfig>>, host: &str) -> Result<Socket, String> {
+async fn open(server: &ServerAddress, tls: Option<Arc<ClientConfig>>, host: &str) -> Result<Socket, String> {
     let unreachable = |error: io::Error| format!("it cannot be reached: {error}");
     match server {
-        XdsServer::Tcp(address) => {
+        ServerAddress::Tcp(address) => {
             let socket = TcpStream::connect((&*address.host, address.port)).await.map_err(unreachable)?;
             // Failing to set them costs latency, or time until a dead peer is noticed.
             let _ = socket.set_nodelay(true);
             let _ = SockRef::from(&socket).set_tcp_keepalive(&keepalive());
             shake_hands(socket, tls, host).await
         }
-        XdsServer::Unix(path) => {
+        ServerAddress::Unix(path) => {
             let socket = UnixStream::connect(path).await.map_err(unreachable)?;
             shake_hands(socket, tls, host).await
         }
@@ -105,8 +105,8 @@ fn origin(settings: &Xds, host: &str) -> Result<Uri, String> {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     // As in gRPC for Go: the verified name, where one is set.
     let authority = match (&settings.server, &settings.tls) {
-        (XdsServer::Tcp(address), Some(tls)) if tls.server_name.is_none() => address.to_string(),
-        (XdsServer::Tcp(address), None) => address.to_string(),
+        (ServerAddress::Tcp(address), Some(tls)) if tls.server_name.is_none() => address.to_string(),
+        (ServerAddress::Tcp(address), None) => address.to_string(),
         _ => host.to_owned(),
     };
     let origin = format!("{scheme}://{authority}").parse();

@@ -18,7 +18,7 @@ use crate::{
     panics::{self, Boundary, Panicked, caught},
     proto::{google, ratelimit::config::ratelimit::v3::RateLimitConfig},
     rules::{Diagnostic, compile_resources},
-    settings::groups::XdsServer,
+    settings::ServerAddress,
     text::cut,
 };
 
@@ -58,7 +58,7 @@ pub(super) struct Update<'u> {
 impl<'a, T> Session<'a, T> {
     pub(super) fn new(
         source: &'a Source<T>,
-        server: &XdsServer,
+        server: &ServerAddress,
         clock: &'a dyn Clock,
         status: &'a Status,
         judged: watch::Sender<bool>,

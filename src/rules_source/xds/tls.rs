@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_that_is_not_there_is_told_by_its_variable() {
+    fn reports_every_missing_file_by_its_variable() {
         let gone = |name: &str| format!("/nowhere/{name}.pem").into();
         let settings =
             XdsTls { ca: Some(gone("ca")), identity: Some((gone("cert"), gone("key"))), ..XdsTls::default() };

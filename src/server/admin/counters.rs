@@ -124,6 +124,7 @@ fn request(target: &Target) -> Request<'_> {
     Request { domain: target.domain(), descriptors: [descriptor].into_iter().collect(), ..Request::default() }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
 fn problem(error: RequestError) -> Problem {
     let status =
         if error.is_unavailable() { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_REQUEST };

@@ -44,7 +44,10 @@ use std::{
 use tokio::sync::Notify;
 use tracing::warn;
 
-use crate::telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats};
+use crate::{
+    log_throttle::LogThrottle,
+    telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats},
+};
 
 /// How long a connection that was idle may take to close after it was asked to make room.
 pub const FAREWELL: Duration = Duration::from_secs(1);
@@ -55,9 +58,6 @@ const CANDIDATES: usize = 256;
 
 /// The pause after a scan that found no idle connection.
 const SCAN_PAUSE: Duration = Duration::from_millis(100);
-
-/// The pause between two log lines about refused or closed connections.
-const LOG_PAUSE: Duration = Duration::from_secs(10);
 
 /// How many connections a port holds.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +81,8 @@ pub struct Registry {
     limits: Limits,
     stats: Arc<Stats>,
     start: Instant,
+    /// Lines about refused and closed connections.
+    log: LogThrottle,
     members: Mutex<Members>,
 }
 
@@ -120,7 +122,6 @@ struct Members {
     everyone: Scope,
     by_address: HashMap<IpAddr, Scope>,
     idle_closed: Allowance,
-    logged: Option<Instant>,
 }
 
 /// All connections, or those of one address.
@@ -147,7 +148,14 @@ impl Registry {
     /// An empty registry.
     #[must_use]
     pub fn new(port: Port, limits: Limits, stats: Arc<Stats>, now: Instant) -> Arc<Self> {
-        Arc::new(Self { port, limits, stats, start: now, members: Mutex::default() })
+        Arc::new(Self {
+            port,
+            limits,
+            stats,
+            start: now,
+            log: LogThrottle::new(10),
+            members: Mutex::default(),
+        })
     }
 
     /// Admits a connection of this peer; a unix socket's peer has no address and no limit of its own.
@@ -162,7 +170,7 @@ impl Registry {
         self.try_admit(address, now).inspect_err(|reason| {
             self.stats.service().connections_refused(self.port, *reason).increment();
             let event = "connection refused: limit reached, all others are busy";
-            self.log(&mut self.members(), now, event, *reason);
+            self.log(&self.members(), event, *reason);
         })
     }
 
@@ -233,7 +241,7 @@ impl Registry {
         entry.closing.notify_one();
         self.stats.service().connections_closed_by_us(self.port, closed).increment();
         let reason = if address.is_some() { ConnectionRefused::PerAddress } else { ConnectionRefused::Total };
-        self.log(members, now, "connection closed to make room: limit reached", reason);
+        self.log(members, "connection closed to make room: limit reached", reason);
         true
     }
 
@@ -252,11 +260,10 @@ impl Registry {
         Some(id)
     }
 
-    fn log(&self, members: &mut Members, now: Instant, event: &str, reason: ConnectionRefused) {
-        if members.logged.is_some_and(|logged| now.saturating_duration_since(logged) < LOG_PAUSE) {
+    fn log(&self, members: &Members, event: &str, reason: ConnectionRefused) {
+        if self.log.admit_now().is_none() {
             return;
         }
-        members.logged = Some(now);
         let [total, per_address] = self.limits.names;
         let (limit, value) = match reason {
             ConnectionRefused::Total => (total, self.limits.connections),

@@ -1,57 +1,66 @@
 //! Where a Redis is: what `REDIS_URL` means beside `REDIS_TYPE` and `REDIS_SOCKET_TYPE`.
 
 use super::{
-    super::parse::InvalidValue,
+    super::parse::{InvalidValue, Value, choice},
     RedisAddress, RedisServers,
     login::Login,
-    names::Names,
     url::{self, Named},
 };
 
+/// The variables that advice names: those of this Redis.
+pub(super) struct Names {
+    pub(super) kind: &'static str,
+    pub(super) socket_type: &'static str,
+    /// What the URL is when it is not set, in the Go service.
+    pub(super) usual_path: &'static str,
+}
+
 /// `REDIS_TYPE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Kind {
+pub enum RedisType {
+    /// One server.
     #[default]
     Single,
+    /// Sentinels.
     Sentinel,
+    /// A cluster.
     Cluster,
+}
+
+impl Value for RedisType {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let choices = [("single", Self::Single), ("sentinel", Self::Sentinel), ("cluster", Self::Cluster)];
+        choice(text, &choices, "SINGLE, SENTINEL or CLUSTER, in any case")
+    }
 }
 
 /// `REDIS_SOCKET_TYPE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Socket {
+pub enum Socket {
+    /// TCP.
     Tcp,
+    /// A unix socket.
     Unix,
+}
+
+/// None leaves it to the URL.
+impl Value for Option<Socket> {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let tcp = Some(Socket::Tcp);
+        let choices = [("", None), ("tcp", tcp), ("tcp4", tcp), ("tcp6", tcp), ("unix", Some(Socket::Unix))];
+        choice(text, &choices, "tcp or unix")
+    }
 }
 
 /// Redis's own port, and that of its sentinels.
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-pub(super) fn kind(text: &str) -> Result<Kind, InvalidValue> {
-    match text.to_ascii_lowercase().as_str() {
-        "single" => Ok(Kind::Single),
-        "sentinel" => Ok(Kind::Sentinel),
-        "cluster" => Ok(Kind::Cluster),
-        _ => Err(InvalidValue::new("SINGLE, SENTINEL or CLUSTER, in any case")),
-    }
-}
-
-/// None when it is to be told by the URL.
-pub(super) fn socket(text: &str) -> Result<Option<Socket>, InvalidValue> {
-    match text.to_ascii_lowercase().as_str() {
-        "" => Ok(None),
-        "tcp" | "tcp4" | "tcp6" => Ok(Some(Socket::Tcp)),
-        "unix" => Ok(Some(Socket::Unix)),
-        _ => Err(InvalidValue::new("tcp or unix")),
-    }
-}
-
 /// What the URL says. The login in it is that of the servers that it names: of the sentinels, where it
 /// names sentinels.
 pub(super) fn servers(
     text: &str,
-    kind: Kind,
+    kind: RedisType,
     socket: Option<Socket>,
     names: &Names,
 ) -> Result<Named<RedisServers>, InvalidValue> {
@@ -61,28 +70,30 @@ pub(super) fn servers(
         return Err(InvalidValue::new(accepted(kind)).with_hint(hint));
     }
     match kind {
-        Kind::Single => single(text, socket, names),
-        Kind::Sentinel => sentinel(text),
-        Kind::Cluster => cluster(text),
+        RedisType::Single => single(text, socket, names),
+        RedisType::Sentinel => sentinel(text),
+        RedisType::Cluster => cluster(text),
     }
 }
 
-fn accepted(kind: Kind) -> String {
+fn accepted(kind: RedisType) -> String {
     match kind {
-        Kind::Single => format!("{}, or the path of a unix socket", url::SERVER),
-        Kind::Sentinel => "the master's name and its sentinels: mymaster,host:26379,host:26379".to_owned(),
-        Kind::Cluster => "some of the cluster's servers: host:6379,host:6379".to_owned(),
+        RedisType::Single => format!("{}, or the path of a unix socket", url::SERVER),
+        RedisType::Sentinel => {
+            "the master's name and its sentinels: mymaster,host:26379,host:26379".to_owned()
+        }
+        RedisType::Cluster => "some of the cluster's servers: host:6379,host:6379".to_owned(),
     }
 }
 
 fn single(text: &str, socket: Option<Socket>, names: &Names) -> Result<Named<RedisServers>, InvalidValue> {
-    let refusal = |hint: String| InvalidValue::new(accepted(Kind::Single)).with_hint(hint);
+    let refusal = |hint: String| InvalidValue::new(accepted(RedisType::Single)).with_hint(hint);
     let is_path = text.starts_with('/') || (text.contains('/') && !text.contains("://"));
     let is_server = |text: &str| url::is_url(text) || url::server(text, PORT).is_ok();
     match socket {
-        Some(Socket::Tcp) if is_path => Err(refusal(format!("a path needs {}=unix", names.socket_type.name))),
+        Some(Socket::Tcp) if is_path => Err(refusal(format!("a path needs {}=unix", names.socket_type))),
         Some(Socket::Unix) if is_server(text) => {
-            Err(refusal(format!("{}=unix needs a path: set it to tcp", names.socket_type.name)))
+            Err(refusal(format!("{}=unix needs a path: set it to tcp", names.socket_type)))
         }
         None if !is_path => tcp(text, names),
         Some(Socket::Tcp) => tcp(text, names),
@@ -94,9 +105,9 @@ fn single(text: &str, socket: Option<Socket>, names: &Names) -> Result<Named<Red
 }
 
 fn tcp(text: &str, names: &Names) -> Result<Named<RedisServers>, InvalidValue> {
-    let refusal = InvalidValue::new(accepted(Kind::Single));
+    let refusal = InvalidValue::new(accepted(RedisType::Single));
     if text.split(',').nth(1).is_some_and(|second| url::server(second, PORT).is_ok()) {
-        let kind = names.kind.name;
+        let kind = names.kind;
         return Err(refusal.with_hint(format!(
             "one server is meant; several need {kind}=CLUSTER, or {kind}=SENTINEL with the master's name first"
         )));
@@ -108,7 +119,7 @@ fn tcp(text: &str, names: &Names) -> Result<Named<RedisServers>, InvalidValue> {
 }
 
 fn sentinel(text: &str) -> Result<Named<RedisServers>, InvalidValue> {
-    let refusal = |hint: &str| InvalidValue::new(accepted(Kind::Sentinel)).with_hint(hint);
+    let refusal = |hint: &str| InvalidValue::new(accepted(RedisType::Sentinel)).with_hint(hint);
     let (master, sentinels) = text.split_once(',').unwrap_or((text, ""));
     // Redis lets no master be called so.
     if master.trim().is_empty() || master.contains([':', '/', '@']) {
@@ -126,7 +137,7 @@ fn sentinel(text: &str) -> Result<Named<RedisServers>, InvalidValue> {
 }
 
 fn cluster(text: &str) -> Result<Named<RedisServers>, InvalidValue> {
-    let refusal = |hint: &str| InvalidValue::new(accepted(Kind::Cluster)).with_hint(hint);
+    let refusal = |hint: &str| InvalidValue::new(accepted(RedisType::Cluster)).with_hint(hint);
     if text.split(',').any(|one| one.trim().starts_with('/')) {
         return Err(refusal("a cluster is reached over TCP, not over a unix socket"));
     }

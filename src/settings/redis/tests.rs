@@ -22,7 +22,7 @@ fn read(set: &[(&str, &str)]) -> Outcome {
 fn redis(set: &[(&str, &str)]) -> Redis {
     let (settings, warnings) = read(set).unwrap();
     assert_eq!(warnings, [""; 0], "{set:?}");
-    let Backend::Redis(redis) = settings.store.chosen else { panic!("{set:?} is no Redis") };
+    let Backend::Redis(redis) = settings.backend else { panic!("{set:?} is no Redis") };
     *redis
 }
 
@@ -71,7 +71,7 @@ fn a_bare_url_is_all_that_is_needed() {
 }
 
 #[test]
-fn the_socket_type_is_told_by_the_url_where_nobody_says_it() {
+fn derives_the_socket_type_from_the_url() {
     assert_eq!(single("/run/r.sock"), RedisServers::Single(RedisAddress::Unix("/run/r.sock".into())));
     assert_eq!(single("./r"), RedisServers::Single(RedisAddress::Unix("./r".into())));
     assert_eq!(single("redis://h"), RedisServers::Single(RedisAddress::Tcp(at("h", 6379))));

@@ -1,11 +1,14 @@
 //! The servers that `REDIS_URL` names, by address or by URL.
 //!
-//! A list is taken apart at its commas, as in the Go service. URLs are those that its library reads
+//! A list is split at its commas, as in the Go service. URLs are those that its library reads
 //! (`redis://user:password@host:port/database`, also with `?username=`, `?password=` and `?db=`), and
 //! `rediss://` beside them.
 
 use super::{
-    super::{address::host_port, parse::InvalidValue},
+    super::{
+        address::host_port,
+        parse::{InvalidValue, percent_decoded},
+    },
     HostPort,
     login::Login,
 };
@@ -74,7 +77,7 @@ fn address(text: &str, usual_port: u16) -> Result<HostPort, InvalidValue> {
         }
     })?;
     if address.port == 0 {
-        return Err(refusal().with_hint(format!("nobody listens on port 0; {usual_port} is usual")));
+        return Err(refusal().with_hint(format!("port 0 cannot be connected to; {usual_port} is usual")));
     }
     if address.host.is_empty() {
         // As Go dials an address without a host.
@@ -98,7 +101,12 @@ fn url(text: &str, usual_port: u16) -> Result<Named<HostPort>, InvalidValue> {
     let is_cut = info.is_empty() && text.contains('@');
     let at = address(&at, usual_port).map_err(|wrong| if is_cut { refusal() } else { wrong })?;
     let (user, password) = info.split_once(':').unwrap_or((info, ""));
-    let login = (decoded(user), decoded(password), in_query(&uri, "username"), in_query(&uri, "password"));
+    let login = (
+        percent_decoded(user),
+        percent_decoded(password),
+        in_query(&uri, "username"),
+        in_query(&uri, "password"),
+    );
     let (Some(user), Some(password), Some(other_user), Some(other_password)) = login else {
         return Err(refusal());
     };
@@ -114,7 +122,7 @@ fn url(text: &str, usual_port: u16) -> Result<Named<HostPort>, InvalidValue> {
 fn in_query(uri: &http::Uri, name: &str) -> Option<String> {
     let mut pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let value = pairs.find(|(key, _)| *key == name).map_or("", |(_, value)| value);
-    decoded(&value.replace('+', " "))
+    percent_decoded(&value.replace('+', " "))
 }
 
 /// The number of a database; nothing is 0.
@@ -126,23 +134,6 @@ fn number(text: &str) -> Result<u32, InvalidValue> {
             "a URL with the number of a database behind the server, or nothing: redis://host:6379/0",
         )
     })
-}
-
-/// A text with its `%41` made letters; none where they are no UTF-8.
-fn decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        bytes.push(if *first == b'%' {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            rest = &after[2..];
-            u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?
-        } else {
-            *first
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 #[cfg(test)]
@@ -216,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn common_slips_are_told_what_to_write() {
+    fn common_mistakes_have_a_hint() {
         for (text, hint) in [
             ("redis", "the port is missing: redis:6379"),
             ("6379", "write :6379"),
             ("tcp://h:6379", "the schemes are redis:// and rediss://"),
             ("redis://u:p/q@h", "%2F for /"),
-            ("h:0", "nobody listens on port 0; 6379 is usual"),
+            ("h:0", "port 0 cannot be connected to; 6379 is usual"),
         ] {
             let told = server(text, 6379).unwrap_err().hint.unwrap_or_default();
             assert!(told.contains(hint), "{text}: {told}");

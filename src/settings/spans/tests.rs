@@ -134,7 +134,7 @@ fn the_service_is_named() {
 }
 
 #[test]
-fn slips_are_told_all_at_once() {
+fn reports_all_mistakes_at_once() {
     let problems = problems(&[
         ("TRACING_EXPORTER_PROTOCOL", "http/protobuf"),
         ("TRACING_SAMPLING_RATE", "10%"),
@@ -161,6 +161,6 @@ proptest! {
     #[test]
     fn what_is_encoded_comes_back(bytes in "[ -~]{0,40}") {
         let encoded: Vec<_> = bytes.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        prop_assert_eq!(decoded(&encoded.concat()), Some(bytes));
+        prop_assert_eq!(percent_decoded(&encoded.concat()), Some(bytes));
     }
 }

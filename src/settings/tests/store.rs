@@ -1,6 +1,7 @@
 //! Which store counts, and what becomes of requests when it is lost.
 
 use super::{super::*, problems, read, settings, warnings};
+use crate::rules::OnStoreFailure;
 
 #[test]
 fn memcached_is_asked_for_by_the_backends_type_alone() {
@@ -9,7 +10,7 @@ fn memcached_is_asked_for_by_the_backends_type_alone() {
     assert_eq!(warned, ["BACKEND_TYPE: is not memcache, so that these do nothing: MEMCACHE_HOST_PORT"]);
     assert_eq!(warnings(&[host, ("BACKEND_TYPE", "memory")]), [""; 0]);
     let asked_for = [host, ("BACKEND_TYPE", "memcache")];
-    assert!(matches!(settings(&asked_for).store.chosen, Backend::Memcached(_)));
+    assert!(matches!(settings(&asked_for).backend, Backend::Memcached(_)));
     assert_eq!(warnings(&asked_for), [""; 0]);
 }
 
@@ -24,12 +25,12 @@ fn anything_said_of_redis_asks_for_it() {
         let told =
             alone.map_err(|problems| problems.iter().map(|problem| problem.variable).collect::<Vec<_>>());
         match told {
-            Ok((settings, _)) => assert!(matches!(settings.store.chosen, Backend::Redis(_)), "{}", var.name),
+            Ok((settings, _)) => assert!(matches!(settings.backend, Backend::Redis(_)), "{}", var.name),
             Err(told) => assert!(told.contains(&"REDIS_URL"), "{}: {told:?}", var.name),
         }
-        assert_eq!(settings(&[(var.name, value), ("BACKEND_TYPE", "memory")]).store.chosen, Backend::Memory);
+        assert_eq!(settings(&[(var.name, value), ("BACKEND_TYPE", "memory")]).backend, Backend::Memory);
     }
-    assert!(settings(&[("REDIS_PORT", "tcp://10.0.0.7:6379")]).store.by_default, "Kubernetes sets such");
+    assert!(settings(&[("REDIS_PORT", "tcp://10.0.0.7:6379")]).is_backend_default, "Kubernetes sets such");
 }
 
 #[test]
@@ -52,10 +53,10 @@ fn keys_are_those_of_the_go_service_unless_they_are_to_be_unambiguous() {
 #[test]
 fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
     for (text, expected) in [
-        ("error", OnFailure::Error),
-        ("Allow", OnFailure::Allow),
-        ("DENY", OnFailure::Deny),
-        ("local", OnFailure::Local),
+        ("error", OnStoreFailure::Error),
+        ("Allow", OnStoreFailure::Allow),
+        ("DENY", OnStoreFailure::Deny),
+        ("local", OnStoreFailure::Local),
     ] {
         assert_eq!(settings(&[("STORE_FAILURE_POLICY", text)]).store.on_failure, expected);
     }

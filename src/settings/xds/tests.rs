@@ -8,7 +8,8 @@ type Read = (Option<Box<Xds>>, Vec<String>, Vec<String>);
 fn read_all(set: &[(&str, &str)]) -> Read {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
     let mut reader = Reader::new(&env);
-    let xds = read(&mut reader, &|path| path == Path::new("/there"));
+    let source = reader.read(&vars::CONFIG_TYPE);
+    let xds = read(&mut reader, source, &|path| path == Path::new("/there"));
     let problems = reader.problems.iter().map(ToString::to_string).collect();
     (xds, problems, reader.warnings.iter().map(ToString::to_string).collect())
 }
@@ -96,7 +97,7 @@ fn files_of_tls_exist() {
 }
 
 #[test]
-fn half_of_tls_is_warned_of() {
+fn warns_of_half_of_tls() {
     let set = |name| [("CONFIG_TYPE", "GRPC_XDS_SOTW"), (name, "/there")];
     let (xds, _, warnings) = read_all(&set("CONFIG_GRPC_XDS_CLIENT_TLS_KEY"));
     assert_eq!(xds.unwrap().tls, None);

@@ -70,7 +70,7 @@ impl Pool {
                 timeout: settings.timeout,
                 pipeline_window: settings.pipeline_window,
                 max_queued: settings.max_queued,
-                startup_backoff: Backoff::at_start(&startup),
+                startup_backoff: Backoff::new(startup.initial_interval, startup.max_interval),
             },
         };
         let pool = Self {

@@ -2,24 +2,21 @@
 //! then at most one every ten seconds.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tracing::{error, warn};
 
 use super::failure::{Failure, Kind};
-use crate::store::{Distribution, PoolUsage};
-
-/// The shortest time between two log lines about the same failure.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
-
-/// The number of different failures that are tracked. A server that sends new errors each time is logged each time.
-const MAX_TRACKED: usize = 256;
+use crate::{
+    log_throttle::LogThrottles,
+    store::{Distribution, PoolUsage},
+};
 
 /// Bucket bounds for the time of a pipeline, in microseconds.
 const MICROS: [u64; 13] =
@@ -29,7 +26,6 @@ const MICROS: [u64; 13] =
 const CHECKS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096];
 
 /// The metrics of one store's servers.
-#[derive(Default)]
 pub(in crate::store) struct ClientMetrics {
     opened: AtomicU64,
     ended: AtomicU64,
@@ -43,7 +39,8 @@ pub(in crate::store) struct ClientMetrics {
     without_expiry: AtomicU64,
     overloaded: AtomicU64,
     late: AtomicU64,
-    logged: Mutex<HashMap<(&'static str, String), Logged>>,
+    /// By kind and what failed. A server that sends new errors each time is logged each time.
+    log: LogThrottles<(&'static str, String)>,
 }
 
 #[derive(Default)]
@@ -52,9 +49,23 @@ struct Buckets {
     sum: AtomicU64,
 }
 
-struct Logged {
-    at: Instant,
-    since: u64,
+impl Default for ClientMetrics {
+    fn default() -> Self {
+        Self {
+            opened: AtomicU64::default(),
+            ended: AtomicU64::default(),
+            closed: AtomicU64::default(),
+            reconnects: AtomicU64::default(),
+            errors: Default::default(),
+            times: Buckets::default(),
+            batches: Buckets::default(),
+            denied: Mutex::default(),
+            without_expiry: AtomicU64::default(),
+            overloaded: AtomicU64::default(),
+            late: AtomicU64::default(),
+            log: LogThrottles::new(10, 256),
+        }
+    }
 }
 
 impl ClientMetrics {
@@ -102,20 +113,7 @@ impl ClientMetrics {
 
     /// Throttled by `kind` and `what`.
     fn log(&self, kind: &'static str, what: &str, failure: &Failure) {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.len() >= MAX_TRACKED {
-            logged.clear();
-        }
-        let now = Instant::now();
-        let entry = logged.entry((kind, what.to_owned())).or_insert(Logged { at: now, since: 0 });
-        let again = entry.since > 0;
-        if again && now.saturating_duration_since(entry.at) < LOG_INTERVAL {
-            entry.since = entry.since.saturating_add(1);
-            return;
-        }
-        let suppressed = entry.since.saturating_sub(1);
-        *entry = Logged { at: now, since: 1 };
-        drop(logged);
+        let Some(suppressed) = self.log.admit_now((kind, what.to_owned())) else { return };
         if kind == Kind::Denied.name() {
             // Only the operator can fix that.
             error!(kind, suppressed, "{failure}");

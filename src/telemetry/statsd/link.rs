@@ -1,53 +1,44 @@
 //! The way to a sink: opened when it is needed, closed when it fails, tried again with growing pauses.
 
 use std::{
-    fmt, io,
+    io,
     io::{Read, Write},
     net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket},
     os::unix::net::{UnixDatagram, UnixStream},
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use tracing::{debug, info, warn};
 
+use crate::{
+    log_throttle::LogThrottle,
+    net::backoff::Backoff,
+    settings::{HostPort, sinks::SinkAddress},
+};
+
 /// What the Go service's library waits for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 /// What it waits for a sink that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The pause after a first failure, and the longest.
-const PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A name may come to stand for another address, which a sender of datagrams would never notice.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(60);
-/// A sink that comes and goes is told of no more often.
-const TELL_AGAIN: Duration = Duration::from_secs(600);
-
-/// Where a sink listens.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Target {
-    /// On a TCP port.
-    Tcp(String, u16),
-    /// On a UDP port.
-    Udp(String, u16),
-    /// On a unix socket, of datagrams or a stream.
-    Unix(PathBuf),
-}
+/// Seconds between two warnings about a sink.
+const WARN_EVERY: u64 = 600;
 
 /// The way to one sink.
 #[derive(Debug)]
 pub(super) struct Link {
-    target: Target,
+    target: SinkAddress,
     /// Somebody set it; else it is the default, and nobody need be there.
     is_asked_for: bool,
     socket: Option<Socket>,
     opened: Instant,
     /// Counts failures, so that of a name's addresses another one is tried the next time.
     failures: usize,
-    pause: Duration,
+    backoff: Backoff,
     not_before: Option<Instant>,
-    told: Option<Instant>,
-    told_of_length: bool,
+    warnings: LogThrottle,
+    length_logged: bool,
 }
 
 #[derive(Debug)]
@@ -59,21 +50,21 @@ enum Socket {
 }
 
 impl Link {
-    pub(super) fn new(target: Target, is_asked_for: bool) -> Self {
+    pub(super) fn new(target: SinkAddress, is_asked_for: bool) -> Self {
         Self {
             target,
             is_asked_for,
             socket: None,
             opened: Instant::now(),
             failures: 0,
-            pause: PAUSE,
+            backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
             not_before: None,
-            told: None,
-            told_of_length: false,
+            warnings: LogThrottle::new(WARN_EVERY),
+            length_logged: false,
         }
     }
 
-    /// True when somebody wants to be told.
+    /// True when the sink is configured.
     pub(super) fn is_asked_for(&self) -> bool {
         self.is_asked_for
     }
@@ -122,7 +113,7 @@ impl Link {
         let (sent, result) = socket.send(packet);
         match result {
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                if !std::mem::replace(&mut self.told_of_length, true) {
+                if !std::mem::replace(&mut self.length_logged, true) {
                     warn!(
                         "statsd: a line of {} bytes is too long for {} and is left out",
                         packet.len(),
@@ -140,22 +131,20 @@ impl Link {
         if std::mem::take(&mut self.failures) > 0 {
             info!("statsd: {} takes statistics again", self.target);
         }
-        self.pause = PAUSE;
+        self.backoff.reset();
         self.not_before = None;
     }
 
-    /// Takes note of a failure, and tells of it unless that was told a short while ago.
+    /// Notes a failure, and logs it unless one was logged a short while ago.
     pub(super) fn failed(&mut self, error: &io::Error) {
         self.socket = None;
         self.failures += 1;
-        self.not_before = Some(Instant::now() + self.pause);
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.not_before = Some(Instant::now() + self.backoff.next_pause());
         let target = &self.target;
-        if self.told.is_some_and(|told| told.elapsed() < TELL_AGAIN) {
+        if self.warnings.admit_now().is_none() {
             debug!("statsd: {target} takes no statistics: {error}");
             return;
         }
-        self.told = Some(Instant::now());
         if self.is_asked_for {
             warn!("statsd: {target} takes no statistics: {error}. They are kept, and sent when it does");
         } else {
@@ -167,9 +156,9 @@ impl Link {
 }
 
 impl Socket {
-    fn open(target: &Target, turn: usize) -> io::Result<Self> {
+    fn open(target: &SinkAddress, turn: usize) -> io::Result<Self> {
         match target {
-            Target::Tcp(host, port) => {
+            SinkAddress::Tcp(HostPort { host, port }) => {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
                 for address in addresses(host, *port)? {
                     match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
@@ -182,7 +171,7 @@ impl Socket {
                 }
                 Err(last)
             }
-            Target::Udp(host, port) => {
+            SinkAddress::Udp(HostPort { host, port }) => {
                 let addresses = addresses(host, *port)?;
                 let address = addresses.get(turn % addresses.len().max(1)).copied();
                 let Some(address) = address else { return Err(io::ErrorKind::NotFound.into()) };
@@ -192,7 +181,7 @@ impl Socket {
                 socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
                 Ok(Self::Udp(socket))
             }
-            Target::Unix(path) => {
+            SinkAddress::Unix(path) => {
                 let socket = UnixDatagram::unbound()?;
                 socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
                 match socket.connect(path) {
@@ -208,7 +197,7 @@ impl Socket {
         }
     }
 
-    /// False when the other end of a stream is closed. Writing would tell it too late: the first packet
+    /// False when the other end of a stream is closed. Writing would show it too late: the first packet
     /// after the end is taken by the system and lost.
     fn is_alive(&mut self) -> bool {
         match self {
@@ -238,7 +227,7 @@ impl Socket {
             Self::Stream(stream) => write(stream, packet),
             Self::Datagram(socket) => whole(socket.send(datagram)),
             Self::Udp(socket) => {
-                // That nobody listens on this machine is known as soon as the packet is sent.
+                // A refused packet on this machine is known as soon as it is sent.
                 let refused = |sent| match socket.take_error() {
                     Ok(None) => Ok(sent),
                     Ok(Some(error)) | Err(error) => Err(error),
@@ -287,14 +276,4 @@ fn write(stream: &mut impl Write, packet: &[u8]) -> (usize, io::Result<()>) {
         }
     }
     (sent, Ok(()))
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(host, port) => write!(f, "{host}:{port} (TCP)"),
-            Self::Udp(host, port) => write!(f, "{host}:{port} (UDP)"),
-            Self::Unix(path) => path.display().fmt(f),
-        }
-    }
 }

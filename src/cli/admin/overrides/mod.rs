@@ -56,15 +56,14 @@ pub enum OverrideCommand {
     Remove(RemoveArgs),
     /// Import overrides from a CSV file with a header, or from JSON lines; all of them or none.
     ///
-    /// The columns, and the fields of a line, are domain, descriptor, action, requests_per_unit, unit, expires_at, for
-    /// and reason.
+    /// The columns, and the fields of a line, are `domain`, `descriptor`, `action`, `requests_per_unit`, `unit`,
+    /// `expires_at`, `for` and `reason`.
     Import(ImportArgs),
 }
 
 /// The arguments of `tollgate override set`.
 #[derive(Args, Clone, PartialEq, Debug)]
 #[command(group = ArgGroup::new("action").required(true))]
-#[expect(clippy::struct_field_names, reason = "the names are those of the options")]
 pub struct SetArgs {
     /// The domain.
     pub domain: String,
@@ -306,13 +305,11 @@ fn limit(text: &str) -> Result<(u32, String), String> {
         .map_err(|_| format!("{requests:?} is not an integer between 0 and {}; {expected}", u32::MAX))?;
     let unit = unit.trim();
     // `5/s` is clear on a command line.
-    match Unit::from_name(unit).or_else(|| Unit::from_abbreviation(unit)) {
-        Some(unit) => Ok((requests, unit.name().to_ascii_lowercase())),
-        None => {
-            let units = Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ");
-            Err(format!("unknown unit {unit:?}; expected {units}"))
-        }
-    }
+    let known = Unit::from_name(unit).or_else(|| Unit::from_abbreviation(unit));
+    known.map(|unit| (requests, unit.name().to_ascii_lowercase())).ok_or_else(|| {
+        let units = Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ");
+        format!("unknown unit {unit:?}; expected {units}")
+    })
 }
 
 /// The entries of a typed descriptor, as the API has them.

@@ -23,7 +23,7 @@ fn judge(
     let source = Arc::new(Source::new(CompileOptions::default(), |rules| rules.domains().count()));
     let (clock, status) = (ManualClock::default(), Status::default());
     let (judge, judged) = watch::channel(false);
-    let server = XdsServer::Unix("/run/xds".into());
+    let server = ServerAddress::Unix("/run/xds".into());
     let session = Session::new(&source, &server, &clock, &status, judge);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let verdicts = updates.iter().map(|(version, resources, diagnostics)| {

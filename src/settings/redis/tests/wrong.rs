@@ -81,7 +81,7 @@ fn what_cannot_be_besides_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn all_that_cannot_be_is_told_at_once() {
+fn reports_all_problems_at_once() {
     let told = problems(&[
         ("REDIS_URL", "redis"),
         ("REDIS_TLS", "true"),
@@ -101,7 +101,7 @@ fn all_that_cannot_be_is_told_at_once() {
 }
 
 #[test]
-fn what_is_passed_over_is_warned_of() {
+fn warns_of_what_is_ignored() {
     for (set, name, told) in [
         (&[("REDIS_SENTINEL_AUTH", "s")][..], "REDIS_SENTINEL_AUTH", "without REDIS_TYPE=SENTINEL"),
         (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_SOCKET_TYPE", "unix")], "REDIS_SOCKET_TYPE", "over TCP"),
@@ -118,13 +118,13 @@ fn what_is_passed_over_is_warned_of() {
         assert!(warnings[0].starts_with(&format!("{name}: ")) && warnings[0].contains(told), "{warnings:?}");
     }
     let long = [("REDIS_URL", "a:1"), ("REDIS_TIMEOUT", "1s")];
-    let Backend::Redis(read) = read(&long).unwrap().0.store.chosen else { panic!() };
+    let Backend::Redis(read) = read(&long).unwrap().0.backend else { panic!() };
     assert_eq!(read.main.timeout, Duration::from_secs(1), "it is warned of, and kept");
     assert_eq!(warnings(&[("REDIS_URL", "a:1"), ("REDIS_TIMEOUT", "20ms")]), [""; 0]);
 }
 
 #[test]
-fn no_password_is_ever_told() {
+fn never_shows_a_password() {
     for set in [
         &[("REDIS_URL", "redis://u:hunter2@h")][..],
         &[("REDIS_URL", "redis://u:hunter2@h/x")],

@@ -224,12 +224,3 @@ async fn a_cluster_tells_of_itself_when_its_seeds_are_gone() {
     timeout(SOON, changes.changed()).await.unwrap().unwrap();
     assert_eq!(owner("hello"), other.address.to_string());
 }
-
-#[test]
-fn pauses_differ_a_little() {
-    let pause = Duration::from_secs(1);
-    for _ in 0..100 {
-        let jittered = watcher::jittered(pause);
-        assert!((pause.mul_f64(0.899)..=pause.mul_f64(1.101)).contains(&jittered), "{jittered:?}");
-    }
-}

@@ -12,6 +12,7 @@ use super::{
     sentinel,
 };
 use crate::{
+    net::backoff::jittered,
     panics::{self, Boundary, Panicked, caught},
     settings::{HostPort, redis::RedisAddress},
 };
@@ -115,10 +116,5 @@ impl Watcher {
 /// Waits for the next poll; returns true if a refresh was requested.
 async fn wait(known: &Known, interval: Duration) -> bool {
     sleep(MIN_INTERVAL).await;
-    timeout(jittered(interval.saturating_sub(MIN_INTERVAL)), known.refresh.notified()).await.is_ok()
-}
-
-/// ±10 %, so that replicas that started together do not stay in step.
-pub(super) fn jittered(interval: Duration) -> Duration {
-    interval.mul_f64(0.9 + 0.2 * fastrand::f64())
+    timeout(jittered(interval.saturating_sub(MIN_INTERVAL), 0.1), known.refresh.notified()).await.is_ok()
 }

@@ -25,24 +25,22 @@ use tracing::warn;
 
 use super::{Counts, Dropped, span::Span};
 use crate::{
+    log_throttle::LogThrottle,
+    net::backoff::Backoff,
     panics::{self, Boundary, Panicked, caught},
     proto::opentelemetry::proto::resource::v1::Resource,
     settings::spans::Spans,
 };
 use line::Line;
 
-/// Backoff between attempts begin with the first and double up to the second, as the collector's own
-/// exporters do.
-const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// Between attempts, as the collector's own exporters wait.
+const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
 /// A batch that was not taken for so long is dropped.
 const GIVE_UP: Duration = Duration::from_secs(60);
 
 /// How long the service waits for its last spans to be taken when it ends.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-
-/// Complaints are this far apart at least.
-const QUIET: Duration = Duration::from_secs(10);
 
 /// Sends the spans of a queue.
 pub(super) struct Exporter {
@@ -55,7 +53,7 @@ pub(super) struct Exporter {
     gzip: bool,
     max_batch: usize,
     delay: Duration,
-    complained: Option<Instant>,
+    warnings: LogThrottle,
 }
 
 /// Why a batch was not taken.
@@ -88,7 +86,7 @@ impl Exporter {
             gzip: collector.gzip,
             max_batch: settings.max_batch,
             delay: settings.delay,
-            complained: None,
+            warnings: LogThrottle::new(10),
         })
     }
 
@@ -144,8 +142,9 @@ impl Exporter {
         panics::point("span_exporter");
         let message = batch::message(self.resource.clone(), batch, self.gzip);
         let begun = Instant::now();
-        let [mut pause, longest] = PAUSES;
+        let mut backoff = BACKOFF;
         let failure = loop {
+            let pause = backoff.next_pause();
             match self.send(&message).await {
                 Ok(refused) => {
                     let refused = refused.min(spans);
@@ -166,7 +165,6 @@ impl Exporter {
                 () = tokio::time::sleep(pause) => {}
                 _ = self.ending.wait_for(|ending| *ending) => {}
             }
-            pause = longest.min(pause.saturating_mul(2));
         };
         let reason = if failure.may_pass { Dropped::Unreachable } else { Dropped::Refused };
         self.counts.add_dropped(reason, spans);
@@ -187,8 +185,7 @@ impl Exporter {
 
     /// Says what is wrong, but not all the time; `dropped` are lost by it.
     fn complain(&mut self, why: &str, dropped: Option<u64>) {
-        if self.complained.is_none_or(|told| told.elapsed() > QUIET) {
-            self.complained = Some(Instant::now());
+        if self.warnings.admit_now().is_some() {
             warn!(collector = self.line.shown(), dropped, "tracing: {why}");
         }
     }

@@ -325,10 +325,13 @@ fn is_allowed(frame: &[u8], is_damaged: bool, ours: &Seen, theirs: &Seen) -> boo
         (Some(_), None) if resets_more(theirs, ours) => true,
         // Late frames on a stream that was reset are ignored here (section 5.1), whatever they hold.
         (None, Some(_)) if ours.reset.contains(&head.stream) => true,
-        // A client must not send PUSH_PROMISE (section 8.4). `h2` waits for its end first.
-        (Some(1), None) => head.kind == kind::PUSH_PROMISE,
+        // A client must not send PUSH_PROMISE (section 8.4), nor HEADERS on an even stream. `h2` waits for the block's
+        // end first.
+        (Some(1), None) => {
+            head.kind == kind::PUSH_PROMISE || head.kind == kind::HEADERS && !head.has(flag::END_HEADERS)
+        }
         // `h2` decodes a header block, and looks at its priority, before it is complete.
-        (None, Some(_)) if head.kind == kind::HEADERS && !head.has(flag::END_HEADERS) => true,
+        (None, Some(_)) if holds_headers(head.kind) && !head.has(flag::END_HEADERS) => true,
         // An increment of 0 on a closed stream, an acknowledgement of settings that were acknowledged, and values of
         // settings that belong to extensions.
         (None, Some(1)) => match head.kind {
@@ -344,6 +347,20 @@ fn is_allowed(frame: &[u8], is_damaged: bool, ours: &Seen, theirs: &Seen) -> boo
         (None, None) => head.kind == kind::HEADERS && resets_more(ours, theirs),
         _ => false,
     }
+}
+
+fn holds_headers(of: u8) -> bool {
+    of == kind::HEADERS || of == kind::CONTINUATION
+}
+
+/// True for HEADERS on a stream that depends on itself. `h2` does not decode their block, so its table of header fields
+/// is no longer the client's.
+fn depends_on_itself(frame: &[u8]) -> bool {
+    let head = FrameHead::read(frame).unwrap();
+    let at = HEAD + usize::from(head.has(flag::PADDED));
+    let dependency =
+        frame.get(at..at + 4).map(|bytes| u32::from_be_bytes(bytes.try_into().unwrap()) & !(1 << 31));
+    head.kind == kind::HEADERS && head.has(flag::PRIORITY) && dependency == Some(head.stream)
 }
 
 /// Compares one sequence; the text says how the two differ.
@@ -371,6 +388,7 @@ fn compare(seed: u64, runtime: &Runtime, tasks: &LocalSet) -> Result<usize, Stri
         theirs.note(&other.send(&bytes));
         let differ = || Err(format!("seed {seed}: {ours:?} here, {theirs:?} there, after {sent:02x?}"));
         match (ours.ended, theirs.ended) {
+            _ if depends_on_itself(&bytes) => return Ok(number + 1),
             (None, None) if ours == theirs => {}
             (Some(_), Some(_)) => return Ok(number + 1),
             _ if is_allowed(&bytes, is_damaged, &ours, &theirs) => return Ok(number + 1),
