@@ -184,6 +184,7 @@ fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn 
         near_limit_ratio: 0.8,
         key_prefix: String::new(),
         full_keys: false,
+        counting: tollgate::rules::CountingMode::Exact,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
