@@ -84,6 +84,11 @@ impl Store for LeasedStore {
         }
     }
 
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        // Hits that are leased were counted before, and are taken or given back as ever.
+        self.0.redis.reset(batch, now)
+    }
+
     fn start_worker(&self) {
         self.0.redis.start_worker();
         if !self.0.is_tended.swap(true, Relaxed) {
