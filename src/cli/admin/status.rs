@@ -1,4 +1,4 @@
-//! `tollgate status`: what a service runs with and how it fares.
+//! `tollgate status`: what a service runs with, and its state.
 
 use std::fmt::Write as _;
 
