@@ -10,10 +10,11 @@ use tollgate::{
     clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions},
     overrides::{Action, Index, Override, Target, Value},
+    recent::{KeyValues, Recent, RecentOptions},
     rules::{CompileOptions, OnStoreFailure, RuleSet, Unit},
     rules_source::{RulesDir, Source},
     store::{Store, memory::MemoryStore},
-    telemetry::metrics::{Stats, StatsOptions},
+    telemetry::metrics::{ShardCount, Stats, StatsOptions},
 };
 
 const RULES: usize = 10_000;
@@ -57,6 +58,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     cases.push(overridden("the same and 1,000,000, all of other values", 1_000_000, &|n| format!("u{n}"))?);
     cases
         .push(overridden("the same and 1,000,000, all of them met", 1_000_000, &|n| format!("c{}", n * 97))?);
+    cases
+        .push(Case::new("1 rule, noted, nearly all refused", "user", &exact(7), &|_| "u7".into())?.noting()?);
+    let noted = Case::new("1 rule for every value, noted", "user", &bare, &|n| format!("u{n}"))?;
+    cases.push(noted.noting()?);
     // Round by round, so that a busy moment of the machine falls on all alike.
     for _ in 0..ROUNDS {
         for case in &mut cases {
@@ -75,6 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 struct Case {
     name: &'static str,
+    rules: String,
     limiter: Limiter,
     requests: Vec<Request<'static>>,
     nanos: Vec<f64>,
@@ -96,12 +102,19 @@ impl Case {
             .collect(),
             ..Request::default()
         };
+        let rules = format!("domain: bench\ndescriptors:\n{rules}");
         Ok(Self {
             name,
-            limiter: limiter(&format!("domain: bench\ndescriptors:\n{rules}"))?,
+            limiter: limiter(&rules, None)?,
             requests: (0..RULES).map(request).collect(),
             nanos: Vec::new(),
+            rules,
         })
+    }
+
+    /// The same, noting top keys and refusals.
+    fn noting(self) -> Result<Self, Box<dyn Error>> {
+        Ok(Self { limiter: limiter(&self.rules, Some(recent()))?, ..self })
     }
 
     /// The same with limits of so many customers in place of the rule's.
@@ -141,7 +154,13 @@ impl Case {
     }
 }
 
-fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
+/// What notes decisions, as the service has it.
+fn recent() -> Arc<Recent> {
+    let (shards, values) = (ShardCount::for_workers(1), KeyValues::Plain);
+    Arc::new(Recent::new(RecentOptions { shards, values, logged: None }))
+}
+
+fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn Error>> {
     let root = tempfile::tempdir()?;
     fs::create_dir(root.path().join("config"))?;
     fs::write(root.path().join("config/bench.yaml"), rules)?;
@@ -153,7 +172,11 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
     };
     let stats = Arc::new(Stats::new(StatsOptions::default()));
     let counters = stats.clone();
-    let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
+    let noted_in = recent.clone();
+    let attach = move |rules: &RuleSet| {
+        let noted = noted_in.as_ref().map(|recent| recent.rules(rules));
+        limiter::handles(rules, &counters).with_recent(noted.unwrap_or_default())
+    };
     let source = Arc::new(Source::new(CompileOptions::default(), attach));
     source.reload(&directory, SystemClock.now());
     let policy = Policy {
@@ -161,6 +184,7 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
         near_limit_ratio: 0.8,
         key_prefix: String::new(),
         full_keys: false,
+        counting: tollgate::rules::CountingMode::Exact,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
@@ -169,7 +193,11 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
         max_local_keys: 1,
     };
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(10_000_000));
-    Ok(Limiter::new(policy, source, store, None, stats, Arc::new(SystemClock)))
+    let limiter = Limiter::new(policy, source, store, None, stats, Arc::new(SystemClock));
+    Ok(match recent {
+        Some(recent) => limiter.with_recent(recent),
+        None => limiter,
+    })
 }
 
 /// Fills a table with a million counters and reads what the process then has more in memory.

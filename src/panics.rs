@@ -63,6 +63,8 @@ pub enum Boundary {
     Statsd,
     /// One look at the certificate files.
     TlsReload,
+    /// The task that looks after leases, which starts again.
+    Leases,
     /// The periodic maintenance, which starts again.
     Maintenance,
     /// The thread that follows Redis for overrides and replicas, which starts again.
@@ -73,7 +75,7 @@ pub enum Boundary {
 
 impl Boundary {
     /// Every boundary, each at its own number.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::GrpcRequest,
         Self::GrpcConnection,
         Self::HttpRequest,
@@ -88,6 +90,7 @@ impl Boundary {
         Self::SpanExporter,
         Self::Statsd,
         Self::TlsReload,
+        Self::Leases,
         Self::Maintenance,
         Self::ReplicaSync,
         Self::Other,
@@ -111,6 +114,7 @@ impl Boundary {
             Self::SpanExporter => "span_exporter",
             Self::Statsd => "statsd",
             Self::TlsReload => "tls_reload",
+            Self::Leases => "leases",
             Self::Maintenance => "maintenance",
             Self::ReplicaSync => "replica_sync",
             Self::Other => "other",

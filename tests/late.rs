@@ -140,6 +140,7 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
         near_limit_ratio: 0.8,
         key_prefix: String::new(),
         full_keys: false,
+        counting: tollgate::rules::CountingMode::Exact,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,

@@ -49,6 +49,8 @@ mod late;
 mod layers;
 // The HTTP ports: slow clients, browsers, and how `/json` fails.
 mod http_ports;
+// Hits that replicas take from Redis ahead of time.
+mod lease;
 // The rules that come with the project answer as their comments say.
 mod lesson;
 // Counters in memcached, on one server and on several.

@@ -83,6 +83,7 @@ fn a_key_that_appears_is_blocked_refused_and_allowed_again_when_the_block_ends()
     let _traffic = Traffic::of(&admin, &["ann", "bob"]);
     let browser = open(&admin);
     wait_until_live(&browser);
+    browser.wait_for("the replica is shown", &has_row("replicas", &["this one"]), TEXT);
     browser.click("[data-by=allowed]");
     browser.wait_for(
         "the key is among the top",

@@ -12,6 +12,7 @@ mod parts;
 mod ports;
 mod recent;
 mod rules;
+mod shutdown;
 mod sinks;
 
 use std::{error::Error, fmt, io, pin::pin, sync::Arc, time::Duration};
@@ -35,7 +36,6 @@ use crate::{
         tls,
     },
     settings::Settings,
-    shutdown,
     telemetry::metrics::{COMMIT, Port},
 };
 pub(crate) use parts::policy;
@@ -108,6 +108,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let _ = accepting.await;
     // Pages and `/json` are still served while the workers drain.
     workers.drained().await;
+    parts.store.close().await;
     let _ = tokio::task::spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
     if let Some(writing) = writing {
         let _ = tokio::task::spawn_blocking(move || writing.finish()).await;

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{StartError, recent, rules::compile_options, sinks};
+use super::{
+    StartError, recent,
+    rules::{compile_options, counting},
+    sinks,
+};
 use crate::{
     clock::{Clock, SystemClock},
     limiter::{
@@ -22,6 +26,7 @@ use crate::{
     settings::{Answers, Backend, GrpcServer, GrpcTls, KeyFormat, Settings},
     store::{
         Store,
+        lease::LeasedStore,
         memcached::{MemcachedStore, NameServers},
         memory::MemoryStore,
         redis::{RedisStore, Side},
@@ -187,7 +192,7 @@ fn store(settings: &Settings) -> Result<Counters, StartError> {
                 let side = || store.side().map_err(StartError);
                 sides = Some([side()?, side()?]);
             }
-            Arc::new(store)
+            Arc::new(LeasedStore::new(store, settings.store.max_leases))
         }
         Backend::Memcached(memcached) => {
             let store = MemcachedStore::new(memcached, jitter, workers).map_err(StartError)?;
@@ -228,6 +233,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
         near_limit_ratio: settings.store.near_limit_ratio,
         key_prefix: settings.store.key_prefix.clone(),
         full_keys: settings.store.key_format == KeyFormat::Unambiguous,
+        counting: counting(settings),
         stop_when_over: settings.store.stop_when_over,
         shadow_mode: settings.answers.shadow_mode,
         quota_mode: settings.answers.quota_mode,

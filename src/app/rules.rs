@@ -5,13 +5,13 @@ use std::{io, sync::Arc};
 use crate::{
     clock::{Clock, SystemClock},
     panics::{self, Boundary},
-    rules::{CompileOptions, Countable},
+    rules::{CompileOptions, Countable, CountingMode},
     rules_source::{
         RulesDir, Source,
         watch::{self, Watcher},
         xds::{self, Subscription},
     },
-    settings::{Backend, Settings},
+    settings::{Backend, Counting, Settings},
     store::memcached::MemcachedStore,
 };
 
@@ -55,6 +55,14 @@ impl Feed {
     }
 }
 
+/// How limits are counted that do not say it.
+pub(super) fn counting(settings: &Settings) -> CountingMode {
+    match settings.store.counting {
+        Counting::Exact => CountingMode::Exact,
+        Counting::Leased => CountingMode::Leased,
+    }
+}
+
 /// The options for compiling rules by these settings: the store must be able to count every limit.
 pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
     let countable = match settings.backend {
@@ -65,6 +73,7 @@ pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
         merge_domains: settings.rules.merge_domains,
         portable: false,
         countable,
+        counting: counting(settings),
         max_values: settings.rules.max_values,
     }
 }

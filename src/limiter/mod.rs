@@ -54,7 +54,7 @@ use crate::{
     log_throttle::LogThrottle,
     overrides::Index,
     recent::{Recent, RuleInfo},
-    rules::{OnStoreFailure, RuleId, RuleSet},
+    rules::{CountingMode, OnStoreFailure, RuleId, RuleSet},
     rules_source::{Published, Source},
     store::{Batch, Check, Counting, Store, memory::MemoryStore},
     telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats},
@@ -137,6 +137,8 @@ pub struct Policy {
     pub key_prefix: String,
     /// `COUNTER_KEY_FORMAT=unambiguous`: shared stores use full keys, which the Go service does not know.
     pub full_keys: bool,
+    /// `COUNTING`, for limits that come with a request.
+    pub counting: CountingMode,
     /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
     pub stop_when_over: bool,
     /// `SHADOW_MODE`: every request passes.
@@ -319,7 +321,9 @@ impl Limiter {
         };
         let stats = served.attached.domains.get(domain.index).map(|stats| &**stats);
         let failed = |_: &_| stats.into_iter().for_each(|stats| stats.count(ResponseCode::Error));
-        let replacements = replacement::of(request, domain, &self.overrides, now).inspect_err(failed)?;
+        let counting = self.policy.counting;
+        let replacements =
+            replacement::of(request, domain, (&self.overrides, counting), now).inspect_err(failed)?;
         let mut batch = Batch::with_space(String::with_capacity(128));
         batch.until = until;
         batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };

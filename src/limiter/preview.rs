@@ -49,7 +49,8 @@ pub fn preview(
     policy.bounds.check(request)?;
     let stats = Stats::new(StatsOptions::default());
     let domain = served.rules.domain(request.domain);
-    let replacements = domain.map(|domain| replacement::of(request, domain, overrides, now));
+    let replacements =
+        domain.map(|domain| replacement::of(request, domain, (overrides, policy.counting), now));
     let replacements = replacements.transpose()?.unwrap_or_default();
     let mut batch = Batch::default();
     let context = plan::Context { policy, stats: &stats, now };

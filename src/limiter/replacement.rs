@@ -11,7 +11,7 @@ use super::{
 use crate::{
     clock::Time,
     overrides::{Action, Found, Index},
-    rules::{LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain},
+    rules::{CountingMode, LONGEST_LOG, Limit, Limits, Rule, Unit, model::Domain},
 };
 
 /// What replaces the limits of each descriptor, by its index; empty if nothing does.
@@ -41,7 +41,7 @@ pub(super) enum By {
 pub(super) fn of(
     request: &Request<'_>,
     domain: &Domain,
-    overrides: &Index,
+    (overrides, counting): (&Index, CountingMode),
     now: Time,
 ) -> Result<Replacements, RequestError> {
     let mut all = Replacements::new();
@@ -53,7 +53,7 @@ pub(super) fn of(
         let brought = descriptor.limit.map(|limit| {
             let unit =
                 limit.unit().ok_or(RequestError::OverrideUnit { descriptor: index, unit: limit.unit })?;
-            let limits = Some(Limit::plain(limit.requests_per_unit, unit).into());
+            let limits = Some(Limit::plain(limit.requests_per_unit, unit).counted(counting).into());
             Ok(Replacement { by: By::Request, limits })
         });
         let brought = brought.transpose()?;

@@ -41,7 +41,7 @@ use self::{
     decision_log::Pending,
     ring::Ring,
     sampler::Sampler,
-    top::{Budget, Merge},
+    top::{Budget, Merge, PANE_SECONDS, Tables},
 };
 use crate::{clock::Time, rules::RuleSet, telemetry::metrics::ShardCount, telemetry::metrics::shard};
 
@@ -57,9 +57,11 @@ const EXACT_REFUSALS: u32 = 1000;
 /// The notes of all workers.
 pub struct Recent {
     workers: Box<[Worker]>,
-    /// The tables of each rule by its full key, over reloads.
+    /// The numbers of the rules' tables by their full keys, over reloads.
     rules: Mutex<HashMap<Box<str>, Arc<RuleTop>>>,
-    budget: Arc<Budget>,
+    budget: Budget,
+    /// The pane in which old tables were freed last.
+    freed_in: AtomicU64,
     /// The number of the last refusal.
     last_id: AtomicU64,
     hasher: DefaultHashBuilder,
@@ -72,6 +74,7 @@ pub struct Recent {
 struct Worker {
     hits: Sampler,
     refusals: Sampler,
+    tables: Tables,
     ring: Mutex<Ring>,
     pending: Pending,
     missed: AtomicU64,
@@ -136,6 +139,7 @@ impl Recent {
         let worker = |_| Worker {
             hits: Sampler::new(EXACT_HITS),
             refusals: Sampler::new(EXACT_REFUSALS),
+            tables: Tables::default(),
             ring: Mutex::new(Ring::new(MAX_REFUSALS)),
             pending: Pending::default(),
             missed: AtomicU64::new(0),
@@ -143,7 +147,8 @@ impl Recent {
         Self {
             workers: (0..options.shards.get()).map(worker).collect(),
             rules: Mutex::default(),
-            budget: Arc::default(),
+            budget: Budget::default(),
+            freed_in: AtomicU64::new(0),
             last_id: AtomicU64::new(0),
             hasher: DefaultHashBuilder::default(),
             log: options.logged.map(DecisionLog::new),
@@ -162,9 +167,7 @@ impl Recent {
                 let Some(rule) = &node.rule else { return };
                 let place =
                     rules.origin(node).and_then(|(file, line)| Some((files.get(file)?.clone(), line)));
-                let top = tables.entry(rule.full_key.clone());
-                let top =
-                    top.or_insert_with(|| Arc::new(RuleTop::new(self.workers.len(), self.budget.clone())));
+                let top = tables.entry(rule.full_key.clone()).or_insert_with(|| Arc::new(RuleTop::new()));
                 let info = RuleInfo {
                     domain: domain.name.clone(),
                     full_key: rule.full_key.clone(),
@@ -174,7 +177,7 @@ impl Recent {
                 by_id.push((rule.id.0, Arc::new(info)));
             });
         }
-        // Tables of rules that are gone are kept only while somebody still holds them.
+        // Of rules that are gone nobody can ask. Their tables are freed when they are old.
         tables.retain(|_, top| Arc::strong_count(top) > 1);
         by_id.sort_unstable_by_key(|(id, _)| *id);
         by_id.into_iter().map(|(_, info)| info).collect()
@@ -200,9 +203,8 @@ impl Recent {
         now: Time,
     ) {
         let hash = self.hasher.hash_one(SharedEntry::all(entries.clone()));
-        if !rule.top.note(shard::of_thread(), hash, entries, hits, now)
-            && let Some(worker) = self.worker()
-        {
+        let Some(worker) = self.worker() else { return };
+        if !worker.tables.note(&rule.top, hash, entries, hits, (now, &self.budget)) {
             worker.missed.fetch_add(1, Relaxed);
         }
     }
@@ -247,7 +249,8 @@ impl Recent {
     /// The top keys of these rules.
     #[must_use]
     pub fn top<'a>(&self, rules: impl Iterator<Item = &'a Arc<RuleInfo>>, now: Time) -> Vec<TopKey> {
-        rules.flat_map(|rule| Merge::of(rule, now).keys()).collect()
+        let tables = || self.workers.iter().map(|worker| &worker.tables);
+        rules.flat_map(|rule| Merge::of(rule, tables(), now).keys()).collect()
     }
 
     /// Notes that were passed over because a reader held the lock.
@@ -270,9 +273,9 @@ impl Recent {
 
     /// Gives back the tables of rules that counted nothing for some minutes; called about once a second.
     pub fn maintain(&self, now: Time) {
-        let rules: Vec<_> = lock(&self.rules).values().cloned().collect();
-        for rule in rules {
-            rule.forget_old(now);
+        let pane = now.seconds() / PANE_SECONDS;
+        if self.freed_in.swap(pane, Relaxed) != pane {
+            self.workers.iter().for_each(|worker| worker.tables.forget_old(now, &self.budget));
         }
     }
 

@@ -6,13 +6,15 @@
 //! of hits in a known time.
 
 use std::{
-    collections::HashMap,
+    collections::HashMap as Keys,
     mem,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
+
+use hashbrown::{HashMap, hash_map::Entry};
 
 use super::{
     Hits, RuleInfo,
@@ -59,13 +61,21 @@ impl Budget {
     }
 }
 
-/// The tables of one rule.
+/// Tells the tables of a rule from those of others, for as long as somebody holds it.
 #[derive(Debug)]
-pub struct RuleTop {
-    /// One for each worker, made when it notes the first hit.
-    workers: Box<[Mutex<Option<Box<Panes>>>]>,
-    budget: Arc<Budget>,
+pub struct RuleTop(u64);
+
+impl RuleTop {
+    /// One that nobody had before.
+    pub(super) fn new() -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        Self(NUMBERS.fetch_add(1, Relaxed))
+    }
 }
+
+/// The tables of one worker by the numbers of their rules, each made with the first hit of its rule.
+#[derive(Debug, Default)]
+pub(super) struct Tables(Mutex<HashMap<u64, Box<Panes>>>);
 
 /// The tables of a rule and a worker.
 #[derive(Debug, Default)]
@@ -84,57 +94,45 @@ struct Pane {
     is_sampled: bool,
 }
 
-impl RuleTop {
-    pub(super) fn new(workers: usize, budget: Arc<Budget>) -> Self {
-        Self { workers: (0..workers).map(|_| Mutex::default()).collect(), budget }
-    }
+/// The bytes of a rule's tables without their keys.
+const PANES_BYTES: usize = size_of::<Panes>() + 32;
 
+impl Tables {
     /// Notes hits; false if a reader is in the way.
     pub(super) fn note<'a>(
         &self,
-        thread: usize,
+        rule: &RuleTop,
         hash: u64,
         entries: impl Iterator<Item = (&'a str, &'a str)> + Clone,
         hits: Hits,
-        now: Time,
+        (now, budget): (Time, &Budget),
     ) -> bool {
-        let worker = self.workers.get(thread & self.workers.len().saturating_sub(1));
-        let Some(Ok(mut panes)) = worker.map(Mutex::try_lock) else { return false };
-        if panes.is_none() && !self.budget.take(size_of::<Panes>()) {
-            return true;
-        }
-        let panes = panes.get_or_insert_default();
+        let Ok(mut tables) = self.0.try_lock() else { return false };
+        let panes = match tables.entry(rule.0) {
+            Entry::Occupied(panes) => panes.into_mut(),
+            Entry::Vacant(vacant) if budget.take(PANES_BYTES) => vacant.insert(Box::default()),
+            // There is no memory for another rule.
+            Entry::Vacant(_) => return true,
+        };
         panes.turn(now);
         let pane = &mut panes.current;
         pane.is_sampled |= hits.weight > 1;
         let count = hits.count.saturating_mul(u64::from(hits.weight));
         let sketch = if hits.refused { &mut pane.refused } else { &mut pane.allowed };
-        sketch.add(hash, entries, count, &self.budget);
+        sketch.add(hash, entries, count, budget);
         true
     }
 
-    /// Frees the tables of workers that noted nothing in the panes that are kept.
-    pub(super) fn forget_old(&self, now: Time) {
-        for worker in &self.workers {
-            let mut panes = lock(worker);
-            if let Some(kept) = panes.as_mut() {
-                kept.turn(now);
-                if kept.is_empty() {
-                    self.budget.give_back(kept.bytes().saturating_add(size_of::<Panes>()));
-                    *panes = None;
-                }
+    /// Frees the tables of rules of which nothing was noted in the panes that are kept.
+    pub(super) fn forget_old(&self, now: Time, budget: &Budget) {
+        lock(&self.0).retain(|_, panes| {
+            panes.turn(now);
+            let is_kept = !panes.is_empty();
+            if !is_kept {
+                budget.give_back(panes.bytes().saturating_add(PANES_BYTES));
             }
-        }
-    }
-}
-
-impl Drop for RuleTop {
-    fn drop(&mut self) {
-        for worker in &self.workers {
-            if let Some(panes) = lock(worker).take() {
-                self.budget.give_back(panes.bytes().saturating_add(size_of::<Panes>()));
-            }
-        }
+            is_kept
+        });
     }
 }
 
@@ -193,7 +191,7 @@ pub struct TopKey {
 /// The tables of all workers of a rule, being merged.
 pub(super) struct Merge {
     rule: Arc<RuleInfo>,
-    keys: HashMap<u64, Merged>,
+    keys: Keys<u64, Merged>,
     /// What a key that is in no table has at most.
     missing_allowed: u64,
     missing_refused: u64,
@@ -219,12 +217,12 @@ struct Sum {
 
 impl Merge {
     /// Merges the tables of this rule.
-    pub(super) fn of(rule: &Arc<RuleInfo>, now: Time) -> Self {
+    pub(super) fn of<'a>(rule: &Arc<RuleInfo>, workers: impl Iterator<Item = &'a Tables>, now: Time) -> Self {
         let mut merge =
-            Self { rule: rule.clone(), keys: HashMap::new(), missing_allowed: 0, missing_refused: 0 };
-        for worker in &rule.top.workers {
-            let mut panes = lock(worker);
-            let Some(panes) = panes.as_mut() else { continue };
+            Self { rule: rule.clone(), keys: Keys::new(), missing_allowed: 0, missing_refused: 0 };
+        for worker in workers {
+            let mut tables = lock(&worker.0);
+            let Some(panes) = tables.get_mut(&rule.top.0) else { continue };
             panes.turn(now);
             for pane in panes.all() {
                 merge.add(pane);
@@ -253,7 +251,7 @@ impl Merge {
 }
 
 fn add(
-    keys: &mut HashMap<u64, Merged>,
+    keys: &mut Keys<u64, Merged>,
     sketch: &Sketch,
     is_sampled: bool,
     missing: &mut u64,

@@ -9,6 +9,7 @@ use super::{
     countable::Countable,
     diagnostic::{Diagnostic, is_break},
     diagnostics::{Diagnostics, Kind, Path, quoted},
+    limit::CountingMode,
     lower::{Lowering, Sibling},
     messages,
     model::{Domain, RuleSet},
@@ -42,6 +43,8 @@ pub struct CompileOptions {
     pub portable: bool,
     /// The algorithms that the store can count.
     pub countable: Countable,
+    /// How limits are counted that do not say it (`COUNTING`).
+    pub counting: CountingMode,
     /// The maximum number of values in all files, with aliases expanded (`RULES_MAX_VALUES`).
     pub max_values: usize,
 }
@@ -52,6 +55,7 @@ impl Default for CompileOptions {
             merge_domains: false,
             portable: false,
             countable: Countable::default(),
+            counting: CountingMode::default(),
             max_values: DEFAULT_MAX_VALUES,
         }
     }
@@ -119,7 +123,7 @@ fn compile_ast(
 
     let on_store_failure: Vec<_> =
         drafts.iter().map(|draft| store_failure::of_domain(&draft.files, &mut diagnostics)).collect();
-    let mut lowering = Lowering::new(&mut diagnostics, options.countable);
+    let mut lowering = Lowering::new(&mut diagnostics, options);
     let mut domains = hashbrown::HashMap::with_capacity(drafts.len());
     for (at, draft) in drafts.iter().enumerate() {
         let siblings = draft.siblings();

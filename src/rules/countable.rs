@@ -19,6 +19,12 @@ pub enum Countable {
 }
 
 impl Countable {
+    /// True if a replica may count hits ahead of time.
+    #[must_use]
+    pub const fn may_lease(self) -> bool {
+        matches!(self, Self::Everything)
+    }
+
     /// Whether limits of this kind are counted.
     #[must_use]
     pub const fn has(self, kind: Kind) -> bool {

@@ -90,6 +90,10 @@ impl Canon {
             self.text(limit.algorithm.kind().name());
             self.number(limit.algorithm.capacity().into());
             self.optional(limit.name.as_deref());
+            if limit.is_leased() {
+                // Exact limits keep the hash that they had before there were others.
+                self.text(limit.counting.name());
+            }
         }
         let mut replaces: Vec<&str> = rule.replaces.iter().map(|name| &**name).collect();
         replaces.sort_unstable();

@@ -22,10 +22,42 @@ pub struct Limit {
     pub multiplier: NonZeroU32,
     /// The algorithm that counts hits.
     pub algorithm: Algorithm,
+    /// Whether replicas may count hits ahead of time.
+    pub counting: CountingMode,
     /// The name in responses, and in `replaces`.
     pub name: Option<Arc<str>>,
     /// The suffix of its counter's key; empty where the Go service has the same key.
     pub tag: Box<str>,
+}
+
+/// How replicas share a counter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum CountingMode {
+    /// Every hit is counted in the store before it is decided.
+    #[default]
+    Exact,
+    /// A replica takes hits of a hot key from the store ahead of time. Fixed windows in Redis only.
+    Leased,
+}
+
+impl CountingMode {
+    /// Every mode.
+    pub const ALL: [Self; 2] = [Self::Exact, Self::Leased];
+
+    /// The name in rules files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Leased => "leased",
+        }
+    }
+
+    /// The mode of this name, in any case.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name().eq_ignore_ascii_case(name))
+    }
 }
 
 /// The limits of one rule: one or more, in the order of the file.
@@ -45,6 +77,7 @@ impl Limit {
             unit,
             multiplier: NonZeroU32::MIN,
             algorithm: Kind::FixedWindow.at(requests_per_unit, unit.into(), None),
+            counting: CountingMode::Exact,
             name: None,
             tag: Box::default(),
         }
@@ -70,6 +103,19 @@ impl Limit {
     #[must_use]
     pub fn named(self, name: Option<Arc<str>>) -> Self {
         Self { name, ..self }
+    }
+
+    /// The same, counted in this way. Only fixed windows are leased.
+    #[must_use]
+    pub fn counted(self, counting: CountingMode) -> Self {
+        let is_window = matches!(self.algorithm, Algorithm::FixedWindow(_));
+        Self { counting: if is_window { counting } else { CountingMode::Exact }, ..self }
+    }
+
+    /// True if replicas may count hits ahead of time.
+    #[must_use]
+    pub fn is_leased(&self) -> bool {
+        self.counting == CountingMode::Leased
     }
 
     /// The same with a key that no limit of another kind, window or rate has.
@@ -107,6 +153,9 @@ impl Limit {
         if kind.has_burst() {
             write!(f, ", burst: {}", self.algorithm.capacity())?;
         }
+        if self.is_leased() {
+            write!(f, ", counting: {}", self.counting.name())?;
+        }
         Ok(())
     }
 }
@@ -121,7 +170,12 @@ impl Limits {
     #[must_use]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Option<Self> {
         let mut limits = limits.into_iter();
-        Some(Self { first: limits.next()?, others: limits.collect() })
+        let mut limits = Self { first: limits.next()?, others: limits.collect() };
+        // They count all or nothing: one that is asked for each hit leaves nothing to gain.
+        if !limits.iter().all(Limit::is_leased) {
+            limits.each_mut().for_each(|limit| limit.counting = CountingMode::Exact);
+        }
+        Some(limits)
     }
 
     /// The first.
@@ -134,6 +188,10 @@ impl Limits {
     #[must_use]
     pub fn are_several(&self) -> bool {
         !self.others.is_empty()
+    }
+
+    fn each_mut(&mut self) -> impl Iterator<Item = &mut Limit> {
+        std::iter::once(&mut self.first).chain(&mut self.others)
     }
 
     /// All, in the order of the file.

@@ -83,6 +83,7 @@ fn limit(message: &RateLimitPolicy, line: u32) -> RawLimit {
         unit_multiplier: Field::Absent,
         algorithm: Field::Absent,
         burst: Field::Absent,
+        counting: Field::Absent,
         unit: text(&unit, at(10)),
         requests_per_unit: match message.requests_per_unit {
             0 if message.unlimited => Field::Absent,

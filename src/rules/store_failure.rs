@@ -76,6 +76,7 @@ mod tests {
         portable: false,
         countable: Countable::Everything,
         max_values: usize::MAX,
+        counting: crate::rules::CountingMode::Exact,
     };
 
     #[test]

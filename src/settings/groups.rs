@@ -117,6 +117,22 @@ impl Value for KeyFormat {
     }
 }
 
+/// How replicas share a counter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Counting {
+    /// Every hit is counted in the store before it is decided.
+    #[default]
+    Exact,
+    /// Hits of a hot key are taken from the store ahead of time.
+    Leased,
+}
+
+impl Value for Counting {
+    fn parse(text: &str) -> Result<Self, InvalidValue> {
+        choice(text, &[("exact", Self::Exact), ("leased", Self::Leased)], "exact or leased, in any case")
+    }
+}
+
 impl Value for OnStoreFailure {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
         Self::from_name(text).ok_or_else(|| InvalidValue::new("error, allow, deny or local, in any case"))

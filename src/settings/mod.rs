@@ -17,9 +17,8 @@ mod admin;
 mod answers;
 mod backend;
 pub mod decisions;
-mod effective;
 pub mod grpc_tls;
-mod markdown;
+mod listing;
 pub mod memcached;
 mod misspelt;
 mod reader;
@@ -39,17 +38,17 @@ pub use self::{
     admin::{Admin, AdminListen},
     decisions::{DecisionLog, Decisions, KeyValues, Logged},
     duration::duration,
-    effective::{Row, Source, effective},
     groups::{
-        Answers, Backend, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Overrides, Prometheus,
+        Answers, Backend, Counting, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Overrides,
+        Prometheus,
         Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{ClientName, GrpcTls, GrpcTlsClients},
-    markdown::markdown,
+    listing::{Row, Source, effective, markdown},
     misspelt::misspelt,
     names::LogLevel,
     reader::{Problem, Warning},
-    server::{ServerAddress, StoreTls},
+    server::{ClientTls, ServerAddress},
 };
 
 use self::{

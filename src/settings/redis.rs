@@ -19,7 +19,7 @@ pub(super) use self::{
     read::{pool_size, read},
 };
 
-pub use super::{ServerAddress as RedisAddress, StoreTls as RedisTls};
+pub use super::{ClientTls as RedisTls, ServerAddress as RedisAddress};
 
 use super::HostPort;
 

@@ -31,14 +31,14 @@ impl Default for ServerAddress {
 
 /// TLS to a server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct StoreTls {
-    /// Certificates to trust in place of those of the system.
+pub struct ClientTls {
+    /// CAs; they replace those of the system.
     pub ca: Option<PathBuf>,
-    /// `TLS_TRUST_SYSTEM_CAS`: beside those of the system.
+    /// `TLS_TRUST_SYSTEM_CAS`: the system's CAs are trusted too.
     pub trust_system: bool,
-    /// Our own certificate and its key.
+    /// The client certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Take a certificate that was made out to another host.
+    /// Accept a certificate for another host.
     pub skip_hostname: bool,
 }
 
@@ -63,8 +63,8 @@ pub(super) struct TlsSettings {
 
 impl TlsSettings {
     /// TLS as it is set, whether it is enabled or not.
-    pub(super) fn read(&self, reader: &mut Reader<'_>) -> StoreTls {
-        StoreTls {
+    pub(super) fn read(&self, reader: &mut Reader<'_>) -> ClientTls {
+        ClientTls {
             ca: reader.read(self.ca),
             trust_system: Trust::read(reader).in_addition,
             identity: reader.read(self.certificate).zip(reader.read(self.key)),

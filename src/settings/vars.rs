@@ -11,7 +11,8 @@ use http::HeaderMap;
 
 pub use super::variable::{Secrecy, Setting, Var};
 use super::{
-    GrpcServer, HostPort, KeyFormat, KeyValues, LogFormat, Logged, ServerAddress, address, admin, answers,
+    Counting, GrpcServer, HostPort, KeyFormat, KeyValues, LogFormat, Logged, ServerAddress, address, admin,
+    answers,
     backend::BackendType,
     decisions, duration, memcached,
     names::{self, LogLevel},
@@ -215,6 +216,10 @@ table! {
             resolves; `allow`; `deny`; or `local`, counted by this replica.";
         MEMORY_MAX_KEYS max_keys: usize = "10000000" as at_least::<1>, "Maximum number of counters in \
             memory.";
+        COUNTING counting: Counting = "exact", "How limits without `counting` are counted in Redis: `exact`, \
+            every hit before it is decided, or `leased`, hits of hot keys ahead of time.";
+        LEASE_MAX_KEYS max_leases: usize = "100000" as at_least::<1>, "Maximum number of keys that hits are \
+            leased of. Beyond it the coldest gives its hits back.";
         LOCAL_CACHE_SIZE_IN_BYTES local_cache_bytes: usize = "0" as at_least::<0>, "Size of the cache of \
             keys over their limit; `0` disables it.";
         NEAR_LIMIT_RATIO near_limit_ratio: f32 = "0.8", "Share of a limit from which hits count as \

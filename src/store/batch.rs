@@ -7,6 +7,7 @@ use std::{ops::Range, time::Instant};
 use smallvec::SmallVec;
 
 use crate::{
+    clock::Time,
     limiter::algorithm::{Hits, Verdict, fixed_window},
     rules::Limit,
 };
@@ -138,6 +139,16 @@ impl<'r> Batch<'r> {
     #[must_use]
     pub fn key(&self, check: &Check<'_>) -> &str {
         self.keys.get(check.full_key.start..check.key_end).unwrap_or_default()
+    }
+
+    /// The counter's full key without the start of the fixed window, which `start` is: what is before it, and what is
+    /// behind it.
+    pub(super) fn key_of_all_windows(&self, check: &Check<'_>, start: Time) -> Option<[&str; 2]> {
+        let key = self.full_key(check);
+        // Nothing behind the last `#` comes from a caller.
+        let end = key.rfind('#')?.checked_sub(check.limit.tag.len())?;
+        let digits = itoa::Buffer::new().format(start.seconds()).len();
+        Some([key.get(..end.checked_sub(digits)?)?, key.get(end..)?])
     }
 
     /// The counter's full key, which is unique.

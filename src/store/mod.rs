@@ -9,6 +9,7 @@
 pub(crate) mod remote;
 pub mod table;
 
+pub mod lease;
 pub mod memcached;
 pub mod memory;
 pub mod redis;
@@ -24,7 +25,7 @@ use self::batch::without_taking;
 
 pub use self::{
     batch::{Batch, Check, Counting, Member, Outcome},
-    usage::{Distribution, PoolUsage, StoreKind, StoreUsage},
+    usage::{Distribution, LeaseState, LeaseUsage, PoolUsage, StoreKind, StoreUsage},
 };
 
 /// Counters, shared by all cores.
@@ -55,6 +56,21 @@ pub trait Store: Send + Sync {
 
     /// Frees expired state; called about once a second.
     fn maintain(&self, _now: Time) {}
+
+    /// Ends what the store does ahead of time: the service is about to end. Called on a worker's or the main thread.
+    fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// The usage of leases.
+    fn leases(&self) -> Option<LeaseUsage> {
+        None
+    }
+
+    /// The leases with most hits left, and then those that were used last: at most so many.
+    fn top_leases(&self, _count: usize, _now: Time) -> Vec<LeaseState> {
+        Vec::new()
+    }
 
     /// The usage of a store in this process.
     fn usage(&self) -> Option<StoreUsage> {

@@ -49,6 +49,48 @@ pub struct PoolUsage {
     pub batch_size: Distribution,
 }
 
+/// What leases did since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LeaseUsage {
+    /// Keys that hits are leased of.
+    pub keys: u64,
+    /// The bound on keys.
+    pub max_keys: u64,
+    /// Hits in leases that are not spent.
+    pub held: u64,
+    /// Requests on a key that a lease decided.
+    pub hits: u64,
+    /// Requests for hits ahead of time that the store granted.
+    pub grants: u64,
+    /// Hits that it granted.
+    pub granted: u64,
+    /// Requests that it did not grant, or whose reply was lost.
+    pub ungranted: u64,
+    /// Hits given back.
+    pub returned: u64,
+    /// Hits that were not spent before their window ended, or were lost with the counter.
+    pub expired: u64,
+    /// Requests on a key that waited for the store.
+    pub waits: u64,
+    /// Leases that left because there were too many.
+    pub evicted: u64,
+}
+
+/// The lease of a key.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LeaseState {
+    /// The counter's key.
+    pub key: Box<str>,
+    /// The limit.
+    pub limit: u32,
+    /// Hits that are not spent.
+    pub left: u64,
+    /// The counter by the last reply.
+    pub counter: Option<u64>,
+    /// This replica's requests per second.
+    pub requests_per_second: f64,
+}
+
 /// A histogram.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Distribution {

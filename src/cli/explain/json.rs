@@ -98,6 +98,7 @@ fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>) -> Value {
         "unit_multiplier": limit.multiplier,
         "window_seconds": limit.window().seconds(),
         "algorithm": limit.algorithm.kind().name(),
+        "counting": limit.counting.name(),
         "capacity": limit.algorithm.capacity(),
         "counter": counter,
         "replaced_by": replaced_by,

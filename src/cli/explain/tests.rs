@@ -48,6 +48,7 @@ fn policy() -> Policy {
         near_limit_ratio: 0.8,
         key_prefix: "p:".to_owned(),
         full_keys: false,
+        counting: crate::rules::CountingMode::Exact,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,
@@ -116,7 +117,7 @@ over-limit response
     assert_eq!(descriptor["levels"][0]["match"], matched);
     let limit = serde_json::json!({
         "name": "hourly", "requests_per_unit": 3, "unit": "HOUR", "unit_multiplier": 1, "window_seconds": 3600,
-        "algorithm": "fixed_window", "capacity": 3, "counter": "p:shop_client_bob_86400", "replaced_by": null,
+        "algorithm": "fixed_window", "counting": "exact", "capacity": 3, "counter": "p:shop_client_bob_86400", "replaced_by": null,
     });
     assert_eq!(descriptor["limits"], serde_json::json!([limit]));
     let response = &json["over_limit_response"];

@@ -219,7 +219,8 @@ fn limit_line(limit: &Limit, explained: &Explained<'_>) -> String {
         _ => String::new(),
     };
     let kind = limit.algorithm.kind().name();
-    format!("limit{name}: {} per {}, {kind}{more}", limit.requests_per_unit, limit.span())
+    let leased = if limit.is_leased() { ", leased" } else { "" };
+    format!("limit{name}: {} per {}, {kind}{leased}{more}", limit.requests_per_unit, limit.span())
 }
 
 fn add_response(text: &mut String, explained: &Explained<'_>) {

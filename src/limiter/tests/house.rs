@@ -88,6 +88,7 @@ impl House {
             near_limit_ratio: 0.8,
             key_prefix: String::new(),
             full_keys: false,
+            counting: crate::rules::CountingMode::Exact,
             stop_when_over: false,
             shadow_mode: false,
             quota_mode: false,

@@ -77,9 +77,8 @@ const WORDS: Words =
     Words { ca: "CACERT", certificate: "CLIENT_CERT", key: "CLIENT_KEY", other_host: "", plain_text: "" };
 
 fn loaded(ca: Option<&Path>, identity: Option<&(PathBuf, PathBuf)>) -> Result<Client, Vec<String>> {
-    let trusted = ca.map_or(Trusted::System, Trusted::Only);
-    let identity = identity.map(|(certificate, key)| (&**certificate, &**key));
-    load(&Wanted { trusted, identity, any_host: true }, &WORDS)
+    let (ca, identity) = (ca.map(Path::to_owned), identity.cloned());
+    load(&ClientTls { ca, identity, skip_hostname: true, ..ClientTls::default() }, &WORDS)
 }
 
 fn refused(ca: Option<&Path>, identity: Option<&(PathBuf, PathBuf)>) -> Vec<String> {

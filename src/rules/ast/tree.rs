@@ -135,6 +135,7 @@ fn fields_of_limit(reader: &mut Reader<'_>, spot: Spot<'_>, pairs: &[Pair], limi
         "requests_per_unit" => limit.requests_per_unit = reader.number(value),
         "algorithm" => limit.algorithm = reader.text(value),
         "burst" => limit.burst = reader.number(value),
+        "counting" => limit.counting = reader.text(value),
         "unlimited" => limit.unlimited = reader.flag(value),
         "name" => limit.name = reader.text(value),
         _ => limit.replaces = reader.list(value, ("limits to replace", "- name: …"), replaces),

@@ -165,6 +165,7 @@ impl Walk<'_> {
                 ("unit_multiplier", limit.unit_multiplier.given().map(|given| given.key)),
                 ("algorithm", limit.algorithm.given().map(|given| given.key)),
                 ("burst", limit.burst.given().map(|given| given.key)),
+                ("counting", limit.counting.given().map(|given| given.key)),
             ];
             for (key, place) in idle {
                 let Some(place) = place else { continue };

@@ -7,7 +7,7 @@ use super::{
         countable,
         diagnostic::Place,
         diagnostics::{Path, quoted},
-        limit::{LONGEST_LOG, Limit, Limits, Unit},
+        limit::{CountingMode, LONGEST_LOG, Limit, Limits, Unit},
         model::Allowance,
         spelling::nearest,
     },
@@ -52,6 +52,7 @@ impl Lowering<'_> {
         }
         let limits = limits.into_iter().collect::<Result<Vec<Limit>, Reported>>()?;
         self.report_duplicates(&given.value, &limits, context);
+        self.report_mixed_counting(&given.value, &limits, context);
         Limits::new(limits).map(Allowance::Limited).ok_or(Reported)
     }
 
@@ -79,6 +80,21 @@ impl Lowering<'_> {
             let help = "remove the larger of the two, which has no effect";
             let path = raw.path(context.path, raw_limit);
             self.error(context.file, raw_limit.place, &path, message, help);
+        }
+    }
+
+    /// Reports leased limits beside exact ones: the limits of a rule count all or nothing, so all of them are exact.
+    fn report_mixed_counting(&mut self, raw: &RawLimits, limits: &[Limit], context: Context<'_>) {
+        let Some(exact) = raw.as_slice().iter().zip(limits).find(|(_, limit)| !limit.is_leased()) else {
+            return;
+        };
+        for (raw_limit, limit) in raw.as_slice().iter().zip(limits) {
+            let Some(given) = raw_limit.counting.given().filter(|_| limit.is_leased()) else { continue };
+            let message =
+                format!("`counting: leased` has no effect: the limit at {} is exact", exact.0.place);
+            let help = "the limits of a rule count all or nothing: lease all of them or none";
+            let path = raw.path(context.path, raw_limit);
+            self.warning(context.file, given.place, &path.key("counting"), message, help);
         }
     }
 
@@ -126,7 +142,7 @@ impl Lowering<'_> {
         let name = raw.name.value().filter(|name| !name.is_empty()).map(|name| name.as_str().into());
         // A window that is too long has been reported with its multiplier.
         let limit = Limit::new(requests_per_unit, unit, multiplier?, kind, burst?).ok_or(Reported)?;
-        Ok(limit.named(name))
+        Ok(limit.named(name).counted(self.counting(kind, raw, context)?))
     }
 
     /// How many units the window has.
@@ -173,6 +189,41 @@ impl Lowering<'_> {
             self.error(context.file, given.place, &path, message, help);
         }
         Ok(kind)
+    }
+
+    /// How replicas share the counter: as the limit says, else as the service is set. Reports leases that are not
+    /// possible, which are counted exactly.
+    fn counting(
+        &mut self,
+        kind: Kind,
+        raw: &RawLimit,
+        context: Context<'_>,
+    ) -> Result<CountingMode, Reported> {
+        let given = match &raw.counting {
+            Field::Absent => {
+                return Ok(if self.countable.may_lease() { self.counting } else { CountingMode::Exact });
+            }
+            Field::Wrong => return Err(Reported),
+            Field::Given(given) => given,
+        };
+        let path = context.path.key("counting");
+        let Some(counting) = CountingMode::from_name(&given.value) else {
+            let message = format!("unknown counting {}", quoted(&given.value));
+            let help = help_for(&given.value, &CountingMode::ALL.map(CountingMode::name), None);
+            self.error(context.file, given.place, &path, message, &help);
+            return Err(Reported);
+        };
+        let reason = match counting {
+            CountingMode::Leased if kind != Kind::FixedWindow => {
+                format!("`{}` is counted exactly", kind.name())
+            }
+            CountingMode::Leased if !self.countable.may_lease() => "memcached counts exactly".to_owned(),
+            _ => return Ok(counting),
+        };
+        let message = format!("`counting: leased` has no effect: {reason}");
+        let help = "hits are leased of fixed windows in Redis: remove it";
+        self.warning(context.file, given.place, &path, message, help);
+        Ok(CountingMode::Exact)
     }
 
     fn burst(

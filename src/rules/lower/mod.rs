@@ -10,9 +10,11 @@ mod tests;
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
+    compile::CompileOptions,
     countable::Countable,
     diagnostic::Place,
     diagnostics::{Diagnostics, Kind, Path, quoted},
+    limit::CountingMode,
     model::{Allowance, Level, Node, Origin, Rule, RuleId},
     over_limit_body,
     quota_policy::QuotaPolicy,
@@ -40,6 +42,7 @@ impl Sibling<'_> {
 pub(super) struct Lowering<'f> {
     diagnostics: &'f mut [Diagnostics],
     countable: Countable,
+    counting: CountingMode,
     rule_count: u32,
 }
 
@@ -52,8 +55,9 @@ struct Context<'a> {
 }
 
 impl<'f> Lowering<'f> {
-    pub(super) fn new(diagnostics: &'f mut [Diagnostics], countable: Countable) -> Self {
-        Self { diagnostics, countable, rule_count: 0 }
+    pub(super) fn new(diagnostics: &'f mut [Diagnostics], options: CompileOptions) -> Self {
+        let CompileOptions { countable, counting, .. } = options;
+        Self { diagnostics, countable, counting, rule_count: 0 }
     }
 
     /// How many rules have been made.
@@ -165,6 +169,10 @@ impl<'f> Lowering<'f> {
             metadata: raw.metadata.value().filter(|map| !map.is_empty()).cloned().map(Arc::new),
             over_limit_body,
         })
+    }
+
+    fn warning(&mut self, file: usize, place: Place, path: &Path<'_>, message: String, help: &str) {
+        self.diagnostics[file].warning(place, path, message, Some(help.to_owned()));
     }
 
     fn error(&mut self, file: usize, place: Place, path: &Path<'_>, message: String, help: &str) {

@@ -4,7 +4,10 @@ use std::num::NonZeroU32;
 
 use crate::{
     limiter::algorithm::{Algorithm, Bucket, FixedWindow, SlidingLog, SlidingWindow, Window},
-    rules::{CompileOptions, Compiled, Diagnostic, Limit, Limits, Place, SourceFile, compile},
+    rules::{
+        CompileOptions, Compiled, Countable, CountingMode, Diagnostic, Limit, Limits, Place, SourceFile,
+        compile,
+    },
 };
 
 fn file(rate_limit: &str) -> String {
@@ -257,4 +260,69 @@ fn the_go_service_would_refuse_each_of_them() {
     let expected = expected.map(|(word, what)| format!("{word}: the Go service refuses {what}; {help}"));
     assert_eq!(messages(&compiled, list), expected);
     assert!(compiled.rules.is_some());
+}
+
+#[test]
+fn a_limit_is_leased_where_that_is_possible_and_said() {
+    for (written, expected) in [
+        ("{unit: day, requests_per_unit: 9}", "exact"),
+        ("{unit: day, requests_per_unit: 9, counting: exact}", "exact"),
+        ("{unit: day, requests_per_unit: 9, counting: Leased}", "leased"),
+        ("{unit: day, unit_multiplier: 3, requests_per_unit: 9, counting: leased}", "leased"),
+    ] {
+        assert_eq!(limits(written).first().counting.name(), expected, "{written}");
+    }
+    let both = limits(
+        "[{unit: day, requests_per_unit: 9, counting: leased}, {unit: hour, requests_per_unit: 5, counting: leased}]",
+    );
+    assert!(both.iter().all(Limit::is_leased));
+}
+
+#[test]
+fn the_service_may_be_set_to_lease_what_says_nothing() {
+    let options = CompileOptions { counting: CountingMode::Leased, ..CompileOptions::default() };
+    let of = |rate_limit: &str, options| {
+        let file = SourceFile { name: "a.yaml".to_owned(), text: file(rate_limit).into_bytes() };
+        let compiled = compile(&[file], options);
+        assert_eq!(messages(&compiled, rate_limit), [""; 0], "{rate_limit}");
+        compiled.rules.unwrap().rules()[0].limits().unwrap().first().is_leased()
+    };
+    let plain = "{unit: day, requests_per_unit: 9}";
+    assert!(of(plain, options));
+    assert!(!of("{unit: day, requests_per_unit: 9, counting: exact}", options));
+    assert!(!of("{unit: day, requests_per_unit: 9, algorithm: token_bucket}", options));
+    assert!(!of(
+        "[{unit: day, requests_per_unit: 9}, {unit: day, requests_per_unit: 9, algorithm: sliding_log}]",
+        options
+    ));
+    assert!(!of(plain, CompileOptions { countable: Countable::FixedWindows, ..options }));
+}
+
+#[test]
+fn a_lease_that_is_not_possible_is_a_warning() {
+    let help = "hits are leased of fixed windows in Redis: remove it";
+    for kind in ["token_bucket", "leaky_bucket", "sliding_window", "sliding_log"] {
+        let written = format!("{{unit: day, requests_per_unit: 9, algorithm: {kind}, counting: leased}}");
+        let expected =
+            format!("leased: `counting: leased` has no effect: `{kind}` is counted exactly; {help}");
+        let compiled = compiled(&written, false);
+        assert_eq!(messages(&compiled, &written), [expected]);
+        assert!(!compiled.rules.unwrap().rules()[0].limits().unwrap().first().is_leased());
+    }
+    let written = "[{unit: day, requests_per_unit: 9, counting: leased}, {unit: hour, requests_per_unit: 5}]";
+    let mixed = compiled(written, false);
+    let expected = "leased: `counting: leased` has no effect: the limit at line 4, column 69 is exact; the limits of a \
+        rule count all or nothing: lease all of them or none";
+    assert_eq!(messages(&mixed, written), [expected]);
+    assert!(!mixed.rules.unwrap().rules()[0].limits().unwrap().iter().any(Limit::is_leased));
+    let wrong = "{unit: day, requests_per_unit: 9, counting: lease}";
+    let expected =
+        "lease: unknown counting `lease`; did you mean `leased`? accepted, in any case: exact, leased";
+    assert_eq!(messages(&compiled(wrong, false), wrong), [expected]);
+    let text = file("{unit: day, requests_per_unit: 9, counting: leased}");
+    let file = SourceFile { name: "a.yaml".to_owned(), text: text.into_bytes() };
+    let memcached = CompileOptions { countable: Countable::FixedWindows, ..CompileOptions::default() };
+    let compiled = compile(&[file], memcached);
+    let message = "`counting: leased` has no effect: memcached counts exactly";
+    assert_eq!(compiled.diagnostics.iter().map(|one| &*one.message).collect::<Vec<_>>(), [message]);
 }

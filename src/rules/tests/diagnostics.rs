@@ -7,6 +7,7 @@ const MERGING: CompileOptions = CompileOptions {
     portable: false,
     countable: Countable::Everything,
     max_values: usize::MAX,
+    counting: crate::rules::CountingMode::Exact,
 };
 
 fn compile_files(files: &[(&str, &str)], options: CompileOptions) -> Compiled {

@@ -66,6 +66,7 @@ pub(super) const EVENT_PARTS: &[(&str, &str)] = &[
     ("top", "/api/v1/top?n=20&by=refused"),
     ("top_allowed", "/api/v1/top?n=20&by=allowed"),
     ("overrides", "/api/v1/overrides?n=100"),
+    ("replicas", "/api/v1/replicas"),
 ];
 
 impl Route {

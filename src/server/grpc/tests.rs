@@ -76,6 +76,7 @@ fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
         near_limit_ratio: 0.8,
         key_prefix: String::new(),
         full_keys: false,
+        counting: crate::rules::CountingMode::Exact,
         stop_when_over: false,
         shadow_mode: false,
         quota_mode: false,

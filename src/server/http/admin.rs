@@ -18,7 +18,7 @@ use crate::{
     recent::{DecisionLog, Recent, TopKey},
     replicas::Replicas,
     rules_source::{ReloadState, Source, xds},
-    store::Store,
+    store::{LeaseState, Store},
     telemetry::{
         metrics::{
             CONTENT_TYPE, Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, Stats,
@@ -62,14 +62,18 @@ pub struct Admin {
 /// The large pages.
 #[derive(Default)]
 pub struct Shown {
+    leases: Pages,
     rules: Pages,
     stats: Pages,
 }
 
 /// Overrides that `/rlconfig` shows. There may be a million.
 const SHOWN_OVERRIDES: usize = 1_000;
+/// Leases on their page.
+const MAX_LEASES: usize = 1000;
 
 const PAGES: &str = "/: this list\n\
+    /leases: print out the leases that hold the most hits\n\
     /rlconfig: print out the currently loaded configuration for debugging\n\
     /stats: print out stats\n";
 
@@ -78,6 +82,11 @@ impl Admin {
     pub async fn page(self, request: Request<Bytes>) -> Answer {
         match request.uri().path() {
             "/" => text(StatusCode::OK, PAGES),
+            "/leases" => {
+                let shown = self.shown.clone();
+                let page = shown.leases.get(move || self.leases()).await;
+                page.map_or_else(|Panicked| internal_error(), |page| text(StatusCode::OK, page))
+            }
             "/rlconfig" => {
                 let shown = self.shown.clone();
                 let page = shown.rules.get(move || self.rules()).await;
@@ -103,6 +112,21 @@ impl Admin {
     async fn statistics(self) -> Result<Bytes, Panicked> {
         let shown = self.shown.clone();
         shown.stats.get(move || self.stats.render(&self.gauges())).await
+    }
+
+    /// The leases, one a line: those with the most hits first.
+    fn leases(&self) -> String {
+        let mut page = String::new();
+        for lease in self.store.top_leases(MAX_LEASES, SystemClock.now()) {
+            let LeaseState { key, limit, left, counter, requests_per_second } = lease;
+            let counter = counter.map_or_else(|| "unknown".to_owned(), |counter| counter.to_string());
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                page,
+                "{key}: left={left} counter={counter} limit={limit} requests_per_second={requests_per_second:.0}"
+            );
+        }
+        page
     }
 
     /// The loaded rules, one a line; and above them, when newer ones were refused, why.
@@ -183,6 +207,7 @@ impl Admin {
                 OverrideGauges { by_action, bytes: bytes as u64 }
             }),
             replicas: self.replicas.by_rules_hash(),
+            leases: self.store.leases(),
         }
     }
 }

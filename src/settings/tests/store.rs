@@ -64,3 +64,15 @@ fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
     let expected = "STORE_FAILURE_POLICY=\"open\": accepted is error, allow, deny or local, in any case";
     assert_eq!(told, [expected]);
 }
+
+#[test]
+fn counting_is_exact_unless_it_is_leased() {
+    assert_eq!(settings(&[]).store.counting, Counting::Exact);
+    for (text, expected) in [("", Counting::Exact), ("Exact", Counting::Exact), ("leased", Counting::Leased)]
+    {
+        assert_eq!(settings(&[("COUNTING", text)]).store.counting, expected);
+    }
+    let told = problems(&[("COUNTING", "lease"), ("LEASE_MAX_KEYS", "0")]);
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told[0], "COUNTING=\"lease\": accepted is exact or leased, in any case");
+}

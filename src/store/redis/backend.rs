@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use super::{
     failure::{Failure, Kind},
     permissions::{self, Needs},
-    pipeline::{Expire, Expiry, Learned, RedisPipeline},
+    pipeline::{Expire, Expiry, Learned, LeaseBy, RedisPipeline},
     resp::{FramedStream, Reply, Resp},
     topology::Topology,
     ttl_cache::TtlCache,
@@ -32,6 +32,8 @@ pub(super) struct RedisBackend {
     pub(super) user: Option<String>,
     /// The bits of the [`Needs`] of the rules in force.
     pub(super) needs: AtomicU8,
+    /// The servers know `INCREX`.
+    pub(super) has_increx: AtomicBool,
     /// The user may not run scripts, so expiries are set without comparing them to existing ones.
     pub(super) cannot_extend: AtomicBool,
 }
@@ -92,6 +94,9 @@ impl Backend for RedisBackend {
         self.cannot_extend.store(false, Relaxed);
         let needs = Needs::from_bits(self.needs.load(Relaxed));
         connection.piggyback(|first| first.check(needs));
+        if needs.include(Needs::LEASES) {
+            connection.piggyback(RedisPipeline::find_increx);
+        }
     }
 
     fn error(reply: Reply) -> Option<(Kind, String)> {
@@ -124,9 +129,17 @@ impl RedisBackend {
         }
     }
 
+    /// How hits are leased.
+    pub(super) fn lease_by(&self) -> LeaseBy {
+        if self.has_increx.load(Relaxed) { LeaseBy::Increx } else { LeaseBy::Script }
+    }
+
     /// Updates the state by what the replies showed.
     fn learn(&self, connection: &Connection, learned: Learned) -> Result<(), Failure> {
         let now = SystemClock.now();
+        if let Some(has_increx) = learned.has_increx {
+            self.has_increx.store(has_increx, Relaxed);
+        }
         for (id, end) in learned.expiring {
             self.ttl_cache.learn(id, now, end);
         }

@@ -30,6 +30,7 @@ use crate::{
 };
 use permissions::Needs;
 use pool::Pool;
+pub(super) use route::{LeaseReply, Leased};
 pub use side::Side;
 
 /// Redis as a store.

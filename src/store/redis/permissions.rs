@@ -29,7 +29,8 @@ const SEVERAL: u8 = 1 << 1;
 const STATES: u8 = 1 << 2;
 const LOGS: u8 = 1 << 3;
 const WHOLE_REQUESTS: u8 = 1 << 4;
-const SCRIPTS: u8 = SEVERAL | STATES | LOGS | WHOLE_REQUESTS;
+const LEASES: u8 = 1 << 5;
+const SCRIPTS: u8 = SEVERAL | STATES | LOGS | WHOLE_REQUESTS | LEASES;
 
 /// The hash of no script.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
@@ -37,7 +38,7 @@ const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 /// `RPUSH` always has an effect, so it is undone in the same step.
 const RPUSH: &str = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], '') redis.call('DEL', KEYS[1])";
 
-const PROBES: [Probe; 17] = [
+const PROBES: [Probe; 18] = [
     Probe {
         command: "incrby",
         words: &["INCRBY", KEY, "x"],
@@ -52,7 +53,8 @@ const PROBES: [Probe; 17] = [
         words: &["SET", KEY, "", "EX", "0"],
         needed_for: SEVERAL | STATES | WHOLE_REQUESTS,
     },
-    Probe { command: "ttl", words: &["TTL", KEY], needed_for: WHOLE_REQUESTS },
+    Probe { command: "ttl", words: &["TTL", KEY], needed_for: WHOLE_REQUESTS | LEASES },
+    Probe { command: "decrby", words: &["DECRBY", KEY, "x"], needed_for: LEASES },
     Probe { command: "time", words: &["TIME"], needed_for: STATES | LOGS },
     Probe { command: "mget", words: &["MGET", KEY], needed_for: STATES },
     Probe { command: "setex", words: &["SETEX", KEY, "0", ""], needed_for: STATES },
@@ -68,6 +70,8 @@ const PROBES: [Probe; 17] = [
 impl Needs {
     /// The needs of any rules, because requests may contain overrides.
     pub(super) const COUNTERS: Self = Self(COUNTERS);
+    /// The needs of limits that are leased.
+    pub(super) const LEASES: Self = Self(LEASES);
     /// The needs of `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
     pub(super) const WHOLE_REQUESTS: Self = Self(WHOLE_REQUESTS);
 
@@ -76,6 +80,7 @@ impl Needs {
         let mut needs = COUNTERS;
         for limits in rules.rules().into_iter().filter_map(|rule| rule.limits()) {
             for limit in limits.iter().filter(|limit| holds(limits, limit)) {
+                needs |= if limit.is_leased() { LEASES } else { 0 };
                 needs |= match limit.algorithm {
                     Algorithm::FixedWindow(_) => COUNTERS,
                     Algorithm::SlidingWindow(_) | Algorithm::Bucket(_) => STATES,

@@ -63,6 +63,7 @@ impl Pool {
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
                 user: settings.credentials.as_ref().and_then(|login| login.user.clone()),
                 needs: AtomicU8::new(Needs::COUNTERS.bits()),
+                has_increx: AtomicBool::new(false),
                 cannot_extend: AtomicBool::new(false),
             },
             metrics: ClientMetrics::default(),
@@ -110,7 +111,12 @@ impl Pool {
         if before.is_ok_and(|before| !Needs::from_bits(before).include(needs)) {
             // New connections check them anyway.
             self.servers.each_connection(|connection| {
-                drop(connection.submit(0, None, |pipeline| pipeline.check(needs)));
+                drop(connection.submit(0, None, |pipeline| {
+                    pipeline.check(needs);
+                    if needs.include(Needs::LEASES) {
+                        pipeline.find_increx();
+                    }
+                }));
             });
         }
     }

@@ -53,6 +53,11 @@ macro_rules! scripts {
 scripts! {
     /// One key, and the hits to subtract.
     REFUND = "refund";
+    /// One key, the hits to add if they are within the limit, the limit, the expiry in seconds, and 1 if the key may
+    /// expire before.
+    LEASE = "lease";
+    /// One key, the hits to subtract, and the least that the counter must have.
+    GIVE_BACK = "give_back";
     /// One key, and its expiry in seconds unless it already expires later.
     EXTEND = "extend";
     /// Keys, and for each the hits (negative for a refund), the limit, the expiry in seconds, and the group membership.

@@ -14,11 +14,11 @@ mod shard;
 mod slots;
 
 use std::{
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, Hasher as _, RandomState},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use siphasher::sip128::SipHasher13;
+use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
 use crate::clock::Time;
@@ -90,9 +90,23 @@ impl<S: Copy + Default> Table<S> {
     /// The key that stands for this text.
     #[must_use]
     pub fn key(&self, text: &str) -> Key {
-        let hash = self.hasher.hash(text.as_bytes());
+        Self::of_hash(self.hasher.hash(text.as_bytes()))
+    }
+
+    fn of_hash(hash: Hash128) -> Key {
         let [a, b, _, _, rest @ ..] = hash.h1.to_le_bytes();
         Key { shard: u16::from_le_bytes([a, b]), tag: Tag { home: hash.h2, more: u32::from_le_bytes(rest) } }
+    }
+
+    /// The key that stands for these texts, one after the other, and a number.
+    #[must_use]
+    pub fn key_of(&self, texts: [&str; 2], number: u32) -> Key {
+        let mut hasher = self.hasher;
+        for text in texts {
+            hasher.write(text.as_bytes());
+        }
+        hasher.write(&number.to_le_bytes());
+        Self::of_hash(hasher.finish128())
     }
 
     /// The state of a key, if it has one that has not ended.

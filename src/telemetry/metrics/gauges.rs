@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::store::PoolUsage;
+use crate::store::{LeaseUsage, PoolUsage};
 
 /// The present state of the other rooms. What is absent is not shown.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -19,6 +19,8 @@ pub struct Gauges {
     pub local_cache: Option<LocalCacheGauges>,
     /// The connections to each Redis, or to all servers of memcached, when the counters are there.
     pub pools: Vec<PoolUsage>,
+    /// The leases, when some rule has them.
+    pub leases: Option<LeaseUsage>,
     /// TLS on the gRPC port, when it is spoken there.
     pub tls: Option<TlsGauges>,
     /// What became of the spans, where there are any.

@@ -148,6 +148,26 @@ metrics! {
         "Pipeline latency, from sending to the last reply.";
     MEMCACHED_BATCH_CHECKS: Histogram "tollgate_memcached_batch_checks" []
         "Checks per pipeline.";
+    LEASE_KEYS: Gauge "tollgate_lease_keys" []
+        "Keys that hits are leased of; absent until a key is hot.";
+    LEASE_KEYS_MAX: Gauge "tollgate_lease_keys_max" []
+        "Maximum number of such keys (LEASE_MAX_KEYS).";
+    LEASE_HELD: Gauge "tollgate_lease_held_hits" []
+        "Hits in leases that are not spent.";
+    LEASE_HITS: Counter "tollgate_lease_hits_total" []
+        "Checks that a lease decided without the store.";
+    LEASE_WAITS: Counter "tollgate_lease_waits_total" []
+        "Checks of hot keys that waited for the store.";
+    LEASE_GRANTS: Counter "tollgate_lease_grants_total" ["result"]
+        "Requests for hits ahead of time: granted, or refused if the limit had no room or the reply was lost.";
+    LEASE_GRANTED: Counter "tollgate_lease_granted_total" []
+        "Hits leased.";
+    LEASE_RETURNED: Counter "tollgate_lease_returned_total" []
+        "Leased hits given back.";
+    LEASE_EXPIRED: Counter "tollgate_lease_expired_total" []
+        "Leased hits that were not spent before their window ended, or were lost with their counter.";
+    LEASE_EVICTIONS: Counter "tollgate_lease_evictions_total" []
+        "Leases that ended because LEASE_MAX_KEYS was reached.";
     STORE_FAILURE_DECISIONS: Counter "tollgate_store_failure_decisions_total" ["policy", "reason"]
         "Requests decided by the failure policy because their counters were not reached in time.";
     REQUESTS: Counter "tollgate_requests_total" ["domain", "code"]

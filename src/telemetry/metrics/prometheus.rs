@@ -22,7 +22,7 @@ use super::{
 use crate::{
     panics,
     rules::OnStoreFailure,
-    store::{FailureReason, PoolUsage, StoreKind},
+    store::{FailureReason, LeaseUsage, PoolUsage, StoreKind},
 };
 
 /// The commit that the program was built from, `unknown` where the build was given none.
@@ -78,6 +78,7 @@ pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
     service(page, &stats.service);
     gauges.local_cache.iter().for_each(|cache| local_cache(page, cache));
     pools(page, &gauges.pools);
+    gauges.leases.iter().for_each(|usage| leases(page, usage));
     store_failures(page, &stats.service);
     requests(page, stats);
     rule_hits(page, stats);
@@ -278,6 +279,20 @@ fn memcached(page: &mut Page, pool: &PoolUsage) {
     page.values(&names::MEMCACHED_ERRORS, pool.errors.iter().map(|(kind, n)| ([*kind], *n)));
     page.histograms(&names::MEMCACHED_OPERATION_TIME, [([], pool.operation_time.clone())]);
     page.histograms(&names::MEMCACHED_BATCH_CHECKS, [([], pool.batch_size.clone())]);
+}
+
+fn leases(page: &mut Page, leases: &LeaseUsage) {
+    page.value(&names::LEASE_KEYS, leases.keys);
+    page.value(&names::LEASE_KEYS_MAX, leases.max_keys);
+    page.value(&names::LEASE_HELD, leases.held);
+    page.value(&names::LEASE_HITS, leases.hits);
+    page.value(&names::LEASE_WAITS, leases.waits);
+    let grants = [(["granted"], leases.grants), (["refused"], leases.ungranted)];
+    page.values(&names::LEASE_GRANTS, grants);
+    page.value(&names::LEASE_GRANTED, leases.granted);
+    page.value(&names::LEASE_RETURNED, leases.returned);
+    page.value(&names::LEASE_EXPIRED, leases.expired);
+    page.value(&names::LEASE_EVICTIONS, leases.evicted);
 }
 
 fn store_failures(page: &mut Page, service: &ServiceStats) {

@@ -233,8 +233,8 @@ async function remove(button, override) {
   }
 }
 
-function drawReplicas(replicas) {
-  const { rules, replicas: { own } } = last.status;
+function drawReplicas({ own, replicas }) {
+  const { rules } = last.status;
   const create = () => [element("td", {}, element("span"), element("small")), cell(""), cell("", "n")];
   const update = (row, replica) => {
     row.querySelector("span").textContent = replica.id;
@@ -255,9 +255,8 @@ function drawTick(tick) {
   drawRules(tick.rules);
   $("overrides-panel").hidden = !tick.overrides;
   if (tick.overrides) drawOverrides(tick.overrides);
-  const replicas = tick.status.replicas?.replicas ?? [];
-  $("replicas-panel").hidden = replicas.length === 0;
-  if (replicas.length > 0) drawReplicas(replicas);
+  $("replicas-panel").hidden = !tick.replicas?.replicas.length;
+  if (tick.replicas) drawReplicas(tick.replicas);
   live("live", "Live");
 }
 

@@ -3,7 +3,10 @@
 use std::ops::Range;
 
 use super::{
-    Expire, Expiry, RedisPipeline, atomic_check::PendingAtomicCheck, rule_limits::RuleLimits,
+    Expire, Expiry, RedisPipeline,
+    atomic_check::PendingAtomicCheck,
+    lease::{self, LeaseBy},
+    rule_limits::RuleLimits,
     script_call::PendingScriptCall,
 };
 use crate::store::{
@@ -28,6 +31,10 @@ pub(super) enum CommandKind {
     Count { id: Key, added: u64, expiry: Expiry },
     /// Subtracts hits, but never below 0.
     Refund { hits: u64 },
+    /// Adds hits if they are within the limit.
+    Lease { id: Key, hits: u64, limit: u64, expiry: Expiry, by: LeaseBy },
+    /// Subtracts hits of a lease if the counter has at least `own`.
+    GiveBack { hits: u64, own: u64 },
     /// Keys that a script counts independently.
     ScriptCall(PendingScriptCall),
     /// All checks of a request in one step.
@@ -38,6 +45,8 @@ pub(super) enum CommandKind {
     Expire { seconds: u32, set: Expire },
     /// Tests permissions.
     Check(Needs),
+    /// Finds out whether the server knows `INCREX`.
+    FindIncrex,
 }
 
 /// A command whose script the server does not know.
@@ -75,6 +84,7 @@ impl Command {
             CommandKind::Count { added: 0, .. } => "get",
             CommandKind::Count { .. } => "incrby",
             CommandKind::Expire { set: Expire::Set, .. } => "expire",
+            CommandKind::Lease { by: LeaseBy::Increx, .. } => "increx",
             _ => "evalsha",
         }
     }
@@ -92,12 +102,16 @@ impl Command {
     fn is_scripted(&self) -> bool {
         match self.kind {
             CommandKind::Refund { .. }
+            | CommandKind::GiveBack { .. }
+            | CommandKind::Lease { by: LeaseBy::Script, .. }
             | CommandKind::ScriptCall(_)
             | CommandKind::AtomicCheck(_)
             | CommandKind::RuleLimits(_) => true,
             CommandKind::Count { added, expiry, .. } => added > 0 && expiry.set == Expire::Extend,
             CommandKind::Expire { set, .. } => set == Expire::Extend,
-            CommandKind::Check(_) => false,
+            CommandKind::Check(_)
+            | CommandKind::FindIncrex
+            | CommandKind::Lease { by: LeaseBy::Increx, .. } => false,
         }
     }
 }
@@ -150,11 +164,16 @@ impl RedisPipeline {
                 resp::write_word(into, key);
                 resp::write_number(into, *hits);
             }
+            CommandKind::Lease { hits, limit, expiry, by, .. } => {
+                lease::write(into, key, *hits, *limit, *expiry, *by, form);
+            }
+            CommandKind::GiveBack { hits, own } => lease::write_give_back(into, key, *hits, *own, form),
             CommandKind::ScriptCall(call) => call.write(into, form),
             CommandKind::AtomicCheck(check) => check.write(into, form),
             CommandKind::RuleLimits(limits) => limits.write(into, form),
             CommandKind::Expire { seconds, set } => write_expire(into, key, *seconds, *set, form),
             CommandKind::Check(needs) => needs.write(into),
+            CommandKind::FindIncrex => lease::write_question(into),
         }
     }
 

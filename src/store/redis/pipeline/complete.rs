@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::{
     Expire, Expiry, Outcome, PendingCheck, RedisPipeline,
     command::{Command, CommandKind},
+    lease::{self, LeaseBy},
     reply_state::ReplyState,
     rule_limits,
 };
@@ -17,6 +18,7 @@ use crate::{
         self,
         redis::{
             failure::{Failure, Kind, UNEXPECTED},
+            permissions::is_denied,
             resp::Reply,
         },
         table::Key,
@@ -34,6 +36,8 @@ pub(in crate::store::redis) struct Learned {
     pub(in crate::store::redis) missing_ttl: Vec<(Box<str>, u32)>,
     /// Keys that were counted and whose expiry could not be set, the expiry in seconds, and whether `EXPIRE` may work.
     pub(in crate::store::redis) not_expiring: Vec<(Box<str>, u32, bool)>,
+    /// Whether the server knows `INCREX`, if it was asked.
+    pub(in crate::store::redis) has_increx: Option<bool>,
     /// Commands that the server denied our user, once per denial.
     pub(in crate::store::redis) denied: Vec<&'static str>,
     /// Commands that a permission test found denied.
@@ -46,6 +50,8 @@ enum Completion {
     Running(u64),
     /// The counter after the command.
     Final(u64),
+    /// The counter after hits were added ahead of time, and whether they were.
+    Leased(u64, bool),
     /// The state of each key before the next caller's hits, at this time.
     ScriptCall(Time, Vec<Result<ReplyState, Outcome>>),
     /// One outcome per key.
@@ -105,7 +111,16 @@ impl RedisPipeline {
                     Completion::Running(before)
                 })
             }
-            CommandKind::Refund { .. } => integer(next()).map(Completion::Final),
+            CommandKind::Refund { .. } | CommandKind::GiveBack { .. } => {
+                integer(next()).map(Completion::Final)
+            }
+            CommandKind::Lease { id, expiry, by, .. } => lease::read(next()).map(|(after, is_granted)| {
+                // INCREX keeps the expiry that the key has.
+                if is_granted && expiry.set != Expire::Known && *by == LeaseBy::Script {
+                    reading.learned.expiring.push((*id, expiry.end));
+                }
+                Completion::Leased(after, is_granted)
+            }),
             CommandKind::ScriptCall(call) => call.read(next()).map(|(now, states)| {
                 let states = states
                     .into_iter()
@@ -124,12 +139,22 @@ impl RedisPipeline {
                 }
                 Ok(Completion::Final(0))
             }
+            CommandKind::FindIncrex => {
+                reading.learned.has_increx = Some(lease::is_known(&next()));
+                Ok(Completion::Final(0))
+            }
             CommandKind::Check(needs) => {
                 reading.learned.missing.extend(needs.denied(next));
                 Ok(Completion::Final(0))
             }
         };
         let result = asking.and(result);
+        if let (CommandKind::Lease { by: LeaseBy::Increx, .. }, Err(error)) = (&command.kind, &result)
+            && is_denied(error)
+        {
+            // Another server of the same cluster may know it, or it was taken from the user. The script is next.
+            reading.learned.has_increx = Some(false);
+        }
         result.unwrap_or_else(|error| {
             Completion::Failed(reading.failed(&error, command.keys(), command.name()))
         })
@@ -196,6 +221,7 @@ fn outcome(check: &PendingCheck, results: &mut [Completion]) -> Outcome {
             *count = fixed_window::count(*count, check.hits);
             store::Outcome::Counted(*count)
         }
+        Some(Completion::Leased(after, is_granted)) => return Outcome::Leased(*after, *is_granted),
         Some(Completion::Final(count)) => store::Outcome::Counted(*count),
         Some(Completion::ScriptCall(now, states)) => match states.get_mut(key) {
             Some(Ok(state)) => store::Outcome::Decided(state.apply(check.run, check.hits, *now)),

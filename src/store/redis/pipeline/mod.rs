@@ -4,11 +4,12 @@
 //! There is no I/O here: a connection fills a pipeline, sends the bytes of [`RedisPipeline::write`], and passes all
 //! replies to [`RedisPipeline::complete`]. `command` writes commands, `complete` reads replies. `script_call` does both
 //! for keys that a script counts (`reply_state` decodes its reply), `rule_limits` for the limits of one rule,
-//! `atomic_check` for all checks of a request in one step.
+//! `atomic_check` for all checks of a request in one step, `lease` for hits that are added ahead of time.
 
 mod atomic_check;
 mod command;
 mod complete;
+mod lease;
 mod reply_state;
 mod rule_limits;
 mod script_call;
@@ -35,6 +36,7 @@ use script_call::PendingScriptCall;
 pub(super) use {
     atomic_check::{AtomicCheck, Guarded},
     complete::{Learned, cannot_count_together},
+    lease::LeaseBy,
     script_call::ScriptCall,
 };
 
@@ -43,6 +45,8 @@ pub(super) use {
 pub(super) enum Outcome {
     /// Counted.
     Counted(store::Outcome),
+    /// The counter after hits were added ahead of time, and whether they were.
+    Leased(u64, bool),
     /// Not counted: the server redirected it, or cannot count it together with others. Contains the error reply.
     Redirected(Arc<str>),
     /// Not counted.
@@ -248,6 +252,11 @@ impl RedisPipeline {
     /// Tests the user's permission for these commands.
     pub(super) fn check(&mut self, needs: Needs) {
         self.push("", CommandKind::Check(needs));
+    }
+
+    /// Asks whether the server knows `INCREX`.
+    pub(super) fn find_increx(&mut self) {
+        self.push("", CommandKind::FindIncrex);
     }
 
     /// Ends the joining of earlier commands.

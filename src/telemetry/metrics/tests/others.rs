@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{super::*, reading::parse};
-use crate::store::{Distribution, PoolUsage, StoreKind};
+use crate::store::{Distribution, LeaseUsage, PoolUsage, StoreKind};
 
 fn all_gauges() -> Gauges {
     Gauges {
@@ -33,6 +33,7 @@ fn all_gauges() -> Gauges {
             hits: 28,
         }],
         store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
+        leases: Some(LeaseUsage::default()),
         local_cache: Some(LocalCacheGauges::default()),
         overrides: Some(OverrideGauges { by_action: [26, 27, 28, 29], bytes: 30 }),
         replicas: vec![("c0ffee".to_owned(), 31)],

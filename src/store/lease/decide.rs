@@ -1,0 +1,344 @@
+//! Decides the checks of a request by their leases, and sends to Redis what they do not decide.
+//!
+//! Checks count as they do without leases: each for itself, the limits of a rule all or nothing, and with
+//! `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT` the whole request. What counts all or nothing is decided by leases alone or
+//! by Redis alone, so that no hit has to be put back on another machine.
+
+use std::{ops::Range, sync::Arc};
+
+use smallvec::SmallVec;
+
+use super::{
+    Shared,
+    rule::{Asked, Step},
+    table::{Counter, Found, Hit, Works},
+};
+use crate::{
+    clock::Time,
+    limiter::algorithm::Hits,
+    store::{
+        Applied, Batch, Check, Counting, Member, Outcome, Store as _, StoreError, batch::NextHits,
+        table::Key, without_taking,
+    },
+};
+
+/// A check's place in its lease.
+#[derive(Clone, Copy)]
+struct Place {
+    key: Key,
+    start: Time,
+    /// Hits that the lease had.
+    reserved: u64,
+    /// Hits that Redis counts, and what was known when it was asked; `None` if the lease decided.
+    asked: Option<(Hits, Asked)>,
+}
+
+/// The place of each check that has one.
+type Places = SmallVec<[Option<Place>; 4]>;
+
+/// The places of a request that waits for Redis. If it is given up, nobody will say what became of its hits.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    places: Places,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        for place in self.places.iter().flatten() {
+            if let Some((hits, _)) = place.asked {
+                self.shared.leases.unanswered(place.key, place.start, hits.taken());
+            }
+        }
+    }
+}
+
+/// What is decided of a request so far.
+struct Draft {
+    /// The hits of each check that Redis counts; `None` if a lease has decided.
+    hits: NextHits,
+    places: Places,
+    works: Works,
+}
+
+impl Shared {
+    /// Counts the checks of a request, of which some are leased.
+    pub(super) fn apply<'a>(self: &'a Arc<Self>, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        let reads = batch.counting == Counting::ReadOnly;
+        let hits = |check: &Check<'_>| Some(if reads { without_taking(check.hits) } else { check.hits });
+        let mut draft = Draft {
+            hits: batch.checks().iter().map(hits).collect(),
+            places: batch.checks().iter().map(|_| None).collect(),
+            works: Works::new(),
+        };
+        let whole = 0..batch.checks().len();
+        match batch.counting {
+            Counting::Always => {
+                let mut next = 0;
+                while let Some(group) = batch.group_at(next) {
+                    next = group.end;
+                    match batch.checks_at(group.clone()) {
+                        [Check { member: Member::Alone, .. }] => {
+                            self.decide_alone(batch, group.start, now, &mut draft);
+                        }
+                        _ => self.decide_together(batch, group, now, &mut draft),
+                    }
+                }
+            }
+            Counting::StopWhenOver => self.decide_together(batch, whole, now, &mut draft),
+            Counting::ReadOnly => whole.for_each(|index| self.look(batch, index, now, &mut draft)),
+        }
+        self.ask(batch, now, draft)
+    }
+
+    /// Has Redis count what leases did not decide, and tells the leases.
+    fn ask<'a>(self: &'a Arc<Self>, batch: &'a mut Batch<'_>, now: Time, mut draft: Draft) -> Applied<'a> {
+        if draft.hits.iter().all(Option::is_none) {
+            self.send(draft.works, now);
+            return Applied::Now(Ok(()));
+        }
+        if batch.counting != Counting::Always {
+            // What counts or reads as one is counted or read as one, when the result is waited for.
+            self.send(std::mem::take(&mut draft.works), now);
+            self.remember(batch, now, &mut draft);
+            let waiting = Waiting { shared: self, places: draft.places };
+            return Applied::Later(Box::pin(async move {
+                let result = self.redis.apply(batch, now).done().await;
+                waiting.settle(batch, &draft.hits, &result, now);
+                result
+            }));
+        }
+        self.remember(batch, now, &mut draft);
+        let Draft { hits, places, works } = draft;
+        let waiting = Waiting { shared: self, places };
+        let sent = self.redis.send(batch, now, &hits);
+        // Behind the request's own hits, so that its outcome is not told with those that are leased now.
+        self.send(works, now);
+        match sent {
+            Err(error) => {
+                let result = Err(error);
+                waiting.settle(batch, &hits, &result, now);
+                Applied::Now(result)
+            }
+            Ok(mut sent) => Applied::Later(Box::pin(async move {
+                let result = self.redis.outcomes(batch, now, &mut sent, &hits).await;
+                waiting.settle(batch, &hits, &result, now);
+                result
+            })),
+        }
+    }
+}
+
+/// What a lease says of a check that counts with others.
+#[derive(Clone, Copy)]
+enum Said {
+    /// The hits are within the limit, and taken. Contains the counter with them.
+    Admitted(u64),
+    /// Nothing was to be taken. Contains the counter.
+    Read(u64),
+    /// The counter is over its limit.
+    Over(u64),
+}
+
+impl Shared {
+    /// Decides a check that counts for itself, if its lease can.
+    fn decide_alone(&self, batch: &mut Batch<'_>, index: usize, now: Time, draft: &mut Draft) {
+        let Some(check) = batch.checks().get(index).filter(|check| check.limit.is_leased()) else { return };
+        let Hits::Take(wanted @ 1..) = check.hits else { return self.look(batch, index, now, draft) };
+        let Some(hit) = self.hit(batch, check, now) else { return };
+        let counter = || self.counter(batch, check);
+        let (count, reserved) = match self.leases.take(hit, true, now, counter, &mut draft.works) {
+            Found::Cold => return,
+            Found::Lease(Step::Ask { reserved }) => {
+                let rest = Hits::Take(wanted.saturating_sub(reserved));
+                set(&mut draft.hits, index, Some(rest));
+                set(&mut draft.places, index, self.place(hit, reserved, rest));
+                return;
+            }
+            Found::Lease(Step::Admit(count)) => (count, wanted),
+            Found::Lease(Step::Refuse(count)) => (over(check, count), 0),
+        };
+        set(&mut draft.hits, index, None);
+        set(&mut draft.places, index, Some(Place { key: hit.key, start: hit.start, reserved, asked: None }));
+        batch.set(index, Outcome::Counted(count));
+    }
+
+    /// Takes the hits of all checks at these indexes from their leases, or of none.
+    fn decide_together(&self, batch: &mut Batch<'_>, range: Range<usize>, now: Time, draft: &mut Draft) {
+        let checks = batch.checks_at(range.clone());
+        if !checks.iter().all(|check| check.limit.is_leased() && check.takes()) {
+            return;
+        }
+        let said = checks.iter().map(|check| self.ask_lease(batch, check, now, &mut draft.works));
+        let said: SmallVec<[Option<Said>; 4]> = said.collect();
+        let is_decided = said.iter().all(Option::is_some);
+        let is_over = said.iter().any(|said| matches!(said, Some(Said::Over(_))));
+        for (index, said) in range.zip(said) {
+            let (Some(check), Some(mut said)) = (batch.checks().get(index), said) else { continue };
+            if let (Said::Admitted(count), true) = (said, is_over || !is_decided) {
+                self.restore(batch, check, now);
+                said = Said::Read(count.saturating_sub(check.hits.taken()));
+            }
+            let outcome = match (said, check.member) {
+                (Said::Over(count), Member::Alone) => Outcome::Counted(over(check, count)),
+                (Said::Over(count), _) => Outcome::NotCounted(count),
+                (Said::Read(count) | Said::Admitted(count), _) => Outcome::Counted(count),
+            };
+            if is_decided {
+                set(&mut draft.hits, index, None);
+                batch.set(index, outcome);
+            }
+        }
+    }
+
+    /// What the lease of a check that counts with others says; `None` if Redis has to be asked.
+    fn ask_lease(&self, batch: &Batch<'_>, check: &Check<'_>, now: Time, works: &mut Works) -> Option<Said> {
+        let hit = self.hit(batch, check, now)?;
+        if hit.hits == 0 {
+            return self.leases.look(hit, now).map(Said::Read);
+        }
+        match self.leases.take(hit, false, now, || self.counter(batch, check), works) {
+            Found::Lease(Step::Admit(count)) => Some(Said::Admitted(count)),
+            Found::Lease(Step::Refuse(count)) => Some(Said::Over(count)),
+            Found::Lease(Step::Ask { .. }) | Found::Cold => None,
+        }
+    }
+
+    fn restore(&self, batch: &Batch<'_>, check: &Check<'_>, now: Time) {
+        if let Some(Hit { key, start, limit, hits }) = self.hit(batch, check, now) {
+            self.leases.restore(key, start, limit, hits);
+        }
+    }
+
+    /// Reads the counter of a check from its lease, if that knows it.
+    fn look(&self, batch: &mut Batch<'_>, index: usize, now: Time, draft: &mut Draft) {
+        let looks = |check: &&Check<'_>| check.limit.is_leased() && check.takes();
+        let Some(check) = batch.checks().get(index).filter(looks) else { return };
+        if let Some(count) = self.hit(batch, check, now).and_then(|hit| self.leases.look(hit, now)) {
+            set(&mut draft.hits, index, None);
+            batch.set(index, Outcome::Counted(count));
+        }
+    }
+
+    /// Remembers the leases of checks that Redis counts.
+    fn remember(&self, batch: &Batch<'_>, now: Time, draft: &mut Draft) {
+        for (index, check) in batch.checks().iter().enumerate() {
+            let (hits, place) = (draft.hits.get(index), draft.places.get(index));
+            if let (Some(Some(hits)), Some(None)) = (hits, place)
+                && check.limit.is_leased()
+                && let Some(hit) = self.hit(batch, check, now)
+            {
+                let place = self.place(hit, 0, *hits);
+                set(&mut draft.places, index, place);
+            }
+        }
+    }
+
+    /// The place of a check whose hits go to Redis, if it has a lease.
+    fn place(&self, hit: Hit<'_>, reserved: u64, hits: Hits) -> Option<Place> {
+        let Hit { key, start, limit, .. } = hit;
+        let asked = self.leases.with(key, start, limit, |lease, _| lease.ask(hits.taken()))?;
+        Some(Place { key, start, reserved, asked: Some((hits, asked)) })
+    }
+
+    fn hit<'b>(&self, batch: &Batch<'_>, check: &Check<'b>, now: Time) -> Option<Hit<'b>> {
+        let limit = check.limit;
+        let start = limit.window().start(now);
+        let key = self.leases.key(batch.key_of_all_windows(check, start)?, limit);
+        Some(Hit { key, limit, start, hits: check.hits.taken() })
+    }
+
+    fn counter(&self, batch: &Batch<'_>, check: &Check<'_>) -> Counter {
+        self.is_used.store(true, std::sync::atomic::Ordering::Relaxed);
+        let (name, is_per_second) = self.redis.place(batch, check);
+        Counter { name: name.into(), is_per_second, limit: check.limit.clone() }
+    }
+}
+
+impl Waiting<'_> {
+    /// Tells the leases what Redis has counted, and corrects the outcomes by what the leases hold.
+    fn settle(mut self, batch: &mut Batch<'_>, hits: &NextHits, result: &Result<(), StoreError>, now: Time) {
+        let places = std::mem::take(&mut self.places);
+        let any_over = batch.checks().iter().any(Check::is_over);
+        for (index, place) in places.iter().enumerate() {
+            let (Some(place), Some(check)) = (place, batch.checks().get(index)) else { continue };
+            let leases = &self.shared.leases;
+            if let Some((hits, _)) = place.asked {
+                leases.unanswered(place.key, place.start, hits.taken());
+            }
+            if result.is_err() {
+                leases.restore(place.key, place.start, check.limit, place.reserved);
+                continue;
+            }
+            let Some(asked) = place.asked.filter(|_| hits.get(index).is_some_and(Option::is_some)) else {
+                continue;
+            };
+            let is_refused = match (batch.counting, check.member) {
+                (Counting::Always, Member::Alone) => false,
+                (Counting::Always, _) => group_of(batch, index).iter().any(Check::is_over),
+                (Counting::StopWhenOver, Member::Alone) => any_over && !check.is_over(),
+                (Counting::StopWhenOver, _) => any_over,
+                (Counting::ReadOnly, _) => true,
+            };
+            let is_alone = (batch.counting, check.member) == (Counting::Always, Member::Alone);
+            let outcome = self.shared.learn(check, place, asked, is_refused, is_alone, now);
+            batch.set(index, outcome);
+        }
+    }
+}
+
+impl Shared {
+    /// Tells a lease what Redis has counted. Returns the outcome without the hits that are left in the lease.
+    fn learn(
+        &self,
+        check: &Check<'_>,
+        place: &Place,
+        (hits, asked): (Hits, Asked),
+        is_refused: bool,
+        is_alone: bool,
+        now: Time,
+    ) -> Outcome {
+        let (Outcome::Counted(after) | Outcome::NotCounted(after)) = check.outcome else {
+            return check.outcome;
+        };
+        let limit = u64::from(check.limit.requests_per_unit);
+        let mut lost = 0;
+        let count = self.leases.with(place.key, place.start, check.limit, |lease, terms| {
+            match hits {
+                Hits::Refund(hits) => lease.refunded(hits, after, terms, now),
+                Hits::Take(hits) => {
+                    let hits = if is_refused { 0 } else { hits };
+                    lost = lease.counted(hits, after, asked, terms, now);
+                }
+            }
+            // Hits that were asked for ahead of time took what was left of the limit: they are here.
+            let is_saved = match hits {
+                Hits::Take(hits) if is_alone && after > limit && lease.left() > 0 => lease.spend(hits),
+                _ => false,
+            };
+            if after > limit && !is_saved { after } else { lease.count(terms).min(limit) }
+        });
+        self.leases.counts.expired.fetch_add(lost, std::sync::atomic::Ordering::Relaxed);
+        let count = count.unwrap_or(after);
+        match check.outcome {
+            Outcome::NotCounted(_) => Outcome::NotCounted(count),
+            _ => Outcome::Counted(count),
+        }
+    }
+}
+
+/// The checks of the group that contains this index.
+fn group_of<'b, 'r>(batch: &'b Batch<'r>, index: usize) -> &'b [Check<'r>] {
+    batch.groups().find(|group| group.contains(&index)).map_or(&[], |group| batch.checks_at(group))
+}
+
+/// The counter of hits that are over the limit, as if they had been counted.
+fn over(check: &Check<'_>, count: u64) -> u64 {
+    let limit = u64::from(check.limit.requests_per_unit);
+    crate::limiter::algorithm::fixed_window::count(count.max(limit), check.hits)
+}
+
+fn set<T>(list: &mut [T], index: usize, value: T) {
+    if let Some(place) = list.get_mut(index) {
+        *place = value;
+    }
+}

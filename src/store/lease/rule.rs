@@ -1,0 +1,503 @@
+//! The rule of leases: how many hits a replica takes from a counter ahead of time, when it takes more, and what it
+//! gives back.
+//!
+//! Plain functions over a small state, with the time as an argument. `table` holds the states, and the store does the
+//! I/O. A lease admits only hits that were added to the counter before, so no rule admits more than the limit; this one
+//! decides how many hits wait in a replica while another would need them. The numbers are those of a simulation, which
+//! docs/leases.md describes.
+
+use crate::{clock::Time, limiter::algorithm::Window};
+
+/// The longest time that a lease is made for, in seconds.
+const LONGEST: f64 = 0.5;
+
+/// A lease is made for at most this part of a window.
+const PART_OF_WINDOW: f64 = 20.0;
+
+/// A key is hot when so many requests come while a lease lasts.
+const HOT: f64 = 4.0;
+
+/// A lease has at most this part of the hits that are left of the limit.
+const PART_OF_REST: f64 = 16.0;
+
+/// A lease lasts at most this part of the time in which all replicas spend what is left of the limit.
+const PART_OF_TIME: f64 = 8.0;
+
+/// The fewest hits that are worth a lease.
+const LEAST: u64 = 2;
+
+/// A counter that is known to be over its limit is looked at again after so many times the length of a lease: its hits
+/// may have been given back.
+const OVER_FOR: f64 = 10.0;
+
+/// Rates that are measured over less than this are noise, in seconds.
+const MIN_INTERVAL: f64 = 0.001;
+
+/// What a lease is of: a limit per window, and the time of a round trip to the counter, in seconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Terms {
+    pub(super) limit: u64,
+    pub(super) window: Window,
+    pub(super) round_trip: f64,
+}
+
+impl Terms {
+    /// How long a lease lasts, in seconds. It is also the time constant of the averages.
+    pub(super) fn duration(&self) -> f64 {
+        let part = float(self.window.seconds()) / PART_OF_WINDOW;
+        part.max(2.0 * self.round_trip).min(LONGEST)
+    }
+}
+
+/// How often a key is hit: moving averages of this replica's hits and requests per second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pace {
+    hits: f32,
+    requests: f32,
+    at: Time,
+}
+
+impl Pace {
+    /// Adds a request.
+    fn add(&mut self, hits: u64, now: Time, duration: f64) {
+        let decay = decay(self.at, now, duration);
+        self.hits = single(f64::from(self.hits) * decay + float(hits) / duration);
+        self.requests = single(f64::from(self.requests) * decay + 1.0 / duration);
+        // Also if the clock was set back.
+        self.at = now;
+    }
+
+    /// Hits per second.
+    fn hits(&self, now: Time, duration: f64) -> f64 {
+        f64::from(self.hits) * decay(self.at, now, duration)
+    }
+
+    /// Requests per second.
+    fn requests(&self, now: Time, duration: f64) -> f64 {
+        f64::from(self.requests) * decay(self.at, now, duration)
+    }
+}
+
+/// A key without a lease.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cold {
+    pace: Pace,
+    /// Requests in a row at which it was hot.
+    hot: u32,
+}
+
+impl Cold {
+    /// Adds a request. Returns the pace if the key is hot.
+    pub(super) fn visit(&mut self, hits: u64, now: Time, duration: f64) -> Option<Pace> {
+        self.pace.add(hits, now, duration);
+        let is_hot = self.pace.requests(now, duration) * duration >= HOT;
+        self.hot = if is_hot { self.hot.saturating_add(1) } else { 0 };
+        (self.hot >= 2).then_some(self.pace)
+    }
+}
+
+/// What a request gets from a lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// The hits are within the limit. Contains the counter with them, without the hits that are left in the lease.
+    Admit(u64),
+    /// The counter is known to be over its limit. Contains the counter.
+    Refuse(u64),
+    /// The counter has to be asked, for the hits that the lease does not have. `reserved` ones were taken from it.
+    Ask {
+        /// Hits that the lease had.
+        reserved: u64,
+    },
+}
+
+/// What this replica had added to the counter when it asked. A reply is told what was known then, because other replies
+/// may come between.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Asked {
+    own: u64,
+    /// Nothing else was on its way that the counter may have added or not.
+    is_certain: bool,
+}
+
+/// What a lease gives back, and when to look at it again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Tended {
+    /// Hits to take off the counter.
+    pub(super) returned: u64,
+    /// The part of the counter that was this replica's before.
+    pub(super) own: u64,
+    /// Hits that were not spent before the window ended.
+    pub(super) expired: u64,
+    /// When to look at it again; `None` if the lease may be forgotten.
+    pub(super) next: Option<Time>,
+}
+
+/// The lease of a key, or the place for one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    /// When the window began.
+    start: Time,
+    /// Hits that were added to the counter and not spent.
+    left: u64,
+    /// The hits in the counter that this replica added in this window.
+    own: u64,
+    /// Hits of requests that were asked for and not answered yet.
+    pending: u64,
+    /// The part of the counter that is not this replica's, by the last reply in this window, and when that came.
+    others: Option<(u64, Time)>,
+    /// The same some time before, by which its pace is measured.
+    before: Option<(u64, Time)>,
+    /// How fast that part grows, in hits per second.
+    others_pace: f32,
+    /// Requests in a row that had to ask and found the key hot.
+    hot: u32,
+    pace: Pace,
+    /// The hits that were granted last, and when.
+    last: (u64, Time),
+    /// Hits that are asked for ahead of time.
+    ahead: Ahead,
+}
+
+/// The way of hits that are asked for ahead of time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ahead {
+    /// There are none.
+    None,
+    /// They are not sent yet.
+    Wanted,
+    /// They are sent, and not answered yet.
+    Sent,
+}
+
+impl Lease {
+    /// A lease without hits, for a hot key.
+    pub(super) fn new(start: Time, pace: Pace) -> Self {
+        Self {
+            start,
+            left: 0,
+            own: 0,
+            pending: 0,
+            others: None,
+            before: None,
+            others_pace: 0.0,
+            hot: 2,
+            pace,
+            last: (0, Time::default()),
+            ahead: Ahead::None,
+        }
+    }
+
+    /// The start of its window.
+    pub(super) fn start(&self) -> Time {
+        self.start
+    }
+
+    /// Hits that are left in it.
+    pub(super) fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// The counter; `None` if there was no reply in this window.
+    pub(super) fn counter(&self) -> Option<u64> {
+        self.others.map(|(others, _)| others.saturating_add(self.own))
+    }
+
+    /// The counter without the hits that are left here.
+    pub(super) fn count(&self, terms: &Terms) -> u64 {
+        let counter = self.counter().unwrap_or(self.own);
+        // What is left is within the limit, though others may be over it.
+        let within = if self.left > 0 { counter.min(terms.limit) } else { counter };
+        within.saturating_sub(self.left)
+    }
+
+    /// This replica's requests per second.
+    pub(super) fn requests(&self, terms: &Terms, now: Time) -> f64 {
+        self.pace.requests(now, terms.duration())
+    }
+
+    /// Enters the window that begins at `start`. Returns the hits that were not spent in the last one; they are lost.
+    pub(super) fn enter(&mut self, start: Time) -> u64 {
+        if start == self.start {
+            return 0;
+        }
+        let expired = self.left;
+        let (others, before) = (None, None);
+        *self = Self { start, left: 0, own: 0, pending: 0, others, before, ahead: Ahead::None, ..*self };
+        expired
+    }
+
+    /// Spends hits. Without `may_reserve` it is all or nothing.
+    pub(super) fn take(&mut self, hits: u64, may_reserve: bool, terms: &Terms, now: Time) -> Step {
+        let duration = terms.duration();
+        self.pace.add(hits, now, duration);
+        if let Some(count) = self.known_over(terms, now) {
+            return Step::Refuse(count);
+        }
+        if self.left >= hits {
+            let before = self.count(terms);
+            self.left = self.left.saturating_sub(hits);
+            return Step::Admit(before.saturating_add(hits));
+        }
+        let reach = self.reach(terms, now);
+        let is_hot = self.pace.requests(now, duration) * reach >= HOT;
+        self.hot = if is_hot { self.hot.saturating_add(1) } else { 0 };
+        if self.rest(terms) == 0
+            && let Some((_, at)) = &mut self.others
+        {
+            // This request looks whether the counter is still over; the others do not.
+            *at = now;
+        }
+        let reserved = if may_reserve { std::mem::take(&mut self.left) } else { 0 };
+        Step::Ask { reserved }
+    }
+
+    /// The hits of a request go to the counter.
+    pub(super) fn ask(&mut self, hits: u64) -> Asked {
+        let asked =
+            Asked { own: self.own.saturating_add(self.pending), is_certain: self.ahead != Ahead::Sent };
+        self.pending = self.pending.saturating_add(hits);
+        asked
+    }
+
+    /// The hits that are wanted ahead of time go to the counter.
+    pub(super) fn ask_ahead(&mut self) -> Asked {
+        self.ahead = Ahead::Sent;
+        Asked { own: self.own.saturating_add(self.pending), is_certain: true }
+    }
+
+    /// The hits of a request were not counted, or nobody knows.
+    pub(super) fn unanswered(&mut self, hits: u64) {
+        self.pending = self.pending.saturating_sub(hits);
+    }
+
+    /// The counter if it is over its limit, which holds for some time.
+    fn known_over(&self, terms: &Terms, now: Time) -> Option<u64> {
+        let ((_, at), counter) = (self.others?, self.counter()?);
+        let is_over = self.left == 0 && counter >= terms.limit;
+        (is_over && seconds(at, now) < OVER_FOR * terms.duration()).then_some(counter)
+    }
+
+    /// The counter as a request sees it that adds nothing, if it is known well enough.
+    pub(super) fn look(&self, terms: &Terms, now: Time) -> Option<u64> {
+        let (_, at) = self.others?;
+        let is_fresh = seconds(at, now) < 2.0 * terms.duration();
+        (is_fresh || self.known_over(terms, now).is_some()).then(|| self.count(terms))
+    }
+
+    /// Gives hits back to the lease that were taken from it in this window.
+    pub(super) fn restore(&mut self, hits: u64) {
+        self.left = self.left.saturating_add(hits);
+    }
+
+    /// Takes hits out of the lease, all or nothing.
+    pub(super) fn spend(&mut self, hits: u64) -> bool {
+        let has_room = self.left >= hits;
+        if has_room {
+            self.left = self.left.saturating_sub(hits);
+        }
+        has_room
+    }
+
+    /// The hits to ask for ahead of time, if the lease will soon be spent.
+    pub(super) fn renew(&mut self, terms: &Terms, now: Time) -> Option<u64> {
+        if self.ahead != Ahead::None || self.hot < 2 {
+            return None;
+        }
+        let own = self.pace.hits(now, terms.duration());
+        if float(self.left) >= 2.0 * own * terms.round_trip + 1.0 {
+            return None;
+        }
+        let reach = self.reach(terms, now);
+        let (last, granted) = self.last;
+        let mut hits = own * reach;
+        if seconds(granted, now) < reach / 2.0 {
+            hits = hits.max((2.0 * float(last)).min(4.0 * own * reach));
+        }
+        let hits = whole(hits.min(float(self.rest(terms)) / PART_OF_REST));
+        let is_worth_it = hits >= LEAST;
+        self.ahead = if is_worth_it { Ahead::Wanted } else { Ahead::None };
+        is_worth_it.then_some(hits)
+    }
+
+    /// The hits that are left of the limit, by the last reply.
+    fn rest(&self, terms: &Terms) -> u64 {
+        terms.limit.saturating_sub(self.counter().unwrap_or(0))
+    }
+
+    /// How long a lease is made for now, in seconds.
+    fn reach(&self, terms: &Terms, now: Time) -> f64 {
+        let duration = terms.duration();
+        let to_end = terms.window.micros().saturating_sub(now.micros().saturating_sub(self.start.micros()));
+        let pace = self.pace.hits(now, duration) + f64::from(self.others_pace);
+        let spent_in = float(self.rest(terms)) / (PART_OF_TIME * pace.max(f64::MIN_POSITIVE));
+        duration.min(float(to_end) / 1e6).min(spent_in)
+    }
+
+    /// The counter is `after`, with `hits` of a request's `asked` ones. A counter that has fewer than this replica added was
+    /// lost, as when Redis was emptied, and the hits in the lease are not in it any more. Returns those.
+    pub(super) fn counted(&mut self, hits: u64, after: u64, asked: Asked, terms: &Terms, now: Time) -> u64 {
+        let mut lost = 0;
+        if after < asked.own.min(self.own).saturating_add(hits) {
+            lost = std::mem::take(&mut self.left);
+            (self.own, self.others, self.before) = (0, None, None);
+        }
+        self.own = self.own.saturating_add(hits);
+        if asked.is_certain {
+            self.see(after.saturating_sub(asked.own.saturating_add(hits)), terms, now);
+        } else if self.others.is_none() {
+            self.see(after.saturating_sub(self.own), terms, now);
+        }
+        lost
+    }
+
+    /// Hits that were asked for ahead of time were added to the counter, or were too many. Returns as
+    /// [`counted`](Self::counted) does.
+    pub(super) fn granted(
+        &mut self,
+        hits: u64,
+        is_granted: bool,
+        after: u64,
+        asked: Asked,
+        terms: &Terms,
+        now: Time,
+    ) -> u64 {
+        self.ahead = Ahead::None;
+        let hits = if is_granted { hits } else { 0 };
+        let lost = self.counted(hits, after, asked, terms, now);
+        if is_granted {
+            self.left = self.left.saturating_add(hits);
+            self.last = (hits, now);
+        }
+        lost
+    }
+
+    /// The reply to hits that were asked for ahead of time is lost. They may have been added; nobody spends them.
+    pub(super) fn lost(&mut self) {
+        self.ahead = Ahead::None;
+    }
+
+    /// A request gave hits back to the counter, which is `after` now.
+    pub(super) fn refunded(&mut self, hits: u64, after: u64, terms: &Terms, now: Time) {
+        self.own = self.own.saturating_sub(hits);
+        self.see(after.saturating_sub(self.own), terms, now);
+    }
+
+    /// So much of the counter is not this replica's.
+    fn see(&mut self, others: u64, terms: &Terms, now: Time) {
+        self.others = Some((others, now));
+        let Some((before, at)) = self.before else {
+            self.before = self.others;
+            return;
+        };
+        let interval = seconds(at, now);
+        if interval < MIN_INTERVAL {
+            return;
+        }
+        let pace = float(others.saturating_sub(before)) / interval;
+        let weight = 1.0 - (-interval / terms.duration()).exp();
+        let average = f64::from(self.others_pace);
+        self.others_pace = single(average + weight * (pace - average));
+        self.before = self.others;
+    }
+
+    /// Gives back what is not needed: all once the requests stop, and after a while what exceeds the pace.
+    pub(super) fn tend(&mut self, terms: &Terms, now: Time) -> Tended {
+        let duration = terms.duration();
+        let end = self.start.micros().saturating_add(terms.window.micros());
+        if now.micros() >= end {
+            let expired = std::mem::take(&mut self.left);
+            let next = self.is_used(duration, now).then(|| self.forget_at(duration));
+            return Tended { expired, next, ..Tended::default() };
+        }
+        let own = self.own;
+        let keep = self.keep(terms, now);
+        let returned = self.left.saturating_sub(keep);
+        self.left = self.left.saturating_sub(returned);
+        self.own = own.saturating_sub(returned);
+        if returned > 0 && returned >= self.last.0 / 2 {
+            self.hot = 0;
+        }
+        let next = if self.left > 0 {
+            let idle = after(self.pace.at, self.idle_after(terms)).min(after(self.last.1, 2.0 * duration));
+            Some(idle.max(after(now, MIN_INTERVAL)).min(Time::from_micros(end)))
+        } else {
+            (self.ahead != Ahead::None || self.is_used(duration, now)).then(|| self.forget_at(duration))
+        };
+        Tended { returned, own, expired: 0, next }
+    }
+
+    /// The hits that the lease keeps.
+    fn keep(&mut self, terms: &Terms, now: Time) -> u64 {
+        let duration = terms.duration();
+        if self.left == 0 {
+            return 0;
+        }
+        if seconds(self.pace.at, now) >= self.idle_after(terms) {
+            return 0;
+        }
+        if seconds(self.last.1, now) < 2.0 * duration {
+            return self.left;
+        }
+        self.last.1 = now;
+        whole((self.pace.hits(now, duration) * self.reach(terms, now)).ceil())
+    }
+
+    /// The time without a request after which the requests have stopped, in seconds.
+    fn idle_after(&self, terms: &Terms) -> f64 {
+        let requests = f64::from(self.pace.requests).max(f64::MIN_POSITIVE);
+        (terms.duration() / 4.0).max(terms.round_trip).max(HOT / requests)
+    }
+
+    /// Takes everything out of the lease, for good. Returns the hits, and this replica's part of the counter.
+    pub(super) fn end(&mut self) -> (u64, u64) {
+        let (left, own) = (std::mem::take(&mut self.left), self.own);
+        self.own = own.saturating_sub(left);
+        (left, own)
+    }
+
+    fn is_used(&self, duration: f64, now: Time) -> bool {
+        seconds(self.pace.at, now) < OVER_FOR * duration
+    }
+
+    fn forget_at(&self, duration: f64) -> Time {
+        after(self.pace.at, OVER_FOR * duration)
+    }
+}
+
+/// Seconds from one time to a later one; 0 if it is not later.
+fn seconds(from: Time, to: Time) -> f64 {
+    float(to.micros().saturating_sub(from.micros())) / 1e6
+}
+
+/// The time so many seconds later.
+fn after(time: Time, seconds: f64) -> Time {
+    Time::from_micros(time.micros().saturating_add(whole(seconds * 1e6)))
+}
+
+/// The part of an average that is left after some time.
+fn decay(from: Time, to: Time, duration: f64) -> f64 {
+    (-seconds(from, to) / duration).exp()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "hits and microseconds are below 2⁵³")]
+fn float(number: u64) -> f64 {
+    number as f64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "an average needs no more precision")]
+fn single(number: f64) -> f32 {
+    number as f32
+}
+
+/// The integer part; 0 for what is negative.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from a float saturates, and the fraction is to be cut off"
+)]
+fn whole(number: f64) -> u64 {
+    number as u64
+}
+
+#[cfg(test)]
+mod tests;

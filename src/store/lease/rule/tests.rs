@@ -1,0 +1,408 @@
+//! The rule against a slow model: replicas, a counter per window, and a network that delays, reorders and loses.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+
+use super::*;
+
+/// Steps of the random run; enough to meet every interleaving of a few messages many times.
+const STEPS: usize = 1_000_000;
+
+/// What a replica sends to the counter of a window.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    /// Counts the hits of a request that its lease does not have; `reserved` ones it had.
+    Count {
+        hits: u64,
+        reserved: u64,
+        asked: Asked,
+    },
+    Lease {
+        hits: u64,
+        asked: Asked,
+    },
+    GiveBack {
+        hits: u64,
+        own: u64,
+    },
+    Refund {
+        hits: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    replica: usize,
+    start: Time,
+    message: Message,
+    /// The counter after it was executed, and whether the hits of a lease were added.
+    reply: Option<(u64, bool)>,
+}
+
+/// A replica with the lease of one key, and how far its clock is ahead, in microseconds.
+struct Replica {
+    lease: Lease,
+    ahead: u64,
+}
+
+/// What happened in a window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    counter: u64,
+    admitted: u64,
+    /// What may be admitted: the limit, and what refunds and the loss of the counter add to it.
+    allowed: u64,
+}
+
+struct World {
+    rng: Rng,
+    terms: Terms,
+    now: u64,
+    replicas: Vec<Replica>,
+    windows: BTreeMap<Time, Window>,
+    network: Vec<Sent>,
+    /// Nothing was lost or refunded, so that the books must balance.
+    is_sound: bool,
+    decided: [u64; 3],
+}
+
+impl World {
+    fn new(seed: u64, is_sound: bool) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let terms = Terms {
+            limit: [0, 1, 40, 200, 1000, 5000, 30_000, 1_000_000][rng.usize(..8)],
+            window: crate::limiter::algorithm::Window::of_seconds([1, 2, 60][rng.usize(..3)]).unwrap(),
+            round_trip: rng.f64() * 0.01,
+        };
+        let now = 1_800_000_000_000_000;
+        let replica = |ahead| Replica { lease: Lease::new(Time::default(), Pace::default()), ahead };
+        let replicas = (0..rng.usize(1..5)).map(|_| replica(rng.u64(..1_000_000))).collect();
+        let windows = BTreeMap::new();
+        Self { rng, terms, now, replicas, windows, network: Vec::new(), is_sound, decided: [0; 3] }
+    }
+
+    fn time(&self, replica: usize) -> Time {
+        Time::from_micros(self.now + self.replicas[replica].ahead)
+    }
+
+    fn window(&mut self, start: Time) -> &mut Window {
+        let allowed = self.terms.limit;
+        self.windows.entry(start).or_insert(Window { allowed, ..Window::default() })
+    }
+
+    fn send(&mut self, replica: usize, start: Time, message: Message) {
+        self.network.push(Sent { replica, start, message, reply: None });
+    }
+
+    fn step(&mut self) {
+        match self.rng.u32(..100) {
+            0..45 => self.request(),
+            45..65 => self.execute(),
+            65..85 => self.deliver(),
+            85..93 => self.now += self.rng.u64(..8_000),
+            93..97 => self.tend(),
+            97 => self.lose(),
+            98 => self.refund(),
+            _ if self.rng.u32(..200) == 0 => self.flush(),
+            _ if self.rng.u32(..50) == 0 => self.now += self.rng.u64(..3_000_000),
+            _ => {}
+        }
+        self.check();
+    }
+
+    fn request(&mut self) {
+        let replica = self.rng.usize(..self.replicas.len());
+        let (now, terms) = (self.time(replica), self.terms);
+        let start = terms.window.start(now);
+        let hits = if self.rng.u32(..4) > 0 { 1 } else { self.rng.u64(1..20) };
+        let lease = &mut self.replicas[replica].lease;
+        lease.enter(start);
+        let step = lease.take(hits, self.rng.bool(), &terms, now);
+        match step {
+            Step::Admit(count) => {
+                assert!(count <= terms.limit || !self.is_sound, "{count} is over the limit");
+                self.window(start).admitted += hits;
+                self.decided[0] += 1;
+            }
+            Step::Refuse(count) => {
+                assert!(count >= terms.limit);
+                self.decided[1] += 1;
+            }
+            Step::Ask { reserved } => {
+                self.decided[2] += 1;
+                let asked = self.replicas[replica].lease.ask(hits - reserved);
+                self.send(replica, start, Message::Count { hits: hits - reserved, reserved, asked });
+            }
+        }
+        let lease = &mut self.replicas[replica].lease;
+        if let Some(hits) = lease.renew(&terms, now) {
+            let asked = lease.ask_ahead();
+            self.send(replica, start, Message::Lease { hits, asked });
+        }
+    }
+
+    /// Redis executes any message: replicas have several connections.
+    fn execute(&mut self) {
+        let waiting: Vec<usize> =
+            (0..self.network.len()).filter(|n| self.network[*n].reply.is_none()).collect();
+        let Some(index) = self.rng.choice(waiting) else { return };
+        let (Sent { start, message, .. }, limit) = (self.network[index], self.terms.limit);
+        let window = self.window(start);
+        let mut is_granted = true;
+        match message {
+            Message::Count { hits, .. } => window.counter += hits,
+            Message::Lease { hits, .. } => {
+                is_granted = window.counter + hits <= limit;
+                window.counter += if is_granted { hits } else { 0 };
+            }
+            Message::GiveBack { hits, own } if window.counter >= own => window.counter -= hits,
+            Message::GiveBack { .. } => {}
+            Message::Refund { hits } => window.counter = window.counter.saturating_sub(hits),
+        }
+        let reply = (window.counter, is_granted);
+        self.network[index].reply = Some(reply);
+        if matches!(message, Message::GiveBack { .. }) {
+            self.network.swap_remove(index);
+        }
+    }
+
+    fn deliver(&mut self) {
+        let replied: Vec<usize> =
+            (0..self.network.len()).filter(|n| self.network[*n].reply.is_some()).collect();
+        let Some(index) = self.rng.choice(replied) else { return };
+        let Sent { replica, start, message, reply } = self.network.swap_remove(index);
+        let ((after, is_granted), now, terms) = (reply.unwrap(), self.time(replica), self.terms);
+        let lease = &mut self.replicas[replica].lease;
+        let is_current = lease.start() == start;
+        match message {
+            Message::Count { hits, reserved, asked } => {
+                let mut is_admitted = after <= terms.limit;
+                if is_current {
+                    lease.unanswered(hits);
+                    lease.counted(hits, after, asked, &terms, now);
+                    is_admitted = is_admitted || lease.spend(hits);
+                }
+                self.window(start).admitted += if is_admitted { hits + reserved } else { 0 };
+            }
+            Message::Lease { hits, asked } if is_current => {
+                lease.granted(hits, is_granted, after, asked, &terms, now);
+            }
+            Message::Refund { hits } if is_current => lease.refunded(hits, after, &terms, now),
+            Message::Lease { .. } | Message::Refund { .. } | Message::GiveBack { .. } => {}
+        }
+    }
+
+    /// A message or its reply does not arrive.
+    fn lose(&mut self) {
+        if self.network.is_empty() {
+            return;
+        }
+        let index = self.rng.usize(..self.network.len());
+        let Sent { replica, start, message, reply } = self.network.swap_remove(index);
+        let lease = &mut self.replicas[replica].lease;
+        if lease.start() != start {
+            return;
+        }
+        match message {
+            Message::Lease { .. } => lease.lost(),
+            // The request was not decided: what its lease had is still there.
+            Message::Count { hits, reserved, .. } => {
+                lease.unanswered(hits);
+                lease.restore(if reply.is_none() || self.rng.bool() { reserved } else { 0 });
+            }
+            _ => {}
+        }
+    }
+
+    fn tend(&mut self) {
+        let replica = self.rng.usize(..self.replicas.len());
+        let (now, terms) = (self.time(replica), self.terms);
+        let lease = &mut self.replicas[replica].lease;
+        let (start, before) = (lease.start(), lease.left());
+        let tended = if self.rng.u32(..50) == 0 {
+            let (returned, own) = lease.end();
+            Tended { returned, own, ..Tended::default() }
+        } else {
+            lease.tend(&terms, now)
+        };
+        assert_eq!(before, lease.left() + tended.returned + tended.expired);
+        if now >= Time::from_micros(start.micros() + terms.window.micros()) {
+            assert_eq!(lease.left(), 0, "nothing is held after its window");
+            assert!(tended.returned == 0 || tended.expired == 0);
+        }
+        if tended.returned > 0 {
+            self.send(replica, start, Message::GiveBack { hits: tended.returned, own: tended.own });
+        }
+    }
+
+    fn refund(&mut self) {
+        if self.is_sound {
+            return;
+        }
+        let replica = self.rng.usize(..self.replicas.len());
+        let (start, hits) = (self.terms.window.start(self.time(replica)), self.rng.u64(1..10));
+        self.window(start).allowed += hits;
+        self.send(replica, start, Message::Refund { hits });
+    }
+
+    /// Redis loses its keys. What was decided and what is held is on top of a fresh limit.
+    fn flush(&mut self) {
+        if self.is_sound {
+            return;
+        }
+        for (start, window) in &mut self.windows {
+            let held: u64 = self
+                .replicas
+                .iter()
+                .filter(|one| one.lease.start() == *start)
+                .map(|one| one.lease.left())
+                .sum();
+            let of_window = |sent: &&Sent| sent.start == *start;
+            let outstanding = self.network.iter().filter(of_window).map(|sent| match sent.message {
+                Message::Count { hits, reserved, .. } => hits + reserved,
+                // A counter that began again may take hits back that are not in it.
+                Message::Lease { hits, .. } | Message::GiveBack { hits, .. } | Message::Refund { hits } => {
+                    hits
+                }
+            });
+            window.allowed += window.admitted + held * 2 + outstanding.sum::<u64>() + self.terms.limit;
+            window.counter = 0;
+        }
+    }
+
+    fn check(&self) {
+        for (start, window) in &self.windows {
+            assert!(window.admitted <= window.allowed, "{window:?} from {start} is over its limit");
+            if !self.is_sound {
+                continue;
+            }
+            // What is admitted, held, or on its way to be given back is in the counter: so it is given back once.
+            let held =
+                self.replicas.iter().filter(|one| one.lease.start() == *start).map(|one| one.lease.left());
+            let back =
+                self.network.iter().filter(|sent| sent.start == *start).map(|sent| match sent.message {
+                    Message::GiveBack { hits, .. } => hits,
+                    _ => 0,
+                });
+            let owed = window.admitted + held.sum::<u64>() + back.sum::<u64>();
+            assert!(owed <= window.counter, "{owed} of {window:?} from {start}");
+        }
+    }
+
+    /// Windows that nobody can count in any more.
+    fn forget(&mut self) {
+        let oldest = Time::from_micros(self.now.saturating_sub(3 * self.terms.window.micros()));
+        self.network.retain(|sent| sent.start >= oldest);
+        self.windows.retain(|start, _| *start >= oldest);
+    }
+}
+
+/// Runs worlds of a thousand steps; returns what was decided by leases, refused by them, and asked.
+fn run(is_sound: bool) -> [u64; 3] {
+    let mut decided = [0; 3];
+    for seed in 0..u64::try_from(STEPS / 1000).unwrap() {
+        let mut world = World::new(seed, is_sound);
+        for step in 0..1000 {
+            world.step();
+            if step % 100 == 0 {
+                world.forget();
+            }
+        }
+        decided.iter_mut().zip(world.decided).for_each(|(sum, one)| *sum += one);
+    }
+    decided
+}
+
+#[test]
+fn never_admits_more_than_the_limit_whatever_is_delayed_or_lost() {
+    let decided = run(true);
+    assert!(decided.iter().all(|n| *n > 30_000), "every way to decide is tried: {decided:?}");
+}
+
+#[test]
+fn a_lost_counter_costs_no_more_than_what_was_held() {
+    let decided = run(false);
+    assert!(decided.iter().all(|n| *n > 30_000), "every way to decide is tried: {decided:?}");
+}
+
+fn terms(limit: u64, seconds: u64) -> Terms {
+    let window = crate::limiter::algorithm::Window::of_seconds(seconds).unwrap();
+    Terms { limit, window, round_trip: 0.0005 }
+}
+
+/// A hot lease in the window from 1,800,000,000 s on, with this many hits in it.
+fn leased(hits: u64, terms: &Terms) -> (Lease, u64) {
+    let start = 1_800_000_000_000_000;
+    let mut lease = Lease::new(Time::from_micros(start), Pace::default());
+    // 1,000 requests a second.
+    for n in 0..1000 {
+        lease.take(1, false, terms, Time::from_micros(start + n * 1000));
+    }
+    let now = start + 1_000_000;
+    let asked = lease.ask_ahead();
+    lease.granted(hits, true, hits, asked, terms, Time::from_micros(now));
+    (lease, now)
+}
+
+#[test]
+fn a_lease_is_given_back_when_the_requests_stop() {
+    let terms = terms(100_000, 60);
+    let (mut lease, now) = leased(300, &terms);
+    let at = |after: u64| Time::from_micros(now + after);
+    assert_eq!(lease.tend(&terms, at(100_000)).returned, 0);
+    let tended = lease.tend(&terms, at(126_000));
+    assert_eq!((tended.returned, tended.own, lease.left()), (300, 300, 0));
+    assert_eq!(lease.tend(&terms, at(130_000)).returned, 0, "once");
+    assert!(lease.renew(&terms, at(130_000)).is_none(), "it is cold now");
+}
+
+#[test]
+fn a_lease_that_is_too_large_is_cut_to_the_pace() {
+    let terms = terms(100_000, 60);
+    let (mut lease, now) = leased(5000, &terms);
+    for n in 0..1100 {
+        lease.take(1, false, &terms, Time::from_micros(now + n * 1000));
+    }
+    let tended = lease.tend(&terms, Time::from_micros(now + 1_100_000));
+    assert!((380..=520).contains(&lease.left()), "half a second of 1,000 requests: {}", lease.left());
+    assert_eq!(tended.returned + lease.left(), 5000 - 1100);
+}
+
+#[test]
+fn hits_of_the_last_window_are_lost() {
+    let terms = terms(100_000, 60);
+    let (mut lease, now) = leased(300, &terms);
+    let end = Time::from_micros(now + 60_000_000);
+    let mut other = lease;
+    assert_eq!(other.tend(&terms, end).expired, 300);
+    assert_eq!(lease.enter(terms.window.start(end)), 300);
+    assert_eq!(lease.left(), 0);
+    assert!(matches!(lease.take(1, true, &terms, end), Step::Ask { reserved: 0 }));
+}
+
+#[test]
+fn a_counter_over_its_limit_is_asked_again_after_a_while() {
+    let terms = terms(100, 60);
+    let mut lease = Lease::new(Time::from_seconds(1_800_000_000), Pace::default());
+    let at = |millis: u64| Time::from_micros(1_800_000_000_000_000 + millis * 1000);
+    assert!(matches!(lease.take(1, true, &terms, at(0)), Step::Ask { .. }));
+    let asked = lease.ask(1);
+    lease.unanswered(1);
+    lease.counted(1, 101, asked, &terms, at(1));
+    assert_eq!(lease.take(1, true, &terms, at(2)), Step::Refuse(101));
+    assert_eq!(lease.take(1, true, &terms, at(4_900)), Step::Refuse(101));
+    assert!(matches!(lease.take(1, true, &terms, at(5_100)), Step::Ask { .. }), "one asks");
+    assert_eq!(lease.take(1, true, &terms, at(5_101)), Step::Refuse(101), "the others do not");
+    lease.refunded(10, 91, &terms, at(5_200));
+    assert!(matches!(lease.take(1, true, &terms, at(5_201)), Step::Ask { .. }), "a refund makes room");
+}
+
+#[test]
+fn few_requests_with_many_hits_are_not_hot() {
+    let mut cold = Cold::default();
+    for second in 0..100 {
+        assert!(cold.visit(1000, Time::from_seconds(second), 0.5).is_none());
+    }
+    assert!((0..10).any(|n| cold.visit(1, Time::from_micros(100_000_000 + n * 10_000), 0.5).is_some()));
+}

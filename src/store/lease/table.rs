@@ -1,0 +1,451 @@
+//! The leases of this process, by key.
+//!
+//! Keys that are not hot have a pace and nothing else, in a [`Table`] that forgets the coldest. A key that becomes hot
+//! gets a place for a lease, in shards of their own: a lock is held for one lookup, and two keys share one by chance
+//! only. When a shard is full the coldest lease leaves and is given back.
+
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+};
+
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use super::rule::{Asked, Cold, Lease, Step, Terms};
+use crate::{
+    clock::Time,
+    rules::Limit,
+    store::{
+        LeaseState, LeaseUsage,
+        table::{Key, Table},
+    },
+};
+
+/// As many shards as the memory store has, if there are enough keys.
+const SHARDS: usize = 1024;
+
+/// The fewest leases of a shard: of fewer, chance would leave many shards full while others are empty.
+const LEAST_IN_A_SHARD: usize = 64;
+
+/// How long the pace of a cold key is remembered, in seconds: longer than any lease.
+const REMEMBERED: u64 = 2;
+
+/// Weight of a new round trip in the average.
+const WEIGHT: f64 = 0.1;
+
+/// The leases.
+pub(super) struct Leases {
+    cold: Table<Cold>,
+    shards: Box<[Shard]>,
+    max_in_a_shard: usize,
+    max_keys: usize,
+    /// Leases in all shards.
+    keys: AtomicUsize,
+    /// The average round trip to the store, in microseconds.
+    round_trip: AtomicU32,
+    pub(super) counts: Counts,
+}
+
+/// What happened, for metrics.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) grants: AtomicU64,
+    pub(super) granted: AtomicU64,
+    pub(super) ungranted: AtomicU64,
+    pub(super) returned: AtomicU64,
+    pub(super) expired: AtomicU64,
+    pub(super) waits: AtomicU64,
+    pub(super) evicted: AtomicU64,
+}
+
+/// A lock to a cache line, and the microsecond at which one of its leases wants to be looked at.
+#[repr(align(64))]
+struct Shard {
+    due: AtomicU64,
+    leases: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    leases: HashTable<Entry>,
+    /// Requests that leases decided.
+    hits: u64,
+}
+
+struct Entry {
+    key: Key,
+    lease: Lease,
+    counter: Counter,
+}
+
+/// The counter of a lease.
+#[derive(Clone, Debug)]
+pub(super) struct Counter {
+    /// Its name in the store, in this window.
+    pub(super) name: Box<str>,
+    pub(super) is_per_second: bool,
+    pub(super) limit: Limit,
+}
+
+/// A check on a key.
+#[derive(Clone, Copy)]
+pub(super) struct Hit<'a> {
+    pub(super) key: Key,
+    pub(super) limit: &'a Limit,
+    /// The start of its window.
+    pub(super) start: Time,
+    pub(super) hits: u64,
+}
+
+/// What becomes of a check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Found {
+    /// There is no lease: the store counts it.
+    Cold,
+    /// A lease decides it, or has a part of it.
+    Lease(Step),
+}
+
+/// What has to be sent to the store because of a lease.
+pub(super) enum Work {
+    /// Asks for hits ahead of time.
+    Renew(Renewal),
+    /// Gives hits back.
+    GiveBack(GiveBack),
+}
+
+pub(super) type Works = SmallVec<[Work; 1]>;
+
+/// Hits to ask for ahead of time.
+pub(super) struct Renewal {
+    pub(super) key: Key,
+    pub(super) start: Time,
+    pub(super) counter: Counter,
+    pub(super) hits: u64,
+}
+
+/// Hits to give back.
+pub(super) struct GiveBack {
+    pub(super) name: Box<str>,
+    pub(super) is_per_second: bool,
+    pub(super) hits: u64,
+    /// This replica's part of the counter, these hits included.
+    pub(super) own: u64,
+}
+
+impl Leases {
+    /// A table of at most so many leases, and the paces of as many cold keys.
+    pub(super) fn new(max_keys: usize) -> Self {
+        let max_keys = max_keys.max(1);
+        let most = max_keys.div_ceil(LEAST_IN_A_SHARD).clamp(1, SHARDS);
+        let shards = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
+        let shard = |_| Shard { due: AtomicU64::new(u64::MAX), leases: Mutex::default() };
+        Self {
+            cold: Table::new(max_keys),
+            shards: (0..shards).map(shard).collect(),
+            max_in_a_shard: max_keys.checked_div(shards).unwrap_or(max_keys).max(1),
+            max_keys,
+            keys: AtomicUsize::new(0),
+            round_trip: AtomicU32::new(0),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The key of a counter in all windows. Two limits of one counter have two leases.
+    pub(super) fn key(&self, texts: [&str; 2], limit: &Limit) -> Key {
+        self.cold.key_of(texts, limit.requests_per_unit)
+    }
+
+    /// Takes hits from the lease of a key; all or nothing without `may_reserve`. `counter` makes the counter's name for
+    /// a new lease or a new window.
+    pub(super) fn take(
+        &self,
+        hit: Hit<'_>,
+        may_reserve: bool,
+        now: Time,
+        counter: impl Fn() -> Counter,
+        works: &mut Works,
+    ) -> Found {
+        let terms = self.terms(hit.limit);
+        let shard = self.shard(hit.key);
+        let mut held = shard.lock();
+        let found = held.find(hit.key).is_some();
+        if !found {
+            drop(held);
+            let visit = |cold: &mut Cold| cold.visit(hit.hits, now, terms.duration());
+            let end = Time::from_seconds(now.seconds().saturating_add(REMEMBERED));
+            let Some(pace) = self.cold.update(hit.key, now, end, visit) else { return Found::Cold };
+            held = shard.lock();
+            if held.find(hit.key).is_none() {
+                self.evict(&mut held, now, works);
+                held.insert(Entry { key: hit.key, lease: Lease::new(hit.start, pace), counter: counter() });
+                self.keys.fetch_add(1, Relaxed);
+            }
+        }
+        let Some(entry) = held.find(hit.key) else { return Found::Cold };
+        match entry.enter(hit.start, &counter) {
+            Some(expired) => self.counts.expired.fetch_add(expired, Relaxed),
+            None => return Found::Cold,
+        };
+        let step = entry.lease.take(hit.hits, may_reserve, &terms, now);
+        if let Some(hits) = entry.lease.renew(&terms, now) {
+            works.push(Work::Renew(entry.renewal(hits)));
+        }
+        match step {
+            Step::Admit(_) | Step::Refuse(_) => held.hits = held.hits.wrapping_add(1),
+            Step::Ask { .. } => {
+                self.counts.waits.fetch_add(1, Relaxed);
+                shard.look_at(now);
+            }
+        }
+        Found::Lease(step)
+    }
+
+    /// The counter as a request sees it that adds nothing, if its lease knows it.
+    pub(super) fn look(&self, hit: Hit<'_>, now: Time) -> Option<u64> {
+        let terms = self.terms(hit.limit);
+        let mut held = self.shard(hit.key).lock();
+        let entry = held.find(hit.key).filter(|entry| entry.lease.start() == hit.start)?;
+        let count = entry.lease.look(&terms, now)?;
+        held.hits = held.hits.wrapping_add(1);
+        Some(count)
+    }
+
+    /// Calls `change` with the lease of a key, if it is still in this window.
+    pub(super) fn with<R>(
+        &self,
+        key: Key,
+        start: Time,
+        limit: &Limit,
+        change: impl FnOnce(&mut Lease, &Terms) -> R,
+    ) -> Option<R> {
+        let terms = self.terms(limit);
+        let mut held = self.shard(key).lock();
+        let entry = held.find(key).filter(|entry| entry.lease.start() == start)?;
+        Some(change(&mut entry.lease, &terms))
+    }
+
+    /// Gives hits back to a lease that were taken from it.
+    pub(super) fn restore(&self, key: Key, start: Time, limit: &Limit, hits: u64) {
+        self.with(key, start, limit, |lease, _| lease.restore(hits));
+    }
+
+    /// The hits of a request were answered, or never will be.
+    pub(super) fn unanswered(&self, key: Key, start: Time, hits: u64) {
+        if let Some(entry) = self.shard(key).lock().find(key).filter(|entry| entry.lease.start() == start) {
+            entry.lease.unanswered(hits);
+        }
+    }
+
+    /// The store has answered to hits that were asked for ahead of time.
+    pub(super) fn granted(&self, renewal: &Renewal, asked: Asked, after: u64, is_granted: bool, now: Time) {
+        let Renewal { key, start, counter, hits } = renewal;
+        let count = |counter: &AtomicU64, n: u64| {
+            counter.fetch_add(n, Relaxed);
+        };
+        let change =
+            |lease: &mut Lease, terms: &Terms| lease.granted(*hits, is_granted, after, asked, terms, now);
+        let lost = self.with(*key, *start, &counter.limit, change);
+        if is_granted {
+            count(&self.counts.grants, 1);
+            count(&self.counts.granted, *hits);
+        } else {
+            count(&self.counts.ungranted, 1);
+        }
+        match lost {
+            Some(lost) => count(&self.counts.expired, lost),
+            // The window has ended, or the lease has left.
+            None if is_granted => count(&self.counts.expired, *hits),
+            None => {}
+        }
+        self.look_at(*key, now);
+    }
+
+    /// The store has not answered to hits that were asked for ahead of time.
+    pub(super) fn lost(&self, renewal: &Renewal) {
+        self.counts.ungranted.fetch_add(1, Relaxed);
+        self.with(renewal.key, renewal.start, &renewal.counter.limit, |lease, _| lease.lost());
+    }
+
+    /// Has a lease looked at soon, because it has got hits.
+    pub(super) fn look_at(&self, key: Key, now: Time) {
+        let shard = self.shard(key);
+        // Not while it is tended, which sets the time as well.
+        let _held = shard.lock();
+        shard.look_at(now);
+    }
+
+    /// Looks at the leases of which one wants it, and collects what they give back.
+    pub(super) fn tend(&self, now: Time, works: &mut Works) {
+        for shard in &self.shards {
+            if shard.due.load(Relaxed) > now.micros() {
+                continue;
+            }
+            let mut held = shard.lock();
+            let (mut due, mut forgotten) = (u64::MAX, 0_usize);
+            held.leases.retain(|entry| {
+                let tended = entry.lease.tend(&self.terms(&entry.counter.limit), now);
+                self.counts.expired.fetch_add(tended.expired, Relaxed);
+                self.give_back(entry, tended.returned, tended.own, works);
+                due = due.min(tended.next.map_or(u64::MAX, Time::micros));
+                forgotten = forgotten.saturating_add(usize::from(tended.next.is_none()));
+                tended.next.is_some()
+            });
+            shard.due.store(due, Relaxed);
+            self.keys.fetch_sub(forgotten, Relaxed);
+        }
+    }
+
+    /// Takes all hits out of all leases.
+    pub(super) fn end(&self, works: &mut Works) {
+        for shard in &self.shards {
+            for entry in &mut shard.lock().leases {
+                let (left, own) = entry.lease.end();
+                self.give_back(entry, left, own, works);
+            }
+        }
+    }
+
+    /// Makes room for a lease, if there is none: the coldest leaves.
+    fn evict(&self, held: &mut Held, now: Time, works: &mut Works) {
+        if held.leases.len() < self.max_in_a_shard {
+            return;
+        }
+        let pace = |entry: &Entry| entry.lease.requests(&self.terms(&entry.counter.limit), now);
+        let coldest = held.leases.iter().map(|entry| (pace(entry), entry.key));
+        let Some((_, key)) = coldest.min_by(|(one, _), (other, _)| one.total_cmp(other)) else { return };
+        if let Ok(entry) = held.leases.find_entry(key.hash(), |entry| entry.key == key) {
+            let (mut entry, _) = entry.remove();
+            let (left, own) = entry.lease.end();
+            self.give_back(&entry, left, own, works);
+            self.counts.evicted.fetch_add(1, Relaxed);
+            self.keys.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn give_back(&self, entry: &Entry, hits: u64, own: u64, works: &mut Works) {
+        if hits == 0 {
+            return;
+        }
+        self.counts.returned.fetch_add(hits, Relaxed);
+        let Counter { name, is_per_second, .. } = &entry.counter;
+        works.push(Work::GiveBack(GiveBack { name: name.clone(), is_per_second: *is_per_second, hits, own }));
+    }
+
+    /// Adds a round trip to the average, in microseconds.
+    pub(super) fn add_round_trip(&self, micros: f64) {
+        let before = f64::from(f32::from_bits(self.round_trip.load(Relaxed)));
+        let average = if before > 0.0 { before + WEIGHT * (micros - before) } else { micros };
+        #[expect(clippy::cast_possible_truncation, reason = "an average needs no more precision")]
+        self.round_trip.store((average as f32).to_bits(), Relaxed);
+    }
+
+    fn terms(&self, limit: &Limit) -> Terms {
+        Terms {
+            limit: limit.requests_per_unit.into(),
+            window: limit.window(),
+            round_trip: f64::from(f32::from_bits(self.round_trip.load(Relaxed))) / 1e6,
+        }
+    }
+
+    /// The number of leases.
+    pub(super) fn len(&self) -> usize {
+        self.keys.load(Relaxed)
+    }
+
+    /// Forgets the paces of keys that are not hit any more.
+    pub(super) fn sweep(&self, now: Time) {
+        self.cold.sweep(0, 1, now);
+    }
+
+    /// The metrics.
+    pub(super) fn usage(&self) -> LeaseUsage {
+        let (mut held, mut hits) = (0_u64, 0_u64);
+        for shard in &self.shards {
+            let shard = shard.lock();
+            hits = hits.wrapping_add(shard.hits);
+            held = shard.leases.iter().fold(held, |sum, entry| sum.saturating_add(entry.lease.left()));
+        }
+        let Counts { grants, granted, ungranted, returned, expired, waits, evicted } = &self.counts;
+        LeaseUsage {
+            keys: self.len() as u64,
+            max_keys: self.max_keys as u64,
+            held,
+            hits,
+            grants: grants.load(Relaxed),
+            granted: granted.load(Relaxed),
+            ungranted: ungranted.load(Relaxed),
+            returned: returned.load(Relaxed),
+            expired: expired.load(Relaxed),
+            waits: waits.load(Relaxed),
+            evicted: evicted.load(Relaxed),
+        }
+    }
+
+    /// The leases with most hits left, and then those that are hit most: at most so many.
+    pub(super) fn top(&self, count: usize, now: Time) -> Vec<LeaseState> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(shard.lock().leases.iter().map(|entry| LeaseState {
+                key: entry.counter.name.clone(),
+                limit: entry.counter.limit.requests_per_unit,
+                left: entry.lease.left(),
+                counter: entry.lease.counter(),
+                requests_per_second: entry.lease.requests(&self.terms(&entry.counter.limit), now),
+            }));
+        }
+        all.sort_by(|one, other| {
+            other.left.cmp(&one.left).then(other.requests_per_second.total_cmp(&one.requests_per_second))
+        });
+        all.truncate(count);
+        all
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "masked by the number of shards, a power of two")]
+    fn shard(&self, key: Key) -> &Shard {
+        &self.shards[key.shard() & self.shards.len().saturating_sub(1)]
+    }
+}
+
+impl Shard {
+    /// What a panic left behind is whole: leases change in one step.
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look_at(&self, now: Time) {
+        self.due.fetch_min(now.micros(), Relaxed);
+    }
+}
+
+impl Held {
+    fn find(&mut self, key: Key) -> Option<&mut Entry> {
+        self.leases.find_mut(key.hash(), |entry| entry.key == key)
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        self.leases.insert_unique(entry.key.hash(), entry, |entry| entry.key.hash());
+    }
+}
+
+impl Entry {
+    /// Enters the window of a check, and returns the hits that were lost with the last one. `None` for the window
+    /// before the lease's: this thread has read the clock before another one.
+    fn enter(&mut self, start: Time, counter: &impl Fn() -> Counter) -> Option<u64> {
+        let current = self.lease.start();
+        if start == current {
+            return Some(0);
+        }
+        let window = self.counter.limit.window().micros();
+        if start < current && current.micros().saturating_sub(start.micros()) <= window {
+            return None;
+        }
+        self.counter = counter();
+        Some(self.lease.enter(start))
+    }
+
+    fn renewal(&self, hits: u64) -> Renewal {
+        Renewal { key: self.key, start: self.lease.start(), counter: self.counter.clone(), hits }
+    }
+}

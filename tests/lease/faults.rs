@@ -1,0 +1,177 @@
+//! What becomes of leases when Redis, a replica or a rule goes.
+
+use std::{thread, time::Duration};
+
+use crate::support::{
+    clock::{Clock, window},
+    eventually, holds,
+    redis::{Redis, Sentinels},
+    server::Server,
+};
+
+use super::{Code, YEAR, admitted, ask, hits, leased, metric};
+
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: many
+    rate_limit: {unit: year, requests_per_unit: 100000}
+  - key: minute
+    rate_limit: {unit: minute, requests_per_unit: 3000}
+";
+
+fn start(redis: &Redis) -> Server {
+    leased(&redis.env(), RULES).env("GRPC_WORKERS", "1").start_healthy()
+}
+
+/// One that does not wait long for Redis.
+fn impatient(redis: &Redis) -> Server {
+    leased(&redis.env(), RULES).env("REDIS_TIMEOUT", "50ms").env("GRPC_WORKERS", "1").start_healthy()
+}
+
+fn counter() -> String {
+    format!("d_many_v_{}", window(YEAR))
+}
+
+/// Asks until the lease holds at least so many hits.
+fn warm_up(server: &Server, held: f64) {
+    let client = server.client();
+    eventually("hits are leased", || {
+        assert_eq!(admitted(&client, &hits("many", 1), 50), 50);
+        let now = metric(server, "tollgate_lease_held_hits");
+        holds(now >= held, || format!("{now} are"))
+    });
+}
+
+#[test]
+fn without_redis_what_is_paid_for_is_spent_and_then_the_failure_policy_decides() {
+    let redis = Redis::single();
+    let server = impatient(&redis);
+    warm_up(&server, 40.0);
+    redis.freeze();
+    let client = server.client();
+    let mut spent = 0;
+    while client.ask(hits("many", 1)).is_ok() {
+        spent += 1;
+    }
+    assert!(spent >= 20, "{spent} were spent");
+    let failed = server.metrics().into_iter().filter(|(name, _)| name.starts_with("tollgate_store_failure"));
+    assert!(failed.map(|(_, n)| n).sum::<f64>() > 0.0 || client.ask(hits("many", 1)).is_err());
+    redis.thaw();
+    eventually("the service has recovered", || {
+        client.ask(hits("many", 1)).map(drop).map_err(|error| error.to_string())
+    });
+    warm_up(&server, 10.0);
+}
+
+#[test]
+fn an_emptied_redis_ends_the_leases_and_nothing_is_given_back() {
+    let redis = Redis::single();
+    let server = start(&redis);
+    warm_up(&server, 40.0);
+    redis.ask(&["FLUSHALL"]);
+    let held = metric(&server, "tollgate_lease_held_hits");
+    let client = server.client();
+    for _ in 0..300 {
+        assert_eq!(ask(&client, &hits("many", 1)).overall_code(), Code::Ok);
+        assert!(redis.counter(&counter()) >= 0);
+    }
+    thread::sleep(super::IDLE);
+    let counter = redis.counter(&counter());
+    let least = 300.0 - held;
+    assert!(f64::from(i32::try_from(counter).unwrap()) >= least, "{counter} of 300 hits, {held} held before");
+    assert!(counter <= 300, "{counter} of 300 hits");
+}
+
+#[test]
+fn a_replica_that_is_killed_loses_what_it_holds_and_no_more() {
+    let redis = Redis::single();
+    let mut killed = start(&redis);
+    let other = start(&redis);
+    warm_up(&killed, 40.0);
+    let before = redis.counter(&counter());
+    killed.process.kill();
+    let asked = 400;
+    assert_eq!(admitted(&other.client(), &hits("many", 1), asked), asked);
+    thread::sleep(super::IDLE);
+    assert_eq!(redis.counter(&counter()), before + i64::try_from(asked).unwrap(), "the counter goes on");
+}
+
+#[test]
+fn a_new_master_counts_on() {
+    let mut sentinels = Sentinels::start();
+    let server = leased(&sentinels.env(), RULES).env("REDIS_TIMEOUT", "500ms").start_healthy();
+    warm_up(&server, 40.0);
+    sentinels.fail_over();
+    let client = server.client();
+    eventually("the new master counts", || {
+        client.ask(hits("many", 1)).map(drop).map_err(|error| error.to_string())
+    });
+    warm_up(&server, 40.0);
+}
+
+#[test]
+fn a_reload_that_lowers_a_limit_applies_at_once_and_gives_the_lease_back() {
+    let redis = Redis::single();
+    let server = start(&redis);
+    warm_up(&server, 40.0);
+    let before: i64 = redis.counter(&counter());
+    let held = metric(&server, "tollgate_lease_held_hits");
+    server.write("d.yaml", &RULES.replace("requests_per_unit: 100000", "requests_per_unit: 10"));
+    server.wait_for_rule("requests_per_unit=10,");
+    let client = server.client();
+    assert_eq!(
+        admitted(&client, &hits("many", 1), 100),
+        0,
+        "{before} are more than 10, and {held} were leased"
+    );
+    eventually("the lease is given back", || {
+        let now = metric(&server, "tollgate_lease_held_hits");
+        holds(now == 0.0, || format!("{now} are held"))
+    });
+}
+
+#[test]
+fn a_window_that_ends_takes_its_leases_with_it() {
+    let clock = Clock::at("2027-03-01T10:00:30Z").steerable();
+    let _clock = clock.enter();
+    let redis = Redis::single();
+    let server = start(&redis);
+    let client = server.client();
+    for minute in 0..5 {
+        // Up to the limit in every window, however much was leased in the last one.
+        let admitted = admitted(&client, &hits("minute", 1), if minute % 2 == 0 { 3100 } else { 500 });
+        assert_eq!(admitted, if minute % 2 == 0 { 3000 } else { 500 }, "minute {minute}");
+        clock.move_to(&format!("2027-03-01T10:{:02}:00Z", minute + 1), 20.0);
+    }
+    assert!(metric(&server, "tollgate_lease_hits_total") > 5000.0);
+}
+
+#[test]
+fn a_clock_that_is_set_back_refuses_nobody_for_long() {
+    let clock = Clock::at("2027-03-01T10:30:30Z").steerable();
+    let _clock = clock.enter();
+    let redis = Redis::single();
+    let server = start(&redis);
+    let client = server.client();
+    assert_eq!(admitted(&client, &hits("minute", 1), 500), 500);
+    clock.step(-600.0);
+    assert_eq!(admitted(&client, &hits("minute", 1), 3100), 3000, "another window");
+    clock.step(600.0);
+    let admitted = admitted(&client, &hits("minute", 1), 3000);
+    assert!((2300..=2500).contains(&admitted), "{admitted} of what was left of the first");
+}
+
+#[test]
+fn a_slow_redis_makes_only_those_wait_whose_lease_is_spent() {
+    let redis = Redis::single();
+    let server = start(&redis);
+    warm_up(&server, 60.0);
+    let client = server.client();
+    redis.freeze();
+    let begun = std::time::Instant::now();
+    assert_eq!(admitted(&client, &hits("many", 1), 20), 20);
+    let took = begun.elapsed();
+    redis.thaw();
+    assert!(took < Duration::from_millis(500), "20 requests took {took:?}");
+}

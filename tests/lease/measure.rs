@@ -1,0 +1,279 @@
+//! Measures leases: four replicas on one Redis, 20 keys that all of them ask for, limits and windows of several sizes,
+//! and demand that is even, on one replica or moving. `tests/lease/run` starts it; docs/leases.md has its table.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "numbers of replicas and windows"
+)]
+
+use std::{
+    collections::BTreeMap,
+    env, fmt,
+    path::Path,
+    sync::{Arc, Mutex},
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use tokio::{runtime::Builder, task::JoinSet, time::Instant};
+
+use crate::support::{
+    noise::Noise,
+    raw::{RawClient, framed},
+    redis::Redis,
+    server::{BINARY, Server},
+};
+
+use super::{Code, leased, request};
+
+const REPLICAS: usize = 4;
+
+/// Demand, as a multiple of what the limits admit.
+const DEMAND: f64 = 1.2;
+
+/// Limits, and how many keys have each: 20 keys.
+const KEYS: [(u32, usize); 3] = [(100, 8), (1000, 8), (10_000, 4)];
+/// The same for windows of a second, in which one machine cannot ask for more.
+const KEYS_OF_A_SECOND: [(u32, usize); 2] = [(100, 16), (1000, 4)];
+
+#[derive(Clone, Copy)]
+struct Window {
+    name: &'static str,
+    seconds: u64,
+    /// How long is asked: a whole number of windows, or a part of one in which the demand of one comes.
+    asked: u64,
+    keys: &'static [(u32, usize)],
+}
+
+const WINDOWS: [Window; 3] = [
+    Window { name: "second", seconds: 1, asked: 10, keys: &KEYS_OF_A_SECOND },
+    Window { name: "minute", seconds: 60, asked: 60, keys: &KEYS },
+    Window { name: "day", seconds: 86_400, asked: 20, keys: &KEYS },
+];
+
+/// Which replica is asked.
+#[derive(Clone, Copy, Debug)]
+enum Demand {
+    Equal,
+    One,
+    Moving,
+}
+
+/// When requests come.
+#[derive(Clone, Copy, Debug)]
+enum Arrivals {
+    Poisson,
+    /// All requests of a second come in its first fifth.
+    Bursts,
+}
+
+/// A request: when it is due, at which replica, and of which key.
+#[derive(Clone, Copy)]
+struct Arrival {
+    at: f64,
+    replica: usize,
+    key: usize,
+}
+
+/// What became of the requests of one limit.
+#[derive(Default, Clone, Copy)]
+struct Sum {
+    asked: u64,
+    exact: u64,
+    admitted: u64,
+    /// The largest part of a limit that one window admitted.
+    most: f64,
+}
+
+/// Of the whole run.
+struct Cost {
+    commands: f64,
+    waited: f64,
+}
+
+#[test]
+#[ignore = "takes ten minutes; tests/lease/run starts it"]
+fn table() {
+    let modes = env::var("TOLLGATE_LEASE_MODES").unwrap_or_else(|_| "leased".to_owned());
+    println!(
+        "| counting | window | limit | arrivals | demand | admitted of exact | most in a window | commands a decision | waited |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for mode in modes.split(',') {
+        for window in WINDOWS {
+            for arrivals in [Arrivals::Poisson, Arrivals::Bursts] {
+                for demand in [Demand::Equal, Demand::One, Demand::Moving] {
+                    let (sums, cost) = run(mode, window, arrivals, demand);
+                    for (limit, sum) in sums {
+                        assert!(sum.most <= 1.0, "{} of a limit of {limit} in one window", sum.most);
+                        println!(
+                            "| {mode} | {} | {limit} | {arrivals:?} | {demand:?} | {} | {:.3} | {:.3} | {:.1} % |",
+                            window.name,
+                            sum,
+                            sum.most,
+                            cost.commands,
+                            100.0 * cost.waited
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.4}", float(self.admitted) / float(self.exact.max(1)))
+    }
+}
+
+fn float(number: u64) -> f64 {
+    f64::from(u32::try_from(number).expect("a run has fewer requests"))
+}
+
+fn run(mode: &str, window: Window, arrivals: Arrivals, demand: Demand) -> (BTreeMap<u32, Sum>, Cost) {
+    let redis = Redis::single();
+    let limits: Vec<u32> = window.keys.iter().flat_map(|(limit, keys)| vec![*limit; *keys]).collect();
+    let rule = |(limit, _): &(u32, usize)| {
+        format!("  - {{key: l{limit}, rate_limit: {{unit: {}, requests_per_unit: {limit}}}}}\n", window.name)
+    };
+    let rules = format!("domain: d\ndescriptors:\n{}", window.keys.iter().map(rule).collect::<String>());
+    let binary = env::var("TOLLGATE_LEASE_BINARY").unwrap_or_else(|_| BINARY.to_owned());
+    let start = || {
+        let setup = leased(&redis.env(), &rules).env("COUNTING", mode).env("GRPC_WORKERS", "1");
+        setup.program(Path::new(&binary), &["serve"]).start_healthy()
+    };
+    let replicas: Vec<Server> = (0..REPLICAS).map(|_| start()).collect();
+    let bodies: Vec<Bytes> = limits
+        .iter()
+        .enumerate()
+        .map(|(key, limit)| framed(&request("d", &[&[(&format!("l{limit}"), &key.to_string())]])))
+        .collect();
+    let schedule = schedule(&limits, window, arrivals, demand);
+    let begin = begin(window);
+    let told = ask(&replicas, &bodies, &schedule, begin);
+    let mut sums = BTreeMap::<u32, Sum>::new();
+    for (key, limit) in limits.iter().enumerate() {
+        let sum = sums.entry(*limit).or_default();
+        add(sum, key, *limit, window, &schedule, &told);
+    }
+    (sums, cost(&redis, &replicas, schedule.len()))
+}
+
+/// Just behind the start of a window of a second or a minute.
+fn begin(window: Window) -> f64 {
+    let now = now();
+    if window.seconds > 60 {
+        now.ceil() + 0.5
+    } else {
+        let seconds = float(window.seconds);
+        (now / seconds).ceil() * seconds + if window.seconds == 1 { 1.0 } else { 0.0 }
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_secs_f64()
+}
+
+/// Requests in the order of their time, in seconds from the beginning.
+fn schedule(limits: &[u32], window: Window, arrivals: Arrivals, demand: Demand) -> Vec<Arrival> {
+    let mut noise = Noise::new(17);
+    let mut uniform = || (float(noise.below(1 << 30) as u64) + 0.5) / float(1 << 30);
+    let mut all = Vec::new();
+    let asked = float(window.asked);
+    for (key, limit) in limits.iter().enumerate() {
+        let windows = float((window.asked / window.seconds).max(1));
+        let rate = f64::from(*limit) * DEMAND * windows / asked;
+        let mut at = 0.0;
+        loop {
+            at -= uniform().ln() / rate;
+            if at >= asked {
+                break;
+            }
+            let at = match arrivals {
+                Arrivals::Poisson => at,
+                Arrivals::Bursts => at.floor() + at.fract() / 5.0,
+            };
+            let any = (uniform() * float(REPLICAS as u64)) as usize;
+            let replica = match demand {
+                Demand::Equal => any,
+                Demand::One => key % REPLICAS,
+                Demand::Moving => (key + (at * 2.0) as usize) % REPLICAS,
+            };
+            all.push(Arrival { at, replica, key });
+        }
+    }
+    all.sort_by(|one, other| one.at.total_cmp(&other.at));
+    all
+}
+
+/// Asks as scheduled. Returns for each request when it was sent and answered, and whether it was admitted.
+fn ask(replicas: &[Server], bodies: &[Bytes], schedule: &[Arrival], begin: f64) -> Vec<(f64, f64, bool)> {
+    let told = Arc::new(Mutex::new(vec![(0.0, 0.0, false); schedule.len()]));
+    thread::scope(|scope| {
+        for (replica, server) in replicas.iter().enumerate() {
+            let mine = schedule.iter().copied().enumerate().filter(move |(_, one)| one.replica == replica);
+            let told = told.clone();
+            scope.spawn(move || {
+                let runtime =
+                    Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+                runtime.block_on(async {
+                    let client =
+                        RawClient::connect(server.ports.grpc).await.expect("the service takes connections");
+                    let (start, mut open) =
+                        (Instant::now() + Duration::from_secs_f64(begin - now()), JoinSet::new());
+                    for (index, arrival) in mine {
+                        tokio::time::sleep_until(start + Duration::from_secs_f64(arrival.at)).await;
+                        let (mut client, body) = (client.clone(), bodies[arrival.key].clone());
+                        let told = told.clone();
+                        open.spawn(async move {
+                            let sent = now();
+                            let answer = client.ask(body, &HeaderMap::new()).await.expect("it is answered");
+                            told.lock().unwrap()[index] = (sent, now(), answer.overall_code() == Code::Ok);
+                        });
+                    }
+                    while open.join_next().await.is_some() {}
+                });
+            });
+        }
+    });
+    Arc::into_inner(told).unwrap().into_inner().unwrap()
+}
+
+/// Adds what became of one key.
+fn add(
+    sum: &mut Sum,
+    key: usize,
+    limit: u32,
+    window: Window,
+    schedule: &[Arrival],
+    told: &[(f64, f64, bool)],
+) {
+    let index = |time: f64| (time / float(window.seconds)) as u64;
+    let mut windows = BTreeMap::<u64, (u64, u64)>::new();
+    for (_, (sent, answered, is_admitted)) in schedule.iter().zip(told).filter(|(one, _)| one.key == key) {
+        sum.asked += 1;
+        sum.admitted += u64::from(*is_admitted);
+        let (asked, definite) = windows.entry(index(*sent)).or_default();
+        *asked += 1;
+        // Which window decided is known of those that were answered in the window in which they were sent.
+        *definite += u64::from(*is_admitted && index(*sent) == index(*answered));
+    }
+    for (asked, definite) in windows.into_values() {
+        sum.exact += asked.min(limit.into());
+        sum.most = sum.most.max(float(definite) / f64::from(limit));
+    }
+}
+
+/// Commands that replicas sent to count, and requests that waited for them.
+fn cost(redis: &Redis, replicas: &[Server], requests: usize) -> Cost {
+    let sum = |name: &str| -> f64 { replicas.iter().map(|one| super::metric(one, name)).sum() };
+    let granted: f64 = sum("tollgate_lease_grants_total{result=\"granted\"}");
+    let calls = |name: &str| float(redis.calls(name));
+    let requests = float(requests as u64);
+    // A granted lease calls INCRBY within its script.
+    let commands = calls("evalsha") + calls("incrby") - granted;
+    Cost { commands: commands / requests, waited: 1.0 - sum("tollgate_lease_hits_total") / requests }
+}

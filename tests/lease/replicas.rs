@@ -1,0 +1,166 @@
+//! Several replicas on one counter: never more than the limit, nearly all of it, and in Redis what exact replicas expect.
+
+use std::thread;
+
+use crate::support::{
+    clock::window,
+    eventually, holds,
+    redis::{Cluster, Env, Redis},
+    server::Server,
+};
+
+use super::{Code, IDLE, YEAR, admitted, ask, hits, leased, metric, request};
+
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: two_thousand
+    rate_limit: {unit: year, requests_per_unit: 2000}
+  - key: many
+    rate_limit: {unit: year, requests_per_unit: 1000000}
+  - key: second
+    rate_limit: {unit: second, requests_per_unit: 200}
+";
+
+fn replicas(env: &Env, count: usize) -> Vec<Server> {
+    (0..count).map(|_| leased(env, RULES).env("GRPC_WORKERS", "1").start_healthy()).collect()
+}
+
+fn counter(key: &str) -> String {
+    format!("d_{key}_v_{}", window(YEAR))
+}
+
+/// Each replica is asked so often at the same time. Returns what all of them admitted.
+fn contend(replicas: &[Server], key: &str, times: usize) -> usize {
+    let clients = replicas.iter().map(Server::client);
+    thread::scope(|scope| {
+        let asking = clients.map(|client| scope.spawn(move || admitted(&client, &hits(key, 1), times)));
+        let asking: Vec<_> = asking.collect();
+        asking.into_iter().map(|one| one.join().expect("every request is answered")).sum()
+    })
+}
+
+#[test]
+fn four_replicas_admit_the_limit_and_never_more() {
+    let redis = Redis::single();
+    let replicas = replicas(&redis.env(), 4);
+    let admitted = contend(&replicas, "two_thousand", 800);
+    assert!((1990..=2000).contains(&admitted), "{admitted} of 2000");
+    let by_leases: f64 = replicas.iter().map(|one| metric(one, "tollgate_lease_hits_total")).sum();
+    assert!(by_leases > 2000.0, "{by_leases} of 3200 by leases");
+    assert!(redis.counter(&counter("two_thousand")) >= 2000);
+}
+
+#[test]
+fn four_replicas_admit_the_limit_in_a_cluster() {
+    let cluster = Cluster::start(std::time::Duration::from_secs(15));
+    let replicas = replicas(&cluster.env(), 4);
+    let admitted = contend(&replicas, "two_thousand", 800);
+    assert!((1990..=2000).contains(&admitted), "{admitted} of 2000");
+    let by_leases: f64 = replicas.iter().map(|one| metric(one, "tollgate_lease_hits_total")).sum();
+    assert!(by_leases > 2000.0, "{by_leases} of 3200 by leases");
+}
+
+#[test]
+fn windows_of_a_second_admit_no_more_than_their_limit_each() {
+    let redis = Redis::single();
+    let replicas = replicas(&redis.env(), 3);
+    let begun = std::time::Instant::now();
+    let admitted = contend(&replicas, "second", 4000);
+    let windows = begun.elapsed().as_secs() + 2;
+    assert!(u64::try_from(admitted).unwrap() <= 200 * windows, "{admitted} in {windows} windows");
+}
+
+#[test]
+fn an_idle_lease_goes_back_and_the_counter_is_as_exact_replicas_left_it() {
+    let redis = Redis::single();
+    let replica = &replicas(&redis.env(), 1)[0];
+    assert_eq!(admitted(&replica.client(), &hits("many", 1), 700), 700);
+    let key = counter("many");
+    assert!(redis.counter(&key) >= 700, "what is leased is in the counter");
+    eventually("the lease is given back", || {
+        let counter = redis.counter(&key);
+        holds(counter == 700, || format!("the counter is {counter}"))
+    });
+    let ttl = redis.ask(&["TTL", &key]).number().unsigned_abs();
+    assert!((YEAR - 60..=YEAR + 300).contains(&ttl), "it expires in {ttl} s");
+    assert_eq!(redis.keys(), [key], "and there is no other key");
+    assert!(metric(replica, "tollgate_lease_returned_total") > 0.0);
+}
+
+#[test]
+fn hot_keys_cost_redis_little_and_cold_ones_what_they_cost_without_leases() {
+    let redis = Redis::single();
+    let replica = &replicas(&redis.env(), 1)[0];
+    let client = replica.client();
+    let counting = || ["incrby", "evalsha", "eval", "increx"].map(|one| redis.calls(one)).iter().sum::<u64>();
+    // Each connection checks its permissions.
+    let before = counting();
+    for n in 0..100 {
+        let one = request("d", &[&[("many", &format!("cold{n}"))]]);
+        assert_eq!(ask(&client, &one).overall_code(), Code::Ok);
+    }
+    let cold = counting();
+    assert_eq!(cold - before, 100);
+    assert_eq!(admitted(&client, &hits("many", 1), 3000), 3000);
+    // Scripts call INCRBY, which Redis counts as well.
+    let hot = counting() - cold;
+    assert!(hot < 300, "{hot} commands for 3000 hits");
+}
+
+#[test]
+fn an_exact_replica_beside_a_leased_one_sees_what_is_leased() {
+    let redis = Redis::single();
+    let leasing = &replicas(&redis.env(), 1)[0];
+    let exact = leased(&redis.env(), RULES).env("COUNTING", "exact").start_healthy();
+    let both = [leasing, &exact];
+    let admitted: usize = thread::scope(|scope| {
+        let asking = both.map(|one| {
+            let client = one.client();
+            scope.spawn(move || admitted(&client, &hits("two_thousand", 1), 1500))
+        });
+        asking.into_iter().map(|one| one.join().unwrap()).sum()
+    });
+    assert!((1980..=2000).contains(&admitted), "{admitted} of 2000");
+    assert!(metric(&exact, "tollgate_lease_hits_total") < 1.0);
+}
+
+#[test]
+fn sigterm_gives_leases_back() {
+    let redis = Redis::single();
+    let mut replica = replicas(&redis.env(), 1).remove(0);
+    let client = replica.client();
+    assert_eq!(admitted(&client, &hits("many", 1), 700), 700);
+    drop(client);
+    replica.process.stop();
+    let log = replica.process.log();
+    assert_eq!(redis.counter(&counter("many")), 700, "{log}");
+}
+
+#[test]
+fn the_coldest_lease_leaves_when_there_are_too_many() {
+    let redis = Redis::single();
+    let replica = leased(&redis.env(), RULES).env("LEASE_MAX_KEYS", "2").start_healthy();
+    let client = replica.client();
+    for value in ["a", "b", "c", "d"] {
+        let one = request("d", &[&[("many", value)]]);
+        assert_eq!(admitted(&client, &one, 200), 200);
+        assert!(metric(&replica, "tollgate_lease_keys") <= 2.0);
+    }
+    assert!(metric(&replica, "tollgate_lease_evictions_total") >= 2.0);
+    thread::sleep(IDLE);
+    for value in ["a", "b", "c", "d"] {
+        let key = format!("d_many_{value}_{}", window(YEAR));
+        assert_eq!(redis.counter(&key), 200, "what was left of {value} went back");
+    }
+}
+
+#[test]
+fn the_debug_page_shows_the_leases() {
+    let redis = Redis::single();
+    let replica = &replicas(&redis.env(), 1)[0];
+    assert_eq!(admitted(&replica.client(), &hits("many", 1), 300), 300);
+    let page = crate::support::http::get(replica.ports.debug, "/leases").text();
+    assert!(page.starts_with(&format!("{}: left=", counter("many"))), "{page}");
+    assert!(page.contains(" limit=1000000 requests_per_second="), "{page}");
+}
