@@ -1,5 +1,7 @@
 //! Top keys against the true counts: on Zipf traffic, over workers, panes and samples, and at the bounds of memory.
 
+#![expect(clippy::cast_precision_loss, reason = "counts of tests are small")]
+
 use std::{collections::HashMap, sync::Arc, thread};
 
 use super::{
@@ -97,7 +99,9 @@ fn tables_of_all_workers_and_two_panes_add_up() {
             })
         })
         .collect();
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     let now = after(PANE_SECONDS);
     let found = by_user(&recent, &rules, now);
     assert_eq!(found.len(), 9);

@@ -187,7 +187,9 @@ fn long_values_and_many_reasons_survive() {
         let reason = format!("ticket {n}");
         all.push(Override { reason: reason.into(), ..one(&format!("k={n}{value}"), Action::Block) });
     }
-    all.iter().for_each(|one| index.set(one).unwrap());
+    for one in &all {
+        index.set(one).unwrap();
+    }
     for expected in &all {
         assert_eq!(index.get(&expected.target).as_ref(), Some(expected));
     }
