@@ -65,7 +65,7 @@ pub enum Command {
     ///
     /// For exec probes. Exits with 0 when it is healthy, 1 when it is not, and 2 when there is no response.
     Health(HealthArgs),
-    /// Show what a running service serves and how it fares, through its admin API.
+    /// Show the state of a running service, through its admin API.
     ///
     /// Exits with 0 when it has its latest rules and its store, 1 when not, and 2 when there is no response.
     Status(StatusArgs),

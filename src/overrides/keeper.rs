@@ -52,7 +52,7 @@ struct Import {
 /// Why a change was not made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeError {
-    /// It makes no sense.
+    /// It is invalid.
     Invalid(String),
     /// There is no such override or import.
     NotFound(String),
@@ -236,7 +236,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tells other replicas that counters were reset.
+    /// Notifies other replicas that counters were reset.
     ///
     /// # Errors
     /// When Redis is not reached.

@@ -224,7 +224,7 @@ impl Shared {
         write_missing(&self.side, key, index).await
     }
 
-    /// Tells all replicas that counters were reset.
+    /// Notifies all replicas that counters were reset.
     pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<(), ChangeError> {
         let channel = channel(&self.side);
         let message = format!("reset\n{}", serde_json::Value::from(full_keys));

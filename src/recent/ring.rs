@@ -7,7 +7,7 @@ use super::decision::Decision;
 pub(super) struct Ring {
     most: usize,
     decisions: Vec<Decision>,
-    /// The place of the next one, once there are as many as may be.
+    /// The place of the next one, once it is full.
     next: usize,
 }
 

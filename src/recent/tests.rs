@@ -1,6 +1,6 @@
 //! Top keys against the true counts: on Zipf traffic, over workers, panes and samples, and at the bounds of memory.
 
-#![expect(clippy::cast_precision_loss, reason = "a test's numbers are small")]
+#![expect(clippy::cast_precision_loss, reason = "counts of tests are small")]
 
 use std::{collections::HashMap, sync::Arc, thread};
 

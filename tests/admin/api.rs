@@ -16,7 +16,7 @@ use crate::support::{
 use super::{Admin, RULES, setup};
 
 #[test]
-fn the_status_says_what_runs_and_how_it_fares() {
+fn the_status_shows_rules_store_requests_and_memory() {
     let admin = Admin::start();
     admin.ask("ann", 5);
     let status = admin.get("/api/v1/status");

@@ -73,7 +73,7 @@ impl Browser {
         self.call("POST", &format!("/element/{element}/value"), &json!({ "text": text }));
     }
 
-    /// Presses a key: a name of `WebDriver`, such as `\u{E004}` for Tab.
+    /// Presses a key: a name of `WebDriver`'s, such as `\u{E004}` for Tab.
     pub(crate) fn press(&self, key: &str) {
         let actions = json!([{ "type": "keyDown", "value": key }, { "type": "keyUp", "value": key }]);
         let body = json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": actions }] });

@@ -1,4 +1,4 @@
-//! `tollgate status`: what a service runs with and how it fares.
+//! `tollgate status`: the state of a running service.
 
 use std::fmt::Write as _;
 

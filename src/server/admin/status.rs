@@ -56,7 +56,8 @@ struct Rules {
     loaded_at: Option<String>,
     files: usize,
     domains: usize,
-    rules: usize,
+    #[serde(rename = "rules")]
+    count: usize,
     warnings: usize,
     last_error: Option<LastError>,
 }
@@ -146,7 +147,7 @@ fn rules(state: ReloadState) -> Rules {
         loaded_at: state.last_success.map(|at| Rfc3339(at).to_string()),
         files: state.files,
         domains: state.domains,
-        rules: state.rules,
+        count: state.rules,
         warnings: state.warnings,
         last_error,
     }

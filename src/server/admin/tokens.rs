@@ -11,7 +11,7 @@ use ring::{hmac, rand::SystemRandom};
 use tracing::{info, warn};
 
 /// A changed file counts within this time. A mounted secret is replaced by the swap of a symlink, which no file time
-/// tells, so that the file is read again, at most this often.
+/// shows, so that the file is read again, at most this often.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// Larger files are refused: tokens of a thousand people take less.
@@ -67,7 +67,7 @@ impl Tokens {
             state.read = Instant::now();
             self.read_again(&mut state);
         }
-        // Every token is compared, so that the time does not tell which one it is.
+        // Every token is compared, so that the time does not reveal which one it is.
         let matching = state
             .tokens
             .iter()
