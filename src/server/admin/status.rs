@@ -48,7 +48,6 @@ struct Overrides {
 }
 
 #[derive(Serialize)]
-#[expect(clippy::struct_field_names, reason = "the names are those of the JSON")]
 struct Rules {
     /// The rules in force are those that were read last.
     is_current: bool,
