@@ -102,7 +102,8 @@ pub(super) fn overrides(request: &Request<'_>, counting: CountingMode) -> Result
     limits.collect()
 }
 
-/// Plans a request to a known domain, and fills the batch with its checks.
+/// Plans a request to a known domain, and fills the batch with its checks. `None` for an attempt of what leases do not
+/// decide.
 pub(super) fn plan<'r>(
     request: &'r Request<'_>,
     domain: &'r Domain,
@@ -110,7 +111,7 @@ pub(super) fn plan<'r>(
     served: &'r Served,
     batch: &mut Batch<'r>,
     context: &Context<'_>,
-) -> Plan<'r> {
+) -> Option<Plan<'r>> {
     let find = |index: usize, scratch: &mut String| {
         if let Some(Some(limits)) = overrides.get(index) {
             return RuleMatch::Overrides(limits);
@@ -127,14 +128,17 @@ pub(super) fn plan<'r>(
     let planned = |index: usize| {
         let rule_match = find(index, batch.keys());
         let Some(limits) = rule_match.limits() else {
-            return rule_match.rule().map_or(Planned::NoLimit, Planned::Unlimited);
+            return Some(rule_match.rule().map_or(Planned::NoLimit, Planned::Unlimited));
         };
+        if context.is_attempt && !(rule_match.has_fixed_name() && limits.iter().all(Limit::is_leased)) {
+            return None;
+        }
         let is_replaced = |limit: &&Limit| limit.name.as_deref().is_some_and(|name| replaced.contains(&name));
         if limits.iter().all(|limit| is_replaced(&limit)) {
-            return rule_match.rule().map_or(Planned::NoLimit, Planned::Replaced);
+            return Some(rule_match.rule().map_or(Planned::NoLimit, Planned::Replaced));
         }
         let limits = limits.iter().filter(|limit| !is_replaced(limit));
-        Planned::Limited(checks(request, index, &rule_match, limits, served, batch, context))
+        Some(Planned::Limited(checks(request, index, &rule_match, limits, served, batch, context)))
     };
     (0..request.descriptors.len()).map(planned).collect()
 }
@@ -144,6 +148,18 @@ pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     pub(super) stats: &'a Stats,
     pub(super) now: Time,
+    /// The request is planned again if it cannot be decided at once: so nothing is counted yet, nor looked up that is
+    /// counted.
+    pub(super) is_attempt: bool,
+}
+
+/// Counts the hits of a plan that was an attempt.
+pub(super) fn count_hits(plan: &[Planned<'_>]) {
+    for planned in plan {
+        if let Planned::Limited(limited) = planned {
+            limited.stats.add(RuleCounter::TotalHits, limited.hits.taken());
+        }
+    }
 }
 
 /// What limits a descriptor.
@@ -169,6 +185,11 @@ impl<'r> RuleMatch<'r> {
         }
     }
 
+    /// True if its statistics hang on a rule.
+    fn has_fixed_name(&self) -> bool {
+        matches!(self, Self::Rule(matched) if matched.is_as_written())
+    }
+
     fn replaces(&self) -> &'r [Box<str>] {
         match self {
             Self::Rule(matched) => &matched.rule.replaces,
@@ -188,7 +209,9 @@ fn checks<'r>(
 ) -> Limited<'r> {
     let hits = request.descriptors.get(index).map_or(Hits::Take(0), |descriptor| request.hits(descriptor));
     let stats = stats_handle(request, index, rule_match, served, batch.keys(), context);
-    stats.add(RuleCounter::TotalHits, hits.taken());
+    if !context.is_attempt {
+        stats.add(RuleCounter::TotalHits, hits.taken());
+    }
     let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
     let checks = limits.map(|limit| {
         let start = batch.keys().len();

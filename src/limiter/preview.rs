@@ -42,9 +42,11 @@ pub fn preview(
     let stats = Stats::new(StatsOptions::default());
     let overrides = plan::overrides(request, policy.counting)?;
     let mut batch = Batch::default();
-    let context = plan::Context { policy, stats: &stats, now };
+    let context = plan::Context { policy, stats: &stats, now, is_attempt: false };
     let plan = match served.rules.domain(request.domain) {
-        Some(domain) => plan::plan(request, domain, &overrides, served, &mut batch, &context),
+        Some(domain) => {
+            plan::plan(request, domain, &overrides, served, &mut batch, &context).unwrap_or_default()
+        }
         None => request.descriptors.iter().map(|_| Planned::NoLimit).collect(),
     };
     let counters = plan.iter().map(|planned| counters(planned, &batch)).collect();
