@@ -27,7 +27,6 @@ pub mod rules;
 pub mod rules_source;
 pub mod server;
 pub mod settings;
-pub mod shutdown;
 pub mod store;
 pub mod telemetry;
 pub mod text;

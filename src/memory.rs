@@ -2,7 +2,7 @@
 //!
 //! The allocator asks the kernel for huge pages. Under load they save a fifth of a decision's CPU, most
 //! of it waiting for address translation. But every thread begins on a page of its own, and where that is
-//! huge, a thread that only keeps house takes two megabytes for a few kilobytes: with huge pages for all,
+//! huge, a thread that only does maintenance takes two megabytes for a few kilobytes: with huge pages for all,
 //! an idle process was 16 MB instead of 7. So they are off while the house is set up, and on from the
 //! first connection.
 

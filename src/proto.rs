@@ -11,7 +11,7 @@
     reason = "the code is generated, and documented where the API is published"
 )]
 
-/// The descriptors of the rate limit API's messages and service, encoded: what reflection tells and JSON is made by.
+/// The descriptors of the rate limit API's messages and service, encoded, for reflection and for JSON.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 pub mod envoy {

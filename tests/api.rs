@@ -60,7 +60,7 @@ fn json_is_asked_and_answered_in_protobufs_mapping() {
 }
 
 #[test]
-fn json_that_is_no_request_is_refused_and_told_why() {
+fn rejects_invalid_json_with_a_reason() {
     let server = Server::start(RULES);
     for (body, told) in [
         ("{", "EOF"),
@@ -75,7 +75,7 @@ fn json_that_is_no_request_is_refused_and_told_why() {
 }
 
 #[test]
-fn reflection_tells_of_the_services_and_their_messages() {
+fn reflection_lists_the_services_and_their_messages() {
     let server = Server::start(RULES);
     let listed = reflect(&server, MessageRequest::ListServices(String::new()));
     let Some(MessageResponse::ListServicesResponse(list)) = listed.message_response else {

@@ -60,7 +60,7 @@ fn sigterm_turns_health_bad_while_requests_are_still_answered() {
 }
 
 #[test]
-fn without_rules_it_is_healthy_unless_told_otherwise() {
+fn healthy_without_rules_by_default() {
     let server = Setup::new().start();
     assert_eq!(http::get(server.ports.http, "/healthcheck").status, 200);
 

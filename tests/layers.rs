@@ -121,10 +121,7 @@ fn modules_use_only_what_the_architecture_lets_them() {
         };
         let text = program(&path);
         let code = |line: &&str| !line.trim_start().starts_with("//");
-        let text = text.lines().filter(code).collect::<Vec<_>>().join(
-            "
-",
-        );
+        let text = text.lines().filter(code).collect::<Vec<_>>().join("\n");
         let used = used_paths(&text).into_iter().map(|path| row(Path::new(&path)).unwrap_or(path));
         for used in used.collect::<BTreeSet<_>>().into_iter().filter(|used| *used != module) {
             if !layer.may_use.contains(&used) {
@@ -141,6 +138,22 @@ fn modules_use_only_what_the_architecture_lets_them() {
     let stale: Vec<_> = table.keys().filter(|module| !seen.contains(*module)).collect();
     assert!(stale.is_empty(), "the table has rows for modules that do not exist: {stale:?}");
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn the_paths_that_pages_for_contributors_name_exist() {
+    for page in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = fs::read_to_string(page).unwrap();
+        let code = text.split('`').skip(1).step_by(2);
+        let is_path = |code: &&str| {
+            ["src/", "tests/", "docs/", "benches/", ".ci/"].iter().any(|root| code.starts_with(root))
+        };
+        let is_pattern = |path: &&str| path.contains('*');
+        let paths =
+            code.filter(is_path).filter_map(|path| path.split(' ').next()).filter(|path| !is_pattern(path));
+        let missing: Vec<_> = paths.filter(|path| !Path::new(path).exists()).collect();
+        assert!(missing.is_empty(), "{page} names what does not exist: {missing:?}");
+    }
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn bad_requests_are_logged_with_their_reason_at_most_once_a_second() {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_told_all_at_once() {
+fn reports_all_invalid_settings_at_once() {
     let bad = [("PORT", "abc"), ("NEAR_LIMIT_RATIO", "often"), ("GRPC_MAX_CONNECTION_AGE", "5 parsecs")];
     let mut server = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).launch();
     let status = server.process.wait(PATIENCE).expect("it ends by itself");
@@ -138,7 +138,7 @@ fn settings_that_make_no_sense_are_told_all_at_once() {
 }
 
 #[test]
-fn what_is_wrong_with_redis_is_told_all_at_once_without_its_passwords() {
+fn reports_all_invalid_settings_of_redis_without_passwords() {
     let bad = [
         ("BACKEND_TYPE", "redis"),
         ("REDIS_TYPE", "CLUSTER"),
@@ -167,7 +167,7 @@ fn what_is_wrong_with_redis_is_told_all_at_once_without_its_passwords() {
 }
 
 #[test]
-fn bad_files_of_every_kind_are_told_in_one_start() {
+fn reports_invalid_files_of_every_kind_in_one_start() {
     let files = Files::empty();
     let put = |name: &str, text: &str| files.put(name, text).display().to_string();
     let bad = [

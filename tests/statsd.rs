@@ -139,7 +139,7 @@ fn all_sinks_may_be_on_at_once() {
 }
 
 #[test]
-fn each_redis_is_told_of_by_the_go_services_name_and_by_a_mappers() {
+fn sends_metrics_of_each_redis_by_the_go_services_name_and_a_mappers() {
     let (main, per_second) = (Redis::single(), Redis::single());
     let (statsd, port) = udp();
     let (_dir, setup) = mapper::with_mapper(
@@ -186,7 +186,7 @@ fn an_agent_may_listen_on_a_unix_socket() {
 }
 
 #[test]
-fn a_sink_that_is_missing_is_told_of_once_and_gets_everything_when_it_comes() {
+fn logs_a_missing_sink_once_and_sends_everything_when_it_comes() {
     let port = free_port();
     let mut server = setup().env("USE_STATSD", "true").env("STATSD_PORT", &port.to_string()).start();
     ask(&server);

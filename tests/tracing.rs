@@ -57,7 +57,7 @@ fn ask(server: &Server, request: &RateLimitRequest, headers: &[(&'static str, &s
 }
 
 #[test]
-fn a_span_tells_rules_and_outcomes_and_no_values() {
+fn a_span_has_rules_and_outcomes_and_no_values() {
     for (protocol, gzip) in [("http", "none"), ("http", "gzip"), ("grpc", "none"), ("grpc", "gzip")] {
         let receiver = Receiver::start(protocol == "grpc", None);
         let server = setup(protocol, receiver.port)
@@ -117,7 +117,7 @@ fn a_span_tells_rules_and_outcomes_and_no_values() {
 }
 
 #[test]
-fn values_are_told_where_that_is_asked_for() {
+fn a_span_has_values_if_configured() {
     let receiver = Receiver::start(false, None);
     let server = setup("http", receiver.port).env("TRACING_DESCRIPTOR_VALUES", "true").start();
     ask(&server, &request("d", &[&[("user", "ann"), ("path", "/a/b")], &[("user", "bob")]]), &[]);

@@ -1,25 +1,24 @@
-//! File descriptors: as many as the system grants, and no more connections than they are enough for.
+//! File descriptors: raises their limit, and lowers the connection limits to fit it.
 //!
-//! Called once by `app` at start. Out of descriptors no port accepts anything, health checks included, whatever the
-//! limits of connections say.
+//! Called once by `app` at start. A process without free descriptors accepts nothing, health checks included.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 use crate::settings::Settings;
 
-/// For rules files, counters' connections, sinks, and the probes' reserved places of three HTTP ports.
+/// Descriptors for rules files, connections to the store, sinks, and the reserved connections of three HTTP ports.
 const OTHERS: usize = 128;
 
-/// Raises the soft limit to the hard one, as programs of Go do, and lowers the limits of connections where even that
-/// is too little.
+/// Raises the soft limit to the hard one, as Go programs do, and lowers the connection limits where that is not
+/// enough.
 pub(super) fn fit(settings: &mut Settings) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        // Refused, the limit stays as it is.
+        // If the system refuses, the limit stays as it is.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
-    // None is no limit.
+    // None means unlimited.
     let Some(granted) = getrlimit(Resource::Nofile).current else { return };
     let granted = usize::try_from(granted).unwrap_or(usize::MAX);
     let (grpc, http) = (settings.server.max_connections, settings.http.max_connections);
@@ -37,7 +36,7 @@ pub(super) fn fit(settings: &mut Settings) {
     }
 }
 
-/// The connections of the gRPC port, and of each of three HTTP ports, for which so many descriptors are enough.
+/// The connection limits of the gRPC port, and of each of three HTTP ports, that fit this many descriptors.
 fn connections(granted: usize, grpc: usize, http: usize) -> (usize, usize) {
     let http = http.min(granted / 16).max(1);
     let left = granted.saturating_sub(OTHERS).saturating_sub(http.saturating_mul(3));

@@ -1,4 +1,4 @@
-//! Keeping house: what is to be done from time to time, and what is to be looked at.
+//! Maintenance: periodic work, and checks of the parts' health.
 
 use std::time::{Duration, Instant};
 
@@ -16,21 +16,20 @@ use crate::{
     telemetry::metrics::Method,
 };
 
-/// How often is looked whether the parts are well.
+/// The interval of health checks.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl Parts {
-    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: without rules the service is not healthy.
-    pub(super) fn judge_rules(&self, settings: &Settings) {
+    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`: the service is unhealthy without rules.
+    pub(super) fn update_rules_health(&self, settings: &Settings) {
         if settings.rules.healthy_with_at_least_one {
             let loaded = self.source.load().as_ref().is_some_and(|served| !served.rules.is_empty());
             self.health.set(Part::Rules, loaded);
         }
     }
 
-    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`, or that of memcached: without its counters the service is not
-    /// healthy.
-    pub(super) fn judge_store(&self, settings: &Settings) {
+    /// `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`, or that of memcached: the service is unhealthy without a connection.
+    pub(super) fn update_store_health(&self, settings: &Settings) {
         let needed = match &settings.backend {
             Backend::Memory => false,
             Backend::Redis(redis) => redis.unhealthy_without,
@@ -42,7 +41,7 @@ impl Parts {
     }
 }
 
-/// Completes when Redis was not reached for the first time in the time that is given to it.
+/// Completes when Redis was not reached within `REDIS_STARTUP_MAX_ELAPSED_TIME` of the start.
 pub(super) async fn never_reached(parts: &Parts, settings: &Settings) -> StartError {
     let Backend::Redis(redis) = &settings.backend else { return std::future::pending().await };
     let Some(limit) = redis.startup.give_up_after else { return std::future::pending().await };
@@ -59,8 +58,8 @@ pub(super) async fn never_reached(parts: &Parts, settings: &Settings) -> StartEr
     std::future::pending().await
 }
 
-/// What is to be done from time to time.
-pub(super) async fn keep_house(parts: &Parts, settings: &Settings, mut stop: watch::Receiver<bool>) {
+/// Does the periodic work until `stop` becomes true.
+pub(super) async fn run(parts: &Parts, settings: &Settings, mut stop: watch::Receiver<bool>) {
     let mut last_answered = 0;
     let mut sweep = interval(Duration::from_secs(1));
     sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -69,8 +68,8 @@ pub(super) async fn keep_house(parts: &Parts, settings: &Settings, mut stop: wat
     loop {
         tokio::select! {
             _ = look.tick() => {
-                parts.judge_rules(settings);
-                parts.judge_store(settings);
+                parts.update_rules_health(settings);
+                parts.update_store_health(settings);
             }
             _ = sweep.tick() => {
                 panics::point("maintenance");

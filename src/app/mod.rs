@@ -1,7 +1,7 @@
-//! The whole service: from settings to parts, from parts to ports, until it is told to end.
+//! The whole service: settings become parts, parts become ports, and signals stop it.
 //!
-//! The thread that calls [`serve`] keeps house: probes, pages, metrics, accepting connections, signals.
-//! Decisions are made on the workers' threads, rules are read on the watcher's.
+//! The thread that calls [`serve`] does maintenance: it accepts connections, serves probes, pages and metrics, and
+//! waits for signals. Workers decide requests, and the watcher's thread reads rules.
 
 pub(crate) mod maintenance;
 
@@ -9,6 +9,7 @@ mod descriptors;
 mod parts;
 mod ports;
 mod rules;
+mod shutdown;
 mod sinks;
 
 use std::{error::Error, fmt, io, pin::pin, sync::Arc, time::Duration};
@@ -32,7 +33,6 @@ use crate::{
         tls,
     },
     settings::Settings,
-    shutdown,
     telemetry::metrics::{COMMIT, Port},
 };
 use parts::Parts;
@@ -41,10 +41,10 @@ use ports::Ports;
 use rules::Feed;
 pub(crate) use rules::compile_options;
 
-/// Serves until a signal says to end; then drains and returns.
+/// Serves until a signal; then drains and returns.
 ///
 /// # Errors
-/// When the service cannot be started. Every port that cannot be bound is told.
+/// Every reason why the service cannot start, and every port that cannot be bound.
 pub fn serve(settings: &Settings) -> Result<(), StartError> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::runtime)?;
     let result = LocalSet::new().block_on(&runtime, run(settings));
@@ -69,8 +69,8 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
         }
     }
     let ports = Ports::bind(settings)?;
-    parts.judge_rules(settings);
-    parts.judge_store(settings);
+    parts.update_rules_health(settings);
+    parts.update_store_health(settings);
 
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
@@ -112,7 +112,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Logs which program starts with which store. The rules and the listeners follow in lines of their own.
+/// Logs the version and the store. The rules and the listeners have log lines of their own.
 fn announce(settings: &Settings) {
     let backend = &settings.backend;
     info!(
@@ -132,15 +132,15 @@ fn announce(settings: &Settings) {
 }
 
 async fn maintain(parts: Parts, settings: Settings, stop: watch::Receiver<bool>) {
-    let work = async || maintenance::keep_house(&parts, &settings, stop.clone()).await;
+    let work = async || maintenance::run(&parts, &settings, stop.clone()).await;
     panics::restart_task(Boundary::Maintenance, work).await;
 }
 
-/// How long the end waits for sinks that are told the rest. Connecting and writing to one that does not
-/// answer take no longer, so that more would be waited in vain.
+/// How long the shutdown waits for the last flush to the sinks. It covers connecting and writing to a sink that does
+/// not answer.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
-/// Serves the HTTP ports; each task ends after `stop` has turned true.
+/// Serves the HTTP ports; each task ends after `stop` becomes true.
 fn serve_pages(
     settings: &Settings,
     parts: &Parts,
@@ -178,7 +178,7 @@ fn serve_pages(
     serving
 }
 
-/// Why the service did not start, a line for each reason.
+/// The reasons why the service did not start, a line each.
 #[derive(Debug)]
 pub struct StartError(Vec<String>);
 
@@ -188,7 +188,7 @@ impl StartError {
         Self(vec![format!("the system grants too little to start: {error}")])
     }
 
-    /// What was made; else these reasons take in why it was not.
+    /// The value; an error adds its reasons to these.
     fn gather<T>(&mut self, made: Result<T, Self>) -> Option<T> {
         made.map_err(|Self(reasons)| self.0.extend(reasons)).ok()
     }

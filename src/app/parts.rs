@@ -1,4 +1,4 @@
-//! The parts of the service, made from the settings and put together.
+//! The parts of the service: created from the settings, and connected.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::{
     limiter::{
         self, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions,
     },
-    rules::{OnStoreFailure, RuleSet},
+    rules::RuleSet,
     rules_source::{Source, xds},
     server::{
         grpc,
         health::Health,
         http::admin::{Admin, Shown},
-        tls::{self, Tls},
+        tls::Tls,
     },
-    settings::{Answers, Backend, ClientName, GrpcServer, KeyFormat, OnFailure, Settings},
+    settings::{Answers, Backend, GrpcServer, GrpcTls, KeyFormat, Settings},
     store::{
         Store,
         lease::LeasedStore,
@@ -114,7 +114,7 @@ impl Parts {
     }
 }
 
-/// The parts that are made of files, any of which may be bad.
+/// The parts that depend on files, any of which may be invalid.
 struct Fallible {
     tls: Option<Arc<Tls>>,
     exposition: Exposition,
@@ -123,7 +123,7 @@ struct Fallible {
 }
 
 impl Fallible {
-    /// Makes them all, or tells all that keeps any of them from being made.
+    /// Creates all of them, or returns every error.
     fn new(settings: &Settings) -> Result<Self, StartError> {
         let mut failed = StartError(Vec::new());
         let tls = failed.gather(tls(settings));
@@ -162,22 +162,14 @@ fn store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
     })
 }
 
-/// TLS on the gRPC port, if it is to be spoken there.
+/// TLS on the gRPC port, if it is enabled.
 fn tls(settings: &Settings) -> Result<Option<Arc<Tls>>, StartError> {
-    let Some(set) = settings.grpc_tls.clone() else { return Ok(None) };
-    let name = |name| match name {
-        ClientName::Host(name) => tls::ClientName::Host(name),
-        ClientName::Uri(uri) => tls::ClientName::Uri(uri),
-        ClientName::Email(address) => tls::ClientName::Email(address),
-    };
-    let clients = set
-        .clients
-        .map(|clients| tls::Clients { authorities: clients.authorities, name: clients.name.map(name) });
-    let options = tls::Options { certificate: set.certificate, key: set.key, clients };
-    Tls::load(options, SystemClock.now()).map(Arc::new).map(Some).map_err(StartError)
+    let load =
+        |files: &GrpcTls| Tls::load(files.clone(), SystemClock.now()).map(Arc::new).map_err(StartError);
+    settings.grpc_tls.as_ref().map(load).transpose()
 }
 
-/// How requests are decided by these settings.
+/// The policy of the limiter by these settings.
 pub(crate) fn policy(settings: &Settings) -> Policy {
     Policy {
         bounds: Bounds { descriptors: settings.server.max_descriptors, entries: settings.server.max_entries },
@@ -189,12 +181,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
         shadow_mode: settings.answers.shadow_mode,
         quota_mode: settings.answers.quota_mode,
         response: response_options(&settings.answers),
-        on_store_failure: match settings.store.on_failure {
-            OnFailure::Error => OnStoreFailure::Error,
-            OnFailure::Allow => OnStoreFailure::Allow,
-            OnFailure::Deny => OnStoreFailure::Deny,
-            OnFailure::Local => OnStoreFailure::Local,
-        },
+        on_store_failure: settings.store.on_failure,
         max_local_keys: settings.store.max_keys,
     }
 }

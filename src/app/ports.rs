@@ -1,4 +1,4 @@
-//! The ports: all are bound before anything is served, and all that cannot be bound are told.
+//! The ports: all are bound before anything is served, and an error lists all that cannot be bound.
 
 use std::{fmt, io, net::TcpListener as StdTcpListener};
 
@@ -20,17 +20,17 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Binds every port, or tells all that cannot be bound.
+    /// Binds every port, or returns an error for each that cannot be bound.
     pub(super) fn bind(settings: &Settings) -> Result<Self, StartError> {
         let mut failed = Vec::new();
         let grpc = match &settings.server.listen() {
             GrpcListen::Tcp(address) => {
-                told(&mut failed, "gRPC", address, bind(address).and_then(Listener::tcp))
+                bound(&mut failed, "gRPC", address, bind(address).and_then(Listener::tcp))
             }
-            GrpcListen::Unix(path) => told(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
+            GrpcListen::Unix(path) => bound(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
         };
         let mut page = |name, address: &HostPort| {
-            told(&mut failed, name, address, bind(address).and_then(TcpListener::from_std))
+            bound(&mut failed, name, address, bind(address).and_then(TcpListener::from_std))
         };
         let http = page("HTTP", &settings.http.listen());
         let debug = page("debug", &settings.http.debug());
@@ -77,11 +77,11 @@ fn bind(address: &HostPort) -> io::Result<StdTcpListener> {
     Err(last)
 }
 
-fn told<T>(
+fn bound<T>(
     failed: &mut Vec<String>,
     name: &str,
     address: &dyn fmt::Display,
-    bound: io::Result<T>,
+    result: io::Result<T>,
 ) -> Option<T> {
-    bound.map_err(|error| failed.push(format!("cannot listen for {name} on {address}: {error}"))).ok()
+    result.map_err(|error| failed.push(format!("cannot listen for {name} on {address}: {error}"))).ok()
 }

@@ -1,4 +1,4 @@
-//! Where the rules come from, the files, watched, or a control plane, subscribed to; and how they are read.
+//! The source of the rules, watched files or a subscription to a control plane, and the options for compiling them.
 
 use std::{io, sync::Arc};
 
@@ -15,11 +15,11 @@ use crate::{
     store::memcached::MemcachedStore,
 };
 
-/// What brings the rules. It ends when this is dropped.
+/// The source of the rules. It stops when this is dropped.
 pub(super) enum Feed {
-    /// The rules were read, and are read again when they change.
-    Files(#[expect(dead_code, reason = "kept for what it does")] Watcher),
-    /// The control plane tells them.
+    /// Files, read again when they change.
+    Files(#[expect(dead_code, reason = "stops when it is dropped")] Watcher),
+    /// A control plane.
     ControlPlane(Subscription),
 }
 
@@ -46,8 +46,8 @@ impl Feed {
         watch::spawn(source.clone(), directory, SystemClock, watch::Debounce::default()).map(Self::Files)
     }
 
-    /// Waits until the service may answer: with a control plane, until it told rules, good or bad, unless
-    /// the service is to start without (`FORCE_START_WITHOUT_INITIAL_CONFIG`).
+    /// Waits until the ports may open: with a control plane, until it has sent rules, valid or not, unless
+    /// `FORCE_START_WITHOUT_INITIAL_CONFIG` is set.
     pub(super) async fn ready(&mut self, settings: &Settings) {
         if let (Self::ControlPlane(subscription), false) = (self, settings.rules.force_start) {
             subscription.judged().await;
@@ -63,7 +63,7 @@ pub(super) fn counting(settings: &Settings) -> CountingMode {
     }
 }
 
-/// How rules are read by these settings: a limit must be one that can be counted where they have it counted.
+/// The options for compiling rules by these settings: the store must be able to count every limit.
 pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
     let countable = match settings.backend {
         Backend::Memory | Backend::Redis(_) => Countable::Everything,

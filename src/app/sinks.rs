@@ -1,4 +1,4 @@
-//! Who is shown and sent the statistics, from their settings: the page's names and the sinks.
+//! The names on the metrics page, and the sinks, from their settings.
 
 use std::{fs, io, sync::Arc};
 
@@ -7,21 +7,18 @@ use tracing::warn;
 use super::StartError;
 use crate::{
     server::http::admin::Admin,
-    settings::{
-        Settings,
-        sinks::{DogStatsd, SinkAddress},
-    },
+    settings::{Settings, sinks::DogStatsd},
     telemetry::{
         metrics::{
             Exposition, Stats,
             mapper::{self, Mapped},
         },
-        statsd::{self, Dialect, Flushing, Mogrifier, Sink, Target},
+        statsd::{self, Dialect, Flushing, Mogrifier, Sink},
     },
 };
 
-/// The names by which the page shows metrics. A file that is missing changes nothing: deployments name one
-/// that they mount only sometimes.
+/// The names on the metrics page. A missing mapper file has no effect: deployments name one that they do not always
+/// mount.
 pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> {
     let stats = &settings.stats;
     let own = Exposition::Own { in_milliseconds: stats.response_time_in_milliseconds };
@@ -38,38 +35,30 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
             return Err(StartError(vec![why]));
         }
     };
-    let told =
+    let lines =
         |findings: Vec<crate::rules::Diagnostic>| findings.into_iter().map(|finding| finding.to_string());
     let (mapper, warnings) = mapper::read(&name, &bytes).map_err(|errors| {
-        StartError(told(errors).map(|error| format!("PROMETHEUS_MAPPER_YAML: {error}")).collect())
+        StartError(lines(errors).map(|error| format!("PROMETHEUS_MAPPER_YAML: {error}")).collect())
     })?;
-    told(warnings).for_each(|warning| warn!("PROMETHEUS_MAPPER_YAML: {warning}"));
+    lines(warnings).for_each(|warning| warn!("PROMETHEUS_MAPPER_YAML: {warning}"));
     Ok(Exposition::Mapped(Box::new(Mapped::new(mapper))))
 }
 
-/// Begins to tell the sinks.
+/// Starts the sinks.
 pub(super) fn start(settings: &Settings, stats: &Arc<Stats>, admin: Admin) -> io::Result<Flushing> {
     let sinks = &settings.stats.sinks;
     let statsd = sinks.statsd.as_ref().map(|statsd| Sink {
-        target: target(&statsd.address),
+        target: statsd.address.clone(),
         dialect: Dialect::statsd(&sinks.tags),
         is_asked_for: statsd.is_asked_for,
     });
     let dog = sinks.dog.as_ref().map(|dog| Sink {
-        target: target(&dog.address),
+        target: dog.address.clone(),
         dialect: Dialect::dog(&dog.tags, &sinks.tags, mogrifiers(dog)),
         is_asked_for: true,
     });
     let state: statsd::State = Arc::new(move || admin.gauges());
     statsd::start(stats, &state, sinks.interval, statsd.into_iter().chain(dog).collect())
-}
-
-fn target(address: &SinkAddress) -> Target {
-    match address {
-        SinkAddress::Tcp(address) => Target::Tcp(address.host.clone(), address.port),
-        SinkAddress::Udp(address) => Target::Udp(address.host.clone(), address.port),
-        SinkAddress::Unix(path) => Target::Unix(path.clone()),
-    }
 }
 
 fn mogrifiers(dog: &DogStatsd) -> Vec<Mogrifier> {

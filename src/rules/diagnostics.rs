@@ -204,7 +204,7 @@ mod tests {
     const HERE: Place = Place { line: 3, column: 1 };
 
     #[test]
-    fn a_finding_at_one_place_is_told_once() {
+    fn reports_a_finding_at_one_place_once() {
         let mut diagnostics = Diagnostics::of("a.yaml", false);
         for _ in 0..3 {
             diagnostics.warning(HERE, &Path::File, "odd".to_owned(), None);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_portable_is_told_to_those_who_ask() {
+    fn reports_what_is_not_portable_on_request() {
         for portable in [false, true] {
             let mut diagnostics = Diagnostics::of("a.yaml", portable);
             diagnostics.unportable(HERE, &Path::File, "`burst`");

@@ -8,8 +8,6 @@
 //! Nothing here reads a file or the clock: texts and messages come in, rules and [`Diagnostic`]s go out.
 
 pub(crate) mod ast;
-#[cfg(test)]
-pub(crate) mod config_dump;
 pub(crate) mod lint;
 
 pub mod compile;
@@ -32,9 +30,7 @@ mod unused;
 pub(crate) mod yaml;
 
 #[cfg(test)]
-mod golden;
-#[cfg(test)]
-mod mutation;
+mod tests;
 
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use countable::Countable;

@@ -52,9 +52,10 @@ pub struct Domain {
 }
 
 /// The policy for a request whose counters cannot be reached.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum OnStoreFailure {
     /// The request fails.
+    #[default]
     Error,
     /// The request is allowed.
     Allow,

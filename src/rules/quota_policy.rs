@@ -86,7 +86,7 @@ mod tests {
     use crate::limiter::algorithm::Kind;
 
     #[test]
-    fn a_policy_tells_its_numbers() {
+    fn a_policy_has_its_numbers() {
         let limit = |multiplier, kind, burst| {
             Limit::new(100, Unit::Minute, NonZeroU32::new(multiplier).unwrap(), kind, NonZeroU32::new(burst))
         };

@@ -98,7 +98,7 @@ pub(super) fn symlink_to_directory(symlink: &Path) -> Diagnostic {
     warning(symlink, message.to_owned(), "put the directory itself here, or symlinks to its files")
 }
 
-/// Something that is no file.
+/// Something that is not a file.
 pub(super) fn no_file(path: &Path, seen: &str) -> Diagnostic {
     let message = format!("{seen}, not a file: skipped");
     warning(path, message, "keep nothing but rules files in the directory")

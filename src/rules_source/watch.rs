@@ -68,9 +68,9 @@ pub fn spawn<T: Send + Sync + 'static>(
     source: Arc<Source<T>>,
     directory: RulesDir,
     clock: impl Clock + 'static,
-    pace: Debounce,
+    debounce: Debounce,
 ) -> io::Result<Watcher> {
-    spawn_with::<RecommendedWatcher, T>(source, directory, clock, pace)
+    spawn_with::<RecommendedWatcher, T>(source, directory, clock, debounce)
 }
 
 /// As [`spawn`], with events from `W`.
@@ -78,11 +78,11 @@ pub(super) fn spawn_with<W: notify::Watcher + 'static, T: Send + Sync + 'static>
     source: Arc<Source<T>>,
     directory: RulesDir,
     clock: impl Clock + 'static,
-    pace: Debounce,
+    debounce: Debounce,
 ) -> io::Result<Watcher> {
     let (sender, receiver) = sync_channel(1);
     let wakeup = Wakeup { sender, stopped: Arc::default() };
-    let events = EventReceiver { wakeup: wakeup.clone(), receiver, pace };
+    let events = EventReceiver { wakeup: wakeup.clone(), receiver, debounce };
     let thread = thread::Builder::new().name("rules-watcher".to_owned()).spawn(move || {
         panics::restart(Boundary::RulesWatcher, || run::<W, T>(&source, &directory, &clock, &events));
     })?;
@@ -182,7 +182,7 @@ impl Wakeup {
 struct EventReceiver {
     wakeup: Wakeup,
     receiver: Receiver<()>,
-    pace: Debounce,
+    debounce: Debounce,
 }
 
 /// Why the thread woke.
@@ -196,7 +196,7 @@ impl EventReceiver {
     /// Waits for an event, and then until it is quiet; no longer than until the next listing, of which the
     /// last one took so long.
     fn wait(&self, listing_took: Duration) -> Changes {
-        let pause = self.pace.look_every.max(listing_took.saturating_mul(LISTING_SHARE));
+        let pause = self.debounce.look_every.max(listing_took.saturating_mul(LISTING_SHARE));
         match self.receiver.recv_timeout(pause) {
             Ok(()) => {}
             Err(RecvTimeoutError::Timeout) => return Changes::Nothing,
@@ -207,8 +207,8 @@ impl EventReceiver {
             if self.wakeup.stopped.load(Ordering::Acquire) {
                 return Changes::Stop;
             }
-            let left = self.pace.at_most.saturating_sub(begun.elapsed());
-            if left.is_zero() || self.receiver.recv_timeout(self.pace.quiet.min(left)).is_err() {
+            let left = self.debounce.at_most.saturating_sub(begun.elapsed());
+            if left.is_zero() || self.receiver.recv_timeout(self.debounce.quiet.min(left)).is_err() {
                 return Changes::Change;
             }
         }

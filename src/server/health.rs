@@ -72,7 +72,7 @@ impl Health {
         Part::ALL.into_iter().filter(|part| parts.get(*part as usize) == Some(&false)).collect()
     }
 
-    /// Tells of every change.
+    /// Notifies of every change.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<bool> {
         self.changed.subscribe()

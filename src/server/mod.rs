@@ -2,7 +2,7 @@
 //!
 //! [`grpc`] is the hot path, [`wire`] turns its messages into the limiter's and back, [`http::json`] is the same
 //! question over HTTP, [`connections`] decides who is admitted to a port, [`http::admin`] shows what is loaded and counted, [`health`] is asked by probes, [`tls`]
-//! holds the gRPC port's certificate, `told` is what a span says of a decision.
+//! holds the gRPC port's certificate, `span_attributes` has the attributes of a call's span.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

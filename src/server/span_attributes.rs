@@ -1,7 +1,7 @@
-//! What a span tells of a decision: the rules that were met and what they said, and what no rule said.
+//! The attributes of a call's span: the request, the rules that matched, and the decision.
 //!
-//! The values of descriptors are told only where the operator wants them told: they may name people. What
-//! is told of one request is bounded, because spans wait in memory.
+//! Values of descriptors are added only with `TRACING_DESCRIPTOR_VALUES`, because they may identify people. The
+//! attributes of one request are bounded, because spans wait in memory.
 
 use std::{borrow::Cow, fmt::Write};
 
@@ -11,38 +11,38 @@ use crate::{
     text::{LONGEST, cut},
 };
 
-/// Of so many descriptors is told; hardly a request has more.
+/// The maximum number of descriptors in a span; hardly a request has more.
 const MOST: usize = 32;
 
-/// Tells of a request, of its answer if it got one, and of the way there.
-pub(super) fn tell(
+/// Adds the attributes of a request, of its response if it has one, and of its decision.
+pub(super) fn add(
     span: &mut OpenSpan,
     request: &Request<'_>,
     answer: Option<&Answer>,
-    trail: &DecisionTrace,
+    trace: &DecisionTrace,
 ) {
-    span.tell("tollgate.domain", cut(request.domain).to_owned().into());
+    span.add("tollgate.domain", cut(request.domain).to_owned().into());
     let count = i64::try_from(request.descriptors.len()).unwrap_or(i64::MAX);
-    span.tell("tollgate.descriptor_count", count.into());
-    if span.tells_values() {
+    span.add("tollgate.descriptor_count", count.into());
+    if span.shows_values() {
         let descriptors = request.descriptors.iter().take(MOST).map(descriptor);
-        span.tell("tollgate.descriptors", Value::Texts(descriptors.map(Cow::Owned).collect()));
+        span.add("tollgate.descriptors", Value::Texts(descriptors.map(Cow::Owned).collect()));
     }
-    let rules = trail.rules.iter().take(MOST).map(|rule| rule.as_deref().unwrap_or_default().to_owned());
-    span.tell("tollgate.rules", Value::Texts(rules.map(Cow::Owned).collect()));
+    let rules = trace.rules.iter().take(MOST).map(|rule| rule.as_deref().unwrap_or_default().to_owned());
+    span.add("tollgate.rules", Value::Texts(rules.map(Cow::Owned).collect()));
     if let Some(answer) = answer {
-        span.tell("tollgate.code", code(answer.code).into());
+        span.add("tollgate.code", code(answer.code).into());
         let statuses = || answer.statuses.iter().take(MOST);
         let codes = statuses().map(|status| code(status.code).into());
-        span.tell("tollgate.codes", Value::Texts(codes.collect()));
+        span.add("tollgate.codes", Value::Texts(codes.collect()));
         let remaining = statuses().map(|status| i64::from(status.limit_remaining));
-        span.tell("tollgate.remaining", Value::Numbers(remaining.collect()));
+        span.add("tollgate.remaining", Value::Numbers(remaining.collect()));
     }
-    if let Some((policy, reason)) = trail.failure {
-        span.tell("tollgate.store_failure.policy", policy.into());
-        span.tell("tollgate.store_failure.reason", reason.into());
+    if let Some((policy, reason)) = trace.failure {
+        span.add("tollgate.store_failure.policy", policy.into());
+        span.add("tollgate.store_failure.reason", reason.into());
     }
-    if let Some(wait) = &trail.wait {
+    if let Some(wait) = &trace.wait {
         let checks = i64::try_from(wait.checks).unwrap_or(i64::MAX);
         span.part(
             "wait for counters",
@@ -80,7 +80,7 @@ mod tests {
     use crate::limiter::Entry;
 
     #[test]
-    fn a_descriptor_is_told_as_pairs_and_never_at_length() {
+    fn shows_descriptors_as_pairs_cut_to_a_maximum() {
         fn of(entries: &[(&str, &str)]) -> String {
             let entries = entries.iter().map(|(key, value)| Entry { key, value }).collect();
             descriptor(&Descriptor { entries, ..Descriptor::default() })

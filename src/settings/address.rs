@@ -24,7 +24,7 @@ impl HostPort {
     /// Of a name's addresses those of IPv4 come first, as in Go.
     ///
     /// # Errors
-    /// A name that does not resolve; the error tells it.
+    /// A name that does not resolve.
     pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         if self.is_every_address() {
             let every: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn common_slips_are_told_what_to_write() {
+    fn common_mistakes_have_a_hint() {
         for (text, hint) in [
             ("9090", "write :9090"),
             ("http://:9090", "leave out the scheme"),

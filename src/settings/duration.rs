@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn common_slips_are_told_what_to_write() {
+    fn common_mistakes_have_a_hint() {
         for (text, hint) in [
             ("10", "the unit is missing: 10s is in seconds"),
             ("-5s", "a duration cannot be negative"),

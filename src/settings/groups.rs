@@ -13,6 +13,7 @@ use super::{
     parse::{InvalidValue, Value, choice},
     spans::Spans,
 };
+use crate::rules::OnStoreFailure;
 
 /// All settings.
 #[derive(Clone, PartialEq, Debug)]
@@ -126,25 +127,9 @@ impl Value for Counting {
     }
 }
 
-/// The decision when counters cannot be reached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum OnFailure {
-    /// An error, as by the Go service; Envoy's `failure_mode_deny` decides.
-    #[default]
-    Error,
-    /// The request is allowed.
-    Allow,
-    /// The request is rejected.
-    Deny,
-    /// This process counts by itself until the counters are back.
-    Local,
-}
-
-impl Value for OnFailure {
+impl Value for OnStoreFailure {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let choices =
-            [("error", Self::Error), ("allow", Self::Allow), ("deny", Self::Deny), ("local", Self::Local)];
-        choice(text, &choices, "error, allow, deny or local, in any case")
+        Self::from_name(text).ok_or_else(|| InvalidValue::new("error, allow, deny or local, in any case"))
     }
 }
 

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_that_envoy_gateway_sets_is_warned_of_once() {
+    fn warns_once_of_the_variable_that_envoy_gateway_sets() {
         for on in [&ON[..], &[]] {
             let set = [on, &[("GRPC_SERVER_TLS_CA_CERT", "/certs/ca.crt")]].concat();
             let (tls, warnings, problems) = settings(&set);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn files_without_tls_are_warned_of() {
+    fn warns_of_files_without_tls() {
         let (tls, warnings, problems) = settings(&ON[1..]);
         assert_eq!((tls, warnings.len(), problems.len()), (None, 2, 0), "{warnings:?}");
     }

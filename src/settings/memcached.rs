@@ -6,7 +6,7 @@
 use std::{fmt, path::Path, time::Duration};
 
 use super::{
-    HostPort, ServerAddress, StoreTls, address,
+    ClientTls, HostPort, ServerAddress, address,
     parse::InvalidValue,
     reader::Reader,
     server::{self, TlsSettings},
@@ -19,7 +19,7 @@ pub struct Memcached {
     /// Where it is.
     pub servers: MemcachedServers,
     /// TLS, if it is spoken.
-    pub tls: Option<StoreTls>,
+    pub tls: Option<ClientTls>,
     /// How long an operation may take, from the question to the answer.
     pub timeout: Duration,
     /// How long connecting may take, with TLS.
@@ -35,7 +35,7 @@ pub struct Memcached {
 pub enum MemcachedServers {
     /// These, in this order; one at least.
     Named(Vec<ServerAddress>),
-    /// Those that a name server tells of.
+    /// Those of a DNS SRV record.
     Srv {
         /// The name that is looked up: `_service._protocol.name`.
         name: String,
@@ -237,7 +237,7 @@ mod tests {
         let ca = ("MEMCACHE_TLS_CACERT", "/there.pem");
         let (read, warnings, problems) = read_from(&[host, on, ca]);
         assert_eq!((warnings.len(), problems.len()), (0, 0));
-        let tls = StoreTls { ca: Some("/there.pem".into()), ..StoreTls::default() };
+        let tls = ClientTls { ca: Some("/there.pem".into()), ..ClientTls::default() };
         assert_eq!(read.unwrap().tls, Some(tls));
         let (read, warnings, _) = read_from(&[host, ca]);
         assert_eq!(read.unwrap().tls, None);

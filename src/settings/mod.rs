@@ -15,9 +15,8 @@ pub mod vars;
 
 mod answers;
 mod backend;
-mod effective;
 pub mod grpc_tls;
-mod markdown;
+mod listing;
 pub mod memcached;
 mod misspelt;
 mod reader;
@@ -35,17 +34,16 @@ use std::path::{Path, PathBuf};
 pub use self::{
     address::HostPort,
     duration::duration,
-    effective::{Row, Source, effective},
     groups::{
-        Answers, Backend, Counting, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, OnFailure,
-        Prometheus, Rules, Server, Settings, StatsSettings, Store,
+        Answers, Backend, Counting, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Prometheus,
+        Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{ClientName, GrpcTls, GrpcTlsClients},
-    markdown::markdown,
+    listing::{Row, Source, effective, markdown},
     misspelt::misspelt,
     names::LogLevel,
     reader::{Problem, Warning},
-    server::{ServerAddress, StoreTls},
+    server::{ClientTls, ServerAddress},
 };
 
 use self::{

@@ -176,7 +176,7 @@ impl Value for u16 {
     }
 }
 
-/// A finite number; what is outside of 0 to 1 is warned of where it is used.
+/// A finite number; the reader of the setting warns of numbers outside of 0 to 1.
 impl Value for f32 {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
         ratio(text)
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn near_misses_of_booleans_are_told_what_to_write() {
+    fn near_misses_of_booleans_have_a_hint() {
         for (text, hint) in [
             ("yes", Some("write true")),
             (" TrUe", Some("write true")),

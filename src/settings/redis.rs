@@ -19,7 +19,7 @@ pub(super) use self::{
     read::{pool_size, read},
 };
 
-pub use super::{ServerAddress as RedisAddress, StoreTls as RedisTls};
+pub use super::{ClientTls as RedisTls, ServerAddress as RedisAddress};
 
 use super::HostPort;
 
@@ -43,7 +43,7 @@ pub struct Startup {
     pub initial_interval: Duration,
     /// The longest pause.
     pub max_interval: Duration,
-    /// After this the service ends; none serves on without.
+    /// After this the service stops; none retries for ever.
     pub give_up_after: Option<Duration>,
 }
 

@@ -31,14 +31,14 @@ impl Default for ServerAddress {
 
 /// TLS to a server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct StoreTls {
-    /// Certificates to trust in place of those of the system.
+pub struct ClientTls {
+    /// CAs; they replace those of the system.
     pub ca: Option<PathBuf>,
-    /// `TLS_TRUST_SYSTEM_CAS`: beside those of the system.
+    /// `TLS_TRUST_SYSTEM_CAS`: the system's CAs are trusted too.
     pub trust_system: bool,
-    /// Our own certificate and its key.
+    /// The client certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Take a certificate that was made out to another host.
+    /// Accept a certificate for another host.
     pub skip_hostname: bool,
 }
 
@@ -63,8 +63,8 @@ pub(super) struct TlsSettings {
 
 impl TlsSettings {
     /// TLS as it is set, whether it is enabled or not.
-    pub(super) fn read(&self, reader: &mut Reader<'_>) -> StoreTls {
-        StoreTls {
+    pub(super) fn read(&self, reader: &mut Reader<'_>) -> ClientTls {
+        ClientTls {
             ca: reader.read(self.ca),
             trust_system: Trust::read(reader).in_addition,
             identity: reader.read(self.certificate).zip(reader.read(self.key)),
@@ -107,9 +107,9 @@ pub(super) fn timeout(
         return usual;
     }
     if set > ENVOY_WAITS {
-        let whence = if set == go_default { ", the Go service's default," } else { "" };
+        let default_of = if set == go_default { ", the Go service's default," } else { "" };
         let message = format!(
-            "with {set:?}{whence} an answer may come after Envoy has given up: it waits {ENVOY_WAITS:?} unless \
+            "with {set:?}{default_of} an answer may come after Envoy has given up: it waits {ENVOY_WAITS:?} unless \
              the `timeout` of its filter says otherwise. Leave it at {usual:?}, or set it to half of that `timeout`"
         );
         reader.warn(setting, message);

@@ -3,7 +3,7 @@
 //! Called by [`Settings::read`](super::Settings::read). The variables are the Go service's, which has one
 //! sink at a time; here each of them is on by itself.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use regex::Regex;
 
@@ -59,8 +59,18 @@ pub enum SinkAddress {
     Tcp(HostPort),
     /// On a UDP port.
     Udp(HostPort),
-    /// On a unix socket.
+    /// On a unix socket, of datagrams or a stream.
     Unix(PathBuf),
+}
+
+impl fmt::Display for SinkAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(HostPort { host, port }) => write!(f, "{host}:{port} (TCP)"),
+            Self::Udp(HostPort { host, port }) => write!(f, "{host}:{port} (UDP)"),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// A name of statsd made into another name and tags.

@@ -2,14 +2,15 @@
 //!
 //! `TRACING_…` are the Go service's own, `OTEL_…` those of OpenTelemetry, which its library reads there.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::{
+    ClientTls,
     parse::{InvalidValue, Value, percent_decoded},
     reader::Reader,
-    vars::{self, Setting, Tracing, Trust},
+    vars::{self, Tracing, Trust},
 };
 
 /// Tracing, where it is on.
@@ -19,7 +20,7 @@ pub struct Spans {
     pub resource: Vec<(String, String)>,
     /// The share of the calls that are traced where the caller does not say.
     pub sampling_rate: f64,
-    /// Spans tell the values of descriptors.
+    /// Spans have the values of descriptors.
     pub descriptor_values: bool,
     /// Spans that may wait to be sent; one at least.
     pub max_queued: usize,
@@ -58,24 +59,13 @@ pub enum Protocol {
     Grpc,
 }
 
-/// What TLS to the collector takes.
+/// TLS to the collector.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CollectorTls {
-    /// Whom to trust in place of whom the system trusts.
-    pub authorities: Option<NamedPath>,
-    /// `TLS_TRUST_SYSTEM_CAS`: beside whom the system trusts.
-    pub trust_system: bool,
-    /// A certificate to show, and its key.
-    pub identity: Option<[NamedPath; 2]>,
-}
-
-/// A file, and the variable that names it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NamedPath {
-    /// The variable.
-    pub variable: &'static str,
-    /// The file.
-    pub path: PathBuf,
+    /// CAs and the client certificate.
+    pub files: ClientTls,
+    /// The variables of the CAs, the client certificate and its key: those of traces, or those of all signals.
+    pub variables: [&'static str; 3],
 }
 
 impl Value for Protocol {
@@ -233,27 +223,23 @@ fn tls(reader: &mut Reader<'_>) -> CollectorTls {
         [&vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE, &vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY];
     let common = [&vars::OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE, &vars::OTEL_EXPORTER_OTLP_CLIENT_KEY];
     let [certificate, key] = if own.iter().any(|&var| reader.is_set(var)) { own } else { common };
-    let authorities =
+    let ca =
         reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE, &vars::OTEL_EXPORTER_OTLP_CERTIFICATE);
-    let authorities = file(reader, authorities);
-    let identity = match (file(reader, certificate), file(reader, key)) {
-        (Some(certificate), Some(key)) => Some([certificate, key]),
-        (None, None) => None,
-        (has_certificate, _) => {
-            let (set, missing) =
-                if has_certificate.is_some() { (certificate, key) } else { (key, certificate) };
-            // The Go service uses neither; a collector that asks for one would refuse the connection.
+    let files = ClientTls {
+        ca: reader.read(ca),
+        trust_system: Trust::read(reader).in_addition,
+        identity: reader.read(certificate).zip(reader.read(key)),
+        skip_hostname: false,
+    };
+    for (set, missing) in [(certificate, key), (key, certificate)] {
+        if reader.is_set(set) && !reader.is_set(missing) {
+            // The Go service uses neither; a collector that requires a certificate would refuse the connection.
             let refusal =
                 InvalidValue::new("the path of a PEM file").with_hint(format!("{} needs it", set.name));
             reader.refuse(missing, None, refusal);
-            None
         }
-    };
-    CollectorTls { authorities, trust_system: Trust::read(reader).in_addition, identity }
-}
-
-fn file(reader: &mut Reader<'_>, setting: &'static Setting<Option<PathBuf>>) -> Option<NamedPath> {
-    reader.read(setting).map(|path| NamedPath { variable: setting.name, path })
+    }
+    CollectorTls { files, variables: [ca.name, certificate.name, key.name] }
 }
 
 #[cfg(test)]

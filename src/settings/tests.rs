@@ -160,7 +160,7 @@ fn headers_are_named_when_they_are_wanted() {
 }
 
 #[test]
-fn the_working_directory_is_of_no_interest_when_a_control_plane_tells_the_rules() {
+fn ignores_the_working_directory_when_rules_come_from_a_control_plane() {
     let here = ["./config"];
     assert!(!read_on(&[], &here).unwrap().1.is_empty());
     assert_eq!(read_on(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")], &here).unwrap().1, []);

@@ -11,7 +11,7 @@ use http::HeaderMap;
 
 pub use super::variable::{Secrecy, Setting, Var};
 use super::{
-    Counting, GrpcServer, HostPort, KeyFormat, LogFormat, OnFailure, ServerAddress, address, answers,
+    Counting, GrpcServer, HostPort, KeyFormat, LogFormat, ServerAddress, address, answers,
     backend::BackendType,
     duration, memcached,
     names::{self, LogLevel},
@@ -23,7 +23,7 @@ use super::{
     variable::table,
     xds::{self, RulesSource},
 };
-use crate::limiter::template::Template;
+use crate::{limiter::template::Template, rules::OnStoreFailure};
 
 /// The largest number of 32 bits: the length before a message of gRPC, and fields of HTTP/2.
 const BITS_32: u64 = u32::MAX as u64;
@@ -184,7 +184,7 @@ table! {
         BACKEND_TYPE: BackendType = "memory", "Counter store: `redis` or `memcache`, shared by all \
             replicas, or `memory`, where each replica counts by itself. If it is unset and any Redis \
             variable is set, `redis`.";
-        STORE_FAILURE_POLICY on_failure: OnFailure = "error", "Decision when counters are unreachable, \
+        STORE_FAILURE_POLICY on_failure: OnStoreFailure = "error", "Decision when counters are unreachable, \
             unless the domain's rules have `on_store_failure`: `error`, which Envoy's `failure_mode_deny` \
             resolves; `allow`; `deny`; or `local`, counted by this replica.";
         MEMORY_MAX_KEYS max_keys: usize = "10000000" as at_least::<1>, "Maximum number of counters in \

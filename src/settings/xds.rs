@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    HostPort, ServerAddress, address,
+    ClientTls, HostPort, ServerAddress, address,
     groups::Secret,
     names,
     parse::{InvalidValue, Value, whole},
@@ -22,7 +22,7 @@ use super::{
 pub struct Xds {
     /// Where it is.
     pub server: ServerAddress,
-    /// It tells of changes alone, not of everything each time.
+    /// It sends changes alone, not everything each time.
     pub incremental: bool,
     /// By which name it knows us.
     pub node_id: String,
@@ -48,13 +48,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 /// TLS to a control plane.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct XdsTls {
-    /// Certificates to trust in place of those of the system.
-    pub ca: Option<PathBuf>,
-    /// `TLS_TRUST_SYSTEM_CAS`: beside those of the system.
-    pub trust_system: bool,
-    /// Our own certificate and its key.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name that its certificate must hold, when that is not the one it is found by.
+    /// CAs and the client certificate.
+    pub files: ClientTls,
+    /// The name that its certificate must have, if it is not the host.
     pub server_name: Option<String>,
 }
 
@@ -163,7 +159,7 @@ fn node_metadata(reader: &mut Reader<'_>, text: &str) -> Vec<(String, String)> {
     pairs.map(|(name, text)| (name.to_owned(), text.to_owned())).collect()
 }
 
-/// `name:value,name:value`. Values may be secrets, so that a refusal tells the name alone.
+/// `name:value,name:value`. Values may be secrets, so that a refusal shows no value.
 fn headers(reader: &mut Reader<'_>, text: &str) -> Vec<(String, Secret)> {
     let mut headers = Vec::new();
     for (at, entry) in text.split(',').enumerate().filter(|(_, entry)| !entry.is_empty()) {
@@ -213,9 +209,12 @@ fn tls(reader: &mut Reader<'_>, set: &ControlPlane, exists: &dyn Fn(&Path) -> bo
         _ => {}
     }
     set.use_tls.then(|| XdsTls {
-        ca: set.ca.clone(),
-        trust_system: Trust::read(reader).in_addition,
-        identity: set.certificate.clone().zip(set.key.clone()),
+        files: ClientTls {
+            ca: set.ca.clone(),
+            trust_system: Trust::read(reader).in_addition,
+            identity: set.certificate.clone().zip(set.key.clone()),
+            skip_hostname: false,
+        },
         server_name: Some(set.server_name.clone()).filter(|name| !name.is_empty()),
     })
 }

@@ -29,7 +29,7 @@ pub fn install(log: &Log) {
 
 /// A whole line at once: the lines of several threads do not mix.
 fn to_stderr(line: &str) {
-    // There is nobody left to tell of an error.
+    // An error of the log cannot be logged.
     let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_heard_only_when_something_is_wrong() {
+    fn logs_libraries_from_level_warn() {
         let heard = |level| {
             lines(level, LogFormat::Text, || {
                 debug!(target: "h2::codec", "frame");

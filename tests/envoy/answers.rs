@@ -37,7 +37,7 @@ fn seconds(answer: &Answer, name: &str) -> u64 {
 }
 
 #[test]
-fn a_refused_caller_is_told_when_to_come_again_in_the_rules_own_words() {
+fn a_rejected_caller_receives_retry_after_and_the_rules_body() {
     let (_server, envoy) = envoy(&[("LIMIT_RETRY_AFTER_HEADER", "Retry-After")]);
     let allowed = envoy.get(&[("x-user", "ann")]);
     assert_eq!((allowed.status, allowed.header("retry-after")), (200, None));
@@ -65,7 +65,7 @@ fn a_rule_without_a_body_has_that_of_the_settings() {
 }
 
 #[test]
-fn policies_and_where_they_stand_are_told_of_every_request() {
+fn every_response_has_the_policies_and_their_state() {
     let (_server, envoy) =
         envoy(&[("LIMIT_POLICY_HEADERS", "true"), ("LIMIT_RETRY_AFTER_HEADER", "Retry-After")]);
     let policies =
@@ -107,7 +107,7 @@ fn the_three_headers_and_the_policies_go_out_together() {
 }
 
 #[test]
-fn an_access_log_tells_who_was_blocked_by_what() {
+fn an_access_log_shows_who_was_blocked_by_what() {
     let (_server, envoy) = envoy(&[("RESPONSE_DYNAMIC_METADATA_LIMITS", "true")]);
     for status in [200, 429] {
         assert_eq!(envoy.get(&[("x-user", "ann"), ("x-plan", "gold"), ("x-other", "1")]).status, status);

@@ -29,7 +29,7 @@ descriptors:
 }
 
 #[test]
-fn quotas_refuse_when_all_are_spent_and_metadata_tells_which_is_not() {
+fn quotas_reject_when_all_are_spent_and_metadata_shows_which_is_not() {
     let rules = "
 domain: edge
 descriptors:

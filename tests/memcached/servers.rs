@@ -162,7 +162,7 @@ async fn eventually_counts(store: &MemcachedStore, keeper: &Memcached, key: &str
 }
 
 #[tokio::test]
-async fn servers_that_a_name_server_tells_of_are_used_and_followed() {
+async fn servers_of_an_srv_record_are_used_and_followed() {
     let [one, other] = [(); 2].map(|()| Memcached::single());
     let teller = Teller::start();
     let store = store(&teller, Some(Duration::from_millis(100)));

@@ -78,7 +78,7 @@ fn a_file_of_authorities_replaces_those_of_the_system_unless_they_are_to_be_trus
 }
 
 #[test]
-fn what_does_not_fit_is_told_with_what_to_do_about_it() {
+fn explains_a_failed_handshake_and_what_to_do() {
     let certificates = Certificates::made_out_to("elsewhere.test");
     let memcached = speaking(&certificates, false);
     let address = memcached.address();

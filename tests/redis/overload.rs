@@ -117,13 +117,13 @@ fn a_stall_shorter_than_the_timeout_refuses_nobody() {
 
 #[test]
 fn a_stall_longer_than_the_timeout_costs_only_those_who_were_late() {
-    const TIMEOUT: Duration = Duration::from_secs(2);
-    const LATE: Duration = Duration::from_millis(400);
-    // The service and the machine may take so long for what takes no time.
-    const SLACK: Duration = Duration::from_millis(400);
+    const TIMEOUT: Duration = Duration::from_secs(4);
+    const LATE: Duration = Duration::from_millis(500);
+    // The service and a busy machine may take so long for what takes no time.
+    const SLACK: Duration = Duration::from_millis(1500);
     let _turn = turn();
     let redis = Redis::single();
-    let server = service(&redis.env(), "2s");
+    let server = service(&redis.env(), "4s");
     let patience = Duration::from_secs(20);
     let load = Steady::start(server.ports.grpc, 200, patience, &requests(), &one("control", "v"));
     thread::sleep(Duration::from_millis(500));

@@ -108,7 +108,7 @@ fn a_missing_file_changes_nothing_but_the_log() {
 }
 
 #[test]
-fn a_bad_file_is_told_with_its_places_and_not_served() {
+fn reports_a_bad_mapper_file_with_places() {
     let (_dir, setup) =
         with_mapper("mappings:\n- match: a..b\n  name: x\n- match: '('\n  match_type: regex\n  name: 7\n");
     let Err(log) = setup.try_start() else { panic!("it started") };

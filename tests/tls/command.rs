@@ -106,7 +106,7 @@ fn a_certificate_is_shown_to_a_server_that_wants_one() {
 }
 
 #[test]
-fn options_and_files_that_do_not_go_together_are_told_before_anybody_is_asked() {
+fn reports_conflicting_options_before_connecting() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     files.put_pair("other", &authority.server());
@@ -127,7 +127,7 @@ fn options_and_files_that_do_not_go_together_are_told_before_anybody_is_asked() 
 }
 
 #[test]
-fn a_server_that_speaks_plain_text_is_told_of() {
+fn recognises_a_server_without_tls() {
     let files = Files::empty();
     files.put("trusted.pem", &Authority::new("ours").pem());
     let server = Setup::new().rules("d.yaml", RULES).start();

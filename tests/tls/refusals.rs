@@ -143,7 +143,7 @@ fn who_speaks_tls_is_not_served_where_it_is_not_spoken() {
 }
 
 #[test]
-fn a_client_that_refuses_us_is_told_of() {
+fn logs_a_client_that_rejects_the_certificate() {
     let (ours, others) = (Authority::new("ours"), Authority::new("others"));
     let files = Files::new(&ours.server());
     let server = files.setup().start();

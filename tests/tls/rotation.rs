@@ -78,7 +78,7 @@ fn the_data_swap_of_a_secret_is_noticed() {
 }
 
 #[test]
-fn a_bad_certificate_leaves_the_old_one_serving_and_is_told_once() {
+fn a_bad_certificate_leaves_the_old_one_in_use_and_is_logged_once() {
     let authority = Authority::new("ours");
     let (first, next) = (authority.server(), authority.server());
     let files = Files::new(&first);
@@ -94,7 +94,7 @@ fn a_bad_certificate_leaves_the_old_one_serving_and_is_told_once() {
     std::thread::sleep(Duration::from_secs(5));
     assert!(reload_errors(&server) < 1.5);
     let log = server.process.log();
-    let lines: Vec<_> = log.lines().filter(|line| line.contains("files of TLS are refused")).collect();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("changed TLS files are invalid")).collect();
     assert_eq!(lines.len(), 1, "{log}");
     for part in ["GRPC_SERVER_TLS_KEY", files.path("tls.key").to_str().unwrap(), "is not the key of"] {
         assert!(lines[0].contains(part), "{part:?} in {log}");

@@ -127,7 +127,7 @@ fn spans_go_over_tls_with_a_certificate_of_ours() {
 }
 
 #[test]
-fn files_that_are_not_there_are_told_at_start() {
+fn reports_missing_files_at_start() {
     let log = setup("http", 1)
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1")
         .env("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "/nowhere/ca.pem")

@@ -29,7 +29,7 @@ fn waiting_for_counters_is_a_part_of_its_own() {
 }
 
 #[test]
-fn who_decides_without_counters_is_told() {
+fn spans_have_the_policy_that_decided_without_counters() {
     let receiver = Receiver::start(false, None);
     let ask_without_counters = |policy: &str| {
         let mut server = setup("http", receiver.port)
@@ -58,7 +58,7 @@ fn who_decides_without_counters_is_told() {
 }
 
 #[test]
-fn a_caller_who_goes_away_is_told() {
+fn spans_have_an_error_when_the_caller_goes_away() {
     let silent = Fake::answering(|words, _| {
         let is_asked = words[0].starts_with("INCR") || words[0].starts_with("EXPIRE");
         if is_asked { String::new() } else { "+PONG\r\n".to_owned() }

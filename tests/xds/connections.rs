@@ -224,7 +224,7 @@ fn plain_text_and_tls_do_not_meet_and_the_log_says_so() {
 }
 
 #[test]
-fn a_control_plane_that_wants_a_certificate_is_told_of_by_the_variable() {
+fn names_the_variable_when_a_control_plane_requires_a_certificate() {
     let secured = Secured::new("localhost");
     let control_plane = secured.control_plane(true);
     let server = secured.setup(&control_plane).start();

@@ -30,7 +30,7 @@ fn without_a_control_plane_no_port_is_opened() {
 }
 
 #[test]
-fn a_service_that_waits_for_rules_ends_when_it_is_told_to() {
+fn a_service_that_waits_for_rules_stops_on_a_signal() {
     let mut server = setup(&format!("127.0.0.1:{}", free_port())).launch();
     eventually("it has begun", || {
         let log = server.process.log();

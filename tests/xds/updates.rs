@@ -51,7 +51,7 @@ fn the_same_again_is_accepted_and_not_loaded() {
 }
 
 #[test]
-fn a_bad_update_is_refused_told_and_repaired() {
+fn a_bad_update_is_refused_reported_and_repaired() {
     let (control_plane, server) = subscribed("1", &[limit("a", "d", "k", 5)]);
     control_plane.acknowledged("1");
     let bad = json!({"config": {"name": "eg/default", "domain": "d", "descriptors": [
@@ -160,7 +160,7 @@ fn ten_thousand_descriptors_of_five_megabytes_are_taken() {
 }
 
 #[test]
-fn a_response_beyond_the_bound_is_told_with_the_variable() {
+fn names_the_variable_of_the_size_limit_of_a_response() {
     let control_plane = ControlPlane::start();
     control_plane.tell("1", &[json!({"config": {"name": "a", "domain": "d"}, "many": 100})]);
     let setup = setup(&control_plane.address).env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "1000");
@@ -200,7 +200,7 @@ fn metadata_modes_and_nested_levels_arrive() {
 }
 
 #[test]
-fn the_incremental_dialect_tells_what_changes() {
+fn the_incremental_dialect_sends_changes() {
     let control_plane = ControlPlane::start();
     control_plane.tell("1", &[limit("a", "a", "k", 5), limit("b", "b", "k", 6)]);
     let server = setup(&control_plane.address).env("CONFIG_TYPE", "GRPC_XDS_DELTA").start();

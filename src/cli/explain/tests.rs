@@ -141,7 +141,7 @@ fn a_request_that_is_never_over_limit_says_why() {
 }
 
 #[test]
-fn an_unknown_domain_a_missing_rule_and_a_replaced_one_are_told_apart() {
+fn distinguishes_an_unknown_domain_a_missing_rule_and_a_replaced_one() {
     for (words, expected) in [
         ("shops client=bob", "unknown domain \"shops\"; did you mean \"shop\"?"),
         ("other client=bob", "unknown domain \"other\"; known: shop"),

@@ -194,7 +194,7 @@ dynamic metadata
     }
 
     #[test]
-    fn an_unknown_domain_and_a_missing_rule_are_told_apart() {
+    fn distinguishes_an_unknown_domain_and_a_missing_rule() {
         let status = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
         let response = RateLimitResponse {
             overall_code: Code::Ok.into(),

@@ -12,9 +12,9 @@ use crate::{
     cli::serve::Environment,
     net::{
         channel::{self, Duplex, Socket},
-        tls::{self, Trusted, Wanted, Words},
+        tls::{self, Words},
     },
-    settings::{HostPort, ServerAddress, address, vars},
+    settings::{ClientTls, HostPort, ServerAddress, address, vars},
 };
 
 /// The options that errors of TLS refer to.
@@ -120,12 +120,12 @@ impl TlsArgs {
             (Some(false) | None, false) => return Ok(None),
             (Some(true), _) | (None, true) => {}
         }
-        let wanted = Wanted {
-            trusted: self.ca.as_deref().map_or(Trusted::System, Trusted::Only),
-            identity: self.cert.as_deref().zip(self.key.as_deref()),
-            any_host: false,
+        let files = ClientTls {
+            ca: self.ca.clone(),
+            identity: self.cert.clone().zip(self.key.clone()),
+            ..ClientTls::default()
         };
-        let mut config = tls::load(&wanted, &WORDS).map_err(|faults| Failure::files(&faults))?.config;
+        let mut config = tls::load(&files, &WORDS).map_err(|faults| Failure::files(&faults))?.config;
         config.alpn_protocols = vec![b"h2".to_vec()];
         let host = match &addr.at {
             ServerAddress::Tcp(at) => &at.host,

@@ -1,15 +1,19 @@
-//! TLS to the servers that we ask: reads the files, decides whom to trust, and says in words why a handshake failed.
+//! TLS to other servers: reads the files, decides which CAs to trust, and explains why a handshake failed.
 //!
-//! Control planes, stores, collectors of spans and `tollgate request` begin with [`load`] and shake hands for
-//! themselves; what their variables or options are called is in [`Words`] of their own. The gRPC port has its
-//! TLS in `server`, which reads its files by [`pem`] too.
+//! Clients of control planes, stores and collectors, and `tollgate request`, call [`load`] and do the handshake
+//! themselves; [`Words`] has the names of their variables or options. TLS on the gRPC port is in `server`, which reads
+//! its files with [`pem`] too.
 
 mod any_host;
 pub mod pem;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::{io, path::Path, sync::Arc};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use tokio_rustls::rustls::{
     CertificateError, ClientConfig, Error, InconsistentKeys, RootCertStore,
@@ -20,6 +24,7 @@ use tokio_rustls::rustls::{
 };
 
 use self::any_host::{AnyHost, is_about_the_name};
+use crate::settings::ClientTls;
 
 /// What things are called where TLS is set up: variables, or options of a command.
 #[derive(Clone, Copy, Debug)]
@@ -36,40 +41,6 @@ pub struct Words {
     pub plain_text: &'static str,
 }
 
-/// What is wanted of TLS.
-#[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// Whose signature counts.
-    pub trusted: Trusted<'a>,
-    /// The files of our own certificate and of its key.
-    pub identity: Option<(&'a Path, &'a Path)>,
-    /// A certificate that was made out to another host is taken.
-    pub any_host: bool,
-}
-
-/// Whose signature under a server's certificate counts.
-#[derive(Clone, Copy, Debug)]
-pub enum Trusted<'a> {
-    /// That of the authorities which the system trusts.
-    System,
-    /// Theirs, and that of the authorities in this file.
-    SystemAnd(&'a Path),
-    /// That of the authorities in this file alone.
-    Only(&'a Path),
-}
-
-impl<'a> Trusted<'a> {
-    /// The authorities in this file, or where there is none those of the system; both with `and_system`.
-    #[must_use]
-    pub fn by(file: Option<&'a Path>, and_system: bool) -> Self {
-        match file {
-            None => Self::System,
-            Some(path) if and_system => Self::SystemAnd(path),
-            Some(path) => Self::Only(path),
-        }
-    }
-}
-
 /// What TLS is spoken with.
 pub struct Client {
     /// For a handshake; it names no protocol yet.
@@ -84,10 +55,10 @@ pub struct Client {
 ///
 /// # Errors
 /// All that is wrong with them, each with what names it and its path.
-pub fn load(wanted: &Wanted<'_>, words: &Words) -> Result<Client, Vec<String>> {
+pub fn load(files: &ClientTls, words: &Words) -> Result<Client, Vec<String>> {
     let provider = Arc::new(ring::default_provider());
-    let trusted = trusted(wanted.trusted, words).map_err(|fault| vec![fault]);
-    let identity = wanted.identity.map(|files| identity(files, &provider, words)).transpose();
+    let trusted = trusted(files, words).map_err(|fault| vec![fault]);
+    let identity = files.identity.as_ref().map(|files| identity(files, &provider, words)).transpose();
     let ((ca, roots), identity) = match (trusted, identity) {
         (Ok(trusted), Ok(identity)) => (trusted, identity),
         (trusted, identity) => {
@@ -95,7 +66,7 @@ pub fn load(wanted: &Wanted<'_>, words: &Words) -> Result<Client, Vec<String>> {
         }
     };
     let (identity, shown) = identity.unzip();
-    let config = config(roots, shown, wanted.any_host, provider);
+    let config = config(roots, shown, files.skip_hostname, provider);
     let config = config.map_err(|error| vec![format!("TLS cannot be spoken: {error}")])?;
     Ok(Client { config, ca, identity })
 }
@@ -122,31 +93,31 @@ fn config(
 }
 
 /// The authorities, and the text of the file that names some of them.
-fn trusted(wanted: Trusted<'_>, words: &Words) -> Result<(Option<Vec<u8>>, RootCertStore), String> {
+fn trusted(files: &ClientTls, words: &Words) -> Result<(Option<Vec<u8>>, RootCertStore), String> {
     let mut roots = RootCertStore::empty();
     let mut why = String::new();
     let mut of_system = Vec::new();
-    if !matches!(wanted, Trusted::Only(_)) {
+    if files.ca.is_none() || files.trust_system {
         let found = rustls_native_certs::load_native_certs();
-        if matches!(wanted, Trusted::SystemAnd(_)) {
+        if files.ca.is_some() {
             of_system = pem::encode(&found.certs);
         }
         roots.add_parsable_certificates(found.certs);
         why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
     }
     let accepted = "a PEM file with the certificates to trust";
-    match wanted {
-        Trusted::SystemAnd(path) | Trusted::Only(path) => {
+    match &files.ca {
+        Some(path) => {
             let (mut text, ()) = read(words.ca, path, accepted, |text| add(&mut roots, text))?;
             text.push(b'\n');
             text.extend(of_system);
             Ok((Some(text), roots))
         }
-        Trusted::System if roots.is_empty() => Err(format!(
+        None if roots.is_empty() => Err(format!(
             "{}: accepted is {accepted}; without it those of the system count, and it has none{why}",
             words.ca
         )),
-        Trusted::System => Ok((None, roots)),
+        None => Ok((None, roots)),
     }
 }
 
@@ -162,7 +133,7 @@ fn add(roots: &mut RootCertStore, text: &[u8]) -> Result<(), String> {
 type Identity = ((Vec<u8>, Vec<u8>), CertifiedKey);
 
 fn identity(
-    (certificate, key): (&Path, &Path),
+    (certificate, key): &(PathBuf, PathBuf),
     provider: &CryptoProvider,
     words: &Words,
 ) -> Result<Identity, Vec<String>> {

@@ -1,6 +1,6 @@
 //! PEM files as TLS takes them: their bytes, the certificates and the key in them, or what is wrong.
 //!
-//! What is wrong is told from the verb on: who asks puts before it which file it is.
+//! Errors begin with the verb: the caller puts the name of the file before them.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{
     sign::SigningKey,
 };
 
-/// No certificate, key or bundle of authorities comes near: all those of the web are 200 KB.
+/// Larger than any certificate, key or list of CAs: those of the web have 200 KB together.
 const LARGEST: u64 = 4 << 20;
 
 /// The bytes of a file.
@@ -26,7 +26,7 @@ const LARGEST: u64 = 4 << 20;
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     // A pipe would hold the reader until somebody writes, and a directory opens though it cannot be read.
     match fs::metadata(path) {
-        Ok(metadata) if !metadata.is_file() => return Err("is no file".to_owned()),
+        Ok(metadata) if !metadata.is_file() => return Err("is not a file".to_owned()),
         Err(error) => return Err(reason(&error)),
         Ok(_) => {}
     }
@@ -88,8 +88,7 @@ pub fn encode(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
 /// The first key in these bytes.
 ///
 /// # Errors
-/// When there is none, or one that cannot be used. What the reader has to say is not told: it would quote the
-/// file.
+/// When there is none, or one that cannot be used. The parser's own error is left out, because it quotes the file.
 pub fn key(bytes: &[u8], provider: &CryptoProvider) -> Result<Arc<dyn SigningKey>, String> {
     let key = PrivateKeyDer::from_pem_slice(bytes).map_err(|_| {
         let encrypted = b"BEGIN ENCRYPTED PRIVATE KEY";
@@ -117,8 +116,8 @@ mod tests {
         File::create(&large).unwrap().set_len(LARGEST + 1).unwrap();
         for (path, why) in [
             (dir.path().join("absent"), "cannot be read: No such file"),
-            (dir.path().to_owned(), "is no file"),
-            ("/dev/null".into(), "is no file"),
+            (dir.path().to_owned(), "is not a file"),
+            ("/dev/null".into(), "is not a file"),
             (large, "is larger than"),
         ] {
             let told = read(&path).unwrap_err();

@@ -77,9 +77,8 @@ const WORDS: Words =
     Words { ca: "CACERT", certificate: "CLIENT_CERT", key: "CLIENT_KEY", other_host: "", plain_text: "" };
 
 fn loaded(ca: Option<&Path>, identity: Option<&(PathBuf, PathBuf)>) -> Result<Client, Vec<String>> {
-    let trusted = ca.map_or(Trusted::System, Trusted::Only);
-    let identity = identity.map(|(certificate, key)| (&**certificate, &**key));
-    load(&Wanted { trusted, identity, any_host: true }, &WORDS)
+    let (ca, identity) = (ca.map(Path::to_owned), identity.cloned());
+    load(&ClientTls { ca, identity, skip_hostname: true, ..ClientTls::default() }, &WORDS)
 }
 
 fn refused(ca: Option<&Path>, identity: Option<&(PathBuf, PathBuf)>) -> Vec<String> {
@@ -102,7 +101,7 @@ fn several_certificates_may_be_trusted() {
 }
 
 #[test]
-fn every_bad_file_is_told_at_once_with_its_path() {
+fn reports_every_invalid_file_with_its_path() {
     let authority = Authority::new("ours");
     let missing = |name: &str| authority.directory.path().join(name);
     let told = refused(Some(&missing("a.pem")), Some(&(missing("b.crt"), missing("b.key"))));

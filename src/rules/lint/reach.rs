@@ -55,7 +55,7 @@ impl<'t> Reach<'t> {
     }
 
     /// False when the level gives every request the same result without this descriptor, provided that it has
-    /// neither a limit nor levels below. True in doubt.
+    /// neither a limit nor levels below. True if uncertain.
     pub(super) fn may_exempt(&self, at: usize) -> bool {
         let text = self.texts[at].as_str();
         match text.split_once('*') {

@@ -107,7 +107,7 @@ fn lists_are_made_of_the_same_yaml_as_all_else() {
 }
 
 #[test]
-fn a_line_of_rlconfig_tells_what_the_go_service_does_not_know_behind_the_rest() {
+fn a_line_of_rlconfig_ends_with_what_the_go_service_does_not_know() {
     for (rate_limit, shown) in [
         ("{unit: day, requests_per_unit: 1, algorithm: fixed_window}", ""),
         (
@@ -168,7 +168,7 @@ fn what_makes_no_limit_is_refused_where_it_stands() {
 }
 
 #[test]
-fn a_log_is_told_what_it_costs() {
+fn warns_of_the_cost_of_a_log() {
     let log = |requests: u32| {
         let limit = format!("{{unit: day, algorithm: sliding_log, requests_per_unit: {requests}}}");
         let compiled = compiled(&limit, false);

@@ -79,7 +79,7 @@ fn a_tree_of_messages_is_the_tree_of_a_file() {
 }
 
 #[test]
-fn mistakes_are_told_by_resource_and_path() {
+fn reports_mistakes_by_resource_and_path() {
     let nested = |child| RateLimitDescriptor {
         descriptors: vec![descriptor("a", "", policy(4, 1)), child],
         ..descriptor("k", "v", policy(4, 1))
@@ -175,7 +175,7 @@ fn resources_of_one_domain_are_merged_when_that_is_wanted() {
 }
 
 #[test]
-fn what_does_nothing_is_warned_of() {
+fn warns_of_what_has_no_effect() {
     let unlimited = RateLimitPolicy { unlimited: true, name: "n".to_owned(), ..policy(0, 7) };
     let compiled =
         compiled(&[config("a", "d", vec![descriptor("k", "", unlimited)]), config("b", "e", Vec::new())]);

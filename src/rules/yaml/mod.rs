@@ -15,7 +15,7 @@ mod text;
 mod weight;
 
 #[cfg(test)]
-mod oracle;
+mod tests;
 
 use std::rc::Rc;
 

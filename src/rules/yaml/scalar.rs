@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_override_and_contradictions_are_told() {
+    fn tags_override_and_contradictions_are_errors() {
         let tagged = |kind: &str, text| resolve(text, Some(&format!("{STANDARD}{kind}")), true);
         assert_eq!(tagged("str", "12"), Ok(Meaning::Text));
         assert_eq!(tagged("float", "3"), Ok(Meaning::Float(3.0)));

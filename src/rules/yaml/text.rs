@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_that_is_not_allowed_is_told_with_its_place() {
+    fn reports_a_forbidden_character_with_its_place() {
         let found = |text: &[u8]| stop(text).map(|(line, column, _)| (line, column));
         assert_eq!(found(b"a: 1\r\nb\xc3\xa9: \x07"), Some((2, 5)));
         assert_eq!(found(b"a: \xff"), Some((1, 4)));

@@ -164,7 +164,7 @@ fn an_empty_directory_is_no_error() {
 }
 
 #[test]
-fn a_missing_directory_is_told_with_the_name_that_is_missing() {
+fn reports_a_missing_directory_by_the_name_that_is_missing() {
     let place = Place::new();
     let reading = read_dir(&place.path("current/config"), false);
     let diagnostic = only(&reading);
@@ -174,7 +174,7 @@ fn a_missing_directory_is_told_with_the_name_that_is_missing() {
 }
 
 #[test]
-fn a_file_in_place_of_the_directory_is_told() {
+fn reports_a_file_in_place_of_the_directory() {
     let place = Place::new();
     place.write("config", "domain: d");
     let reading = read(&place);
@@ -183,7 +183,7 @@ fn a_file_in_place_of_the_directory_is_told() {
 }
 
 #[test]
-fn a_loop_in_place_of_the_directory_is_told() {
+fn reports_a_loop_in_place_of_the_directory() {
     let place = Place::new();
     place.link("config", "config");
     let reading = read(&place);
@@ -193,7 +193,7 @@ fn a_loop_in_place_of_the_directory_is_told() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn all_that_cannot_be_read_is_told_at_once_with_what_can() {
+fn reports_all_unreadable_files_and_reads_the_others() {
     let place = Place::new();
     place.write("config/a.yaml", "a");
     place.write("config/large.yaml", "");

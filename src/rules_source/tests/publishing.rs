@@ -38,7 +38,7 @@ fn a_good_set_is_served_with_what_is_attached_to_it() {
 }
 
 #[test]
-fn a_bad_set_is_told_and_leaves_the_good_one_serving() {
+fn reports_a_bad_set_and_keeps_the_good_one() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
     let source = place.source("");

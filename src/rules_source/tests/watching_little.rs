@@ -66,7 +66,7 @@ fn is_noticed_by_looks<W: notify::Watcher + 'static>() {
 }
 
 #[test]
-fn a_file_system_that_tells_nothing() {
+fn a_file_system_without_notifications() {
     is_noticed_by_looks::<NullWatcher>();
 }
 

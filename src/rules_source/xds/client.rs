@@ -126,7 +126,7 @@ async fn process<T>(
 fn help(settings: &Xds) -> &'static str {
     match &settings.tls {
         None => "; if its port speaks TLS, set CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
-        Some(tls) if tls.identity.is_none() => {
+        Some(tls) if tls.files.identity.is_none() => {
             "; if it requires a client certificate, set CONFIG_GRPC_XDS_CLIENT_TLS_CERT and \
              CONFIG_GRPC_XDS_CLIENT_TLS_KEY"
         }

@@ -39,7 +39,7 @@ const TCP_KEEPALIVE_RETRIES: u32 = 3;
 /// # Errors
 /// The reason, and what to do.
 pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
-    let tls = settings.tls.as_ref().map(tls::load).transpose()?;
+    let tls = settings.tls.as_ref().map(|tls| tls::load(&tls.files)).transpose()?;
     let host = name(settings);
     let socket = timeout(CONNECT_TIMEOUT, open(&settings.server, tls, &host))
         .await

@@ -82,10 +82,10 @@ pub fn spawn<T: Send + Sync + 'static>(
     status: Arc<Status>,
 ) -> io::Result<Subscription> {
     let (alive, mut is_alive) = watch::channel(());
-    let (judge, judged) = watch::channel(false);
+    let (judging, judged) = watch::channel(false);
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("rules-xds".to_owned()).spawn(move || {
-        let session = session::Session::new(&source, &settings.server, &clock, &status, judge);
+        let session = session::Session::new(&source, &settings.server, &clock, &status, judging);
         runtime.block_on(async {
             tokio::select! {
                 () = panics::restart_task(Boundary::XdsClient, async || client::run(&settings, &session).await) => {}

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio_rustls::rustls::ClientConfig;
 
 use crate::{
-    net::tls::{self, Trusted, Wanted, Words},
-    settings::groups::XdsTls,
+    net::tls::{self, Words},
+    settings::ClientTls,
 };
 
 /// The variables that errors of TLS refer to.
@@ -24,13 +24,8 @@ pub(super) const WORDS: Words = Words {
 ///
 /// # Errors
 /// All that is wrong with them, each with its variable and its path.
-pub(super) fn load(settings: &XdsTls) -> Result<Arc<ClientConfig>, String> {
-    let wanted = Wanted {
-        trusted: Trusted::by(settings.ca.as_deref(), settings.trust_system),
-        identity: settings.identity.as_ref().map(|(certificate, key)| (&**certificate, &**key)),
-        any_host: false,
-    };
-    let mut config = tls::load(&wanted, &WORDS).map_err(|faults| faults.join("; "))?.config;
+pub(super) fn load(files: &ClientTls) -> Result<Arc<ClientConfig>, String> {
+    let mut config = tls::load(files, &WORDS).map_err(|faults| faults.join("; "))?.config;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Arc::new(config))
 }
@@ -40,10 +35,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_that_is_not_there_is_told_by_its_variable() {
+    fn reports_every_missing_file_by_its_variable() {
         let gone = |name: &str| format!("/nowhere/{name}.pem").into();
-        let settings =
-            XdsTls { ca: Some(gone("ca")), identity: Some((gone("cert"), gone("key"))), ..XdsTls::default() };
+        let settings = ClientTls {
+            ca: Some(gone("ca")),
+            identity: Some((gone("cert"), gone("key"))),
+            ..ClientTls::default()
+        };
         let error = load(&settings).map(drop).unwrap_err();
         for (variable, name) in [(WORDS.ca, "ca"), (WORDS.certificate, "cert"), (WORDS.key, "key")] {
             assert!(error.contains(&format!("{variable}=/nowhere/{name}.pem: accepted is ")), "{error}");

@@ -180,6 +180,26 @@ fn next_to_close(model: &[Modelled], address: Option<IpAddr>) -> Option<usize> {
     all.iter().filter(of_scope).min_by_key(rank).map(|one| one.0)
 }
 
+/// Which connection makes room for one of this address, and why it is refused when none does.
+fn admission(
+    model: &[Modelled],
+    address: Option<IpAddr>,
+    total: usize,
+    per_address: usize,
+) -> (Option<usize>, Option<ConnectionRefused>) {
+    let count = |of: Option<IpAddr>| {
+        model.iter().filter(|one| one.holds_place && (of.is_none() || one.address == of)).count()
+    };
+    let make_room = |of: Option<IpAddr>, refused: ConnectionRefused| match next_to_close(model, of) {
+        Some(one) => (Some(one), None),
+        None => (None, Some(refused)),
+    };
+    if address.is_some() && count(address) >= per_address {
+        return make_room(address, ConnectionRefused::PerAddress);
+    }
+    if count(None) >= total { make_room(None, ConnectionRefused::Total) } else { (None, None) }
+}
+
 proptest! {
     #[test]
     fn who_is_admitted_and_who_makes_room_is_as_the_model_says(
@@ -194,25 +214,10 @@ proptest! {
             match step {
                 Step::Admit(peer) => {
                     let address = (peer > 0).then(|| IpAddr::from([10, 0, 0, peer]));
-                    let count = |of: Option<IpAddr>| model.iter().filter(|one| one.holds_place
-                        && (of.is_none() || one.address == of)).count();
-                    let mut room = Vec::new();
-                    let mut refused = None;
-                    if address.is_some() && count(address) >= per_address {
-                        match next_to_close(&model, address) {
-                            Some(one) => room.push(one),
-                            None => refused = Some(ConnectionRefused::PerAddress),
-                        }
-                    }
-                    if refused.is_none() && room.is_empty() && count(None) >= total {
-                        match next_to_close(&model, None) {
-                            Some(one) => room.push(one),
-                            None => refused = Some(ConnectionRefused::Total),
-                        }
-                    }
+                    let (room, refused) = admission(&model, address, total, per_address);
                     let admitted = registry.admit(address, now);
                     prop_assert_eq!(admitted.as_ref().err().copied(), refused);
-                    for one in room {
+                    if let Some(one) = room {
                         model[one].holds_place = false;
                         prop_assert!(is_asked_to_close(&model[one].handle), "step {}: {}", number, one);
                     }

@@ -30,7 +30,7 @@ pub(super) const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The preface, and the header of the SETTINGS behind it.
 const PREFACE: usize = 24 + 9;
 
-/// What a connection tells the registry of itself: whether any request is under way.
+/// What a connection reports to the registry: whether any request is under way.
 pub(super) struct Activity {
     open: OpenConnection,
     requests: AtomicUsize,

@@ -38,7 +38,7 @@ use crate::{
 /// The call of these that is counted, as the Go service counts it.
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 
-/// The peer hears that its data was read when it is so much.
+/// The peer receives a `WINDOW_UPDATE` when this much of its data was read.
 const CREDIT_STEP: usize = 16 * 1024;
 
 /// The calls of a connection that the router answers.

@@ -131,7 +131,7 @@ struct Driver<S> {
     age: Option<Instant>,
     /// When it was asked to leave.
     left: Option<Instant>,
-    heard: Instant,
+    last_read: Instant,
     pinged: Option<Instant>,
     /// When the peer took something last, if more waits for it.
     stalled: Option<Instant>,
@@ -170,7 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             opened: now,
             age: lifetime.age.and_then(|age| now.checked_add(jittered(age))),
             left: None,
-            heard: now,
+            last_read: now,
             pinged: None,
             stalled: None,
             timer: None,
@@ -260,7 +260,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         if read.is_err() || end == GAP {
             return Poll::Ready(false);
         }
-        self.heard = self.calls.now;
+        self.last_read = self.calls.now;
         self.pinged = None;
         let start = GAP.saturating_sub(self.rest.len());
         if let Some(place) = buffers.read.get_mut(start..GAP) {
@@ -407,7 +407,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             Some(pinged) => Some(after(pinged, keepalive_timeout)),
             // Pings are sent while it serves.
             None if self.stage == Stage::Serving => {
-                keepalive_interval.map(|interval| after(self.heard, interval))
+                keepalive_interval.map(|interval| after(self.last_read, interval))
             }
             None => None,
         };
@@ -445,7 +445,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
         self.calls.look_at_unfinished(&mut self.http);
         if !self.http.is_greeting() {
-            self.note_requests(self.heard);
+            self.note_requests(self.last_read);
         }
         if self.left.is_none() && past(self.age) {
             self.leave(now);
@@ -453,7 +453,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         if self.http.has_announced() && past(self.left.map(|left| after(left, GOODBYE))) {
             self.http.say_goodbye();
         }
-        if self.pinged.is_none() && past(keepalive_interval.map(|interval| after(self.heard, interval))) {
+        if self.pinged.is_none() && past(keepalive_interval.map(|interval| after(self.last_read, interval))) {
             self.http.send_ping();
             self.pinged = Some(now);
         }

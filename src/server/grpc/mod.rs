@@ -83,7 +83,7 @@ pub struct Parts {
     pub limiter: Arc<Limiter>,
     /// Counts.
     pub stats: Arc<Stats>,
-    /// Tells whether the service is fit to be asked.
+    /// Whether the service is healthy.
     pub health: Arc<Health>,
     /// What connections speak before HTTP/2; none is nothing.
     pub tls: Option<Arc<Tls>>,

@@ -146,9 +146,9 @@ impl RateLimitService for RateLimit {
         let decided = match head.span.take() {
             None => self.limiter.decide(&request, head.until()).await,
             Some(mut span) => {
-                let mut trail = DecisionTrace::default();
-                let decided = self.limiter.decide_traced(&request, head.until(), &mut trail).await;
-                span_attributes::tell(&mut span, &request, decided.as_ref().ok(), &trail);
+                let mut trace = DecisionTrace::default();
+                let decided = self.limiter.decide_traced(&request, head.until(), &mut trace).await;
+                span_attributes::add(&mut span, &request, decided.as_ref().ok(), &trace);
                 traced::finish(span, decided.as_ref().err().map(framing::status).as_ref());
                 decided
             }

@@ -23,9 +23,9 @@ pub(super) async fn decide(
 ) -> Result<Answer, Fault> {
     let answer = match framing::read(&message, calls.limiter.bounds()) {
         Ok(request) => {
-            let mut trail = DecisionTrace::default();
-            let decided = calls.limiter.decide_traced(&request, until, &mut trail).await;
-            span_attributes::tell(&mut span, &request, decided.as_ref().ok(), &trail);
+            let mut trace = DecisionTrace::default();
+            let decided = calls.limiter.decide_traced(&request, until, &mut trace).await;
+            span_attributes::add(&mut span, &request, decided.as_ref().ok(), &trace);
             decided.map_err(|refusal| framing::status(&refusal).into())
         }
         Err(fault) => Err(fault),
@@ -36,11 +36,11 @@ pub(super) async fn decide(
 
 /// Ends the span of a call that failed with this status, or succeeded.
 pub(super) fn finish(mut span: Box<OpenSpan>, failed: Option<&Status>) {
-    span.tell("rpc.system", "grpc".into());
-    span.tell("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
-    span.tell("rpc.method", "ShouldRateLimit".into());
+    span.add("rpc.system", "grpc".into());
+    span.add("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
+    span.add("rpc.method", "ShouldRateLimit".into());
     let code = failed.map_or(Code::Ok, Status::code);
-    span.tell("rpc.grpc.status_code", i64::from(i32::from(code)).into());
+    span.add("rpc.grpc.status_code", i64::from(i32::from(code)).into());
     if let Some(status) = failed {
         span.fail(status.message());
     }

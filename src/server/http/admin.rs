@@ -29,7 +29,7 @@ use crate::{
 pub struct Admin {
     /// The rules.
     pub source: Arc<Source<Handles>>,
-    /// How the control plane fares, if rules come from one.
+    /// The state of the control plane, if rules come from one.
     pub xds: Option<Arc<xds::Status>>,
     /// The counters of rules and of the service.
     pub stats: Arc<Stats>,

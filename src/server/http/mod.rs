@@ -56,7 +56,7 @@ const RETRY: Duration = Duration::from_millis(5);
 /// and two Prometheus servers open no more at a time.
 const RESERVED: usize = 16;
 
-/// How long such a connection may last. Probes wait one second unless told otherwise.
+/// How long such a connection may last. Probes wait one second by default.
 const RESERVED_TIME: Duration = Duration::from_secs(5);
 
 /// Bytes of a request's head, and bytes read ahead of the request that is being answered: pipelined requests
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_page_of_another_site_sends_is_told_by_its_headers() {
+    fn recognises_requests_of_other_sites_by_their_headers() {
         for (method, name, value, is_refused) in [
             (Method::POST, "origin", "http://evil.test", true),
             (Method::POST, "origin", "null", true),

@@ -19,7 +19,7 @@ use x509_cert::{
     ext::pkix::{SubjectAltName, name::GeneralName},
 };
 
-use super::ClientName;
+use crate::settings::ClientName;
 
 /// Asks of a certificate what `signed` asks, and that it is made out to `name`.
 #[derive(Debug)]

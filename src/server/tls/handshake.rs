@@ -1,7 +1,7 @@
-//! From an accepted connection to one that speaks TLS: on the worker that will serve it, within a time.
+//! The TLS handshake of an accepted connection: on the worker that will serve it, within a time limit.
 //!
-//! What fails is counted by its cause and told now and then: to who looks after the service a client that
-//! cannot come in is news, but whoever can reach the port can make as many failures as they like.
+//! A failure is counted by its cause, and one in ten seconds is logged: an operator should see a client that cannot
+//! connect, but anyone who can reach the port can cause any number of failures.
 
 use std::{
     fmt, io,
@@ -24,10 +24,10 @@ use tracing::{debug, warn};
 use super::Tls;
 use crate::log_throttle::LogThrottle;
 
-/// What a client may take: three round trips and a signature, on a bad day.
+/// The time limit of a handshake: three round trips and a signature, with room for slow networks.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is left of that when the service ends. Who got so far may have sent a request along.
+/// The same during shutdown. A client that is in its handshake may have sent a request along.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why a handshake failed.
@@ -74,7 +74,7 @@ impl Default for Failures {
 }
 
 impl Tls {
-    /// Brings a connection to where HTTP/2 begins. None when that failed, which is counted and told, or
+    /// Brings a connection to where HTTP/2 begins. None when that failed, which is counted and logged, or
     /// when the service ends first.
     pub(in crate::server) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
@@ -154,7 +154,7 @@ fn refused(error: &CertificateError) -> String {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             format!("the client's certificate is not made out to GRPC_CLIENT_TLS_SAN: {error}")
         }
-        // The reasons of a library below rustls, which are told by their names alone.
+        // The reasons of a library below rustls; only their names are shown.
         CertificateError::Other(other) => match other.to_string().as_str() {
             "UnsupportedCertVersion" => "the client's certificate is not taken: it is of X.509's version 1; \
                 sign one with an extension, such as a subjectAltName"
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_told_by_what_people_can_change() {
+    fn names_causes_by_what_an_operator_can_change() {
         let certificate = rustls::Error::InvalidCertificate;
         for (error, cause, told) in [
             (rustls::Error::NoCertificatesPresented, Cause::ClientCertificate, "GRPC_CLIENT_TLS_CACERT"),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cause_counts_for_itself_and_few_are_told() {
+    fn counts_every_cause_and_logs_few() {
         let failures = Failures::default();
         for (times, cause) in (1..).zip(Cause::ALL) {
             (0..times).for_each(|_| failures.note(cause, "", &""));

@@ -17,8 +17,12 @@ use x509_cert::{
     der::{Decode as _, Encode as _},
 };
 
-use super::{ClientName, Contents, Files, Options, clients::Named};
-use crate::{clock::Time, net::tls::pem};
+use super::{Contents, Files, clients::Named};
+use crate::{
+    clock::Time,
+    net::tls::pem,
+    settings::{ClientName, GrpcTls},
+};
 
 /// What is served to those who connect.
 pub(super) struct Material {
@@ -44,14 +48,14 @@ struct Chain {
 
 impl Material {
     /// What these files come to.
-    pub(super) fn new(options: &Options, files: &Files) -> Result<Self, Vec<String>> {
+    pub(super) fn new(options: &GrpcTls, files: &Files) -> Result<Self, Vec<String>> {
         let provider = Arc::new(ring::default_provider());
         let mut problems = Vec::new();
-        let mut told = |variable: &str, path: &Path, problem: String| {
+        let mut refuse = |variable: &str, path: &Path, problem: String| {
             problems.push(format!("{variable}={}: {problem}", path.display()));
         };
         let chain = chain(&files.certificate)
-            .map_err(|problem| told("GRPC_SERVER_TLS_CERT", &options.certificate, problem));
+            .map_err(|problem| refuse("GRPC_SERVER_TLS_CERT", &options.certificate, problem));
         let key = bytes(&files.key)
             .and_then(|bytes| pem::key(bytes, &provider))
             .and_then(|key| match &chain {
@@ -61,11 +65,11 @@ impl Material {
                 )),
                 _ => Ok(key),
             })
-            .map_err(|problem| told("GRPC_SERVER_TLS_KEY", &options.key, problem));
+            .map_err(|problem| refuse("GRPC_SERVER_TLS_KEY", &options.key, problem));
         let clients = match (&options.clients, &files.authorities) {
             (Some(clients), Some(authorities)) => verifier(authorities, clients.name.as_ref(), &provider)
                 .map(Some)
-                .map_err(|problem| told("GRPC_CLIENT_TLS_CACERT", &clients.authorities, problem)),
+                .map_err(|problem| refuse("GRPC_CLIENT_TLS_CACERT", &clients.authorities, problem)),
             _ => Ok(None),
         };
         let (Ok(chain), Ok(key), Ok(clients)) = (chain, key, clients) else { return Err(problems) };

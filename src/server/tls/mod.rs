@@ -1,9 +1,8 @@
-//! TLS on the gRPC port: a certificate that is read again when it changes, and what is asked of clients.
+//! TLS on the gRPC port: a certificate that is reloaded when it changes, and the verification of clients.
 //!
-//! [`Tls`] is made once, by `app`, from checked files; [`Tls::look`] looks at them from then on and serves
-//! what they say now, if it can be served. `material` makes of them what rustls needs, `clients` compares
-//! names, and `handshake` brings a connection to where HTTP/2 begins. A connection keeps what it began with;
-//! those that come later meet what is new.
+//! `app` creates [`Tls`] once from checked files; [`Tls::look`] reads them again and serves the new ones if they are
+//! valid. `material` converts them for rustls, `clients` verifies names, and `handshake` accepts connections. A reload
+//! affects new connections only.
 
 mod clients;
 pub(super) mod handshake;
@@ -14,14 +13,13 @@ mod tests;
 use std::{
     fmt,
     hash::{BuildHasher, RandomState},
-    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
-use tokio_rustls::rustls::{ServerConfig, pki_types::ServerName};
+use tokio_rustls::rustls::ServerConfig;
 use tracing::{error, info, warn};
 
 use self::{
@@ -32,83 +30,53 @@ use crate::{
     clock::{Clock, Time},
     net::tls::pem,
     panics::{self, Boundary},
+    settings::GrpcTls,
     telemetry::metrics::TlsGauges,
 };
 
-/// So often the files are looked at. By what they hold, not by what a file system tells of them: it tells
-/// little of symlinks, and nothing on some networks. Three small files cost microseconds.
+/// The interval at which the files are read and compared. A file system reports little about changes behind symlinks,
+/// and nothing on some networks. Three small files cost microseconds.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-
-/// What TLS is made of; see the settings of the same names.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// `GRPC_SERVER_TLS_CERT`.
-    pub certificate: PathBuf,
-    /// `GRPC_SERVER_TLS_KEY`.
-    pub key: PathBuf,
-    /// What is asked of clients, if anything.
-    pub clients: Option<Clients>,
-}
-
-/// Clients must show a certificate.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Clients {
-    /// `GRPC_CLIENT_TLS_CACERT`.
-    pub authorities: PathBuf,
-    /// `GRPC_CLIENT_TLS_SAN`.
-    pub name: Option<ClientName>,
-}
-
-/// What the certificate of a client is made out to: a subjectAltName.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ClientName {
-    /// A DNS name or an IP address.
-    Host(ServerName<'static>),
-    /// A URI, such as SPIFFE's.
-    Uri(String),
-    /// An e-mail address.
-    Email(String),
-}
 
 /// The files as they are now.
 #[derive(Hash)]
 struct Files {
     certificate: Contents,
     key: Contents,
-    /// None where clients are asked for nothing.
+    /// None without client certificates.
     authorities: Option<Contents>,
 }
 
 /// The bytes of a file, or why there are none.
 type Contents = Result<Vec<u8>, String>;
 
-/// TLS as it is served now.
+/// TLS as it is now.
 pub struct Tls {
-    options: Options,
+    options: GrpcTls,
     hasher: RandomState,
     serving: ArcSwap<ServerConfig>,
     state: Mutex<State>,
     failures: Failures,
 }
 
-/// What one look leaves to the next.
+/// The state between two reads.
 struct State {
-    /// What was served or refused last.
+    /// The files that were loaded or rejected last.
     settled: Digest,
-    /// Could not be served at the last look. A file that is being written, or a key that has yet to
-    /// follow its certificate, is another one at the next.
-    doubted: Option<Digest>,
+    /// Invalid at the last read. A file that is being written, or a key that is yet to follow its certificate, differs
+    /// at the next.
+    rejected_once: Option<Digest>,
     lifetime: Lifetime,
-    /// It was said that the certificate has expired.
-    expiry_told: bool,
+    /// The expiry of the certificate was logged.
+    expiry_logged: bool,
     reload_errors: u64,
 }
 
-/// Tells what was read from what is read later.
+/// Distinguishes what was read from what is read later.
 type Digest = u64;
 
 impl Files {
-    fn read(options: &Options) -> Self {
+    fn read(options: &GrpcTls) -> Self {
         Self {
             certificate: pem::read(&options.certificate),
             key: pem::read(&options.key),
@@ -122,15 +90,15 @@ impl Tls {
     ///
     /// # Errors
     /// Everything that keeps them from being served, a line each.
-    pub fn load(options: Options, now: Time) -> Result<Self, Vec<String>> {
+    pub fn load(options: GrpcTls, now: Time) -> Result<Self, Vec<String>> {
         let files = Files::read(&options);
         let material = Material::new(&options, &files)?;
         let hasher = RandomState::new();
         let state = State {
             settled: hasher.hash_one(&files),
-            doubted: None,
+            rejected_once: None,
             lifetime: material.lifetime,
-            expiry_told: false,
+            expiry_logged: false,
             reload_errors: 0,
         };
         let tls = Self {
@@ -141,16 +109,15 @@ impl Tls {
             options,
         };
         let mut state = tls.state();
-        tls.tell_loaded(&state.lifetime, now);
-        tls.tell_expiry(&mut state, now);
+        tls.log_loaded(&state.lifetime, now);
+        tls.log_expiry(&mut state, now);
         drop(state);
         Ok(tls)
     }
 
     /// Reads the files again, and serves what they hold if that is new and good.
     ///
-    /// What is new and bad is told once, when two looks have seen the same; until it is good, what was
-    /// served before is served on.
+    /// Invalid files are logged once, when two reads have found the same; the previous ones stay in use.
     pub fn look(&self, now: Time) {
         let files = Files::read(&self.options);
         let digest = self.hasher.hash_one(&files);
@@ -158,25 +125,25 @@ impl Tls {
         if digest != state.settled {
             match Material::new(&self.options, &files) {
                 Ok(material) => {
-                    self.tell_loaded(&material.lifetime, now);
+                    self.log_loaded(&material.lifetime, now);
                     self.serving.store(material.config);
                     state.settle(digest);
                     state.lifetime = material.lifetime;
-                    state.expiry_told = false;
+                    state.expiry_logged = false;
                 }
-                Err(problems) if state.doubted == Some(digest) => {
+                Err(problems) if state.rejected_once == Some(digest) => {
                     state.settle(digest);
                     state.reload_errors = state.reload_errors.saturating_add(1);
                     let problems = problems.join("; ");
-                    error!("the changed files of TLS are refused, the old ones are served on: {problems}");
+                    error!("changed TLS files are invalid, keeping the previous ones: {problems}");
                 }
-                Err(_) => state.doubted = Some(digest),
+                Err(_) => state.rejected_once = Some(digest),
             }
         }
-        self.tell_expiry(&mut state, now);
+        self.log_expiry(&mut state, now);
     }
 
-    /// How it fares, for the metrics.
+    /// Its state, for the metrics.
     #[must_use]
     pub fn gauges(&self) -> TlsGauges {
         let state = self.state();
@@ -187,7 +154,7 @@ impl Tls {
         }
     }
 
-    fn tell_loaded(&self, lifetime: &Lifetime, now: Time) {
+    fn log_loaded(&self, lifetime: &Lifetime, now: Time) {
         let path = self.options.certificate.display();
         info!(valid_until = %lifetime.shown_until, "serving TLS with the certificate {path}");
         if now < lifetime.from {
@@ -196,8 +163,8 @@ impl Tls {
         }
     }
 
-    fn tell_expiry(&self, state: &mut State, now: Time) {
-        if now >= state.lifetime.until && !std::mem::replace(&mut state.expiry_told, true) {
+    fn log_expiry(&self, state: &mut State, now: Time) {
+        if now >= state.lifetime.until && !std::mem::replace(&mut state.expiry_logged, true) {
             let (path, until) = (self.options.certificate.display(), &state.lifetime.shown_until);
             warn!("the certificate {path} has expired, at {until}: clients will refuse it");
         }
@@ -211,11 +178,11 @@ impl Tls {
 impl State {
     fn settle(&mut self, digest: Digest) {
         self.settled = digest;
-        self.doubted = None;
+        self.rejected_once = None;
     }
 }
 
-/// Looks at the files from time to time, until `stop` turns true.
+/// Reads the files every [`LOOK_EVERY`], until `stop` becomes true.
 pub async fn look_after(tls: Arc<Tls>, clock: impl Clock + Clone + 'static, mut stop: watch::Receiver<bool>) {
     loop {
         tokio::select! {
@@ -227,8 +194,8 @@ pub async fn look_after(tls: Arc<Tls>, clock: impl Clock + Clone + 'static, mut 
             panics::point("tls_reload");
             tls.look(clock.now());
         };
-        // Elsewhere, because a file system may take its time, and this thread answers probes. After a panic
-        // the files are looked at again, as ever.
+        // On another thread, because a file system may be slow and this thread answers probes. After a panic the next
+        // read follows as usual.
         let _ = tokio::task::spawn_blocking(|| panics::catch(Boundary::TlsReload, look)).await;
     }
 }

@@ -7,6 +7,7 @@ use rcgen::{CertificateParams, CertifiedKey, KeyPair, PKCS_ECDSA_P384_SHA384, PK
 use tempfile::TempDir;
 
 use super::*;
+use crate::settings::GrpcTlsClients;
 
 /// 2026-01-01.
 const NOW: Time = Time::from_seconds(1_767_225_600);
@@ -24,18 +25,18 @@ fn signed_with(signing_key: KeyPair, valid: bool) -> CertifiedKey<KeyPair> {
 }
 
 /// A directory with these files and TLS made of them.
-fn written(certificate: &str, key: &str, authorities: Option<&str>) -> (TempDir, Options) {
+fn written(certificate: &str, key: &str, authorities: Option<&str>) -> (TempDir, GrpcTls) {
     let dir = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| {
         fs::write(dir.path().join(name), text).unwrap();
         dir.path().join(name)
     };
     let (certificate, key) = (put("tls.crt", certificate), put("tls.key", key));
-    let clients = authorities.map(|text| Clients { authorities: put("ca.crt", text), name: None });
-    (dir, Options { certificate, key, clients })
+    let clients = authorities.map(|text| GrpcTlsClients { authorities: put("ca.crt", text), name: None });
+    (dir, GrpcTls { certificate, key, clients })
 }
 
-fn of(pair: &CertifiedKey<KeyPair>) -> (TempDir, Options) {
+fn of(pair: &CertifiedKey<KeyPair>) -> (TempDir, GrpcTls) {
     written(&pair.cert.pem(), &pair.signing_key.serialize_pem(), None)
 }
 
@@ -44,7 +45,7 @@ fn put(dir: &Path, pair: &CertifiedKey<KeyPair>) {
     fs::write(dir.join("tls.key"), pair.signing_key.serialize_pem()).unwrap();
 }
 
-fn problems(options: Options) -> Vec<String> {
+fn problems(options: GrpcTls) -> Vec<String> {
     Tls::load(options, NOW).err().unwrap_or_default()
 }
 
@@ -69,7 +70,7 @@ fn what_go_takes_is_taken() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn reports_all_errors_at_once() {
     let one = certificate(true);
     let (pem, key) = (one.cert.pem(), one.signing_key.serialize_pem());
     let other_key = certificate(true).signing_key.serialize_pem();
@@ -107,7 +108,7 @@ fn new_files_are_served_to_those_who_come_later() {
     tls.look(NOW);
     assert!(!Arc::ptr_eq(&first, &tls.serving.load_full()));
     assert_eq!(tls.gauges().certificate_expiry, Duration::from_secs(NOW.seconds()));
-    assert!(tls.state().expiry_told, "it has expired at this moment");
+    assert!(tls.state().expiry_logged, "it has expired at this moment");
     assert_eq!(tls.gauges().reload_errors, 0);
 }
 
@@ -147,12 +148,12 @@ fn a_certificate_that_comes_before_its_key_is_no_error() {
 }
 
 #[test]
-fn a_certificate_that_runs_out_is_told_once() {
+fn logs_an_expired_certificate_once() {
     let (_dir, options) = of(&certificate(true));
     let tls = Tls::load(options, NOW).unwrap();
-    assert!(!tls.state().expiry_told);
+    assert!(!tls.state().expiry_logged);
     tls.look(Time::from_seconds(NOW.seconds() + 365 * 86_400));
-    assert!(tls.state().expiry_told);
+    assert!(tls.state().expiry_logged);
 }
 
 proptest! {
@@ -173,10 +174,10 @@ proptest! {
         } else {
             bytes
         };
-        let options = Options {
+        let options = GrpcTls {
             certificate: "c".into(),
             key: "k".into(),
-            clients: Some(Clients { authorities: "a".into(), name: None }),
+            clients: Some(GrpcTlsClients { authorities: "a".into(), name: None }),
         };
         let key = pair.signing_key.serialize_pem().into_bytes();
         for key in [key, text.clone()] {

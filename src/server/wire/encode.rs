@@ -30,7 +30,7 @@ trait Out: Sized {
         self.varint(field << 3 | wire_type);
     }
 
-    /// A number that need not be told when it is 0.
+    /// A number that is left out when it is 0.
     fn number(&mut self, field: u64, number: u64) {
         if number != 0 {
             self.whole_number(field, number);
@@ -42,7 +42,7 @@ trait Out: Sized {
         self.varint(number);
     }
 
-    /// A text that need not be told when it is empty.
+    /// A text that is left out when it is empty.
     fn text(&mut self, field: u64, text: &str) {
         if !text.is_empty() {
             self.whole_text(field, text);
@@ -140,7 +140,7 @@ impl Fields for CurrentLimit {
         out.number(1, self.requests_per_unit.into());
         out.number(2, self.unit as u64);
         out.text(3, self.name.as_deref().unwrap_or_default());
-        if let Some(multiplier) = super::told_multiplier(self) {
+        if let Some(multiplier) = super::unit_multiplier(self) {
             out.message(4, &Wrapped(multiplier));
         }
     }
@@ -186,7 +186,7 @@ impl Fields for (&String, &Value) {
     }
 }
 
-/// A value tells its kind even where it is 0 or empty.
+/// A value is written even where it is 0 or empty, because its presence selects the kind.
 impl Fields for Value {
     fn write(&self, out: &mut impl Out) {
         match self {

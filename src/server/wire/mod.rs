@@ -88,14 +88,14 @@ impl From<CurrentLimit> for RateLimit {
         Self {
             requests_per_unit: limit.requests_per_unit,
             unit: limit.unit as i32,
-            unit_multiplier: told_multiplier(&limit),
+            unit_multiplier: unit_multiplier(&limit),
             name: limit.name.map(|name| name.as_ref().to_owned()).unwrap_or_default(),
         }
     }
 }
 
 /// How many units a window has; a single one goes without saying.
-fn told_multiplier(limit: &CurrentLimit) -> Option<u32> {
+fn unit_multiplier(limit: &CurrentLimit) -> Option<u32> {
     Some(limit.multiplier.get()).filter(|units| *units != 1)
 }
 

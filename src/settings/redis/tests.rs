@@ -71,7 +71,7 @@ fn a_bare_url_is_all_that_is_needed() {
 }
 
 #[test]
-fn the_socket_type_is_told_by_the_url_where_nobody_says_it() {
+fn derives_the_socket_type_from_the_url() {
     assert_eq!(single("/run/r.sock"), RedisServers::Single(RedisAddress::Unix("/run/r.sock".into())));
     assert_eq!(single("./r"), RedisServers::Single(RedisAddress::Unix("./r".into())));
     assert_eq!(single("redis://h"), RedisServers::Single(RedisAddress::Tcp(at("h", 6379))));

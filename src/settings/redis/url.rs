@@ -1,6 +1,6 @@
 //! The servers that `REDIS_URL` names, by address or by URL.
 //!
-//! A list is taken apart at its commas, as in the Go service. URLs are those that its library reads
+//! A list is split at its commas, as in the Go service. URLs are those that its library reads
 //! (`redis://user:password@host:port/database`, also with `?username=`, `?password=` and `?db=`), and
 //! `rediss://` beside them.
 
@@ -77,7 +77,7 @@ fn address(text: &str, usual_port: u16) -> Result<HostPort, InvalidValue> {
         }
     })?;
     if address.port == 0 {
-        return Err(refusal().with_hint(format!("nobody listens on port 0; {usual_port} is usual")));
+        return Err(refusal().with_hint(format!("port 0 cannot be connected to; {usual_port} is usual")));
     }
     if address.host.is_empty() {
         // As Go dials an address without a host.
@@ -207,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn common_slips_are_told_what_to_write() {
+    fn common_mistakes_have_a_hint() {
         for (text, hint) in [
             ("redis", "the port is missing: redis:6379"),
             ("6379", "write :6379"),
             ("tcp://h:6379", "the schemes are redis:// and rediss://"),
             ("redis://u:p/q@h", "%2F for /"),
-            ("h:0", "nobody listens on port 0; 6379 is usual"),
+            ("h:0", "port 0 cannot be connected to; 6379 is usual"),
         ] {
             let told = server(text, 6379).unwrap_err().hint.unwrap_or_default();
             assert!(told.contains(hint), "{text}: {told}");

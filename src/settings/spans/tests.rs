@@ -134,7 +134,7 @@ fn the_service_is_named() {
 }
 
 #[test]
-fn slips_are_told_all_at_once() {
+fn reports_all_mistakes_at_once() {
     let problems = problems(&[
         ("TRACING_EXPORTER_PROTOCOL", "http/protobuf"),
         ("TRACING_SAMPLING_RATE", "10%"),

@@ -1,6 +1,7 @@
 //! Which store counts, and what becomes of requests when it is lost.
 
 use super::{super::*, problems, read, settings, warnings};
+use crate::rules::OnStoreFailure;
 
 #[test]
 fn memcached_is_asked_for_by_the_backends_type_alone() {
@@ -52,10 +53,10 @@ fn keys_are_those_of_the_go_service_unless_they_are_to_be_unambiguous() {
 #[test]
 fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
     for (text, expected) in [
-        ("error", OnFailure::Error),
-        ("Allow", OnFailure::Allow),
-        ("DENY", OnFailure::Deny),
-        ("local", OnFailure::Local),
+        ("error", OnStoreFailure::Error),
+        ("Allow", OnStoreFailure::Allow),
+        ("DENY", OnStoreFailure::Deny),
+        ("local", OnStoreFailure::Local),
     ] {
         assert_eq!(settings(&[("STORE_FAILURE_POLICY", text)]).store.on_failure, expected);
     }

@@ -3,7 +3,7 @@
 use super::{super::*, problems, read, warnings};
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn reports_all_mistakes_at_once() {
     let told = problems(&[
         ("PORT", "http"),
         ("GRPC_PORT", "65536"),
@@ -40,7 +40,7 @@ fn what_would_weaken_a_deployment_is_refused() {
 }
 
 #[test]
-fn what_does_nothing_is_warned_of() {
+fn warns_of_what_has_no_effect() {
     for (name, value) in [("EXTRA_TAGS", "a:b"), ("LOG_FORMAT", "logfmt")] {
         let warnings = warnings(&[("USE_STATSD", "false"), (name, value)]);
         assert!(warnings.len() == 1 && warnings[0].starts_with(name), "{warnings:?}");

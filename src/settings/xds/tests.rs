@@ -97,7 +97,7 @@ fn files_of_tls_exist() {
 }
 
 #[test]
-fn half_of_tls_is_warned_of() {
+fn warns_of_half_of_tls() {
     let set = |name| [("CONFIG_TYPE", "GRPC_XDS_SOTW"), (name, "/there")];
     let (xds, _, warnings) = read_all(&set("CONFIG_GRPC_XDS_CLIENT_TLS_KEY"));
     assert_eq!(xds.unwrap().tls, None);

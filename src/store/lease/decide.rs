@@ -130,7 +130,7 @@ impl Shared {
         true
     }
 
-    /// Has Redis count what leases did not decide, and tells the leases.
+    /// Has Redis count what leases did not decide, and updates the leases.
     fn ask<'a>(self: &'a Arc<Self>, batch: &'a mut Batch<'_>, now: Time, mut draft: Draft) -> Applied<'a> {
         if draft.hits.iter().all(Option::is_none) {
             self.send(draft.works, now);
@@ -155,7 +155,7 @@ impl Shared {
         }
         let waiting = Waiting { shared: self, places };
         let sent = self.redis.send(batch, now, &hits);
-        // Behind the request's own hits, so that its outcome is not told with those that are leased now.
+        // Behind the request's own hits, so that its outcome does not count with those that are leased now.
         self.send(works, now);
         match sent {
             Err(error) => {
@@ -302,7 +302,7 @@ impl Shared {
 }
 
 impl Waiting<'_> {
-    /// Tells the leases what Redis has counted, and corrects the outcomes by what the leases hold.
+    /// Updates the leases with what Redis has counted, and corrects the outcomes by what the leases hold.
     fn settle(mut self, batch: &mut Batch<'_>, hits: &NextHits, result: &Result<(), StoreError>, now: Time) {
         let places = std::mem::take(&mut self.places);
         let any_over = batch.checks().iter().any(Check::is_over);
@@ -334,7 +334,7 @@ impl Waiting<'_> {
 }
 
 impl Shared {
-    /// Tells a lease what Redis has counted. Returns the outcome without the hits that are left in the lease.
+    /// Updates a lease with what Redis has counted. Returns the outcome without the hits that are left in the lease.
     fn learn(
         &self,
         check: &Check<'_>,

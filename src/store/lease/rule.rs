@@ -110,8 +110,8 @@ pub(super) enum Step {
     },
 }
 
-/// What this replica had added to the counter when it asked. A reply is told what was known then, because other replies
-/// may come between.
+/// What this replica had added to the counter when it sent the request. A reply is compared with what was known then,
+/// because other replies may come between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
     own: u64,

@@ -28,7 +28,7 @@ impl Kind {
     /// The kind of an error reply.
     pub(super) fn of_reply(error: &str) -> Self {
         // Before Redis 7 an error within a script follows its location.
-        let inner = error.strip_prefix("ERR Error running script").and_then(|told| told.rsplit_once(": -"));
+        let inner = error.strip_prefix("ERR Error running script").and_then(|text| text.rsplit_once(": -"));
         let error = inner.map_or(error, |(_, inner)| inner);
         match error.split([' ', ':']).next().unwrap_or_default() {
             "LOADING" | "MASTERDOWN" => Self::Loading,

@@ -24,8 +24,8 @@ use super::{
     failure::{Failure, Kind},
 };
 use crate::{
-    net::tls::{self, Client, Trusted, Wanted},
-    settings::{HostPort, ServerAddress, StoreTls},
+    net::tls::{self, Client},
+    settings::{ClientTls, HostPort, ServerAddress},
 };
 
 /// Idle time before the first keepalive probe: network address translators drop idle connections after minutes.
@@ -192,13 +192,8 @@ pub(in crate::store) struct TlsAdvice {
 ///
 /// # Errors
 /// Every problem with them, with its variable and its path.
-pub(in crate::store) fn load_tls(settings: &StoreTls, advice: &TlsAdvice) -> Result<Client, Vec<String>> {
-    let wanted = Wanted {
-        trusted: Trusted::by(settings.ca.as_deref(), settings.trust_system),
-        identity: settings.identity.as_ref().map(|(certificate, key)| (&**certificate, &**key)),
-        any_host: settings.skip_hostname,
-    };
-    let mut client = tls::load(&wanted, &advice.tls)?;
+pub(in crate::store) fn load_tls(settings: &ClientTls, advice: &TlsAdvice) -> Result<Client, Vec<String>> {
+    let mut client = tls::load(settings, &advice.tls)?;
     // Connections are long-lived, so resumption saves little; and a memcached that requires client certificates
     // rejects resumed sessions, because it sets no session id context.
     client.config.resumption = Resumption::disabled();

@@ -32,11 +32,11 @@ const SHARDS: usize = 1024;
 /// while nine tenths of all are taken; of fewer it would be more.
 const LEAST_IN_A_SHARD: usize = 512;
 
-/// A shard is no larger unless there are as many shards as a key can tell: moving so many states to grow takes a
+/// A shard is no larger unless there are as many shards as a key can select: moving so many states to grow takes a
 /// fraction of a millisecond.
 const MOST_IN_A_SHARD: usize = 16_384;
 
-/// As many shards as 16 bits can tell.
+/// As many shards as 16 bits can number.
 const MOST_SHARDS: usize = 1 << 16;
 
 /// States by key. `S` is what is kept for a key; its default is what an unknown key has.

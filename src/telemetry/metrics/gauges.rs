@@ -1,6 +1,6 @@
 //! What the exposition shows of other rooms: plain values that the caller of
 //! [`Stats::render`](super::Stats::render) brings along, so that statistics need not know those rooms. Of
-//! the store they know the values in which it tells of its connections.
+//! the store they know the values that it reports about its connections.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::store::{LeaseUsage, PoolUsage};
 pub struct Gauges {
     /// The rules and their reloads.
     pub rules: Option<RulesGauges>,
-    /// The control plane that tells the rules, when one does.
+    /// The control plane, if rules come from one.
     pub xds: Option<XdsGauges>,
     /// The store of counters, when it is in this process.
     pub store: Option<StoreGauges>,
@@ -50,7 +50,7 @@ pub struct RulesGauges {
     pub rules: u64,
 }
 
-/// The control plane that tells the rules.
+/// The control plane that sends the rules.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct XdsGauges {
     /// There is a connection.
@@ -74,7 +74,7 @@ pub struct StoreGauges {
     pub keys_max: u64,
     /// Memory they take.
     pub bytes: u64,
-    /// Counters given up before their time, because there were as many as may be.
+    /// Counters evicted because the maximum was reached.
     pub evictions: u64,
     /// Counters given back because their time was over.
     pub expired: u64,

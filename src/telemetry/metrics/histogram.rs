@@ -8,7 +8,7 @@ use super::shard::{Cells, ShardCount};
 use crate::store::Distribution;
 
 /// The upper bounds of the buckets, in microseconds. 20 ms is among them because that is how long Envoy
-/// waits unless told otherwise: an answer in a later bucket came too late to count.
+/// waits by default: a response in a later bucket came too late to count.
 pub(in crate::telemetry) const BOUNDS_MICROS: [u32; 18] = [
     10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 15_000, 20_000, 30_000, 50_000, 100_000, 250_000,
     500_000, 1_000_000,
@@ -65,7 +65,7 @@ impl Histogram {
 }
 
 impl Snapshot {
-    /// In so many units to a second, as the page tells it.
+    /// In so many units to a second, as on the page.
     pub(in crate::telemetry) fn in_units(&self, units: f64) -> Distribution {
         // A thousandth is no binary fraction: multiplied by it, a bound would end in odd digits.
         let bounds = BOUNDS_MICROS.map(|bound| f64::from(bound) / (1e6 / units));

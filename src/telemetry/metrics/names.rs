@@ -1,4 +1,4 @@
-//! Every metric, declared once: its name, its kind, its labels and what it tells.
+//! Every metric, declared once: its name, kind, labels and help.
 //!
 //! The exposition takes its names from here, and the manual's table is made from here.
 
@@ -13,7 +13,7 @@ pub struct Metric {
     pub kind: Kind,
     /// What its series differ by, in the order in which they are written.
     pub labels: &'static [&'static str],
-    /// What it tells.
+    /// The help text.
     pub help: &'static str,
 }
 

@@ -22,7 +22,7 @@ use crate::store::Distribution;
 #[derive(Default)]
 pub(super) struct Page {
     text: String,
-    /// Response times are told in milliseconds, as old versions of the Go service did.
+    /// Response times are in milliseconds, as in old versions of the Go service.
     in_milliseconds: bool,
     /// What has a name in statsd's language, where that is put aside instead of being written.
     apart: Option<Vec<Single>>,

@@ -218,7 +218,7 @@ fn pools(page: &mut Page, pools: &[PoolUsage]) {
     }
 }
 
-/// What the Go service tells of each Redis by a name of its own, then what is told by the label `pool`.
+/// The metrics that the Go service names by Redis, then those with the label `pool`.
 fn redis(page: &mut Page, pools: &[&PoolUsage]) {
     let is_per_second = |pool: &PoolUsage| pool.kind == StoreKind::RedisPerSecond;
     for pool in pools {

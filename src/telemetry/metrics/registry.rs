@@ -1,4 +1,4 @@
-//! The counters of all rules by name, and what bounds their number. The room's page tells the policy.
+//! The counters of all rules by name, and what bounds their number. `room` describes the policy.
 
 use std::{
     collections::BTreeMap,

@@ -67,7 +67,7 @@ pub struct RuleStats {
     full_key: Box<str>,
     /// How many of the name's bytes are the domain.
     domain_bytes: usize,
-    /// Tells these counters from others that had the name before.
+    /// Distinguishes these counters from others that had the name before.
     number: u64,
     /// The same for all that share the labels of their series.
     series: u64,
@@ -154,7 +154,7 @@ impl RuleStats {
         self.caller.is_some()
     }
 
-    /// Tells these counters from others that had the name before.
+    /// Distinguishes these counters from others that had the name before.
     pub(in crate::telemetry) fn number(&self) -> u64 {
         self.number
     }

@@ -30,7 +30,7 @@ impl Method {
     }
 }
 
-/// Why a request was turned away before it was decided.
+/// Why a request was rejected before it was decided.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RejectReason {
     /// Its message is larger than the bound.
@@ -291,7 +291,7 @@ impl ServiceStats {
         one_of(&self.response_time, method as usize)
     }
 
-    /// Requests turned away for this reason.
+    /// Requests rejected for this reason.
     #[must_use]
     pub fn refused(&self, reason: RejectReason) -> &Counter {
         one_of(&self.refused, reason as usize)
@@ -303,7 +303,7 @@ impl ServiceStats {
         one_of(one_of(&self.store_failures, policy as usize), reason as usize)
     }
 
-    /// Connections open now. The ended ones are read first: one that ends meanwhile is still told as
+    /// Connections open now. The ended ones are read first: one that ends meanwhile still counts as
     /// open, and there are never fewer than none.
     #[must_use]
     pub fn connections_open(&self) -> u64 {

@@ -19,7 +19,7 @@ fn sample(stats: &Stats, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
 }
 
 #[test]
-fn decisions_without_counters_are_told_by_policy_and_reason() {
+fn counts_decisions_without_counters_by_policy_and_reason() {
     let stats = Stats::new(StatsOptions::default());
     stats.service().store_failures(OnStoreFailure::Allow, FailureReason::QueueFull).add(3);
     let value = |policy, reason| {

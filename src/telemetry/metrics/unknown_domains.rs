@@ -33,7 +33,7 @@ pub(super) struct UnknownDomains {
 #[derive(Debug)]
 struct UnknownDomain {
     name: Box<str>,
-    /// Tells this counter from others that had the name before.
+    /// Distinguishes this counter from others that had the name before.
     number: u64,
     requests: Counter,
     place: Option<Place>,

@@ -1,9 +1,8 @@
-//! What was counted, and what of it a sink was told: the difference is what the next lines say.
+//! What was counted, and what of it a sink has received: the next lines send the difference.
 //!
-//! Nothing is queued for a sink that is away. What it was not told is still counted, so it is told with
-//! the rest when it is back. A name that is given up meanwhile stays here until the sink was told, and comes
-//! back as another counter. The memory this takes is that of the names, which are bounded elsewhere, and of
-//! [`MAX_GONE`] more.
+//! Nothing is queued for a sink that is unreachable. What was not sent is still counted, and is sent with the rest
+//! later. A name that is no longer counted stays here until its sum was sent, and comes back as another counter. The
+//! memory is that of the names, which are bounded elsewhere, and of [`MAX_GONE`] more.
 
 use std::{collections::HashMap, io};
 
@@ -17,7 +16,7 @@ use crate::telemetry::metrics::{
     statsd_names::{self, Value},
 };
 
-/// Names that are not counted any more, of which a sink that is away is still owed something.
+/// Names that are no longer counted, whose sums were not all sent to a sink.
 const MAX_GONE: usize = 10_000;
 
 /// The accounts of one sink.
@@ -57,20 +56,20 @@ impl DeltaTracker {
         counters.forget_gone(*round, str::to_owned);
     }
 
-    /// Tells what was not told yet, and the gauges.
+    /// Sends what was not sent yet, and the gauges.
     ///
     /// # Errors
-    /// Those of the sink. What it did not take is told the next time.
-    pub(super) fn tell<'l>(&'l mut self, outbox: &mut Outbox<'_, 'l>) -> io::Result<()> {
+    /// Those of the sink. What it did not take is sent the next time.
+    pub(super) fn send<'l>(&'l mut self, outbox: &mut Outbox<'_, 'l>) -> io::Result<()> {
         let rule =
             |full_key: &str, at: usize| RuleCounter::ALL.get(at).map(|c| statsd_names::of_rule(full_key, *c));
-        self.rules.tell(outbox, rule)?;
+        self.rules.send(outbox, rule)?;
         let domain = |name: &str, _| statsd_names::of_single(&names::DOMAIN_NOT_FOUND, &[&statsd_key(name)]);
-        self.domains.tell(outbox, domain)?;
-        self.counters.tell(outbox, |name, _| Some(name.to_owned()))?;
+        self.domains.send(outbox, domain)?;
+        self.counters.send(outbox, |name, _| Some(name.to_owned()))?;
         for (name, times) in &mut self.times {
-            for (amount, told, counted) in times.owed() {
-                outbox.put(name, amount, Some((told, counted)))?;
+            for (amount, sent, counted) in times.owed() {
+                outbox.put(name, amount, Some((sent, counted)))?;
             }
         }
         for (name, n) in &self.gauges {
@@ -97,21 +96,21 @@ struct Account<const N: usize> {
     seen: [u64; N],
     /// What all of them have counted.
     counted: [u64; N],
-    told: [u64; N],
+    sent: [u64; N],
     /// When it was seen last.
     round: u64,
 }
 
 impl<const N: usize> Account<N> {
     fn new(number: u64, round: u64) -> Self {
-        Self { number, seen: [0; N], counted: [0; N], told: [0; N], round }
+        Self { number, seen: [0; N], counted: [0; N], sent: [0; N], round }
     }
 
-    /// What was not told yet.
+    /// What was not sent yet.
     fn owed(&self) -> [u64; N] {
         let mut owed = self.counted;
-        for (owed, told) in owed.iter_mut().zip(self.told) {
-            *owed = owed.saturating_sub(told);
+        for (owed, sent) in owed.iter_mut().zip(self.sent) {
+            *owed = owed.saturating_sub(sent);
         }
         owed
     }
@@ -141,8 +140,8 @@ impl<const N: usize> Accounts<N> {
         (account.number, account.seen, account.round) = (number, reads, round);
     }
 
-    /// Forgets names that are not counted any more, once all of theirs is told. A sink that is away for long is
-    /// told the sum of too many of them by another name, so that they need no memory.
+    /// Forgets names that are no longer counted, once their sums were sent. Too many of them are summed up under
+    /// another name, so that a sink that is unreachable for long needs no memory.
     fn forget_gone(&mut self, round: u64, overflow: impl Fn(&str) -> String) {
         self.0.retain(|_, account| account.round == round || account.owed() != [0; N]);
         if self.0.values().filter(|account| account.round != round).count() <= MAX_GONE {
@@ -155,18 +154,18 @@ impl<const N: usize> Accounts<N> {
         }
     }
 
-    fn tell<'l>(
+    fn send<'l>(
         &'l mut self,
         outbox: &mut Outbox<'_, 'l>,
         name_of: impl Fn(&str, usize) -> Option<String>,
     ) -> io::Result<()> {
         for (name, account) in &mut self.0 {
-            for (at, (told, counted)) in account.told.iter_mut().zip(account.counted).enumerate() {
-                let owed = counted.saturating_sub(*told);
+            for (at, (sent, counted)) in account.sent.iter_mut().zip(account.counted).enumerate() {
+                let owed = counted.saturating_sub(*sent);
                 if owed > 0
                     && let Some(name) = name_of(name, at)
                 {
-                    outbox.put(&name, Amount::Count(owed), Some((told, counted)))?;
+                    outbox.put(&name, Amount::Count(owed), Some((sent, counted)))?;
                 }
             }
         }
@@ -186,11 +185,11 @@ mod tests {
     }
 
     fn settle(accounts: &mut Accounts<1>) {
-        accounts.0.values_mut().for_each(|account| account.told = account.counted);
+        accounts.0.values_mut().for_each(|account| account.sent = account.counted);
     }
 
     #[test]
-    fn a_counter_that_was_given_up_and_came_back_is_told_whole() {
+    fn a_counter_that_was_given_up_and_came_back_is_sent_whole() {
         let mut accounts = Accounts::<1>::default();
         accounts.enter("a", 1, [50], 1);
         settle(&mut accounts);
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_is_gone_is_kept_until_it_is_told() {
+    fn a_counter_that_is_gone_is_kept_until_it_is_sent() {
         let mut accounts = Accounts::<1>::default();
         accounts.enter("a", 1, [50], 1);
         accounts.forget_gone(2, str::to_owned);

@@ -16,7 +16,7 @@ enum Form {
     Dog { tags: Vec<String>, mogrifiers: Vec<Mogrifier> },
 }
 
-/// What a line tells.
+/// The value of a line.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Amount {
     /// So much was counted since the last time.

@@ -1,17 +1,20 @@
 //! The way to a sink: opened when it is needed, closed when it fails, tried again with growing pauses.
 
 use std::{
-    fmt, io,
+    io,
     io::{Read, Write},
     net::{SocketAddr, TcpStream, ToSocketAddrs, UdpSocket},
     os::unix::net::{UnixDatagram, UnixStream},
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use tracing::{debug, info, warn};
 
-use crate::{log_throttle::LogThrottle, net::backoff::Backoff};
+use crate::{
+    log_throttle::LogThrottle,
+    net::backoff::Backoff,
+    settings::{HostPort, sinks::SinkAddress},
+};
 
 /// What the Go service's library waits for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -22,21 +25,10 @@ const LOOK_UP_AGAIN: Duration = Duration::from_secs(60);
 /// Seconds between two warnings about a sink.
 const WARN_EVERY: u64 = 600;
 
-/// Where a sink listens.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Target {
-    /// On a TCP port.
-    Tcp(String, u16),
-    /// On a UDP port.
-    Udp(String, u16),
-    /// On a unix socket, of datagrams or a stream.
-    Unix(PathBuf),
-}
-
 /// The way to one sink.
 #[derive(Debug)]
 pub(super) struct Link {
-    target: Target,
+    target: SinkAddress,
     /// Somebody set it; else it is the default, and nobody need be there.
     is_asked_for: bool,
     socket: Option<Socket>,
@@ -46,7 +38,7 @@ pub(super) struct Link {
     backoff: Backoff,
     not_before: Option<Instant>,
     warnings: LogThrottle,
-    told_of_length: bool,
+    length_logged: bool,
 }
 
 #[derive(Debug)]
@@ -58,7 +50,7 @@ enum Socket {
 }
 
 impl Link {
-    pub(super) fn new(target: Target, is_asked_for: bool) -> Self {
+    pub(super) fn new(target: SinkAddress, is_asked_for: bool) -> Self {
         Self {
             target,
             is_asked_for,
@@ -68,11 +60,11 @@ impl Link {
             backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
             not_before: None,
             warnings: LogThrottle::new(WARN_EVERY),
-            told_of_length: false,
+            length_logged: false,
         }
     }
 
-    /// True when somebody wants to be told.
+    /// True when the sink is configured.
     pub(super) fn is_asked_for(&self) -> bool {
         self.is_asked_for
     }
@@ -121,7 +113,7 @@ impl Link {
         let (sent, result) = socket.send(packet);
         match result {
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                if !std::mem::replace(&mut self.told_of_length, true) {
+                if !std::mem::replace(&mut self.length_logged, true) {
                     warn!(
                         "statsd: a line of {} bytes is too long for {} and is left out",
                         packet.len(),
@@ -143,7 +135,7 @@ impl Link {
         self.not_before = None;
     }
 
-    /// Takes note of a failure, and tells of it unless that was told a short while ago.
+    /// Notes a failure, and logs it unless one was logged a short while ago.
     pub(super) fn failed(&mut self, error: &io::Error) {
         self.socket = None;
         self.failures += 1;
@@ -164,9 +156,9 @@ impl Link {
 }
 
 impl Socket {
-    fn open(target: &Target, turn: usize) -> io::Result<Self> {
+    fn open(target: &SinkAddress, turn: usize) -> io::Result<Self> {
         match target {
-            Target::Tcp(host, port) => {
+            SinkAddress::Tcp(HostPort { host, port }) => {
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
                 for address in addresses(host, *port)? {
                     match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
@@ -179,7 +171,7 @@ impl Socket {
                 }
                 Err(last)
             }
-            Target::Udp(host, port) => {
+            SinkAddress::Udp(HostPort { host, port }) => {
                 let addresses = addresses(host, *port)?;
                 let address = addresses.get(turn % addresses.len().max(1)).copied();
                 let Some(address) = address else { return Err(io::ErrorKind::NotFound.into()) };
@@ -189,7 +181,7 @@ impl Socket {
                 socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
                 Ok(Self::Udp(socket))
             }
-            Target::Unix(path) => {
+            SinkAddress::Unix(path) => {
                 let socket = UnixDatagram::unbound()?;
                 socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
                 match socket.connect(path) {
@@ -205,7 +197,7 @@ impl Socket {
         }
     }
 
-    /// False when the other end of a stream is closed. Writing would tell it too late: the first packet
+    /// False when the other end of a stream is closed. Writing would show it too late: the first packet
     /// after the end is taken by the system and lost.
     fn is_alive(&mut self) -> bool {
         match self {
@@ -235,7 +227,7 @@ impl Socket {
             Self::Stream(stream) => write(stream, packet),
             Self::Datagram(socket) => whole(socket.send(datagram)),
             Self::Udp(socket) => {
-                // That nobody listens on this machine is known as soon as the packet is sent.
+                // A refused packet on this machine is known as soon as it is sent.
                 let refused = |sent| match socket.take_error() {
                     Ok(None) => Ok(sent),
                     Ok(Some(error)) | Err(error) => Err(error),
@@ -284,14 +276,4 @@ fn write(stream: &mut impl Write, packet: &[u8]) -> (usize, io::Result<()>) {
         }
     }
     (sent, Ok(()))
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(host, port) => write!(f, "{host}:{port} (TCP)"),
-            Self::Udp(host, port) => write!(f, "{host}:{port} (UDP)"),
-            Self::Unix(path) => path.display().fmt(f),
-        }
-    }
 }

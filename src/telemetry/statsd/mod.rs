@@ -1,8 +1,8 @@
-//! Sinks: what was counted is sent to statsd, to DogStatsD or to both, at an interval and at the end.
+//! Sinks: metrics are sent to statsd, to DogStatsD or to both, at an interval and at shutdown.
 //!
-//! Reading order: [`start`] gives each sink a thread of its own, whose `ledger` knows what the sink was
-//! told; `line` writes it, [`Mogrifier`] renames it, `outbox` packs it, `link` is the way. Those who
-//! count never wait for a sink, and a sink never for another.
+//! Reading order: [`start`] gives each sink a thread of its own, whose [`DeltaTracker`] knows what the sink has
+//! received; `line` writes it, [`Mogrifier`] renames it, `outbox` packs it, `link` is the connection. Workers never
+//! wait for a sink, and no sink waits for another.
 
 mod delta_tracker;
 mod line;
@@ -23,17 +23,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::{line::Dialect, link::Target, mogrifier::Mogrifier};
+pub use self::{line::Dialect, mogrifier::Mogrifier};
 
 use self::{delta_tracker::DeltaTracker, link::Link, outbox::Outbox};
-use crate::panics::{self, Boundary};
-use crate::telemetry::metrics::{Gauges, Stats};
+use crate::{
+    panics::{self, Boundary},
+    settings::sinks::SinkAddress,
+    telemetry::metrics::{Gauges, Stats},
+};
 
-/// Somebody who is to be told.
+/// A sink.
 #[derive(Debug)]
 pub struct Sink {
     /// Where.
-    pub target: Target,
+    pub target: SinkAddress,
     /// In which language.
     pub dialect: Dialect,
     /// False when nobody asked for it and it is no trouble that nobody is there.
@@ -43,10 +46,10 @@ pub struct Sink {
 /// The present state of other rooms, asked for at each flush.
 pub type State = Arc<dyn Fn() -> Gauges + Send + Sync>;
 
-/// Sinks that are being told.
+/// The running sinks.
 pub struct Flushing(Vec<(Sender<()>, JoinHandle<()>)>);
 
-/// Tells each sink what was counted, every `interval` from now on.
+/// Sends what was counted to each sink, every `interval` from now on.
 ///
 /// # Errors
 /// When the system grants no thread.
@@ -61,7 +64,7 @@ pub fn start(
         let mut flusher = Flusher {
             stats: stats.clone(),
             state: state.clone(),
-            ledger: DeltaTracker::default(),
+            deltas: DeltaTracker::default(),
             link: Link::new(sink.target, sink.is_asked_for),
             dialect: sink.dialect,
             noted: Instant::now(),
@@ -73,7 +76,7 @@ pub fn start(
 }
 
 impl Flushing {
-    /// Tells every sink the rest, and waits until that is done, or for `patience`.
+    /// Sends the rest to every sink, and waits until that is done, or for `patience`.
     pub fn finish(self, patience: Duration) {
         let end = Instant::now() + patience;
         let threads: Vec<_> = self.0.into_iter().map(|(_, thread)| thread).collect();
@@ -89,11 +92,11 @@ impl fmt::Debug for Flushing {
     }
 }
 
-/// What tells one sink.
+/// The sender of one sink.
 struct Flusher {
     stats: Arc<Stats>,
     state: State,
-    ledger: DeltaTracker,
+    deltas: DeltaTracker,
     link: Link,
     dialect: Dialect,
     /// When it was last noted what was counted.
@@ -123,7 +126,7 @@ impl Flusher {
     fn note(&mut self) {
         if self.link.is_asked_for() && self.noted.elapsed() > NOTE_EVERY {
             self.noted = Instant::now();
-            self.ledger.enter(&self.stats, &(self.state)());
+            self.deltas.enter(&self.stats, &(self.state)());
         }
     }
 
@@ -134,8 +137,8 @@ impl Flusher {
         }
         self.noted = Instant::now();
         panics::point("statsd");
-        self.ledger.enter(&self.stats, &(self.state)());
-        match self.ledger.tell(&mut Outbox::new(&mut self.link, &self.dialect)) {
+        self.deltas.enter(&self.stats, &(self.state)());
+        match self.deltas.send(&mut Outbox::new(&mut self.link, &self.dialect)) {
             Ok(()) => self.link.succeeded(),
             Err(error) => self.link.failed(&error),
         }

@@ -25,7 +25,7 @@ pub(super) struct Outbox<'s, 'l> {
 struct Line<'l> {
     /// Where it ends.
     end: usize,
-    /// What is told when it is sent, and as much it is then.
+    /// What is settled when the line is sent, and the value then.
     settles: Option<(&'l mut u64, u64)>,
 }
 
@@ -54,13 +54,13 @@ impl<'s, 'l> Outbox<'s, 'l> {
 
     /// Sends what is there, and settles as much as went.
     pub(super) fn send(&mut self) -> io::Result<()> {
-        let (sent, result) = self.link.send(self.packet.as_bytes());
+        let (bytes, result) = self.link.send(self.packet.as_bytes());
         for line in self.lines.drain(..) {
             // A line whose end alone is missing is counted by who reads up to where the stream breaks off.
-            if let Some((told, counted)) = line.settles
-                && line.end <= sent + 1
+            if let Some((sent, counted)) = line.settles
+                && line.end <= bytes + 1
             {
-                *told = counted;
+                *sent = counted;
             }
         }
         self.since_rest += self.packet.len();

@@ -9,7 +9,10 @@ use std::{
 };
 
 use super::*;
-use crate::telemetry::metrics::{LocalCacheGauges, Method, RuleCounter, StatsOptions};
+use crate::{
+    settings::HostPort,
+    telemetry::metrics::{LocalCacheGauges, Method, RuleCounter, StatsOptions},
+};
 
 const INTERVAL: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,7 +34,7 @@ fn state() -> State {
     })
 }
 
-fn begin(stats: &Arc<Stats>, target: Target) -> Flushing {
+fn begin(stats: &Arc<Stats>, target: SinkAddress) -> Flushing {
     let sink = Sink { target, dialect: Dialect::statsd(&[]), is_asked_for: true };
     start(stats, &state(), INTERVAL, vec![sink]).unwrap()
 }
@@ -102,7 +105,7 @@ fn over_tcp_everything_that_was_counted_arrives_once() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (host, port) = here(listener.local_addr().unwrap());
     let stats = stats();
-    let flushing = begin(&stats, Target::Tcp(host, port));
+    let flushing = begin(&stats, SinkAddress::Tcp(HostPort { host, port }));
     for n in 0..200 {
         hit(&stats, n);
         stats.rule("d", &format!("d.many_{n}")).add(RuleCounter::OverLimit, n);
@@ -139,7 +142,7 @@ fn datagrams_are_no_longer_than_their_way_allows() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let (host, port) = here(socket.local_addr().unwrap());
-    let flushing = begin(&stats, Target::Udp(host.clone(), port));
+    let flushing = begin(&stats, SinkAddress::Udp(HostPort { host: host.clone(), port }));
     let reading = thread::spawn(move || drain(|buffer| socket.recv(buffer)));
     flushing.finish(PATIENCE);
     UdpSocket::bind("127.0.0.1:0").unwrap().send_to(END, (host, port)).unwrap();
@@ -149,7 +152,7 @@ fn datagrams_are_no_longer_than_their_way_allows() {
     let path = dir.path().join("dsd.socket");
     let socket = UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let flushing = begin(&stats, Target::Unix(path.clone()));
+    let flushing = begin(&stats, SinkAddress::Unix(path.clone()));
     let reading = thread::spawn(move || drain(|buffer| socket.recv(buffer)));
     flushing.finish(PATIENCE);
     UnixDatagram::unbound().unwrap().send_to(END, path).unwrap();
@@ -162,7 +165,7 @@ fn a_unix_socket_may_be_a_stream() {
     let path = dir.path().join("statsd");
     let listener = UnixListener::bind(&path).unwrap();
     let stats = stats();
-    let flushing = begin(&stats, Target::Unix(path));
+    let flushing = begin(&stats, SinkAddress::Unix(path));
     hit(&stats, 9);
     flushing.finish(PATIENCE);
     assert_eq!(sums(&read(listener.accept().unwrap().0))[HITS], 9);
@@ -176,7 +179,7 @@ fn what_was_counted_while_nobody_listened_is_sent_later() {
     drop(gone);
     let stats = stats();
     let (host, port) = here(address);
-    let flushing = begin(&stats, Target::Udp(host, port));
+    let flushing = begin(&stats, SinkAddress::Udp(HostPort { host, port }));
     hit(&stats, 3);
     thread::sleep(5 * INTERVAL);
     hit(&stats, 4);
@@ -187,12 +190,12 @@ fn what_was_counted_while_nobody_listened_is_sent_later() {
 }
 
 #[test]
-fn a_sink_that_comes_back_is_told_what_it_missed() {
+fn a_sink_that_comes_back_receives_what_it_missed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (host, port) = here(address);
     let stats = stats();
-    let flushing = begin(&stats, Target::Tcp(host, port));
+    let flushing = begin(&stats, SinkAddress::Tcp(HostPort { host, port }));
     let (mut first, _) = listener.accept().unwrap();
     hit(&stats, 5);
     let mut text = String::new();
@@ -226,7 +229,10 @@ fn a_sink_that_does_not_read_holds_up_nobody_and_gets_all_in_the_end() {
     let (silent, reading) = (UdpSocket::bind("127.0.0.1:0").unwrap(), stats.clone());
     silent.set_read_timeout(Some(PATIENCE)).unwrap();
     let (other_host, other_port) = here(silent.local_addr().unwrap());
-    let sinks = [Target::Tcp(host, port), Target::Udp(other_host, other_port)];
+    let sinks = [
+        SinkAddress::Tcp(HostPort { host, port }),
+        SinkAddress::Udp(HostPort { host: other_host, port: other_port }),
+    ];
     let sinks = sinks.map(|target| Sink { target, dialect: Dialect::statsd(&[]), is_asked_for: true });
     let flushing = start(&stats, &state(), INTERVAL, sinks.into()).unwrap();
     let stuck: TcpStream = listener.accept().unwrap().0;
@@ -265,15 +271,15 @@ fn a_sink_that_does_not_read_holds_up_nobody_and_gets_all_in_the_end() {
 fn a_rule_that_was_forgotten_and_comes_back_counts_from_its_new_beginning() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (host, port) = here(listener.local_addr().unwrap());
-    let mut link = Link::new(Target::Tcp(host, port), true);
-    let mut ledger = DeltaTracker::default();
+    let mut link = Link::new(SinkAddress::Tcp(HostPort { host, port }), true);
+    let mut deltas = DeltaTracker::default();
     let dialect = Dialect::statsd(&[]);
     for n in [10, 4] {
         let stats = stats();
         hit(&stats, n);
         assert!(link.is_open(false));
-        ledger.enter(&stats, &Gauges::default());
-        ledger.tell(&mut Outbox::new(&mut link, &dialect)).unwrap();
+        deltas.enter(&stats, &Gauges::default());
+        deltas.send(&mut Outbox::new(&mut link, &dialect)).unwrap();
     }
     drop(link);
     assert_eq!(sums(&read(listener.accept().unwrap().0))[HITS], 14);
@@ -288,7 +294,7 @@ fn the_end_does_not_wait_for_a_sink_that_does_not_read() {
     for n in 0..50_000 {
         stats.rule("d", &format!("d.{}_{n}", "x".repeat(100))).add(RuleCounter::TotalHits, 1);
     }
-    let flushing = begin(&stats, Target::Tcp(host, port));
+    let flushing = begin(&stats, SinkAddress::Tcp(HostPort { host, port }));
     let begun = Instant::now();
     flushing.finish(Duration::from_millis(200));
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());

@@ -1,5 +1,5 @@
-//! Response times for a sink. They are counted in buckets, so each bucket is told as one line that
-//! stands for as many times as were counted.
+//! Response times for a sink. They are counted in buckets, so one line is sent for each bucket, with the number of
+//! times in it.
 //!
 //! The Go service sends a line for each request. Their number and their sum are the same here, as far
 //! as times within a bucket may be moved.
@@ -12,21 +12,21 @@ use crate::telemetry::metrics::histogram::{BOUNDS_MICROS, Snapshot};
 /// The buckets of [`BOUNDS_MICROS`], and what is beyond.
 const BUCKETS: usize = BOUNDS_MICROS.len() + 1;
 
-/// The times of one method: all that were counted, and those of them that were told.
+/// The times of one method: all that were counted, and those of them that were sent.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     counted: [u64; BUCKETS],
-    told: [u64; BUCKETS],
+    sent: [u64; BUCKETS],
     sum: Duration,
-    told_sum: Duration,
+    sent_sum: Duration,
 }
 
 impl Times {
     /// Takes note of what is counted by now.
     pub(super) fn enter(&mut self, now: &Snapshot) {
-        // A first line that was sent last time told the sum up to then.
-        if self.told == self.counted {
-            self.told_sum = self.sum;
+        // The first line of the last flush had the sum up to then.
+        if self.sent == self.counted {
+            self.sent_sum = self.sum;
         }
         let mut below = 0;
         for (counted, within) in self.counted.iter_mut().zip(now.within.into_iter().chain([now.count])) {
@@ -36,16 +36,16 @@ impl Times {
         self.sum = now.sum;
     }
 
-    /// What is to be told, each with what is told then.
+    /// The lines to send, each with the count that is then sent.
     pub(super) fn owed(&mut self) -> impl Iterator<Item = (Amount, &mut u64, u64)> {
         let owed: [u64; BUCKETS] =
-            std::array::from_fn(|bucket| self.counted[bucket].saturating_sub(self.told[bucket]));
-        let sum = self.sum.saturating_sub(self.told_sum);
+            std::array::from_fn(|bucket| self.counted[bucket].saturating_sub(self.sent[bucket]));
+        let sum = self.sum.saturating_sub(self.sent_sum);
         let millis = spread(&owed, sum.as_secs_f64() * 1e3);
-        let lines = self.told.iter_mut().zip(self.counted).zip(owed).zip(millis);
+        let lines = self.sent.iter_mut().zip(self.counted).zip(owed).zip(millis);
         lines
             .filter(|(((_, _), times), _)| *times > 0)
-            .map(|(((told, counted), times), millis)| (Amount::Times { millis, times }, told, counted))
+            .map(|(((sent, counted), times), millis)| (Amount::Times { millis, times }, sent, counted))
     }
 }
 
@@ -90,9 +90,9 @@ mod tests {
                 }
                 times.enter(&histogram.snapshot());
                 let (mut number, mut sum) = (0, 0.0);
-                for (amount, told, counted) in times.owed() {
+                for (amount, sent, counted) in times.owed() {
                     let Amount::Times { millis, times } = amount else { panic!("{amount:?}") };
-                    *told = counted;
+                    *sent = counted;
                     number += times;
                     #[expect(clippy::cast_precision_loss)]
                     { sum += millis * times as f64; }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_told_is_told_the_next_time() {
+    fn what_was_not_sent_is_sent_the_next_time() {
         let histogram = Histogram::new(ShardCount::for_workers(1));
         let mut times = Times::default();
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Whose child a span is: the caller's headers, as W3C (`traceparent`) and B3 (one header or several) have
+//! The parent of a span: the caller's headers, as W3C (`traceparent`) and B3 (one header or several) have
 //! them.
 //!
 //! Where a call has both, B3 counts, as in the Go service. What cannot be read is as if not sent.

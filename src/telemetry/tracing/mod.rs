@@ -1,10 +1,10 @@
-//! Traces: spans that are joined to the caller's, and sent to a collector over OTLP.
+//! Tracing: spans that join the caller's trace and are sent to a collector over OTLP.
 //!
-//! The server asks [`Tracer::join`] with the headers of each call and tells the [`OpenSpan`] what became of
-//! it; nothing comes back for a call that is not sampled. Reading order: `headers` reads whose child a span
-//! is, `sampling` draws lots and ids, `span` is what is told, `export` sends it from a thread of its own.
+//! The server calls [`Tracer::join`] with the headers of each call, and adds attributes to the [`OpenSpan`] that it
+//! returns for a sampled call. Reading order: `headers` reads the parent span, `sampling` decides and makes ids, `span`
+//! is the record, `export` sends it from a thread of its own.
 //!
-//! Who answers never waits for the collector: a span that finds the queue full is dropped and counted.
+//! Workers never wait for the collector: a span is dropped and counted when the queue is full.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -32,10 +32,10 @@ use headers::Parent;
 use sampling::Sampler;
 use span::{Place, Span};
 
-/// Decides which calls are traced, and takes their spans.
+/// Decides which calls are traced, and queues their spans.
 pub struct Tracer {
     sampler: Sampler,
-    /// Spans may tell the values of descriptors.
+    /// Spans have the values of descriptors.
     pub descriptor_values: bool,
     queue: mpsc::Sender<Span>,
     counts: Arc<Counts>,
@@ -43,7 +43,7 @@ pub struct Tracer {
     exporter: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What became of the spans.
+/// Counts of exported and dropped spans.
 #[derive(Debug, Default)]
 pub struct Counts {
     exported: AtomicU64,
@@ -53,11 +53,11 @@ pub struct Counts {
 /// Why a span never reached the collector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Dropped {
-    /// As many as may be waited already.
+    /// The queue was full.
     QueueFull,
-    /// The collector was not reached, or asked for patience for too long.
+    /// The collector was unreachable, or returned retryable errors for too long.
     Unreachable,
-    /// The collector did not want it.
+    /// The collector rejected it.
     Refused,
     /// Sending its batch panicked.
     Panicked,
@@ -89,8 +89,8 @@ impl Tracer {
         let (ending, end) = watch::channel(false);
         let counts = Arc::<Counts>::default();
         let exporter = export::Exporter::new(settings, queued, end, counts.clone())?;
-        let told = |error: io::Error| vec![format!("the system grants no thread for tracing: {error}")];
-        let thread = exporter.start().map_err(told)?;
+        let no_thread = |error: io::Error| vec![format!("the system grants no thread for tracing: {error}")];
+        let thread = exporter.start().map_err(no_thread)?;
         Ok(Arc::new(Self {
             sampler: Sampler::new(settings.sampling_rate),
             descriptor_values: settings.descriptor_values,
@@ -101,8 +101,7 @@ impl Tracer {
         }))
     }
 
-    /// Begins the span of a call with these headers, if it is to be traced: as its caller has decided, else
-    /// by lot.
+    /// Begins the span of a call with these headers, if it is sampled: by the caller's decision, else at random.
     #[must_use]
     pub fn join(self: &Arc<Self>, headers: &HeaderMap, name: &'static str) -> Option<Box<OpenSpan>> {
         let place = match Parent::of(headers) {
@@ -117,7 +116,7 @@ impl Tracer {
                 self.sampler.takes(trace).then(|| Place::root(trace))?
             }
         };
-        // Where there is no room, nothing need be written down first.
+        // Nothing is recorded for a full queue.
         if self.queue.capacity() == 0 {
             self.counts.add_dropped(Dropped::QueueFull, 1);
             return None;
@@ -125,13 +124,13 @@ impl Tracer {
         Some(Box::new(OpenSpan::new(self.clone(), place, name)))
     }
 
-    /// What became of the spans.
+    /// Counts of exported and dropped spans.
     #[must_use]
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Sends what waits, for a few seconds at most, and ends. Later spans are dropped.
+    /// Sends the queued spans, for a few seconds at most, and stops. Later spans are dropped.
     pub fn end(&self) {
         self.ending.send_replace(true);
         let thread = self.exporter.lock().unwrap_or_else(PoisonError::into_inner).take();

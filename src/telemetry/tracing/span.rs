@@ -1,4 +1,4 @@
-//! A span: what is told of one call, while it is under way and afterwards.
+//! A span: the record of one call, while it is open and after it has ended.
 
 use std::{
     borrow::Cow,
@@ -95,7 +95,7 @@ impl Place {
 }
 
 /// The span of a call that is under way. It ends when it is dropped; one that was not
-/// [answered](Self::answered) before tells that nobody waited for it.
+/// [answered](Self::answered) before has an error: the caller did not wait.
 pub struct OpenSpan {
     tracer: Arc<Tracer>,
     span: Span,
@@ -111,23 +111,23 @@ impl OpenSpan {
         Self { tracer, span, begun: Instant::now(), is_answered: false }
     }
 
-    /// Whether it may tell the values of descriptors.
+    /// Whether values of descriptors are added.
     #[must_use]
-    pub fn tells_values(&self) -> bool {
+    pub fn shows_values(&self) -> bool {
         self.tracer.descriptor_values
     }
 
-    /// Tells something. Texts are cut: spans wait in memory.
-    pub fn tell(&mut self, key: &'static str, value: Value) {
+    /// Adds an attribute. Texts are cut, because spans wait in memory.
+    pub fn add(&mut self, key: &'static str, value: Value) {
         self.span.attributes.push((key, value.cut()));
     }
 
-    /// Tells that it went wrong.
+    /// Marks the span as failed.
     pub fn fail(&mut self, why: &str) {
         self.span.error = Some(cut(why).to_owned());
     }
 
-    /// Tells of a part of it that took from `begun` to `ended`, and what went wrong there, if anything.
+    /// Adds a child span from `begun` to `ended`, with its error, if any.
     pub fn part(
         &self,
         name: &'static str,

@@ -28,7 +28,7 @@ pub(super) const FIRST_WINDOW: u32 = 65_535;
 /// arrives is counted as taken at once, so that a message which waits keeps none of the others.
 const WINDOW: u32 = 1 << 20;
 
-/// The peer hears of what was taken when it is so much.
+/// The peer receives a `WINDOW_UPDATE` when this much was taken.
 const CREDIT_STEP: u32 = WINDOW / 2;
 
 /// What is the same for all connections of a worker.
@@ -83,7 +83,7 @@ pub(in super::super) struct Connection<C> {
     pub(super) says_table_size: bool,
     pub(super) said_table_size: bool,
     receive_window: u32,
-    /// What was taken and not told the peer.
+    /// What was taken and not yet returned to the peer's window.
     credit: u32,
     pub(super) phase: Phase,
     pub(super) goodbye: Goodbye,
@@ -176,7 +176,7 @@ impl<C> Connection<C> {
         }
     }
 
-    /// Takes what was read, and returns how much of it; the rest is to come again with more behind it.
+    /// Takes what was read, and returns how much of it; the rest is passed again with more behind it.
     ///
     /// # Errors
     /// When the peer broke the protocol in a way that ends the connection.

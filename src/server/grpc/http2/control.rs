@@ -75,7 +75,7 @@ impl<C> Connection<C> {
 
     fn setting(&mut self, id: u16, value: u32) -> Result<(), Reason> {
         match id {
-            // Answers use no table. A peer that allows less than it did has to be told once.
+            // Responses use no table. A smaller table than before must be acknowledged once.
             setting::HEADER_TABLE_SIZE if value < 4096 && !self.said_table_size => {
                 self.said_table_size = true;
                 self.says_table_size = true;

@@ -146,7 +146,7 @@ fn text(rest: &mut &[u8], into: &mut Vec<u8>) -> Result<(), Broken> {
 /// The field `:status: 200`.
 pub(in super::super) const STATUS_200: u8 = 0x88;
 
-/// Says that the table is not used: a peer that allows a smaller one than it did has to be told.
+/// A table size update to 0: a peer that allows a smaller table than before must receive one.
 pub(super) const TABLE_SIZE_0: u8 = 0x20;
 
 /// Writes a field as a literal that is not indexed.

@@ -28,7 +28,7 @@ use crate::{
 pub struct Parts {
     /// Decides.
     pub limiter: Arc<Limiter>,
-    /// Tells whether the service is fit to be asked.
+    /// Whether the service is healthy.
     pub health: Arc<Health>,
     /// Where spans go, if there are any.
     pub tracer: Option<Arc<Tracer>>,
@@ -84,9 +84,9 @@ impl Parts {
             ),
         };
         if let Some(mut span) = span {
-            span.tell("http.request.method", "POST".into());
-            span.tell("url.path", "/json".into());
-            span.tell("http.response.status_code", i64::from(answer.status().as_u16()).into());
+            span.add("http.request.method", "POST".into());
+            span.add("url.path", "/json".into());
+            span.add("http.response.status_code", i64::from(answer.status().as_u16()).into());
             if let Some(error) = error {
                 span.fail(&error);
             }
@@ -117,9 +117,9 @@ async fn decide(
     let Some(span) = span else {
         return Ok(limiter.decide(&request, None).await?);
     };
-    let mut trail = DecisionTrace::default();
-    let decided = limiter.decide_traced(&request, None, &mut trail).await;
-    span_attributes::tell(span, &request, decided.as_ref().ok(), &trail);
+    let mut trace = DecisionTrace::default();
+    let decided = limiter.decide_traced(&request, None, &mut trace).await;
+    span_attributes::add(span, &request, decided.as_ref().ok(), &trace);
     Ok(decided?)
 }
 

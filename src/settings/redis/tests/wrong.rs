@@ -81,7 +81,7 @@ fn what_cannot_be_besides_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn all_that_cannot_be_is_told_at_once() {
+fn reports_all_problems_at_once() {
     let told = problems(&[
         ("REDIS_URL", "redis"),
         ("REDIS_TLS", "true"),
@@ -101,7 +101,7 @@ fn all_that_cannot_be_is_told_at_once() {
 }
 
 #[test]
-fn what_is_passed_over_is_warned_of() {
+fn warns_of_what_is_ignored() {
     for (set, name, told) in [
         (&[("REDIS_SENTINEL_AUTH", "s")][..], "REDIS_SENTINEL_AUTH", "without REDIS_TYPE=SENTINEL"),
         (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_SOCKET_TYPE", "unix")], "REDIS_SOCKET_TYPE", "over TCP"),
@@ -124,7 +124,7 @@ fn what_is_passed_over_is_warned_of() {
 }
 
 #[test]
-fn no_password_is_ever_told() {
+fn never_shows_a_password() {
     for set in [
         &[("REDIS_URL", "redis://u:hunter2@h")][..],
         &[("REDIS_URL", "redis://u:hunter2@h/x")],

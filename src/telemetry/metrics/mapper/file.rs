@@ -1,7 +1,7 @@
-//! From a mapper's file to a [`Mapper`], with everything that is wrong with it told in one run.
+//! From a mapper's file to a [`Mapper`], with every error in it in one run.
 //!
 //! The options are those of `statsd_exporter`. What has no meaning for metrics that are counted here and
-//! not received (`ttl`, summaries) is warned of, and so is what it does not know.
+//! not received (`ttl`, summaries), and unknown options, cause a warning.
 
 use super::{
     super::{
@@ -68,7 +68,7 @@ const DEFAULTS: [&str; 9] = [
 ];
 const HISTOGRAM: [&str; 3] = ["buckets", "native_histogram_bucket_factor", "native_histogram_max_buckets"];
 
-/// What a file says of names, with what is suspicious in it.
+/// The mapper of a file, with warnings about it.
 ///
 /// # Errors
 /// Everything for which the file cannot be used, each with its line and column.

@@ -63,7 +63,7 @@ impl Mapper {
     /// What becomes of the metric with this statsd name.
     ///
     /// Globs come before regular expressions wherever they stand in the file, as in `statsd_exporter`.
-    fn fate(&self, statsd: &str, kind: Kind) -> MappingResult<'_> {
+    fn map(&self, statsd: &str, kind: Kind) -> MappingResult<'_> {
         let parts: Vec<&str> = statsd.split('.').collect();
         let fits = |mapping: &&Mapping| mapping.only.is_none_or(|only| only == kind);
         let globs = self.mappings.iter().filter(fits).filter_map(|mapping| {
@@ -99,7 +99,7 @@ impl Mapper {
 pub(crate) fn fuzz(bytes: &[u8]) {
     if let Ok((mapper, _)) = read("mapper.yaml", bytes) {
         for name in ["ratelimit.service.rate_limit.d.k.total_hits", "a.b", ""] {
-            let _ = mapper.fate(name, Kind::Counter);
+            let _ = mapper.map(name, Kind::Counter);
         }
     }
 }

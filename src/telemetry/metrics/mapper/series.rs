@@ -37,7 +37,7 @@ pub(super) struct Family {
     pub(super) help: String,
     /// The numbers of its series by the text of their labels.
     pub(super) series: HashMap<Box<str>, usize>,
-    conflict_told: bool,
+    conflict_logged: bool,
 }
 
 /// One series.
@@ -107,7 +107,7 @@ impl Known {
     }
 
     fn place(&mut self, mapper: &Mapper, statsd: &str, metric: &Metric, labels: &[&str]) -> Place {
-        match mapper.fate(statsd, metric.kind) {
+        match mapper.map(statsd, metric.kind) {
             MappingResult::Dropped => None,
             MappingResult::Unmapped => {
                 let labels = written(metric.labels.iter().copied().zip(labels.iter().copied()));
@@ -133,10 +133,10 @@ impl Known {
         if at == next {
             let (name, help) = (name.to_owned(), help.to_owned());
             let series = HashMap::new();
-            self.families.push(Family { name, kind, help, series, conflict_told: false });
+            self.families.push(Family { name, kind, help, series, conflict_logged: false });
         }
         let Some(family) = self.families.get_mut(at).filter(|family| family.kind == kind) else {
-            self.tell_conflict(name, kind, at);
+            self.log_conflict(name, kind, at);
             return None;
         };
         let number = self.series.len();
@@ -147,18 +147,18 @@ impl Known {
         Some(number)
     }
 
-    fn tell_conflict(&mut self, name: &str, kind: Kind, at: usize) {
+    fn log_conflict(&mut self, name: &str, kind: Kind, at: usize) {
         let taken =
             self.families.get(at).map_or("a metric that cannot be mapped", |family| match family.kind {
                 Kind::Counter => "a counter",
                 Kind::Gauge => "a gauge",
                 Kind::Histogram => "a histogram",
             });
-        let told = self
+        let was_logged = self
             .families
             .get_mut(at)
-            .is_some_and(|family| std::mem::replace(&mut family.conflict_told, true));
-        if !told {
+            .is_some_and(|family| std::mem::replace(&mut family.conflict_logged, true));
+        if !was_logged {
             warn!(
                 "PROMETHEUS_MAPPER_YAML gives a {kind} the name {name}, which {taken} has: it is not shown"
             );

@@ -68,7 +68,7 @@ fn names_become_what_the_exporter_makes_of_them() {
                 (_, Some(true)) => "dropped".to_owned(),
                 _ => "unmapped".to_owned(),
             };
-            let found = match mapper.fate(name, kinds(said["type"].as_str().unwrap())) {
+            let found = match mapper.map(name, kinds(said["type"].as_str().unwrap())) {
                 MappingResult::Unmapped => "unmapped".to_owned(),
                 MappingResult::Dropped => "dropped".to_owned(),
                 MappingResult::Mapped { name, labels, .. } => {
@@ -89,7 +89,7 @@ fn the_file_that_the_manual_shows_is_taken_without_a_warning() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place() {
+fn reports_every_mistake_with_its_place() {
     let yaml = "mappings:\n- match: 'a..b'\n  name: 9x\n- match: '('\n  match_type: regex\n  name: ok\n  \
                 labels: {a-b: x, le: y, __name__: z}\n- {name: x}\n- {match: a.b, action: destroy}\n- 7\n";
     let told = told(yaml);
@@ -109,7 +109,7 @@ fn every_mistake_is_told_with_its_place() {
 }
 
 #[test]
-fn what_does_nothing_is_warned_of_with_its_place() {
+fn warns_of_what_has_no_effect_with_its_place() {
     let yaml = "defaults:\n  ttl: 5m\n  quantile: []\nmappings:\n- match: ratelimit_server.*.response_time\n  \
                 name: took\n  observer_type: summary\n  lables: {}\n  buckets: [10, 12]\n";
     let told = told(yaml);
@@ -239,7 +239,7 @@ proptest! {
     fn no_file_panics(yaml in "\\PC{0,60}", known in "(mappings|defaults): *\n?[-{\\[]? ?(match|name|labels|buckets|ttl): [$a-z.*0-9{}\\[\\]'\"]{0,12}") {
         for text in [yaml, known] {
             if let Ok((mapper, _)) = read("mapper.yaml", text.as_bytes()) {
-                mapper.fate("a.b.c", Kind::Counter);
+                mapper.map("a.b.c", Kind::Counter);
             }
         }
     }
@@ -247,6 +247,6 @@ proptest! {
     #[test]
     fn no_template_panics(template in "[$1{}_a9é]{0,12}", name in "[a.é]{0,8}") {
         let yaml = format!("mappings:\n- match: '*.*'\n  name: x\n  labels: {{l: '{template}'}}\n- match: '(.*)'\n  match_type: regex\n  name: x\n  labels: {{l: '{template}'}}\n");
-        mapper(&yaml).fate(&name, Kind::Counter);
+        mapper(&yaml).map(&name, Kind::Counter);
     }
 }

@@ -25,7 +25,7 @@ impl Reader {
         self.findings.warning(at.node.place, path, message.to_owned(), Some(help.to_owned()));
     }
 
-    /// The fields of a map; those that are not among `known` are warned of and left out.
+    /// The fields of a map; those that are not among `known` cause a warning and are left out.
     pub(super) fn fields<'a>(&mut self, map: &'a NodeRef, path: &Path<'_>, known: &[&str]) -> Fields<'a> {
         let mut fields = Fields::new();
         for pair in self.pairs(map, path) {

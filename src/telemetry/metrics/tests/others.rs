@@ -123,7 +123,7 @@ fn milliseconds_are_for_the_response_times_of_the_go_service_alone() {
 }
 
 #[test]
-fn without_redis_nothing_is_told_of_it() {
+fn shows_no_redis_metrics_without_redis() {
     let page = parse(&Stats::new(StatsOptions::default()).render(&Gauges::default()));
     let told: Vec<_> = page.into_keys().filter(|(name, _)| name.contains("redis")).collect();
     assert_eq!(told.len(), 0, "{told:?}");

@@ -29,10 +29,9 @@ const KNOWN: u32 = 0x100;
 const REMOTE: u32 = 0x200;
 
 /// Who sends; a service without a name of its own instance is given one.
-pub(super) fn resource(told: &[(String, String)]) -> Resource {
-    let mut attributes: Vec<_> =
-        told.iter().map(|(key, value)| attribute(key, text(value.clone()))).collect();
-    if !told.iter().any(|(key, _)| key == "service.instance.id") {
+pub(super) fn resource(set: &[(String, String)]) -> Resource {
+    let mut attributes: Vec<_> = set.iter().map(|(key, value)| attribute(key, text(value.clone()))).collect();
+    if !set.iter().any(|(key, _)| key == "service.instance.id") {
         attributes.push(attribute("service.instance.id", text(sampling::uuid())));
     }
     Resource { attributes }
@@ -76,7 +75,11 @@ fn sent(span: Span) -> Sent {
         .into(),
         start_time_unix_nano: nanos(begun),
         end_time_unix_nano: nanos(begun.saturating_add(span.took.as_nanos())),
-        attributes: span.attributes.into_iter().map(|(key, told)| attribute(key, value(told))).collect(),
+        attributes: span
+            .attributes
+            .into_iter()
+            .map(|(key, of_ours)| attribute(key, value(of_ours)))
+            .collect(),
         status: span.error.map(|message| Status { message, code: StatusCode::Error.into() }),
         flags: SAMPLED | KNOWN | remote,
     }
@@ -90,9 +93,9 @@ fn text(text: impl Into<String>) -> any_value::Value {
     any_value::Value::StringValue(text.into())
 }
 
-fn value(told: Value) -> any_value::Value {
-    match told {
-        Value::Text(told) => text(told),
+fn value(value: Value) -> any_value::Value {
+    match value {
+        Value::Text(value) => text(value),
         Value::Number(number) => any_value::Value::IntValue(number),
         Value::Texts(texts) => list(texts.into_iter().map(Cow::into_owned).map(text)),
         Value::Numbers(numbers) => list(numbers.into_iter().map(any_value::Value::IntValue)),

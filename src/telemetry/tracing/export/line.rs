@@ -157,7 +157,7 @@ async fn open(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> io::Result<Open> {
     let io = TokioIo::new(stream);
-    // What ends a connection is told to who sends on it.
+    // The next request on the connection returns its error.
     Ok(match protocol {
         Protocol::Http => {
             let (sender, connection) = http1::handshake(io).await.map_err(io::Error::other)?;
@@ -221,12 +221,12 @@ fn help(status: StatusCode) -> &'static str {
 }
 
 /// The status stands behind the message, or in the head where there is none.
-fn of_grpc(status: StatusCode, told: [&HeaderMap; 2], body: &[u8]) -> Result<Taken, Failure> {
+fn of_grpc(status: StatusCode, sources: [&HeaderMap; 2], body: &[u8]) -> Result<Taken, Failure> {
     if status != StatusCode::OK {
         let why = format!("the collector answered {status}, which gRPC does not; is its gRPC port meant?");
         return Err(Failure { may_pass: matches!(status.as_u16(), 429 | 502 | 503 | 504), why });
     }
-    let find = |name| told.into_iter().find_map(|headers| headers.get(name)?.to_str().ok());
+    let find = |name| sources.into_iter().find_map(|headers| headers.get(name)?.to_str().ok());
     match find("grpc-status").and_then(|code| code.parse().ok()) {
         Some(0) => Ok(taken(body.get(5..).unwrap_or_default())),
         code => {

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerName};
 
 use crate::{
-    net::tls::{self, Trusted, Wanted, Words},
+    net::tls::{self, Words},
     settings::spans::{CollectorTls, Protocol},
 };
 
@@ -32,22 +32,10 @@ impl Tls {
     ///
     /// # Errors
     /// What is wrong with them, each with its variable and its path.
-    pub(super) fn load(
-        files: &CollectorTls,
-        endpoint: &Uri,
-        protocol: Protocol,
-    ) -> Result<Self, Vec<String>> {
-        let mut words = WORDS;
-        let mut wanted = Wanted { trusted: Trusted::System, identity: None, any_host: false };
-        if let Some(file) = &files.authorities {
-            words.ca = file.variable;
-            wanted.trusted = Trusted::by(Some(&file.path), files.trust_system);
-        }
-        if let Some([certificate, key]) = &files.identity {
-            (words.certificate, words.key) = (certificate.variable, key.variable);
-            wanted.identity = Some((&certificate.path, &key.path));
-        }
-        let mut config = tls::load(&wanted, &words)?.config;
+    pub(super) fn load(tls: &CollectorTls, endpoint: &Uri, protocol: Protocol) -> Result<Self, Vec<String>> {
+        let [ca, certificate, key] = tls.variables;
+        let words = Words { ca, certificate, key, ..WORDS };
+        let mut config = tls::load(&tls.files, &words)?.config;
         config.alpn_protocols = vec![match protocol {
             Protocol::Http => b"http/1.1".to_vec(),
             Protocol::Grpc => b"h2".to_vec(),

@@ -46,7 +46,7 @@ fn any_authority_is_accepted() {
 }
 
 #[test]
-fn calls_are_told_apart_by_path_method_and_content_type() {
+fn distinguishes_calls_by_path_method_and_content_type() {
     let with = |at: usize, value| {
         let mut fields = GOOD;
         fields[at].1 = value;

@@ -124,14 +124,33 @@ fn a_repeated_header_block_means_what_it_meant_until_the_table_changes() {
     assert_eq!(peer.resets(), [(11, 1)]);
 }
 
-/// RFC 9113, frame by frame: what ends the connection, and with which code.
+/// Frames, the error of the last one, and what is wrong with it.
+type Broken<'a> = (Vec<(u8, u8, u32, &'a [u8])>, Reason, &'a str);
+
+/// RFC 9113, frame by frame: the last of these frames ends the connection with this code.
+fn end_the_connection(cases: &[Broken<'_>]) {
+    for (frames, reason, why) in cases {
+        let mut peer = Peer::new();
+        let (last, first) = frames.split_last().unwrap();
+        for (kind, flags, stream, payload) in first {
+            peer.send(*kind, *flags, *stream, payload).unwrap();
+        }
+        let (kind, flags, stream, payload) = *last;
+        assert_eq!(peer.send(kind, flags, stream, payload), Err(*reason), "{why}");
+        peer.frames();
+        peer.http.fail(*reason);
+        let goodbye = peer.frames();
+        assert_eq!((goodbye[0].kind, goodbye[0].payload[7]), (kind::GOAWAY, *reason as u8));
+    }
+}
+
 #[test]
-fn errors_of_the_connection() {
+fn broken_frames_of_a_stream_end_the_connection() {
     let head = head();
     let block = head.as_slice();
     let end = flag::END_HEADERS | flag::END_STREAM;
     let long = vec![0; 16_385];
-    for (frames, reason, why) in [
+    end_the_connection(&[
         (vec![(kind::DATA, 0, 0, &b"x"[..])], Reason::ProtocolError, "DATA on stream 0"),
         (vec![(kind::DATA, 0, 1, b"x")], Reason::ProtocolError, "DATA on an idle stream"),
         (vec![(kind::DATA, 0, 1, &long)], Reason::FrameSizeError, "a frame that is too long"),
@@ -169,6 +188,17 @@ fn errors_of_the_connection() {
             Reason::FrameSizeError,
             "3 bytes",
         ),
+        (
+            vec![(kind::HEADERS, 4, 1, block), (kind::DATA, flag::PADDED, 1, &[2, 0])],
+            Reason::ProtocolError,
+            "padding of DATA that is too long",
+        ),
+    ]);
+}
+
+#[test]
+fn broken_frames_of_the_connection_end_it() {
+    end_the_connection(&[
         (vec![(kind::SETTINGS, 0, 1, b"")], Reason::ProtocolError, "SETTINGS on a stream"),
         (vec![(kind::SETTINGS, 0, 0, &[0; 5])], Reason::FrameSizeError, "half a setting"),
         (vec![(kind::SETTINGS, flag::ACK, 0, &[0; 6])], Reason::FrameSizeError, "an ACK with content"),
@@ -189,24 +219,7 @@ fn errors_of_the_connection() {
             Reason::FlowControlError,
             "a window too wide",
         ),
-        (
-            vec![(kind::HEADERS, 4, 1, block), (kind::DATA, flag::PADDED, 1, &[2, 0])],
-            Reason::ProtocolError,
-            "padding of DATA that is too long",
-        ),
-    ] {
-        let mut peer = Peer::new();
-        let (last, first) = frames.split_last().unwrap();
-        for (kind, flags, stream, payload) in first {
-            peer.send(*kind, *flags, *stream, payload).unwrap();
-        }
-        let (kind, flags, stream, payload) = *last;
-        assert_eq!(peer.send(kind, flags, stream, payload), Err(reason), "{why}");
-        peer.frames();
-        peer.http.fail(reason);
-        let goodbye = peer.frames();
-        assert_eq!((goodbye[0].kind, goodbye[0].payload[7]), (kind::GOAWAY, reason as u8));
-    }
+    ]);
 }
 
 #[test]

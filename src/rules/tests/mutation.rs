@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{CompileOptions, Compiled, SourceFile, compile, render};
+use crate::rules::{CompileOptions, Compiled, Diagnostic, SourceFile, compile, render};
 
 /// Tried when nobody says otherwise: a few seconds without optimisation.
 const MUTATIONS: u64 = 20_000;
@@ -164,7 +164,7 @@ fn compile_one(text: &[u8]) -> Compiled {
 }
 
 #[test]
-fn damaged_files_are_told_about_and_nothing_worse() {
+fn damaged_files_cause_diagnostics_and_nothing_worse() {
     let wanted =
         env::var("TOLLGATE_MUTATIONS").ok().and_then(|count| count.parse().ok()).unwrap_or(MUTATIONS);
     let mut dice = Dice(0x746f_6c6c_6761_7465);
@@ -177,7 +177,7 @@ fn damaged_files_are_told_about_and_nothing_worse() {
         assert!(begun.elapsed() < PATIENCE, "{shown:?} took {:?}", begun.elapsed());
         assert_eq!(
             compiled.rules.is_none(),
-            compiled.diagnostics.iter().any(super::Diagnostic::is_error),
+            compiled.diagnostics.iter().any(Diagnostic::is_error),
             "{shown:?}"
         );
         for diagnostic in &compiled.diagnostics {

@@ -115,7 +115,7 @@ fn aliases_and_merges_are_written_out_and_what_stands_last_wins() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_its_place_and_what_to_do() {
+fn reports_unreadable_yaml_with_its_place_and_help() {
     for (text, line, column, message) in [
         ("a: *b", 1, 4, "no anchor `&b` precedes this alias"),
         ("a: &b [*b]", 1, 8, "the value of the anchor `b` contains itself"),

@@ -1,13 +1,13 @@
 //! Every diagnostic that a rules file can cause, with its place and text.
 
-use super::{CompileOptions, Compiled, Countable, Diagnostic, RuleSet, SourceFile, compile};
+use crate::rules::{CompileOptions, Compiled, Countable, Diagnostic, RuleSet, SourceFile, compile};
 
 const MERGING: CompileOptions = CompileOptions {
     merge_domains: true,
     portable: false,
     countable: Countable::Everything,
     max_values: usize::MAX,
-    counting: super::CountingMode::Exact,
+    counting: crate::rules::CountingMode::Exact,
 };
 
 fn compile_files(files: &[(&str, &str)], options: CompileOptions) -> Compiled {
@@ -201,7 +201,7 @@ fn what_is_common_and_sound_is_not_warned_about() {
 }
 
 #[test]
-fn all_errors_of_all_files_are_told_in_one_run_in_order() {
+fn reports_all_errors_of_all_files_in_one_run_in_order() {
     let files = [
         ("b.yaml", "domain: d\ndescriptors: [{key: k, unitt: 1}, {value: v}]"),
         ("a.yaml", "domain: [\n"),
@@ -252,7 +252,7 @@ fn a_limit_given_in_parts_is_laid_together() {
 }
 
 #[test]
-fn a_value_behind_an_alias_is_told_where_it_stands_and_where_it_is_used() {
+fn reports_a_value_behind_an_alias_at_both_places() {
     let compiled =
         with("- key: k\n  rate_limit: &l {unit: day, requests_per_unit: '1'}\n- key: m\n  rate_limit: *l");
     assert_eq!(messages(&compiled), ["5:49 expected a whole number, got the text `1`"]);

@@ -1,11 +1,11 @@
-//! The signals that tell the service to end.
+//! The signals that stop the service.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Waits for a signal to end; made before anything else, so that none is missed.
-pub struct Signals {
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
@@ -16,7 +16,7 @@ impl Signals {
     ///
     /// # Errors
     /// When the system does not let signals be caught.
-    pub fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -25,7 +25,7 @@ impl Signals {
     }
 
     /// The name of the first signal that comes.
-    pub async fn wait(mut self) -> &'static str {
+    pub(super) async fn wait(mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",

@@ -1,11 +1,32 @@
-//! The value of every variable in one environment, for `tollgate settings --effective`.
+//! Every variable for people: the table of docs/settings.md and `tollgate settings`, and with `--effective` the value
+//! of each in one environment.
 //!
-//! Shows texts, not parsed values: [`Settings::read`](super::Settings::read) checks them. Secrets are masked.
+//! Values are shown as texts, not parsed: [`Settings::read`](super::Settings::read) checks them. Secrets are masked.
+
+use std::fmt::Write as _;
 
 use super::{
     reader::Reader,
     vars::{self, Var},
 };
+
+/// The table as Markdown: a heading and a table for each group.
+#[must_use]
+pub fn markdown() -> String {
+    let mut text = String::new();
+    let mut group = "";
+    for var in vars::ALL {
+        if var.group != group {
+            let gap = if group.is_empty() { "" } else { "\n" };
+            group = var.group;
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{gap}### {group}\n\n| Variable | Default | Meaning |\n|---|---|---|\n");
+        }
+        let default = if var.default.is_empty() { String::new() } else { format!("`{}`", var.default) };
+        let _ = writeln!(text, "| `{}` | {default} | {} |", var.name, var.doc);
+    }
+    text
+}
 
 /// One variable as this environment gives it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,6 +82,8 @@ pub fn effective(env: &dyn Fn(&str) -> Option<String>) -> Vec<Row> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn row(set: &[(&str, &str)], name: &str) -> Row {
@@ -113,6 +136,38 @@ mod tests {
             let row = row(&[(name, value)], name);
             assert!(!row.value.contains("hunter2") && row.value.contains("***"), "{name}: {}", row.value);
             assert_eq!(row.source, Source::Environment);
+        }
+    }
+
+    #[test]
+    fn no_variable_stands_in_the_table_twice() {
+        let names: BTreeSet<_> = vars::ALL.iter().map(|var| var.name).collect();
+        assert_eq!(names.len(), vars::ALL.len());
+    }
+
+    #[test]
+    fn every_variable_is_one_row_of_three_cells() {
+        let text = markdown();
+        for var in vars::ALL {
+            let row = text.lines().find(|line| line.starts_with(&format!("| `{}` |", var.name)));
+            assert_eq!(row.map(|row| row.matches('|').count()), Some(4), "{}", var.name);
+        }
+    }
+
+    #[test]
+    fn a_group_has_one_heading() {
+        let text = markdown();
+        for var in vars::ALL {
+            let heading = format!("### {}", var.group);
+            assert_eq!(text.lines().filter(|line| **line == heading).count(), 1, "{heading}");
+        }
+    }
+
+    #[test]
+    fn sentences_end() {
+        for var in vars::ALL {
+            assert!(var.doc.ends_with('.'), "{}: {}", var.name, var.doc);
+            assert!(!var.doc.contains("  "), "{}: {}", var.name, var.doc);
         }
     }
 }

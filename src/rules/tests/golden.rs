@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{CompileOptions, Compiled, Entry, Metadata, SourceFile, compile, model};
+use crate::rules::{CompileOptions, Compiled, Entry, Limits, Metadata, SourceFile, compile, model};
 
-const CASES: &str = include_str!("../../tests/golden/configs.jsonl");
+const CASES: &str = include_str!("../../../tests/golden/configs.jsonl");
 
 fn cases() -> impl Iterator<Item = Value> {
     CASES.lines().map(|line| serde_json::from_str(line).unwrap())
@@ -60,7 +60,7 @@ fn every_recorded_file_is_taken_or_refused_as_recorded() {
 }
 
 #[test]
-fn a_refused_file_is_told_with_a_place_and_a_taken_one_without_errors() {
+fn a_refused_file_has_an_error_with_a_place_and_an_accepted_one_none() {
     for case in cases() {
         let compiled = compile_case(&case);
         let errors: Vec<_> = compiled.diagnostics.iter().filter(|d| d.is_error()).collect();
@@ -125,7 +125,7 @@ fn limits_and_metadata_are_those_that_answers_carried() {
             let found =
                 rules.domain(domain.as_str().unwrap()).and_then(|domain| domain.find(&entries, &mut scratch));
             let status = &probe[1]["statuses"][0];
-            let limit = found.as_ref().and_then(|found| found.rule.limits()).map(super::Limits::first);
+            let limit = found.as_ref().and_then(|found| found.rule.limits()).map(Limits::first);
             assert_eq!(status["current_limit"].is_object(), limit.is_some(), "{}: {probe}", case["name"]);
             let Some(limit) = limit else { continue };
             // Proto3 leaves out a number that is 0.
