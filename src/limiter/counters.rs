@@ -125,8 +125,9 @@ impl Limiter {
     ) -> Result<(Replacements, Vec<Option<Found>>), RequestError> {
         self.policy.bounds.check(request)?;
         let domain = served.rules.domain(request.domain);
-        let found =
-            domain.map(|domain| replacement::of(request, domain, (&self.overrides, self.policy.counting), now)).transpose()?;
+        let found = domain
+            .map(|domain| replacement::of(request, domain, (&self.overrides, self.policy.counting), now))
+            .transpose()?;
         let mut found = found.unwrap_or_default();
         found.resize_with(request.descriptors.len(), || None);
         let operators = |one: &Option<replacement::Replacement>| match one.as_ref()?.by {

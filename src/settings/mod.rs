@@ -40,8 +40,7 @@ pub use self::{
     duration::duration,
     groups::{
         Answers, Backend, Counting, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Overrides,
-        Prometheus,
-        Rules, Server, Settings, StatsSettings, Store,
+        Prometheus, Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{ClientName, GrpcTls, GrpcTlsClients},
     listing::{Row, Source, effective, markdown},
