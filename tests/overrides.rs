@@ -17,7 +17,7 @@ use crate::support::{
     client::{descriptor, request},
     eventually, holds, http,
     ports::free_port,
-    redis::Redis,
+    redis::{Env, Redis},
     server::{BINARY, Server, Setup},
     within,
 };
@@ -60,7 +60,11 @@ impl Replica {
     }
 
     fn on(redis: &Redis) -> Self {
-        let setup = Setup::new().rules("shop.yaml", RULES).redis(&redis.env());
+        Self::counting_in(&redis.env())
+    }
+
+    fn counting_in(env: &Env) -> Self {
+        let setup = Setup::new().rules("shop.yaml", RULES).redis(env);
         let replica = Self::start(setup.env("REPLICA_SYNC", "true").env("STORE_FAILURE_POLICY", "allow"));
         replica.server.wait_until_healthy();
         replica

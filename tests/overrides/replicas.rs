@@ -1,6 +1,7 @@
 //! Two replicas and one Redis: what is set at one holds at the other, and while Redis is gone.
 
 use super::*;
+use crate::support::redis::{Cluster, Sentinels};
 
 fn two(redis: &Redis) -> [Replica; 2] {
     let replicas = [(); 2].map(|()| Replica::on(redis));
@@ -164,4 +165,63 @@ fn a_user_without_the_permission_is_told_and_counting_goes_on() {
     assert_eq!(replica.ask("user", "ann").0, OK);
     let output = replica.run(&["override", "set", "shop", "user=eve", "--block"]);
     assert!(printed(&output).contains("NOPERM"), "{}", printed(&output));
+}
+
+/// What every kind of Redis does: overrides, an import, a reset, and the list of replicas.
+fn shares_everything(env: &Env) {
+    let [one, other] = [(); 2].map(|()| Replica::counting_in(env));
+    eventually("both are listed", || {
+        let replicas = one.get("/api/v1/replicas");
+        holds(replicas["replicas"].as_array().map_or(0, Vec::len) == 2, || {
+            format!("{replicas}\n{}", one.server.process.log())
+        })
+    });
+    one.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
+    soon("set", &other, |replica| replica.is_blocked("ann"));
+    let file = tempfile::Builder::new().suffix(".jsonl").tempfile().unwrap();
+    let line = |n| format!("{{\"domain\":\"shop\",\"descriptor\":\"client=i{n}\",\"action\":\"block\"}}\n");
+    std::fs::write(file.path(), (0..1_200).map(line).collect::<String>()).unwrap();
+    other.tollgate(&["override", "import", file.path().to_str().unwrap()]);
+    soon("imported", &one, |replica| replica.is_blocked("i1199") && replica.is_blocked("ann"));
+    for key in ["user", "two", "log"] {
+        assert_eq!([(); 4].map(|()| one.ask(key, "v").0), [OK, OK, OK, OVER], "{key}");
+        one.tollgate(&["counter", "reset", "shop", &format!("{key}=v")]);
+        assert_eq!(other.ask(key, "v").0, OK, "{key}");
+    }
+}
+
+#[test]
+fn replicas_share_everything_over_a_unix_socket_with_a_password() {
+    let redis = Redis::with(&["--requirepass", "secret"]);
+    let env = vec![
+        ("REDIS_SOCKET_TYPE", "unix".to_owned()),
+        ("REDIS_TYPE", "SINGLE".to_owned()),
+        ("REDIS_URL", redis.socket().display().to_string()),
+        ("REDIS_AUTH", "secret".to_owned()),
+        ("CACHE_KEY_PREFIX", "pre:".to_owned()),
+    ];
+    shares_everything(&env);
+    assert!(redis.keys().contains(&"pre:{tollgate}:overrides".to_owned()), "{:?}", redis.keys());
+}
+
+#[test]
+fn replicas_share_everything_in_a_cluster() {
+    shares_everything(&Cluster::start(Duration::from_secs(15)).env());
+}
+
+#[test]
+fn overrides_survive_a_failover_of_sentinels() {
+    let mut sentinels = Sentinels::start();
+    shares_everything(&sentinels.env());
+    let one = Replica::counting_in(&sentinels.env());
+    eventually("the overrides are read", || holds(one.is_blocked("ann"), || one.server.process.log()));
+    sentinels.fail_over();
+    assert!(one.is_blocked("ann"));
+    eventually("overrides can be set at the new master", || {
+        let output = one.run(&["override", "set", "shop", "client=eve", "--block"]);
+        holds(output.status.success(), || printed(&output))
+    });
+    eventually("it holds", || {
+        holds(one.is_blocked("eve") && one.is_blocked("ann"), || one.server.process.log())
+    });
 }
