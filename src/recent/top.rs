@@ -61,7 +61,7 @@ impl Budget {
     }
 }
 
-/// Tells the tables of a rule from those of others, for as long as somebody holds it.
+/// Identifies the tables of a rule, for as long as somebody holds it.
 #[derive(Debug)]
 pub struct RuleTop(u64);
 
