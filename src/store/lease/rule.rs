@@ -390,7 +390,7 @@ impl Lease {
     fn others_by(&self, hits: u64, after: u64, asked: Asked) -> u64 {
         let most = after.saturating_sub(asked.own.saturating_add(hits));
         let least = after.saturating_sub(self.own.saturating_add(self.pending)).min(most);
-        self.others.map_or(least, |(others, _)| others.clamp(least, most))
+        self.others.map_or(most, |(others, _)| others.clamp(least, most))
     }
 
     /// So much of the counter is not this replica's.
