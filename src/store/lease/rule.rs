@@ -347,10 +347,8 @@ impl Lease {
             (self.own, self.others, self.before) = (0, None, None);
         }
         self.own = self.own.saturating_add(hits);
-        if asked.is_certain {
-            self.see(after.saturating_sub(asked.own.saturating_add(hits)), terms, now);
-        } else if self.others.is_none() {
-            self.see(after.saturating_sub(self.own), terms, now);
+        if asked.is_certain || self.others.is_none() {
+            self.see(self.others_by(hits, after, asked), terms, now);
         }
         lost
     }
@@ -385,6 +383,14 @@ impl Lease {
     pub(super) fn refunded(&mut self, hits: u64, after: u64, terms: &Terms, now: Time) {
         self.own = self.own.saturating_sub(hits);
         self.see(after.saturating_sub(self.own), terms, now);
+    }
+
+    /// The part of the counter that is not this replica's, by a reply. The counter may have added hits that were asked
+    /// for later, of which the last estimate decides.
+    fn others_by(&self, hits: u64, after: u64, asked: Asked) -> u64 {
+        let most = after.saturating_sub(asked.own.saturating_add(hits));
+        let least = after.saturating_sub(self.own.saturating_add(self.pending)).min(most);
+        self.others.map_or(most, |(others, _)| others.clamp(least, most))
     }
 
     /// So much of the counter is not this replica's.
