@@ -91,7 +91,9 @@ impl Parts {
             stats.clone(),
             Arc::new(SystemClock),
         );
-        let limiter = limiter.with_recent(recent.clone()).with_overrides(keeper.index().clone());
+        let limiter = limiter.with_overrides(keeper.index().clone());
+        let is_noted = recent::is_wanted(settings);
+        let limiter = if is_noted { limiter.with_recent(recent.clone()) } else { limiter };
         let limiter = Arc::new(limiter);
         let xds = settings.control_plane.as_ref().map(|_| Arc::default());
         let parts = Self {

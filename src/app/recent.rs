@@ -36,6 +36,12 @@ pub(super) fn recent(settings: &Settings) -> Arc<Recent> {
     }))
 }
 
+/// Whether anybody looks at what is noted.
+pub(super) fn is_wanted(settings: &Settings) -> bool {
+    let decisions = &settings.decisions;
+    settings.admin.is_some() || decisions.log.is_some() || decisions.metrics_top_keys > 0
+}
+
 /// The thread that writes the log of decisions.
 pub(super) struct Writing {
     stop: mpsc::Sender<()>,

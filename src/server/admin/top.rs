@@ -19,6 +19,8 @@ struct Top<'a> {
     keys: Vec<KeyJson<'a>>,
     /// The hits are of so many seconds until now.
     window_seconds: u64,
+    /// Requests since the start that were not noted because the tables were being read.
+    missed: u64,
     /// How values are shown.
     key_values: &'static str,
 }
@@ -58,6 +60,7 @@ pub(super) fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     Reply::json(&Top {
         keys: keys.iter().map(|key| json(key, recent.values())).collect(),
         window_seconds: Recent::window_seconds(api.options.started, now),
+        missed: recent.missed(),
         key_values: recent.values().name(),
     })
 }
