@@ -1,6 +1,6 @@
 //! What a decision costs below the wire, and what a counter costs in memory: `cargo bench --bench decisions`.
 //!
-//! Prints nanoseconds a decision for one rule and for ten thousand of several kinds, as a ratio to the
+//! Prints nanoseconds a decision for one rule, for ten thousand of several kinds, and with overrides, as a ratio to the
 //! one rule in the same run, and the bytes of a million counters. Ratios are the figures to compare:
 //! they hold on a busy machine, where nanoseconds drift.
 
@@ -9,10 +9,12 @@ use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instan
 use tollgate::{
     clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions},
-    rules::{CompileOptions, OnStoreFailure, RuleSet},
+    overrides::{Action, Index, Override, Target, Value},
+    recent::{KeyValues, Recent, RecentOptions},
+    rules::{CompileOptions, OnStoreFailure, RuleSet, Unit},
     rules_source::{RulesDir, Source},
     store::{Store, memory::MemoryStore},
-    telemetry::metrics::{Stats, StatsOptions},
+    telemetry::metrics::{ShardCount, Stats, StatsOptions},
 };
 
 const RULES: usize = 10_000;
@@ -29,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let suffix = |n: usize| {
         format!("  - {{key: path, value: '*/s{n}', rate_limit: {{unit: hour, requests_per_unit: 9}}}}\n")
     };
+    let bare = "  - {key: user, rate_limit: {unit: hour, requests_per_unit: 9}}\n".to_owned();
     let many = |rule: &dyn Fn(usize) -> String| (0..RULES).map(rule).collect::<String>();
     let several = |limits: &str| format!("  - {{key: user, value: u7, rate_limit: [{limits}]}}\n");
     let two = several("{unit: second, requests_per_unit: 9}, {unit: hour, requests_per_unit: 9}");
@@ -46,6 +49,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         Case::new("10,000 wildcards by prefix, one asked", "path", &many(&prefix), &|_| "/p7/x".into())?,
         Case::new("10,000 wildcards by suffix, one asked", "path", &many(&suffix), &|_| "/x/s7".into())?,
     ];
+    let overridden = |name, count: usize, value: &dyn Fn(usize) -> String| -> Result<Case, Box<dyn Error>> {
+        let case = Case::new(name, "user", &bare, value)?;
+        case.with_overrides(count)
+    };
+    cases.push(Case::new("1 rule for every value", "user", &bare, &|n| format!("u{n}"))?);
+    cases.push(overridden("the same and 1 override, of another value", 1, &|n| format!("u{n}"))?);
+    cases.push(overridden("the same and 1,000,000, all of other values", 1_000_000, &|n| format!("u{n}"))?);
+    cases
+        .push(overridden("the same and 1,000,000, all of them met", 1_000_000, &|n| format!("c{}", n * 97))?);
+    cases
+        .push(Case::new("1 rule, noted, nearly all refused", "user", &exact(7), &|_| "u7".into())?.noting()?);
+    let noted = Case::new("1 rule for every value, noted", "user", &bare, &|n| format!("u{n}"))?;
+    cases.push(noted.noting()?);
     // Round by round, so that a busy moment of the machine falls on all alike.
     for _ in 0..ROUNDS {
         for case in &mut cases {
@@ -64,6 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 struct Case {
     name: &'static str,
+    rules: String,
     limiter: Limiter,
     requests: Vec<Request<'static>>,
     nanos: Vec<f64>,
@@ -85,12 +102,40 @@ impl Case {
             .collect(),
             ..Request::default()
         };
+        let rules = format!("domain: bench\ndescriptors:\n{rules}");
         Ok(Self {
             name,
-            limiter: limiter(&format!("domain: bench\ndescriptors:\n{rules}"))?,
+            limiter: limiter(&rules, None)?,
             requests: (0..RULES).map(request).collect(),
             nanos: Vec::new(),
+            rules,
         })
+    }
+
+    /// The same, noting top keys and refusals.
+    fn noting(self) -> Result<Self, Box<dyn Error>> {
+        Ok(Self { limiter: limiter(&self.rules, Some(recent()))?, ..self })
+    }
+
+    /// The same with limits of so many customers in place of the rule's.
+    fn with_overrides(self, count: usize) -> Result<Self, Box<dyn Error>> {
+        let index = Arc::new(Index::default());
+        let mut draft = index.draft();
+        for n in 0..count {
+            let entries = vec![("user".into(), Value::Exact(format!("c{n}").into()))];
+            index.add_to(
+                &mut draft,
+                &Override {
+                    target: Target::new("bench", entries)?,
+                    action: Action::Limit { requests_per_unit: 9, unit: Unit::Hour },
+                    expires: None,
+                    reason: "".into(),
+                    by: "".into(),
+                },
+            )?;
+        }
+        index.add(&draft)?;
+        Ok(Self { limiter: self.limiter.with_overrides(index), ..self })
     }
 
     fn round(&mut self) {
@@ -109,7 +154,13 @@ impl Case {
     }
 }
 
-fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
+/// What notes decisions, as the service has it.
+fn recent() -> Arc<Recent> {
+    let (shards, values) = (ShardCount::for_workers(1), KeyValues::Plain);
+    Arc::new(Recent::new(RecentOptions { shards, values, logged: None }))
+}
+
+fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn Error>> {
     let root = tempfile::tempdir()?;
     fs::create_dir(root.path().join("config"))?;
     fs::write(root.path().join("config/bench.yaml"), rules)?;
@@ -121,7 +172,11 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
     };
     let stats = Arc::new(Stats::new(StatsOptions::default()));
     let counters = stats.clone();
-    let attach = move |rules: &RuleSet| limiter::handles(rules, &counters);
+    let noted_in = recent.clone();
+    let attach = move |rules: &RuleSet| {
+        let noted = noted_in.as_ref().map(|recent| recent.rules(rules));
+        limiter::handles(rules, &counters).with_recent(noted.unwrap_or_default())
+    };
     let source = Arc::new(Source::new(CompileOptions::default(), attach));
     source.reload(&directory, SystemClock.now());
     let policy = Policy {
@@ -138,7 +193,11 @@ fn limiter(rules: &str) -> Result<Limiter, Box<dyn Error>> {
         max_local_keys: 1,
     };
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(10_000_000));
-    Ok(Limiter::new(policy, source, store, None, stats, Arc::new(SystemClock)))
+    let limiter = Limiter::new(policy, source, store, None, stats, Arc::new(SystemClock));
+    Ok(match recent {
+        Some(recent) => limiter.with_recent(recent),
+        None => limiter,
+    })
 }
 
 /// Fills a table with a million counters and reads what the process then has more in memory.

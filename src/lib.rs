@@ -6,7 +6,8 @@
 //! may use which.
 //!
 //! In reading order: [`rules`] are the limits and [`rules_source`] is where they come from; [`store`] counts;
-//! [`limiter`] decides; [`telemetry`] has metrics, traces and logs; [`server`] is the edge; [`settings`], [`app`] and
+//! [`limiter`] decides, [`recent`] remembers what it decided, [`overrides`] are limits that operators set while it runs,
+//! and [`replicas`] are the replicas that share a Redis; [`telemetry`] has metrics, traces and logs; [`server`] is the edge; [`settings`], [`app`] and
 //! [`cli`] put it together. [`net`] connects to other servers. [`protobuf`] reads messages without building them,
 //! where a peer could choose how large they become. [`panics`] defines what a panic costs.
 #![cfg_attr(not(test), deny(clippy::string_slice))]
@@ -14,15 +15,19 @@
 pub mod app;
 pub mod cli;
 pub mod clock;
+pub mod entries;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod limiter;
 pub mod log_throttle;
 pub mod memory;
 pub mod net;
+pub mod overrides;
 pub mod panics;
 pub mod proto;
 pub mod protobuf;
+pub mod recent;
+pub mod replicas;
 pub mod rules;
 pub mod rules_source;
 pub mod server;

@@ -30,3 +30,15 @@ pub fn refund() {
     // SAFETY: the function has no precondition, also where another allocator serves this process.
     unsafe { libmimalloc_sys::mi_collect(true) }
 }
+
+/// Bytes of the process in physical memory, where the system says.
+#[must_use]
+pub fn resident_bytes() -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    {
+        let pages = procfs::process::Process::myself().and_then(|process| process.statm()).ok()?.resident;
+        Some(pages.saturating_mul(procfs::page_size()))
+    }
+    #[cfg(not(target_os = "linux"))]
+    None
+}

@@ -67,13 +67,15 @@ pub enum Boundary {
     Leases,
     /// The periodic maintenance, which starts again.
     Maintenance,
+    /// The thread that follows Redis for overrides and replicas, which starts again.
+    ReplicaSync,
     /// None of these.
     Other,
 }
 
 impl Boundary {
     /// Every boundary, each at its own number.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::GrpcRequest,
         Self::GrpcConnection,
         Self::HttpRequest,
@@ -90,6 +92,7 @@ impl Boundary {
         Self::TlsReload,
         Self::Leases,
         Self::Maintenance,
+        Self::ReplicaSync,
         Self::Other,
     ];
 
@@ -113,6 +116,7 @@ impl Boundary {
             Self::TlsReload => "tls_reload",
             Self::Leases => "leases",
             Self::Maintenance => "maintenance",
+            Self::ReplicaSync => "replica_sync",
             Self::Other => "other",
         }
     }

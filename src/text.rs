@@ -46,8 +46,12 @@ impl Write for Bounded {
 }
 
 /// As many whole characters as fit into so many bytes.
-fn beginning(text: &str, bytes: usize) -> &str {
-    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+#[must_use]
+pub fn beginning(text: &str, bytes: usize) -> &str {
+    if bytes >= text.len() {
+        return text;
+    }
+    let end = (0..=bytes).rev().find(|end| text.is_char_boundary(*end));
     text.get(..end.unwrap_or_default()).unwrap_or_default()
 }
 

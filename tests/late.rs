@@ -53,6 +53,10 @@ impl Store for Late {
             }
         }))
     }
+
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        self.counters.reset(batch, now)
+    }
 }
 
 /// What became of a request with this time-out, how long that took, and the statistics.

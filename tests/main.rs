@@ -9,6 +9,8 @@ mod golden;
 // HTTP through Envoy: limits, modes, hits, and a service that is gone.
 mod envoy;
 
+// The admin API, its commands, and the log of decisions.
+mod admin;
 // Errors, `/json`, reflection, the debug pages.
 mod api;
 // What is too much, and the text that it is refused with.
@@ -23,6 +25,8 @@ mod connections;
 mod deploy;
 // What the pages for people say.
 mod docs;
+// Limits, blocks and exemptions that are set while the service runs, on one replica and on several.
+mod overrides;
 // SIGTERM: nothing is lost.
 mod drain;
 // Which rule would be met, told by the command line.
@@ -58,6 +62,8 @@ mod redis;
 // What a panic costs.
 #[cfg(debug_assertions)]
 mod panics;
+// The page of the admin API in a real browser.
+mod page;
 // Midnight, the ends of months and years, leap days, clocks that step.
 mod moments;
 mod peaks;

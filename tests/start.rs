@@ -39,7 +39,7 @@ fn a_service_that_does_nothing_is_small() {
     let resident = server.process.resident_kib();
     println!("resident when idle: {resident} KiB");
     // The aim is 12 MB for the optimised program; this one carries its debugging aids along.
-    assert!(resident < 32 * 1024, "{resident} KiB");
+    assert!(resident < 36 * 1024, "{resident} KiB");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tracing::warn;
 
 use crate::settings::Settings;
 
-/// Descriptors for rules files, connections to the store, sinks, and the reserved connections of three HTTP ports.
+/// Descriptors for rules files, connections to the store, sinks, and the reserved connections of four HTTP ports.
 const OTHERS: usize = 128;
 
 /// Raises the soft limit to the hard one, as Go programs do, and lowers the connection limits where that is not
@@ -36,10 +36,10 @@ pub(super) fn fit(settings: &mut Settings) {
     }
 }
 
-/// The connection limits of the gRPC port, and of each of three HTTP ports, that fit this many descriptors.
+/// The connection limits of the gRPC port, and of each of four HTTP ports, that fit this many descriptors.
 fn connections(granted: usize, grpc: usize, http: usize) -> (usize, usize) {
     let http = http.min(granted / 16).max(1);
-    let left = granted.saturating_sub(OTHERS).saturating_sub(http.saturating_mul(3));
+    let left = granted.saturating_sub(OTHERS).saturating_sub(http.saturating_mul(4));
     (grpc.min(left).max(1), http)
 }
 
@@ -58,7 +58,7 @@ mod tests {
         for granted in 0..5000 {
             let (grpc, http) = connections(granted, 10_000, 512);
             assert!(grpc >= 1 && http >= 1);
-            assert!(granted < 200 || grpc + 3 * http + OTHERS <= granted, "{granted}: {grpc}, {http}");
+            assert!(granted < 200 || grpc + 4 * http + OTHERS <= granted, "{granted}: {grpc}, {http}");
         }
     }
 }

@@ -76,7 +76,9 @@ pub(super) async fn run(parts: &Parts, settings: &Settings, mut stop: watch::Rec
                 let now = SystemClock.now();
                 parts.store.maintain(now);
                 parts.limiter.maintain(now);
+                parts.keeper.sweep(now);
                 parts.stats.maintain(now);
+                parts.recent.maintain(now);
                 if let Some(cache) = &parts.over_limit {
                     cache.maintain(now);
                 }

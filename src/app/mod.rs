@@ -5,9 +5,12 @@
 
 pub(crate) mod maintenance;
 
+mod admin;
 mod descriptors;
+mod following;
 mod parts;
 mod ports;
+mod recent;
 mod rules;
 mod shutdown;
 mod sinks;
@@ -15,7 +18,6 @@ mod sinks;
 use std::{error::Error, fmt, io, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
-    net::TcpListener,
     runtime,
     sync::watch,
     task::{JoinSet, LocalSet},
@@ -26,7 +28,8 @@ use crate::{
     clock::SystemClock,
     panics::{self, Boundary},
     server::{
-        grpc::{self, Workers},
+        admin::Api,
+        grpc::{self, Listener, Workers},
         health::Part,
         http,
         http::json,
@@ -35,8 +38,8 @@ use crate::{
     settings::Settings,
     telemetry::metrics::{COMMIT, Port},
 };
-use parts::Parts;
 pub(crate) use parts::policy;
+use parts::{Link, Parts};
 use ports::Ports;
 use rules::Feed;
 pub(crate) use rules::compile_options;
@@ -59,7 +62,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     let signals = shutdown::Signals::new().map_err(StartError::runtime)?;
     let mut signal = pin!(signals.wait());
     announce(settings);
-    let parts = Parts::new(settings)?;
+    let (parts, link) = Parts::new(settings)?;
     let mut feed = Feed::start(settings, &parts.source, parts.xds.as_ref()).map_err(StartError::runtime)?;
     tokio::select! {
         () = feed.ready(settings) => {}
@@ -68,6 +71,7 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
             return Ok(());
         }
     }
+    let api = admin::api(settings, &parts)?;
     let ports = Ports::bind(settings)?;
     parts.update_rules_health(settings);
     parts.update_store_health(settings);
@@ -79,13 +83,19 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
         .map(Arc::new)
         .map_err(StartError::runtime)?;
     ports.announce(settings);
-    let accepting = tokio::task::spawn_local(grpc::accept(ports.grpc, workers.clone(), draining));
-    let mut pages = serve_pages(settings, &parts, ports.http, ports.debug, ports.metrics, &stopping);
+    let Ports { grpc, http, debug, metrics, admin } = ports;
+    let accepting = tokio::task::spawn_local(grpc::accept(grpc, workers.clone(), draining));
+    let pages = Pages { settings, parts: &parts, stop: &stopping };
+    let mut pages = pages.serve(http, debug, metrics, admin.zip(api));
     if let Some(tls) = parts.tls.clone() {
         tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
     }
+    if let Some(Link { side, state }) = link {
+        following::start(&parts, side, state, stopping.clone()).map_err(StartError::runtime)?;
+    }
     tokio::task::spawn_local(maintain(parts.clone(), settings.clone(), stopping));
     let flushing = sinks::start(settings, &parts.stats, parts.admin()).map_err(StartError::runtime)?;
+    let writing = recent::write_log(settings, &parts.recent).map_err(StartError::runtime)?;
 
     let signal = tokio::select! {
         signal = signal => signal,
@@ -100,6 +110,9 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     workers.drained().await;
     parts.store.close().await;
     let _ = tokio::task::spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
+    if let Some(writing) = writing {
+        let _ = tokio::task::spawn_blocking(move || writing.finish()).await;
+    }
     if let Some(tracer) = parts.tracer.clone() {
         let _ = tokio::task::spawn_blocking(move || tracer.end()).await;
     }
@@ -140,42 +153,65 @@ async fn maintain(parts: Parts, settings: Settings, stop: watch::Receiver<bool>)
 /// not answer.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
-/// Serves the HTTP ports; each task ends after `stop` becomes true.
-fn serve_pages(
-    settings: &Settings,
-    parts: &Parts,
-    main: TcpListener,
-    debug: TcpListener,
-    metrics: Option<TcpListener>,
-    stop: &watch::Receiver<bool>,
-) -> JoinSet<()> {
-    let options = |port, probe: &str| http::Options {
-        port,
-        stats: parts.stats.clone(),
-        max_connections: settings.http.max_connections,
-        timeout: settings.http.timeout,
-        max_body: settings.server.max_request_bytes,
-        probe: probe.into(),
-    };
-    let mut serving = JoinSet::new();
-    let questions = json::Parts {
-        limiter: parts.limiter.clone(),
-        health: parts.health.clone(),
-        tracer: parts.tracer.clone(),
-        is_enabled: settings.http.json,
-    };
-    let questions = move |request| questions.clone().answer(request);
-    serving.spawn_local(http::serve(main, options(Port::Http, "/healthcheck"), questions, stop.clone()));
-    let admin = parts.admin();
-    let page = move |request| admin.clone().page(request);
-    serving.spawn_local(http::serve(debug, options(Port::Debug, "/"), page, stop.clone()));
-    if let (Some(listener), Some(prometheus)) = (metrics, &settings.stats.prometheus) {
-        let (admin, path) = (parts.admin(), Arc::<str>::from(prometheus.path.as_str()));
-        let options = options(Port::Metrics, &path);
-        let page = move |request| admin.clone().metrics(request, path.clone());
-        serving.spawn_local(http::serve(listener, options, page, stop.clone()));
+/// What the HTTP ports are served with.
+struct Pages<'a> {
+    settings: &'a Settings,
+    parts: &'a Parts,
+    stop: &'a watch::Receiver<bool>,
+}
+
+impl Pages<'_> {
+    /// Serves the HTTP ports; each task ends after `stop` becomes true.
+    fn serve(
+        &self,
+        main: Listener,
+        debug: Listener,
+        metrics: Option<Listener>,
+        api: Option<(Listener, Arc<Api>)>,
+    ) -> JoinSet<()> {
+        let Self { settings, parts, stop } = *self;
+        let mut serving = JoinSet::new();
+        let questions = json::Parts {
+            limiter: parts.limiter.clone(),
+            health: parts.health.clone(),
+            tracer: parts.tracer.clone(),
+            is_enabled: settings.http.json,
+        };
+        let questions = move |request| questions.clone().answer(request);
+        let options = self.options(Port::Http, "/healthcheck");
+        serving.spawn_local(http::serve(main, options, questions, stop.clone()));
+        let admin = parts.admin();
+        let page = move |request| admin.clone().page(request);
+        serving.spawn_local(http::serve(debug, self.options(Port::Debug, "/"), page, stop.clone()));
+        if let (Some(listener), Some(prometheus)) = (metrics, &settings.stats.prometheus) {
+            let (admin, path) = (parts.admin(), Arc::<str>::from(prometheus.path.as_str()));
+            let options = self.options(Port::Metrics, &path);
+            let page = move |request| admin.clone().metrics(request, path.clone());
+            serving.spawn_local(http::serve(listener, options, page, stop.clone()));
+        }
+        if let (Some((listener, api)), Some(admin)) = (api, &settings.admin) {
+            let tls = parts.tls.clone().filter(|_| admin.tls);
+            let options = self.options(Port::Admin, "/api/v1/status");
+            let options = http::Options { tls, has_own_pages: true, ..options };
+            serving.spawn_local(admin::sample(api.clone(), stop.clone()));
+            let answer = move |request| api.clone().answer(request);
+            serving.spawn_local(http::serve(listener, options, answer, stop.clone()));
+        }
+        serving
     }
-    serving
+
+    fn options(&self, port: Port, probe: &str) -> http::Options {
+        http::Options {
+            port,
+            stats: self.parts.stats.clone(),
+            max_connections: self.settings.http.max_connections,
+            timeout: self.settings.http.timeout,
+            max_body: self.settings.server.max_request_bytes,
+            probe: probe.into(),
+            tls: None,
+            has_own_pages: false,
+        }
+    }
 }
 
 /// The reasons why the service did not start, a line each.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    StartError,
+    StartError, recent,
     rules::{compile_options, counting},
     sinks,
 };
@@ -12,6 +12,9 @@ use crate::{
     limiter::{
         self, Bounds, Handles, HeaderNames, Limiter, MetadataDetail, OverLimitCache, Policy, ResponseOptions,
     },
+    overrides::{Keeper, shared::State},
+    recent::Recent,
+    replicas::Replicas,
     rules::RuleSet,
     rules_source::{Source, xds},
     server::{
@@ -26,7 +29,7 @@ use crate::{
         lease::LeasedStore,
         memcached::{MemcachedStore, NameServers},
         memory::MemoryStore,
-        redis::RedisStore,
+        redis::{RedisStore, Side},
     },
     telemetry::{
         metrics::{Exposition, ShardCount, Stats, StatsOptions},
@@ -43,15 +46,27 @@ pub(super) struct Parts {
     pub(super) store: Arc<dyn Store>,
     pub(super) over_limit: Option<Arc<OverLimitCache>>,
     pub(super) limiter: Arc<Limiter>,
+    pub(super) recent: Arc<Recent>,
     pub(super) health: Arc<Health>,
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) tracer: Option<Arc<Tracer>>,
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) replicas: Arc<Replicas>,
     shown: Arc<Shown>,
+    top_keys: usize,
+}
+
+/// What follows Redis for everything but counters.
+pub(super) struct Link {
+    pub(super) side: Side,
+    pub(super) state: Arc<State>,
 }
 
 impl Parts {
-    pub(super) fn new(settings: &Settings) -> Result<Self, StartError> {
-        let Fallible { tls, exposition, store, tracer } = Fallible::new(settings)?;
+    /// The parts, and what follows Redis if anything is to be shared there.
+    pub(super) fn new(settings: &Settings) -> Result<(Self, Option<Link>), StartError> {
+        let Fallible { tls, exposition, store: Counters { store, sides }, tracer } = Fallible::new(settings)?;
+        let (keeper, link) = overrides(settings, sides)?;
         let stats = Stats::new(StatsOptions {
             max_series: settings.stats.max_series,
             shards: ShardCount::for_workers(settings.server.workers),
@@ -59,34 +74,43 @@ impl Parts {
         let stats = Arc::new(stats.shown(exposition));
         let counters = stats.clone();
         let counted_in = store.clone();
+        let recent = recent::recent(settings);
+        let noted_in = recent.clone();
         let attach = move |rules: &RuleSet| {
             counted_in.rules_changed(rules);
-            limiter::handles(rules, &counters)
+            limiter::handles(rules, &counters).with_recent(noted_in.rules(rules))
         };
         let source = Arc::new(Source::new(compile_options(settings), attach));
         let cache = settings.store.local_cache_bytes;
         let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
-        let limiter = Arc::new(Limiter::new(
+        let limiter = Limiter::new(
             policy(settings),
             source.clone(),
             store.clone(),
             over_limit.clone(),
             stats.clone(),
             Arc::new(SystemClock),
-        ));
+        );
+        let limiter = limiter.with_recent(recent.clone()).with_overrides(keeper.index().clone());
+        let limiter = Arc::new(limiter);
         let xds = settings.control_plane.as_ref().map(|_| Arc::default());
-        Ok(Self {
+        let parts = Self {
             stats,
             source,
             xds,
             store,
             over_limit,
             limiter,
+            recent,
             health: Arc::default(),
             tls,
             tracer,
+            keeper: Arc::new(keeper),
+            replicas: Arc::default(),
             shown: Arc::default(),
-        })
+            top_keys: settings.decisions.metrics_top_keys,
+        };
+        Ok((parts, link))
     }
 
     pub(super) fn grpc(&self) -> grpc::Parts {
@@ -107,8 +131,12 @@ impl Parts {
             store: self.store.clone(),
             over_limit: self.over_limit.clone(),
             limiter: self.limiter.clone(),
+            recent: self.recent.clone(),
+            top_keys: self.top_keys,
             tls: self.tls.clone(),
             tracer: self.tracer.clone(),
+            keeper: self.keeper.clone(),
+            replicas: self.replicas.clone(),
             shown: self.shown.clone(),
         }
     }
@@ -118,8 +146,15 @@ impl Parts {
 struct Fallible {
     tls: Option<Arc<Tls>>,
     exposition: Exposition,
-    store: Arc<dyn Store>,
+    store: Counters,
     tracer: Option<Arc<Tracer>>,
+}
+
+/// The store of counters, and connections to it for everything else: those of this thread, and those of the thread that
+/// follows it.
+struct Counters {
+    store: Arc<dyn Store>,
+    sides: Option<[Side; 2]>,
 }
 
 impl Fallible {
@@ -143,15 +178,20 @@ fn tracer(settings: &Settings) -> Result<Option<Arc<Tracer>>, StartError> {
     settings.spans.as_ref().map(Tracer::start).transpose().map_err(StartError)
 }
 
-fn store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
+fn store(settings: &Settings) -> Result<Counters, StartError> {
     let jitter = settings.store.expiration_jitter_max.as_secs();
     let workers = settings.server.workers;
-    Ok(match &settings.backend {
+    let mut sides = None;
+    let store: Arc<dyn Store> = match &settings.backend {
         Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
         Backend::Redis(redis) => {
             let store =
                 RedisStore::new(redis, &settings.store.key_prefix, jitter, workers).map_err(StartError)?;
             store.watch();
+            if settings.overrides.replica_sync {
+                let side = || store.side().map_err(StartError);
+                sides = Some([side()?, side()?]);
+            }
             Arc::new(LeasedStore::new(store, settings.store.max_leases))
         }
         Backend::Memcached(memcached) => {
@@ -159,7 +199,24 @@ fn store(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
             store.watch(NameServers::of_system);
             Arc::new(store)
         }
-    })
+    };
+    Ok(Counters { store, sides })
+}
+
+/// The overrides: in Redis where they are shared, else in a file or in this process.
+fn overrides(settings: &Settings, sides: Option<[Side; 2]>) -> Result<(Keeper, Option<Link>), StartError> {
+    let index = Arc::default();
+    match (sides, &settings.overrides.file) {
+        (Some([own, side]), _) => {
+            let state = Arc::<State>::default();
+            Ok((Keeper::in_redis(index, own, state.clone()), Some(Link { side, state })))
+        }
+        (None, Some(path)) => {
+            let keeper = Keeper::in_file(index, path, SystemClock.now()).map_err(StartError)?;
+            Ok((keeper, None))
+        }
+        (None, None) => Ok((Keeper::in_memory(index), None)),
+    }
 }
 
 /// TLS on the gRPC port, if it is enabled.

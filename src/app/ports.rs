@@ -2,21 +2,21 @@
 
 use std::{fmt, io, net::TcpListener as StdTcpListener};
 
-use tokio::net::TcpListener;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::StartError;
 use crate::{
     server::grpc::{Listener, bind_tcp},
-    settings::{GrpcListen, HostPort, Settings},
+    settings::{AdminListen, GrpcListen, HostPort, Settings},
 };
 
 /// Every port, bound.
 pub(super) struct Ports {
     pub(super) grpc: Listener,
-    pub(super) http: TcpListener,
-    pub(super) debug: TcpListener,
-    pub(super) metrics: Option<TcpListener>,
+    pub(super) http: Listener,
+    pub(super) debug: Listener,
+    pub(super) metrics: Option<Listener>,
+    pub(super) admin: Option<Listener>,
 }
 
 impl Ports {
@@ -30,15 +30,16 @@ impl Ports {
             GrpcListen::Unix(path) => bound(&mut failed, "gRPC", &path.display(), Listener::unix(path)),
         };
         let mut page = |name, address: &HostPort| {
-            bound(&mut failed, name, address, bind(address).and_then(TcpListener::from_std))
+            bound(&mut failed, name, address, bind(address).and_then(Listener::tcp))
         };
         let http = page("HTTP", &settings.http.listen());
         let debug = page("debug", &settings.http.debug());
         let metrics =
             settings.stats.prometheus.as_ref().map(|prometheus| page("Prometheus", &prometheus.listen));
+        let admin = settings.admin.as_ref().and_then(|admin| bind_admin(&admin.listen, &mut failed));
         match (grpc, http, debug) {
             (Some(grpc), Some(http), Some(debug)) if failed.is_empty() => {
-                Ok(Self { grpc, http, debug, metrics: metrics.flatten() })
+                Ok(Self { grpc, http, debug, metrics: metrics.flatten(), admin })
             }
             _ => Err(StartError(failed)),
         }
@@ -46,22 +47,45 @@ impl Ports {
 
     /// Logs the addresses of the listeners.
     pub(super) fn announce(&self, settings: &Settings) {
-        let port = |listener: &TcpListener| {
-            listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
-        };
-        let grpc = match &self.grpc {
-            Listener::Tcp(listener) => port(listener),
-            Listener::Unix(_, path) => path.display().to_string(),
-        };
         let metrics = self.metrics.as_ref().zip(settings.stats.prometheus.as_ref());
         info!(
-            grpc,
+            grpc = port(&self.grpc),
             tls = settings.grpc_tls.is_some(),
             http = port(&self.http),
             debug = port(&self.debug),
             metrics = metrics.map(|(listener, prometheus)| port(listener) + &prometheus.path),
+            admin = self.admin.as_ref().map(port),
             "listening"
         );
+    }
+}
+
+/// The address of a listener.
+fn port(listener: &Listener) -> String {
+    match listener {
+        Listener::Tcp(listener) => {
+            listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
+        }
+        Listener::Unix(_, path) => path.display().to_string(),
+    }
+}
+
+/// Binds the admin API. Nobody asked for the default address, so without it the service runs all the same.
+fn bind_admin(listen: &AdminListen, failed: &mut Vec<String>) -> Option<Listener> {
+    match listen {
+        AdminListen::Unix(path) => bound(failed, "the admin API", &path.display(), Listener::unix(path)),
+        AdminListen::Tcp { address, is_default } => {
+            let listener = bind(address).and_then(Listener::tcp);
+            if let (true, Err(error)) = (is_default, &listener) {
+                warn!(
+                    %address,
+                    %error,
+                    "the admin API is not served: set ADMIN_ADDR to a free address, or to off"
+                );
+                return None;
+            }
+            bound(failed, "the admin API", address, listener)
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! [`parse`] makes a [`Command`] of the arguments; `main` runs it. Each command has a file of its own.
 
+pub mod admin;
 pub mod check;
 pub mod explain;
 pub mod health;
@@ -21,8 +22,15 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 pub use self::{
-    check::CheckArgs, explain::ExplainArgs, health::HealthArgs, request::RequestArgs,
-    rules_files::ReadingArgs, serve::Environment, settings::SettingsArgs, terminal::Verdict,
+    admin::{CounterArgs, OverrideArgs, RefusalsArgs, StatusArgs, TopArgs},
+    check::CheckArgs,
+    explain::ExplainArgs,
+    health::HealthArgs,
+    request::RequestArgs,
+    rules_files::ReadingArgs,
+    serve::Environment,
+    settings::SettingsArgs,
+    terminal::Verdict,
 };
 
 /// The command to run.
@@ -57,6 +65,24 @@ pub enum Command {
     ///
     /// For exec probes. Exits with 0 when it is healthy, 1 when it is not, and 2 when there is no response.
     Health(HealthArgs),
+    /// Show the state of a running service, through its admin API.
+    ///
+    /// Exits with 0 when it has its latest rules and its store, 1 when not, and 2 when there is no response.
+    Status(StatusArgs),
+    /// Show the keys that are refused, or allowed, most, through the admin API.
+    ///
+    /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
+    #[command(after_help = "Example: tollgate top --domain shop --by allowed")]
+    Top(TopArgs),
+    /// Show the last refused requests and why they were refused, through the admin API.
+    ///
+    /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
+    #[command(after_help = "Example: tollgate refusals --follow --domain shop --descriptor user=ann")]
+    Refusals(RefusalsArgs),
+    /// Show or reset the counters of a descriptor in a running service, through its admin API.
+    Counter(CounterArgs),
+    /// Set, list, remove or import overrides of the rules in a running service, through its admin API.
+    Override(OverrideArgs),
     /// Print the table of environment variables, or their values.
     ///
     /// The table is Markdown. With --effective, exits with 0 when the values are valid and with 1 when not.
@@ -243,7 +269,7 @@ mod tests {
     fn every_command_has_completions_and_a_man_page() {
         let names: Vec<String> =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        assert_eq!(names.len(), 8);
+        assert_eq!(names.len(), 13);
         for shell in Shell::value_variants() {
             let script = completions(*shell);
             for name in &names {

@@ -20,7 +20,9 @@ use crate::{
 pub(super) struct Conclusion<'a, 'r, 'm> {
     pub(super) request: &'a Request<'m>,
     pub(super) plan: &'a [Planned<'r>],
-    batch: &'a Batch<'r>,
+    pub(super) batch: &'a Batch<'r>,
+    /// The store failed, so that a policy decided.
+    pub(super) is_without_store: bool,
     pub(super) policy: &'a Policy,
     now: Time,
     pub(super) code: Code,
@@ -43,9 +45,9 @@ pub(super) fn conclude<'a, 'r, 'm>(
     let mut tally = Tally::default();
     let mut statuses = Vec::with_capacity(plan.len());
     for (index, planned) in plan.iter().enumerate() {
-        let quota_mode = policy.quota_mode || planned.is_quota();
+        let quota_mode = (policy.quota_mode && !planned.is_blocked()) || planned.is_quota();
         let status = match planned {
-            Planned::Unlimited(_) => {
+            Planned::Unlimited(_) | Planned::Allowed(..) => {
                 statuses.push(Status::UNLIMITED);
                 continue;
             }
@@ -69,7 +71,9 @@ pub(super) fn conclude<'a, 'r, 'm>(
         stats.service().global_shadow_mode.increment();
     }
     let governs = tally.governs().filter(|_| code == Code::OverLimit);
-    Conclusion { request, plan, batch, policy, now, code, statuses, closest: tally.closest, governs }
+    let closest = tally.closest;
+    let is_without_store = false;
+    Conclusion { request, plan, batch, is_without_store, policy, now, code, statuses, closest, governs }
 }
 
 impl<'a, 'r> Conclusion<'a, 'r, '_> {

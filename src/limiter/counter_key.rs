@@ -24,8 +24,10 @@ pub(super) struct CounterKey<'a, 'r> {
     pub(super) prefix: &'a str,
     pub(super) domain: &'a str,
     pub(super) entries: &'a [Entry<'a>],
-    /// The rule; `None` for an override.
+    /// The rule; `None` for a limit without one.
     pub(super) matched: Option<&'a Matched<'r>>,
+    /// A bit for each level whose value is in the key although the rule shares one counter among its values.
+    pub(super) own_levels: u32,
     pub(super) limit: &'a Limit,
 }
 
@@ -73,6 +75,9 @@ impl CounterKey<'_, '_> {
 
     /// The pattern that replaces this level's value because its values share one counter.
     fn shared(&self, level: usize) -> Option<&str> {
+        if level < 32 && self.own_levels >> level & 1 == 1 {
+            return None;
+        }
         self.matched?.shared_value(level, self.entries.get(level)?)
     }
 }
@@ -112,7 +117,8 @@ mod tests {
         let from = key.len();
         let Parts { prefix, domain, entries, limit } = parts;
         let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-        let end = CounterKey { prefix, domain, entries: &entries, matched, limit }.write(now, &mut key);
+        let end = CounterKey { prefix, domain, entries: &entries, matched, own_levels: 0, limit }
+            .write(now, &mut key);
         (key[from..end].to_owned(), key[from..].to_owned())
     }
 
@@ -171,7 +177,14 @@ mod tests {
             let limit = Limit::plain(5, Unit::Hour);
             let matched = by_rule.then_some(&found);
             let mut key = String::new();
-            let counter = CounterKey { prefix: "", domain: "d", entries: &entries, matched, limit: &limit };
+            let counter = CounterKey {
+                prefix: "",
+                domain: "d",
+                entries: &entries,
+                matched,
+                own_levels: 0,
+                limit: &limit,
+            };
             counter.write(Time::from_seconds(7200), &mut key);
             key
         };

@@ -12,12 +12,15 @@ pub mod template;
 mod answer;
 mod conclude;
 mod counter_key;
+mod counters;
 mod decision_trace;
 mod failure;
+mod observe;
 mod outcome;
 mod over_limit_cache;
 mod plan;
 mod preview;
+mod replacement;
 mod request;
 mod response;
 #[cfg(test)]
@@ -35,10 +38,11 @@ use smallvec::SmallVec;
 use tracing::warn;
 
 pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
+pub use counters::{CounterState, Counters};
 pub use decision_trace::{DecisionTrace, Wait};
 pub use outcome::{Decision, Thresholds, decide};
 pub use over_limit_cache::{CacheUsage, OverLimitCache};
-pub use preview::{Preview, preview};
+pub use preview::{OverrideLimit, Preview, preview};
 pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
 
 use self::{
@@ -48,7 +52,9 @@ use self::{
 use crate::{
     clock::{Clock, Time},
     log_throttle::LogThrottle,
-    rules::{CountingMode, OnStoreFailure, RuleSet},
+    overrides::Index,
+    recent::{Recent, RuleInfo},
+    rules::{CountingMode, OnStoreFailure, RuleId, RuleSet},
     rules_source::{Published, Source},
     store::{Batch, Check, Counting, Store, memory::MemoryStore},
     telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats},
@@ -64,6 +70,33 @@ pub struct Handles {
     rules: Vec<Arc<RuleStats>>,
     /// Those of each domain, by its index.
     domains: Vec<Arc<DomainStats>>,
+    /// What is noted of each rule, by its id; empty where nothing is.
+    recent: Vec<Arc<RuleInfo>>,
+}
+
+impl Handles {
+    /// The same, with what is noted of each rule by its id.
+    #[must_use]
+    pub fn with_recent(self, recent: Vec<Arc<RuleInfo>>) -> Self {
+        Self { recent, ..self }
+    }
+
+    /// What is noted of a rule.
+    #[must_use]
+    pub fn recent(&self, rule: RuleId) -> Option<&Arc<RuleInfo>> {
+        self.recent.get(rule.0 as usize)
+    }
+
+    /// What is noted of every rule.
+    pub fn all_recent(&self) -> impl Iterator<Item = &Arc<RuleInfo>> {
+        self.recent.iter()
+    }
+
+    /// The statistics of a rule.
+    #[must_use]
+    pub fn stats(&self, rule: RuleId) -> Option<&Arc<RuleStats>> {
+        self.rules.get(rule.0 as usize)
+    }
 }
 
 /// The statistics of every rule and domain of a set.
@@ -86,6 +119,7 @@ pub fn handles(rules: &RuleSet, stats: &Stats) -> Handles {
     Handles {
         rules: by_id.into_iter().map(|(_, handle)| handle).collect(),
         domains: domains.iter().map(|domain| stats.domain(&domain.name)).collect(),
+        recent: Vec::new(),
     }
 }
 
@@ -125,10 +159,13 @@ pub struct Limiter {
     source: Arc<Source<Handles>>,
     store: Arc<dyn Store>,
     over_limit: Option<Arc<OverLimitCache>>,
+    overrides: Arc<Index>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
     /// Counts while the store fails, if the policy is `local`; created on first use.
     local: OnceLock<MemoryStore>,
+    /// What happened in the last minutes, if it is noted.
+    recent: Option<Arc<Recent>>,
     store_failures_log: LogThrottle,
     bad_requests_log: LogThrottle,
 }
@@ -149,12 +186,26 @@ impl Limiter {
             source,
             store,
             over_limit,
+            overrides: Arc::default(),
             stats,
             clock,
             local: OnceLock::new(),
+            recent: None,
             store_failures_log: LogThrottle::new(10),
             bad_requests_log: LogThrottle::new(1),
         }
+    }
+
+    /// The same, noting what happens.
+    #[must_use]
+    pub fn with_recent(self, recent: Arc<Recent>) -> Self {
+        Self { recent: Some(recent), ..self }
+    }
+
+    /// The same limiter with these overrides of the rules.
+    #[must_use]
+    pub fn with_overrides(self, overrides: Arc<Index>) -> Self {
+        Self { overrides, ..self }
     }
 
     /// Called once on each worker thread, within its runtime, before its first request.
@@ -211,19 +262,23 @@ impl Limiter {
     fn attempt(&self, request: &Request<'_>, served: &Served, now: Time) -> Option<Answer> {
         self.policy.bounds.check(request).ok()?;
         let domain = served.rules.domain(request.domain)?;
-        let overrides = plan::Overrides::new();
         if request.descriptors.iter().any(|descriptor| descriptor.limit.is_some()) {
             return None;
         }
+        let replacements =
+            replacement::of(request, domain, (&self.overrides, self.policy.counting), now).ok()?;
         let mut batch = Batch::with_space(String::with_capacity(128));
         batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
         let context = plan::Context { policy: &self.policy, stats: &self.stats, now, is_attempt: true };
-        let plan = plan::plan(request, domain, &overrides, served, &mut batch, &context)?;
+        let plan = plan::attempt(request, domain, &replacements, served, &mut batch, &context)?;
         if !batch.is_empty() && !self.store.apply_now(&mut batch, now) {
             return None;
         }
         plan::count_hits(&plan);
         let conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
+        if let Some(recent) = &self.recent {
+            observe::observe(recent, served, &conclusion, now);
+        }
         let answer = response::answer(conclusion);
         if let Some(stats) = served.attached.domains.get(domain.index) {
             stats.count(answer.code.into());
@@ -298,13 +353,14 @@ impl Limiter {
         };
         let stats = served.attached.domains.get(domain.index).map(|stats| &**stats);
         let failed = |_: &_| stats.into_iter().for_each(|stats| stats.count(ResponseCode::Error));
-        let overrides = plan::overrides(request, self.policy.counting).inspect_err(failed)?;
+        let counting = self.policy.counting;
+        let replacements =
+            replacement::of(request, domain, (&self.overrides, counting), now).inspect_err(failed)?;
         let mut batch = Batch::with_space(String::with_capacity(128));
         batch.until = until;
         batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
         let context = plan::Context { policy: &self.policy, stats: &self.stats, now, is_attempt: false };
-        let mut plan =
-            plan::plan(request, domain, &overrides, served, &mut batch, &context).unwrap_or_default();
+        let mut plan = plan::plan(request, domain, &replacements, served, &mut batch, &context);
         if let Some(trace) = &mut trace {
             trace.set_rules(request, domain, &plan);
         }
@@ -331,7 +387,11 @@ impl Limiter {
         if let (Some(failure), Some(trace)) = (failure, trace) {
             trace.set_failure(failure);
         }
-        let conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
+        let mut conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
+        conclusion.is_without_store = failure.is_some();
+        if let Some(recent) = &self.recent {
+            observe::observe(recent, served, &conclusion, now);
+        }
         let mut answer = response::answer(conclusion);
         if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
             failure.add_to(metadata);
@@ -376,7 +436,8 @@ impl Limiter {
             Planned::Limited(limited) => limited.limits.as_mut_slice(),
             _ => &mut [],
         });
-        // Each limit has one check, in this order.
+        let limits = limits.filter(|check| matches!(check.source, CounterSource::Store(_)));
+        // Each of these limits has one check, in this order.
         for (check, (verdict, skipped)) in limits.zip(known.into_iter().zip(skipped)) {
             check.source = match verdict {
                 Some(verdict) => CounterSource::KnownOver(verdict),

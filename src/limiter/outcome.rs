@@ -100,7 +100,8 @@ pub(super) fn governing<'r>(
     outcomes.reduce(|first, next| if next.governs(&first) { next } else { first })
 }
 
-fn outcome<'r>(
+/// The outcome of one limit.
+pub(super) fn outcome<'r>(
     check: &LimitCheck<'r>,
     hits: Hits,
     batch: &Batch<'_>,
@@ -130,6 +131,10 @@ fn outcome<'r>(
             }
         },
         CounterSource::KnownOver(verdict) => (verdict, over),
+        CounterSource::Blocked(wait) => {
+            let reset = wait.unwrap_or_default();
+            (Verdict { admitted: false, consumed: false, remaining: 0, reset, retry_after: wait }, over)
+        }
         // Which hits are near or beyond the limit is unknown, so the statistics count none.
         CounterSource::Assumed { over } => {
             (limit.algorithm.assumed(over, hits, now), Decision { over, ..Decision::default() })

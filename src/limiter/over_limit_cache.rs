@@ -83,6 +83,11 @@ impl OverLimitCache {
         self.keys.update(self.keys.key(key), now, end, |entry| *entry = rejection);
     }
 
+    /// Removes a key, whose counter was reset.
+    pub fn forget(&self, key: &str, now: Time) {
+        self.keys.remove(self.keys.key(key), now);
+    }
+
     /// Removes expired entries.
     pub fn maintain(&self, now: Time) {
         self.keys.sweep(0, 1, now);

@@ -9,12 +9,14 @@ use smallvec::SmallVec;
 use super::{
     Policy, Served,
     counter_key::CounterKey,
-    request::{Entry, Request, RequestError},
+    replacement::{By, Replacement, Replacements},
+    request::{Entry, Request},
 };
 use crate::{
     clock::Time,
     limiter::algorithm::{Hits, Verdict},
-    rules::{CountingMode, Limit, Limits, Matched, Metadata, Rule, model::Domain},
+    overrides::{Action, Found},
+    rules::{Limit, Limits, Matched, Metadata, Rule, model::Domain},
     store::Batch,
     telemetry::metrics::{RuleCounter, RuleStats, Stats},
 };
@@ -28,8 +30,10 @@ pub(super) enum Planned<'r> {
     NoLimit,
     /// Other rules replace every limit of the rule.
     Replaced(&'r Rule),
-    /// The rule is unlimited.
+    /// The rule is unlimited, or limits only what has an override.
     Unlimited(&'r Rule),
+    /// An override exempts the descriptor from the rule, if one matches.
+    Allowed(Option<&'r Rule>, Found),
     /// Counters are checked.
     Limited(Limited<'r>),
 }
@@ -40,22 +44,50 @@ pub(super) struct Limited<'r> {
     pub(super) limits: SmallVec<[LimitCheck<'r>; 1]>,
     pub(super) hits: Hits,
     pub(super) stats: Handle<'r>,
-    /// The rule; `None` for an override.
+    /// The rule; `None` for limits without one.
     pub(super) rule: Option<&'r Rule>,
+    /// The operator's override that applies.
+    pub(super) steered: Option<Found>,
     pub(super) metadata: Option<&'r Arc<Metadata>>,
 }
 
 impl Planned<'_> {
-    /// True when the rule is a quota.
+    /// True when the rule is a quota. A block is none: it rejects the request whatever other quotas have left.
     pub(super) fn is_quota(&self) -> bool {
-        matches!(self, Self::Limited(limited) if limited.rule.is_some_and(|rule| rule.quota_mode))
+        let is_quota =
+            |limited: &Limited<'_>| limited.rule.is_some_and(|rule| rule.quota_mode) && !limited.is_blocked();
+        matches!(self, Self::Limited(limited) if is_quota(limited))
+    }
+
+    /// The rule that matches, if one does.
+    pub(super) fn rule(&self) -> Option<&Rule> {
+        match self {
+            Self::NoLimit => None,
+            Self::Replaced(rule) | Self::Unlimited(rule) => Some(rule),
+            Self::Allowed(rule, _) => *rule,
+            Self::Limited(limited) => limited.rule,
+        }
+    }
+
+    /// True when an override blocks the descriptor.
+    pub(super) fn is_blocked(&self) -> bool {
+        matches!(self, Self::Limited(limited) if limited.is_blocked())
     }
 }
 
 impl Limited<'_> {
-    /// True when the rule never rejects a request.
+    /// True when the rule, or an override of it, never rejects a request.
     pub(super) fn is_shadow(&self) -> bool {
-        self.rule.is_some_and(|rule| rule.shadow_mode)
+        match self.steered.map(|found| found.action) {
+            Some(Action::Block) => false,
+            Some(Action::Shadow) => true,
+            _ => self.rule.is_some_and(|rule| rule.shadow_mode),
+        }
+    }
+
+    /// True when an override blocks the descriptor.
+    fn is_blocked(&self) -> bool {
+        self.steered.is_some_and(|found| found.action == Action::Block)
     }
 }
 
@@ -72,6 +104,8 @@ pub(super) enum CounterSource {
     Store(usize),
     /// The over-limit cache: the counter rejects these hits for some time.
     KnownOver(Verdict),
+    /// No counter: an override blocks the descriptor for so many microseconds, or until it is removed.
+    Blocked(Option<u64>),
     /// No counter. The store failed and the policy decides, or another limit of the rule is known to be over and
     /// this one does not matter.
     Assumed { over: bool },
@@ -83,40 +117,34 @@ pub(super) enum Handle<'r> {
     LookedUp(Arc<RuleStats>),
 }
 
-/// The overrides, by descriptor index; empty if there are none.
-pub(super) type Overrides = Vec<Option<Limits>>;
-
-/// The limits that come with a request, counted in this way.
-///
-/// # Errors
-/// When a unit is unknown.
-pub(super) fn overrides(request: &Request<'_>, counting: CountingMode) -> Result<Overrides, RequestError> {
-    if request.descriptors.iter().all(|descriptor| descriptor.limit.is_none()) {
-        return Ok(Overrides::new());
-    }
-    let limits = request.descriptors.iter().enumerate().map(|(index, descriptor)| {
-        let Some(limit) = descriptor.limit else { return Ok(None) };
-        let unit = limit.unit().ok_or(RequestError::OverrideUnit { descriptor: index, unit: limit.unit })?;
-        Ok(Some(Limit::plain(limit.requests_per_unit, unit).counted(counting).into()))
-    });
-    limits.collect()
-}
-
-/// Plans a request to a known domain, and fills the batch with its checks. `None` for an attempt of what leases do not
-/// decide.
+/// Plans a request to a known domain, and fills the batch with its checks.
 pub(super) fn plan<'r>(
     request: &'r Request<'_>,
     domain: &'r Domain,
-    overrides: &'r Overrides,
+    replacements: &'r Replacements,
+    served: &'r Served,
+    batch: &mut Batch<'r>,
+    context: &Context<'_>,
+) -> Plan<'r> {
+    // Only an attempt is given up.
+    attempt(request, domain, replacements, served, batch, context).unwrap_or_default()
+}
+
+/// The same; `None` for an attempt of what leases do not decide.
+pub(super) fn attempt<'r>(
+    request: &'r Request<'_>,
+    domain: &'r Domain,
+    replacements: &'r Replacements,
     served: &'r Served,
     batch: &mut Batch<'r>,
     context: &Context<'_>,
 ) -> Option<Plan<'r>> {
     let find = |index: usize, scratch: &mut String| {
-        if let Some(Some(limits)) = overrides.get(index) {
-            return RuleMatch::Overrides(limits);
-        }
-        domain.find(entries(request, index), scratch).map_or(RuleMatch::Nothing, RuleMatch::Rule)
+        let replacement = replacements.get(index).and_then(Option::as_ref);
+        let is_brought = replacement.is_some_and(|replacement| matches!(replacement.by, By::Request));
+        // Limits that a request brings along have no rule.
+        let matched = if is_brought { None } else { domain.find(entries(request, index), scratch) };
+        RuleMatch { matched, replacement }
     };
     // Replaced names must be known before any descriptor is planned.
     let mut replaced: SmallVec<[&str; 4]> = SmallVec::new();
@@ -127,13 +155,20 @@ pub(super) fn plan<'r>(
     }
     let planned = |index: usize| {
         let rule_match = find(index, batch.keys());
+        let steered = rule_match.steered();
+        if let Some(found) = steered.filter(|found| found.action == Action::Allow) {
+            return Some(Planned::Allowed(rule_match.rule(), found));
+        }
         let Some(limits) = rule_match.limits() else {
             return Some(rule_match.rule().map_or(Planned::NoLimit, Planned::Unlimited));
         };
         if context.is_attempt && !(rule_match.has_fixed_name() && limits.iter().all(Limit::is_leased)) {
             return None;
         }
-        let is_replaced = |limit: &&Limit| limit.name.as_deref().is_some_and(|name| replaced.contains(&name));
+        let is_blocked = steered.is_some_and(|found| found.action == Action::Block);
+        let is_replaced = |limit: &&Limit| {
+            !is_blocked && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
+        };
         if limits.iter().all(|limit| is_replaced(&limit)) {
             return Some(rule_match.rule().map_or(Planned::NoLimit, Planned::Replaced));
         }
@@ -162,38 +197,49 @@ pub(super) fn count_hits(plan: &[Planned<'_>]) {
     }
 }
 
-/// What limits a descriptor.
-enum RuleMatch<'r> {
-    Nothing,
-    Rule(Matched<'r>),
-    Overrides(&'r Limits),
+/// What limits a descriptor: the rule that it matches, and what replaces the rule's limits.
+struct RuleMatch<'r> {
+    matched: Option<Matched<'r>>,
+    replacement: Option<&'r Replacement>,
 }
 
 impl<'r> RuleMatch<'r> {
     fn limits(&self) -> Option<&'r Limits> {
-        match self {
-            Self::Nothing => None,
-            Self::Rule(matched) => matched.rule.limits(),
-            Self::Overrides(limits) => Some(limits),
+        let replaced = self.replacement.and_then(|replacement| replacement.limits.as_ref());
+        replaced.or_else(|| {
+            let rule = self.rule()?;
+            // A rule for overrides alone limits what an override blocks or shadows.
+            rule.limits().filter(|_| !rule.overrides_only || self.steered().is_some())
+        })
+    }
+
+    /// The operator's override that applies.
+    fn steered(&self) -> Option<Found> {
+        match self.replacement?.by {
+            By::Operator(found) => Some(found),
+            By::Request => None,
         }
     }
 
     fn rule(&self) -> Option<&'r Rule> {
-        match self {
-            Self::Rule(matched) => Some(matched.rule),
-            Self::Nothing | Self::Overrides(_) => None,
-        }
+        self.matched.as_ref().map(|matched| matched.rule)
     }
 
     /// True if its statistics hang on a rule.
     fn has_fixed_name(&self) -> bool {
-        matches!(self, Self::Rule(matched) if matched.is_as_written())
+        self.matched.as_ref().is_some_and(Matched::is_as_written)
     }
 
     fn replaces(&self) -> &'r [Box<str>] {
-        match self {
-            Self::Rule(matched) => &matched.rule.replaces,
-            _ => &[],
+        self.rule().map(|rule| &*rule.replaces).unwrap_or_default()
+    }
+
+    /// A bit for each level whose value is in the counter's key although the rule shares one counter among its values:
+    /// a limit of their own needs a counter of its own.
+    fn own_levels(&self) -> u32 {
+        match self.steered() {
+            Some(Found { action: Action::Limit { .. }, exact_levels, .. }) => exact_levels,
+            _ => 0,
         }
     }
 }
@@ -212,6 +258,15 @@ fn checks<'r>(
     if !context.is_attempt {
         stats.add(RuleCounter::TotalHits, hits.taken());
     }
+    let (rule, steered) = (rule_match.rule(), rule_match.steered());
+    let metadata = rule_match.matched.as_ref().and_then(Matched::metadata);
+    if let Some(found) = steered.filter(|found| found.action == Action::Block) {
+        let wait = found
+            .expires
+            .map(|end| Time::from_seconds(end.into()).micros().saturating_sub(context.now.micros()));
+        let limits = limits.take(1).map(|limit| LimitCheck { limit, source: CounterSource::Blocked(wait) });
+        return Limited { limits: limits.collect(), hits, stats, rule, steered, metadata };
+    }
     let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
     let checks = limits.map(|limit| {
         let start = batch.keys().len();
@@ -223,8 +278,7 @@ fn checks<'r>(
     if is_group {
         batch.group(first);
     }
-    let metadata = if let RuleMatch::Rule(matched) = rule_match { matched.metadata() } else { None };
-    Limited { limits, hits, stats, rule: rule_match.rule(), metadata }
+    Limited { limits, hits, stats, rule, steered, metadata }
 }
 
 /// The key of a limit's counter.
@@ -235,12 +289,12 @@ fn counter_key<'a, 'r>(
     limit: &'a Limit,
     context: &Context<'a>,
 ) -> CounterKey<'a, 'r> {
-    let matched = if let RuleMatch::Rule(matched) = rule_match { Some(matched) } else { None };
     CounterKey {
         prefix: &context.policy.key_prefix,
         domain: request.domain,
         entries: entries(request, index),
-        matched,
+        matched: rule_match.matched.as_ref(),
+        own_levels: rule_match.own_levels(),
         limit,
     }
 }
@@ -256,20 +310,22 @@ fn stats_handle<'r>(
 ) -> Handle<'r> {
     let entries = entries(request, index);
     let start = scratch.len();
-    match rule_match {
-        RuleMatch::Rule(matched) if matched.is_as_written() => {
+    match &rule_match.matched {
+        Some(matched) if matched.is_as_written() => {
             if let Some(attached) = served.attached.rules.get(matched.rule.id.0 as usize) {
                 return Handle::Attached(attached);
             }
             scratch.push_str(&matched.rule.full_key);
         }
-        RuleMatch::Rule(matched) => matched.write_metric_key(request.domain, entries, scratch),
-        _ => {
+        Some(matched) => matched.write_metric_key(request.domain, entries, scratch),
+        None => {
+            // There may be a million overrides, so their values make no series.
+            let has_values = rule_match.steered().is_none();
             scratch.push_str(request.domain);
             for entry in entries {
                 scratch.push('.');
                 scratch.push_str(entry.key);
-                if !entry.value.is_empty() {
+                if has_values && !entry.value.is_empty() {
                     scratch.push('_');
                     scratch.push_str(entry.value);
                 }

@@ -103,6 +103,9 @@ impl Canon {
             self.text(name);
         }
         self.flags(&[rule.shadow_mode, rule.quota_mode, rule.detailed_metric]);
+        if rule.overrides_only {
+            self.text("overrides_only");
+        }
         rule.over_limit_body.hash(&mut self.0);
         self.flags(&[rule.metadata.is_some()]);
         if let Some(metadata) = &rule.metadata {
@@ -226,6 +229,7 @@ mod tests {
             ("requests_per_unit: 1", "requests_per_unit: 1, replaces: [{name: n}]"),
             ("unit: day, requests_per_unit: 1", "unlimited: true"),
             ("{key: a,", "{key: a, shadow_mode: true,"),
+            ("{key: a,", "{key: a, overrides_only: true,"),
             ("{key: a,", "{key: a, quota_mode: true,"),
             ("{key: a,", "{key: a, detailed_metric: true,"),
             ("{key: a,", "{key: a, value_to_metric: true,"),

@@ -8,6 +8,9 @@ use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use crate::limiter::algorithm::{Algorithm, Kind, Window};
 
+/// The most hits of a sliding log. A longer one would delay others while it is counted, in memory and in Redis.
+pub const LONGEST_LOG: u32 = 100_000;
+
 /// A number of requests in a window, or a rate.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limit {

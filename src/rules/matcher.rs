@@ -109,7 +109,8 @@ impl<'r> Step<'r> {
     }
 
     /// The part of the pattern after `key_`; the complete pattern when the key has the `*`.
-    fn pattern_value(&self, entry: &impl Entry) -> &'r str {
+    #[must_use]
+    pub fn pattern_value(&self, entry: &impl Entry) -> &'r str {
         let text = &*self.node.text;
         text.strip_prefix(entry.key()).and_then(|rest| rest.strip_prefix('_')).unwrap_or(text)
     }

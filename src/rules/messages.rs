@@ -54,6 +54,7 @@ impl Reader {
             value_to_metric: Field::Absent,
             share_threshold: Field::Absent,
             over_limit_body: Field::Absent,
+            overrides_only: Field::Absent,
             metadata: message.metadata.as_ref().map(metadata).map_or(Field::Absent, |map| given(map, at(6))),
             rate_limit: message
                 .rate_limit

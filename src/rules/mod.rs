@@ -35,7 +35,7 @@ mod tests;
 pub use compile::{CompileOptions, Compiled, SourceFile, compile, compile_resources};
 pub use countable::Countable;
 pub use diagnostic::{Diagnostic, Place, Severity, render};
-pub use limit::{CountingMode, Limit, Limits, Unit};
+pub use limit::{CountingMode, LONGEST_LOG, Limit, Limits, Unit};
 pub use matcher::{Entry, How, Matched};
 pub use model::{Allowance, Metadata, OnStoreFailure, Origin, Rule, RuleId, RuleSet, Value};
 pub(crate) use spelling::nearest;

@@ -110,6 +110,8 @@ pub struct Rule {
     pub shadow_mode: bool,
     /// Over limit only when every quota of the request is.
     pub quota_mode: bool,
+    /// Limits only what has an override.
+    pub overrides_only: bool,
     /// Metric names have the request's keys and values.
     pub detailed_metric: bool,
     /// Sent to Envoy when the descriptor is allowed.
@@ -175,6 +177,11 @@ impl RuleSet {
     pub fn origin(&self, node: &Node) -> Option<(&str, u32)> {
         let Origin { file, line } = node.origin?;
         Some((self.files.get(file as usize)?, line))
+    }
+
+    /// The names of the files.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|file| &**file)
     }
 
     /// How many rules carry a limit.
@@ -252,6 +259,14 @@ impl Level {
         wildcards.chain(others.into_iter().map(|node| (None, node))).collect()
     }
 
+    /// Visits every descriptor of this level and those below.
+    pub fn for_each_node(&self, visit: &mut dyn FnMut(&Node)) {
+        for node in self.nodes.values() {
+            visit(node);
+            node.children.for_each_node(visit);
+        }
+    }
+
     /// True when the level has no descriptor, so that a path ends one level above.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -287,6 +302,9 @@ impl fmt::Display for Rule {
                 write!(f, ", and unit={} requests_per_unit={}", limit.unit, limit.requests_per_unit)?;
             }
             limit.write_extras(f)?;
+        }
+        if self.overrides_only {
+            f.write_str(", overrides_only: true")?;
         }
         Ok(())
     }

@@ -21,11 +21,13 @@ pub enum Part {
     Running,
     /// The counters can be asked; has a say with `REDIS_HEALTH_CHECK_ACTIVE_CONNECTION`.
     Store,
+    /// The overrides in Redis were read once, or Redis is not reached; has a say with `REPLICA_SYNC`.
+    Overrides,
 }
 
 impl Part {
     /// Every part, each at its own number.
-    pub const ALL: [Self; 3] = [Self::Rules, Self::Running, Self::Store];
+    pub const ALL: [Self; 4] = [Self::Rules, Self::Running, Self::Store, Self::Overrides];
 }
 
 /// What is wrong while this part is not well, in a line for whoever looks into a failed probe.
@@ -37,6 +39,7 @@ impl fmt::Display for Part {
             Self::Store => {
                 "store: no connection to Redis (REDIS_HEALTH_CHECK_ACTIVE_CONNECTION); see the log"
             }
+            Self::Overrides => "overrides: being read from Redis for the first time",
         })
     }
 }
@@ -100,7 +103,7 @@ mod tests {
             health.set(part, false);
         }
         assert_eq!(health.unwell(), Part::ALL);
-        for part in [Part::Rules, Part::Store] {
+        for part in [Part::Rules, Part::Store, Part::Overrides] {
             health.set(part, true);
         }
         assert_eq!(health.unwell(), [Part::Running]);

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 pub use super::memcached::{Memcached, MemcachedServers};
 pub use super::redis::{Credentials, Redis, RedisAddress, RedisPool, RedisServers, RedisTls, Secret};
 pub use super::sinks::Sinks;
-pub use super::vars::{Answers, Http, Log, Rules, Server, Store};
+pub use super::vars::{Answers, Http, Log, Overrides, Rules, Server, Store};
 pub use super::xds::{Xds, XdsBackoff, XdsTls};
 use super::{
-    GrpcTls, HostPort,
+    Admin, Decisions, GrpcTls, HostPort,
     parse::{InvalidValue, Value, choice},
     spans::Spans,
 };
@@ -24,12 +24,18 @@ pub struct Settings {
     pub grpc_tls: Option<GrpcTls>,
     /// The HTTP ports.
     pub http: Http,
+    /// The admin API, where it is on.
+    pub admin: Option<Admin>,
+    /// What is kept and shown of decisions.
+    pub decisions: Decisions,
     /// Where rules come from and how they are read.
     pub rules: Rules,
     /// The control plane, where rules come from one instead of files.
     pub control_plane: Option<Box<Xds>>,
     /// How hits are counted.
     pub store: Store,
+    /// Overrides, and the replicas that share them.
+    pub overrides: Overrides,
     /// Where hits are counted.
     pub backend: Backend,
     /// Neither `BACKEND_TYPE` nor a variable of Redis is set.

@@ -13,8 +13,10 @@ pub mod names;
 pub mod parse;
 pub mod vars;
 
+mod admin;
 mod answers;
 mod backend;
+pub mod decisions;
 pub mod grpc_tls;
 mod listing;
 pub mod memcached;
@@ -33,10 +35,12 @@ use std::path::{Path, PathBuf};
 
 pub use self::{
     address::HostPort,
+    admin::{Admin, AdminListen},
+    decisions::{DecisionLog, Decisions, KeyValues, Logged},
     duration::duration,
     groups::{
-        Answers, Backend, Counting, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Prometheus,
-        Rules, Server, Settings, StatsSettings, Store,
+        Answers, Backend, Counting, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Overrides,
+        Prometheus, Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{ClientName, GrpcTls, GrpcTlsClients},
     listing::{Row, Source, effective, markdown},
@@ -71,6 +75,7 @@ impl Settings {
         let grpc_tls = grpc_tls::read(&mut reader);
         let mut http = Http::read(&mut reader);
         http.json = json(&mut reader, http.json, grpc_tls.as_ref());
+        let admin = admin::read(&mut reader, grpc_tls.as_ref(), exists);
         let mut rules = Rules::read(&mut reader);
         let control_plane = xds::read(&mut reader, rules.source, exists);
         if control_plane.is_none() {
@@ -81,9 +86,12 @@ impl Settings {
             server,
             grpc_tls,
             http,
+            admin,
+            decisions: decisions::read(&mut reader),
             rules,
             control_plane,
             store: store(&mut reader),
+            overrides: overrides(&mut reader, &backend),
             backend,
             is_backend_default,
             answers: answers::read(&mut reader),
@@ -169,6 +177,14 @@ fn store(reader: &mut Reader<'_>) -> Store {
     store
 }
 
+fn overrides(reader: &mut Reader<'_>, backend: &Backend) -> Overrides {
+    let overrides = Overrides::read(reader);
+    if overrides.replica_sync && overrides.file.is_some() && matches!(backend, Backend::Redis(_)) {
+        reader.warn(&vars::OVERRIDES_FILE, "has no effect: overrides are in Redis");
+    }
+    overrides
+}
+
 fn stats(reader: &mut Reader<'_>) -> StatsSettings {
     let metrics = Metrics::read(reader);
     let prometheus =
@@ -200,6 +216,9 @@ fn refuse_shared_ports(reader: &mut Reader<'_>, settings: &Settings) {
     }
     if let Some(prometheus) = &settings.stats.prometheus {
         listeners.push((&vars::PROMETHEUS_ADDR, prometheus.listen.clone()));
+    }
+    if let Some(address) = settings.admin.as_ref().and_then(Admin::fixed_address) {
+        listeners.push((&vars::ADMIN_ADDR, address.clone()));
     }
     listeners.retain(|(var, _)| !reader.is_refused(var));
     for (at, &(var, ref listen)) in listeners.iter().enumerate() {

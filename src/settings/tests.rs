@@ -78,6 +78,7 @@ fn every_variable_takes_its_default_when_it_is_set_to_it() {
     written_out.is_backend_default = true;
     // What is set to its default is asked for all the same.
     written_out.stats.sinks.statsd = settings(&[]).stats.sinks.statsd;
+    written_out.admin = settings(&[]).admin;
     assert_eq!(written_out, settings(&[]));
 }
 

@@ -1,7 +1,7 @@
 //! The table of every environment variable, by groups: a row has the variable's name, the field that holds its value
 //! with its type, the default, how a value is read where its type alone does not say it (`as`), and what it does.
 //!
-//! Everything about a variable comes from its row: its value and what is refused ([`Reader::read`]), `tollgate
+//! Everything about a variable comes from its row: its value and what is refused (`Reader::read`), `tollgate
 //! settings`, docs/settings.md, whether a misspelt name is recognised, and whether a value is masked (`secret`, or
 //! `login` for an address that may hold one). Names are those of the Go service where it has the variable.
 
@@ -11,9 +11,10 @@ use http::HeaderMap;
 
 pub use super::variable::{Secrecy, Setting, Var};
 use super::{
-    Counting, GrpcServer, HostPort, KeyFormat, LogFormat, ServerAddress, address, answers,
+    Counting, GrpcServer, HostPort, KeyFormat, KeyValues, LogFormat, Logged, ServerAddress, address, admin,
+    answers,
     backend::BackendType,
-    duration, memcached,
+    decisions, duration, memcached,
     names::{self, LogLevel},
     parse::{self, at_least},
     reader::Reader,
@@ -122,6 +123,32 @@ table! {
         DEBUG_PORT debug_port: u16 = "6070", "Debug port, for `/rlconfig` and `/stats`; `0` takes any free \
             one.";
     }
+    /// The admin API, on or off.
+    pub AdminVars in "Admin API" {
+        ADMIN_ADDR address: Option<HostPort> = "127.0.0.1:6071" as admin::address, "Address of the admin API \
+            and its page: `host:port`, or `off`. On anything but a loopback address it needs \
+            `ADMIN_TOKEN_FILE`. If it is unset and the port is taken, the service runs without it.";
+        ADMIN_UDS socket: Option<PathBuf> = "", "Path of a unix socket for the admin API; replaces the port.";
+        ADMIN_TOKEN_FILE token_file: Option<PathBuf> = "", "Path of a file with bearer tokens, one a line: \
+            `TOKEN`, or `NAME TOKEN`, whose name appears in the log of changes. Every call then needs one. \
+            The file is read again when it changes.";
+        ADMIN_READ_ONLY read_only: bool = "false", "Rejects every call that changes something.";
+        ADMIN_USE_TLS tls: bool = "false", "Serves the admin API with the gRPC port's TLS: \
+            `GRPC_SERVER_TLS_CERT`, and client certificates if `GRPC_CLIENT_TLS_CACERT` is set.";
+    }
+    /// What is kept and shown of decisions.
+    pub(super) DecisionVars in "Decisions" {
+        KEY_VALUES key_values: KeyValues = "plain", "How values of descriptors appear in the admin API, on \
+            its page, in the log of decisions and in `METRICS_TOP_KEYS`: `plain`, `hashed`, the first 16 \
+            digits of their SHA-256, or `hidden`.";
+        DECISION_LOG logged: Option<Logged> = "off" as decisions::logged, "Logs decisions as JSON lines: \
+            `refused`, or `sampled:` and a share, such as `sampled:0.01`; `off` logs none. At most 2,500 a \
+            second per worker; more are counted as dropped.";
+        DECISION_LOG_FILE file: Option<PathBuf> = "", "Path of the file they are appended to; standard output \
+            if unset. It may be moved away at any time.";
+        METRICS_TOP_KEYS metrics_top_keys: usize = "0" as parse::whole::<_, 0, 1000>, "Number of most refused \
+            keys, over all rules, that have a series `tollgate_top_refused_hits`; `0` is none.";
+    }
     /// Where rules come from and how they are read.
     pub Rules in "Rules" {
         CONFIG_TYPE source: RulesSource = "FILE", "Source of the rules: `FILE`; `GRPC_XDS_SOTW`, a control \
@@ -206,6 +233,13 @@ table! {
         EXPIRATION_JITTER_MAX_SECONDS expiration_jitter_max: Duration = "300" as duration::seconds::<CENTURY>,
             "Maximum random delay of the expiry of counters in Redis and memcached. Counters in memory end \
             with their window.";
+    }
+    /// Overrides, and the replicas that share them.
+    pub Overrides in "Overrides" {
+        OVERRIDES_FILE file: Option<PathBuf> = "", "File of overrides where counters are not in Redis, created \
+            if it is missing. Without it, overrides end with the process. With Redis, overrides are in Redis.";
+        REPLICA_SYNC replica_sync: bool = "true", "Shares overrides and resets of counters with the replicas \
+            that use the same Redis, and lists those replicas. Without it, overrides are as without Redis.";
     }
     /// A Redis, or the second one.
     pub(super) RedisVars in "Redis" {

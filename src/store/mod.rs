@@ -36,6 +36,13 @@ pub trait Store: Send + Sync {
     /// When the store fails; then no outcome is valid.
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
 
+    /// Resets the counters of a batch, as if they had never been used. It is rare and need not be fast. Called on the
+    /// thread that serves the pages.
+    ///
+    /// # Errors
+    /// When the store fails; then some of them may have been reset.
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
+
     /// Called once on each worker thread, within its runtime: a networked store opens its connections there.
     fn start_worker(&self) {}
 

@@ -5,7 +5,7 @@
 //! repeatable garbage. [`redis`] starts real Redis in each topology and [`memcached`] real memcached, with
 //! [`certificates`] where TLS is asked for; [`fake`] is taken for one, and a [`proxy`] or a [`slow`] pace stands
 //! before it. [`clock`] moves the time of what is started. [`grpc_tls`] has certificates for the gRPC port, and
-//! clients that have them; [`control_plane`] tells rules,
+//! clients that have them; a [`browser`] opens pages; [`control_plane`] tells rules,
 //! and a [`receiver`] takes spans.
 //! Nothing here asserts anything about the service: that is the tests' part.
 
@@ -15,6 +15,7 @@ use std::{
 };
 
 pub(crate) mod bootstrap;
+pub(crate) mod browser;
 pub(crate) mod certificates;
 pub(crate) mod client;
 pub(crate) mod clock;

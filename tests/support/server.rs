@@ -141,6 +141,8 @@ impl Setup {
     /// No rules; nothing set but what keeps the service quick and on its own.
     pub(crate) fn new() -> Self {
         let env = [
+            ("ADMIN_ADDR", "off"),
+            ("REPLICA_SYNC", "false"),
             ("BACKEND_TYPE", "memory"),
             ("EXPIRATION_JITTER_MAX_SECONDS", "0"),
             ("LOG_LEVEL", "warn"),

@@ -8,7 +8,8 @@ use super::{
     text,
 };
 use crate::{
-    limiter::Code,
+    limiter::{Code, OverrideLimit},
+    overrides::{Found, model::timestamp},
     rules::{How, model::Node},
 };
 
@@ -38,6 +39,7 @@ fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
             "unlimited": rule.limits().is_none(),
             "shadow_mode": rule.shadow_mode,
             "quota_mode": rule.quota_mode,
+            "overrides_only": rule.overrides_only,
             "replaces": rule.replaces,
         })
     });
@@ -46,9 +48,21 @@ fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
         "matches": rule.is_some(),
         "summary": text::summary(outcome, explained),
         "rule": rule,
+        "override": outcome.steered.as_ref().map(steered),
         "replaced_by": outcome.replaced_by().map(rule_key),
         "levels": levels.collect::<Vec<_>>(),
         "limits": outcome.limits.iter().map(limit).collect::<Vec<_>>(),
+    })
+}
+
+fn steered((found, limit): &(Found, OverrideLimit)) -> Value {
+    json!({
+        "action": found.action.name(),
+        "expires_at": found.expires.map(timestamp),
+        "requests_per_unit": limit.as_ref().map(|(limit, _)| limit.requests_per_unit),
+        "unit": limit.as_ref().map(|(limit, _)| limit.unit.name()),
+        "algorithm": limit.as_ref().map(|(limit, _)| limit.algorithm.kind().name()),
+        "counter": limit.as_ref().map(|(_, counter)| counter),
     })
 }
 

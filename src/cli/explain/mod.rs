@@ -17,6 +17,7 @@ use clap::Args;
 
 use self::{path::Path, query::Query};
 use super::{
+    admin::overrides::Source,
     check::Report,
     request::Descriptor,
     rules_files::{self, ReadingArgs},
@@ -26,7 +27,8 @@ use super::{
 use crate::{
     app,
     clock::{Clock, SystemClock, Time},
-    limiter::{self, Answer, Handles, Policy, Served},
+    limiter::{self, Answer, Handles, OverrideLimit, Policy, Served},
+    overrides::{Found, Index},
     rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest},
 };
 
@@ -43,6 +45,10 @@ pub struct ExplainArgs {
     /// The hits of each descriptor; 0 looks without counting.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub hits: u32,
+    /// A file of overrides to apply, CSV with a header or JSON lines; by default `OVERRIDES_FILE`, if set.
+    /// `tollgate override list --csv` writes one.
+    #[arg(long, value_name = "FILE")]
+    pub overrides: Option<PathBuf>,
     /// How the rules are read.
     #[command(flatten)]
     pub reading: ReadingArgs,
@@ -75,6 +81,8 @@ struct Outcome<'r> {
     path: Path<'r>,
     /// The limits of the matching rule.
     limits: Vec<LimitOutcome<'r>>,
+    /// The override that applies, with its limit in place of the rule's and the key of its counter.
+    steered: Option<(Found, OverrideLimit)>,
 }
 
 /// What becomes of one limit of a rule.
@@ -113,7 +121,10 @@ pub fn run(args: &ExplainArgs, environment: &Environment) -> Verdict {
 fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result<(String, bool), String> {
     let (query, more) = Query::read(&args.words, !args.rules.is_empty(), args.hits)?;
     let lines = |problems: Vec<String>| format!("invalid settings:\n  {}", problems.join("\n  "));
-    let policy = app::policy(&environment.settings().map_err(lines)?.0);
+    let settings = environment.settings().map_err(lines)?.0;
+    let policy = app::policy(&settings);
+    let file = args.overrides.as_deref().or(settings.overrides.file.as_deref());
+    let overrides = file.map(|path| read_overrides(path, now)).transpose()?.unwrap_or_default();
     let paths: Vec<PathBuf> = args.rules.iter().cloned().chain(more.iter().map(PathBuf::from)).collect();
     let read = rules_files::read(&paths, args.reading, environment);
     let (reading, options) = read.map_err(|problems| problems.join("\n  "))?;
@@ -122,19 +133,38 @@ fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result
         return Err(format!("the rules are invalid:\n{}", report.text().trim_end()));
     };
     let served = Served { rules, attached: Handles::default() };
-    let explained = explain(&query, &served, &policy, now)?;
+    let explained = explain(&query, &served, &overrides, &policy, now)?;
     let text = if args.json { json::of(&explained) } else { text::of(&explained) };
     Ok((text, explained.all_match()))
+}
+
+/// The overrides of a file. Those that have ended are left out.
+fn read_overrides(path: &std::path::Path, now: Time) -> Result<Index, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("overrides {}: {error}", path.display());
+    let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
+    let is_csv = path.extension().is_some_and(|name| name.eq_ignore_ascii_case("csv"));
+    let source = Source::new(std::io::BufReader::new(file), is_csv, Time::default());
+    let mut source = source.map_err(|error| failed(&error))?;
+    let index = Index::default();
+    let mut draft = index.draft();
+    while let Some(one) = source.next() {
+        one.and_then(|one| index.add_to(&mut draft, &one)).map_err(|error| failed(&error))?;
+    }
+    index.add(&draft).map_err(|error| failed(&error))?;
+    while !index.sweep(now).is_empty() {}
+    Ok(index)
 }
 
 fn explain<'r>(
     query: &'r Query,
     served: &'r Served,
+    overrides: &Index,
     policy: &Policy,
     now: Time,
 ) -> Result<Explained<'r>, String> {
     let request = query.to_request();
-    let preview = limiter::preview(&request, served, policy, now).map_err(|error| error.to_string())?;
+    let preview =
+        limiter::preview(&request, served, overrides, policy, now).map_err(|error| error.to_string())?;
     let rules = &served.rules;
     let explained = |domain| Explained { query, rules, now, domain, over_limit: preview.over_limit };
     let Some(domain) = rules.domain(&query.domain) else {
@@ -151,14 +181,14 @@ fn explain<'r>(
         let replaces = |rule: &Rule| rule.replaces.iter().any(|replaced| **replaced == *name);
         matched.iter().find(|(_, rule)| replaces(rule)).map(|(node, _)| *node)
     };
-    let outcomes = query.descriptors.iter().zip(paths).zip(preview.counters);
-    let outcomes = outcomes.map(|((descriptor, path), counters)| {
+    let outcomes = query.descriptors.iter().zip(paths).zip(preview.counters).zip(preview.overrides);
+    let outcomes = outcomes.map(|(((descriptor, path), counters), steered)| {
         let limits = path.matched().and_then(|(_, rule)| rule.limits()).into_iter().flat_map(Limits::iter);
         let limits = limits.zip(counters).filter_map(|(limit, key)| {
             let replaced = || replacing(limit).map(Counting::ReplacedBy);
             Some(LimitOutcome { limit, counting: key.map(Counting::Key).or_else(replaced)? })
         });
-        Outcome { descriptor, limits: limits.collect(), path }
+        Outcome { descriptor, limits: limits.collect(), path, steered }
     });
     let outcomes = outcomes.collect();
     Ok(explained(DomainLookup::Known(outcomes)))

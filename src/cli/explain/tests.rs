@@ -69,7 +69,7 @@ fn explain_hits(words: &str, hits: u32, change: impl FnOnce(&mut Policy)) -> (St
     change(&mut policy);
     let served = Served { rules: rules(RULES), attached: Handles::default() };
     let query = query(words, hits);
-    let explained = explain(&query, &served, &policy, Time::from_seconds(86_430)).unwrap();
+    let explained = explain(&query, &served, &Index::default(), &policy, Time::from_seconds(86_430)).unwrap();
     (plain(&text::of(&explained)), serde_json::from_str(&json::of(&explained)).unwrap())
 }
 
@@ -273,10 +273,56 @@ proptest! {
 fn a_preview_has_the_counters_of_every_descriptor() {
     let served = Served { rules: rules(RULES), attached: Handles::default() };
     let query = query("shop path=/,method=GET other=1 client=bob plan=x", 1);
-    let preview = limiter::preview(&query.to_request(), &served, &policy(), Time::from_seconds(90)).unwrap();
+    let preview =
+        limiter::preview(&query.to_request(), &served, &Index::default(), &policy(), Time::from_seconds(90))
+            .unwrap();
     let key = |key: &str| Some(key.to_owned());
     let expected =
         [vec![key("p:shop_path_/_method_GET_60")], vec![], vec![None], vec![key("p:shop_plan_x_0")]];
     assert_eq!(preview.counters, expected);
     assert_eq!(preview.over_limit.code, Code::OverLimit);
+}
+
+#[test]
+fn overrides_are_explained() {
+    let served = Served { rules: rules(RULES), attached: Handles::default() };
+    let index = Index::default();
+    for line in [
+        r#"{"domain":"shop","descriptor":"client=bob","action":"limit","requests_per_unit":50,"unit":"minute"}"#,
+        r#"{"domain":"shop","descriptor":"client=eve","action":"block","expires_at":"1970-01-02T01:00:00Z"}"#,
+        r#"{"domain":"shop","descriptor":"plan=x","action":"shadow"}"#,
+        r#"{"domain":"shop","descriptor":"unknown=1","action":"allow"}"#,
+    ] {
+        index.set(&crate::overrides::table::of_json_line(line, Time::default()).unwrap()).unwrap();
+    }
+    let explained = |words| {
+        let query = query(words, 1);
+        let explained = explain(&query, &served, &index, &policy(), Time::from_seconds(86_430)).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json::of(&explained)).unwrap();
+        (plain(&text::of(&explained)), json["descriptors"][0]["override"].clone())
+    };
+    let (text, json) = explained("shop client=bob");
+    let expected = "\n  override limit 50 per minute\n\n  limit \"hourly\": 50 per minute, fixed_window, \
+        resets in 30s\n    counter p:shop_client_bob_86400\n\nover-limit response\n";
+    assert!(text.contains(expected), "{text}");
+    assert_eq!((&json["action"], &json["requests_per_unit"]), (&"limit".into(), &50.into()));
+    let (text, json) = explained("shop client=eve");
+    assert!(
+        text.contains("\n  override block until 1970-01-02T01:00:00Z: every request is over limit"),
+        "{text}"
+    );
+    assert!(!text.contains("counter"), "{text}");
+    assert_eq!(json["expires_at"], "1970-01-02T01:00:00Z");
+    let (text, _) = explained("shop plan=x");
+    assert!(text.contains("override shadow: counted by the limits below"), "{text}");
+    assert!(
+        text.contains("counter p:shop_plan_x_86400") && text.contains("never over limit: override shadow"),
+        "{text}"
+    );
+    let (text, _) = explained("shop unknown=1");
+    assert!(
+        text.contains("no rule matches") && text.contains("override allow: every request is allowed"),
+        "{text}"
+    );
+    assert_eq!(explained("shop client=ann").1, serde_json::Value::Null);
 }

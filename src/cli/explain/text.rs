@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     cli::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint},
-    limiter::{Code, algorithm::Algorithm},
+    limiter::{Code, OverrideLimit, algorithm::Algorithm},
+    overrides::{Action, Found, model::timestamp},
     rules::{Allowance, How, Limit, Rule},
 };
 
@@ -49,11 +50,34 @@ fn add_outcome(text: &mut String, outcome: &Outcome<'_>, explained: &Explained<'
         text.push_str(&heading);
         add_step(text, step, explained);
     }
+    if let Some((found, limit)) = &outcome.steered {
+        add_override(text, *found, limit.as_ref(), explained);
+        if !matches!(found.action, Action::Shadow) {
+            return;
+        }
+    } else if outcome.rule().is_some_and(|rule| rule.overrides_only) {
+        text.push_str("\n  overrides_only: without an override nothing is limited\n");
+        return;
+    }
     if let Some(Allowance::Unlimited { .. }) = outcome.rule().map(|rule| &rule.allowance) {
         text.push_str("\n  unlimited: every request is allowed, and nothing is counted\n");
     }
     for limit in &outcome.limits {
         add_limit(text, limit, explained);
+    }
+}
+
+fn add_override(text: &mut String, found: Found, limit: Option<&(Limit, String)>, explained: &Explained<'_>) {
+    let effect = match found.action {
+        Action::Limit { .. } => "",
+        Action::Block => ": every request is over limit, and nothing is counted",
+        Action::Allow => ": every request is allowed, and nothing is counted",
+        Action::Shadow => ": counted by the limits below, and never over limit",
+    };
+    let end = found.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
+    let _ = writeln!(text, "\n  override {}{end}{effect}", found.action);
+    if let Some((limit, key)) = limit {
+        let _ = writeln!(text, "\n  {}\n    counter {key}", limit_line(limit, explained));
     }
 }
 
@@ -200,13 +224,20 @@ fn limit_line(limit: &Limit, explained: &Explained<'_>) -> String {
 }
 
 fn add_response(text: &mut String, explained: &Explained<'_>) {
-    let counted =
-        |outcome: &Outcome<'_>| outcome.limits.iter().any(|limit| matches!(limit.counting, Counting::Key(_)));
+    let counted = |outcome: &Outcome<'_>| {
+        let is_blocked =
+            |(found, limit): &(Found, OverrideLimit)| limit.is_some() || found.action == Action::Block;
+        outcome.limits.iter().any(|limit| matches!(limit.counting, Counting::Key(_)))
+            || outcome.steered.as_ref().is_some_and(is_blocked)
+    };
     let Some(counted) = explained.outcomes().iter().find(|outcome| counted(outcome)) else { return };
     let response = &explained.over_limit;
     if response.code == Code::Ok {
         let reason = match counted.rule() {
             _ if explained.query.hits == 0 => "0 hits only look",
+            _ if counted.steered.as_ref().is_some_and(|(found, _)| found.action == Action::Shadow) => {
+                "override shadow"
+            }
             Some(rule) if rule.shadow_mode => "shadow_mode",
             _ => "SHADOW_MODE",
         };

@@ -8,7 +8,7 @@ use super::server::Server;
 
 /// A call without a response.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) struct Failure {
+pub(in crate::cli) struct Failure {
     what: String,
     advice: Cow<'static, str>,
 }
@@ -35,7 +35,7 @@ impl Failure {
     /// Plain text and TLS are both set.
     pub(super) fn torn() -> Self {
         Self {
-            what: "http:// in --addr contradicts the TLS options".to_owned(),
+            what: "an address with http:// contradicts the TLS options".to_owned(),
             advice: "write https:// for TLS, or omit the TLS options".into(),
         }
     }
@@ -108,7 +108,7 @@ impl fmt::Display for Failure {
 }
 
 /// The last error of the chain, which is the most specific.
-fn root_cause(error: &(dyn Error + 'static)) -> String {
+pub(in crate::cli) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {
         last = cause;

@@ -16,6 +16,7 @@ pub use self::{
     descriptor::Descriptor,
     server::{Address, TlsArgs},
 };
+pub(super) use self::{failure::root_cause, server::Tls};
 
 use clap::Args;
 

@@ -29,9 +29,9 @@ const WORDS: Words = Words {
 /// The address of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Address {
-    at: ServerAddress,
+    pub(in crate::cli) at: ServerAddress,
     /// The scheme: true for https, false for http.
-    tls: Option<bool>,
+    pub(in crate::cli) tls: Option<bool>,
 }
 
 /// The TLS options.
@@ -61,10 +61,24 @@ pub(super) struct Server {
     tls: Option<Tls>,
 }
 
-struct Tls {
+/// TLS to a service.
+pub(in crate::cli) struct Tls {
     connector: TlsConnector,
     name: ServerName<'static>,
     has_client_certificate: bool,
+}
+
+impl Tls {
+    /// The socket with TLS; else why there is none.
+    pub(in crate::cli) async fn secure(&self, socket: impl Duplex + 'static) -> Result<Socket, String> {
+        match self.connector.connect(self.name.clone(), socket).await {
+            Ok(secured) => Ok(Box::new(secured)),
+            Err(error) => {
+                let why = tls::explain(&error, &WORDS);
+                Err(why.unwrap_or_else(|| format!("{error}; {}", WORDS.plain_text)))
+            }
+        }
+    }
 }
 
 impl FromStr for Address {
@@ -113,8 +127,8 @@ impl Address {
 }
 
 impl TlsArgs {
-    /// Reads the files, if TLS is wanted.
-    fn read(&self, addr: &Address) -> Result<Option<Tls>, Failure> {
+    /// Reads the files, if TLS is wanted. `protocol` is what is spoken over it.
+    pub(in crate::cli) fn read(&self, addr: &Address, protocol: &[u8]) -> Result<Option<Tls>, Failure> {
         match (addr.tls, *self != Self::default()) {
             (Some(false), true) => return Err(Failure::torn()),
             (Some(false) | None, false) => return Ok(None),
@@ -126,7 +140,7 @@ impl TlsArgs {
             ..ClientTls::default()
         };
         let mut config = tls::load(&files, &WORDS).map_err(|faults| Failure::files(&faults))?.config;
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         let host = match &addr.at {
             ServerAddress::Tcp(at) => &at.host,
             ServerAddress::Unix(_) => "localhost",
@@ -141,7 +155,7 @@ impl TlsArgs {
 impl Server {
     /// Reads the TLS files.
     pub(super) fn new(addr: &Address, tls: &TlsArgs) -> Result<Self, Failure> {
-        Ok(Self { at: addr.at.clone(), tls: tls.read(addr)? })
+        Ok(Self { at: addr.at.clone(), tls: tls.read(addr, b"h2")? })
     }
 
     /// Connects.
@@ -165,11 +179,7 @@ impl Server {
 
     async fn secure(&self, socket: impl Duplex + 'static) -> Result<Socket, Failure> {
         let Some(tls) = &self.tls else { return Ok(Box::new(socket)) };
-        let secured = tls.connector.connect(tls.name.clone(), socket).await.map_err(|error| {
-            let why = tls::explain(&error, &WORDS);
-            Failure::insecure(self, why.unwrap_or_else(|| format!("{error}; {}", WORDS.plain_text)))
-        });
-        Ok(Box::new(secured?))
+        tls.secure(socket).await.map_err(|why| Failure::insecure(self, why))
     }
 
     /// The `:authority` of the request.

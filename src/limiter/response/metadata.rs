@@ -11,6 +11,7 @@ use crate::{
         plan::{CounterSource, Limited, Planned},
         request::{Descriptor, LimitOverride},
     },
+    overrides::{Found, model::timestamp},
     rules::{Limit, Metadata, Value},
 };
 
@@ -64,7 +65,7 @@ fn descriptor(descriptor: &Descriptor<'_>) -> Metadata {
     fields
 }
 
-/// `{why, rule?, limit?, remaining?, reset?, retryAfter?, governs?}`: the rule, and the state of the limit that
+/// `{why, rule?, override?, limit?, remaining?, reset?, retryAfter?, governs?}`: the rule, and the state of the limit that
 /// governs the descriptor.
 fn decision(conclusion: &Conclusion<'_, '_, '_>, index: usize) -> Metadata {
     let mut fields = Metadata::new();
@@ -72,6 +73,7 @@ fn decision(conclusion: &Conclusion<'_, '_, '_>, index: usize) -> Metadata {
     let outcome = conclusion.outcome(index);
     let (rule, why) = match conclusion.plan.get(index) {
         Some(Planned::Unlimited(rule)) => (Some(*rule), "unlimited"),
+        Some(Planned::Allowed(rule, _)) => (*rule, "allowed"),
         Some(Planned::Replaced(rule)) => (Some(*rule), "replaced"),
         Some(Planned::Limited(limited)) => {
             (limited.rule, outcome.map_or("no_rule", |outcome| why(limited, &outcome)))
@@ -81,6 +83,13 @@ fn decision(conclusion: &Conclusion<'_, '_, '_>, index: usize) -> Metadata {
     insert("why", text(why));
     if let Some(rule) = rule {
         insert("rule", text(&rule.full_key));
+    }
+    let steered = match conclusion.plan.get(index) {
+        Some(Planned::Allowed(_, found)) => Some(*found),
+        _ => conclusion.limited(index).and_then(|limited| limited.steered),
+    };
+    if let Some(found) = steered {
+        insert("override", Value::Map(of_override(found)));
     }
     if let Some(outcome) = outcome {
         insert("limit", Value::Map(limit(outcome.limit)));
@@ -98,12 +107,23 @@ fn decision(conclusion: &Conclusion<'_, '_, '_>, index: usize) -> Metadata {
     fields
 }
 
+/// `{action, expiresAt?}` of an operator's override.
+fn of_override(found: Found) -> Metadata {
+    let mut fields = Metadata::new();
+    fields.insert("action".into(), text(found.action.name()));
+    if let Some(end) = found.expires {
+        fields.insert("expiresAt".into(), text(&timestamp(end)));
+    }
+    fields
+}
+
 /// The reason for a descriptor's status.
 fn why(limited: &Limited<'_>, outcome: &LimitOutcome<'_>) -> &'static str {
     match outcome.source {
         _ if outcome.decision.over && limited.is_shadow() => "shadow",
         CounterSource::Assumed { .. } => "store_failure",
         CounterSource::KnownOver(_) => "local_cache",
+        CounterSource::Blocked(_) => "blocked",
         CounterSource::Store(_) if outcome.decision.over => "over_limit",
         CounterSource::Store(_) => "within_limit",
     }

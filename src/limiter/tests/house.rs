@@ -17,6 +17,7 @@ use crate::{
         Answer, Bounds, Descriptor, Entry, Handles, Limiter, OverLimitCache, Policy, Request, RequestError,
         ResponseOptions, handles,
     },
+    overrides::Index,
     rules::{CompileOptions, OnStoreFailure},
     rules_source::{RulesDir, Source},
     store::{Applied, Batch, FailureReason, Outcome, Store, StoreError, memory::MemoryStore},
@@ -63,6 +64,10 @@ impl Store for Distant {
             }
         }))
     }
+
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        self.counters.reset(batch, now)
+    }
 }
 
 /// A limiter with a distant store, and what is around it.
@@ -72,6 +77,7 @@ pub(super) struct House {
     pub(super) stats: Arc<Stats>,
     pub(super) source: Arc<Source<Handles>>,
     pub(super) clock: Arc<ManualClock>,
+    pub(super) overrides: Arc<Index>,
     pub(super) root: TempDir,
 }
 
@@ -105,7 +111,9 @@ impl House {
         let cache = Arc::new(OverLimitCache::new(100_000));
         let limiter =
             Limiter::new(policy, source.clone(), store.clone(), Some(cache), stats.clone(), clock.clone());
-        let house = Self { limiter, store, stats, source, clock, root };
+        let overrides = Arc::<Index>::default();
+        let limiter = limiter.with_overrides(overrides.clone());
+        let house = Self { limiter, store, stats, source, clock, overrides, root };
         house.load(RULES);
         house
     }

@@ -4,6 +4,7 @@ mod apart;
 mod house;
 mod response;
 mod several;
+mod steered;
 
 use std::{pin::pin, time::Duration};
 

@@ -36,9 +36,10 @@ const KEYS: [(&str, &[Level]); 16] = [
 ];
 
 /// Extensions, which the Go service rejects. Elsewhere they are errors: no file in use has them there.
-const OWN_KEYS: [(&str, &[Level]); 6] = [
+const OWN_KEYS: [(&str, &[Level]); 7] = [
     ("on_store_failure", &[Level::File]),
     ("over_limit_body", &[Level::Descriptor]),
+    ("overrides_only", &[Level::Descriptor]),
     ("unit_multiplier", &[Level::Limit]),
     ("algorithm", &[Level::Limit]),
     ("burst", &[Level::Limit]),

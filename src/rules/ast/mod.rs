@@ -60,6 +60,7 @@ pub(super) struct RawDescriptor {
     pub(super) descriptors: Field<Vec<RawDescriptor>>,
     pub(super) shadow_mode: Field<bool>,
     pub(super) quota_mode: Field<bool>,
+    pub(super) overrides_only: Field<bool>,
     pub(super) detailed_metric: Field<bool>,
     pub(super) value_to_metric: Field<bool>,
     pub(super) share_threshold: Field<bool>,

@@ -14,7 +14,7 @@ pub(super) struct Idle {
 pub(super) fn any_set(raw: &RawDescriptor) -> bool {
     let RawDescriptor { shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, .. } =
         raw;
-    [shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold]
+    [shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, &raw.overrides_only]
         .iter()
         .any(|flag| flag.is_set())
 }
@@ -23,6 +23,7 @@ pub(super) fn any_set(raw: &RawDescriptor) -> bool {
 pub(super) fn idle(raw: &RawDescriptor, below: Below) -> Vec<Idle> {
     let mut idle = Vec::new();
     let without_limit = match raw.limits() {
+        [] if raw.overrides_only.is_set() => None,
         [] => Some("the descriptor has no `rate_limit`"),
         [limit, ..] if limit.unlimited.is_set() => Some("the limit is `unlimited`"),
         _ => None,

@@ -100,6 +100,11 @@ impl Walk<'_> {
                 self.limit(sibling.file, limit, &limits.path(&list, limit));
             }
         }
+        if raw.overrides_only.is_set() {
+            // Its overrides count.
+            below.counted = true;
+            below.plainly_named |= !raw.detailed_metric.is_set();
+        }
         for idle in flags::idle(raw, below) {
             let message = format!("`{}` has no effect here: {}", idle.key, idle.reason);
             self.warning(sibling.file, idle.place, path, message, "remove it");

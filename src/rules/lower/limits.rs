@@ -7,7 +7,7 @@ use super::{
         countable,
         diagnostic::Place,
         diagnostics::{Path, quoted},
-        limit::{CountingMode, Limit, Limits, Unit},
+        limit::{CountingMode, LONGEST_LOG, Limit, Limits, Unit},
         model::Allowance,
         spelling::nearest,
     },
@@ -15,9 +15,6 @@ use super::{
 };
 use crate::limiter::algorithm::{Kind, Window};
 use crate::rules::ast::{Field, Given, RawLimit, RawLimits, RawReplaces};
-
-/// A longer sliding log would delay others while it is counted, in memory and in Redis.
-const LONGEST_LOG: u32 = 100_000;
 
 /// An error that has been reported.
 pub(super) struct Reported;

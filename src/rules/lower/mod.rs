@@ -15,7 +15,7 @@ use super::{
     diagnostic::Place,
     diagnostics::{Diagnostics, Kind, Path, quoted},
     limit::CountingMode,
-    model::{Level, Node, Origin, Rule, RuleId},
+    model::{Allowance, Level, Node, Origin, Rule, RuleId},
     over_limit_body,
     quota_policy::QuotaPolicy,
     wildcard::{Pattern, Wildcards},
@@ -143,11 +143,17 @@ impl<'f> Lowering<'f> {
     fn rule(&mut self, raw: &RawDescriptor, context: Context<'_>) -> Option<Rule> {
         let diagnostics = &mut self.diagnostics[context.file];
         let over_limit_body = over_limit_body::read(&raw.over_limit_body, context.path, diagnostics);
-        let given = raw.rate_limit.given()?;
         let path = context.path.key("rate_limit");
         let within = Context { path: &path, ..context };
-        let replaces = self.replaces(&given.value, within);
-        let allowance = self.allowance(given, within).ok()?;
+        let overrides_only = raw.overrides_only.is_set();
+        let (replaces, allowance) = match &raw.rate_limit {
+            Field::Given(given) => (self.replaces(&given.value, within), self.allowance(given, within).ok()?),
+            // Without a limit of its own such a rule has those of its overrides.
+            Field::Absent if overrides_only => {
+                (Box::default(), Allowance::Unlimited { requests_per_unit: 0 })
+            }
+            Field::Absent | Field::Wrong => return None,
+        };
         let id = RuleId(self.rule_count);
         self.rule_count += 1;
         Some(Rule {
@@ -158,6 +164,7 @@ impl<'f> Lowering<'f> {
             replaces,
             shadow_mode: raw.shadow_mode.is_set(),
             quota_mode: raw.quota_mode.is_set(),
+            overrides_only,
             detailed_metric: raw.detailed_metric.is_set(),
             metadata: raw.metadata.value().filter(|map| !map.is_empty()).cloned().map(Arc::new),
             over_limit_body,

@@ -64,6 +64,10 @@ impl Store for Gated {
             self.counters.apply(batch, now).done().await
         }))
     }
+
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        self.counters.reset(batch, now)
+    }
 }
 
 fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {

@@ -1,6 +1,6 @@
 //! What people and Prometheus look at: the loaded rules, the counters, the metrics.
 
-use std::{fmt::Write, sync::Arc, time::Duration};
+use std::{cmp::Reverse, fmt::Write, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -13,12 +13,16 @@ use crate::server::{
 use crate::{
     clock::{Clock, SystemClock, Time},
     limiter::{Handles, Limiter, OverLimitCache},
+    overrides::{Keeper, Usage, model::timestamp},
     panics::Panicked,
+    recent::{DecisionLog, Recent, TopKey},
+    replicas::Replicas,
     rules_source::{ReloadState, Source, xds},
     store::{LeaseState, Store},
     telemetry::{
         metrics::{
-            CONTENT_TYPE, Gauges, LocalCacheGauges, RulesGauges, SpanGauges, Stats, StoreGauges, XdsGauges,
+            CONTENT_TYPE, Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, Stats,
+            StoreGauges, TopRefusedGauge, XdsGauges,
         },
         tracing::{Dropped, Tracer},
     },
@@ -39,10 +43,18 @@ pub struct Admin {
     pub over_limit: Option<Arc<OverLimitCache>>,
     /// The counters of this process, where they stand in for a lost store.
     pub limiter: Arc<Limiter>,
+    /// What happened in the last minutes.
+    pub recent: Arc<Recent>,
+    /// How many of the most refused keys the metrics show.
+    pub top_keys: usize,
     /// TLS on the gRPC port, if it is spoken there.
     pub tls: Option<Arc<Tls>>,
     /// Where spans go, if there are any.
     pub tracer: Option<Arc<Tracer>>,
+    /// The overrides.
+    pub keeper: Arc<Keeper>,
+    /// The replicas that share the store.
+    pub replicas: Arc<Replicas>,
     /// The pages on their way to readers.
     pub shown: Arc<Shown>,
 }
@@ -55,6 +67,8 @@ pub struct Shown {
     stats: Pages,
 }
 
+/// Overrides that `/rlconfig` shows. There may be a million.
+const SHOWN_OVERRIDES: usize = 1_000;
 /// Leases on their page.
 const MAX_LEASES: usize = 1000;
 
@@ -132,7 +146,28 @@ impl Admin {
                 let _ = writeln!(page, "{line}");
             }
         }
+        self.overrides(&mut page);
         page
+    }
+
+    /// The overrides in force, as comments, so that tools that read rules skip them.
+    fn overrides(&self, page: &mut String) {
+        let index = self.keeper.index();
+        if index.is_empty() {
+            return;
+        }
+        let _ = writeln!(page, "# {} overrides (tollgate override list):", index.len());
+        let mut left = SHOWN_OVERRIDES;
+        index.for_each(|one| {
+            let end = one.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
+            let _ = writeln!(page, "# override {}: {}{end}", one.target, one.action);
+            left = left.saturating_sub(1);
+            left > 0
+        });
+        let more = index.len().saturating_sub(SHOWN_OVERRIDES);
+        if more > 0 {
+            let _ = writeln!(page, "# and {more} more");
+        }
     }
 
     /// The present state of the rooms that statistics do not know.
@@ -165,8 +200,34 @@ impl Admin {
                 }
             }),
             pools: self.store.pools(),
+            decision_log: self.recent.log().map(DecisionLog::counts),
+            top_refused: self.top_refused(),
+            overrides: Some({
+                let Usage { by_action, bytes } = self.keeper.index().usage();
+                OverrideGauges { by_action, bytes: bytes as u64 }
+            }),
+            replicas: self.replicas.by_rules_hash(),
             leases: self.store.leases(),
         }
+    }
+}
+
+impl Admin {
+    /// The most refused keys of all rules, as many as the settings want.
+    fn top_refused(&self) -> Vec<TopRefusedGauge> {
+        let served = if self.top_keys > 0 { self.source.current() } else { None };
+        let Some(served) = served else { return Vec::new() };
+        let mut keys = self.recent.top(served.attached.all_recent(), SystemClock.now());
+        keys.retain(|key| key.refused > 0);
+        keys.sort_unstable_by_key(|key| Reverse(key.refused));
+        keys.truncate(self.top_keys);
+        let gauge = |key: &TopKey| TopRefusedGauge {
+            domain: key.rule.domain.to_string(),
+            rule: key.rule.path().to_owned(),
+            descriptor: key.key.text(self.recent.values()),
+            hits: key.refused,
+        };
+        keys.iter().map(gauge).collect()
     }
 }
 

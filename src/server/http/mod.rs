@@ -9,14 +9,16 @@ pub mod admin;
 pub mod json;
 pub(crate) mod pages;
 
+mod answer;
 mod body;
+mod socket;
 mod stream;
 
 use std::{
     cell::Cell,
     convert::Infallible,
     future::Future,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     pin::pin,
     rc::Rc,
     sync::Arc,
@@ -24,22 +26,30 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    net::{TcpListener, TcpStream},
     sync::watch,
     time::{sleep, timeout},
 };
 use tracing::{debug, warn};
 
+pub use self::{
+    answer::{Answer, AnswerBody, internal_error, streamed, text, typed},
+    socket::Peer,
+};
+
 use self::{
     body::Bodies,
+    socket::Socket,
     stream::{Activity, Watched},
 };
-use super::connections::{Handle, Limits, Registry};
+use super::{
+    connections::{Handle, Limits, Registry},
+    grpc::Listener,
+    tls::Tls,
+};
 use crate::{
     panics::{self, Boundary, Panicked, caught},
     telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats},
@@ -73,9 +83,6 @@ const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a connection on which nothing came may still send a request at the end.
 const LAST_REQUEST: Duration = Duration::from_millis(100);
 
-/// What is answered.
-pub type Answer = Response<Full<Bytes>>;
-
 /// How a port is served.
 pub struct Options {
     /// Which port it is.
@@ -90,11 +97,15 @@ pub struct Options {
     pub max_body: usize,
     /// The path that probes read.
     pub probe: Arc<str>,
+    /// TLS, where the port has it.
+    pub tls: Option<Arc<Tls>>,
+    /// True if `answer` checks the origin of requests itself, because pages of the port may send them.
+    pub has_own_pages: bool,
 }
 
 /// Serves a port with `answer`, until `stop` turns true; then finishes the answers that are under way. Run it on a
 /// [`LocalSet`](tokio::task::LocalSet).
-pub async fn serve<F, A>(listener: TcpListener, options: Options, answer: F, stop: watch::Receiver<bool>)
+pub async fn serve<F, A>(listener: Listener, options: Options, answer: F, stop: watch::Receiver<bool>)
 where
     F: Fn(Request<Bytes>) -> A + 'static,
     A: Future<Output = Answer> + 'static,
@@ -106,18 +117,18 @@ where
     server.finish().await;
 }
 
-async fn accept_until<F, A>(listener: &TcpListener, server: &Rc<Server<F>>, mut stop: watch::Receiver<bool>)
+async fn accept_until<F, A>(listener: &Listener, server: &Rc<Server<F>>, mut stop: watch::Receiver<bool>)
 where
     F: Fn(Request<Bytes>) -> A + 'static,
     A: Future<Output = Answer> + 'static,
 {
-    let begin = |(stream, peer): (TcpStream, SocketAddr), stop: &watch::Receiver<bool>| {
-        let connection = server.clone().connection(stream, peer.ip(), stop.clone());
+    let begin = |(socket, peer): (Socket, Peer), stop: &watch::Receiver<bool>| {
+        let connection = server.clone().connection(socket, peer, stop.clone());
         tokio::task::spawn_local(caught(Boundary::HttpConnection, connection));
     };
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = socket::accept(listener) => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
         };
         panics::point("http_accept");
@@ -132,7 +143,7 @@ where
     // Who has connected already gets an answer instead of a reset.
     let begun = Instant::now();
     while begun.elapsed() < BACKLOG_TIMEOUT
-        && let Ok(Ok(accepted)) = timeout(BACKLOG_QUIET, listener.accept()).await
+        && let Ok(Ok(accepted)) = timeout(BACKLOG_QUIET, socket::accept(listener)).await
     {
         begin(accepted, &stop);
     }
@@ -179,8 +190,8 @@ where
     }
 
     /// A place, waited for while others are about to give theirs up; else one that is reserved.
-    async fn place(&self, peer: IpAddr) -> Option<Place> {
-        let admit = || self.places.try_admit(Some(peer), Instant::now()).ok();
+    async fn place(&self, peer: Option<IpAddr>) -> Option<Place> {
+        let admit = || self.places.try_admit(peer, Instant::now()).ok();
         let mut handle = admit();
         if handle.is_none() && self.waiting.get() < self.options.max_connections {
             self.waiting.set(self.waiting.get().saturating_add(1));
@@ -194,7 +205,7 @@ where
         if let Some(handle) = handle {
             return Some(Place { handle, is_reserved: false });
         }
-        let handle = self.reserved.admit(Some(peer), Instant::now()).ok()?;
+        let handle = self.reserved.admit(peer, Instant::now()).ok()?;
         Some(Place { handle, is_reserved: true })
     }
 
@@ -207,15 +218,20 @@ where
         }
     }
 
-    async fn connection(self: Rc<Self>, stream: TcpStream, peer: IpAddr, mut stop: watch::Receiver<bool>) {
+    async fn connection(self: Rc<Self>, socket: Socket, peer: Peer, mut stop: watch::Receiver<bool>) {
         panics::point("http_connection");
-        let Some(Place { handle, is_reserved }) = self.place(peer).await else { return };
+        let Some(Place { handle, is_reserved }) = self.place(peer.ip()).await else { return };
         let activity = Rc::new(Activity::new(handle));
-        let io = Watched::new(stream, activity.clone(), self.options.timeout);
+        let secured = tokio::select! {
+            secured = self.secure(socket, peer, &mut stop) => secured,
+            _ = activity.handle.closing() => None,
+        };
+        let Some(socket) = secured else { return };
+        let io = Watched::new(socket, activity.clone(), self.options.timeout);
         let (server, of_requests) = (self.clone(), activity.clone());
         let service = service_fn(move |request| {
             let (server, activity) = (server.clone(), of_requests.clone());
-            async move { Ok::<_, Infallible>(server.respond(request, &activity, is_reserved).await) }
+            async move { Ok::<_, Infallible>(server.respond(request, peer, &activity, is_reserved).await) }
         });
         let mut builder = http1::Builder::new();
         builder
@@ -248,7 +264,24 @@ where
         }
     }
 
-    async fn respond(&self, request: Request<Incoming>, activity: &Activity, is_reserved: bool) -> Answer {
+    /// The socket with TLS, if the port has it; none where the handshake failed, which is counted and logged.
+    async fn secure(&self, socket: Socket, peer: Peer, stop: &mut watch::Receiver<bool>) -> Option<Socket> {
+        match (socket, &self.options.tls) {
+            (Socket::Tcp(stream), Some(tls)) => {
+                let secured = tls.handshake_http1(stream, peer, stop).await?;
+                Some(Socket::Tls(Box::new(secured)))
+            }
+            (socket, _) => Some(socket),
+        }
+    }
+
+    async fn respond(
+        &self,
+        request: Request<Incoming>,
+        peer: Peer,
+        activity: &Activity,
+        is_reserved: bool,
+    ) -> Answer {
         if is_reserved && request.uri().path() != &*self.options.probe {
             let refused = self.options.stats.service();
             refused.connections_refused(self.options.port, ConnectionRefused::Total).increment();
@@ -256,13 +289,14 @@ where
                 text(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable: HTTP_MAX_CONNECTIONS reached\n");
             return text;
         }
-        if is_of_another_site(request.method(), request.headers()) {
+        if !self.options.has_own_pages && is_of_another_site(request.method(), request.headers()) {
             return text(
                 StatusCode::FORBIDDEN,
                 "Forbidden: sent by a page of another site (Origin or Sec-Fetch-Site)\n",
             );
         }
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        head.extensions.insert(peer);
         let body = match self.bodies.read(body).await {
             Ok(body) => body,
             Err(refused) => {
@@ -278,7 +312,10 @@ where
             (self.answer)(Request::from_parts(head, body.bytes.clone())).await
         });
         let answer = answered.await.unwrap_or_else(|Panicked| internal_error());
-        activity.end();
+        // A stream stays busy to its end, so that it does not make room for others.
+        if !answer.body().is_stream() {
+            activity.end();
+        }
         answer
     }
 }
@@ -292,27 +329,6 @@ fn is_of_another_site(method: &Method, headers: &HeaderMap) -> bool {
     }
     let is_own = |site: &HeaderValue| site == "same-origin" || site == "none";
     headers.contains_key(header::ORIGIN) || !headers.get_all(SEC_FETCH_SITE).iter().all(is_own)
-}
-
-/// The answer to a request that panicked.
-#[must_use]
-pub fn internal_error() -> Answer {
-    text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; the log has the details.\n")
-}
-
-/// An answer in plain text.
-#[must_use]
-pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
-    typed(status, "text/plain; charset=utf-8", body)
-}
-
-/// An answer of this content type.
-#[must_use]
-pub fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut response = Response::new(Full::new(body.into()));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
 }
 
 #[cfg(test)]

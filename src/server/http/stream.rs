@@ -12,10 +12,10 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
     time::{Sleep, sleep},
 };
 
+use super::socket::Socket;
 use crate::{server::connections::Handle, telemetry::metrics::ConnectionClosed};
 
 /// What a connection does, for the registry of its port: busy while an answer is being made, else idle since
@@ -75,9 +75,9 @@ impl Activity {
     }
 }
 
-/// A TCP stream whose peer has so much time to read an answer.
+/// A stream whose peer has so much time to read an answer.
 pub(super) struct Watched {
-    stream: TcpStream,
+    stream: Socket,
     activity: Rc<Activity>,
     timeout: Duration,
     /// The end of that time, from the first byte of an answer that the kernel had no room for.
@@ -86,7 +86,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub(super) fn new(stream: TcpStream, activity: Rc<Activity>, timeout: Duration) -> Self {
+    pub(super) fn new(stream: Socket, activity: Rc<Activity>, timeout: Duration) -> Self {
         Self { stream, activity, timeout, deadline: None, has_written: false }
     }
 
@@ -111,8 +111,7 @@ impl Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         if self.activity.is_discarded.get() {
-            // Without it the kernel sends the rest when the peer reads, as before.
-            let _ = self.stream.set_zero_linger();
+            self.stream.discard_unsent();
         }
     }
 }

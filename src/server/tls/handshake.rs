@@ -5,7 +5,10 @@
 
 use std::{
     fmt, io,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -82,7 +85,29 @@ impl Tls {
         peer: impl fmt::Display,
         drain: &mut watch::Receiver<bool>,
     ) -> Option<TlsStream<S>> {
-        let acceptor = TlsAcceptor::from(self.serving.load_full());
+        self.handshake_with(self.serving.load_full(), stream, peer, drain).await
+    }
+
+    /// The same for a port that speaks HTTP/1.
+    pub(in crate::server) async fn handshake_http1<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        stream: S,
+        peer: impl fmt::Display,
+        drain: &mut watch::Receiver<bool>,
+    ) -> Option<TlsStream<S>> {
+        let mut config = (*self.serving.load_full()).clone();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        self.handshake_with(Arc::new(config), stream, peer, drain).await
+    }
+
+    async fn handshake_with<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        config: Arc<rustls::ServerConfig>,
+        stream: S,
+        peer: impl fmt::Display,
+        drain: &mut watch::Receiver<bool>,
+    ) -> Option<TlsStream<S>> {
+        let acceptor = TlsAcceptor::from(config);
         let ending = async {
             // The sender outlives the workers; were it gone, that would be an end as well.
             let _ = drain.wait_for(|drain| *drain).await;

@@ -84,6 +84,11 @@ impl Store for LeasedStore {
         }
     }
 
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        // Hits that are leased were counted before, and are taken or given back as ever.
+        self.0.redis.reset(batch, now)
+    }
+
     fn may_answer_now(&self) -> bool {
         self.0.leases.len() > 0
     }

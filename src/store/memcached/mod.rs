@@ -72,6 +72,11 @@ impl Store for MemcachedStore {
         }
     }
 
+    /// memcached counts only fixed windows, which a refund of all hits resets.
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        Applied::Later(Box::pin(self.refund_all(batch, now)))
+    }
+
     fn start_worker(&self) {
         self.servers.pool.start_worker(self.workers.take());
     }

@@ -52,6 +52,11 @@ impl MemcachedStore {
         }
     }
 
+    /// Refunds every hit that was counted.
+    pub(super) async fn refund_all(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
+        receive(batch, self.submit(batch, now, |_, _| Some(Hits::Refund(u64::MAX)))?).await
+    }
+
     /// Counts single checks and reads those of groups; then counts the groups that fit.
     async fn count_groups(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
         let is_read_first = |check: &Check<'_>| check.member != Member::Alone && check.takes();

@@ -144,6 +144,16 @@ impl Logs {
         verdict
     }
 
+    /// Removes the log of a key.
+    pub(super) fn remove(&self, key: Key) {
+        let at = shard_of(key);
+        let Some(counted) = self.shards.get(at) else { return };
+        let mut shard = hold(counted);
+        if let Some(gone) = shard.place(key).and_then(|place| shard.take(place)) {
+            self.count(at, gone.bytes(), 0);
+        }
+    }
+
     /// Notes that the logs of a shard take another number of bytes.
     fn count(&self, at: usize, before: usize, after: usize) {
         let of_shard = self.shards.get(at).map(|counted| &counted.bytes);

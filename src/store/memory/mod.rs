@@ -226,6 +226,15 @@ impl Store for MemoryStore {
         Applied::Now(Ok(()))
     }
 
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
+        for check in batch.checks() {
+            let key = self.states.key(batch.full_key(check));
+            self.states.remove(key, now);
+            self.logs.remove(key);
+        }
+        Applied::Now(Ok(()))
+    }
+
     fn is_synchronous(&self) -> bool {
         true
     }

@@ -4,7 +4,7 @@
 //! commands of a `pipeline`. `backend` implements the shared connection's `Backend`.
 //! `permissions` checks the user's rights, `script` has the Lua scripts, `ttl_cache` knows which keys have an expiry,
 //! `topology` which server owns which keys. `wire` opens connections, `resp` is the protocol, `failure` classifies
-//! errors.
+//! errors. `side` is for everything but counting, apart from these connections.
 
 mod backend;
 mod failure;
@@ -15,6 +15,7 @@ mod pool;
 mod resp;
 mod route;
 mod script;
+mod side;
 mod topology;
 mod ttl_cache;
 mod wire;
@@ -30,6 +31,7 @@ use crate::{
 use permissions::Needs;
 use pool::Pool;
 pub(super) use route::{LeaseReply, Leased};
+pub use side::Side;
 
 /// Redis as a store.
 pub struct RedisStore {
@@ -66,6 +68,14 @@ impl RedisStore {
         self.pools().for_each(Pool::watch);
     }
 
+    /// Connections to the Redis of the counters for everything but counting, for the runtime of one thread.
+    ///
+    /// # Errors
+    /// Every problem with the files in the settings.
+    pub fn side(&self) -> Result<Side, Vec<String>> {
+        self.main.side()
+    }
+
     fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
         [Some(&self.main), self.per_second.as_ref()].into_iter().flatten()
     }
@@ -88,6 +98,15 @@ impl Store for RedisStore {
             Counting::StopWhenOver => Applied::Later(Box::pin(self.count_unless_over(batch, now))),
             Counting::Always | Counting::ReadOnly => self.count(batch, now),
         }
+    }
+
+    fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, _now: Time) -> Applied<'a> {
+        Applied::Later(Box::pin(async move {
+            for check in batch.checks() {
+                self.pool(check).delete(batch, check).await?;
+            }
+            Ok(())
+        }))
     }
 
     fn start_worker(&self) {

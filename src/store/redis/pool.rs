@@ -8,10 +8,13 @@ use std::{
     },
 };
 
+use deadpool_redis::redis::cmd;
+
 use super::{
     backend::{Connection, RedisBackend},
     name::Names,
     permissions::Needs,
+    side::Side,
     topology::{Servers, Topology},
     ttl_cache::TtlCache,
     wire::Dialer,
@@ -31,6 +34,10 @@ pub(super) struct Pool {
     pub(super) servers: ServerPool<RedisBackend, Arc<Servers>>,
     cluster: bool,
     names: Names,
+    settings: RedisPool,
+    prefix: Box<str>,
+    /// For deleting counters.
+    side: Side,
 }
 
 impl Pool {
@@ -45,10 +52,13 @@ impl Pool {
         jitter: u64,
         threads: usize,
     ) -> Result<Self, Vec<String>> {
+        let dialer = Dialer::new(settings)?;
+        let topology = Topology::new(settings)?;
+        let side = Side::new(settings, &topology, key_prefix)?;
         let shared = Shared {
             backend: RedisBackend {
-                dialer: Dialer::new(settings)?,
-                topology: Topology::new(settings)?,
+                dialer,
+                topology,
                 ttl_cache: TtlCache::new(jitter),
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
                 user: settings.credentials.as_ref().and_then(|login| login.user.clone()),
@@ -69,6 +79,9 @@ impl Pool {
             servers: ServerPool::new(shared, threads.min(settings.connections)),
             cluster: matches!(settings.servers, RedisServers::Cluster { .. }),
             names: Names::new(key_prefix),
+            settings: settings.clone(),
+            prefix: key_prefix.into(),
+            side,
         };
         pool.follow();
         Ok(pool)
@@ -147,6 +160,26 @@ impl Pool {
     /// The calling thread's connection to the server of a redirection.
     pub(super) fn connection_to(&self, address: &RedisAddress) -> Option<Arc<Connection>> {
         self.servers.connection(|known| known.owners.masters.iter().position(|master| master == address))
+    }
+
+    /// Connections for everything but counting.
+    ///
+    /// # Errors
+    /// Every problem with the files in the settings.
+    pub(super) fn side(&self) -> Result<Side, Vec<String>> {
+        Side::new(&self.settings, &self.backend().topology, &self.prefix)
+    }
+
+    /// Deletes a check's counter.
+    ///
+    /// # Errors
+    /// When the server that owns it is not reached or refuses.
+    pub(super) async fn delete(&self, batch: &Batch<'_>, check: &Check<'_>) -> Result<(), StoreError> {
+        let name = self.name(batch, check);
+        let deleted = self.side.command::<u64>(&name, cmd("DEL").arg(&*name)).await;
+        let failed =
+            |message: String| StoreError { reason: FailureReason::Unavailable, message: message.into() };
+        deleted.map(|_| ()).map_err(failed)
     }
 
     /// The Redis key of a check's counter.

@@ -244,7 +244,7 @@ impl RedisStore {
     }
 
     /// The Redis of a check's counter. A group stays together, whatever its units.
-    fn pool(&self, check: &Check<'_>) -> &Arc<Pool> {
+    pub(super) fn pool(&self, check: &Check<'_>) -> &Arc<Pool> {
         self.pool_of(is_per_second(check))
     }
 

@@ -97,6 +97,17 @@ impl Domains {
         totals
     }
 
+    /// The requests of all domains together by code.
+    pub(super) fn by_code(&self) -> [u64; ResponseCode::ALL.len()] {
+        let mut sums = [0_u64; ResponseCode::ALL.len()];
+        for stats in self.lock().values() {
+            for (sum, n) in sums.iter_mut().zip(stats.0.all()) {
+                *sum = sum.saturating_add(n);
+            }
+        }
+        sums
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Arc<DomainStats>>> {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -120,6 +131,7 @@ mod tests {
         }
         domains.unknown().count(ResponseCode::Ok);
         assert_eq!(ResponseCode::ALL.map(|code| total(&domains, "shop", code)), [Some(1), Some(2), Some(3)]);
+        assert_eq!(domains.by_code(), [2, 2, 3]);
         assert_eq!(total(&domains, UNKNOWN, ResponseCode::Ok), Some(1));
     }
 

@@ -25,6 +25,36 @@ pub struct Gauges {
     pub tls: Option<TlsGauges>,
     /// What became of the spans, where there are any.
     pub spans: Option<SpanGauges>,
+    /// Lines of the log of decisions, and decisions that it dropped, if it is on.
+    pub decision_log: Option<(u64, u64)>,
+    /// The most refused keys, as many as `METRICS_TOP_KEYS` wants.
+    pub top_refused: Vec<TopRefusedGauge>,
+    /// The overrides.
+    pub overrides: Option<OverrideGauges>,
+    /// How many replicas that share the store serve each rules hash.
+    pub replicas: Vec<(String, u64)>,
+}
+
+/// A key that is refused often.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TopRefusedGauge {
+    /// Its domain.
+    pub domain: String,
+    /// Its rule, without the domain.
+    pub rule: String,
+    /// Its descriptor.
+    pub descriptor: String,
+    /// Refused hits of the last minutes.
+    pub hits: u64,
+}
+
+/// The overrides in force.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OverrideGauges {
+    /// How many limit, block, allow and shadow.
+    pub by_action: [u64; 4],
+    /// Memory they take.
+    pub bytes: u64,
 }
 
 /// The rules that serve, and how the last attempts to load some went.

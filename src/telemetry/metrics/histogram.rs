@@ -52,6 +52,12 @@ impl Histogram {
         self.0.add(SUM, nanos.saturating_mul(times));
     }
 
+    /// What was counted so far, in seconds.
+    #[must_use]
+    pub fn distribution(&self) -> Distribution {
+        self.snapshot().in_units(1.0)
+    }
+
     /// The count is made from the buckets, so that the two always agree.
     pub(in crate::telemetry) fn snapshot(&self) -> Snapshot {
         let [within @ .., beyond, sum] = self.0.all();

@@ -29,6 +29,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 mod bounded;
+mod changes;
 mod directory;
 mod domains;
 pub(in crate::telemetry) mod gauges;
@@ -59,8 +60,12 @@ use self::{
 use crate::clock::Time;
 
 pub use self::{
+    changes::{AdminChanges, ChangeResult},
     domains::{DomainStats, ResponseCode},
-    gauges::{Gauges, LocalCacheGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges},
+    gauges::{
+        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges,
+        TopRefusedGauge, XdsGauges,
+    },
     histogram::Histogram,
     names::{Kind, Metric, documentation},
     prometheus::{COMMIT, CONTENT_TYPE},
@@ -121,6 +126,7 @@ pub struct Stats {
     /// The rules in service that always count under their own names. The page shows them at 0 from the start.
     in_service: Mutex<Vec<Arc<RuleStats>>>,
     service: ServiceStats,
+    admin_changes: AdminChanges,
     exposition: Exposition,
     #[cfg(target_os = "linux")]
     process: ::prometheus::process_collector::ProcessCollector,
@@ -151,6 +157,7 @@ impl Stats {
             in_service: Mutex::default(),
             room,
             service: ServiceStats::new(options.shards),
+            admin_changes: AdminChanges::default(),
             exposition: Exposition::default(),
             #[cfg(target_os = "linux")]
             process: ::prometheus::process_collector::ProcessCollector::for_self(),
@@ -219,6 +226,18 @@ impl Stats {
         if self.unknown_domains.room().is_search_due(now) || is_due {
             self.unknown_domains.make_room(now);
         }
+    }
+
+    /// The requests of all domains so far, in the order of [`ResponseCode::ALL`].
+    #[must_use]
+    pub fn requests_by_code(&self) -> [u64; ResponseCode::ALL.len()] {
+        self.domains.by_code()
+    }
+
+    /// The changes through the admin API.
+    #[must_use]
+    pub fn admin_changes(&self) -> &AdminChanges {
+        &self.admin_changes
     }
 
     /// The counters of the service as a whole.

@@ -190,6 +190,14 @@ metrics! {
         "Connections closed by the service: silent and idle ones in favour of others, and those beyond a time limit.";
     PEER_ERRORS: Counter "tollgate_grpc_peer_errors_total" ["reason"]
         "gRPC connections closed by the service because of HTTP/2 protocol errors or a flood of frames.";
+    ADMIN_CHANGES: Counter "tollgate_admin_changes_total" ["action", "result"]
+        "Changes through the admin API by result: ok; rejected if invalid or not allowed; error if they could not be made.";
+    DECISION_LOG_LINES: Counter "tollgate_decision_log_lines_total" []
+        "Lines of the log of decisions; absent without DECISION_LOG.";
+    DECISION_LOG_DROPPED: Counter "tollgate_decision_log_dropped_total" []
+        "Decisions that were not logged because there were too many, or because the log could not be written.";
+    TOP_REFUSED: Gauge "tollgate_top_refused_hits" ["domain", "rule", "descriptor"]
+        "Refused hits of the most refused keys in the last two to four minutes; absent without METRICS_TOP_KEYS.";
     TLS_CERTIFICATE_EXPIRY: Gauge "tollgate_tls_certificate_expiry_timestamp_seconds" []
         "Expiry of the gRPC port's certificate; absent without TLS.";
     TLS_RELOAD_ERRORS: Counter "tollgate_tls_reload_errors_total" []
@@ -238,6 +246,12 @@ metrics! {
         "Counters evicted because MEMORY_MAX_KEYS was reached; their callers start at zero.";
     STORE_EXPIRED: Counter "tollgate_store_expired_total" []
         "Expired counters.";
+    OVERRIDES: Gauge "tollgate_overrides" ["action"]
+        "Overrides in force: limit, block, allow or shadow.";
+    OVERRIDES_BYTES: Gauge "tollgate_overrides_bytes" []
+        "Memory of the overrides.";
+    REPLICAS: Gauge "tollgate_replicas" ["rules_hash"]
+        "Replicas that share the Redis, by the hash of the rules that they serve, as this replica sees them.";
     SERIES: Gauge "tollgate_metrics_series" []
         "Series named by requests, including unknown domains.";
     SERIES_MAX: Gauge "tollgate_metrics_series_max" []

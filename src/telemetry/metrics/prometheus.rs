@@ -9,7 +9,9 @@ use ::prometheus::proto::Metric as Sample;
 
 use super::{
     Exposition, Stats,
-    gauges::{Gauges, LocalCacheGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges},
+    gauges::{
+        Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges, XdsGauges,
+    },
     labels::Labels,
     names::{self, Kind, Metric},
     one_of,
@@ -82,11 +84,20 @@ pub(super) fn others(page: &mut Page, stats: &Stats, gauges: &Gauges) {
     rule_hits(page, stats);
     program(page);
     bounds(page, stats);
+    page.values(&names::ADMIN_CHANGES, stats.admin_changes.totals());
+    if let Some((lines, dropped)) = gauges.decision_log {
+        page.value(&names::DECISION_LOG_LINES, lines);
+        page.value(&names::DECISION_LOG_DROPPED, dropped);
+    }
+    let top = gauges.top_refused.iter();
+    page.values(&names::TOP_REFUSED, top.map(|key| ([&*key.domain, &*key.rule, &*key.descriptor], key.hits)));
     gauges.tls.iter().for_each(|gauges| tls(page, gauges));
     gauges.spans.iter().for_each(|one| spans(page, one));
     gauges.rules.iter().for_each(|rules| rules_state(page, rules));
     gauges.xds.iter().for_each(|control_plane| xds(page, control_plane));
     gauges.store.iter().for_each(|counters| store(page, counters));
+    gauges.overrides.iter().for_each(|one| overrides(page, one));
+    page.values(&names::REPLICAS, gauges.replicas.iter().map(|(hash, n)| ([hash.as_str()], *n)));
     series(page, stats);
     stats.process(page);
 }
@@ -360,6 +371,13 @@ fn store(page: &mut Page, store: &StoreGauges) {
     page.value(&names::STORE_BYTES, store.bytes);
     page.value(&names::STORE_EVICTIONS, store.evictions);
     page.value(&names::STORE_EXPIRED, store.expired);
+}
+
+fn overrides(page: &mut Page, overrides: &OverrideGauges) {
+    let actions = ["limit", "block", "allow", "shadow"];
+    let values = actions.into_iter().zip(overrides.by_action);
+    page.values(&names::OVERRIDES, values.map(|(action, n)| ([action], n)));
+    page.value(&names::OVERRIDES_BYTES, overrides.bytes);
 }
 
 fn series(page: &mut Page, stats: &Stats) {

@@ -79,11 +79,13 @@ pub enum Port {
     Debug,
     /// The page for Prometheus.
     Metrics,
+    /// The admin API.
+    Admin,
 }
 
 impl Port {
     /// Every port, each at its own number.
-    pub const ALL: [Self; 4] = [Self::Grpc, Self::Http, Self::Debug, Self::Metrics];
+    pub const ALL: [Self; 5] = [Self::Grpc, Self::Http, Self::Debug, Self::Metrics, Self::Admin];
 
     /// The value of the label `port`.
     #[must_use]
@@ -93,6 +95,7 @@ impl Port {
             Self::Http => "http",
             Self::Debug => "debug",
             Self::Metrics => "metrics",
+            Self::Admin => "admin",
         }
     }
 }
@@ -364,8 +367,8 @@ mod tests {
             refused().map(|(port, reason)| service.connections_refused(port, reason).get()).collect();
         let closed: Vec<_> =
             closed().map(|(port, reason)| service.connections_closed_by_us(port, reason).get()).collect();
-        assert_eq!(refused, (1..=8).collect::<Vec<_>>());
-        assert_eq!(closed, (1..=20).collect::<Vec<_>>());
+        assert_eq!(refused, (1..=10).collect::<Vec<_>>());
+        assert_eq!(closed, (1..=25).collect::<Vec<_>>());
     }
 
     #[test]

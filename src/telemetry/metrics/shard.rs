@@ -21,6 +21,12 @@ pub fn assign() {
     THREAD.set(NEXT.fetch_add(1, Relaxed));
 }
 
+/// The number of the calling thread, of which as many low bits count as there are shards.
+#[must_use]
+pub fn of_thread() -> usize {
+    THREAD.get()
+}
+
 thread_local! {
     static THREAD: Cell<usize> = const { Cell::new(0) };
 }
@@ -41,7 +47,9 @@ impl ShardCount {
         Self(u8::try_from(count).unwrap_or(1))
     }
 
-    fn get(self) -> usize {
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> usize {
         usize::from(self.0)
     }
 }

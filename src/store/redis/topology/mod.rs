@@ -15,6 +15,7 @@ mod watcher;
 use std::{
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -24,10 +25,8 @@ use tokio::{
 };
 use tracing::warn;
 
-use self::{
-    node_list::Connector,
-    watcher::{Source, Watcher},
-};
+pub(super) use self::node_list::Connector;
+use self::watcher::{Source, Watcher};
 use super::wire::TLS_ADVICE;
 use crate::settings::redis::{Credentials, RedisAddress, RedisPool, RedisServers};
 use crate::store::remote::transport::load_tls;
@@ -156,6 +155,18 @@ impl Topology {
     /// Requests a poll soon.
     pub(super) fn request_refresh(&self) {
         self.0.known.refresh.notify_one();
+    }
+}
+
+impl Connector {
+    /// A connector to the servers that have the keys.
+    ///
+    /// # Errors
+    /// Every problem with the files, as in [`Dialer::new`](super::wire::Dialer::new).
+    pub(super) fn of_servers(pool: &RedisPool, timeout: Duration) -> Result<Self, Vec<String>> {
+        let variable = "REDIS_AUTH (REDIS_PERSECOND_AUTH)";
+        let pool = RedisPool { connect_timeout: timeout, ..pool.clone() };
+        connector(&pool, "", pool.credentials.as_ref(), variable)
     }
 }
 

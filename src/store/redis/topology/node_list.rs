@@ -6,10 +6,10 @@
 use std::{mem, time::Duration};
 
 use deadpool_redis::{
-    Connection, Manager, Pool, PoolError,
+    Connection, Manager, Pool, PoolError, Runtime,
     redis::{
-        AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ErrorKind, IntoConnectionInfo,
-        RedisConnectionInfo, RedisError, TlsCertificates, Value,
+        AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind,
+        IntoConnectionInfo, RedisConnectionInfo, RedisError, TlsCertificates, Value,
     },
 };
 use tracing::{info, warn};
@@ -17,11 +17,14 @@ use tracing::{info, warn};
 use super::super::wire::{self, TLS_ADVICE};
 use crate::{
     net::tls::Client as Tls,
-    settings::{HostPort, redis::Credentials},
+    settings::{
+        HostPort,
+        redis::{Credentials, RedisAddress},
+    },
 };
 
 /// Connects to nodes.
-pub(super) struct Connector {
+pub(in crate::store::redis) struct Connector {
     /// Precedes the address in log lines.
     role: &'static str,
     /// The variable of the credentials.
@@ -53,25 +56,53 @@ impl Connector {
         Ok(Self { role, variable, login, tls, timeout })
     }
 
-    fn pool(&self, address: &HostPort) -> Result<Pool, String> {
-        let (host, port) = (wire::host(address).to_owned(), address.port);
-        let address = match self.tls.clone() {
-            Some(ConnectionAddr::TcpTls { insecure, tls_params, .. }) => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let info = address.into_connection_info().map_err(|error| error.to_string())?;
+    /// Connections to a server, of which at most so many are open.
+    pub(in crate::store::redis) fn pool(
+        &self,
+        address: &RedisAddress,
+        database: u32,
+        size: usize,
+    ) -> Result<Pool, String> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(Some(self.timeout));
-        let manager = Manager::new_with_config(info.set_redis_settings(self.login.clone()), config)
+        let manager = Manager::new_with_config(self.info(address, database)?, config)
             .map_err(|error| error.to_string())?;
-        Pool::builder(manager).max_size(1).build().map_err(|error| error.to_string())
+        Pool::builder(manager)
+            .max_size(size)
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| error.to_string())
+    }
+
+    /// A client of a server, for connections that are not in a pool.
+    pub(in crate::store::redis) fn client(
+        &self,
+        address: &RedisAddress,
+        database: u32,
+    ) -> Result<Client, String> {
+        Client::open(self.info(address, database)?).map_err(|error| error.to_string())
+    }
+
+    fn info(&self, address: &RedisAddress, database: u32) -> Result<ConnectionInfo, String> {
+        let address = match address {
+            RedisAddress::Unix(path) => ConnectionAddr::Unix(path.clone()),
+            RedisAddress::Tcp(address) => {
+                let (host, port) = (wire::host(address).to_owned(), address.port);
+                match self.tls.clone() {
+                    Some(ConnectionAddr::TcpTls { insecure, tls_params, .. }) => {
+                        ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+                    }
+                    _ => ConnectionAddr::Tcp(host, port),
+                }
+            }
+        };
+        let info = address.into_connection_info().map_err(|error| error.to_string())?;
+        Ok(info.set_redis_settings(self.login.clone().set_db(database.into())))
     }
 
     /// The error with advice. It cannot contain the password: the `redis` crate does not pass on the reply to AUTH.
-    fn explain(&self, error: &RedisError) -> String {
+    pub(in crate::store::redis) fn explain(&self, error: &RedisError) -> String {
         let text = match (error.code(), error.detail()) {
             (Some(code), Some(detail)) => format!("{code} {detail}"),
             _ => error.to_string(),
@@ -208,7 +239,7 @@ impl Node {
     async fn connect(&mut self, connector: &Connector) -> Result<Connection, String> {
         let pool = match self.pool.take() {
             Some(pool) => pool,
-            None => connector.pool(&self.address)?,
+            None => connector.pool(&RedisAddress::Tcp(self.address.clone()), 0, 1)?,
         };
         self.pool.insert(pool).get().await.map_err(|error| match error {
             PoolError::Backend(error) => connector.explain(&error),

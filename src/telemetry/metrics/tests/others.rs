@@ -25,9 +25,18 @@ fn all_gauges() -> Gauges {
         }),
         xds: Some(XdsGauges { version: Some("1".to_owned()), ..XdsGauges::default() }),
         spans: Some(SpanGauges { exported: 21, dropped: vec![("queue_full", 22)] }),
+        decision_log: Some((26, 27)),
+        top_refused: vec![TopRefusedGauge {
+            domain: "d".to_owned(),
+            rule: "k".to_owned(),
+            descriptor: "k=\"v\"".to_owned(),
+            hits: 28,
+        }],
         store: Some(StoreGauges { keys: 5, keys_max: 6, bytes: 7, evictions: 8, expired: 9 }),
         leases: Some(LeaseUsage::default()),
         local_cache: Some(LocalCacheGauges::default()),
+        overrides: Some(OverrideGauges { by_action: [26, 27, 28, 29], bytes: 30 }),
+        replicas: vec![("c0ffee".to_owned(), 31)],
         pools: [StoreKind::Redis, StoreKind::RedisPerSecond, StoreKind::Memcached].map(pool).into(),
     }
 }
@@ -58,6 +67,7 @@ fn a_full_page_shows_every_documented_metric_and_no_other() {
     stats.rule("d", "d.k").add(RuleCounter::TotalHits, 1);
     let _ = stats.dynamic("d", "d.k_v", Time::default());
     stats.domain_not_found("nowhere", Time::default());
+    stats.admin_changes().count("override_set", ChangeResult::Ok);
     let page = stats.render(&all_gauges());
     let head = |kind: &str| -> Vec<(String, String)> {
         let lines = page.lines().filter_map(|line| line.strip_prefix(kind)?.split_once(' '));

@@ -1,0 +1,195 @@
+//! Numbers, durations and tables as the commands of the admin API print them.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use crate::{
+    cli::terminal::{BOLD, paint},
+    entries,
+};
+
+/// The text of a value; a dash where there is none.
+pub(super) fn word(value: &Value) -> &str {
+    value.as_str().unwrap_or("-")
+}
+
+/// A descriptor as commands take it.
+pub(super) fn descriptor(entries: &Value) -> String {
+    let entries = entries.as_array().map_or(&[][..], Vec::as_slice);
+    entries::write(entries.iter().map(|entry| {
+        let text = |name: &str| entry[name].as_str().unwrap_or_default();
+        (text("key"), Cow::Borrowed(text("value")))
+    }))
+}
+
+/// The number of a value, or 0.
+pub(super) fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
+/// A number with its noun: `1 rule`, `2 rules`.
+pub(super) fn count(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", thousands(number), if number == 1 { "" } else { "s" })
+}
+
+/// A number in groups of three digits.
+pub(super) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A rate, with a fraction where it is small.
+pub(super) fn rate(value: &Value) -> String {
+    let rate = value.as_f64().unwrap_or_default();
+    if rate > 0.0 && rate < 9.95 {
+        return format!("{rate:.1}");
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast saturates")]
+    thousands(rate.round() as u64)
+}
+
+/// Seconds as days, hours, minutes and seconds, the two largest of them.
+pub(super) fn duration(seconds: u64) -> String {
+    let parts =
+        [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let parts = parts.into_iter().skip_while(|(n, _)| *n == 0).take(2).filter(|(n, _)| *n > 0);
+    let text = parts.map(|(n, unit)| format!("{n}{unit}")).collect::<Vec<_>>().join(" ");
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
+/// A latency in milliseconds, or microseconds where it is short.
+pub(super) fn seconds(seconds: f64) -> String {
+    if seconds < 0.000_1 { format!("{:.0} µs", seconds * 1e6) } else { format!("{:.1} ms", seconds * 1e3) }
+}
+
+/// Bytes in units of a thousand.
+#[expect(clippy::cast_precision_loss, reason = "one digit behind the point is shown")]
+pub(super) fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// A table: numbers are aligned to the right, and the widest column of text is cut where the terminal is narrow.
+pub(super) struct Table {
+    header: Vec<&'static str>,
+    /// Which columns are of numbers.
+    numbers: Vec<bool>,
+    rows: Vec<Vec<String>>,
+}
+
+/// No column of text becomes narrower.
+const MIN_WIDTH: usize = 8;
+
+impl Table {
+    /// A table with these columns; the name of a column of numbers begins with `#`, which is not shown.
+    pub(super) fn new(columns: &[&'static str]) -> Self {
+        Self {
+            header: columns.iter().map(|name| name.strip_prefix('#').unwrap_or(name)).collect(),
+            numbers: columns.iter().map(|name| name.starts_with('#')).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub(super) fn row(&mut self, cells: impl Into<Vec<String>>) {
+        self.rows.push(cells.into());
+    }
+
+    /// The table for standard output: as wide as the terminal, or as it needs to be where there is none.
+    pub(super) fn print(&self) -> String {
+        let size = terminal_size::terminal_size();
+        self.fit(size.map_or(usize::MAX, |(terminal_size::Width(width), _)| usize::from(width)))
+    }
+
+    fn fit(&self, width: usize) -> String {
+        let widths = self.widths(width);
+        let header: Vec<String> = self.header.iter().map(|name| name.to_uppercase()).collect();
+        let mut text = format!("{}\n", paint(BOLD, &self.line(&header, &widths)));
+        for row in &self.rows {
+            text.push_str(&self.line(row, &widths));
+            text.push('\n');
+        }
+        text
+    }
+
+    fn widths(&self, most: usize) -> Vec<usize> {
+        let columns = self.header.iter().enumerate();
+        let mut widths: Vec<usize> = columns
+            .map(|(column, name)| {
+                let cells =
+                    self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+                cells.chain([name.len()]).max().unwrap_or_default()
+            })
+            .collect();
+        loop {
+            let total = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
+            let texts = widths.iter_mut().zip(&self.numbers).filter(|(_, is_number)| !**is_number);
+            let widest = texts.map(|(width, _)| width).max();
+            match widest {
+                Some(width) if total > most && *width > MIN_WIDTH => *width -= 1,
+                _ => return widths,
+            }
+        }
+    }
+
+    fn line(&self, cells: &[String], widths: &[usize]) -> String {
+        let cells = cells.iter().zip(widths).zip(&self.numbers).map(|((cell, width), is_number)| {
+            let width = *width;
+            let cell = if cell.chars().count() > width {
+                cell.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+            } else {
+                cell.clone()
+            };
+            if *is_number { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::terminal::plain;
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0, 59, 60, 3600, 3661, 90_000].map(duration),
+            ["0s", "59s", "1m", "1h", "1h 1m", "1d 1h"]
+        );
+        assert_eq!([0.000_02, 0.001, 1.5].map(seconds), ["20 µs", "1.0 ms", "1500.0 ms"]);
+        assert_eq!([999, 1_500_000, 2_000_000_000].map(bytes), ["1.0 kB", "1.5 MB", "2.0 GB"]);
+        let rates = [json!(0.0), json!(0.25), json!(9.96), json!(1234.5), json!(null)];
+        assert_eq!(rates.each_ref().map(rate), ["0", "0.2", "10", "1,235", "0"]);
+    }
+
+    #[test]
+    fn a_table_gives_way_in_its_widest_text() {
+        let mut table = Table::new(&["rule", "descriptor", "#refused"]);
+        table.row(["shop.user".into(), "user=somebody@example.com".into(), "12".into()]);
+        table.row(["shop.user".into(), "user=é".into(), "1,200".into()]);
+        let expected = "RULE       DESCRIPTOR                 REFUSED\n\
+            shop.user  user=somebody@example.com       12\n\
+            shop.user  user=é                       1,200\n";
+        assert_eq!(plain(&table.fit(200)), expected);
+        for width in 0..60 {
+            let text = plain(&table.fit(width));
+            let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
+            assert!(longest <= width.max(27), "{width}: {text}");
+        }
+        assert!(plain(&table.fit(36)).contains("user=somebody@e…"), "{}", plain(&table.fit(36)));
+    }
+}

@@ -1,0 +1,228 @@
+//! `tollgate status`: the state of a running service.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::{
+    AdminArgs,
+    format::{bytes, count, duration, number, rate, seconds, thousands, word},
+    print_json, run as run_admin,
+};
+use crate::cli::{
+    serve::Environment,
+    terminal::{self, DIM, ERROR, GOOD, Verdict, WARNING, paint},
+};
+
+/// The arguments of `tollgate status`.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "help is that of its fields")]
+    pub admin: AdminArgs,
+}
+
+/// Prints the status. The verdict is no when the rules are not current or the store is not connected.
+#[must_use]
+pub fn run(args: &StatusArgs, environment: &Environment) -> Verdict {
+    run_admin(&args.admin, environment, |client| {
+        let status = client.get("/api/v1/status", &[])?;
+        if args.admin.json {
+            print_json(&status);
+        } else {
+            terminal::print(&text(&status));
+        }
+        Ok(verdict(&status))
+    })
+}
+
+fn verdict(status: &Value) -> Verdict {
+    let is = |pointer| status.pointer(pointer).and_then(Value::as_bool).unwrap_or_default();
+    Verdict::from(is("/rules/is_current") && is("/store/connected"))
+}
+
+fn text(status: &Value) -> String {
+    let get = |pointer: &str| status.pointer(pointer).unwrap_or(&Value::Null);
+    let mut out = String::new();
+    let mut line = |name: &str, text: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{} {text}", paint(DIM, &format!("{name:<9}")));
+    };
+    let read_only = if get("/read_only") == true { ", read-only" } else { "" };
+    line(
+        "tollgate",
+        format!(
+            "{} ({}), up {}{read_only}",
+            word(get("/version")),
+            word(get("/commit")),
+            duration(number(get("/uptime_seconds"))),
+        ),
+    );
+    line("rules", rules(status));
+    if let (Some(false), Some(error)) =
+        (get("/rules/is_current").as_bool(), get("/rules/last_error/errors/0").as_str())
+    {
+        let at = word(get("/rules/last_error/at"));
+        line("", format!("{} {error}", paint(ERROR, &format!("newer rules rejected at {at}:"))));
+    }
+    line("store", store(status));
+    line(
+        "requests",
+        format!(
+            "{}/s allowed, {}/s over limit, {}/s errors{}",
+            rate(get("/requests/per_second/ok")),
+            rate(get("/requests/per_second/over_limit")),
+            rate(get("/requests/per_second/error")),
+            latency(get("/latency")),
+        ),
+    );
+    let keys = get("/memory/keys");
+    let held = if keys.is_null() {
+        String::new()
+    } else {
+        format!(", {} of {} counters", thousands(number(&keys["held"])), thousands(number(&keys["max"])))
+    };
+    let resident = get("/memory/resident_bytes");
+    line("memory", format!("{}{held}", bytes(number(resident))));
+    if let Some(text) = overrides(get("/overrides")) {
+        line("overrides", text);
+    }
+    for (name, text) in replicas(status) {
+        line(name, text);
+    }
+    out
+}
+
+fn rules(status: &Value) -> String {
+    let rules = &status["rules"];
+    let Some(hash) = rules["hash"].as_str() else { return paint(ERROR, "none loaded") };
+    format!(
+        "{} in {} and {}, hash {hash}, loaded {}",
+        count(number(&rules["rules"]), "rule"),
+        count(number(&rules["files"]), "file"),
+        count(number(&rules["domains"]), "domain"),
+        word(&rules["loaded_at"]),
+    )
+}
+
+/// `1,200 limit, 3 block, in redis`; nothing without overrides.
+fn overrides(overrides: &Value) -> Option<String> {
+    let actions = ["limit", "block", "allow", "shadow"].iter();
+    let counts = actions.map(|action| (action, number(&overrides[*action]))).filter(|(_, n)| *n > 0);
+    let counts: Vec<_> = counts.map(|(action, n)| format!("{} {action}", thousands(n))).collect();
+    (!counts.is_empty()).then(|| format!("{}, in {}", counts.join(", "), word(&overrides["kept_in"])))
+}
+
+/// The replicas, if there are others: a line, or one for each if they serve different rules.
+fn replicas(status: &Value) -> Vec<(&'static str, String)> {
+    let replicas = status["replicas"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some((first, others)) = replicas.split_first() else { return Vec::new() };
+    if others.iter().all(|other| other["rules_hash"] == first["rules_hash"]) {
+        let rates = replicas.iter().map(|replica| number(&replica["requests_per_second"]));
+        let text = format!(
+            "{} with the same rules, {} requests/s in all",
+            thousands(replicas.len() as u64),
+            thousands(rates.sum())
+        );
+        return vec![("replicas", text)];
+    }
+    let one = |replica: &Value| {
+        let (id, hash) = (word(&replica["id"]), word(&replica["rules_hash"]));
+        format!(
+            "{id} {}, rules {hash}, {}/s",
+            word(&replica["version"]),
+            number(&replica["requests_per_second"])
+        )
+    };
+    let heading = paint(WARNING, &format!("{} serve different rules", thousands(replicas.len() as u64)));
+    let lines = replicas.iter().map(|replica| ("", one(replica)));
+    std::iter::once(("replicas", heading)).chain(lines).collect()
+}
+
+fn store(status: &Value) -> String {
+    let store = &status["store"];
+    let address = store["address"].as_str().map(|address| format!(" {address}")).unwrap_or_default();
+    let connected = match (store["connected"].as_bool(), number(&store["breakers_open"])) {
+        (Some(true), 0) => paint(GOOD, "connected"),
+        (Some(true), open) => paint(WARNING, &format!("connected, {}", count(open, "open breaker"))),
+        _ => paint(ERROR, "not connected"),
+    };
+    format!("{}{address}, {connected}{}", word(&store["kind"]), latency(store))
+}
+
+fn latency(value: &Value) -> String {
+    match (value["p50_seconds"].as_f64(), value["p99_seconds"].as_f64()) {
+        (Some(p50), Some(p99)) => format!(", p50 {}, p99 {}", seconds(p50), seconds(p99)),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::terminal::plain;
+
+    fn status() -> Value {
+        json!({
+            "version": "0.1.0", "commit": "abc", "uptime_seconds": 11_520, "read_only": false,
+            "rules": {
+                "is_current": true, "hash": "00ff", "loaded_at": "2026-11-22T09:00:00.000Z", "files": 1,
+                "domains": 2, "rules": 12, "last_error": null,
+            },
+            "store": {
+                "kind": "redis", "address": "redis:6379", "connected": true, "breakers_open": 0,
+                "p50_seconds": 0.0003, "p99_seconds": 0.0011,
+            },
+            "requests": { "per_second": { "ok": 1240.4, "over_limit": 12.0, "error": 0.0 } },
+            "latency": { "p50_seconds": null, "p99_seconds": null },
+            "memory": { "resident_bytes": 45_000_000, "keys": { "held": 12_000, "max": 10_000_000 } },
+        })
+    }
+
+    #[test]
+    fn the_status_is_a_line_for_each_part() {
+        let expected = "\
+tollgate  0.1.0 (abc), up 3h 12m
+rules     12 rules in 1 file and 2 domains, hash 00ff, loaded 2026-11-22T09:00:00.000Z
+store     redis redis:6379, connected, p50 0.3 ms, p99 1.1 ms
+requests  1,240/s allowed, 12/s over limit, 0/s errors
+memory    45.0 MB, 12,000 of 10,000,000 counters
+";
+        assert_eq!(plain(&text(&status())), expected);
+        assert_eq!(verdict(&status()), Verdict::Yes);
+    }
+
+    #[test]
+    fn overrides_and_replicas_are_shown_where_there_are_any() {
+        let mut status = status();
+        status["overrides"] = json!({"limit": 1200, "block": 3, "allow": 0, "shadow": 0, "kept_in": "redis"});
+        let replica = |id: &str, hash: &str| json!({"id": id, "version": "0.1.0", "rules_hash": hash, "requests_per_second": 600});
+        status["replicas"] = json!([replica("a", "00ff"), replica("b", "00ff")]);
+        let text = plain(&super::text(&status));
+        assert!(text.contains("overrides 1,200 limit, 3 block, in redis\n"), "{text}");
+        assert!(text.contains("replicas  2 with the same rules, 1,200 requests/s in all\n"), "{text}");
+        status["replicas"] = json!([replica("a", "00ff"), replica("b", "ff00")]);
+        let text = plain(&super::text(&status));
+        assert!(
+            text.contains("2 serve different rules") && text.contains("b 0.1.0, rules ff00, 600/s"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_is_a_no() {
+        let mut wrong = status();
+        wrong["rules"]["is_current"] = json!(false);
+        wrong["rules"]["last_error"] =
+            json!({ "at": "2026-11-22T10:00:00.000Z", "errors": ["a.yaml:3: bad"] });
+        wrong["store"]["connected"] = json!(false);
+        let text = plain(&text(&wrong));
+        assert!(text.contains("newer rules rejected at 2026-11-22T10:00:00.000Z: a.yaml:3: bad"), "{text}");
+        assert!(text.contains("redis redis:6379, not connected"), "{text}");
+        assert_eq!(verdict(&wrong), Verdict::No);
+        assert!(plain(&super::text(&Value::Null)).contains("none loaded"), "an empty reply is no panic");
+    }
+}

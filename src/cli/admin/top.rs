@@ -1,0 +1,112 @@
+//! `tollgate top`: the keys with the most refused or allowed hits.
+
+use clap::{Args, ValueEnum};
+use serde_json::Value;
+
+use super::{
+    AdminArgs,
+    format::{Table, descriptor, duration, number, thousands, word},
+    print_json, run as run_admin,
+};
+use crate::cli::{
+    serve::Environment,
+    terminal::{self, DIM, Verdict, paint},
+};
+
+/// The arguments of `tollgate top`.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub struct TopArgs {
+    /// Keys of this domain only.
+    #[arg(long)]
+    pub domain: Option<String>,
+    /// Keys of this rule only: its full key, as in the table.
+    #[arg(long)]
+    pub rule: Option<String>,
+    /// The order of the keys.
+    #[arg(long, value_enum, default_value_t = By::Refused)]
+    pub by: By,
+    /// How many keys.
+    #[arg(short, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub n: u16,
+    /// Where the admin API is.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+/// The order of the keys.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// Their refused hits.
+    Refused,
+    /// Their allowed hits.
+    Allowed,
+}
+
+/// Prints the keys. The verdict is no when there are none.
+#[must_use]
+pub fn run(args: &TopArgs, environment: &Environment) -> Verdict {
+    run_admin(&args.admin, environment, |client| {
+        let (n, by) = (args.n.to_string(), if args.by == By::Refused { "refused" } else { "allowed" });
+        let mut query = vec![("n", n.as_str()), ("by", by)];
+        query.extend(args.domain.iter().map(|domain| ("domain", domain.as_str())));
+        query.extend(args.rule.iter().map(|rule| ("rule", rule.as_str())));
+        let top = client.get("/api/v1/top", &query)?;
+        if args.admin.json {
+            print_json(&top);
+        } else {
+            terminal::print(&text(&top, by));
+        }
+        Ok(Verdict::from(!keys(&top).is_empty()))
+    })
+}
+
+fn keys(top: &Value) -> &[Value] {
+    top["keys"].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(top: &Value, by: &str) -> String {
+    let window = duration(number(&top["window_seconds"]));
+    if keys(top).is_empty() {
+        return format!("no {by} hits in the last {window}\n");
+    }
+    let mut table = Table::new(&["rule", "descriptor", "#refused", "#allowed"]);
+    for key in keys(top) {
+        let error = number(&key["error"]);
+        let hits = |name: &str| match number(&key[name]) {
+            0 => "0".to_owned(),
+            hits if error > 0 => format!("{} ±{}", thousands(hits), thousands(error)),
+            hits => thousands(hits),
+        };
+        let rule = word(&key["rule"]).to_owned();
+        table.row([rule, descriptor(&key["descriptor"]), hits("refused"), hits("allowed")]);
+    }
+    format!("{}{}\n", table.print(), paint(DIM, &format!("hits of the last {window}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::terminal::plain;
+
+    #[test]
+    fn keys_are_rows_and_errors_are_shown() {
+        let key = |user: &str, refused: u64, error: u64| {
+            json!({
+                "domain": "shop", "rule": "shop.user", "descriptor": [{ "key": "user", "value": user }],
+                "allowed": 7, "refused": refused, "error": error,
+            })
+        };
+        let top = json!({ "keys": [key("ann", 1200, 0), key("a,b", 3, 2)], "window_seconds": 185 });
+        let expected = "\
+RULE       DESCRIPTOR  REFUSED  ALLOWED
+shop.user  user=ann      1,200        7
+shop.user  user=a\\,b      3 ±2     7 ±2
+hits of the last 3m 5s
+";
+        assert_eq!(plain(&text(&top, "refused")), expected);
+        let none = json!({ "keys": [], "window_seconds": 60 });
+        assert_eq!(text(&none, "allowed"), "no allowed hits in the last 1m\n");
+    }
+}

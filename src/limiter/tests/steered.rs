@@ -1,0 +1,186 @@
+//! Decisions with overrides.
+
+use super::*;
+use crate::overrides::table::of_json_line;
+
+const WITH_OVERRIDES: &str = "
+domain: d
+descriptors:
+  - {key: k, rate_limit: {unit: hour, requests_per_unit: 3, name: plain}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 3}}
+  - {key: replacer, rate_limit: {unit: hour, requests_per_unit: 9, replaces: [{name: plain}]}}
+  - {key: several, rate_limit: [{unit: hour, requests_per_unit: 9}, {unit: day, requests_per_unit: 2}]}
+  - {key: bucket, rate_limit: {unit: hour, requests_per_unit: 9, algorithm: token_bucket, burst: 2}}
+  - {key: only, overrides_only: true, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: sliding_window}}
+";
+
+fn house(lines: &[&str]) -> House {
+    let house = House::new(OnStoreFailure::Allow, |policy| {
+        policy.response.metadata = MetadataDetail::WithLimits;
+        policy.response.retry_after = Some("Retry-After".into());
+    });
+    house.load(WITH_OVERRIDES);
+    for line in lines {
+        set(&house, line);
+    }
+    house
+}
+
+/// Sets the override of `key=v` that this describes.
+fn set(house: &House, line: &str) {
+    let line = format!("{{\"domain\":\"d\",{line}}}");
+    house.overrides.set(&of_json_line(&line, house.limiter.now()).unwrap()).unwrap();
+}
+
+fn override_of(key: &str, action: &str) -> String {
+    format!("\"descriptor\":\"{key}=v\",\"action\":\"{action}\"")
+}
+
+fn codes(house: &House, key: &str, count: usize) -> Vec<Code> {
+    (0..count).map(|_| house.ask(&[key]).unwrap().code).collect()
+}
+
+const OK: Code = Code::Ok;
+const OVER: Code = Code::OverLimit;
+
+#[test]
+fn a_block_counts_hits_over_the_limit_and_nothing_in_the_store() {
+    let house = house(&[&override_of("k", "block")]);
+    let answer = house.ask(&["k"]).unwrap();
+    assert_eq!((answer.code, told(&answer)), (OVER, vec![(OVER, Some(3), 0)]));
+    assert!(answer.response_headers.is_empty(), "without an end there is no Retry-After");
+    assert_eq!(house.counts("k"), [1, 1, 0, 0, 0, 0]);
+    assert_eq!(house.store.counters.usage().map(|usage| usage.held.entries), Some(0));
+    set(&house, &format!("{},\"for\":\"90s\"", override_of("k", "block")));
+    let answer = house.ask(&["k"]).unwrap();
+    assert_eq!(answer.response_headers[0].value, "90");
+    house.clock.set(Time::from_seconds(7200 + 90));
+    assert_eq!(codes(&house, "k", 4), [OK, OK, OK, OVER]);
+}
+
+#[test]
+fn a_block_refuses_in_shadow_and_quota_mode_and_where_another_rule_replaces_the_limit() {
+    for key in ["shadow", "quota"] {
+        let house = house(&[&override_of(key, "block")]);
+        assert_eq!(codes(&house, key, 1), [OVER], "{key}");
+    }
+    let house = house(&[&override_of("quota", "block"), &override_of("k", "block")]);
+    assert_eq!(house.ask(&["quota", "replacer"]).unwrap().code, OVER, "quotas that have room do not help");
+    assert_eq!(house.ask(&["k", "replacer"]).unwrap().code, OVER);
+    let house = House::new(OnStoreFailure::Allow, |policy| policy.quota_mode = true);
+    set(&house, &override_of("k", "block"));
+    assert_eq!(house.ask(&["k", "quota"]).unwrap().code, OVER);
+    let house = House::new(OnStoreFailure::Allow, |policy| policy.shadow_mode = true);
+    set(&house, &override_of("k", "block"));
+    assert_eq!(house.ask(&["k"]).unwrap().code, OK, "SHADOW_MODE of the service lets everything pass");
+}
+
+#[test]
+fn a_limit_replaces_all_of_a_rules_and_keeps_its_algorithm_and_name() {
+    let limit = |key: &str, requests: u32| {
+        format!("{},\"requests_per_unit\":{requests},\"unit\":\"hour\"", override_of(key, "limit"))
+    };
+    let house = house(&[&limit("several", 4), &limit("bucket", 1), &limit("k", 5), &limit("unknown", 1)]);
+    assert_eq!(codes(&house, "several", 5), [OK, OK, OK, OK, OVER]);
+    assert_eq!(codes(&house, "bucket", 2), [OK, OVER]);
+    assert_eq!(codes(&house, "unknown", 2), [OK, OVER], "it needs no rule");
+    let decision = |key: &str| {
+        let metadata = house.ask(&[key]).unwrap().dynamic_metadata.unwrap();
+        let Some(Value::List(descriptors)) = metadata.get("descriptors") else { panic!("{metadata:?}") };
+        let Value::Map(first) = &descriptors[0] else { panic!("{metadata:?}") };
+        let Some(Value::Map(decision)) = first.get("decision") else { panic!("{metadata:?}") };
+        format!("{decision:?}")
+    };
+    assert!(decision("bucket").contains("token_bucket"), "{}", decision("bucket"));
+    assert!(decision("k").contains("plain"), "{}", decision("k"));
+    assert!(decision("k").contains("\"override\": Map({\"action\": Text(\"limit\")})"), "{}", decision("k"));
+    let answer = house.ask(&["k", "replacer"]).unwrap();
+    assert_eq!(told(&answer)[0], (OK, None, 0), "another rule replaces the limit of this name");
+}
+
+#[test]
+fn a_raised_limit_goes_on_where_the_rules_counter_was_and_passes_the_over_limit_cache() {
+    let house = house(&[]);
+    assert_eq!(codes(&house, "k", 5), [OK, OK, OK, OVER, OVER]);
+    set(&house, &format!("{},\"requests_per_unit\":6,\"unit\":\"hour\"", override_of("k", "limit")));
+    assert_eq!(codes(&house, "k", 3), [OK, OK, OVER], "four were counted");
+}
+
+#[test]
+fn allowed_and_shadowed_requests_pass() {
+    let house = house(&[
+        &override_of("k", "allow"),
+        &override_of("several", "shadow"),
+        &override_of("none", "shadow"),
+    ]);
+    assert_eq!(codes(&house, "k", 9), [OK; 9]);
+    assert_eq!(house.counts("k"), [0; 6]);
+    assert_eq!(codes(&house, "several", 9), [OK; 9]);
+    assert_eq!(house.counts("several")[0], 9);
+    assert_eq!(house.counts("several")[5], 7, "as in shadow mode");
+    let answer = house.ask(&["none", "unknown"]).unwrap();
+    assert_eq!(told(&answer), [(OK, None, 0); 2], "without a rule there is nothing to shadow");
+}
+
+#[test]
+fn a_rule_for_overrides_only_lends_its_algorithm() {
+    let house = house(&[]);
+    let unlimited = house.ask(&["only"]).unwrap();
+    assert_eq!(told(&unlimited), [(OK, None, u32::MAX)]);
+    set(&house, &override_of("only", "shadow"));
+    assert_eq!(told(&house.ask(&["only"]).unwrap()), [(OK, Some(1), 0)]);
+    set(&house, &format!("{},\"requests_per_unit\":2,\"unit\":\"hour\"", override_of("only", "limit")));
+    let metadata = format!("{:?}", house.ask(&["only"]).unwrap().dynamic_metadata);
+    assert!(metadata.contains("sliding_window"), "{metadata}");
+}
+
+#[test]
+fn blocks_hold_while_the_store_fails_and_other_descriptors_are_decided_by_the_policy() {
+    let house = house(&[&override_of("k", "block")]);
+    house.store.set_lost(Some(FailureReason::Timeout));
+    let answer = house.ask(&["k", "bucket"]).unwrap();
+    assert_eq!(told(&answer), [(OVER, Some(3), 0), (OK, Some(9), 2)]);
+    assert_eq!(house.decided(OnStoreFailure::Allow, FailureReason::Timeout), 1);
+    assert_eq!(house.ask(&["k"]).unwrap().code, OVER);
+    assert_eq!(house.decided(OnStoreFailure::Allow, FailureReason::Timeout), 1, "a block asks no store");
+}
+
+#[test]
+fn checks_of_a_request_with_a_block_and_cached_rejections_stay_in_order() {
+    let house = house(&[&override_of("shadow", "block")]);
+    assert_eq!(codes(&house, "k", 4), [OK, OK, OK, OVER]);
+    for keys in [["shadow", "k", "bucket"], ["bucket", "shadow", "k"]] {
+        let answer = house.ask(&keys).unwrap();
+        let expected = |key: &&str| match *key {
+            "shadow" => (OVER, Some(0)),
+            "k" => (OVER, Some(3)),
+            _ => (OK, Some(9)),
+        };
+        let seen: Vec<_> = told(&answer).iter().map(|(code, limit, _)| (*code, *limit)).collect();
+        let expected: Vec<_> = keys.iter().map(expected).collect();
+        assert_eq!(seen, expected, "{keys:?}");
+    }
+}
+
+#[test]
+fn many_values_with_overrides_and_without_a_rule_share_one_series() {
+    let house = House::new(OnStoreFailure::Allow, |_| ());
+    house.load("domain: d\ndescriptors: [{key: other, rate_limit: {unit: hour, requests_per_unit: 1}}]\n");
+    for n in 0..50 {
+        set(&house, &format!("\"descriptor\":\"u={n}\",\"action\":\"block\""));
+        let value = n.to_string();
+        let descriptor = Descriptor {
+            entries: std::iter::once(Entry { key: "u", value: &value }).collect(),
+            ..Descriptor::default()
+        };
+        let request =
+            Request { domain: "d", descriptors: std::iter::once(descriptor).collect(), ..Request::default() };
+        assert_eq!(finish(pin!(house.limiter.decide(&request, None))).unwrap().code, OVER);
+    }
+    let series = house.stats.render(&crate::telemetry::metrics::Gauges::default());
+    let of_overrides = series.lines().filter(|line| {
+        line.starts_with("ratelimit_service_rate_limit_total_hits{") && line.contains("key1=\"u")
+    });
+    assert_eq!(of_overrides.count(), 1, "{series}");
+}

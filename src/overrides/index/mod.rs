@@ -1,0 +1,443 @@
+//! All overrides, and the one that a request's descriptor meets.
+//!
+//! A snapshot is immutable: a reader takes it by one atomic load, and a change publishes a new one, so that an import
+//! takes effect as a whole. Its records are in shards; a change copies the one shard that it is in, a thousand records
+//! when there are a million. Without overrides a lookup is one branch. Nothing here does I/O.
+//!
+//! The shape of an override is its domain, its keys, and which of its levels have a value. A descriptor whose keys no
+//! override has is done after one lookup in a small table.
+
+mod shapes;
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    hash::{BuildHasher, Hasher},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use arc_swap::ArcSwap;
+use hashbrown::DefaultHashBuilder;
+use smallvec::SmallVec;
+
+use self::{
+    shapes::{Level, Shape, Shapes},
+    shard::Shard,
+};
+use super::{
+    model::{Action, MAX_BYTES, MAX_ENTRIES, Override, Target},
+    record::{self, INLINE_NOTE, NO_NOTE, Record},
+};
+use crate::{
+    clock::Time,
+    rules::{Entry, How, Matched},
+};
+
+/// The most overrides.
+pub const MAX_OVERRIDES: usize = 2_000_000;
+
+/// So many shards that the one that a change copies is small.
+const SHARDS: usize = 1024;
+
+/// As many at most leave in one sweep, so that the rest of the thread's work is not delayed.
+const MOST_SWEPT: usize = 10_000;
+
+/// All overrides.
+#[derive(Default)]
+pub struct Index {
+    snapshot: ArcSwap<Snapshot>,
+    /// How many there are, so that a lookup without any is one branch.
+    count: AtomicUsize,
+    /// Held while a snapshot is replaced.
+    changing: Mutex<()>,
+    hasher: DefaultHashBuilder,
+}
+
+/// The override that a descriptor meets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// What it does.
+    pub action: Action,
+    /// The second at which it ends; `None` if it stays.
+    pub expires: Option<u32>,
+    /// A bit for each level whose value the override names.
+    pub exact_levels: u32,
+}
+
+/// How many overrides there are, and their memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Of each action, in the order of [`Action::NAMES`].
+    pub by_action: [u64; 4],
+    /// In bytes.
+    pub bytes: usize,
+}
+
+#[derive(Clone, Default)]
+struct Snapshot {
+    shapes: Arc<Shapes>,
+    /// Empty, or [`SHARDS`].
+    shards: Box<[Arc<Shard>]>,
+    /// Pairs of reason and author that records refer to, from number 1 on.
+    notes: Arc<Vec<(Box<str>, Box<str>)>>,
+}
+
+/// All overrides at one time.
+pub(super) struct Checkpoint {
+    snapshot: Arc<Snapshot>,
+    count: usize,
+}
+
+/// Overrides that will be added together, or replace all others. It belongs to one index.
+pub struct Draft {
+    shards: Vec<Vec<u8>>,
+    count: usize,
+}
+
+impl Index {
+    /// True when there are no overrides.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Relaxed) == 0
+    }
+
+    /// The number of overrides; those that have ended and were not swept yet are among them.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+
+    /// The override for this descriptor: one for all of its values, else the one that leaves the fewest levels to the
+    /// rule, and of several the one that names the earlier levels. `matched` is the rule that the descriptor matches;
+    /// it is called only if an override may leave a level to it.
+    #[must_use]
+    pub fn find<'r, E: Entry>(
+        &self,
+        domain: &str,
+        entries: &[E],
+        matched: impl FnOnce() -> Option<Matched<'r>>,
+        now: Time,
+    ) -> Option<Found> {
+        if self.is_empty() || entries.len() > MAX_ENTRIES {
+            return None;
+        }
+        let snapshot = self.snapshot.load();
+        let mut shapes = snapshot.shapes.of(domain, entries.iter().map(Entry::key), &self.hasher);
+        if let Some((first, rest)) = shapes.split_first()
+            && let Some(shape) = snapshot.shapes.get(*first).filter(|shape| shape.is_exact())
+        {
+            let values = entries.iter().map(Entry::value);
+            if values.clone().all(fits)
+                && let Some(found) = snapshot.find(*first, shape, values, now, &self.hasher)
+            {
+                return Some(found);
+            }
+            shapes = rest;
+        }
+        if shapes.is_empty() {
+            return None;
+        }
+        let matched = matched()?;
+        shapes.iter().find_map(|number| {
+            let shape = snapshot.shapes.get(*number)?;
+            let values = values_by_rule(shape, entries, &matched)?;
+            snapshot.find(*number, shape, values.iter().copied(), now, &self.hasher)
+        })
+    }
+
+    /// The override for exactly this target.
+    #[must_use]
+    pub fn get(&self, target: &Target) -> Option<Override> {
+        let snapshot = self.snapshot.load();
+        let number = snapshot.shapes.known(target, &self.hasher)?;
+        let shape = snapshot.shapes.get(number)?;
+        let record = snapshot.record(number, shape, record::values(target.entries()), &self.hasher)?;
+        snapshot.decode(&record)
+    }
+
+    /// Calls `each` for every override, in no particular order, until it returns false.
+    pub fn for_each(&self, mut each: impl FnMut(Override) -> bool) {
+        let snapshot = self.snapshot.load_full();
+        let records = snapshot.shards.iter().flat_map(|shard| shard.records(&snapshot.shapes));
+        for one in records.filter_map(|record| snapshot.decode(&record)) {
+            if !each(one) {
+                return;
+            }
+        }
+    }
+
+    /// An empty draft.
+    #[must_use]
+    pub fn draft(&self) -> Draft {
+        Draft { shards: Vec::new(), count: 0 }
+    }
+
+    /// Adds an override to a draft. A later one for the same target replaces an earlier one.
+    ///
+    /// # Errors
+    /// When there are too many overrides, or too many different lists of keys.
+    pub fn add_to(&self, draft: &mut Draft, one: &Override) -> Result<(), String> {
+        if draft.count >= MAX_OVERRIDES {
+            return Err(format!("more than {MAX_OVERRIDES} overrides"));
+        }
+        let (shape, note) = self.numbers(one)?;
+        let hash = hash_values(shape, record::values(one.target.entries()), &self.hasher);
+        draft.shards.resize_with(SHARDS, Vec::new);
+        if let Some(shard) = draft.shards.get_mut(shard_of(hash)) {
+            record::write(one, shape, note, shard);
+        }
+        draft.count = draft.count.saturating_add(1);
+        Ok(())
+    }
+
+    /// Adds the overrides of a draft, which replace those for the same targets.
+    ///
+    /// # Errors
+    /// When there would be too many overrides; then nothing has changed.
+    pub fn add(&self, draft: &Draft) -> Result<(), String> {
+        self.rebuild(|at, shard, shapes| {
+            let new = draft.shards.get(at).map(Vec::as_slice).unwrap_or_default();
+            (!new.is_empty()).then(|| Shard::new(&[shard.bytes(), new], shapes, &self.hasher, |_| true))
+        })
+    }
+
+    /// Replaces all overrides by those of a draft.
+    ///
+    /// # Errors
+    /// When there would be too many overrides; then nothing has changed.
+    pub fn replace(&self, draft: &Draft) -> Result<(), String> {
+        self.rebuild(|at, _, shapes| {
+            let new = draft.shards.get(at).map(Vec::as_slice).unwrap_or_default();
+            Some(Shard::new(&[new], shapes, &self.hasher, |_| true))
+        })
+    }
+
+    /// All overrides as they are now.
+    pub(super) fn checkpoint(&self) -> Checkpoint {
+        let _changing = self.hold();
+        Checkpoint { snapshot: self.snapshot.load_full(), count: self.len() }
+    }
+
+    /// Makes all overrides what they were.
+    pub(super) fn roll_back(&self, to: Checkpoint) {
+        let _changing = self.hold();
+        self.snapshot.store(to.snapshot);
+        self.count.store(to.count, Relaxed);
+    }
+
+    /// Sets one override.
+    ///
+    /// # Errors
+    /// As [`add_to`](Self::add_to) and [`add`](Self::add).
+    pub fn set(&self, one: &Override) -> Result<(), String> {
+        let mut draft = self.draft();
+        self.add_to(&mut draft, one)?;
+        self.add(&draft)
+    }
+
+    /// Removes the override for a target; true if there was one.
+    pub fn remove(&self, target: &Target) -> bool {
+        let snapshot = self.snapshot.load_full();
+        let Some(shape) = snapshot.shapes.known(target, &self.hasher) else { return false };
+        let values = record::values(target.entries());
+        let hash = hash_values(shape, values.clone(), &self.hasher);
+        let count = values.clone().count();
+        let before = self.len();
+        let is_target = |record: &Record<'_>| record.shape == shape && record.has(values.clone(), count);
+        let rebuilt = self.rebuild(|at, shard, shapes| {
+            (at == shard_of(hash))
+                .then(|| Shard::new(&[shard.bytes()], shapes, &self.hasher, |record| !is_target(record)))
+        });
+        rebuilt.is_ok() && self.len() < before
+    }
+
+    /// Removes overrides that have ended, and returns them. What is more than one sweep removes is left to the next.
+    pub fn sweep(&self, now: Time) -> Vec<Override> {
+        let second = now.seconds();
+        let is_due = |shard: &Shard| shard.next_end.is_some_and(|end| second >= u64::from(end));
+        let snapshot = self.snapshot.load_full();
+        if self.is_empty() || !snapshot.shards.iter().any(|shard| is_due(shard)) {
+            return Vec::new();
+        }
+        let mut ended = Vec::new();
+        // Fewer overrides cannot be too many.
+        let _ = self.rebuild(|_, shard, shapes| {
+            if !is_due(shard) || ended.len() >= MOST_SWEPT {
+                return None;
+            }
+            let over = shard.records(shapes).filter(|record| record.is_over(second));
+            ended.extend(over.filter_map(|record| snapshot.decode(&record)));
+            Some(Shard::new(&[shard.bytes()], shapes, &self.hasher, |record| !record.is_over(second)))
+        });
+        ended
+    }
+
+    /// How many there are, and their memory.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for shard in &self.snapshot.load().shards {
+            usage.bytes = usage.bytes.saturating_add(shard.memory());
+            for (sum, count) in usage.by_action.iter_mut().zip(shard.by_action) {
+                *sum = sum.saturating_add(count.into());
+            }
+        }
+        usage
+    }
+
+    /// Publishes a snapshot in which `change` has replaced shards.
+    fn rebuild(&self, mut change: impl FnMut(usize, &Shard, &Shapes) -> Option<Shard>) -> Result<(), String> {
+        let _changing = self.hold();
+        let mut next = Snapshot::clone(&self.snapshot.load());
+        if next.shards.is_empty() {
+            let empty = Arc::<Shard>::default();
+            next.shards = (0..SHARDS).map(|_| empty.clone()).collect();
+        }
+        for (at, shard) in next.shards.iter_mut().enumerate() {
+            if let Some(changed) = change(at, shard, &next.shapes) {
+                *shard = Arc::new(changed);
+            }
+        }
+        let count = next.shards.iter().map(|shard| shard.len()).sum();
+        if count > MAX_OVERRIDES {
+            return Err(format!("there would be {count} overrides; the maximum is {MAX_OVERRIDES}"));
+        }
+        self.snapshot.store(Arc::new(next));
+        self.count.store(count, Relaxed);
+        Ok(())
+    }
+
+    /// The numbers of an override's shape and note. New ones are published at once, so that every later snapshot has
+    /// them.
+    fn numbers(&self, one: &Override) -> Result<(u16, u8), String> {
+        let known = |snapshot: &Snapshot| {
+            let shape = snapshot.shapes.known(&one.target, &self.hasher)?;
+            Some((shape, snapshot.note(one)?))
+        };
+        if let Some(known) = known(&self.snapshot.load()) {
+            return Ok(known);
+        }
+        let _changing = self.hold();
+        let mut next = Snapshot::clone(&self.snapshot.load());
+        let shape = Arc::make_mut(&mut next.shapes).add(&one.target, &self.hasher)?;
+        let note = next.note(one).unwrap_or_else(|| {
+            let notes = Arc::make_mut(&mut next.notes);
+            notes.push((one.reason.clone(), one.by.clone()));
+            u8::try_from(notes.len()).unwrap_or(INLINE_NOTE)
+        });
+        self.snapshot.store(Arc::new(next));
+        Ok((shape, note))
+    }
+
+    fn hold(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Draft {
+    /// The overrides that were added.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True when none was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl Snapshot {
+    fn record<'v>(
+        &self,
+        number: u16,
+        shape: &Shape,
+        values: impl Iterator<Item = &'v str> + Clone,
+        hasher: &DefaultHashBuilder,
+    ) -> Option<Record<'_>> {
+        let hash = hash_values(number, values.clone(), hasher);
+        self.shards.get(shard_of(hash))?.find(hash, number, values, shape.values())
+    }
+
+    fn find<'v>(
+        &self,
+        number: u16,
+        shape: &Shape,
+        values: impl Iterator<Item = &'v str> + Clone,
+        now: Time,
+        hasher: &DefaultHashBuilder,
+    ) -> Option<Found> {
+        let record = self.record(number, shape, values, hasher)?;
+        let Record { action, expires, .. } = record;
+        (!record.is_over(now.seconds())).then(|| Found {
+            action,
+            expires,
+            exact_levels: shape.exact_levels(),
+        })
+    }
+
+    /// The number of an override's reason and author; `None` if it is to be given one.
+    fn note(&self, one: &Override) -> Option<u8> {
+        if one.reason.is_empty() && one.by.is_empty() {
+            return Some(NO_NOTE);
+        }
+        let is_same = |(reason, by): &(Box<str>, Box<str>)| *reason == one.reason && *by == one.by;
+        match self.notes.iter().rposition(is_same) {
+            Some(at) => u8::try_from(at.saturating_add(1)).ok(),
+            None => (self.notes.len().saturating_add(1) >= usize::from(INLINE_NOTE)).then_some(INLINE_NOTE),
+        }
+    }
+
+    fn decode(&self, record: &Record<'_>) -> Option<Override> {
+        let shape = self.shapes.get(record.shape)?;
+        let target = shape.target(record.texts(shape.values()).0)?;
+        let shared = || {
+            let note = self.notes.get(usize::from(record.note).checked_sub(1)?)?;
+            Some((&*note.0, &*note.1))
+        };
+        let inline = record.note_and_rest(shape.values()).0;
+        let (reason, by) = inline.or_else(shared).unwrap_or_default();
+        let Record { action, expires, .. } = *record;
+        Some(Override { target, action, expires, reason: reason.into(), by: by.into() })
+    }
+}
+
+/// The values of a lookup in which the rule says which values some levels are for. `None` if the rule does not: it
+/// names a value of its own there.
+fn values_by_rule<'v, 'r: 'v, E: Entry>(
+    shape: &Shape,
+    entries: &'v [E],
+    matched: &'v Matched<'r>,
+) -> Option<SmallVec<[&'v str; 4]>> {
+    let mut values = SmallVec::new();
+    for ((level, entry), step) in shape.levels.iter().zip(entries).zip(matched.steps()) {
+        match (level, step.how()) {
+            (Level::Exact, _) if fits(entry.value()) => values.push(entry.value()),
+            (Level::Any, How::Bare) => {}
+            (Level::Pattern, How::Wildcard) => values.push(step.pattern_value(entry)),
+            _ => return None,
+        }
+    }
+    Some(values)
+}
+
+/// No override has a longer value, so that of a caller need not be hashed.
+fn fits(value: &str) -> bool {
+    value.len() <= MAX_BYTES
+}
+
+fn hash_values<'v>(shape: u16, values: impl Iterator<Item = &'v str>, hasher: &DefaultHashBuilder) -> u64 {
+    let mut state = hasher.build_hasher();
+    record::hash(shape, values, &mut state);
+    state.finish()
+}
+
+/// The lower bits choose a place within the shard.
+fn shard_of(hash: u64) -> usize {
+    usize::try_from(hash >> 40).unwrap_or_default() % SHARDS
+}

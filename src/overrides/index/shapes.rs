@@ -1,0 +1,183 @@
+//! The shapes of overrides: their domains and keys, and which of their levels have a value.
+//!
+//! Shapes are only ever added, so that a record's number of one stays valid in every later snapshot.
+
+use std::hash::{BuildHasher, Hasher};
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use crate::overrides::model::{Target, Value};
+
+/// The most shapes: people write them, so there are few.
+const MAX_SHAPES: usize = 4096;
+
+/// The most shapes with one domain and one list of keys, each of which a lookup may try.
+const MAX_VARIANTS: usize = 16;
+
+/// Whether a level of an override has a value.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Level {
+    /// It names one value.
+    Exact,
+    /// It is for the values that match a rule's pattern.
+    Pattern,
+    /// It is for the values that match a rule's bare key.
+    Any,
+}
+
+/// A shape.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    domain: Box<str>,
+    keys: Box<[Box<str>]>,
+    pub(super) levels: Box<[Level]>,
+}
+
+/// All shapes, by their numbers.
+#[derive(Clone, Default)]
+pub(super) struct Shapes {
+    shapes: Vec<Shape>,
+    families: HashTable<Family>,
+}
+
+/// The shapes with one domain and one list of keys.
+#[derive(Clone)]
+struct Family {
+    hash: u64,
+    /// The more levels they name, the earlier; among equals by the first level that only one of them names.
+    members: Vec<u16>,
+}
+
+impl Shape {
+    /// True if every level has a value.
+    pub(super) fn is_exact(&self) -> bool {
+        self.levels.iter().all(|level| *level == Level::Exact)
+    }
+
+    /// The number of values that a record of this shape has.
+    pub(super) fn values(&self) -> usize {
+        self.levels.iter().filter(|level| **level != Level::Any).count()
+    }
+
+    /// A bit for each level that names its value.
+    pub(super) fn exact_levels(&self) -> u32 {
+        let bits = self.levels.iter().zip(0..32_u32);
+        bits.filter(|(level, _)| **level == Level::Exact).fold(0, |bits, (_, at)| bits | 1 << at)
+    }
+
+    /// The target of this shape with these values.
+    pub(super) fn target<'v>(&self, mut values: impl Iterator<Item = &'v str>) -> Option<Target> {
+        let entry = |(at, level): (usize, &Level)| {
+            let key = self.keys.get(at)?;
+            let value = match level {
+                Level::Any => Value::Any,
+                Level::Exact => Value::Exact(values.next()?.into()),
+                Level::Pattern => Value::Pattern(values.next()?.into()),
+            };
+            Some((key.clone(), value))
+        };
+        let entries = self.levels.iter().enumerate().map(entry).collect::<Option<Vec<_>>>()?;
+        Target::new(&self.domain, entries).ok()
+    }
+
+    fn has<'k>(&self, domain: &str, mut keys: impl Iterator<Item = &'k str>) -> bool {
+        *self.domain == *domain
+            && self.keys.iter().all(|own| keys.next() == Some(&**own))
+            && keys.next().is_none()
+    }
+
+    fn rank(&self) -> (usize, &[Level]) {
+        (self.levels.iter().filter(|level| **level != Level::Exact).count(), &self.levels)
+    }
+}
+
+impl Shapes {
+    /// The shape with this number.
+    pub(super) fn get(&self, shape: u16) -> Option<&Shape> {
+        self.shapes.get(usize::from(shape))
+    }
+
+    /// The shapes with this domain and these keys, the most specific first.
+    pub(super) fn of<'s, 'k>(
+        &'s self,
+        domain: &'k str,
+        keys: impl Iterator<Item = &'k str> + Clone,
+        hasher: &DefaultHashBuilder,
+    ) -> &'s [u16] {
+        let hash = hash(domain, keys.clone(), hasher);
+        let family = self.families.find(hash, move |family| {
+            let first = family.members.first().and_then(|first| self.get(*first));
+            first.is_some_and(|shape| shape.has(domain, keys.clone()))
+        });
+        family.map(|family| family.members.as_slice()).unwrap_or_default()
+    }
+
+    /// The number of a target's shape, if it is known.
+    pub(super) fn known(&self, target: &Target, hasher: &DefaultHashBuilder) -> Option<u16> {
+        let keys = target.entries().iter().map(|(key, _)| &**key);
+        let members = self.of(target.domain(), keys, hasher).iter().copied();
+        let levels = || target.entries().iter().map(|(_, value)| level(value));
+        let mut same = members
+            .filter(|shape| self.get(*shape).is_some_and(|shape| shape.levels.iter().copied().eq(levels())));
+        same.next()
+    }
+
+    /// The number of a target's shape, which is added if it is new.
+    ///
+    /// # Errors
+    /// When there are as many as there may be.
+    pub(super) fn add(&mut self, target: &Target, hasher: &DefaultHashBuilder) -> Result<u16, String> {
+        if let Some(known) = self.known(target, hasher) {
+            return Ok(known);
+        }
+        let too_many = |bound, what| {
+            format!("{target}: more than {bound} different {what}; use the keys of the rules, in their order")
+        };
+        let number = u16::try_from(self.shapes.len()).unwrap_or(u16::MAX);
+        if self.shapes.len() >= MAX_SHAPES {
+            return Err(too_many(MAX_SHAPES, "lists of keys since the start"));
+        }
+        let keys: Box<[Box<str>]> = target.entries().iter().map(|(key, _)| key.clone()).collect();
+        let levels = target.entries().iter().map(|(_, value)| level(value)).collect();
+        let hash = hash(target.domain(), keys.iter().map(|key| &**key), hasher);
+        let shape = Shape { domain: target.domain().into(), keys, levels };
+        let is_same = |family: &Family| {
+            let first = family.members.first().and_then(|first| self.shapes.get(usize::from(*first)));
+            first.is_some_and(|first| first.domain == shape.domain && first.keys == shape.keys)
+        };
+        match self.families.find_mut(hash, is_same) {
+            Some(family) if family.members.len() >= MAX_VARIANTS => {
+                return Err(too_many(MAX_VARIANTS, "choices of levels with a value for these keys"));
+            }
+            Some(family) => {
+                let rank = |at: u16| self.shapes.get(usize::from(at)).map(Shape::rank);
+                let at = family.members.partition_point(|known| rank(*known) < Some(shape.rank()));
+                family.members.insert(at, number);
+            }
+            None => {
+                let family = Family { hash, members: vec![number] };
+                self.families.insert_unique(hash, family, |family| family.hash);
+            }
+        }
+        self.shapes.push(shape);
+        Ok(number)
+    }
+}
+
+fn level(value: &Value) -> Level {
+    match value {
+        Value::Exact(_) => Level::Exact,
+        Value::Pattern(_) => Level::Pattern,
+        Value::Any => Level::Any,
+    }
+}
+
+fn hash<'k>(domain: &'k str, keys: impl Iterator<Item = &'k str>, hasher: &DefaultHashBuilder) -> u64 {
+    let mut state = hasher.build_hasher();
+    for part in std::iter::once(domain).chain(keys) {
+        state.write(part.as_bytes());
+        // No text has this byte, so that the end of a part is clear.
+        state.write_u8(0xff);
+    }
+    state.finish()
+}

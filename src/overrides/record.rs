@@ -1,0 +1,161 @@
+//! One override in some forty bytes: what the index keeps a million of.
+//!
+//! ```text
+//! kind · note · shape · [limit] · [end] · (length · value)… · [(length · reason) (length · by)]
+//! ```
+//!
+//! `kind` has the action in its two lowest bits, then whether an end follows, then the unit. The shape is the number
+//! of the domain and the keys, of which there are few. Levels without a value have none here either. `note` is the
+//! number of a pair of reason and author that many share, or says that the pair follows.
+
+use std::hash::Hasher;
+
+use super::model::{Action, Override, Value};
+use crate::rules::Unit;
+
+/// No reason and no author.
+pub(super) const NO_NOTE: u8 = 0;
+
+/// Reason and author follow in the record.
+pub(super) const INLINE_NOTE: u8 = u8::MAX;
+
+const HAS_END: u8 = 1 << 2;
+
+/// From this length on, two bytes with the length follow.
+const LONG: u8 = u8::MAX;
+
+/// A record, decoded as far as a lookup needs it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<'a> {
+    pub(super) action: Action,
+    /// The second at which it ends; `None` if it stays.
+    pub(super) expires: Option<u32>,
+    pub(super) shape: u16,
+    pub(super) note: u8,
+    /// The values and what follows them.
+    rest: &'a [u8],
+}
+
+/// Appends a record. `note` is its number, or [`INLINE_NOTE`].
+pub(super) fn write(one: &Override, shape: u16, note: u8, into: &mut Vec<u8>) {
+    let unit = match one.action {
+        Action::Limit { unit, .. } => unit as u8,
+        _ => 0,
+    };
+    let action = u8::try_from(one.action.index()).unwrap_or_default();
+    into.push(action | if one.expires.is_some() { HAS_END } else { 0 } | unit << 3);
+    into.push(note);
+    into.extend(shape.to_le_bytes());
+    if let Action::Limit { requests_per_unit, .. } = one.action {
+        into.extend(requests_per_unit.to_le_bytes());
+    }
+    if let Some(end) = one.expires {
+        into.extend(end.to_le_bytes());
+    }
+    for value in one.target.entries().iter().filter_map(|(_, value)| value.text()) {
+        write_text(value, into);
+    }
+    if note == INLINE_NOTE {
+        write_text(&one.reason, into);
+        write_text(&one.by, into);
+    }
+}
+
+fn write_text(text: &str, into: &mut Vec<u8>) {
+    match u8::try_from(text.len()) {
+        Ok(length) if length < LONG => into.push(length),
+        _ => {
+            into.push(LONG);
+            // No text is longer than `MAX_BYTES`.
+            into.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_le_bytes());
+        }
+    }
+    into.extend_from_slice(text.as_bytes());
+}
+
+impl<'a> Record<'a> {
+    /// The record at the head of these bytes.
+    pub(super) fn read(bytes: &'a [u8]) -> Option<Self> {
+        let ([kind, note, low, high], mut rest) = split(bytes)?;
+        let action = match kind & 3 {
+            0 => {
+                let requests_per_unit = take_u32(&mut rest)?;
+                Action::Limit { requests_per_unit, unit: Unit::from_number(i32::from(kind >> 3))? }
+            }
+            1 => Action::Block,
+            2 => Action::Allow,
+            _ => Action::Shadow,
+        };
+        let expires = if kind & HAS_END == 0 { None } else { Some(take_u32(&mut rest)?) };
+        Some(Self { action, expires, shape: u16::from_le_bytes([low, high]), note, rest })
+    }
+
+    /// The first `count` values, and what follows them.
+    pub(super) fn texts(&self, count: usize) -> (impl Iterator<Item = &'a str>, &'a [u8]) {
+        let mut end = self.rest;
+        for _ in 0..count {
+            let _ = take_text(&mut end);
+        }
+        let mut rest = self.rest;
+        ((0..count).map_while(move |_| take_text(&mut rest)), end)
+    }
+
+    /// Reason and author, where they are in the record, and the bytes behind it. `values` is the number of its values.
+    pub(super) fn note_and_rest(&self, values: usize) -> (Option<(&'a str, &'a str)>, &'a [u8]) {
+        let (_, mut rest) = self.texts(values);
+        if self.note != INLINE_NOTE {
+            return (None, rest);
+        }
+        let note = take_text(&mut rest).zip(take_text(&mut rest));
+        (note, rest)
+    }
+
+    /// True if these are its values.
+    pub(super) fn has<'t>(&self, mut values: impl Iterator<Item = &'t str>, count: usize) -> bool {
+        let (own, _) = self.texts(count);
+        let same = own.into_iter().all(|own| values.next() == Some(own));
+        same && values.next().is_none()
+    }
+
+    /// True from the second on at which it ends.
+    pub(super) fn is_over(&self, second: u64) -> bool {
+        self.expires.is_some_and(|end| second >= u64::from(end))
+    }
+}
+
+/// Feeds what identifies a record to a hasher.
+pub(super) fn hash<'t>(shape: u16, values: impl Iterator<Item = &'t str>, hasher: &mut impl Hasher) {
+    hasher.write_u16(shape);
+    for value in values {
+        hasher.write(value.as_bytes());
+        // No text has this byte, so that the end of a value is clear.
+        hasher.write_u8(0xff);
+    }
+}
+
+/// The texts of a target's values, as records have them.
+pub(super) fn values(entries: &[(Box<str>, Value)]) -> impl Iterator<Item = &str> + Clone {
+    entries.iter().filter_map(|(_, value)| value.text())
+}
+
+fn split<const N: usize>(bytes: &[u8]) -> Option<([u8; N], &[u8])> {
+    bytes.split_first_chunk::<N>().map(|(head, rest)| (*head, rest))
+}
+
+fn take_u32(rest: &mut &[u8]) -> Option<u32> {
+    let (number, after) = split::<4>(rest)?;
+    *rest = after;
+    Some(u32::from_le_bytes(number))
+}
+
+fn take_text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+    let (first, mut after) = rest.split_first()?;
+    let mut length = usize::from(*first);
+    if *first == LONG {
+        let (long, behind) = split::<2>(after)?;
+        (length, after) = (u16::from_le_bytes(long).into(), behind);
+    }
+    let (text, behind) = after.split_at_checked(length)?;
+    *rest = behind;
+    std::str::from_utf8(text).ok()
+}

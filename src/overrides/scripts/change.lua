@@ -1,0 +1,17 @@
+-- Sets or removes overrides and publishes the change. 0 if the caller knows of overrides that the hash has lost.
+-- KEYS: the hash. ARGV: its new version, the channel, the version that the caller knows, the text of the change, then
+-- identifiers and values; an empty value removes.
+local before = redis.call('HGET', KEYS[1], '@') or ''
+if before == '' and ARGV[3] ~= '' then
+  return 0
+end
+for i = 5, #ARGV, 2 do
+  if ARGV[i + 1] == '' then
+    redis.call('HDEL', KEYS[1], ARGV[i])
+  else
+    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+  end
+end
+redis.call('HSET', KEYS[1], '@', ARGV[1])
+redis.call('PUBLISH', ARGV[2], 'overrides\n' .. before .. '\n' .. ARGV[1] .. '\n' .. ARGV[4])
+return 1

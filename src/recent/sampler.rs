@@ -1,0 +1,83 @@
+//! Which decisions are noted: every one up to a number a second, and beyond it one in eight, with eight times its
+//! weight.
+//!
+//! So a service with little traffic shows exactly what happened, and one with much traffic pays an eighth of the price
+//! for sums that are right on average. Which one of eight it is, is drawn: of every eighth, requests that come in turn
+//! would always show the same one.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::clock::Time;
+
+/// One in so many is noted where there are too many.
+pub(super) const ONE_IN: u32 = 8;
+
+/// Beyond this many a second one in [`ONE_IN`] is noted.
+///
+/// One thread writes, so that loads and stores are enough. Threads that share a worker's number may note a few more.
+pub(super) struct Sampler {
+    exact: u32,
+    second: AtomicU64,
+    left: AtomicU32,
+    skip: AtomicU32,
+}
+
+impl Sampler {
+    pub(super) const fn new(exact: u32) -> Self {
+        Self { exact, second: AtomicU64::new(0), left: AtomicU32::new(0), skip: AtomicU32::new(0) }
+    }
+
+    /// The weight of this decision, if it is to be noted.
+    pub(super) fn admit(&self, now: Time) -> Option<u32> {
+        let second = now.seconds();
+        if self.second.load(Relaxed) != second {
+            self.second.store(second, Relaxed);
+            self.left.store(self.exact, Relaxed);
+        }
+        if let Some(left) = self.left.load(Relaxed).checked_sub(1) {
+            self.left.store(left, Relaxed);
+            return Some(1);
+        }
+        if let Some(skip) = self.skip.load(Relaxed).checked_sub(1) {
+            self.skip.store(skip, Relaxed);
+            return None;
+        }
+        // From 0 to 14 are passed over, 7 on average.
+        self.skip.store(fastrand::u32(0..=2 * (ONE_IN - 1)), Relaxed);
+        Some(ONE_IN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_decision_is_noted_until_there_are_too_many() {
+        let sampler = Sampler::new(10);
+        for second in [100, 101, 99] {
+            let now = Time::from_seconds(second);
+            assert!((0..10).all(|_| sampler.admit(now) == Some(1)), "{second}");
+        }
+    }
+
+    #[test]
+    fn beyond_that_the_weights_add_up_to_the_number_of_decisions() {
+        let sampler = Sampler::new(10);
+        let now = Time::from_seconds(100);
+        let many = 1_000_000;
+        let sum: u64 = (0..many).filter_map(|_| sampler.admit(now)).map(u64::from).sum();
+        assert!(sum.abs_diff(many) < many / 100, "{sum}");
+    }
+
+    #[test]
+    fn requests_that_come_in_turn_are_noted_alike() {
+        let sampler = Sampler::new(0);
+        let now = Time::from_seconds(100);
+        let mut noted = [0_u64; 8];
+        for request in 0..800_000 {
+            noted[request % 8] += u64::from(sampler.admit(now).is_some());
+        }
+        assert!(noted.iter().all(|n| n.abs_diff(12_500) < 1_250), "{noted:?}");
+    }
+}

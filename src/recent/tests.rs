@@ -1,0 +1,202 @@
+//! Top keys against the true counts: on Zipf traffic, over workers, panes and samples, and at the bounds of memory.
+
+#![expect(clippy::cast_precision_loss, reason = "counts of tests are small")]
+
+use std::{collections::HashMap, sync::Arc, thread};
+
+use super::{
+    sketch::Sketch,
+    top::{Budget, PANE_SECONDS},
+    *,
+};
+use crate::rules::{CompileOptions, SourceFile, compile};
+
+const NOW: Time = Time::from_seconds(1_000_000 * PANE_SECONDS);
+
+fn after(seconds: u64) -> Time {
+    Time::from_seconds(NOW.seconds() + seconds)
+}
+
+fn recent(workers: usize) -> Recent {
+    let shards = ShardCount::for_workers(workers);
+    Recent::new(RecentOptions { shards, values: KeyValues::Plain, logged: None })
+}
+
+fn rules(keys: &[&str]) -> RuleSet {
+    let rule = |key: &&str| format!("- {{key: {key}, rate_limit: {{unit: hour, requests_per_unit: 5}}}}\n");
+    let text = format!("domain: d\ndescriptors:\n{}", keys.iter().map(rule).collect::<String>());
+    compile(&[SourceFile { name: "d.yaml".into(), text: text.into() }], CompileOptions::default())
+        .rules
+        .unwrap()
+}
+
+fn note(recent: &Recent, rule: &RuleInfo, user: &str, count: u64, refused: bool, now: Time) {
+    let hits = Hits { count, weight: 1, refused };
+    recent.note_hits(rule, [("user", user)].into_iter(), hits, now);
+}
+
+fn by_user(recent: &Recent, rules: &[Arc<RuleInfo>], now: Time) -> HashMap<String, TopKey> {
+    let user = |top: &TopKey| top.key.entries().next().unwrap().1.to_owned();
+    recent.top(rules.iter(), now).into_iter().map(|top| (user(&top), top)).collect()
+}
+
+/// A stream of `n` keys in which the key of rank r comes 1/r as often as the first: from any seed.
+fn zipf(keys: usize, n: usize, seed: u64) -> Vec<usize> {
+    let mut sums: Vec<f64> = (1..=keys).map(|rank| 1.0 / rank as f64).collect();
+    for at in 1..keys {
+        sums[at] += sums[at - 1];
+    }
+    let mut random = fastrand::Rng::with_seed(seed);
+    let drawn = (0..n).map(|_| random.f64() * sums[keys - 1]);
+    drawn.map(|at| sums.partition_point(|sum| *sum < at)).collect()
+}
+
+#[test]
+fn every_count_on_zipf_traffic_is_within_its_stated_error() {
+    for seed in 0..2 {
+        let (budget, mut sketch) = (Budget::default(), Sketch::default());
+        let mut truth = vec![0_u64; 100_000];
+        for key in zipf(100_000, 300_000, seed) {
+            truth[key] += 1;
+            let text = key.to_string();
+            sketch.add(key as u64, [("k", text.as_str())].into_iter(), 1, &budget);
+        }
+        let estimates: HashMap<usize, (u64, u64)> =
+            sketch.estimates().map(|e| (usize::try_from(e.hash).unwrap(), (e.count, e.error))).collect();
+        assert_eq!(estimates.len(), 64);
+        for (key, (count, error)) in &estimates {
+            assert!(truth[*key] <= *count && count - error <= truth[*key], "{key}: {count} ± {error}");
+        }
+        for (key, n) in truth.iter().enumerate() {
+            let is_known = estimates.contains_key(&key);
+            assert!(is_known || *n <= sketch.missing_at_most(), "{key}: {n}");
+            // 64 keys hold every key with more than a 64th of all hits.
+            assert!(is_known || *n <= 300_000 / 64, "{key}: {n}");
+        }
+        // The first five ranks come 25,000 to 5,000 times among 300,000; the smallest of 64 counts bounds the error.
+        for rank in 0..5 {
+            let (count, _) = estimates[&rank];
+            let off = (count - truth[rank]) as f64 / truth[rank] as f64;
+            assert!(off <= 0.01, "rank {rank}: {count}, in truth {}", truth[rank]);
+        }
+    }
+}
+
+#[test]
+fn tables_of_all_workers_and_two_panes_add_up() {
+    let recent = Arc::new(recent(4));
+    let rules = recent.rules(&rules(&["user"]));
+    let threads: Vec<_> = (0..4)
+        .map(|worker| {
+            let (recent, rule) = (recent.clone(), rules[0].clone());
+            thread::spawn(move || {
+                shard::assign();
+                for (pane, now) in [NOW, after(PANE_SECONDS)].into_iter().enumerate() {
+                    note(&recent, &rule, "ann", 10, false, now);
+                    note(&recent, &rule, "ann", 1, true, now);
+                    note(&recent, &rule, &format!("w{worker}p{pane}"), 5, true, now);
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let now = after(PANE_SECONDS);
+    let found = by_user(&recent, &rules, now);
+    assert_eq!(found.len(), 9);
+    assert_eq!((found["ann"].allowed, found["ann"].refused, found["ann"].error), (80, 8, 0));
+    assert_eq!((found["w2p1"].allowed, found["w2p1"].refused), (0, 5));
+    // The first pane is over two panes later, the second one pane after that.
+    let found = by_user(&recent, &rules, after(2 * PANE_SECONDS));
+    assert_eq!((found.len(), found["ann"].allowed), (5, 40));
+    assert!(by_user(&recent, &rules, after(3 * PANE_SECONDS)).is_empty());
+}
+
+#[test]
+fn merged_counts_are_within_their_stated_error_on_sampled_zipf_traffic() {
+    let recent = recent(1);
+    let rules = recent.rules(&rules(&["user"]));
+    let mut truth = HashMap::<String, u64>::new();
+    let (mut within, mut seen) = (0, 0);
+    for key in zipf(10_000, 200_000, 7) {
+        let user = key.to_string();
+        if let Some(weight) = recent.wanted(false, NOW).hits {
+            let hits = Hits { count: 1, weight, refused: false };
+            recent.note_hits(&rules[0], [("user", user.as_str())].into_iter(), hits, NOW);
+        }
+        *truth.entry(user).or_default() += 1;
+    }
+    let found = by_user(&recent, &rules, NOW);
+    for (user, top) in &found {
+        seen += 1;
+        within += usize::from(top.allowed.abs_diff(truth[user]) <= top.error);
+    }
+    assert_eq!((seen, within), (64, 64));
+    for rank in 0..3 {
+        let (user, count) = (rank.to_string(), truth[&rank.to_string()]);
+        assert!(
+            found[&user].allowed.abs_diff(count) * 10 < count,
+            "{user}: {} of {count}",
+            found[&user].allowed
+        );
+    }
+}
+
+#[test]
+fn memory_is_bounded_and_given_back_when_it_is_quiet() {
+    let recent = recent(1);
+    let names: Vec<String> = (0..2000).map(|n| format!("k{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let rules = recent.rules(&rules(&names));
+    let long = "x".repeat(400);
+    for rule in &rules {
+        for user in 0..100 {
+            note(&recent, rule, &format!("{user}{long}"), 1, user % 2 == 0, NOW);
+        }
+    }
+    let taken = recent.budget.taken();
+    assert!((7 << 20..=8 << 20).contains(&taken), "{taken}");
+    recent.maintain(after(PANE_SECONDS));
+    assert_eq!(recent.budget.taken(), taken);
+    recent.maintain(after(2 * PANE_SECONDS));
+    assert_eq!(recent.budget.taken(), 0);
+    note(&recent, &rules[1999], "ann", 1, false, after(3 * PANE_SECONDS));
+    assert_eq!(by_user(&recent, &rules, after(3 * PANE_SECONDS))["ann"].allowed, 1);
+}
+
+#[test]
+fn a_rule_keeps_its_keys_over_a_reload_and_has_its_new_line() {
+    let recent = recent(1);
+    let before = recent.rules(&rules(&["user", "path"]));
+    note(&recent, before.iter().find(|rule| &*rule.full_key == "d.user").unwrap(), "ann", 3, false, NOW);
+    let after = recent.rules(&rules(&["path", "user"]));
+    drop(before);
+    let user = after.iter().find(|rule| &*rule.full_key == "d.user").unwrap();
+    assert_eq!(user.place.as_ref().map(|(file, line)| (&**file, *line)), Some(("d.yaml", 4)));
+    assert_eq!(by_user(&recent, &after, NOW)["ann"].allowed, 3);
+    drop(after);
+    // Without the rule nobody asks for its keys, and with it they begin anew.
+    drop(recent.rules(&rules(&["path"])));
+    let again = recent.rules(&rules(&["path", "user"]));
+    assert!(by_user(&recent, &again, NOW).is_empty());
+}
+
+#[test]
+fn the_last_refusals_are_kept_and_the_newest_come_first() {
+    let recent = recent(1);
+    for n in 0..1500 {
+        let wanted = Wanted { refusal: Some(1), ..Wanted::default() };
+        recent.note_decision(wanted, |decision| {
+            (decision.time, decision.hits) = (after(n), n);
+            decision.domain.set([(if n % 2 == 0 { "even" } else { "odd" }, "")].into_iter());
+        });
+    }
+    let hits = |most, domain: &str| {
+        let found = recent.refusals(most, |decision| domain.is_empty() || decision.domain() == domain);
+        found.iter().map(|decision| decision.hits).collect::<Vec<_>>()
+    };
+    assert_eq!(hits(3, ""), [1499, 1498, 1497]);
+    assert_eq!(hits(2, "even"), [1498, 1496]);
+    assert_eq!(hits(5000, "").len(), 1000);
+}

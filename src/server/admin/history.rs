@@ -1,0 +1,243 @@
+//! The last five minutes, second by second: requests by code and latencies, for rates and plots.
+//!
+//! `app` calls [`History::sample`] once a second; everything here is a difference of two samples of counters that only
+//! grow.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use serde::Serialize;
+
+use crate::{
+    clock::Time,
+    store::{Distribution, Store},
+    telemetry::metrics::{Method, ResponseCode, Stats},
+};
+
+/// The seconds that plots show.
+const SECONDS: usize = 300;
+
+/// Quantiles are of so many seconds: few requests make those of a second jump.
+const LATENCY_SECONDS: usize = 60;
+
+/// The last five minutes.
+#[derive(Default)]
+pub(super) struct History(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// The newest last, one more than [`LATENCY_SECONDS`].
+    samples: VecDeque<Sample>,
+    /// The newest last.
+    points: VecDeque<Point>,
+}
+
+/// Counters at one moment.
+#[derive(Clone, Debug, Default)]
+struct Sample {
+    time: Time,
+    requests: [u64; ResponseCode::ALL.len()],
+    response_time: Distribution,
+    store_time: Distribution,
+}
+
+/// One second of the plots.
+#[derive(Serialize, Clone, Copy, PartialEq, Debug)]
+pub(super) struct Point {
+    /// Seconds since 1970 at its end.
+    pub(super) time: u64,
+    #[serde(flatten)]
+    pub(super) rates: Rates,
+    /// Response times of the last minute; none without requests.
+    pub(super) p50_seconds: Option<f64>,
+    pub(super) p99_seconds: Option<f64>,
+}
+
+/// Requests in a second, by code.
+#[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Rates {
+    pub(super) ok: f64,
+    pub(super) over_limit: f64,
+    pub(super) error: f64,
+}
+
+/// Latencies of the last minute; none where there were no requests.
+#[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Latency {
+    pub(super) p50_seconds: Option<f64>,
+    pub(super) p99_seconds: Option<f64>,
+}
+
+impl History {
+    /// Reads the counters, about once a second.
+    pub(super) fn sample(&self, stats: &Stats, store: &dyn Store, now: Time) {
+        let times = store.pools().into_iter().map(|pool| pool.operation_time);
+        self.state().add(Sample {
+            time: now,
+            requests: stats.requests_by_code(),
+            response_time: stats.service().response_time(Method::ShouldRateLimit).distribution(),
+            store_time: times.reduce(|all, next| added(&all, &next)).unwrap_or_default(),
+        });
+    }
+
+    /// Requests of the last second.
+    pub(super) fn rates(&self) -> Rates {
+        self.state().points.back().map(|point| point.rates).unwrap_or_default()
+    }
+
+    /// Response times of the last minute.
+    pub(super) fn latency(&self) -> Latency {
+        self.state().latency(|sample| &sample.response_time)
+    }
+
+    /// Times of the store's operations of the last minute.
+    pub(super) fn store_latency(&self) -> Latency {
+        self.state().latency(|sample| &sample.store_time)
+    }
+
+    /// The points of the plots, the oldest first.
+    pub(super) fn points(&self) -> Vec<Point> {
+        self.state().points.iter().copied().collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn add(&mut self, sample: Sample) {
+        if let Some(last) = self.samples.back() {
+            let micros = sample.time.micros().saturating_sub(last.time.micros());
+            if micros == 0 {
+                // The clock stands still or was set back: this second has no rate.
+                self.samples.clear();
+            } else {
+                let rates = rates(last.requests, sample.requests, micros);
+                self.samples.push_back(sample.clone());
+                let Latency { p50_seconds, p99_seconds } = self.latency(|sample| &sample.response_time);
+                let time = sample.time.seconds();
+                self.points.push_back(Point { time, rates, p50_seconds, p99_seconds });
+                keep(&mut self.points, SECONDS);
+                return keep(&mut self.samples, LATENCY_SECONDS.saturating_add(1));
+            }
+        }
+        self.samples.push_back(sample);
+    }
+
+    fn latency(&self, of: impl Fn(&Sample) -> &Distribution) -> Latency {
+        let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else {
+            return Latency::default();
+        };
+        let times = subtracted(of(last), of(first));
+        Latency { p50_seconds: quantile(&times, 0.5), p99_seconds: quantile(&times, 0.99) }
+    }
+}
+
+fn keep<T>(values: &mut VecDeque<T>, most: usize) {
+    while values.len() > most {
+        values.pop_front();
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates are for people")]
+fn rates(before: [u64; 3], after: [u64; 3], micros: u64) -> Rates {
+    let rate = |code: ResponseCode| {
+        let at = |counts: [u64; 3]| counts.get(code as usize).copied().unwrap_or_default();
+        at(after).saturating_sub(at(before)) as f64 * 1e6 / micros as f64
+    };
+    Rates {
+        ok: rate(ResponseCode::Ok),
+        over_limit: rate(ResponseCode::OverLimit),
+        error: rate(ResponseCode::Error),
+    }
+}
+
+/// Both together. Pools have the same buckets.
+fn added(one: &Distribution, other: &Distribution) -> Distribution {
+    combined(one, other, u64::saturating_add)
+}
+
+/// What came after the earlier one.
+fn subtracted(later: &Distribution, earlier: &Distribution) -> Distribution {
+    combined(later, earlier, u64::saturating_sub)
+}
+
+fn combined(one: &Distribution, other: &Distribution, with: impl Fn(u64, u64) -> u64) -> Distribution {
+    let buckets = one.buckets.iter().enumerate().map(|(index, (bound, count))| {
+        let other = other.buckets.get(index).map_or(0, |(_, count)| *count);
+        (*bound, with(*count, other))
+    });
+    Distribution { buckets: buckets.collect(), count: with(one.count, other.count), sum: 0.0 }
+}
+
+/// The value below which this part of the values lies, interpolated within its bucket as Prometheus does. Beyond the
+/// last bound it is that bound.
+#[expect(clippy::cast_precision_loss, reason = "counts of a minute")]
+fn quantile(values: &Distribution, part: f64) -> Option<f64> {
+    if values.count == 0 {
+        return None;
+    }
+    let rank = part * values.count as f64;
+    let (mut lower, mut below) = (0.0, 0.0);
+    for (bound, within) in &values.buckets {
+        let within = *within as f64;
+        if within >= rank {
+            let inside = (within - below).max(f64::MIN_POSITIVE);
+            return Some(lower + (bound - lower) * (rank - below).max(0.0) / inside);
+        }
+        (lower, below) = (*bound, within);
+    }
+    Some(lower)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(seconds: u64, ok: u64, within: [u64; 3]) -> Sample {
+        let buckets = [0.001, 0.01, 0.1].into_iter().zip(within).collect();
+        let response_time = Distribution { buckets, count: within[2], sum: 0.0 };
+        Sample { time: Time::from_seconds(seconds), requests: [ok, 0, 0], response_time, ..Sample::default() }
+    }
+
+    #[test]
+    fn rates_and_quantiles_are_those_of_the_time_between() {
+        let mut state = State::default();
+        state.add(sample(100, 50, [0, 0, 0]));
+        assert!(state.points.is_empty(), "one sample has no rate");
+        state.add(sample(102, 70, [10, 20, 20]));
+        let point = state.points[0];
+        assert_eq!((point.time, point.rates.ok), (102, 10.0));
+        assert_eq!(point.p50_seconds, Some(0.001));
+        assert!((point.p99_seconds.unwrap() - 0.00982).abs() < 1e-9, "{point:?}");
+        for second in 0..1000 {
+            state.add(sample(103 + second, 70, [10, 20, 20]));
+        }
+        assert_eq!((state.points.len(), state.samples.len()), (300, 61));
+        assert_eq!(
+            state.latency(|sample| &sample.response_time),
+            Latency::default(),
+            "no request for a minute"
+        );
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_makes_no_rate() {
+        let mut state = State::default();
+        state.add(sample(100, 0, [0; 3]));
+        state.add(sample(90, 100, [0; 3]));
+        assert!(state.points.is_empty());
+        state.add(sample(91, 101, [0; 3]));
+        assert!((state.points[0].rates.ok - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn values_beyond_the_last_bound_count_as_it() {
+        let values = Distribution { buckets: vec![(1.0, 0), (2.0, 1)], count: 100, sum: 0.0 };
+        assert_eq!(quantile(&values, 0.99), Some(2.0));
+        assert_eq!(quantile(&Distribution::default(), 0.5), None);
+    }
+}

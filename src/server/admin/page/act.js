@@ -1,0 +1,113 @@
+// The dialog that blocks, limits, allows or shadows a key, or resets its counter, and says first what will happen.
+
+import { Refused, get, send } from "./api.js";
+import { count, descriptor, duration } from "./format.js";
+
+const $ = (id) => document.getElementById(id);
+const dialog = $("act");
+let target = null;
+let where = "";
+let done = () => {};
+
+const action = () => dialog.querySelector("input[name=action]:checked").value;
+const seconds = () => Number($("act-for").value);
+
+/** Where an override holds, by the place that it is kept in. */
+const PLACES = {
+  redis: "on all replicas that share this Redis",
+  file: "on this replica",
+  memory: "on this replica, until it restarts",
+};
+
+/** What will happen, in a sentence or two. */
+function effect() {
+  const key = `${descriptor(target.descriptor)} in domain ${target.domain}`;
+  const time = seconds() ? `for ${duration(seconds())}` : "until the override is removed";
+  switch (action()) {
+    case "block": return `Every request with ${key} is refused with 429 ${time}, ${where}. Nothing is counted.`;
+    case "limit": return `${key} may have ${count($("act-number").value)} requests per ${$("act-unit").value} ${time}, ${where}, in place of the limit of its rule.`;
+    case "allow": return `No request with ${key} is limited ${time}, ${where}.`;
+    case "shadow": return `${key} is counted and never refused ${time}, ${where}.`;
+    default: return `The counters of ${key} begin at zero, as if it had never been used, on all replicas that share the store.`;
+  }
+}
+
+function label() {
+  const time = seconds() ? ` for ${duration(seconds())}` : "";
+  const verbs = { block: "Block", limit: "Limit", allow: "Allow", shadow: "Shadow" };
+  return action() === "reset" ? "Reset counter" : verbs[action()] + time;
+}
+
+function refresh() {
+  const reset = action() === "reset";
+  $("act-limit").hidden = action() !== "limit";
+  $("act-for-label").hidden = reset;
+  $("act-effect").textContent = effect();
+  $("act-confirm").textContent = label();
+  $("act-confirm").className = action() === "block" ? "danger" : "primary";
+  $("act-error").textContent = "";
+}
+
+/** What the counter holds now, where the service can say. */
+async function showCounter(shown) {
+  const query = new URLSearchParams({ domain: shown.domain, descriptor: descriptor(shown.descriptor) });
+  try {
+    const { limits } = await get(`api/v1/counters?${query}`);
+    if (shown !== target) return;
+    const texts = limits.map(({ used, remaining, resets_in_seconds: reset }) =>
+      `${count(used)} used, ${count(remaining)} left${reset ? `, resets in ${duration(reset)}` : ""}`);
+    $("act-counter").textContent = texts.length ? `Counter: ${texts.join("; ")}` : "";
+  } catch {
+    // The dialog is of use without it.
+  }
+}
+
+/**
+ * Opens the dialog for a key: its domain, descriptor and rule. `kept` is the place of overrides; `changed` is called
+ * after a change.
+ */
+export function open(key, kept, changed) {
+  target = key;
+  where = PLACES[kept] ?? "on this replica";
+  done = changed;
+  $("act-key").textContent = descriptor(key.descriptor);
+  $("act-rule").textContent = key.rule ? `rule ${key.rule}` : `domain ${key.domain}`;
+  $("act-counter").textContent = "";
+  dialog.querySelector("input[value=block]").checked = true;
+  $("act-for").value = "3600";
+  $("act-reason").value = "";
+  refresh();
+  dialog.showModal();
+  showCounter(key);
+}
+
+async function confirm() {
+  const reason = $("act-reason").value.trim();
+  const body = { domain: target.domain, descriptor: target.descriptor };
+  if (reason) body.reason = reason;
+  if (action() === "reset") return send("POST", "api/v1/counters/reset", body);
+  body.action = action();
+  if (action() === "limit") {
+    body.requests_per_unit = Number($("act-number").value);
+    body.unit = $("act-unit").value;
+  }
+  // Not a moment: the clock of this machine may differ from that of the service.
+  if (seconds()) body.for = `${seconds()}s`;
+  return send("POST", "api/v1/overrides", body);
+}
+
+dialog.addEventListener("input", refresh);
+$("act-cancel").addEventListener("click", () => dialog.close());
+dialog.querySelector("form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  $("act-confirm").disabled = true;
+  try {
+    await confirm();
+    dialog.close();
+    done(label());
+  } catch (error) {
+    $("act-error").textContent = error instanceof Refused ? error.message : `No answer: ${error.message}`;
+  } finally {
+    $("act-confirm").disabled = false;
+  }
+});

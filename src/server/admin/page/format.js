@@ -1,0 +1,51 @@
+// Numbers, times and descriptors for people.
+
+const number = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const small = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+
+export const count = (value) => number.format(value ?? 0);
+
+export const rate = (value) => (value > 0 && value < 9.95 ? small : number).format(value ?? 0);
+
+export const short = (value) =>
+  value >= 1e6 ? `${small.format(value / 1e6)}M` : value >= 1e4 ? `${small.format(value / 1e3)}k` : small.format(value);
+
+export const latency = (seconds) => {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds === 0) return "0";
+  if (seconds < 0.0001) return `${number.format(seconds * 1e6)} µs`;
+  return seconds < 1 ? `${small.format(seconds * 1e3)} ms` : `${small.format(seconds)} s`;
+};
+
+export const bytes = (value) => {
+  if (value === null || value === undefined) return "–";
+  return value < 1e9 ? `${small.format(value / 1e6)} MB` : `${small.format(value / 1e9)} GB`;
+};
+
+/** The two largest of days, hours, minutes and seconds. */
+export function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  const parts = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]];
+  let left = whole;
+  const units = [];
+  for (const [length, unit] of parts) {
+    const n = Math.floor(left / length);
+    left -= n * length;
+    if (n > 0 || units.length > 0) units.push(n > 0 ? `${n}${unit}` : "");
+  }
+  return units.slice(0, 2).filter(Boolean).join(" ") || "0s";
+}
+
+export const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
+
+/** A descriptor as commands take it. */
+export const descriptor = (entries) =>
+  entries.map(({ key, value }) => {
+    const escaped = (text) => text.replaceAll("\\", "\\\\").replaceAll(",", "\\,");
+    return value === null || value === undefined ? escaped(key) : `${escaped(key).replaceAll("=", "\\=")}=${escaped(value)}`;
+  }).join(",");
+
+export function limit({ requests_per_unit: requests, unit, unit_multiplier: units }) {
+  const word = unit.toLowerCase();
+  return `${count(requests)} per ${units > 1 ? `${units} ${word}s` : word}`;
+}

@@ -1,0 +1,310 @@
+// The page: draws what the stream of events says, once a second.
+
+import { open as act } from "./act.js";
+import { Refused, follow, send, setToken } from "./api.js";
+import { bytes, clock, count, descriptor, duration, latency, limit, rate, short } from "./format.js";
+import { Plot, sparkline } from "./plot.js";
+
+const $ = (id) => document.getElementById(id);
+const SECONDS = 300;
+const SPARK_SECONDS = 60;
+const MAX_FLASHES = 4;
+
+let points = [];
+let last = {};
+let by = "refused";
+let paused = false;
+let canChange = false;
+const ruleRates = new Map();
+
+const at = (point, text) => `${clock(point.time * 1000)}: ${text}`;
+const requests = new Plot($("requests"), $("requests-at"), {
+  seconds: SECONDS,
+  format: short,
+  lines: [
+    { name: "allowed", value: "ok", area: true },
+    { name: "refused", value: "over_limit", area: true },
+    { name: "failed", value: "error" },
+  ],
+  describe: (point) => at(point, `${rate(point.ok)} allowed, ${rate(point.over_limit)} over limit, ${rate(point.error)} errors per second`),
+});
+const times = new Plot($("latency"), $("latency-at"), {
+  seconds: SECONDS,
+  format: latency,
+  lines: [{ name: "p50", value: "p50_seconds" }, { name: "p99", value: "p99_seconds" }],
+  describe: (point) => at(point, `p50 ${latency(point.p50_seconds)}, p99 ${latency(point.p99_seconds)}`),
+});
+
+function element(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+/** Has the rows of a table be those of `items`, by their keys. Rows that stay keep the focus that is in them. */
+function rows(body, items, keyOf, create, update = () => {}) {
+  const known = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  items.forEach((item, index) => {
+    const key = keyOf(item);
+    let row = known.get(key);
+    known.delete(key);
+    if (!row) {
+      row = element("tr", {}, ...create(item));
+      row.dataset.key = key;
+    }
+    if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] ?? null);
+    row.item = item;
+    update(row, item);
+  });
+  for (const row of known.values()) row.remove();
+  $(`${body.id}-empty`)?.toggleAttribute("hidden", items.length > 0);
+}
+
+const cell = (text, className = "") => element("td", { textContent: text, className });
+
+function keyCell(item) {
+  const small = element("small", { textContent: item.rule ?? item.domain });
+  const text = descriptor(item.descriptor);
+  return element("td", {}, item.descriptor_cut ? `${text}…` : text, small);
+}
+
+/** The button that opens the dialog; none where callers' values are not known here, or nothing may be changed. */
+function actCell(item) {
+  const td = element("td", { className: "act" });
+  if (!canChange || item.descriptor_cut) return td;
+  const button = element("button", { type: "button", textContent: "Change…" });
+  button.setAttribute("aria-label", `Change ${descriptor(item.descriptor)}`);
+  button.addEventListener("click", () => act(item, last.overrides?.kept_in, (what) => announce(`${what}: ${descriptor(item.descriptor)}`)));
+  td.append(button);
+  return td;
+}
+
+/** Says for some seconds what was done. */
+function announce(text) {
+  $("said").textContent = text;
+  setTimeout(() => {
+    if ($("said").textContent === text) $("said").textContent = "";
+  }, 6000);
+}
+
+function live(state, text) {
+  $("live").dataset.state = state;
+  if ($("live").textContent !== text) $("live").textContent = text;
+}
+
+function notice(text) {
+  $("notice").hidden = !text;
+  if ($("notice").textContent !== text) $("notice").textContent = text;
+}
+
+function drawStatus(status) {
+  const { per_second: now } = status.requests;
+  $("about").textContent = `${status.version} · up ${duration(status.uptime_seconds)} · rules ${status.rules.hash?.slice(0, 8) ?? "none"}${status.read_only ? " · read-only" : ""}`;
+  $("rate-ok").textContent = rate(now.ok);
+  $("rate-over").textContent = rate(now.over_limit);
+  $("rate-error").textContent = rate(now.error);
+  $("p99").textContent = latency(status.latency.p99_seconds);
+  const { store } = status;
+  const isWell = store.connected && store.breakers_open === 0;
+  $("store").textContent = store.connected ? store.kind : `${store.kind}: not connected`;
+  $("store").closest(".tile").dataset.state = isWell ? "good" : "bad";
+  const slow = store.p99_seconds === null ? "" : `p99 ${latency(store.p99_seconds)}`;
+  $("store-more").textContent = store.breakers_open > 0 ? `${store.breakers_open} open breakers` : slow;
+  $("memory").textContent = bytes(status.memory.resident_bytes);
+  $("keys").textContent = status.memory.keys ? `${short(status.memory.keys.held)} counters` : "";
+  const error = status.rules.is_current ? null : status.rules.last_error;
+  notice(error ? `Newer rules were rejected, the previous ones are in force: ${error.errors[0] ?? ""}` : "");
+  canChange = !status.read_only && status.key_values === "plain" && last.overrides !== undefined;
+  points.push({ time: new Date(status.time) / 1000, ...now, p50_seconds: status.latency.p50_seconds, p99_seconds: status.latency.p99_seconds });
+  points = points.slice(-SECONDS - 1);
+  requests.set(points);
+  times.set(points);
+}
+
+function drawTop({ keys, window_seconds: window }) {
+  const update = (row, key) => {
+    const error = key.error > 0 ? ` ±${count(key.error)}` : "";
+    row.cells[1].textContent = count(key.refused) + (key.refused ? error : "");
+    row.cells[1].classList.toggle("over", key.refused > 0);
+    row.cells[2].textContent = count(key.allowed) + (key.allowed ? error : "");
+  };
+  const create = (key) => [keyCell(key), cell("", "n"), cell("", "n"), actCell(key)];
+  rows($("top"), keys, (key) => `${canChange} ${key.rule} ${descriptor(key.descriptor)}`, create, update);
+  $("top-window").textContent = `Hits of the last ${duration(window)}`;
+}
+
+/** The file's name and the line of a rule. */
+const place = ({ file, line }) => (file ? `${file.split("/").at(-1)}:${line}` : "");
+
+const REASONS = { over_limit_cache: "known to be over", override: "override", failure_policy: "store failure" };
+
+function why(refusal) {
+  const number = refusal.limit.of > 1 ? ` (limit ${refusal.limit.number} of ${refusal.limit.of})` : "";
+  const first = refusal.decided_by === "override" ? "blocked" : `over ${limit(refusal.limit)}${number}`;
+  const parts = [];
+  if (refusal.count !== null) parts.push(`count ${count(refusal.count)}`);
+  if (refusal.hits !== 1) parts.push(`${count(refusal.hits)} hits`);
+  parts.push(refusal.retry_after_seconds === null ? "never fits" : `retry in ${duration(refusal.retry_after_seconds)}`);
+  if (REASONS[refusal.decided_by]) parts.push(REASONS[refusal.decided_by]);
+  if (refusal.file) parts.push(place(refusal));
+  const small = element("small", { textContent: parts.join(" · "), title: refusal.file ?? "" });
+  return element("td", {}, element("span", { className: "over", textContent: first }), small);
+}
+
+function drawRefusals({ refusals }) {
+  if (paused) return;
+  const isFirst = $("refusals").rows.length === 0;
+  const create = (refusal) => [cell(clock(refusal.time), "time"), keyCell(refusal), why(refusal), actCell(refusal)];
+  const before = new Set([...$("refusals").rows].map((row) => row.dataset.key));
+  rows($("refusals"), refusals, (refusal) => `${canChange} ${refusal.id}`, create);
+  const fresh = [...$("refusals").rows].filter((row) => !before.has(row.dataset.key));
+  // Where many come in a second, a flash of all of them shows nothing.
+  const isFew = !isFirst && fresh.length <= MAX_FLASHES;
+  for (const row of $("refusals").rows) row.classList.toggle("new", isFew && fresh.includes(row));
+}
+
+function drawRules({ rules, total }) {
+  for (const rule of rules) {
+    const rates = ruleRates.get(rule.rule) ?? { allowed: [], refused: [] };
+    const { allowed, refused, shadowed } = rule.per_second ?? { allowed: 0, refused: 0, shadowed: 0 };
+    rates.allowed = [...rates.allowed, allowed].slice(-SPARK_SECONDS);
+    rates.refused = [...rates.refused, refused + shadowed].slice(-SPARK_SECONDS);
+    ruleRates.set(rule.rule, rates);
+  }
+  const shown = new Set(rules.map((rule) => rule.rule));
+  for (const rule of ruleRates.keys()) if (!shown.has(rule)) ruleRates.delete(rule);
+  const create = (rule) => {
+    const modes = [rule.shadow_mode && "shadow", rule.quota_mode && "quota"].filter(Boolean);
+    const badges = modes.map((mode) => element("span", { className: "badge", textContent: mode }));
+    const limits = rule.unlimited ? "unlimited" : rule.limits.map(limit).join(", ");
+    return [
+      element("td", {}, `${rule.rule} `, ...badges, element("small", { textContent: place(rule), title: rule.file ?? "" })),
+      cell(limits), cell("", "n"), cell("", "n"), cell(""),
+    ];
+  };
+  const update = (row, rule) => {
+    const rates = rule.per_second;
+    row.cells[2].textContent = rates && rule.has_fixed_name ? rate(rates.allowed) : "–";
+    row.cells[3].textContent = rates && rule.has_fixed_name ? rate(rates.refused + rates.shadowed) : "–";
+    row.cells[3].classList.toggle("over", (rates?.refused ?? 0) > 0);
+    const { allowed, refused } = ruleRates.get(rule.rule);
+    row.cells[4].replaceChildren(sparkline([{ name: "allowed", values: allowed }, { name: "refused", values: refused }], SPARK_SECONDS));
+  };
+  const key = (rule) => JSON.stringify([rule.rule, rule.file, rule.line, rule.limits, rule.shadow_mode, rule.quota_mode]);
+  rows($("rules"), rules, key, create, update);
+  $("rules-about").textContent = total > rules.length ? `the busiest ${count(rules.length)} of ${count(total)}` : "";
+}
+
+/** Seconds until a moment by the clock of the service; null for one that never comes. */
+const until = (moment) => (moment ? (new Date(moment) - new Date(last.status.time)) / 1000 : null);
+
+function drawOverrides({ overrides, total }) {
+  const create = (override) => {
+    const what = override.action === "limit" ? `${count(override.requests_per_unit)}/${override.unit}`.toLowerCase() : override.action;
+    const more = [override.reason, override.by && `by ${override.by}`].filter(Boolean).join(" · ");
+    const button = element("button", { type: "button", textContent: "Remove", disabled: last.status?.read_only ?? false });
+    button.setAttribute("aria-label", `Remove the override of ${descriptor(override.descriptor)}`);
+    button.addEventListener("click", () => remove(button, override));
+    return [
+      keyCell({ ...override, rule: undefined }),
+      element("td", {}, element("span", { className: `badge ${override.action}`, textContent: what }), element("small", { textContent: more })),
+      cell("", "left"), element("td", { className: "act" }, button),
+    ];
+  };
+  const update = (row, override) => {
+    const left = until(override.expires_at);
+    row.cells[2].textContent = left === null ? "no end" : duration(left);
+  };
+  const present = overrides.filter((override) => (until(override.expires_at) ?? 1) > 0);
+  rows($("overrides"), present, (override) => JSON.stringify(override), create, update);
+  $("overrides-about").textContent = total > overrides.length ? `${count(overrides.length)} of ${count(total)}` : "";
+}
+
+async function remove(button, override) {
+  const text = `Remove the override of ${descriptor(override.descriptor)} in domain ${override.domain}? Its rule applies again at once, on all replicas.`;
+  if (!window.confirm(text)) return;
+  button.disabled = true;
+  try {
+    await send("DELETE", `api/v1/overrides/${encodeURIComponent(override.id)}`);
+    announce(`Removed: ${descriptor(override.descriptor)}`);
+  } catch (error) {
+    button.disabled = false;
+    notice(`The override was not removed: ${error.message}`);
+  }
+}
+
+function drawReplicas({ own, replicas }) {
+  const { rules } = last.status;
+  const create = () => [element("td", {}, element("span"), element("small")), cell(""), cell("", "n")];
+  const update = (row, replica) => {
+    row.querySelector("span").textContent = replica.id;
+    row.querySelector("small").textContent = replica.version + (replica.id === own ? " · this one" : "");
+    row.cells[1].textContent = replica.rules_hash?.slice(0, 8) ?? "none";
+    row.cells[1].classList.toggle("over", replica.rules_hash !== rules.hash);
+    row.cells[2].textContent = rate(replica.requests_per_second);
+  };
+  rows($("replicas"), replicas, (replica) => replica.id, create, update);
+}
+
+function drawTick(tick) {
+  last = tick;
+  drawStatus(tick.status);
+  if (by === "refused") drawTop(tick.top);
+  else drawTop(tick.top_allowed);
+  drawRefusals(tick.refusals);
+  drawRules(tick.rules);
+  $("overrides-panel").hidden = !tick.overrides;
+  if (tick.overrides) drawOverrides(tick.overrides);
+  $("replicas-panel").hidden = !tick.replicas?.replicas.length;
+  if (tick.replicas) drawReplicas(tick.replicas);
+  live("live", "Live");
+}
+
+/** Asks for a token; resolves when one is given. */
+function login(message) {
+  $("login-error").textContent = message;
+  if (!$("login").open) $("login").showModal();
+  return new Promise((resolve) => {
+    $("login").querySelector("form").addEventListener("submit", () => {
+      setToken($("login-token").value);
+      resolve();
+    }, { once: true });
+  });
+}
+
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+async function run() {
+  for (let tried = false; ; tried = true) {
+    try {
+      await follow("api/v1/events", (name, value) => {
+        if (name === "history") points = value;
+        if (name === "tick") drawTick(value);
+      });
+      live("lost", "Disconnected, connecting again…");
+    } catch (error) {
+      if (error instanceof Refused && error.status === 401) {
+        live("lost", "A token is needed");
+        await login(tried ? error.message : "");
+        continue;
+      }
+      if (error instanceof Refused) notice(error.message);
+      live("lost", "Disconnected, connecting again…");
+    }
+    await pause(1000);
+  }
+}
+
+for (const button of document.querySelectorAll("[data-by]")) {
+  button.addEventListener("click", () => {
+    by = button.dataset.by;
+    for (const other of document.querySelectorAll("[data-by]")) other.setAttribute("aria-pressed", other === button);
+    if (last.top) drawTop(by === "refused" ? last.top : last.top_allowed);
+  });
+}
+$("pause").addEventListener("click", () => {
+  paused = !paused;
+  $("pause").setAttribute("aria-pressed", paused);
+  $("pause").textContent = paused ? "resume" : "pause";
+});
+run();

@@ -1,0 +1,213 @@
+//! A call of the admin API and its reply: query parameters, JSON in and out, and errors.
+
+use std::{borrow::Cow, ops::RangeInclusive};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode, header};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::sync::mpsc;
+
+use super::guard::Who;
+use crate::{
+    entries,
+    server::http::{Answer, streamed, typed},
+};
+
+/// A call.
+pub(super) struct Call<'a> {
+    /// Who calls.
+    pub(super) who: &'a Who,
+    /// What the path has in the place of `{id}`; empty if there is none.
+    pub(super) parameter: &'a str,
+    pub(super) request: &'a Request<Bytes>,
+}
+
+/// The reply to a call.
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) body: Body,
+    /// What was changed.
+    pub(super) change: Option<Change>,
+}
+
+/// What a reply has.
+pub(super) enum Body {
+    /// JSON.
+    Json(Bytes),
+    /// Server-sent events.
+    Events(mpsc::Receiver<Bytes>),
+}
+
+/// A change, for the log.
+pub(super) struct Change {
+    /// What was changed, in a few words.
+    pub(super) what: String,
+    /// The reason that the caller gave.
+    pub(super) reason: Option<String>,
+}
+
+/// Why a call has no reply. The message says what was seen, what is expected and what to do.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) status: StatusCode,
+    pub(super) message: String,
+    allowed: Option<HeaderValue>,
+}
+
+/// The query parameters of a call.
+pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl Call<'_> {
+    /// The query parameters.
+    ///
+    /// # Errors
+    /// When one is given twice or is not among the `known`.
+    pub(super) fn query(&self, known: &[&str]) -> Result<Query<'_>, Problem> {
+        let text = self.request.uri().query().unwrap_or_default();
+        let pairs: Vec<_> = form_urlencoded::parse(text.as_bytes()).collect();
+        for (at, (name, _)) in pairs.iter().enumerate() {
+            if !known.contains(&&**name) {
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                return Err(Problem::bad_request(format!("unknown parameter {name:?}; expected: {known}")));
+            }
+            if pairs.iter().take(at).any(|(earlier, _)| earlier == name) {
+                return Err(Problem::bad_request(format!("parameter {name:?} is given twice")));
+            }
+        }
+        Ok(Query(pairs))
+    }
+
+    /// The body, which must be JSON of this type.
+    ///
+    /// # Errors
+    /// When it is not; the message says where.
+    pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        let content_type =
+            self.request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+        if !media_type.trim().eq_ignore_ascii_case("application/json") {
+            let message =
+                format!("content-type {:?}: expected application/json", content_type.unwrap_or_default());
+            return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        serde_json::from_slice(self.request.body())
+            .map_err(|error| Problem::bad_request(format!("invalid body: {error}")))
+    }
+}
+
+impl Query<'_> {
+    /// The entries of a descriptor in a parameter, if it is given.
+    ///
+    /// # Errors
+    /// When it is not `key=value,key=value`.
+    pub(super) fn descriptor(&self, name: &str) -> Result<Option<Vec<(String, String)>>, Problem> {
+        let read = |text| entries::parse(text).map_err(|why| Problem::bad_request(format!("{name}: {why}")));
+        self.text(name).map(read).transpose()
+    }
+
+    /// One of these words; the first one if the parameter is not given.
+    ///
+    /// # Errors
+    /// When it is another word.
+    pub(super) fn word<'w>(&self, name: &str, words: &[&'w str]) -> Result<&'w str, Problem> {
+        let Some(text) = self.text(name) else { return Ok(words.first().copied().unwrap_or_default()) };
+        words
+            .iter()
+            .find(|word| **word == text)
+            .copied()
+            .ok_or_else(|| Problem::bad_request(format!("{name}={text:?}: expected {}", words.join(" or "))))
+    }
+
+    /// The text of a parameter, if it is given.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    /// The number of a parameter.
+    ///
+    /// # Errors
+    /// When it is not a number in this range.
+    pub(super) fn number(
+        &self,
+        name: &str,
+        default: usize,
+        range: RangeInclusive<usize>,
+    ) -> Result<usize, Problem> {
+        let Some(text) = self.text(name) else { return Ok(default) };
+        text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            Problem::bad_request(format!("{name}={text:?}: expected a number from {least} to {most}"))
+        })
+    }
+}
+
+impl Reply {
+    /// A reply of JSON.
+    pub(super) fn json(value: &impl Serialize) -> Result<Self, Problem> {
+        Self::json_with(StatusCode::OK, value)
+    }
+
+    /// A reply of JSON with this status.
+    pub(super) fn json_with(status: StatusCode, value: &impl Serialize) -> Result<Self, Problem> {
+        let body = serde_json::to_vec(value).map_err(|error| {
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the reply is not JSON: {error}"))
+        })?;
+        Ok(Self { status, body: Body::Json(body.into()), change: None })
+    }
+
+    /// A reply of events.
+    pub(super) fn events(events: mpsc::Receiver<Bytes>) -> Self {
+        Self { status: StatusCode::OK, body: Body::Events(events), change: None }
+    }
+
+    pub(super) fn into_answer(self) -> Answer {
+        match self.body {
+            Body::Json(body) => typed(self.status, "application/json", body),
+            Body::Events(events) => streamed("text/event-stream", events),
+        }
+    }
+
+    /// The same, with what was changed.
+    #[allow(dead_code, reason = "calls that change something use it")]
+    pub(super) fn changed(self, what: impl Into<String>, reason: Option<String>) -> Self {
+        Self { change: Some(Change { what: what.into(), reason }), ..self }
+    }
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), allowed: None }
+    }
+
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    pub(super) fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, message)
+    }
+
+    pub(super) fn not_found(path: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("no such path: {path}; docs/admin.md lists the calls"))
+    }
+
+    pub(super) fn method_not_allowed(method: &Method, path: &str, allowed: &str) -> Self {
+        let message = format!("{method} {path}: expected {allowed}");
+        let allowed = HeaderValue::from_str(allowed).ok();
+        Self { allowed, ..Self::new(StatusCode::METHOD_NOT_ALLOWED, message) }
+    }
+
+    /// `{"error": message}`.
+    pub(super) fn into_answer(self) -> Answer {
+        let body = serde_json::json!({ "error": self.message }).to_string();
+        let mut answer = typed(self.status, "application/json", body);
+        if let Some(allowed) = self.allowed {
+            answer.headers_mut().insert(header::ALLOW, allowed);
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let scheme = HeaderValue::from_static("Bearer realm=\"tollgate\"");
+            answer.headers_mut().insert(header::WWW_AUTHENTICATE, scheme);
+        }
+        answer
+    }
+}

@@ -1,0 +1,117 @@
+//! The table of the admin API: every path and method, whether it changes something, and its handler.
+
+use std::pin::Pin;
+
+use http::Method;
+
+use super::{
+    Api, counters, events, overrides, refusals, replicas,
+    reply::{Call, Problem, Reply},
+    rules, status, top,
+};
+
+/// A reply that is being made.
+pub(super) type Handling<'a> = Pin<Box<dyn Future<Output = Result<Reply, Problem>> + 'a>>;
+
+/// Makes the reply to a call.
+pub(super) type Handler = for<'a> fn(&'a Api, &'a Call<'a>) -> Handling<'a>;
+
+/// A path and what it does.
+pub(super) struct Route {
+    pub(super) method: Method,
+    /// Its last segment may be `{id}`, which stands for any text.
+    pub(super) path: &'static str,
+    /// The name of the change in the log and the metric; none for a call that changes nothing.
+    pub(super) action: Option<&'static str>,
+    pub(super) handler: Handler,
+}
+
+/// Every call. `docs/openapi.yaml` describes them; a test compares the two.
+pub(super) const ROUTES: &[Route] = &[
+    Route::reads("/api/v1/events", |api, call| Box::pin(async { events::follow(api, call) })),
+    Route::reads("/api/v1/refusals", |api, call| Box::pin(async { refusals::get(api, call) })),
+    Route::reads("/api/v1/rules", |api, call| Box::pin(async { rules::get(api, call) })),
+    Route::reads("/api/v1/status", |api, call| Box::pin(async { status::get(api, call) })),
+    Route::reads("/api/v1/top", |api, call| Box::pin(async { top::get(api, call) })),
+    Route::reads("/api/v1/replicas", |api, call| Box::pin(async { replicas::get(api, call) })),
+    Route::reads("/api/v1/counters", |api, call| Box::pin(counters::get(api, call))),
+    Route::changes(Method::POST, "/api/v1/counters/reset", "counter_reset", |api, call| {
+        Box::pin(counters::reset(api, call))
+    }),
+    Route::reads("/api/v1/overrides", |api, call| Box::pin(overrides::list(api, call))),
+    Route::changes(Method::POST, "/api/v1/overrides", "override_set", |api, call| {
+        Box::pin(overrides::set(api, call))
+    }),
+    Route::changes(Method::DELETE, "/api/v1/overrides/{id}", "override_remove", |api, call| {
+        Box::pin(overrides::remove(api, call))
+    }),
+    // An import is one change, made when it is put in force.
+    Route::prepares(Method::POST, "/api/v1/imports", |api, call| {
+        Box::pin(async { overrides::begin(api, call) })
+    }),
+    Route::prepares(Method::POST, "/api/v1/imports/{id}", |api, call| Box::pin(overrides::add(api, call))),
+    Route::prepares(Method::DELETE, "/api/v1/imports/{id}", |api, call| {
+        Box::pin(overrides::abort(api, call))
+    }),
+    Route::changes(Method::PUT, "/api/v1/imports/{id}", "override_import", |api, call| {
+        Box::pin(overrides::commit(api, call))
+    }),
+];
+
+/// The calls whose replies make an event of `/api/v1/events`, each with its name there.
+pub(super) const EVENT_PARTS: &[(&str, &str)] = &[
+    ("refusals", "/api/v1/refusals?n=50"),
+    ("rules", "/api/v1/rules?n=100&by=hits"),
+    ("status", "/api/v1/status"),
+    ("top", "/api/v1/top?n=20&by=refused"),
+    ("top_allowed", "/api/v1/top?n=20&by=allowed"),
+    ("overrides", "/api/v1/overrides?n=100"),
+    ("replicas", "/api/v1/replicas"),
+];
+
+impl Route {
+    const fn reads(path: &'static str, handler: Handler) -> Self {
+        Self { method: Method::GET, path, action: None, handler }
+    }
+
+    /// A call with another method than `GET` that changes nothing yet.
+    const fn prepares(method: Method, path: &'static str, handler: Handler) -> Self {
+        Self { method, path, action: None, handler }
+    }
+
+    /// A call that changes something.
+    const fn changes(method: Method, path: &'static str, action: &'static str, handler: Handler) -> Self {
+        Self { method, path, action: Some(action), handler }
+    }
+
+    /// What the path has in the place of `{id}`, if it is this one's.
+    fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
+        match self.path.strip_suffix("{id}") {
+            Some(before) => path.strip_prefix(before).filter(|id| !id.is_empty() && !id.contains('/')),
+            None => (path == self.path).then_some(""),
+        }
+    }
+}
+
+/// What a path and a method lead to.
+pub(super) enum Found<'p> {
+    /// A call, and what stands in the place of `{id}`.
+    Route(&'static Route, &'p str),
+    /// The path has these other methods.
+    OtherMethods(String),
+    Nothing,
+}
+
+/// Looks up a path and a method. `HEAD` is like `GET`; the server sends no body then.
+pub(super) fn find<'p>(method: &Method, path: &'p str) -> Found<'p> {
+    let wanted = if method == Method::HEAD { &Method::GET } else { method };
+    let mut others = Vec::new();
+    for route in ROUTES {
+        let Some(parameter) = route.matches(path) else { continue };
+        if route.method == *wanted {
+            return Found::Route(route, parameter);
+        }
+        others.push(route.method.as_str());
+    }
+    if others.is_empty() { Found::Nothing } else { Found::OtherMethods(others.join(", ")) }
+}

@@ -1,0 +1,199 @@
+//! The tokens of the admin API: read from a file, read again when it changes, compared in constant time.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use ring::{hmac, rand::SystemRandom};
+use tracing::{info, warn};
+
+/// A changed file counts within this time. A mounted secret is replaced by the swap of a symlink, which no file time
+/// shows, so that the file is read again, at most this often.
+const READ_EVERY: Duration = Duration::from_secs(1);
+
+/// Larger files are refused: tokens of a thousand people take less.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Shorter tokens are refused: they can be guessed.
+const MIN_TOKEN_BYTES: usize = 16;
+
+/// The tokens in force.
+pub struct Tokens {
+    path: PathBuf,
+    /// Tokens are compared by their tags under this key, which takes the same time whatever they have in common.
+    key: hmac::Key,
+    state: Mutex<State>,
+}
+
+struct State {
+    read: Instant,
+    text: String,
+    tokens: Vec<Token>,
+    /// The last reading failed, and was logged.
+    has_failed: bool,
+}
+
+struct Token {
+    name: String,
+    tag: hmac::Tag,
+}
+
+/// Why there are no tokens.
+#[derive(Debug)]
+pub struct TokensError(String);
+
+impl Tokens {
+    /// Reads the file for the first time.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has no token.
+    pub fn load(path: &Path) -> Result<Self, TokensError> {
+        let failed = |why: String| TokensError(format!("ADMIN_TOKEN_FILE={}: {why}", path.display()));
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
+            .map_err(|_| failed("the system has no random numbers".to_owned()))?;
+        let text = read(path).map_err(|error| failed(error.to_string()))?;
+        let tokens = tokens(&text, &key).map_err(failed)?;
+        let state = State { read: Instant::now(), text, tokens, has_failed: false };
+        Ok(Self { path: path.to_owned(), key, state: Mutex::new(state) })
+    }
+
+    /// The name of this token, if it is one.
+    pub(super) fn name_of(&self, token: &str) -> Option<String> {
+        let mut state = self.state();
+        if state.read.elapsed() >= READ_EVERY {
+            state.read = Instant::now();
+            self.read_again(&mut state);
+        }
+        // Every token is compared, so that the time does not reveal which one it is.
+        let matching = state
+            .tokens
+            .iter()
+            .filter(|known| hmac::verify(&self.key, token.as_bytes(), known.tag.as_ref()).is_ok());
+        matching.last().map(|known| known.name.clone())
+    }
+
+    fn read_again(&self, state: &mut State) {
+        let read = read(&self.path).map_err(|error| error.to_string());
+        if read.as_ref().is_ok_and(|text| *text == state.text) {
+            state.has_failed = false;
+            return;
+        }
+        match read.and_then(|text| Ok((tokens(&text, &self.key)?, text))) {
+            Ok((tokens, text)) => {
+                info!(tokens = tokens.len(), "reloaded ADMIN_TOKEN_FILE");
+                (state.tokens, state.text, state.has_failed) = (tokens, text, false);
+            }
+            Err(error) if !std::mem::replace(&mut state.has_failed, true) => {
+                warn!(path = %self.path.display(), error, "keeping previous tokens of ADMIN_TOKEN_FILE");
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let size = fs::metadata(path)?.len();
+    if size > MAX_BYTES {
+        return Err(io::Error::other(format!("{size} bytes, expected at most {MAX_BYTES}")));
+    }
+    fs::read_to_string(path)
+}
+
+/// The tokens of a file: one a line, with a name before it or none. Lines that begin with `#` are comments.
+fn tokens(text: &str, key: &hmac::Key) -> Result<Vec<Token>, String> {
+    let mut tokens = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (name, token) = match words[..] {
+            [] => continue,
+            [first, ..] if first.starts_with('#') => continue,
+            [token] => ("token", token),
+            [name, token] => (name, token),
+            _ => return Err(format!("line {number}: expected TOKEN or NAME TOKEN")),
+        };
+        if token.len() < MIN_TOKEN_BYTES {
+            return Err(format!(
+                "line {number}: the token has {} bytes, expected at least {MIN_TOKEN_BYTES}; `openssl rand -hex 32` \
+                 makes one",
+                token.len()
+            ));
+        }
+        tokens.push(Token { name: name.to_owned(), tag: hmac::sign(key, token.as_bytes()) });
+    }
+    if tokens.is_empty() { Err("no token in the file".to_owned()) } else { Ok(tokens) }
+}
+
+impl fmt::Display for TokensError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TokensError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str = "0123456789abcdef";
+    const OTHER: &str = "fedcba9876543210";
+
+    fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        fs::write(&path, text).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn a_token_has_the_name_before_it() {
+        let (_dir, path) = file(&format!("# people\n\nann {ONE}\n{OTHER}\n"));
+        let tokens = Tokens::load(&path).unwrap();
+        assert_eq!(tokens.name_of(ONE).as_deref(), Some("ann"));
+        assert_eq!(tokens.name_of(OTHER).as_deref(), Some("token"));
+        for wrong in ["", "ann", &ONE[..15], &format!("{ONE}x"), "# people"] {
+            assert_eq!(tokens.name_of(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn files_without_a_good_token_are_refused() {
+        for (text, expected) in [
+            ("", "no token in the file"),
+            ("# nothing\n", "no token in the file"),
+            ("ann short", "line 1: the token has 5 bytes, expected at least 16"),
+            ("\na b c", "line 2: expected TOKEN or NAME TOKEN"),
+        ] {
+            let (_dir, path) = file(text);
+            let error = Tokens::load(&path).err().unwrap().to_string();
+            assert!(error.contains(expected) && error.starts_with("ADMIN_TOKEN_FILE="), "{error}");
+        }
+        assert!(Tokens::load(Path::new("/nowhere")).is_err());
+    }
+
+    #[test]
+    fn a_changed_file_counts_and_a_broken_one_does_not() {
+        let (_dir, path) = file(ONE);
+        let tokens = Tokens::load(&path).unwrap();
+        let later = || tokens.state().read = Instant::now().checked_sub(READ_EVERY).unwrap();
+        fs::write(&path, OTHER).unwrap();
+        assert!(tokens.name_of(ONE).is_some(), "not read again yet");
+        later();
+        assert_eq!((tokens.name_of(ONE), tokens.name_of(OTHER).is_some()), (None, true));
+        for broken in ["", "x"] {
+            fs::write(&path, broken).unwrap();
+            later();
+            assert!(tokens.name_of(OTHER).is_some(), "{broken:?}");
+        }
+        fs::remove_file(&path).unwrap();
+        later();
+        assert!(tokens.name_of(OTHER).is_some());
+    }
+}

@@ -1,0 +1,232 @@
+//! Who may call the admin API: hosts, origins, tokens, sockets, TLS, and clients that are slow.
+
+use std::{
+    fs,
+    io::Write as _,
+    net::{TcpListener, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use crate::support::{
+    client::request,
+    eventually,
+    grpc_tls::{Authority, Files},
+    holds, http,
+    ports::free_port,
+    server::Setup,
+    time_of,
+};
+
+use super::{Admin, RULES, assert_exit, raw, setup, tollgate};
+
+const STATUS: &str = "GET /api/v1/status HTTP/1.1";
+
+const ANN: &str = "0123456789abcdef0123456789abcdef";
+const BOB: &str = "fedcba9876543210fedcba9876543210";
+
+#[test]
+fn refuses_other_hosts_and_pages_of_other_sites() {
+    let admin = Admin::start();
+    let own = format!("host: 127.0.0.1:{}", admin.port);
+    let page = format!("origin: http://127.0.0.1:{}", admin.port);
+    for (lines, expected) in [
+        (&[STATUS, &own][..], 200),
+        (&[STATUS, "host: localhost"], 200),
+        (&[STATUS, &own, &page, "sec-fetch-site: same-origin"], 200),
+        // After a DNS rebinding the browser still names the other site.
+        (&[STATUS, "host: evil.test:6071"], 403),
+        (&[STATUS, "host: evil.test:6071", "origin: http://evil.test:6071"], 403),
+        (&["GET / HTTP/1.1", "host: evil.test"], 403),
+        (&[STATUS, "host: localhost", "host: evil.test"], 403),
+        (&[STATUS, &own, "origin: http://evil.test"], 403),
+        (&[STATUS, &own, "origin: null"], 403),
+        (&[STATUS, &own, "sec-fetch-site: cross-site"], 403),
+        (&["OPTIONS /api/v1/status HTTP/1.1", &own, "origin: http://evil.test"], 403),
+    ] {
+        let (status, answer) = raw(admin.port, lines);
+        assert_eq!(status, expected, "{lines:?}: {answer}");
+        assert!(!answer.contains("access-control-allow"), "{answer}");
+    }
+}
+
+#[test]
+fn answers_unknown_paths_methods_and_parameters_with_what_is_expected() {
+    let admin = Admin::start();
+    for (method, path, status, expected) in [
+        ("GET", "/api/v1/nothing", 404, "no such path: /api/v1/nothing"),
+        ("POST", "/api/v1/status", 405, "POST /api/v1/status: expected GET"),
+        ("GET", "/api/v1/status?x=1", 400, "unknown parameter \\\"x\\\"; expected: none"),
+        ("GET", "/api/v1/top?n=0", 400, "n=\\\"0\\\": expected a number from 1 to 1000"),
+        ("GET", "/api/v1/top?n=1&n=2", 400, "parameter \\\"n\\\" is given twice"),
+        ("GET", "/api/v1/top?by=hits", 400, "by=\\\"hits\\\": expected refused or allowed"),
+        ("GET", "/api/v1/refusals?descriptor=user", 400, "descriptor: the entry \\\"user\\\" has no ="),
+        ("GET", "/api/v1/refusals?after=-1", 400, "after=\\\"-1\\\": expected a number"),
+    ] {
+        let answer = http::send(admin.port, method, path, &[], b"").unwrap();
+        assert_eq!(answer.status, status, "{path}: {}", answer.text());
+        assert!(answer.text().contains(expected), "{path}: {}", answer.text());
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+    }
+    let answer = http::send(admin.port, "POST", "/api/v1/status", &[], b"").unwrap();
+    assert_eq!(answer.header("allow"), Some("GET"));
+}
+
+#[test]
+fn every_answer_forbids_keeping_framing_and_guessing() {
+    let admin = Admin::start();
+    for path in ["/", "/page.js", "/api/v1/status", "/nothing"] {
+        let answer = http::get(admin.port, path);
+        for (name, expected) in [
+            ("cache-control", "no-store"),
+            ("x-content-type-options", "nosniff"),
+            ("x-frame-options", "DENY"),
+            ("referrer-policy", "no-referrer"),
+        ] {
+            assert_eq!(answer.header(name), Some(expected), "{path}");
+        }
+        let policy = answer.header("content-security-policy").unwrap();
+        assert!(
+            policy.contains("default-src 'none'") && policy.contains("frame-ancestors 'none'"),
+            "{policy}"
+        );
+        assert!(!policy.contains("unsafe"), "{policy}");
+    }
+}
+
+#[test]
+fn with_a_token_file_every_call_needs_a_token_and_a_changed_file_counts() {
+    let (setup, port) = setup();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens");
+    fs::write(&path, format!("ann {ANN}\n")).unwrap();
+    let admin = Admin { server: setup.env("ADMIN_TOKEN_FILE", path.to_str().unwrap()).start(), port };
+    let status = |token: Option<&str>| {
+        let value = token.map(|token| format!("Bearer {token}"));
+        let headers: Vec<_> = value.iter().map(|value| ("authorization", value.as_str())).collect();
+        http::send(admin.port, "GET", "/api/v1/status", &headers, b"").unwrap()
+    };
+    assert_eq!(status(Some(ANN)).status, 200);
+    for (token, expected) in [
+        (None, "send Authorization: Bearer TOKEN"),
+        (Some(""), "send Authorization: Bearer TOKEN"),
+        (Some(BOB), "unknown token"),
+        (Some(&ANN[..31]), "unknown token"),
+    ] {
+        let answer = status(token);
+        assert_eq!(answer.status, 401, "{token:?}");
+        assert_eq!(answer.header("www-authenticate"), Some("Bearer realm=\"tollgate\""));
+        assert!(answer.text().contains(expected), "{}", answer.text());
+    }
+    assert_eq!(http::get(admin.port, "/").status, 200, "the page asks for the token");
+    assert_exit(&admin.run(&["status"]), 2, &["401 Unauthorized: a token is required", "--token-file"]);
+    assert_exit(&admin.run(&["status", "--token-file", path.to_str().unwrap()]), 0, &["memory, connected"]);
+    fs::write(&path, format!("bob {BOB}\n")).unwrap();
+    eventually("the new token counts", || {
+        let (ann, bob) = (status(Some(ANN)).status, status(Some(BOB)).status);
+        holds((ann, bob) == (401, 200), || format!("{ann} {bob}"))
+    });
+    fs::write(&path, "").unwrap();
+    thread::sleep(Duration::from_millis(1100));
+    assert_eq!(status(Some(BOB)).status, 200, "an empty file lets nobody in and shuts nobody out");
+    admin.server.wait_for_log(&["keeping previous tokens of ADMIN_TOKEN_FILE"]);
+}
+
+#[test]
+fn an_address_that_others_reach_needs_tokens() {
+    let log = Setup::new().env("ADMIN_ADDR", &format!(":{}", free_port())).try_start().err().unwrap();
+    assert!(log.contains("ADMIN_TOKEN_FILE: accepted is the path of a file with tokens"), "{log}");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens");
+    fs::write(&path, "short\n").unwrap();
+    let (setup, _) = setup();
+    let log = setup.env("ADMIN_TOKEN_FILE", path.to_str().unwrap()).try_start().err().unwrap();
+    assert!(log.contains("line 1: the token has 5 bytes, expected at least 16"), "{log}");
+}
+
+#[test]
+fn a_taken_port_stops_the_start_only_where_it_was_asked_for() {
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = format!("127.0.0.1:{}", taken.local_addr().unwrap().port());
+    let log = Setup::new().env("ADMIN_ADDR", &address).try_start().err().unwrap();
+    assert!(log.contains(&format!("cannot listen for the admin API on {address}")), "{log}");
+    // Whoever has the default port, this or another process: one of two services runs without it.
+    let default = || Setup::new().rules("shop.yaml", RULES).unset("ADMIN_ADDR");
+    let (_first, second) = (default().start(), default().start());
+    second.wait_for_log(&["the admin API is not served: set ADMIN_ADDR to a free address, or to off"]);
+    assert!(second.is_healthy());
+}
+
+#[test]
+fn a_unix_socket_is_served_without_a_token_or_a_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("admin");
+    let _server = Setup::new().rules("shop.yaml", RULES).env("ADMIN_UDS", socket.to_str().unwrap()).start();
+    let address = format!("unix:{}", socket.display());
+    assert_exit(&tollgate(&["status", "--admin", &address], &[]), 0, &["memory, connected"]);
+    let variables = [("ADMIN_UDS", socket.to_str().unwrap())];
+    assert_exit(&tollgate(&["status"], &variables), 0, &["3 rules in 1 file and 1 domain"]);
+}
+
+#[test]
+fn tls_has_the_certificate_of_the_grpc_port() {
+    let authority = Authority::new("test authority");
+    let files = Files::new(&authority.server());
+    let ca = files.put("ca.pem", &authority.pem());
+    let port = free_port();
+    let setup = files.setup().rules("shop.yaml", RULES).env("ADMIN_USE_TLS", "true");
+    let _server = setup.env("ADMIN_ADDR", &format!("127.0.0.1:{port}")).start();
+    let address = format!("https://localhost:{port}");
+    let output = tollgate(&["status", "--admin", &address, "--ca", ca.to_str().unwrap()], &[]);
+    assert_exit(&output, 0, &["memory, connected"]);
+    assert_exit(
+        &tollgate(&["status", "--admin", &address], &[]),
+        2,
+        &["cannot reach the admin API at https://"],
+    );
+    let plain = format!("127.0.0.1:{port}");
+    assert_exit(
+        &tollgate(&["status", "--admin", &plain], &[]),
+        2,
+        &["cannot reach the admin API at http://"],
+    );
+}
+
+#[test]
+fn six_hundred_slow_clients_of_the_admin_port_change_nothing_for_grpc() {
+    let admin = Admin::start();
+    let client = admin.server.client();
+    let ask = || time_of(|| client.ask(request("shop", &[&[("free", "")]])).unwrap());
+    let median = || {
+        let mut times: Vec<_> = (0..200).map(|_| ask()).collect();
+        times.sort_unstable();
+        times[100]
+    };
+    let before = median();
+    let clients: Vec<TcpStream> = (0..600)
+        .map(|n| {
+            let mut stream = TcpStream::connect(("127.0.0.1", admin.port)).unwrap();
+            // Some send nothing, some half a head, some follow and never read. They may be closed to make room.
+            let text = [
+                "",
+                "GET /api/v1/status HTTP/1.1\r\nhost: loc",
+                "GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n",
+            ];
+            let _ = stream.write_all(text[n % 3].as_bytes());
+            stream
+        })
+        .collect();
+    let during = median();
+    assert!(
+        during < before * 3 + Duration::from_millis(2),
+        "{before:?} before, {during:?} with slow clients"
+    );
+    assert!(admin.server.is_healthy());
+    // The path that is reserved for probes is answered, or a place has become free.
+    eventually("the status is answered", || {
+        let answer =
+            http::send(admin.port, "GET", "/api/v1/status", &[], b"").map_err(|error| error.to_string())?;
+        holds(answer.status == 200, || answer.text())
+    });
+    drop(clients);
+}

@@ -1,0 +1,305 @@
+//! What the calls say after requests whose outcomes are known.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::TcpStream,
+    thread,
+};
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    PATIENCE, client::request, clock::Clock, eventually, holds, memcached::Memcached, ports::free_port,
+    redis::Redis,
+};
+
+use super::{Admin, RULES, setup};
+
+#[test]
+fn the_status_shows_rules_store_requests_and_memory() {
+    let admin = Admin::start();
+    admin.ask("ann", 5);
+    let status = admin.get("/api/v1/status");
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["requests"]["total"], json!({ "ok": 2, "over_limit": 3, "error": 0 }));
+    assert_eq!(status["rules"]["rules"], 3);
+    assert_eq!(
+        (&status["rules"]["is_current"], &status["rules"]["last_error"]),
+        (&json!(true), &Value::Null)
+    );
+    assert_eq!((&status["store"]["kind"], &status["store"]["connected"]), (&json!("memory"), &json!(true)));
+    assert_eq!(status["memory"]["keys"]["held"], 1);
+    assert!(status["memory"]["resident_bytes"].as_u64().unwrap() > 1_000_000, "{status}");
+    eventually("the latency is that of the last minute", || {
+        let latency = admin.get("/api/v1/status")["latency"].clone();
+        holds(latency["p99_seconds"].as_f64().is_some_and(|p99| p99 > 0.0), || latency.to_string())
+    });
+    admin.server.write("shop.yaml", "domain: shop\ndescriptors:\n  - kye: user\n");
+    eventually("the bad rules are seen", || {
+        let rules = admin.get("/api/v1/status")["rules"].clone();
+        let error = rules["last_error"]["errors"][0].as_str().unwrap_or_default();
+        holds(rules["is_current"] == false && error.contains("shop.yaml:3"), || rules.to_string())
+    });
+}
+
+#[test]
+fn top_keys_have_the_exact_numbers_of_a_quiet_service() {
+    let admin = Admin::start();
+    for (user, times) in [("ann", 7), ("bob", 4), ("carl", 1)] {
+        admin.ask(user, times);
+    }
+    let top = admin.get("/api/v1/top");
+    let keys: Vec<_> = top["keys"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|key| {
+            let user = key["descriptor"][0]["value"].as_str().unwrap();
+            (
+                user,
+                key["allowed"].as_u64().unwrap(),
+                key["refused"].as_u64().unwrap(),
+                key["error"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(keys, [("ann", 2, 5, 0), ("bob", 2, 2, 0)], "carl was not refused");
+    assert_eq!(top["keys"][0]["rule"], "shop.user");
+    assert!(top["window_seconds"].as_u64().unwrap() <= 240, "{top}");
+    let allowed = admin.get("/api/v1/top?by=allowed&n=2");
+    assert_eq!(allowed["keys"].as_array().unwrap().len(), 2);
+    assert_eq!(admin.get("/api/v1/top?rule=shop.path_/cart")["keys"], json!([]));
+    assert_eq!(admin.get("/api/v1/top?domain=other")["keys"], json!([]));
+}
+
+#[test]
+fn refusals_say_which_limit_of_which_line_refused_and_until_when() {
+    let clock = Clock::at("2026-11-22T10:59:15Z");
+    let _clock = clock.enter();
+    let admin = Admin::start();
+    assert_eq!(admin.ask("ann", 3), 1);
+    let refusals = admin.get("/api/v1/refusals");
+    let refusal = refusals["refusals"][0].clone();
+    assert_eq!(refusals["refusals"].as_array().unwrap().len(), 1);
+    for (pointer, expected) in [
+        ("/id", json!(1)),
+        ("/code", json!("over_limit")),
+        ("/domain", json!("shop")),
+        ("/descriptor", json!([{ "key": "user", "value": "ann" }])),
+        ("/rule", json!("shop.user")),
+        ("/file", json!(admin.server.rules_dir().join("shop.yaml"))),
+        ("/line", json!(3)),
+        (
+            "/limit",
+            json!({ "requests_per_unit": 2, "unit": "HOUR", "unit_multiplier": 1, "number": 1, "of": 1 }),
+        ),
+        ("/count", json!(3)),
+        ("/hits", json!(1)),
+        ("/decided_by", json!("counter")),
+        ("/governs", json!(true)),
+    ] {
+        assert_eq!(refusal.pointer(pointer), Some(&expected), "{pointer} in {refusal}");
+    }
+    let wait = refusal["retry_after_seconds"].as_u64().unwrap();
+    assert!((1..=45).contains(&wait), "{refusal}");
+    assert!(refusal["time"].as_str().unwrap().starts_with("2026-11-22T10:59:"), "{refusal}");
+}
+
+#[test]
+fn refusals_are_found_by_domain_entries_and_id_and_the_newest_come_first() {
+    let admin = Admin::start();
+    for user in ["ann", "bob", "ann"] {
+        admin.ask(user, 3);
+    }
+    let users = |query: &str| {
+        let found = admin.get(&format!("/api/v1/refusals?{query}"));
+        let user = |refusal: &Value| refusal["descriptor"][0]["value"].as_str().unwrap().to_owned();
+        found["refusals"].as_array().unwrap().iter().map(user).collect::<Vec<_>>()
+    };
+    assert_eq!(users(""), ["ann", "ann", "ann", "bob", "ann"]);
+    assert_eq!(users("descriptor=user%3Dbob"), ["bob"]);
+    assert_eq!(users("descriptor=user%3Dcarl"), [""; 0]);
+    assert_eq!(users("domain=shop&n=1"), ["ann"]);
+    assert_eq!(users("domain=other"), [""; 0]);
+    assert_eq!(users("after=4"), ["ann"]);
+}
+
+#[test]
+fn the_cache_and_the_failure_policy_are_named_as_what_decided() {
+    let (setup, port) = setup();
+    let server = setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "100000").start();
+    let admin = Admin { server, port };
+    admin.ask("ann", 4);
+    let found = admin.get("/api/v1/refusals");
+    let by: Vec<_> =
+        found["refusals"].as_array().unwrap().iter().map(|one| one["decided_by"].clone()).collect();
+    assert_eq!(by, ["over_limit_cache", "counter"]);
+    assert_eq!(found["refusals"][0]["count"], Value::Null);
+
+    let (setup, port) = super::setup();
+    let setup =
+        setup.env("BACKEND_TYPE", "redis").env("REDIS_URL", "127.0.0.1:1").env("REDIS_SOCKET_TYPE", "tcp");
+    let admin = Admin { server: setup.env("STORE_FAILURE_POLICY", "deny").start(), port };
+    assert_eq!(admin.ask("ann", 1), 1);
+    let found = admin.get("/api/v1/refusals");
+    assert_eq!(found["refusals"][0]["decided_by"], "failure_policy");
+    assert_eq!(admin.get("/api/v1/status")["store"]["connected"], false);
+}
+
+#[test]
+fn every_store_is_named_with_its_address_and_latency() {
+    let (redis, memcached) = (Redis::single(), Memcached::single());
+    let of_redis = setup();
+    let (of_memcached, port) = (memcached.setup().rules("shop.yaml", RULES), free_port());
+    let of_memcached = of_memcached.env("ADMIN_ADDR", &format!("127.0.0.1:{port}"));
+    for ((setup, port), kind) in
+        [((of_redis.0.redis(&redis.env()), of_redis.1), "redis"), ((of_memcached, port), "memcached")]
+    {
+        let admin = Admin { server: setup.start_healthy(), port };
+        admin.ask("ann", 3);
+        eventually("the store's latency is shown", || {
+            let store = admin.get("/api/v1/status")["store"].clone();
+            let is_shown = store["kind"] == kind
+                && store["connected"] == true
+                && store["address"].as_str().is_some_and(|address| address.contains("127.0.0.1"))
+                && store["p99_seconds"].as_f64().is_some_and(|p99| p99 > 0.0);
+            holds(is_shown, || store.to_string())
+        });
+    }
+}
+
+#[test]
+fn rules_have_their_lines_limits_and_rates() {
+    let admin = Admin::start();
+    let rules = admin.get("/api/v1/rules");
+    let names: Vec<_> = rules["rules"].as_array().unwrap().iter().map(|rule| rule["rule"].clone()).collect();
+    assert_eq!(names, ["shop.free", "shop.path_/cart", "shop.user"]);
+    assert_eq!(rules["total"], 3);
+    assert_eq!(rules["rules"][1]["line"], 5);
+    assert_eq!(rules["rules"][0]["unlimited"], true);
+    assert_eq!(
+        rules["rules"][2]["limits"],
+        json!([{ "requests_per_unit": 2, "unit": "HOUR", "unit_multiplier": 1 }])
+    );
+    admin.ask("ann", 5);
+    let user = || admin.get("/api/v1/rules?by=hits&n=1")["rules"][0].clone();
+    eventually("the rates are those of the last seconds", || {
+        let rule = user();
+        let rates = &rule["per_second"];
+        let is_seen = rule["rule"] == "shop.user"
+            && rates["allowed"].as_f64() > Some(0.0)
+            && rates["refused"].as_f64() > Some(0.0);
+        holds(is_seen, || rule.to_string())
+    });
+    assert_eq!(user()["hits"], json!({ "allowed": 2, "refused": 3, "near": 1, "shadowed": 0 }));
+}
+
+#[test]
+fn events_begin_with_the_history_and_come_every_second() {
+    let admin = Admin::start();
+    admin.ask("ann", 3);
+    let mut stream = TcpStream::connect(("127.0.0.1", admin.port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+    assert!(
+        head[0].contains("200") && head.contains(&"content-type: text/event-stream".to_owned()),
+        "{head:?}"
+    );
+    let mut event = || loop {
+        let line = lines.next().unwrap();
+        if let Some(name) = line.strip_prefix("event: ") {
+            let data = lines.next().unwrap();
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+            return (name.to_owned(), data);
+        }
+    };
+    let (name, history) = event();
+    assert!(name == "history" && history.is_array(), "{name}: {history}");
+    for _ in 0..2 {
+        let (name, tick) = event();
+        assert_eq!(name, "tick");
+        assert_eq!(tick["status"]["requests"]["total"]["over_limit"], 1);
+        assert_eq!(tick["top"]["keys"][0]["descriptor"][0]["value"], "ann");
+        assert_eq!(tick["refusals"]["refusals"].as_array().unwrap().len(), 1);
+        assert_eq!(tick["rules"]["rules"].as_array().unwrap().len(), 3);
+        assert_eq!(tick["top_allowed"]["keys"][0]["allowed"], 2);
+    }
+}
+
+#[test]
+fn at_most_32_clients_follow_and_a_place_becomes_free() {
+    let admin = Admin::start();
+    let follow = || {
+        let mut stream = TcpStream::connect(("127.0.0.1", admin.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        let mut line = String::new();
+        let mut stream = BufReader::new(stream);
+        stream.read_line(&mut line).unwrap();
+        (line, stream)
+    };
+    let mut following: Vec<_> = (0..32).map(|_| follow()).collect();
+    assert!(following.iter().all(|(line, _)| line.contains("200 OK")));
+    assert!(follow().0.contains("503"), "the 33rd");
+    following.pop();
+    eventually("the place is free", || {
+        let (line, stream) = follow();
+        drop(stream);
+        holds(line.contains("200 OK"), || line)
+    });
+}
+
+#[test]
+fn values_appear_as_the_setting_says() {
+    for (setting, shown) in [("hashed", "sha256:49915e0d7d4b402e"), ("hidden", "***")] {
+        let (setup, port) = setup();
+        let setup = setup.env("KEY_VALUES", setting).env("METRICS_TOP_KEYS", "5");
+        let admin = Admin { server: setup.start(), port };
+        admin.ask("ann", 3);
+        assert_eq!(admin.get("/api/v1/top")["keys"][0]["descriptor"][0]["value"], shown);
+        assert_eq!(admin.get("/api/v1/refusals")["refusals"][0]["descriptor"][0]["value"], shown);
+        let metric =
+            format!("tollgate_top_refused_hits{{domain=\"shop\",rule=\"user\",descriptor=\"user={shown}\"}}");
+        assert_eq!(admin.server.metrics().get(&metric), Some(&1.0), "{:?}", admin.server.metrics().keys());
+    }
+}
+
+#[test]
+fn only_as_many_top_keys_have_series_as_are_wanted() {
+    let series = |n: &str| {
+        let (setup, port) = setup();
+        let admin = Admin { server: setup.env("METRICS_TOP_KEYS", n).start(), port };
+        for user in 0..30 {
+            admin.ask(&user.to_string(), 3);
+        }
+        admin.server.metrics().keys().filter(|name| name.starts_with("tollgate_top_refused_hits")).count()
+    };
+    assert_eq!((series("0"), series("10")), (0, 10));
+}
+
+#[test]
+fn a_long_value_of_a_caller_is_cut_and_takes_no_more_memory() {
+    let admin = Admin::start();
+    let client = admin.server.client();
+    let long = "x".repeat(1_000_000);
+    for _ in 0..3 {
+        client.ask(request("shop", &[&[("user", &long)]])).unwrap();
+    }
+    let key = admin.get("/api/v1/top")["keys"][0].clone();
+    assert_eq!(key["descriptor_cut"], true);
+    assert_eq!(key["descriptor"][0]["value"].as_str().unwrap().len(), 508);
+    assert_eq!(admin.get("/api/v1/refusals")["refusals"][0]["descriptor_cut"], true);
+}
+
+#[test]
+fn the_service_ends_though_somebody_follows() {
+    let mut admin = Admin::start();
+    let mut stream = TcpStream::connect(("127.0.0.1", admin.port)).unwrap();
+    stream.write_all(b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    let reading = thread::spawn(move || BufReader::new(stream).lines().map_while(Result::ok).count());
+    admin.server.process.signal("TERM");
+    eventually("it has ended", || holds(admin.server.process.exited().is_some(), || "running".to_owned()));
+    assert!(reading.join().unwrap() > 0);
+}

@@ -1,0 +1,108 @@
+//! `tollgate status`, `top` and `refusals`: what they print, and their exit codes.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Command, Stdio},
+};
+
+use serde_json::Value;
+
+use crate::support::server::BINARY;
+
+use super::{Admin, assert_exit, printed, tollgate};
+
+#[test]
+fn status_prints_a_line_for_each_part() {
+    let admin = Admin::start();
+    let output = admin.run(&["status"]);
+    assert_exit(
+        &output,
+        0,
+        &["tollgate  ", "rules     3 rules in 1 file and 1 domain, hash ", "store     memory, connected"],
+    );
+    let json: Value = serde_json::from_slice(&admin.run(&["status", "--json"]).stdout).unwrap();
+    assert_eq!(json["rules"]["rules"], 3);
+    admin.server.write("shop.yaml", "domain: [");
+    let mut last = String::new();
+    for _ in 0..600 {
+        let output = admin.run(&["status"]);
+        last = printed(&output);
+        if output.status.code() == Some(1) {
+            break;
+        }
+    }
+    assert!(last.contains("newer rules rejected at") && last.contains("shop.yaml"), "{last}");
+}
+
+#[test]
+fn top_prints_a_table_of_keys() {
+    let admin = Admin::start();
+    assert_exit(&admin.run(&["top"]), 1, &["no refused hits in the last "]);
+    admin.ask("ann", 5);
+    admin.ask("a,b", 3);
+    let output = admin.run(&["top"]);
+    assert_exit(&output, 0, &["RULE", "shop.user  user=ann          3        2", "hits of the last "]);
+    assert_exit(&output, 0, &["user=a\\,b         1        2"]);
+    assert_exit(&admin.run(&["top", "--by", "allowed", "-n", "1", "--rule", "shop.user"]), 0, &["user="]);
+    assert_exit(&admin.run(&["top", "--domain", "other"]), 1, &["no refused hits"]);
+    assert_exit(&admin.run(&["top", "-n", "0"]), 2, &["0 is not in 1..=1000"]);
+    let json: Value = serde_json::from_slice(&admin.run(&["top", "--json"]).stdout).unwrap();
+    assert_eq!(json["keys"][0]["refused"], 3);
+}
+
+#[test]
+fn refusals_are_printed_in_order_and_followed() {
+    let admin = Admin::start();
+    assert_exit(&admin.run(&["refusals"]), 1, &["no refusals"]);
+    admin.ask("ann", 3);
+    admin.ask("bob", 3);
+    let output = admin.run(&["refusals"]);
+    assert_exit(
+        &output,
+        0,
+        &["shop user=ann\n  limit 2 per hour, count 3, retry after ", "rule shop.user /", "/shop.yaml:3"],
+    );
+    let text = printed(&output);
+    assert!(text.find("user=ann") < text.find("user=bob"), "the newest comes last, as in a log: {text}");
+    let one = admin.run(&["refusals", "--descriptor", "user=bob"]);
+    assert_exit(&one, 0, &["user=bob"]);
+    assert!(!printed(&one).contains("user=ann"));
+
+    let address = format!("127.0.0.1:{}", admin.port);
+    let mut following = Command::new(BINARY)
+        .args(["refusals", "--follow", "--json", "--admin", &address])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(following.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut next = || {
+        let line: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+        line["descriptor"][0]["value"].as_str().unwrap().to_owned()
+    };
+    assert_eq!([next(), next()], ["ann", "bob"]);
+    admin.ask("carl", 4);
+    assert_eq!([next(), next()], ["carl", "carl"]);
+    following.kill().unwrap();
+    following.wait().unwrap();
+}
+
+#[test]
+fn a_service_that_is_not_there_is_an_error_with_advice() {
+    for command in ["status", "top", "refusals"] {
+        let output = tollgate(&[command, "--admin", "127.0.0.1:1"], &[]);
+        assert_exit(
+            &output,
+            2,
+            &["cannot reach the admin API at http://127.0.0.1:1", "--admin sets another address"],
+        );
+    }
+    let admin = Admin::start();
+    let http = format!("127.0.0.1:{}", admin.server.ports.http);
+    assert_exit(&tollgate(&["status", "--admin", &http], &[]), 2, &["404", "is that the admin API?"]);
+    assert_exit(&tollgate(&["status", "--admin", "ftp://a:1"], &[]), 2, &["expected http://host:port"]);
+    assert_exit(
+        &tollgate(&["status"], &[("ADMIN_ADDR", "off")]),
+        2,
+        &["no admin address: ADMIN_ADDR=\"off\""],
+    );
+}

@@ -1,0 +1,401 @@
+//! Overrides through the real binary: the commands, the admin API, a real Redis, and two replicas that share it.
+
+mod counters;
+mod million;
+mod replicas;
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+
+use crate::support::{
+    client::{descriptor, request},
+    eventually, holds, http,
+    ports::free_port,
+    redis::{Env, Redis},
+    server::{BINARY, Server, Setup},
+    within,
+};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+- {key: user, rate_limit: {unit: year, requests_per_unit: 3}}
+- {key: user, value: vip, rate_limit: {unit: year, requests_per_unit: 5}}
+- {key: path, value: '/a/*', share_threshold: true, rate_limit: {unit: year, requests_per_unit: 3}}
+- {key: client, rate_limit: {unit: year, requests_per_unit: 1000000}}
+- {key: customer, overrides_only: true}
+- {key: log, rate_limit: {unit: year, requests_per_unit: 3, algorithm: sliding_log}}
+- {key: bucket, rate_limit: {unit: year, requests_per_unit: 3, algorithm: token_bucket}}
+- {key: window, rate_limit: {unit: year, requests_per_unit: 3, algorithm: sliding_window}}
+- {key: two, rate_limit: [{unit: year, requests_per_unit: 5}, {unit: day, requests_per_unit: 3}]}
+";
+
+/// A service with an admin API.
+struct Replica {
+    server: Server,
+    admin: u16,
+}
+
+impl Replica {
+    fn start(setup: Setup) -> Self {
+        let admin = free_port();
+        let setup = setup.env("ADMIN_ADDR", &format!("127.0.0.1:{admin}")).env("LOG_LEVEL", "info");
+        let setup =
+            setup.env("RESPONSE_DYNAMIC_METADATA", "true").env("RESPONSE_DYNAMIC_METADATA_LIMITS", "true");
+        let server = setup.program(&binary(), &[]).start();
+        eventually("the admin port is open", || {
+            http::send(admin, "GET", "/api/v1/status", &[], b"").map(drop).map_err(|error| error.to_string())
+        });
+        Self { server, admin }
+    }
+
+    fn in_memory() -> Self {
+        Self::start(Setup::new().rules("shop.yaml", RULES))
+    }
+
+    fn on(redis: &Redis) -> Self {
+        Self::counting_in(&redis.env())
+    }
+
+    fn counting_in(env: &Env) -> Self {
+        let setup = Setup::new().rules("shop.yaml", RULES).redis(env);
+        let replica = Self::start(setup.env("REPLICA_SYNC", "true").env("STORE_FAILURE_POLICY", "allow"));
+        replica.server.wait_until_healthy();
+        replica
+    }
+
+    /// `tollgate …` with this service's admin API.
+    fn run(&self, args: &[&str]) -> Output {
+        let admin = format!("http://127.0.0.1:{}", self.admin);
+        let mut command = Command::new(binary());
+        command.args(args).args(["--admin", &admin]).stdin(Stdio::null()).env("USER", "ann");
+        command.output().unwrap()
+    }
+
+    /// The same, which must succeed; what it printed.
+    #[track_caller]
+    fn tollgate(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}\n{}", printed(&output), self.server.process.log());
+        printed(&output)
+    }
+
+    /// The overall code of one request, whether it was over limit, with what is left.
+    fn ask(&self, key: &str, value: &str) -> (Code, u32) {
+        let answer = self.server.ask(request("shop", &[&[(key, value)]])).unwrap();
+        (Code::try_from(answer.overall_code).unwrap(), answer.statuses[0].limit_remaining)
+    }
+
+    /// Whether an override blocks a client; its rule's limit is never reached.
+    fn is_blocked(&self, value: &str) -> bool {
+        self.ask("client", value).0 == Code::OverLimit
+    }
+
+    fn get(&self, path: &str) -> Value {
+        http::get(self.admin, path).json()
+    }
+}
+
+/// The program that is tested, or a release build that is measured.
+fn binary() -> PathBuf {
+    std::env::var_os("TOLLGATE_TEST_BINARY").map_or_else(|| BINARY.into(), PathBuf::from)
+}
+
+fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+const OK: Code = Code::Ok;
+const OVER: Code = Code::OverLimit;
+
+#[test]
+fn every_action_takes_effect_at_once_and_ends_when_it_is_removed() {
+    let replica = Replica::in_memory();
+    let text = replica
+        .tollgate(&["override", "set", "shop", "user=ann", "--limit", "5/year", "--reason", "ticket 1"]);
+    assert_eq!(text, "shop user=ann (rule shop.user): limit 5 per year\n");
+    assert_eq!(
+        [(); 6].map(|()| replica.ask("user", "ann")),
+        [(OK, 4), (OK, 3), (OK, 2), (OK, 1), (OK, 0), (OVER, 0)]
+    );
+    assert_eq!(replica.ask("user", "bob"), (OK, 2), "others have the rule's");
+    replica.tollgate(&["override", "set", "shop", "user=ann", "--block"]);
+    assert_eq!(replica.ask("user", "ann"), (OVER, 0));
+    replica.tollgate(&["override", "set", "shop", "user=ann", "--allow"]);
+    assert_eq!(replica.ask("user", "ann"), (OK, u32::MAX));
+    replica.tollgate(&["override", "set", "shop", "user=ann", "--shadow"]);
+    assert_eq!(replica.ask("user", "ann"), (OK, 0), "counted, and never over");
+    assert_eq!(replica.ask("user", "eve"), (OK, 2));
+    replica.tollgate(&["override", "set", "shop", "user=eve", "--block"]);
+    assert_eq!([(); 3].map(|()| replica.ask("user", "eve").0), [OVER; 3]);
+    let removed = replica.tollgate(&["override", "remove", "shop", "user=eve"]);
+    assert_eq!(removed, "removed shop user=eve: block\n");
+    assert_eq!(replica.ask("user", "eve"), (OK, 1), "a block counts nothing");
+    let missing = replica.run(&["override", "remove", "shop", "user=eve"]);
+    assert_eq!(missing.status.code(), Some(1), "{}", printed(&missing));
+    let list = replica.get("/api/v1/overrides");
+    assert_eq!((&list["total"], &list["kept_in"]), (&1.into(), &"memory".into()));
+    let id = list["overrides"][0]["id"].as_str().unwrap();
+    replica.tollgate(&["override", "remove", id, "--reason", "done"]);
+    assert_eq!(replica.ask("user", "ann").0, OVER);
+    replica.server.wait_for_log(&[
+        "override_set",
+        "shop user=ann: limit 5 per year",
+        "ticket 1",
+        "override_remove",
+        "done",
+    ]);
+}
+
+#[test]
+fn a_whole_rule_is_overridden_but_not_values_with_a_rule_of_their_own() {
+    let replica = Replica::in_memory();
+    replica.tollgate(&["override", "set", "shop", "user", "--limit", "1/year"]);
+    assert_eq!([(); 2].map(|()| replica.ask("user", "a").0), [OK, OVER]);
+    assert_eq!(replica.ask("user", "b").0, OK, "each value has its own counter");
+    assert_eq!(replica.ask("user", "vip"), (OK, 4));
+    replica.tollgate(&["override", "set", "shop", "user=c", "--limit", "9/year"]);
+    assert_eq!(replica.ask("user", "c"), (OK, 8), "one value takes precedence over all");
+    replica.tollgate(&["override", "set", "shop", "path=/a/*", "--limit", "2/year"]);
+    assert_eq!(
+        ["/a/1", "/a/2", "/a/3"].map(|path| replica.ask("path", path).0),
+        [OK, OK, OVER],
+        "they share one"
+    );
+    replica.tollgate(&["override", "set", "shop", "path=/a/4", "--limit", "1/year"]);
+    assert_eq!([(); 2].map(|()| replica.ask("path", "/a/4").0), [OK, OVER], "it has a counter of its own");
+}
+
+#[test]
+fn rules_for_overrides_only_limit_nothing_else() {
+    let replica = Replica::in_memory();
+    assert_eq!([(); 3].map(|()| replica.ask("customer", "x")), [(OK, u32::MAX); 3]);
+    replica.tollgate(&["override", "set", "shop", "customer=y", "--limit", "1/hour"]);
+    assert_eq!([(); 2].map(|()| replica.ask("customer", "y").0), [OK, OVER]);
+    assert_eq!(replica.ask("customer", "x"), (OK, u32::MAX));
+}
+
+#[test]
+fn overrides_end_at_their_moment() {
+    let replica = Replica::in_memory();
+    replica.tollgate(&["override", "set", "shop", "client=ann", "--block", "--for", "2s"]);
+    assert!(replica.is_blocked("ann"));
+    let ended = within(Duration::from_secs(5), || holds(!replica.is_blocked("ann"), String::new));
+    assert!(ended.is_ok());
+    replica.server.wait_for_log(&["override ended", "shop client=ann"]);
+    eventually("it is swept", || {
+        let metrics = replica.server.metrics();
+        let left = metrics.get(r#"tollgate_overrides{action="block"}"#).copied();
+        holds(left == Some(0.0), || format!("{left:?}"))
+    });
+}
+
+#[test]
+fn overrides_are_shown_wherever_a_rule_is() {
+    let replica = Replica::in_memory();
+    replica.tollgate(&["override", "set", "shop", "user=ann", "--block", "--until", "2099-01-01T00:00:00Z"]);
+    replica.tollgate(&["override", "set", "shop", "user=bob", "--limit", "7/day"]);
+    let shown = replica.server.rules_shown().join("\n");
+    assert!(shown.contains("# 2 overrides (tollgate override list):"), "{shown}");
+    assert!(shown.contains("# override shop user=ann: block until 2099-01-01T00:00:00Z"), "{shown}");
+    let metrics = replica.server.metrics();
+    assert_eq!(metrics.get(r#"tollgate_overrides{action="block"}"#), Some(&1.0));
+    assert_eq!(metrics.get(r#"tollgate_overrides{action="limit"}"#), Some(&1.0));
+    assert!(metrics["tollgate_overrides_bytes"] > 0.0);
+    let request = |value: &str| {
+        let address = format!("127.0.0.1:{}", replica.server.ports.grpc);
+        let user = format!("user={value}");
+        let output = Command::new(BINARY)
+            .args(["request", "--addr", &address, "--json", "shop", &user])
+            .output()
+            .unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        answer["dynamicMetadata"]["descriptors"][0]["decision"].clone()
+    };
+    let blocked = request("ann");
+    assert_eq!(blocked["why"], "blocked", "{blocked}");
+    assert_eq!(blocked["override"], json!({"action": "block", "expiresAt": "2099-01-01T00:00:00Z"}));
+    assert_eq!((&blocked["rule"], &blocked["governs"]), (&"shop.user".into(), &true.into()));
+    let limited = request("bob");
+    assert_eq!((&limited["why"], &limited["override"]["action"]), (&"within_limit".into(), &"limit".into()));
+    assert_eq!(limited["limit"]["requestsPerUnit"], json!(7.0));
+    let list = replica.tollgate(&["override", "list"]);
+    assert!(list.contains("limit 7 per day") && list.contains("ann"), "{list}");
+    let file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
+    std::fs::write(file.path(), replica.tollgate(&["override", "list", "--csv"])).unwrap();
+    let rules = replica.server.rules_dir();
+    let explain = Command::new(BINARY)
+        .args(["explain", "--rules", rules.to_str().unwrap(), "--overrides", file.path().to_str().unwrap()])
+        .args(["shop", "user=ann"])
+        .output()
+        .unwrap();
+    assert!(printed(&explain).contains("override block until 2099-01-01T00:00:00Z"), "{}", printed(&explain));
+}
+
+#[test]
+fn what_is_mistyped_is_said_and_changes_nothing() {
+    let replica = Replica::in_memory();
+    for (args, expected) in [
+        (&["set", "shop", "user=a"][..], "<--limit <N/UNIT>|--block|--allow|--shadow>"),
+        (&["set", "shop", "user=a", "--limit", "5"], "expected a number and a unit, such as 100/minute"),
+        (&["set", "shop", "user=a", "--limit", "5/fortnight"], "unknown unit \"fortnight\"; expected second"),
+        (&["set", "shop", "user=a", "--limit", "-5/day"], "error"),
+        (&["set", "shop", "user=a,", "--block"], "an entry is empty"),
+        (&["set", "shop", "=a", "--block"], "has no key"),
+        (&["set", "shop", "user=a", "--block", "--allow"], "cannot be used with"),
+        (&["set", "shop", "user=a", "--block", "--for", "2 days"], "for: expected a duration such as 10s"),
+        (
+            &["set", "shop", "user=a", "--block", "--until", "monday"],
+            "expected a moment such as 2026-11-23T00:00:00Z",
+        ),
+        (&["set", "shop", "user=a", "--block", "--until", "2020-01-01T00:00:00Z"], "is in the past"),
+        (&["remove", "shop"], "no override"),
+        (&["remove", "user=a"], "expected DOMAIN KEY=VALUE or an identifier"),
+        (&["list", "--action", "blok"], "expected limit, block, allow, shadow"),
+        (&["import", "/no/such/file"], "No such file"),
+    ] {
+        let output = replica.run(&[&["override"], args].concat());
+        assert!(!output.status.success(), "{args:?}: {}", printed(&output));
+        assert!(printed(&output).contains(expected), "{args:?}: {}", printed(&output));
+    }
+    assert_eq!(replica.get("/api/v1/overrides")["total"], 0);
+    let warned = replica.tollgate(&["override", "set", "shop", "usr", "--block"]);
+    assert!(
+        warned.contains("no rule matches usr, so the override has no effect; did you mean \"user\"?"),
+        "{warned}"
+    );
+    for (path, body, status, expected) in [
+        ("/api/v1/overrides", "[]", 400, "expected an object"),
+        ("/api/v1/overrides", "{", 400, "invalid body"),
+        (
+            "/api/v1/overrides",
+            r#"{"domain": "shop", "descriptor": "user=a", "action": "blok"}"#,
+            400,
+            "did you mean",
+        ),
+        ("/api/v1/imports/x", "{}", 400, "line 1: domain is missing"),
+        ("/api/v1/imports/x", "", 404, "no import \"x\""),
+        ("/api/v1/counters/reset", r#"{"domain": "shop", "descriptor": "user"}"#, 400, "user has no value"),
+        (
+            "/api/v1/counters/reset",
+            r#"{"domain": "shop", "descriptor": "none=1"}"#,
+            404,
+            "nothing limits shop none=1",
+        ),
+        ("/api/v1/counters/reset", r#"{"domian": "shop"}"#, 400, "unknown field \"domian\""),
+    ] {
+        let answer = http::post(replica.admin, path, body);
+        assert_eq!(answer.status, status, "{path} {body}: {}", answer.text());
+        let error = answer.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(expected), "{path} {body}: {error}");
+    }
+    for (path, expected) in [
+        ("/api/v1/counters", "parameter \"domain\" is missing"),
+        ("/api/v1/counters?domain=shop&descriptor=user", "user has no value"),
+        ("/api/v1/overrides?descriptor=a,", "an entry is empty"),
+        ("/api/v1/overrides?n=0", "expected a number from 1"),
+    ] {
+        let answer = http::get(replica.admin, path);
+        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        let error = answer.json()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains(expected), "{path}: {error}");
+    }
+}
+
+#[test]
+fn an_import_is_whole_or_nothing() {
+    let replica = Replica::in_memory();
+    replica.tollgate(&["override", "set", "shop", "client=old", "--block"]);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("o.csv");
+    let header = "domain,descriptor,action,requests_per_unit,unit,for\n";
+    std::fs::write(&file, format!("{header}shop,client=a,block,,,\nshop,client=b,limit,many,day,\n"))
+        .unwrap();
+    let output = replica.run(&["override", "import", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    assert!(
+        printed(&output).contains("o.csv: line 3: requests_per_unit: expected an integer"),
+        "{}",
+        printed(&output)
+    );
+    assert!(!replica.is_blocked("a"));
+    std::fs::write(
+        &file,
+        format!(
+            "{header}shop,client=a,block,,,\nshop,\"client=b\",limit,9,year,1h\nshop,client=old,allow,,,\n"
+        ),
+    )
+    .unwrap();
+    let checked = replica.tollgate(&["override", "import", "--check", file.to_str().unwrap()]);
+    assert!(checked.contains("3 overrides: OK"), "{checked}");
+    assert!(!replica.is_blocked("a"), "it was only checked");
+    let text = replica.tollgate(&["override", "import", file.to_str().unwrap(), "--reason", "plans"]);
+    assert!(text.contains("imported 3 overrides") && text.contains("3 in force"), "{text}");
+    assert!(replica.is_blocked("a"));
+    assert_eq!((replica.ask("client", "b"), replica.ask("client", "old")), ((OK, 8), (OK, u32::MAX)));
+    let list = replica.get("/api/v1/overrides?action=limit");
+    assert_eq!((&list["overrides"][0]["reason"], &list["matching"]), (&"plans".into(), &1.into()), "{list}");
+}
+
+#[test]
+fn overrides_in_a_file_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("overrides.jsonl");
+    let start = |path: &Path| {
+        Replica::start(Setup::new().rules("shop.yaml", RULES).env("OVERRIDES_FILE", path.to_str().unwrap()))
+    };
+    let first = start(&path);
+    first.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
+    first.tollgate(&["override", "set", "shop", "client=bob", "--block"]);
+    first.tollgate(&["override", "remove", "shop", "client=bob"]);
+    drop(first);
+    let second = start(&path);
+    assert!(second.is_blocked("ann") && !second.is_blocked("bob"));
+    assert_eq!(second.get("/api/v1/overrides")["kept_in"], "file");
+    drop(second);
+    std::fs::write(&path, "{\"domain\":\"shop\"}\n").unwrap();
+    let setup = Setup::new().rules("shop.yaml", RULES).env("OVERRIDES_FILE", path.to_str().unwrap());
+    let log = setup.try_start().err().unwrap();
+    assert!(log.contains("overrides.jsonl:1: descriptor is missing"), "{log}");
+}
+
+#[test]
+fn nothing_is_changed_by_a_read_only_admin_api() {
+    let replica = Replica::start(Setup::new().rules("shop.yaml", RULES).env("ADMIN_READ_ONLY", "true"));
+    for (method, path, body) in [
+        ("POST", "/api/v1/overrides", r#"{"domain":"shop","descriptor":"user=a","action":"block"}"#),
+        ("DELETE", "/api/v1/overrides/0123", ""),
+        ("POST", "/api/v1/imports", ""),
+        ("POST", "/api/v1/imports/0123", "{}"),
+        ("PUT", "/api/v1/imports/0123", ""),
+        ("POST", "/api/v1/counters/reset", r#"{"domain":"shop","descriptor":"user=a"}"#),
+    ] {
+        let headers = [("content-type", "application/json")];
+        let answer = http::send(replica.admin, method, path, &headers, body.as_bytes()).unwrap();
+        assert_eq!(answer.status, 403, "{method} {path}: {}", answer.text());
+    }
+    assert_eq!(replica.get("/api/v1/overrides")["total"], 0);
+}
+
+#[test]
+fn an_override_precedes_a_limit_that_a_request_brings_along() {
+    let replica = Replica::in_memory();
+    replica.tollgate(&["override", "set", "shop", "user=ann", "--block"]);
+    let mut brings = descriptor(&[("user", "ann")]);
+    brings.limit = Some(
+        tollgate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride {
+            requests_per_unit: 100,
+            unit: 2,
+        },
+    );
+    let mut asked = request("shop", &[]);
+    asked.descriptors.push(brings);
+    let answer = replica.server.ask(asked).unwrap();
+    assert_eq!(answer.overall_code, i32::from(OVER));
+}

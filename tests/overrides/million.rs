@@ -1,0 +1,94 @@
+//! A million overrides: how fast they are imported, and what they take. The figures are printed.
+
+use std::{fmt::Write as _, time::Instant};
+
+use super::*;
+
+/// A file of so many overrides for customers.
+fn file(dir: &Path, count: usize) -> String {
+    let mut text = String::with_capacity(count * 110);
+    text.push_str("domain,descriptor,action,requests_per_unit,unit\n");
+    for n in 0..count {
+        writeln!(text, "shop,customer=customer-{n:07},limit,{},minute", n % 1000).unwrap();
+    }
+    let path = dir.join("customers.csv");
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Bytes that the process holds in memory.
+fn resident(replica: &Replica) -> u64 {
+    replica.get("/api/v1/status")["memory"]["resident_bytes"].as_u64().unwrap()
+}
+
+fn import(replica: &Replica, count: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(dir.path(), count);
+    let before = resident(replica);
+    let begun = Instant::now();
+    let text = replica.tollgate(&["override", "import", &path]);
+    let seconds = begun.elapsed().as_secs_f64();
+    let bytes = replica.server.metrics()["tollgate_overrides_bytes"];
+    println!(
+        "{text}  {seconds:.1} s with the check; index {bytes} bytes; resident {before} -> {} bytes",
+        resident(replica)
+    );
+    assert_eq!(replica.get("/api/v1/overrides?n=1")["total"], count);
+    #[expect(clippy::cast_precision_loss, reason = "a bound")]
+    let per_override = bytes / count as f64;
+    assert!(per_override < 100.0, "{per_override} bytes for each");
+    let last = format!("customer-{:07}", count - 1);
+    let answer = replica.server.ask(request("shop", &[&[("customer", &last)]])).unwrap();
+    let limit = answer.statuses[0].current_limit.as_ref().unwrap().requests_per_unit;
+    assert_eq!(limit as usize, (count - 1) % 1000);
+}
+
+#[test]
+fn fifty_thousand_are_imported_in_memory() {
+    import(&Replica::in_memory(), 50_000);
+}
+
+#[test]
+fn fifty_thousand_are_imported_into_redis() {
+    import(&Replica::on(&Redis::single()), 50_000);
+}
+
+#[test]
+#[ignore = "a measurement: takes a minute, and a release build (TOLLGATE_TEST_BINARY)"]
+fn a_million_are_imported() {
+    println!("memory");
+    import(&Replica::in_memory(), 1_000_000);
+    println!("redis");
+    let redis = Redis::single();
+    let replica = Replica::on(&redis);
+    import(&replica, 1_000_000);
+    let second = Replica::on(&redis);
+    eventually("another replica has read them", || {
+        let total = second.get("/api/v1/overrides?n=1")["total"].as_u64();
+        holds(total == Some(1_000_000), || format!("{total:?}"))
+    });
+}
+
+#[test]
+#[ignore = "a measurement: prints the time from set to effect on the second replica"]
+fn time_to_effect_on_another_replica() {
+    let redis = Redis::single();
+    let (one, other) = (Replica::on(&redis), Replica::on(&redis));
+    std::thread::sleep(Duration::from_secs(3));
+    let client = other.server.client();
+    let mut times: Vec<Duration> = (0..200)
+        .map(|n| {
+            let value = format!("t{n}");
+            let body = json!({"domain": "shop", "descriptor": format!("user={value}"), "action": "block"});
+            let begun = Instant::now();
+            assert_eq!(http::post(one.admin, "/api/v1/overrides", &body.to_string()).status, 200);
+            while client.ask(request("shop", &[&[("user", &value)]])).unwrap().overall_code != i32::from(OVER)
+            {
+                assert!(begun.elapsed() < Duration::from_secs(10));
+            }
+            begun.elapsed()
+        })
+        .collect();
+    times.sort();
+    println!("p50 {:?}, p99 {:?}, max {:?}", times[99], times[197], times[199]);
+}

@@ -1,0 +1,227 @@
+//! Two replicas and one Redis: what is set at one holds at the other, and while Redis is gone.
+
+use super::*;
+use crate::support::redis::{Cluster, Sentinels};
+
+fn two(redis: &Redis) -> [Replica; 2] {
+    let replicas = [(); 2].map(|()| Replica::on(redis));
+    eventually("both follow redis", || {
+        let channels = redis.ask(&["PUBSUB", "NUMSUB", "{tollgate}:changes"]).to_string();
+        holds(channels.contains('2'), || channels.clone())
+    });
+    replicas
+}
+
+#[track_caller]
+fn soon(what: &str, replica: &Replica, holds_now: impl Fn(&Replica) -> bool) {
+    let seen = within(Duration::from_secs(1), || holds(holds_now(replica), String::new));
+    assert!(seen.is_ok(), "{what}: not within a second\n{}", replica.server.process.log());
+}
+
+#[test]
+fn an_override_set_at_one_replica_holds_at_the_other_within_a_second() {
+    let redis = Redis::single();
+    let [one, other] = two(&redis);
+    for round in 0..5 {
+        let user = format!("client=u{round}");
+        one.tollgate(&["override", "set", "shop", &user, "--block"]);
+        soon("set", &other, |replica| replica.is_blocked(&format!("u{round}")));
+        assert!(one.is_blocked(&format!("u{round}")), "it holds where it was set when the command returns");
+        other.tollgate(&["override", "remove", "shop", &user]);
+        soon("removed", &one, |replica| !replica.is_blocked(&format!("u{round}")));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for count in [3, 2_000] {
+        let file = dir.path().join("o.jsonl");
+        let line =
+            |n| format!("{{\"domain\":\"shop\",\"descriptor\":\"client=i{n}\",\"action\":\"block\"}}\n");
+        std::fs::write(&file, (0..count).map(line).collect::<String>()).unwrap();
+        one.tollgate(&["override", "import", file.to_str().unwrap()]);
+        soon("imported", &other, |replica| replica.is_blocked(&format!("i{}", count - 1)));
+    }
+    assert_eq!(other.get("/api/v1/overrides")["total"], 2_000);
+    assert_eq!(redis.keys().iter().filter(|key| key.contains("import") || key.contains("old")).count(), 0);
+}
+
+#[test]
+fn overrides_end_on_all_replicas_and_leave_redis() {
+    let redis = Redis::single();
+    let [one, other] = two(&redis);
+    one.tollgate(&["override", "set", "shop", "client=ann", "--block", "--for", "3s"]);
+    soon("set", &other, |replica| replica.is_blocked("ann"));
+    std::thread::sleep(Duration::from_secs(3));
+    for replica in [&one, &other] {
+        soon("ended", replica, |replica| !replica.is_blocked("ann"));
+    }
+    eventually("redis has none left", || {
+        let length = redis.ask(&["HLEN", "{tollgate}:overrides"]).number();
+        holds(length == 1, || format!("{length} fields, of which one is the version"))
+    });
+}
+
+#[test]
+fn overrides_hold_while_redis_is_gone_and_are_written_back_when_it_returns_empty() {
+    let mut redis = Redis::single();
+    let [one, other] = two(&redis);
+    one.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
+    one.tollgate(&["override", "set", "shop", "client=brief", "--block", "--for", "4s"]);
+    soon("set", &other, |replica| replica.is_blocked("ann"));
+    redis.kill();
+    for replica in [&one, &other] {
+        assert!(replica.is_blocked("ann"));
+        assert_eq!(replica.ask("client", "bob").0, OK, "by the failure policy");
+    }
+    let refused = one.run(&["override", "set", "shop", "client=eve", "--block"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", printed(&refused));
+    assert!(
+        printed(&refused).contains("redis 127.0.0.1") && printed(&refused).contains("as they were"),
+        "{}",
+        printed(&refused)
+    );
+    assert!(!one.is_blocked("eve"));
+    eventually("an override ends without redis", || holds(!other.is_blocked("brief"), String::new));
+    one.server.wait_for_log(&["keeping the known overrides"]);
+    redis.start();
+    eventually("the overrides are back in redis", || {
+        let fields = redis.ask(&["HLEN", "{tollgate}:overrides"]).number();
+        holds(fields == 2, || {
+            format!("{fields}\n{}\n{}", one.server.process.log(), other.server.process.log())
+        })
+    });
+    eventually("overrides can be set again", || {
+        let output = other.run(&["override", "set", "shop", "client=eve", "--block"]);
+        holds(output.status.success(), || printed(&output))
+    });
+    eventually("they hold at the other", || {
+        holds(one.is_blocked("eve") && one.is_blocked("ann"), String::new)
+    });
+    let fresh = Replica::on(&redis);
+    eventually("a new replica has all", || {
+        holds(fresh.is_blocked("eve") && fresh.is_blocked("ann"), || fresh.server.process.log())
+    });
+}
+
+#[test]
+fn a_change_that_was_missed_is_found_by_comparing() {
+    let redis = Redis::single();
+    let [one, other] = two(&redis);
+    one.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
+    soon("set", &other, |replica| replica.is_blocked("ann"));
+    // As if the message was lost.
+    let value = r#"{"domain":"shop","descriptor":[{"key":"client","value":"eve"}],"action":"block"}"#;
+    redis.ask(&["HSET", "{tollgate}:overrides", "ffffffffffffffffffff", value, "@", "another version"]);
+    redis.ask(&["HSET", "{tollgate}:overrides", "eeee", "not an override"]);
+    eventually("it is found", || holds(other.is_blocked("eve") && other.is_blocked("ann"), String::new));
+    other.server.wait_for_log(&["ignoring one in redis", "this is not JSON"]);
+}
+
+#[test]
+fn replicas_see_each_other_and_their_rules() {
+    let redis = Redis::single();
+    let [one, other] = two(&redis);
+    eventually("both are listed", || {
+        let replicas = one.get("/api/v1/replicas");
+        let listed = replicas["replicas"].as_array().map_or(0, Vec::len);
+        holds(listed == 2 && replicas["serve_same_rules"] == true, || replicas.to_string())
+    });
+    other.server.write("shop.yaml", &RULES.replace("requests_per_unit: 5", "requests_per_unit: 6"));
+    eventually("the difference is seen", || {
+        let replicas = one.get("/api/v1/replicas");
+        holds(replicas["serve_same_rules"] == false, || replicas.to_string())
+    });
+    let hashes = one.server.metrics().keys().filter(|name| name.starts_with("tollgate_replicas{")).count();
+    assert_eq!(hashes, 2);
+    drop(other);
+    eventually("who is gone is forgotten", || {
+        let replicas = one.get("/api/v1/replicas");
+        holds(replicas["replicas"].as_array().map_or(0, Vec::len) == 1, || replicas.to_string())
+    });
+}
+
+#[test]
+fn a_user_without_the_permission_is_told_and_counting_goes_on() {
+    let redis = Redis::with(&[
+        "--user",
+        "weak",
+        "on",
+        ">weak",
+        "~*",
+        "&*",
+        "+@all",
+        "-hget",
+        "-subscribe",
+        "-evalsha",
+        "-eval",
+    ]);
+    let mut env = redis.env();
+    env.push(("REDIS_AUTH", "weak:weak".to_owned()));
+    let setup = Setup::new().rules(
+        "shop.yaml",
+        "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 3}}]\n",
+    );
+    let replica = Replica::start(setup.redis(&env).env("REPLICA_SYNC", "true"));
+    replica.server.wait_until_healthy();
+    replica.server.wait_for_log(&["overrides: redis 127.0.0.1", "NOPERM", "REDIS_AUTH"]);
+    assert_eq!(replica.ask("user", "ann").0, OK);
+    let output = replica.run(&["override", "set", "shop", "user=eve", "--block"]);
+    assert!(printed(&output).contains("NOPERM"), "{}", printed(&output));
+}
+
+/// What every kind of Redis does: overrides, an import, a reset, and the list of replicas.
+fn shares_everything(env: &Env) {
+    let [one, other] = [(); 2].map(|()| Replica::counting_in(env));
+    eventually("both are listed", || {
+        let replicas = one.get("/api/v1/replicas");
+        holds(replicas["replicas"].as_array().map_or(0, Vec::len) == 2, || {
+            format!("{replicas}\n{}", one.server.process.log())
+        })
+    });
+    one.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
+    soon("set", &other, |replica| replica.is_blocked("ann"));
+    let file = tempfile::Builder::new().suffix(".jsonl").tempfile().unwrap();
+    let line = |n| format!("{{\"domain\":\"shop\",\"descriptor\":\"client=i{n}\",\"action\":\"block\"}}\n");
+    std::fs::write(file.path(), (0..1_200).map(line).collect::<String>()).unwrap();
+    other.tollgate(&["override", "import", file.path().to_str().unwrap()]);
+    soon("imported", &one, |replica| replica.is_blocked("i1199") && replica.is_blocked("ann"));
+    for key in ["user", "two", "log"] {
+        assert_eq!([(); 4].map(|()| one.ask(key, "v").0), [OK, OK, OK, OVER], "{key}");
+        one.tollgate(&["counter", "reset", "shop", &format!("{key}=v")]);
+        assert_eq!(other.ask(key, "v").0, OK, "{key}");
+    }
+}
+
+#[test]
+fn replicas_share_everything_over_a_unix_socket_with_a_password() {
+    let redis = Redis::with(&["--requirepass", "secret"]);
+    let env = vec![
+        ("REDIS_SOCKET_TYPE", "unix".to_owned()),
+        ("REDIS_TYPE", "SINGLE".to_owned()),
+        ("REDIS_URL", redis.socket().display().to_string()),
+        ("REDIS_AUTH", "secret".to_owned()),
+        ("CACHE_KEY_PREFIX", "pre:".to_owned()),
+    ];
+    shares_everything(&env);
+    assert!(redis.keys().contains(&"pre:{tollgate}:overrides".to_owned()), "{:?}", redis.keys());
+}
+
+#[test]
+fn replicas_share_everything_in_a_cluster() {
+    shares_everything(&Cluster::start(Duration::from_secs(15)).env());
+}
+
+#[test]
+fn overrides_survive_a_failover_of_sentinels() {
+    let mut sentinels = Sentinels::start();
+    shares_everything(&sentinels.env());
+    let one = Replica::counting_in(&sentinels.env());
+    eventually("the overrides are read", || holds(one.is_blocked("ann"), || one.server.process.log()));
+    sentinels.fail_over();
+    assert!(one.is_blocked("ann"));
+    eventually("overrides can be set at the new master", || {
+        let output = one.run(&["override", "set", "shop", "client=eve", "--block"]);
+        holds(output.status.success(), || printed(&output))
+    });
+    eventually("it holds", || {
+        holds(one.is_blocked("eve") && one.is_blocked("ann"), || one.server.process.log())
+    });
+}

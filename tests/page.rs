@@ -1,0 +1,310 @@
+//! The page of the admin API in a real browser, against a running service with Redis and traffic.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+
+use crate::{
+    admin::{Admin, setup},
+    support::{browser::Browser, client::request, eventually, holds, http, redis::Redis},
+};
+
+/// Requests of users that go on until this is dropped.
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Traffic {
+    fn of(admin: &Admin, users: &'static [&'static str]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (client, stopped) = (admin.server.client(), stop.clone());
+        let thread = thread::spawn(move || {
+            while !stopped.load(Relaxed) {
+                for user in users {
+                    // Refused or failed: what the page shows is what is looked at.
+                    let _ = client.ask(request("shop", &[&[("user", user)]]));
+                    let _ = client.ask(request("shop", &[&[("path", "/cart")]]));
+                }
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        let _ = self.thread.take().map(thread::JoinHandle::join);
+    }
+}
+
+fn open(admin: &Admin) -> Browser {
+    let browser = Browser::start();
+    browser.open(&format!("http://127.0.0.1:{}/", admin.port));
+    browser
+}
+
+fn wait_until_live(browser: &Browser) {
+    let state = "document.getElementById('live').dataset.state";
+    browser.wait_for("the page is live", &format!("{state} === 'live'"), "document.body.innerText");
+}
+
+/// True when a table has a row with these texts.
+fn has_row(table: &str, texts: &[&str]) -> String {
+    let texts = serde_json::to_string(texts).unwrap();
+    format!(
+        "[...document.querySelectorAll('#{table} tr')].some((row) => {texts}.every((text) => row.innerText.includes(text)))"
+    )
+}
+
+const TEXT: &str = "document.body.innerText";
+
+#[test]
+fn a_key_that_appears_is_blocked_refused_and_allowed_again_when_the_block_ends() {
+    let redis = Redis::single();
+    let (setup, port) = setup();
+    // The limit is high, so that only the block refuses.
+    let rules = crate::admin::RULES
+        .replace("unit: hour, requests_per_unit: 2", "unit: hour, requests_per_unit: 100000");
+    let setup = setup.redis(&redis.env()).env("REPLICA_SYNC", "true").rules("shop.yaml", &rules);
+    let admin = Admin { server: setup.start_healthy(), port };
+    let _traffic = Traffic::of(&admin, &["ann", "bob"]);
+    let browser = open(&admin);
+    wait_until_live(&browser);
+    browser.wait_for("the replica is shown", &has_row("replicas", &["this one"]), TEXT);
+    browser.click("[data-by=allowed]");
+    browser.wait_for(
+        "the key is among the top",
+        &has_row("top", &["user=ann", "shop.user", "Change…"]),
+        TEXT,
+    );
+    browser.click("button[aria-label='Change user=ann']");
+    let effect = browser.run("return document.getElementById('act-effect').textContent");
+    assert_eq!(
+        effect,
+        "Every request with user=ann in domain shop is refused with 429 for 1h, on all replicas that share this \
+         Redis. Nothing is counted."
+    );
+    browser.wait_for(
+        "the counter is shown",
+        "document.getElementById('act-counter').textContent.includes(' used, ')",
+        TEXT,
+    );
+    browser.run("document.getElementById('act-for').add(new Option('5 seconds', '5', true, true))");
+    browser.type_into("#act-reason", "scraper");
+    browser.click("#act-confirm");
+    browser.wait_for("the override is shown", &has_row("overrides", &["user=ann", "block", "scraper"]), TEXT);
+    browser.wait_for(
+        "the refusals are shown",
+        &has_row("refusals", &["user=ann", "blocked", "override"]),
+        TEXT,
+    );
+    browser.click("[data-by=refused]");
+    browser.wait_for("the key is among the refused", &has_row("top", &["user=ann"]), TEXT);
+    browser.wait_for("the block has ended", &format!("!({})", has_row("overrides", &["user=ann"])), TEXT);
+    let ask = || admin.server.ask(request("shop", &[&[("user", "ann")]])).unwrap().overall_code();
+    eventually("requests are allowed again", || holds(ask() == Code::Ok, || "over limit".to_owned()));
+    assert_eq!(browser.complaints(), [""; 0]);
+    let log = admin.server.process.log();
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+#[test]
+fn an_override_is_removed_and_a_counter_is_reset() {
+    let admin = Admin::start();
+    admin.ask("ann", 3);
+    let browser = open(&admin);
+    wait_until_live(&browser);
+    browser.click("#top button[aria-label='Change user=ann']");
+    browser.click("input[value=reset]");
+    let effect = browser.run("return document.getElementById('act-effect').textContent");
+    assert!(
+        effect.as_str().unwrap().starts_with("The counters of user=ann in domain shop begin at zero"),
+        "{effect}"
+    );
+    browser.click("#act-confirm");
+    browser.wait_for(
+        "it is said",
+        "document.getElementById('said').textContent === 'Reset counter: user=ann'",
+        TEXT,
+    );
+    assert_eq!(admin.ask("ann", 2), 0, "the counter begins at zero");
+
+    browser.click("#top button[aria-label='Change user=ann']");
+    browser.click("input[value=limit]");
+    browser.run("document.getElementById('act-number').value = '5'");
+    browser.click("#act-confirm");
+    browser.wait_for("the override is shown", &has_row("overrides", &["user=ann", "5/minute"]), TEXT);
+    browser.click("button[aria-label='Remove the override of user=ann']");
+    browser.accept_alert();
+    browser.wait_for("it is gone", &format!("!({})", has_row("overrides", &["user=ann"])), TEXT);
+
+    // What the service rejects is said in the dialog.
+    browser.click("#top button[aria-label='Change user=ann']");
+    browser.click("input[value=limit]");
+    browser.run("const input = document.getElementById('act-number'); input.removeAttribute('max'); input.value = '99999999999'");
+    browser.click("#act-confirm");
+    let error = "document.getElementById('act-error').textContent";
+    browser.wait_for("the error is shown", &format!("{error}.includes('requests_per_unit')"), error);
+    let complaints = browser.complaints();
+    assert!(complaints.iter().all(|line| line.contains("status of 400")), "{complaints:?}");
+}
+
+#[test]
+fn values_of_callers_are_text_and_never_markup() {
+    let admin = Admin::start();
+    let evil = "<img src=x onerror=document.title='evil'><script>document.title='evil'</script>";
+    admin.ask(evil, 3);
+    let browser = open(&admin);
+    wait_until_live(&browser);
+    browser.wait_for("the value is text", &has_row("refusals", &["<img src=x onerror="]), TEXT);
+    assert_eq!(browser.run("return document.title"), "Tollgate");
+    assert_eq!(browser.run("return document.querySelectorAll('td img, td script').length"), 0);
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn the_page_asks_for_a_token_and_loads_nothing_from_elsewhere() {
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens");
+    fs::write(&path, TOKEN).unwrap();
+    let (setup, port) = setup();
+    let admin = Admin { server: setup.env("ADMIN_TOKEN_FILE", path.to_str().unwrap()).start(), port };
+    let browser = open(&admin);
+    browser.wait_for("it asks", "document.getElementById('login').open", TEXT);
+    browser.type_into("#login-token", "wrong-wrong-wrong-wrong");
+    browser.click("#login button");
+    let error = "document.getElementById('login-error').textContent";
+    browser.wait_for("it says why", &format!("{error}.includes('unknown token')"), error);
+    browser.run("document.getElementById('login-token').value = ''");
+    browser.type_into("#login-token", TOKEN);
+    browser.click("#login button");
+    wait_until_live(&browser);
+    let own = format!("http://127.0.0.1:{port}/");
+    let loaded = browser.run("return performance.getEntriesByType('resource').map((entry) => entry.name)");
+    let loaded: Vec<&str> = loaded.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(loaded.len() >= 6 && loaded.iter().all(|name| name.starts_with(&own)), "{loaded:?}");
+    let refused = browser.run(
+        "return fetch('http://127.0.0.1:1/').then(() => 'sent', (error) => String(error)).then((text) => text)",
+    );
+    assert!(refused.as_str().unwrap().contains("Failed to fetch"), "{refused}");
+    let complaints = browser.complaints().join("\n");
+    assert!(
+        complaints.contains("Content Security Policy"),
+        "the policy keeps it from being sent: {complaints}"
+    );
+}
+
+/// Finds text with too little contrast: WCAG's AA wants 4.5, or 3 where it is large.
+const CONTRAST: &str = r"
+const channel = (n) => { const c = n / 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
+const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+const rgb = (color) => {
+  canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+  return [...canvas.getImageData(0, 0, 1, 1).data];
+};
+const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+const behind = (element) => {
+  for (let at = element; at; at = at.parentElement) {
+    const color = rgb(getComputedStyle(at).backgroundColor);
+    if (color[3] === 255) return color;
+  }
+  return [255, 255, 255, 255];
+};
+const bad = [];
+for (const element of document.querySelectorAll('header *, main *')) {
+  const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+  if (!own || !element.checkVisibility() || element.closest('svg, tr.new, .hidden, .skip')) continue;
+  const style = getComputedStyle(element);
+  const [a, b] = [light(rgb(style.color)), light(behind(element))];
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  const large = parseFloat(style.fontSize) >= 18.6 && style.fontWeight >= 600;
+  if (ratio < (large ? 3 : 4.5)) bad.push(`${element.textContent.trim().slice(0, 20)}: ${ratio.toFixed(2)}`);
+}
+return bad;
+";
+
+/// Finds what a keyboard or a screen reader cannot use.
+const NAMES: &str = r"
+const name = (element) => element.getAttribute('aria-label') ?? document.getElementById(element.getAttribute('aria-labelledby'))?.textContent
+  ?? element.labels?.[0]?.textContent ?? element.textContent;
+const bad = [];
+for (const element of document.querySelectorAll('button, input, select, [tabindex], dialog, section, img')) {
+  if (element.matches('img[alt]')) continue;
+  if (element.matches('main')) continue;
+  if (!name(element).trim()) bad.push(element.outerHTML.slice(0, 80));
+}
+for (const th of document.querySelectorAll('th')) if (!th.textContent.trim() || !th.scope) bad.push(th.outerHTML);
+const ids = [...document.querySelectorAll('[id]')].map((element) => element.id);
+for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) bad.push(`id ${id} twice`);
+return bad;
+";
+
+#[test]
+fn the_page_fits_both_themes_and_widths_and_can_be_used_without_a_mouse() {
+    let admin = Admin::start();
+    let _traffic =
+        Traffic::of(&admin, &["ann", "bob", "carol", "a-very-long-name-of-a-caller@subdomain.example.com"]);
+    let body = r#"{"domain":"shop","descriptor":[{"key":"user","value":"bob"}],"action":"block","for":"2h","reason":"test"}"#;
+    assert_eq!(http::post(admin.port, "/api/v1/overrides", body).status, 200);
+    let browser = open(&admin);
+    wait_until_live(&browser);
+    browser.wait_for("there are refusals", &has_row("refusals", &["user=ann"]), TEXT);
+    for theme in ["light", "dark"] {
+        for (width, height) in [(1440, 900), (390, 844)] {
+            browser.show(theme, width, height);
+            let wide = "document.documentElement.scrollWidth";
+            browser.wait_for("nothing is beside the screen", &format!("{wide} <= {width}"), wide);
+            assert_eq!(browser.run(CONTRAST), Value::Array(Vec::new()), "{theme} {width}");
+            if width == 1440 {
+                let tall = browser.run("return document.documentElement.scrollHeight");
+                assert_eq!(tall, height, "it is one screen");
+            }
+            let picture = browser.picture();
+            assert!(picture.len() > 10_000);
+            if let Ok(dir) = std::env::var("TOLLGATE_TEST_PICTURES") {
+                fs::write(Path::new(&dir).join(format!("page-{theme}-{width}.png")), picture).unwrap();
+            }
+        }
+    }
+    assert_eq!(browser.run(NAMES), Value::Array(Vec::new()));
+    // From the top of the page, Tab leads to the plots, the choices and the buttons of the rows.
+    browser.show("light", 1440, 900);
+    browser.run("document.activeElement.blur(); window.getSelection().removeAllRanges()");
+    let mut reached = Vec::new();
+    for _ in 0..12 {
+        browser.press("\u{E004}");
+        let at = "const at = document.activeElement; return at.id || at.dataset.by || at.textContent.trim()";
+        reached.push(browser.run(at).as_str().unwrap().to_owned());
+    }
+    for expected in ["requests", "latency", "refused", "Change…"] {
+        assert!(reached.iter().any(|at| at == expected), "no {expected} in {reached:?}");
+    }
+    // The arrow keys read the plot.
+    browser.run("document.getElementById('requests').focus()");
+    browser.press("\u{E012}");
+    let read = "document.getElementById('requests-at').textContent";
+    browser.wait_for("the moment is read", &format!("{read}.includes(' allowed, ')"), read);
+    // Enter opens the dialog, Escape closes it, and the focus is back where it was, though rows were drawn meanwhile.
+    browser.run("document.querySelector('#top button').focus()");
+    browser.press("\u{E007}");
+    browser.wait_for("the dialog is open", "document.getElementById('act').open", TEXT);
+    thread::sleep(Duration::from_millis(2500));
+    browser.press("\u{E00C}");
+    browser.wait_for("the dialog is closed", "!document.getElementById('act').open", TEXT);
+    assert_eq!(browser.run("return document.activeElement.textContent"), "Change…");
+    assert_eq!(browser.complaints(), [""; 0]);
+}
