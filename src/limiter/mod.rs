@@ -219,10 +219,11 @@ impl Limiter {
         self.policy.bounds
     }
 
-    /// True where the store answers without waiting, so that [`decide_sync`](Self::decide_sync) decides.
+    /// True where [`decide_sync`](Self::decide_sync) may decide.
     #[must_use]
-    pub fn is_synchronous(&self) -> bool {
-        self.store.is_synchronous()
+    pub fn may_decide_sync(&self) -> bool {
+        // Look-ups in the cache are counted, so a request is not looked up twice.
+        self.store.is_synchronous() || self.store.may_answer_now() && self.over_limit.is_none()
     }
 
     /// Checks that a request is complete and within the size limits.
@@ -239,19 +240,50 @@ impl Limiter {
         self.clock.now()
     }
 
-    /// Decides a request without waiting; `None` if the store is not synchronous. Requests that came together share one
-    /// reading of the clock.
+    /// Decides a request without waiting; `None` if the store has to be waited for. Requests that came together share
+    /// one reading of the clock.
     ///
     /// # Errors
     /// As [`decide`](Self::decide).
     #[must_use]
     pub fn decide_sync(&self, request: &Request<'_>, now: Time) -> Option<Result<Answer, RequestError>> {
-        if !self.is_synchronous() {
+        if !self.may_decide_sync() {
             return None;
         }
         let served = self.source.load();
+        if !self.store.is_synchronous() {
+            return self.attempt(request, served.as_deref()?, now).map(Ok);
+        }
         let decided = poll_once(self.try_decide(request, served.as_deref(), now, None, None))?;
         Some(self.count_error(request, decided))
+    }
+
+    /// Decides a request if the store can answer at once. Else nothing is counted, here and there.
+    fn attempt(&self, request: &Request<'_>, served: &Served, now: Time) -> Option<Answer> {
+        self.policy.bounds.check(request).ok()?;
+        let domain = served.rules.domain(request.domain)?;
+        if request.descriptors.iter().any(|descriptor| descriptor.limit.is_some()) {
+            return None;
+        }
+        let replacements =
+            replacement::of(request, domain, (&self.overrides, self.policy.counting), now).ok()?;
+        let mut batch = Batch::with_space(String::with_capacity(128));
+        batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
+        let context = plan::Context { policy: &self.policy, stats: &self.stats, now, is_attempt: true };
+        let plan = plan::attempt(request, domain, &replacements, served, &mut batch, &context)?;
+        if !batch.is_empty() && !self.store.apply_now(&mut batch, now) {
+            return None;
+        }
+        plan::count_hits(&plan);
+        let conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
+        if let Some(recent) = &self.recent {
+            observe::observe(recent, served, &conclusion, now);
+        }
+        let answer = response::answer(conclusion);
+        if let Some(stats) = served.attached.domains.get(domain.index) {
+            stats.count(answer.code.into());
+        }
+        Some(answer)
     }
 
     /// Decides a request. After `until` the caller no longer waits for the answer.
@@ -327,7 +359,7 @@ impl Limiter {
         let mut batch = Batch::with_space(String::with_capacity(128));
         batch.until = until;
         batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
-        let context = plan::Context { policy: &self.policy, stats: &self.stats, now };
+        let context = plan::Context { policy: &self.policy, stats: &self.stats, now, is_attempt: false };
         let mut plan = plan::plan(request, domain, &replacements, served, &mut batch, &context);
         if let Some(trace) = &mut trace {
             trace.set_rules(request, domain, &plan);

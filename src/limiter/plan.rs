@@ -126,6 +126,19 @@ pub(super) fn plan<'r>(
     batch: &mut Batch<'r>,
     context: &Context<'_>,
 ) -> Plan<'r> {
+    // Only an attempt is given up.
+    attempt(request, domain, replacements, served, batch, context).unwrap_or_default()
+}
+
+/// The same; `None` for an attempt of what leases do not decide.
+pub(super) fn attempt<'r>(
+    request: &'r Request<'_>,
+    domain: &'r Domain,
+    replacements: &'r Replacements,
+    served: &'r Served,
+    batch: &mut Batch<'r>,
+    context: &Context<'_>,
+) -> Option<Plan<'r>> {
     let find = |index: usize, scratch: &mut String| {
         let replacement = replacements.get(index).and_then(Option::as_ref);
         let is_brought = replacement.is_some_and(|replacement| matches!(replacement.by, By::Request));
@@ -144,20 +157,23 @@ pub(super) fn plan<'r>(
         let rule_match = find(index, batch.keys());
         let steered = rule_match.steered();
         if let Some(found) = steered.filter(|found| found.action == Action::Allow) {
-            return Planned::Allowed(rule_match.rule(), found);
+            return Some(Planned::Allowed(rule_match.rule(), found));
         }
         let Some(limits) = rule_match.limits() else {
-            return rule_match.rule().map_or(Planned::NoLimit, Planned::Unlimited);
+            return Some(rule_match.rule().map_or(Planned::NoLimit, Planned::Unlimited));
         };
+        if context.is_attempt && !(rule_match.has_fixed_name() && limits.iter().all(Limit::is_leased)) {
+            return None;
+        }
         let is_blocked = steered.is_some_and(|found| found.action == Action::Block);
         let is_replaced = |limit: &&Limit| {
             !is_blocked && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
         };
         if limits.iter().all(|limit| is_replaced(&limit)) {
-            return rule_match.rule().map_or(Planned::NoLimit, Planned::Replaced);
+            return Some(rule_match.rule().map_or(Planned::NoLimit, Planned::Replaced));
         }
         let limits = limits.iter().filter(|limit| !is_replaced(limit));
-        Planned::Limited(checks(request, index, &rule_match, limits, served, batch, context))
+        Some(Planned::Limited(checks(request, index, &rule_match, limits, served, batch, context)))
     };
     (0..request.descriptors.len()).map(planned).collect()
 }
@@ -167,6 +183,18 @@ pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     pub(super) stats: &'a Stats,
     pub(super) now: Time,
+    /// The request is planned again if it cannot be decided at once: so nothing is counted yet, nor looked up that is
+    /// counted.
+    pub(super) is_attempt: bool,
+}
+
+/// Counts the hits of a plan that was an attempt.
+pub(super) fn count_hits(plan: &[Planned<'_>]) {
+    for planned in plan {
+        if let Planned::Limited(limited) = planned {
+            limited.stats.add(RuleCounter::TotalHits, limited.hits.taken());
+        }
+    }
 }
 
 /// What limits a descriptor: the rule that it matches, and what replaces the rule's limits.
@@ -197,6 +225,11 @@ impl<'r> RuleMatch<'r> {
         self.matched.as_ref().map(|matched| matched.rule)
     }
 
+    /// True if its statistics hang on a rule.
+    fn has_fixed_name(&self) -> bool {
+        self.matched.as_ref().is_some_and(Matched::is_as_written)
+    }
+
     fn replaces(&self) -> &'r [Box<str>] {
         self.rule().map(|rule| &*rule.replaces).unwrap_or_default()
     }
@@ -222,7 +255,9 @@ fn checks<'r>(
 ) -> Limited<'r> {
     let hits = request.descriptors.get(index).map_or(Hits::Take(0), |descriptor| request.hits(descriptor));
     let stats = stats_handle(request, index, rule_match, served, batch.keys(), context);
-    stats.add(RuleCounter::TotalHits, hits.taken());
+    if !context.is_attempt {
+        stats.add(RuleCounter::TotalHits, hits.taken());
+    }
     let (rule, steered) = (rule_match.rule(), rule_match.steered());
     let metadata = rule_match.matched.as_ref().and_then(Matched::metadata);
     if let Some(found) = steered.filter(|found| found.action == Action::Block) {

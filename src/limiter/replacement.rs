@@ -86,7 +86,7 @@ fn limits(action: Action, rule: Option<&Rule>) -> Option<Limits> {
     }
 }
 
-/// A limit that is counted by the algorithm of the rule's, and has its name.
+/// A limit that is counted as the rule's, and has its name.
 fn limit(requests_per_unit: u32, unit: Unit, of_rule: Option<&Limit>) -> Limit {
     let kind = match of_rule.map(|limit| limit.algorithm.kind()) {
         Some(Kind::SlidingLog) if requests_per_unit > LONGEST_LOG => Kind::SlidingWindow,
@@ -94,5 +94,6 @@ fn limit(requests_per_unit: u32, unit: Unit, of_rule: Option<&Limit>) -> Limit {
     };
     let limit = Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
     let limit = limit.unwrap_or_else(|| Limit::plain(requests_per_unit, unit));
-    limit.named(of_rule.and_then(|limit| limit.name.clone()))
+    let counting = of_rule.map(|limit| limit.counting).unwrap_or_default();
+    limit.counted(counting).named(of_rule.and_then(|limit| limit.name.clone()))
 }

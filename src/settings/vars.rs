@@ -1,7 +1,7 @@
 //! The table of every environment variable, by groups: a row has the variable's name, the field that holds its value
 //! with its type, the default, how a value is read where its type alone does not say it (`as`), and what it does.
 //!
-//! Everything about a variable comes from its row: its value and what is refused ([`Reader::read`]), `tollgate
+//! Everything about a variable comes from its row: its value and what is refused (`Reader::read`), `tollgate
 //! settings`, docs/settings.md, whether a misspelt name is recognised, and whether a value is masked (`secret`, or
 //! `login` for an address that may hold one). Names are those of the Go service where it has the variable.
 

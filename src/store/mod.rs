@@ -54,6 +54,16 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// True if [`apply_now`](Self::apply_now) may answer.
+    fn may_answer_now(&self) -> bool {
+        false
+    }
+
+    /// Counts every check and sets its outcome, if that is possible without waiting. Else nothing is counted.
+    fn apply_now(&self, _batch: &mut Batch<'_>, _now: Time) -> bool {
+        false
+    }
+
     /// Frees expired state; called about once a second.
     fn maintain(&self, _now: Time) {}
 

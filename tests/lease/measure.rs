@@ -23,7 +23,7 @@ use crate::support::{
     noise::Noise,
     raw::{RawClient, framed},
     redis::Redis,
-    server::{BINARY, Server},
+    server::{BINARY, Server, Setup},
 };
 
 use super::{Code, leased, request};
@@ -140,12 +140,7 @@ fn run(mode: &str, window: Window, arrivals: Arrivals, demand: Demand) -> (BTree
         format!("  - {{key: l{limit}, rate_limit: {{unit: {}, requests_per_unit: {limit}}}}}\n", window.name)
     };
     let rules = format!("domain: d\ndescriptors:\n{}", window.keys.iter().map(rule).collect::<String>());
-    let binary = env::var("TOLLGATE_LEASE_BINARY").unwrap_or_else(|_| BINARY.to_owned());
-    let start = || {
-        let setup = leased(&redis.env(), &rules).env("COUNTING", mode).env("GRPC_WORKERS", "1");
-        setup.program(Path::new(&binary), &["serve"]).start_healthy()
-    };
-    let replicas: Vec<Server> = (0..REPLICAS).map(|_| start()).collect();
+    let replicas = replicas(&leased(&redis.env(), &rules).env("COUNTING", mode));
     let bodies: Vec<Bytes> = limits
         .iter()
         .enumerate()
@@ -160,6 +155,13 @@ fn run(mode: &str, window: Window, arrivals: Arrivals, demand: Demand) -> (BTree
         add(sum, key, *limit, window, &schedule, &told);
     }
     (sums, cost(&redis, &replicas, schedule.len()))
+}
+
+/// Replicas of one thread each.
+fn replicas(setup: &Setup) -> Vec<Server> {
+    let binary = env::var("TOLLGATE_LEASE_BINARY").unwrap_or_else(|_| BINARY.to_owned());
+    let setup = setup.clone().env("GRPC_WORKERS", "1").program(Path::new(&binary), &["serve"]);
+    (0..REPLICAS).map(|_| setup.clone().start_healthy()).collect()
 }
 
 /// Just behind the start of a window of a second or a minute.
@@ -276,4 +278,90 @@ fn cost(redis: &Redis, replicas: &[Server], requests: usize) -> Cost {
     // A granted lease calls INCRBY within its script.
     let commands = calls("evalsha") + calls("incrby") - granted;
     Cost { commands: commands / requests, waited: 1.0 - sum("tollgate_lease_hits_total") / requests }
+}
+
+/// The picture's limit, its window in seconds, and how long is asked for how many requests a second.
+const LIMIT: u32 = 2000;
+const LENGTH: u64 = 10;
+const ASKED: f64 = 9.5;
+const RATE: f64 = 1000.0;
+
+#[test]
+#[ignore = "takes half a minute; tests/lease/run starts it"]
+fn picture() {
+    let redis = Redis::single();
+    let limit = format!("unit: second, unit_multiplier: {LENGTH}, requests_per_unit: {LIMIT}");
+    let rules = format!("domain: d\ndescriptors:\n  - {{key: k, rate_limit: {{{limit}}}}}\n");
+    let body = [framed(&request("d", &[&[("k", "v")]]))];
+    let mut noise = Noise::new(5);
+    let mut at = 0.0;
+    let schedule: Vec<Arrival> = std::iter::from_fn(|| {
+        at -= ((float(noise.below(1 << 30) as u64) + 0.5) / float(1 << 30)).ln() / RATE;
+        (at < ASKED).then(|| Arrival { at, replica: noise.below(REPLICAS), key: 0 })
+    })
+    .collect();
+    let lines = ["exact", "leased", "local"].map(|mode| {
+        let setup = leased(&redis.env(), &rules);
+        let setup = match mode {
+            "local" => setup.env("BACKEND_TYPE", "memory"),
+            mode => setup.env("COUNTING", mode),
+        };
+        let replicas = replicas(&setup);
+        let begin = (now() / float(LENGTH)).ceil() * float(LENGTH) + 0.1;
+        let told = ask(&replicas, &body, &schedule, begin);
+        redis.ask(&["FLUSHALL"]);
+        let mut admitted: Vec<f64> = told.iter().filter(|one| one.2).map(|one| one.1 - begin).collect();
+        admitted.sort_by(f64::total_cmp);
+        println!("{mode}: {} admitted of a limit of {LIMIT}", admitted.len());
+        (mode, admitted)
+    });
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/leases.svg");
+    std::fs::write(path, drawn(&lines)).expect("the picture can be written");
+}
+
+/// Lines of admitted requests over time.
+fn drawn(lines: &[(&str, Vec<f64>)]) -> String {
+    use fmt::Write as _;
+    let (width, height, most) = (640.0, 260.0, float(u64::from(LIMIT) * REPLICAS as u64) * 1.1);
+    let x = |at: f64| 60.0 + at / 10.0 * width;
+    let y = |count: f64| 20.0 + height - count / most * height;
+    let mut picture =
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 800 330\" width=\"800\" height=\"330\" \
+        role=\"img\" aria-label=\"Admitted requests over time under exact, leased and local counting\">\n\
+        <style>text{font:13px system-ui,sans-serif;fill:#57606a}path{fill:none;stroke-width:2.5}</style>\n\
+        <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+            .to_owned();
+    for count in (0..=8).step_by(2) {
+        let (count, y) = (count * 1000, y(f64::from(count * 1000)));
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(
+            picture,
+            "<path d=\"M60 {y:.1}H700\" stroke=\"#d0d7de\" style=\"stroke-width:1\"/><text x=\"52\" y=\"{:.1}\" \
+             text-anchor=\"end\">{count}</text>",
+            y + 4.0
+        );
+    }
+    for second in (0..=10).step_by(2) {
+        let x = x(f64::from(second));
+        let _ = writeln!(picture, "<text x=\"{x:.1}\" y=\"300\" text-anchor=\"middle\">{second} s</text>");
+    }
+    for ((mode, admitted), (colour, dashes)) in
+        lines.iter().zip([("#0969da", "none"), ("#1a7f37", "6 5"), ("#cf222e", "none")])
+    {
+        let mut path = format!("M{:.1} {:.1}", x(0.0), y(0.0));
+        for part in 1..=190_u32 {
+            let at = f64::from(part) / 20.0;
+            let count = admitted.partition_point(|time| *time <= at);
+            let _ = write!(path, "L{:.1} {:.1}", x(at), y(float(count as u64)));
+        }
+        let end = float(admitted.len() as u64);
+        let _ = writeln!(
+            picture,
+            "<path d=\"{path}\" stroke=\"{colour}\" stroke-dasharray=\"{dashes}\"/><text x=\"708\" y=\"{:.1}\" \
+             style=\"fill:{colour}\">{mode}</text>",
+            y(end) + if *mode == "leased" { 18.0 } else { 4.0 }
+        );
+    }
+    picture
+        + "<text x=\"60\" y=\"322\">Four replicas, a limit of 2000 in 10 seconds, 1000 requests a second.</text>\n</svg>\n"
 }

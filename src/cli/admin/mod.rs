@@ -1,6 +1,6 @@
 //! The commands that use the admin API of a running service, and the HTTP client that they share.
 //!
-//! Each command has a file of its own: it makes a [`Client`] of the [`AdminArgs`], calls it, and prints a table, or
+//! Each command has a file of its own: it makes a `Client` of the [`AdminArgs`], calls it, and prints a table, or
 //! with `--json` the reply as it came.
 
 pub mod counter;

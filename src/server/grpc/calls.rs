@@ -55,6 +55,36 @@ pub(super) struct Calls {
     pub(super) routes: tonic::service::Routes,
     /// Lent to the connection that is being served.
     pub(super) buffers: Cell<Buffers>,
+    pub(super) tries: Tries,
+}
+
+/// Whether calls are tried to be decided without waiting for the store. After some that could not be, few are tried: a
+/// try costs as much as planning the request.
+#[derive(Default)]
+pub(super) struct Tries {
+    failed: Cell<u8>,
+}
+
+impl Tries {
+    /// After so many failures in a row, one of as many calls is tried.
+    const FEW: u8 = 16;
+
+    fn is_next(&self) -> bool {
+        let failed = self.failed.get();
+        if failed < Self::FEW {
+            return true;
+        }
+        self.failed.set(if failed >= 2 * Self::FEW {
+            Self::FEW.saturating_sub(1)
+        } else {
+            failed.saturating_add(1)
+        });
+        false
+    }
+
+    fn record(&self, is_decided: bool) {
+        self.failed.set(if is_decided { 0 } else { self.failed.get().saturating_add(1) });
+    }
 }
 
 /// Buffers that the connections of a worker share: only one is served at a time.
@@ -236,12 +266,14 @@ impl ConnectionCalls {
             Ok(message) => message,
             Err(fault) => return Decided::Fault(fault),
         };
-        if call.span.is_some() || !self.calls.limiter.is_synchronous() {
+        if call.span.is_some() || !self.calls.limiter.may_decide_sync() || !self.calls.tries.is_next() {
             return Decided::Later(message);
         }
         panics::point("grpc_request");
         let time = *self.time.get_or_insert_with(|| self.calls.limiter.now());
-        match self.calls.decide_now(message, time, &mut self.message) {
+        let decided = self.calls.decide_now(message, time, &mut self.message);
+        self.calls.tries.record(decided.is_some());
+        match decided {
             Some(Ok(())) => Decided::Answered,
             Some(Err(fault)) => Decided::Fault(fault),
             None => Decided::Later(message),

@@ -27,7 +27,7 @@ use super::{
     OpenConnection,
     activity::Activity,
     aux_services,
-    calls::{Calls, PATH},
+    calls::{Calls, PATH, Tries},
     driver::{self, Lifetime},
     http2::{Budget, Config, hpack},
 };
@@ -130,6 +130,7 @@ impl Client {
             budget: budget.clone(),
             routes: aux_services::routes(&Arc::new(Health::new())),
             buffers: Cell::default(),
+            tries: Tries::default(),
         };
         let limits = Limits {
             connections: 1,

@@ -29,7 +29,7 @@ use super::{
     Connection, OpenConnection, Options, Parts,
     activity::Activity,
     aux_services,
-    calls::{Calls, PATH},
+    calls::{Calls, PATH, Tries},
     driver::{self, Lifetime},
     http2::{Budget, Config},
     reference::{Io, Reference},
@@ -313,6 +313,7 @@ impl Serving {
             budget,
             routes,
             buffers: Cell::default(),
+            tries: Tries::default(),
         });
         Self { reference: None, calls, config, lifetime }
     }

@@ -182,7 +182,7 @@ impl State {
     }
 }
 
-/// Reads the files every [`LOOK_EVERY`], until `stop` becomes true.
+/// Reads the files every two seconds, until `stop` becomes true.
 pub async fn look_after(tls: Arc<Tls>, clock: impl Clock + Clone + 'static, mut stop: watch::Receiver<bool>) {
     loop {
         tokio::select! {

@@ -90,6 +90,46 @@ impl Shared {
         self.ask(batch, now, draft)
     }
 
+    /// Decides the checks of a request by their leases, if these can decide all.
+    pub(super) fn apply_now(self: &Arc<Self>, batch: &mut Batch<'_>, now: Time) -> bool {
+        if batch.counting != Counting::Always || batch.has_groups() {
+            return false;
+        }
+        let indexes = 0..batch.checks().len();
+        let is_only = indexes.len() == 1;
+        let can_be = |check: &Check<'_>| {
+            let hit = if check.limit.is_leased() { self.hit(batch, check, now) } else { None };
+            hit.is_some_and(|hit| hit.hits > 0 && (is_only || self.leases.can_take(hit, now)))
+        };
+        if !batch.checks().iter().all(can_be) {
+            return false;
+        }
+        let mut works = Works::new();
+        let missing = indexes.clone().find(|index| !self.take_now(batch, *index, now, &mut works));
+        // Another thread has taken the last hits meanwhile.
+        for check in missing.map_or(&[][..], |missing| batch.checks_at(0..missing)) {
+            if !check.is_over() {
+                self.restore(batch, check, now);
+            }
+        }
+        if !works.is_empty() {
+            self.send(works, now);
+        }
+        missing.is_none()
+    }
+
+    fn take_now(&self, batch: &mut Batch<'_>, index: usize, now: Time, works: &mut Works) -> bool {
+        let Some(check) = batch.checks().get(index) else { return false };
+        let Some(hit) = self.hit(batch, check, now) else { return false };
+        let count = match self.leases.take_now(hit, now, works) {
+            Some(Step::Admit(count)) => count,
+            Some(Step::Refuse(count)) => over(check, count),
+            Some(Step::Ask { .. }) | None => return false,
+        };
+        batch.set(index, Outcome::Counted(count));
+        true
+    }
+
     /// Has Redis count what leases did not decide, and updates the leases.
     fn ask<'a>(self: &'a Arc<Self>, batch: &'a mut Batch<'_>, now: Time, mut draft: Draft) -> Applied<'a> {
         if draft.hits.iter().all(Option::is_none) {
@@ -109,6 +149,10 @@ impl Shared {
         }
         self.remember(batch, now, &mut draft);
         let Draft { hits, places, works } = draft;
+        if works.is_empty() && places.iter().all(Option::is_none) {
+            // No key is hot.
+            return self.redis.apply(batch, now);
+        }
         let waiting = Waiting { shared: self, places };
         let sent = self.redis.send(batch, now, &hits);
         // Behind the request's own hits, so that its outcome does not count with those that are leased now.
@@ -223,7 +267,10 @@ impl Shared {
     fn remember(&self, batch: &Batch<'_>, now: Time, draft: &mut Draft) {
         for (index, check) in batch.checks().iter().enumerate() {
             let (hits, place) = (draft.hits.get(index), draft.places.get(index));
-            if let (Some(Some(hits)), Some(None)) = (hits, place)
+            // A check that counts for itself has been placed, unless it only looks or gives back.
+            let is_placed =
+                batch.counting == Counting::Always && check.member == Member::Alone && check.hits.taken() > 0;
+            if let (Some(Some(hits)), Some(None), false) = (hits, place, is_placed)
                 && check.limit.is_leased()
                 && let Some(hit) = self.hit(batch, check, now)
             {

@@ -89,6 +89,14 @@ impl Store for LeasedStore {
         self.0.redis.reset(batch, now)
     }
 
+    fn may_answer_now(&self) -> bool {
+        self.0.leases.len() > 0
+    }
+
+    fn apply_now(&self, batch: &mut Batch<'_>, now: Time) -> bool {
+        self.0.apply_now(batch, now)
+    }
+
     fn start_worker(&self) {
         self.0.redis.start_worker();
         if !self.0.is_tended.swap(true, Relaxed) {

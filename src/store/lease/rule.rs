@@ -270,6 +270,11 @@ impl Lease {
         self.pending = self.pending.saturating_sub(hits);
     }
 
+    /// True if [`take`](Self::take) will not have to ask the counter.
+    pub(super) fn decides(&self, hits: u64, terms: &Terms, now: Time) -> bool {
+        self.left >= hits || self.known_over(terms, now).is_some()
+    }
+
     /// The counter if it is over its limit, which holds for some time.
     fn known_over(&self, terms: &Terms, now: Time) -> Option<u64> {
         let ((_, at), counter) = (self.others?, self.counter()?);

@@ -202,6 +202,25 @@ impl Leases {
         Found::Lease(step)
     }
 
+    /// As [`take`](Self::take), if the lease of a key decides these hits. Else nothing is changed.
+    pub(super) fn take_now(&self, hit: Hit<'_>, now: Time, works: &mut Works) -> Option<Step> {
+        let terms = self.terms(hit.limit);
+        let mut held = self.shard(hit.key).lock();
+        let entry = held.find(hit.key).filter(|entry| entry.can_take(hit, &terms, now))?;
+        let step = entry.lease.take(hit.hits, false, &terms, now);
+        if let Some(hits) = entry.lease.renew(&terms, now) {
+            works.push(Work::Renew(entry.renewal(hits)));
+        }
+        held.hits = held.hits.wrapping_add(1);
+        Some(step)
+    }
+
+    /// True if the lease of a key decides these hits.
+    pub(super) fn can_take(&self, hit: Hit<'_>, now: Time) -> bool {
+        let terms = self.terms(hit.limit);
+        self.shard(hit.key).lock().find(hit.key).is_some_and(|entry| entry.can_take(hit, &terms, now))
+    }
+
     /// The counter as a request sees it that adds nothing, if its lease knows it.
     pub(super) fn look(&self, hit: Hit<'_>, now: Time) -> Option<u64> {
         let terms = self.terms(hit.limit);
@@ -443,6 +462,10 @@ impl Entry {
         }
         self.counter = counter();
         Some(self.lease.enter(start))
+    }
+
+    fn can_take(&self, hit: Hit<'_>, terms: &Terms, now: Time) -> bool {
+        self.lease.start() == hit.start && self.lease.decides(hit.hits, terms, now)
     }
 
     fn renewal(&self, hits: u64) -> Renewal {

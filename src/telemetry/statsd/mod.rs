@@ -1,6 +1,6 @@
 //! Sinks: metrics are sent to statsd, to DogStatsD or to both, at an interval and at shutdown.
 //!
-//! Reading order: [`start`] gives each sink a thread of its own, whose [`DeltaTracker`] knows what the sink has
+//! Reading order: [`start`] gives each sink a thread of its own, whose `DeltaTracker` knows what the sink has
 //! received; `line` writes it, [`Mogrifier`] renames it, `outbox` packs it, `link` is the connection. Workers never
 //! wait for a sink, and no sink waits for another.
 
