@@ -54,7 +54,7 @@ fn fifty_thousand_are_imported_into_redis() {
 }
 
 #[test]
-#[ignore = "a measurement: takes a minute, and a release build (TOLLGATE_TEST_BINARY)"]
+#[ignore = "a measurement of a release build: TOLLGATE_TEST_BINARY"]
 fn a_million_are_imported() {
     println!("memory");
     import(&Replica::in_memory(), 1_000_000);
@@ -70,7 +70,7 @@ fn a_million_are_imported() {
 }
 
 #[test]
-#[ignore = "a measurement: prints the time from set to effect on the second replica"]
+#[ignore = "a measurement of a release build: TOLLGATE_TEST_BINARY"]
 fn time_to_effect_on_another_replica() {
     let redis = Redis::single();
     let (one, other) = (Replica::on(&redis), Replica::on(&redis));
