@@ -3,7 +3,7 @@
 //! The limiter notes decisions with [`Recent::note_hits`] and [`Recent::note_decision`]; the admin API, the page and the metrics read them. Each worker
 //! writes to tables of its own, so that two workers never wait for each other. A reader takes a worker's lock for
 //! microseconds; a worker that finds it taken does not wait: it passes over that note, and counts it. Above a
-//! rate at which every decision is noted (`sampler`), one in eight is, with eight times its weight. So a note costs
+//! rate at which every decision is noted (`sampler`), one in 64 is, with 64 times its weight. So a note costs
 //! little at any rate, and allocates nothing once the tables are filled.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]

@@ -102,6 +102,31 @@ fn overrides_hold_while_redis_is_gone_and_are_written_back_when_it_returns_empty
 }
 
 #[test]
+fn overrides_hold_for_limits_that_are_leased_and_their_refusals_are_shown() {
+    let redis = Redis::single();
+    let setup = Setup::new().rules("shop.yaml", RULES).redis(&redis.env()).env("COUNTING", "leased");
+    let replica = Replica::start(setup);
+    replica.server.wait_until_healthy();
+    let set = |action: &[&str]| {
+        replica.tollgate(&[&["override", "set", "shop", "client=hot"], action].concat());
+        [(); 20].map(|()| replica.ask("client", "hot").0)
+    };
+    eventually("hits are leased", || {
+        assert_eq!([(); 200].map(|()| replica.ask("client", "hot").0), [OK; 200]);
+        let leased = replica.server.metrics()["tollgate_lease_hits_total"];
+        holds(leased >= 100.0, || format!("{leased} hits of leases"))
+    });
+    assert_eq!(set(&["--block"]), [OVER; 20]);
+    assert_eq!(set(&["--allow"]), [OK; 20]);
+    assert_eq!(set(&["--limit", "10/year"]), [OVER; 20], "more were counted before");
+    assert_eq!(set(&["--shadow"]), [OK; 20]);
+    let refusals = replica.get("/api/v1/refusals?n=100");
+    let deciders: Vec<_> =
+        refusals["refusals"].as_array().unwrap().iter().map(|one| &one["decided_by"]).collect();
+    assert_eq!(deciders.len(), 40, "{refusals}");
+}
+
+#[test]
 fn a_change_that_was_missed_is_found_by_comparing() {
     let redis = Redis::single();
     let [one, other] = two(&redis);
