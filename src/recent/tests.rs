@@ -119,7 +119,7 @@ fn merged_counts_are_within_their_stated_error_on_sampled_zipf_traffic() {
     let rules = recent.rules(&rules(&["user"]));
     let mut truth = HashMap::<String, u64>::new();
     let (mut within, mut seen) = (0, 0);
-    for key in zipf(10_000, 200_000, 7) {
+    for key in zipf(10_000, 1_600_000, 7) {
         let user = key.to_string();
         if let Some(weight) = recent.wanted(false, NOW).hits {
             let hits = Hits { count: 1, weight, refused: false };
