@@ -152,7 +152,7 @@ impl Limiter {
         batch: &mut Batch<'r>,
         now: Time,
     ) -> Plan<'r> {
-        let context = plan::Context { policy: &self.policy, stats, now, is_attempt: false };
+        let context = plan::Context { policy: &self.policy, stats, now, attempt: None };
         match served.rules.domain(request.domain) {
             Some(domain) => plan::plan(request, domain, replacements, served, batch, &context),
             None => request.descriptors.iter().map(|_| Planned::NoLimit).collect(),

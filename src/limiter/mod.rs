@@ -27,6 +27,7 @@ mod response;
 mod tests;
 
 use std::{
+    cell::Cell,
     future::Future,
     pin::pin,
     sync::{Arc, OnceLock},
@@ -267,10 +268,12 @@ impl Limiter {
         }
         let replacements =
             replacement::of(request, domain, (&self.overrides, self.policy.counting), now).ok()?;
-        let mut batch = Batch::with_space(String::with_capacity(128));
-        batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
-        let context = plan::Context { policy: &self.policy, stats: &self.stats, now, is_attempt: true };
-        let plan = plan::attempt(request, domain, &replacements, served, &mut batch, &context)?;
+        let (mut batch, is_given_up) = (self.batch(), Cell::new(false));
+        let context = self.plan_context(now, Some(&is_given_up));
+        let plan = plan::plan(request, domain, &replacements, served, &mut batch, &context);
+        if is_given_up.get() {
+            return None;
+        }
         if !batch.is_empty() && !self.store.apply_now(&mut batch, now) {
             return None;
         }
@@ -356,11 +359,10 @@ impl Limiter {
         let counting = self.policy.counting;
         let replacements =
             replacement::of(request, domain, (&self.overrides, counting), now).inspect_err(failed)?;
-        let mut batch = Batch::with_space(String::with_capacity(128));
+        let mut batch = self.batch();
         batch.until = until;
-        batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
-        let context = plan::Context { policy: &self.policy, stats: &self.stats, now, is_attempt: false };
-        let mut plan = plan::plan(request, domain, &replacements, served, &mut batch, &context);
+        let mut plan =
+            plan::plan(request, domain, &replacements, served, &mut batch, &self.plan_context(now, None));
         if let Some(trace) = &mut trace {
             trace.set_rules(request, domain, &plan);
         }
@@ -400,6 +402,17 @@ impl Limiter {
             stats.count(answer.code.into());
         }
         Ok(answer)
+    }
+
+    /// A batch for the checks of one request.
+    fn batch<'r>(&self) -> Batch<'r> {
+        let mut batch = Batch::with_space(String::with_capacity(128));
+        batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
+        batch
+    }
+
+    fn plan_context<'a>(&'a self, now: Time, attempt: Option<&'a Cell<bool>>) -> plan::Context<'a> {
+        plan::Context { policy: &self.policy, stats: &self.stats, now, attempt }
     }
 
     fn unknown_domain(&self, request: &Request<'_>, now: Time) -> Answer {

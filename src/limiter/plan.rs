@@ -2,7 +2,7 @@
 //!
 //! [`plan`] fills the batch for the store; `conclude` reads the plan again when the outcomes are there.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -126,19 +126,6 @@ pub(super) fn plan<'r>(
     batch: &mut Batch<'r>,
     context: &Context<'_>,
 ) -> Plan<'r> {
-    // Only an attempt is given up.
-    attempt(request, domain, replacements, served, batch, context).unwrap_or_default()
-}
-
-/// The same; `None` for an attempt of what leases do not decide.
-pub(super) fn attempt<'r>(
-    request: &'r Request<'_>,
-    domain: &'r Domain,
-    replacements: &'r Replacements,
-    served: &'r Served,
-    batch: &mut Batch<'r>,
-    context: &Context<'_>,
-) -> Option<Plan<'r>> {
     let find = |index: usize, scratch: &mut String| {
         let replacement = replacements.get(index).and_then(Option::as_ref);
         let is_brought = replacement.is_some_and(|replacement| matches!(replacement.by, By::Request));
@@ -157,23 +144,26 @@ pub(super) fn attempt<'r>(
         let rule_match = find(index, batch.keys());
         let steered = rule_match.steered();
         if let Some(found) = steered.filter(|found| found.action == Action::Allow) {
-            return Some(Planned::Allowed(rule_match.rule(), found));
+            return Planned::Allowed(rule_match.rule(), found);
         }
         let Some(limits) = rule_match.limits() else {
-            return Some(rule_match.rule().map_or(Planned::NoLimit, Planned::Unlimited));
+            return rule_match.rule().map_or(Planned::NoLimit, Planned::Unlimited);
         };
-        if context.is_attempt && !(rule_match.has_fixed_name() && limits.iter().all(Limit::is_leased)) {
-            return None;
+        if let Some(is_given_up) = context.attempt
+            && !(rule_match.has_fixed_name() && limits.iter().all(Limit::is_leased))
+        {
+            is_given_up.set(true);
+            return Planned::NoLimit;
         }
         let is_blocked = steered.is_some_and(|found| found.action == Action::Block);
         let is_replaced = |limit: &&Limit| {
             !is_blocked && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
         };
         if limits.iter().all(|limit| is_replaced(&limit)) {
-            return Some(rule_match.rule().map_or(Planned::NoLimit, Planned::Replaced));
+            return rule_match.rule().map_or(Planned::NoLimit, Planned::Replaced);
         }
         let limits = limits.iter().filter(|limit| !is_replaced(limit));
-        Some(Planned::Limited(checks(request, index, &rule_match, limits, served, batch, context)))
+        Planned::Limited(checks(request, index, &rule_match, limits, served, batch, context))
     };
     (0..request.descriptors.len()).map(planned).collect()
 }
@@ -183,9 +173,9 @@ pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     pub(super) stats: &'a Stats,
     pub(super) now: Time,
-    /// The request is planned again if it cannot be decided at once: so nothing is counted yet, nor looked up that is
-    /// counted.
-    pub(super) is_attempt: bool,
+    /// An attempt to decide by leases alone, set to true where they do not decide. The request is then planned again, so
+    /// an attempt counts no hits and looks up no statistics.
+    pub(super) attempt: Option<&'a Cell<bool>>,
 }
 
 /// Counts the hits of a plan that was an attempt.
@@ -255,7 +245,7 @@ fn checks<'r>(
 ) -> Limited<'r> {
     let hits = request.descriptors.get(index).map_or(Hits::Take(0), |descriptor| request.hits(descriptor));
     let stats = stats_handle(request, index, rule_match, served, batch.keys(), context);
-    if !context.is_attempt {
+    if context.attempt.is_none() {
         stats.add(RuleCounter::TotalHits, hits.taken());
     }
     let (rule, steered) = (rule_match.rule(), rule_match.steered());

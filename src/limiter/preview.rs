@@ -53,7 +53,7 @@ pub fn preview(
         domain.map(|domain| replacement::of(request, domain, (overrides, policy.counting), now));
     let replacements = replacements.transpose()?.unwrap_or_default();
     let mut batch = Batch::default();
-    let context = plan::Context { policy, stats: &stats, now, is_attempt: false };
+    let context = plan::Context { policy, stats: &stats, now, attempt: None };
     let plan = match domain {
         Some(domain) => plan::plan(request, domain, &replacements, served, &mut batch, &context),
         None => request.descriptors.iter().map(|_| Planned::NoLimit).collect(),

@@ -1,3 +1,5 @@
+//! The index against a plain map, and its answers while it is changed.
+
 use std::{collections::HashMap, thread};
 
 use proptest::prelude::*;
