@@ -32,6 +32,9 @@ const LEAST: u64 = 2;
 const OVER_FOR: f64 = 10.0;
 const OVER_FOR_SECONDS: f64 = 5.0;
 
+/// A request that only looks sees a counter that is no older, in seconds.
+const FRESH: f64 = 1.0;
+
 /// Rates that are measured over less than this are noise, in seconds.
 const MIN_INTERVAL: f64 = 0.001;
 
@@ -314,7 +317,7 @@ impl Lease {
     /// The counter as a request sees it that adds nothing, if it is known well enough.
     pub(super) fn look(&self, terms: &Terms, now: Time) -> Option<u64> {
         let (_, at) = self.others?;
-        let is_fresh = seconds(at, now) < 2.0 * terms.duration();
+        let is_fresh = seconds(at, now) < (2.0 * terms.duration()).min(FRESH);
         (is_fresh || self.known_over(terms, now).is_some()).then(|| self.count(terms))
     }
 
