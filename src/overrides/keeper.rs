@@ -17,7 +17,10 @@ use super::{
     model::{Override, Target},
     shared::{Shared, State, token},
 };
-use crate::{clock::Time, store::redis::Side};
+use crate::{
+    clock::Time,
+    store::{memcached::ResetLog, redis::Side},
+};
 
 /// An import that nothing is added to for so long makes way for another.
 const IDLE_IMPORT: Duration = Duration::from_secs(60);
@@ -29,6 +32,7 @@ const LOGGED: usize = 20;
 pub struct Keeper {
     index: Arc<Index>,
     place: Place,
+    resets: Option<ResetLog>,
     import: Mutex<Option<Import>>,
 }
 
@@ -66,7 +70,7 @@ impl Keeper {
     /// Overrides that end with the process.
     #[must_use]
     pub fn in_memory(index: Arc<Index>) -> Self {
-        Self { index, place: Place::Memory, import: Mutex::default() }
+        Self::of(index, Place::Memory)
     }
 
     /// Overrides in a file, which are read.
@@ -75,13 +79,23 @@ impl Keeper {
     /// When the file cannot be read or written, and every mistake in it.
     pub fn in_file(index: Arc<Index>, path: &Path, now: Time) -> Result<Self, Vec<String>> {
         let journal = Journal::open(path, &index, now)?;
-        Ok(Self { index, place: Place::File(Mutex::new(journal)), import: Mutex::default() })
+        Ok(Self::of(index, Place::File(Mutex::new(journal))))
     }
 
     /// Overrides in Redis, which a [`Follower`](super::shared::Follower) with the same state reads.
     #[must_use]
     pub fn in_redis(index: Arc<Index>, side: Side, state: Arc<State>) -> Self {
-        Self { index, place: Place::Shared(Shared::new(side, state)), import: Mutex::default() }
+        Self::of(index, Place::Shared(Shared::new(side, state)))
+    }
+
+    fn of(index: Arc<Index>, place: Place) -> Self {
+        Self { index, place, resets: None, import: Mutex::default() }
+    }
+
+    /// The same, notifying the replicas that share a memcached of resets.
+    #[must_use]
+    pub fn with_resets(self, resets: ResetLog) -> Self {
+        Self { resets: Some(resets), ..self }
     }
 
     /// The overrides in force.
@@ -239,11 +253,12 @@ impl Keeper {
     /// Notifies other replicas that counters were reset.
     ///
     /// # Errors
-    /// When Redis is not reached.
-    pub async fn announce_reset(&self, full_keys: &[String]) -> Result<(), ChangeError> {
-        match &self.place {
-            Place::Shared(shared) => shared.announce_reset(full_keys).await,
-            Place::Memory | Place::File(_) => Ok(()),
+    /// When Redis or memcached is not reached.
+    pub async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
+        match (&self.place, &self.resets) {
+            (Place::Shared(shared), _) => shared.announce_reset(full_keys).await,
+            (_, Some(resets)) => resets.announce(full_keys).await,
+            (Place::Memory | Place::File(_), None) => Ok(()),
         }
     }
 
