@@ -142,6 +142,16 @@ impl Target {
         &self.entries
     }
 
+    /// True if a request with these entries may meet the override: it does unless a value that is left to the rules
+    /// matches none of them.
+    #[must_use]
+    pub fn may_meet(&self, request: &[(Box<str>, Value)]) -> bool {
+        let meets = |((key, value), (asked_key, asked)): (&(Box<str>, Value), &(Box<str>, Value))| {
+            key == asked_key && (value.is_of_rule() || value.text() == asked.text())
+        };
+        self.entries.len() == request.len() && self.entries.iter().zip(request).all(meets)
+    }
+
     /// The identifier of the override for this target: equal on all replicas, and the same when the override is set
     /// again.
     #[must_use]

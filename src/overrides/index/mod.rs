@@ -419,7 +419,8 @@ fn values_by_rule<'v, 'r: 'v, E: Entry>(
         match (level, step.how()) {
             (Level::Exact, _) if fits(entry.value()) => values.push(entry.value()),
             (Level::Any, How::Bare) => {}
-            (Level::Pattern, How::Wildcard) => values.push(step.pattern_value(entry)),
+            // Whoever sends the pattern itself has the rule, and not one of its own.
+            (Level::Pattern, How::Wildcard | How::Exact) => values.push(step.pattern_value(entry)),
             _ => return None,
         }
     }

@@ -81,6 +81,8 @@ fn the_most_specific_override_is_met() {
         ("k=vip", None),
         ("k=ab", Some(4)),
         ("k=ac", Some(2)),
+        // Whoever sends the pattern itself does not evade it.
+        ("k=a*", Some(2)),
         ("k=", Some(1)),
         ("t=1,p=2", Some(5)),
         ("t=2,p=1", Some(6)),
