@@ -187,13 +187,14 @@ impl Keeper {
     /// # Errors
     /// When there is no such import, there are too many overrides, or they cannot be written.
     pub async fn add_to_import(&self, id: &str, all: &[Override]) -> Result<u64, ChangeError> {
-        // What the index refuses is refused before it is written.
-        let mut draft = self.index.draft();
-        for one in all {
-            self.index.add_to(&mut draft, one).map_err(ChangeError::Invalid)?;
-        }
         if let Place::Shared(shared) = &self.place {
             check_id(id)?;
+            // What the index refuses is refused before it is written.
+            let mut draft = self.index.draft();
+            for one in all {
+                self.index.add_to(&mut draft, one).map_err(ChangeError::Invalid)?;
+            }
+            drop(draft);
             let length = shared.import(id, all).await?;
             if length > MAX_OVERRIDES as u64 {
                 shared.abort(id).await?;
@@ -204,12 +205,16 @@ impl Keeper {
             return Ok(length);
         }
         let mut import = hold(&self.import);
-        let import = import.as_mut().filter(|import| import.id == id).ok_or_else(|| no_import(id))?;
+        let own = import.as_mut().filter(|import| import.id == id).ok_or_else(|| no_import(id))?;
         for one in all {
-            self.index.add_to(&mut import.draft, one).map_err(ChangeError::Invalid)?;
+            if let Err(error) = self.index.add_to(&mut own.draft, one) {
+                // A part of what was sent is in it.
+                *import = None;
+                return Err(ChangeError::Invalid(format!("{error}; the import is aborted")));
+            }
         }
-        import.last_used = Instant::now();
-        Ok(import.draft.len() as u64)
+        own.last_used = Instant::now();
+        Ok(own.draft.len() as u64)
     }
 
     /// Puts an import in force, all of it at one time, and returns how many overrides it had.

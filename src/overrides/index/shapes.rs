@@ -1,8 +1,12 @@
 //! The shapes of overrides: their domains and keys, and which of their levels have a value.
 //!
-//! Shapes are only ever added, so that a record's number of one stays valid in every later snapshot.
+//! A record's number of a shape stays valid in every later snapshot. Numbers that no record has are used again when there
+//! are no others, so that a table of mistyped keys is no lasting harm.
 
-use std::hash::{BuildHasher, Hasher};
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher, Hasher},
+};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
@@ -37,6 +41,8 @@ pub(super) struct Shape {
 #[derive(Clone, Default)]
 pub(super) struct Shapes {
     shapes: Vec<Shape>,
+    /// Numbers to use again.
+    free: Vec<u16>,
     families: HashTable<Family>,
 }
 
@@ -133,10 +139,11 @@ impl Shapes {
         let too_many = |bound, what| {
             format!("{target}: more than {bound} different {what}; use the keys of the rules, in their order")
         };
-        let number = u16::try_from(self.shapes.len()).unwrap_or(u16::MAX);
-        if self.shapes.len() >= MAX_SHAPES {
-            return Err(too_many(MAX_SHAPES, "lists of keys since the start"));
+        if self.free.is_empty() && self.shapes.len() >= MAX_SHAPES {
+            return Err(too_many(MAX_SHAPES, "lists of keys"));
         }
+        let number = self.free.last().copied();
+        let number = number.unwrap_or_else(|| u16::try_from(self.shapes.len()).unwrap_or(u16::MAX));
         let keys: Box<[Box<str>]> = target.entries().iter().map(|(key, _)| key.clone()).collect();
         let levels = target.entries().iter().map(|(_, value)| level(value)).collect();
         let hash = hash(target.domain(), keys.iter().map(|key| &**key), hasher);
@@ -159,8 +166,21 @@ impl Shapes {
                 self.families.insert_unique(hash, family, |family| family.hash);
             }
         }
-        self.shapes.push(shape);
+        match self.free.pop().and_then(|number| self.shapes.get_mut(usize::from(number))) {
+            Some(free) => *free = shape,
+            None => self.shapes.push(shape),
+        }
         Ok(number)
+    }
+
+    /// Forgets all shapes but those with these numbers.
+    pub(super) fn retain(&mut self, used: &HashSet<u16>) {
+        self.families.retain(|family| {
+            family.members.retain(|number| used.contains(number));
+            !family.members.is_empty()
+        });
+        let numbers = (0..self.shapes.len()).filter_map(|number| u16::try_from(number).ok());
+        self.free = numbers.filter(|number| !used.contains(number)).collect();
     }
 }
 
