@@ -89,11 +89,19 @@ impl Store for LeasedStore {
     }
 
     fn forget(&self, resets: &Resets) {
-        // Of counters that nobody knows, the next replies show that hits are missing.
-        if let Resets::Of(full_keys) = resets
-            && self.0.leases.len() > 0
-        {
-            self.0.leases.forget(&full_keys.iter().flat_map(|key| self.0.redis.names(key)).collect());
+        if self.0.leases.len() == 0 {
+            return;
+        }
+        match resets {
+            Resets::Of(full_keys) => {
+                self.0.leases.forget(&full_keys.iter().flat_map(|key| self.0.redis.names(key)).collect());
+            }
+            // All are given back, except to counters that have fewer hits than this replica has added.
+            Resets::Unknown => {
+                let mut works = Works::new();
+                self.0.leases.end(&mut works);
+                self.0.send(works, SystemClock.now());
+            }
         }
     }
 
