@@ -28,9 +28,9 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len().saturating_mul(2));
     for character in text.chars() {
         if is_unprintable(character) {
-            shown.extend(character.escape_default())
+            shown.extend(character.escape_default());
         } else {
-            shown.push(character)
+            shown.push(character);
         }
     }
     shown.into()

@@ -146,10 +146,11 @@ impl Target {
     /// matches none of them.
     #[must_use]
     pub fn may_meet(&self, request: &[(Box<str>, Value)]) -> bool {
-        let meets = |((key, value), (asked_key, asked)): (&(Box<str>, Value), &(Box<str>, Value))| {
-            key == asked_key && (value.is_of_rule() || value.text() == asked.text())
-        };
-        self.entries.len() == request.len() && self.entries.iter().zip(request).all(meets)
+        let mut pairs = self.entries.iter().zip(request);
+        self.entries.len() == request.len()
+            && pairs.all(|((key, value), (asked_key, asked))| {
+                key == asked_key && (value.is_of_rule() || value.text() == asked.text())
+            })
     }
 
     /// The identifier of the override for this target: equal on all replicas, and the same when the override is set

@@ -217,7 +217,7 @@ fn a_reset_that_cannot_be_announced_in_memcached_is_made_and_says_so() {
     let setup = crate::support::memcached::setup(&list).rules("shop.yaml", COUNTED);
     let replica = Replica::start(setup.env("REPLICA_SYNC", "true"));
     replica.server.wait_until_healthy();
-    let value = (0..).map(|n| format!("v{n}")).find(|value| {
+    let value = (0..100).map(|n| format!("v{n}")).find(|value| {
         replica.ask("user", value);
         counters.ask("stats items").contains("items")
     });

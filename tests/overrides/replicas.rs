@@ -262,9 +262,8 @@ fn an_import_that_redis_loses_in_the_middle_changes_nothing_and_can_be_made_agai
         let reply = http::send(one.admin, method, path, &headers, body.as_bytes()).unwrap();
         (reply.status, reply.json())
     };
-    let lines: String = (0..1_000)
-        .map(|n| format!("{{\"domain\":\"shop\",\"descriptor\":\"client=i{n}\",\"action\":\"block\"}}\n"))
-        .collect();
+    let line = |n| format!("{{\"domain\":\"shop\",\"descriptor\":\"client=i{n}\",\"action\":\"block\"}}\n");
+    let lines: String = (0..1_000).map(line).collect();
     let (_, begun) = call("POST", "/api/v1/imports", "");
     let import = format!("/api/v1/imports/{}", begun["import"].as_str().unwrap());
     assert_eq!(call("POST", &import, &lines).1["overrides"], 1_000);

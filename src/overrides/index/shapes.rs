@@ -40,7 +40,7 @@ pub(super) struct Shape {
 /// All shapes, by their numbers.
 #[derive(Clone, Default)]
 pub(super) struct Shapes {
-    shapes: Vec<Shape>,
+    all: Vec<Shape>,
     /// Numbers to use again.
     free: Vec<u16>,
     families: HashTable<Family>,
@@ -100,7 +100,7 @@ impl Shape {
 impl Shapes {
     /// The shape with this number.
     pub(super) fn get(&self, shape: u16) -> Option<&Shape> {
-        self.shapes.get(usize::from(shape))
+        self.all.get(usize::from(shape))
     }
 
     /// The shapes with this domain and these keys, the most specific first.
@@ -139,17 +139,17 @@ impl Shapes {
         let too_many = |bound, what| {
             format!("{target}: more than {bound} different {what}; use the keys of the rules, in their order")
         };
-        if self.free.is_empty() && self.shapes.len() >= MAX_SHAPES {
+        if self.free.is_empty() && self.all.len() >= MAX_SHAPES {
             return Err(too_many(MAX_SHAPES, "lists of keys"));
         }
         let number = self.free.last().copied();
-        let number = number.unwrap_or_else(|| u16::try_from(self.shapes.len()).unwrap_or(u16::MAX));
+        let number = number.unwrap_or_else(|| u16::try_from(self.all.len()).unwrap_or(u16::MAX));
         let keys: Box<[Box<str>]> = target.entries().iter().map(|(key, _)| key.clone()).collect();
         let levels = target.entries().iter().map(|(_, value)| level(value)).collect();
         let hash = hash(target.domain(), keys.iter().map(|key| &**key), hasher);
         let shape = Shape { domain: target.domain().into(), keys, levels };
         let is_same = |family: &Family| {
-            let first = family.members.first().and_then(|first| self.shapes.get(usize::from(*first)));
+            let first = family.members.first().and_then(|first| self.all.get(usize::from(*first)));
             first.is_some_and(|first| first.domain == shape.domain && first.keys == shape.keys)
         };
         match self.families.find_mut(hash, is_same) {
@@ -157,7 +157,7 @@ impl Shapes {
                 return Err(too_many(MAX_VARIANTS, "choices of levels with a value for these keys"));
             }
             Some(family) => {
-                let rank = |at: u16| self.shapes.get(usize::from(at)).map(Shape::rank);
+                let rank = |at: u16| self.all.get(usize::from(at)).map(Shape::rank);
                 let at = family.members.partition_point(|known| rank(*known) < Some(shape.rank()));
                 family.members.insert(at, number);
             }
@@ -166,9 +166,9 @@ impl Shapes {
                 self.families.insert_unique(hash, family, |family| family.hash);
             }
         }
-        match self.free.pop().and_then(|number| self.shapes.get_mut(usize::from(number))) {
+        match self.free.pop().and_then(|number| self.all.get_mut(usize::from(number))) {
             Some(free) => *free = shape,
-            None => self.shapes.push(shape),
+            None => self.all.push(shape),
         }
         Ok(number)
     }
@@ -179,7 +179,7 @@ impl Shapes {
             family.members.retain(|number| used.contains(number));
             !family.members.is_empty()
         });
-        let numbers = (0..self.shapes.len()).filter_map(|number| u16::try_from(number).ok());
+        let numbers = (0..self.all.len()).filter_map(|number| u16::try_from(number).ok());
         self.free = numbers.filter(|number| !used.contains(number)).collect();
     }
 }

@@ -195,7 +195,7 @@ fn keys_that_were_mistyped_leave_nothing_behind() {
     }
     let mut mistyped = index.draft();
     let added = (0..5_000).map(|n| index.add_to(&mut mistyped, &one(&format!("typo{n}=v"), Action::Block)));
-    assert_eq!(added.filter(Result::is_ok).count(), 4086);
+    assert_eq!(added.flatten().count(), 4086);
     let new = one("new=v", Action::Shadow);
     assert!(index.set(&new).is_err(), "a draft may have every shape");
     drop(mistyped);

@@ -289,7 +289,9 @@ mod tests {
                         let length = if matches!(event, Event::Large(_)) { MAX_BYTES / 3 } else { 1 };
                         let key = format!("{n}{}", "x".repeat(length));
                         value.get_or_insert_with(Entries::new).add(&reset(&key));
-                        unread.iter_mut().for_each(|list| list.push(key.clone()));
+                        for list in &mut unread {
+                            list.push(key.clone());
+                        }
                     }
                     Event::Expire => {
                         // By then every replica has read it.
