@@ -1,8 +1,11 @@
-//! A descriptor as people type it: `key=value,key=value`, with `\,`, `\=` and `\\` for the characters themselves.
+//! A descriptor as people type it: `key=value,key=value`, with `\,`, `\=` and `\\` for the characters themselves, and `\n`,
+//! `\r`, `\t` and `\u{1b}` for those that a terminal would obey.
 //!
 //! Commands, query parameters of the admin API and labels of metrics have this form.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, str::Chars};
+
+use crate::text::{cut, printable};
 
 /// Reads the entries of a descriptor, in their order; one at least. The first `=` of an entry ends its key.
 ///
@@ -14,13 +17,7 @@ pub fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut characters = text.chars();
     while let Some(character) = characters.next() {
         match character {
-            '\\' => match characters.next() {
-                Some(escaped @ (',' | '=' | '\\')) => entry.push(escaped),
-                Some(other) => {
-                    return Err(format!("unknown escape \\{other}; a backslash is written \\\\"));
-                }
-                None => return Err("a backslash at the end is written \\\\".to_owned()),
-            },
+            '\\' => entry.push(unescape(&mut characters)?),
             ',' => entries.push(std::mem::take(&mut entry).finish()?),
             '=' if entry.value.is_none() => entry.value = Some(String::new()),
             other => entry.push(other),
@@ -30,6 +27,39 @@ pub fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(entries)
 }
 
+/// The character whose escape begins behind a backslash.
+///
+/// # Errors
+/// When there is no such escape.
+pub fn unescape(characters: &mut Chars<'_>) -> Result<char, String> {
+    match characters.next() {
+        Some(escaped @ (',' | '=' | '\\')) => Ok(escaped),
+        Some('n') => Ok('\n'),
+        Some('r') => Ok('\r'),
+        Some('t') => Ok('\t'),
+        Some('u') => {
+            let text = characters.as_str();
+            let (digits, rest) =
+                text.strip_prefix('{').and_then(|text| text.split_once('}')).unwrap_or_default();
+            *characters = rest.chars();
+            let code = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32);
+            code.ok_or_else(|| {
+                format!("unknown escape \\u{}; expected hexadecimal digits as in \\u{{1b}}", cut(text))
+            })
+        }
+        Some(other) => Err(format!("unknown escape \\{other}; a backslash is written \\\\")),
+        None => Err("a backslash at the end is written \\\\".to_owned()),
+    }
+}
+
+/// A part of an entry as [`parse`] reads it; `=` is escaped in keys.
+#[must_use]
+pub fn escape(text: &str, is_key: bool) -> String {
+    let text = text.replace('\\', "\\\\").replace(',', "\\,");
+    let text = if is_key { text.replace('=', "\\=") } else { text };
+    printable(&text).into_owned()
+}
+
 /// Writes the entries of a descriptor.
 pub fn write<'a>(entries: impl Iterator<Item = (&'a str, Cow<'a, str>)>) -> String {
     let mut text = String::new();
@@ -37,15 +67,11 @@ pub fn write<'a>(entries: impl Iterator<Item = (&'a str, Cow<'a, str>)>) -> Stri
         if !text.is_empty() {
             text.push(',');
         }
-        text.push_str(&escaped(key).replace('=', "\\="));
+        text.push_str(&escape(key, true));
         text.push('=');
-        text.push_str(&escaped(&value));
+        text.push_str(&escape(&value, false));
     }
     text
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace(',', "\\,")
 }
 
 /// An entry while it is read; its value begins with the `=`.
@@ -92,6 +118,7 @@ mod tests {
             (r"a=b\,c", &[("a", "b,c")]),
             (r"a\=b=c\\", &[("a=b", "c\\")]),
             (r"a\,=\=", &[("a,", "=")]),
+            (r"a=\n\r\t\u{1b}\u{1F600}x", &[("a", "\n\r\t\u{1b}\u{1f600}x")]),
             ("path=/x y,\u{fc}=\u{1f600}", &[("path", "/x y"), ("\u{fc}", "\u{1f600}")]),
         ] {
             let read = parse(text).unwrap();
@@ -110,7 +137,12 @@ mod tests {
             ("a=b,c", "\"c\" has no ="),
             ("=b", "\"b\" has no key"),
             ("=", "\"\" has no key"),
-            (r"a=\n", r"unknown escape \n"),
+            (r"a=\x", r"unknown escape \x"),
+            (r"a=\u", r"unknown escape \u;"),
+            (r"a=\u{}", r"unknown escape \u{}"),
+            (r"a=\u{1b", r"unknown escape \u{1b;"),
+            (r"a=\u{d800}", r"unknown escape \u{d800}"),
+            (r"a=\u{110000}", r"unknown escape \u{110000}"),
             ("a=\\", "a backslash at the end"),
         ] {
             let error = parse(text).unwrap_err();
@@ -121,9 +153,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_written_descriptor_reads_back(
-            entries in prop::collection::vec(("[ab=,\\\\]{1,5}", "[ab=,\\\\]{0,5}"), 1..4),
+            entries in prop::collection::vec(("[abnu{}=,\\\\\n\u{1b}\u{202e}]{1,5}", "[abnu{}=,\\\\\n\u{1b}\u{9b}]{0,5}"), 1..4),
         ) {
             let written = write(entries.iter().map(|(key, value)| (&**key, Cow::Borrowed(&**value))));
+            prop_assert!(!written.contains(crate::text::is_unprintable), "{}", written.escape_debug());
             prop_assert_eq!(parse(&written), Ok(entries));
         }
     }

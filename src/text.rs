@@ -1,12 +1,40 @@
-//! Bounds on texts that came from outside, used by every module that writes an error into a log, a span or
-//! an answer: whatever a peer sent, no more than [`LONGEST`] bytes of it are kept or shown.
+//! Texts that came from outside, for every module that writes an error into a log, a span or an answer: whatever a
+//! peer sent, no more than [`LONGEST`] bytes of it are kept or shown, and a terminal obeys none of them.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-use std::fmt::{self, Write};
+use std::{
+    borrow::Cow,
+    fmt::{self, Write},
+};
 
 /// Bytes of an error, or of a name in one, that are kept. Enough to recognise what was sent.
 pub const LONGEST: usize = 256;
+
+/// True for what a terminal obeys instead of showing it, or shows elsewhere: control characters, and those that are
+/// invisible or change the direction of a text.
+#[must_use]
+pub fn is_unprintable(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// A text that came from outside, for a terminal: characters that are unprintable are escaped.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_unprintable) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len().saturating_mul(2));
+    for character in text.chars() {
+        if is_unprintable(character) {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown.into()
+}
 
 /// The beginning of a text, cut between two characters: at most [`LONGEST`] bytes.
 #[must_use]
@@ -75,6 +103,18 @@ mod tests {
             (cut(&long).len(), cut_owned(long.clone()).len(), cut_display(&long).len()),
             (256, 256, 256)
         );
+    }
+
+    #[test]
+    fn a_terminal_obeys_nothing_that_came_from_outside() {
+        for (text, expected) in [
+            ("user=ann, \u{fc} \u{1f600} \\n", "user=ann, \u{fc} \u{1f600} \\n"),
+            ("a\nb\r\tc", "a\\nb\\r\\tc"),
+            ("\u{1b}[2J\u{7}\0\u{7f}\u{9b}1m", "\\u{1b}[2J\\u{7}\\u{0}\\u{7f}\\u{9b}1m"),
+            ("nna\u{202e}ann\u{2066}\u{feff}\u{2028}", "nna\\u{202e}ann\\u{2066}\\u{feff}\\u{2028}"),
+        ] {
+            assert_eq!(printable(text), expected);
+        }
     }
 
     proptest! {

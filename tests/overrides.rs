@@ -239,6 +239,73 @@ fn overrides_are_shown_wherever_a_rule_is() {
 }
 
 #[test]
+fn explain_applies_the_overrides_that_are_in_force_at_a_service() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = dir.path().join("tokens");
+    std::fs::write(&tokens, "ann 0123456789abcdef0123456789abcdef\n").unwrap();
+    let tokens = tokens.to_str().unwrap();
+    let setup = Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN_FILE", tokens);
+    let replica = Replica::start(setup);
+    for (descriptor, action) in [
+        ("user=ann", "--block"),
+        ("user", "--shadow"),
+        (r"user=a\,b\=c\\", "--allow"),
+        ("path=/a/*", "--block"),
+        ("path=/a/vip", "--allow"),
+        ("client=x,user", "--block"),
+    ] {
+        let set = ["override", "set", "shop", descriptor, action, "--for", "2h", "--token-file", tokens];
+        replica.tollgate(&set);
+    }
+    replica.tollgate(&["override", "set", "shop", "user=many", "--limit", "9/day", "--token-file", tokens]);
+    let rules = replica.server.rules_dir();
+    let explain = |words: &[&str]| {
+        replica.run(&[&["explain", "--rules", rules.to_str().unwrap(), "shop"], words].concat())
+    };
+    for (descriptor, expected) in [
+        ("user=ann", Some("block until ")),
+        ("user=bob", Some("shadow until ")),
+        ("user=vip", None),
+        (r"user=a\,b\=c\\", Some("allow until ")),
+        ("path=/a/x", Some("block until ")),
+        ("path=/a/*", Some("block until ")),
+        ("path=/a/vip", Some("allow until ")),
+        ("path=/b", None),
+        ("user=many", Some("limit 9 per day")),
+        ("client=x", None),
+    ] {
+        let text = printed(&explain(&[descriptor, "--token-file", tokens]));
+        let shown = text.lines().find_map(|line| line.trim().strip_prefix("override "));
+        match expected {
+            Some(expected) => assert!(shown.is_some_and(|shown| shown.starts_with(expected)), "{text}"),
+            None => assert_eq!(shown, None, "{text}"),
+        }
+    }
+    let both = explain(&["user=ann", "user=bob", "--json", "--token-file", tokens]);
+    let both: Value = serde_json::from_slice(&both.stdout).unwrap();
+    let actions = [0, 1].map(|index| both["descriptors"][index]["override"]["action"].clone());
+    assert_eq!(actions, ["block", "shadow"]);
+    for (words, expected) in [
+        (&["user=ann"][..], "401 Unauthorized"),
+        (&["user=ann", "--token-file", "/nowhere"], "token file /nowhere"),
+        (&["user=ann", "--overrides", tokens], "cannot be used with"),
+    ] {
+        let output = explain(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(printed(&output).contains(expected), "{words:?}: {}", printed(&output));
+    }
+    let nobody =
+        ["explain", "--rules", rules.to_str().unwrap(), "--admin", "127.0.0.1:1", "shop", "user=ann"];
+    let output = Command::new(BINARY).args(nobody).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        printed(&output).contains("cannot reach the admin API at http://127.0.0.1:1"),
+        "{}",
+        printed(&output)
+    );
+}
+
+#[test]
 fn what_is_mistyped_is_said_and_changes_nothing() {
     let replica = Replica::in_memory();
     for (args, expected) in [

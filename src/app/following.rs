@@ -1,6 +1,7 @@
-//! The thread that follows Redis for everything but counters: overrides, resets of counters, and other replicas.
+//! Follows the store for everything but counters: overrides, resets of counters, and other replicas.
 //!
-//! It has a runtime and connections of its own, so that reading a million overrides delays nobody.
+//! With Redis it is a thread that has a runtime and connections of its own, so that reading a million overrides delays
+//! nobody.
 
 use std::{
     io,
@@ -19,11 +20,12 @@ use tracing::{info, warn};
 use super::parts::Parts;
 use crate::{
     clock::{Clock, SystemClock},
+    limiter::Limiter,
     overrides::shared::{Follower, State},
     panics::{self, Boundary},
     replicas::{INTERVAL_SECONDS, Replica, Replicas},
     server::health::Part,
-    store::redis::Side,
+    store::{memcached::ResetLog, redis::Side},
     telemetry::metrics::Method,
 };
 
@@ -44,7 +46,7 @@ pub(super) fn start(
         index: parts.keeper.index().clone(),
         state,
         clock: SystemClock,
-        on_reset: Box::new(move |keys| limiter.forget_over_limit(&keys)),
+        on_reset: Box::new(move |resets| limiter.forget(resets)),
     };
     let parts = parts.clone();
     let follow = move || {
@@ -67,6 +69,18 @@ pub(super) fn start(
         });
     };
     thread::Builder::new().name("replica-sync".to_owned()).spawn(follow).map(drop)
+}
+
+/// Follows the resets of other replicas in memcached until `stop` turns true. It is a small read twice a second, so it
+/// has no thread of its own.
+pub(super) async fn follow_resets(limiter: Arc<Limiter>, resets: ResetLog, mut stop: watch::Receiver<bool>) {
+    let follow = panics::restart_task(Boundary::ReplicaSync, async || {
+        resets.follow(|resets| limiter.forget(resets)).await;
+    });
+    tokio::select! {
+        () = follow => {}
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
 }
 
 /// Announces this replica from time to time; never returns.

@@ -90,8 +90,18 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     if let Some(tls) = parts.tls.clone() {
         tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
     }
-    if let Some(Link { side, state }) = link {
-        following::start(&parts, side, state, stopping.clone()).map_err(StartError::runtime)?;
+    match link {
+        Some(Link::Redis { side, state }) => {
+            following::start(&parts, side, state, stopping.clone()).map_err(StartError::runtime)?;
+        }
+        Some(Link::Memcached(resets)) if parts.over_limit.is_some() => {
+            tokio::task::spawn_local(following::follow_resets(
+                parts.limiter.clone(),
+                resets,
+                stopping.clone(),
+            ));
+        }
+        Some(Link::Memcached(_)) | None => {}
     }
     tokio::task::spawn_local(maintain(parts.clone(), settings.clone(), stopping));
     let flushing = sinks::start(settings, &parts.stats, parts.admin()).map_err(StartError::runtime)?;

@@ -27,7 +27,7 @@ use crate::{
     store::{
         Store,
         lease::LeasedStore,
-        memcached::{MemcachedStore, NameServers},
+        memcached::{MemcachedStore, NameServers, ResetLog},
         memory::MemoryStore,
         redis::{RedisStore, Side},
     },
@@ -56,17 +56,18 @@ pub(super) struct Parts {
     top_keys: usize,
 }
 
-/// What follows Redis for everything but counters.
-pub(super) struct Link {
-    pub(super) side: Side,
-    pub(super) state: Arc<State>,
+/// What follows the store for everything but counters.
+pub(super) enum Link {
+    Redis { side: Side, state: Arc<State> },
+    Memcached(ResetLog),
 }
 
 impl Parts {
-    /// The parts, and what follows Redis if anything is to be shared there.
+    /// The parts, and what follows the store if anything is to be shared there.
     pub(super) fn new(settings: &Settings) -> Result<(Self, Option<Link>), StartError> {
-        let Fallible { tls, exposition, store: Counters { store, sides }, tracer } = Fallible::new(settings)?;
-        let (keeper, link) = overrides(settings, sides)?;
+        let Fallible { tls, exposition, store: Counters { store, others }, tracer } =
+            Fallible::new(settings)?;
+        let (keeper, link) = overrides(settings, others)?;
         let stats = Stats::new(StatsOptions {
             max_series: settings.stats.max_series,
             shards: ShardCount::for_workers(settings.server.workers),
@@ -152,11 +153,17 @@ struct Fallible {
     tracer: Option<Arc<Tracer>>,
 }
 
-/// The store of counters, and connections to it for everything else: those of this thread, and those of the thread that
-/// follows it.
+/// The store of counters, and what shares everything else in it.
 struct Counters {
     store: Arc<dyn Store>,
-    sides: Option<[Side; 2]>,
+    others: Option<Others>,
+}
+
+/// What shares everything but counters with other replicas.
+enum Others {
+    /// Connections of this thread, and those of the thread that follows Redis.
+    Redis([Side; 2]),
+    Memcached(ResetLog),
 }
 
 impl Fallible {
@@ -183,42 +190,49 @@ fn tracer(settings: &Settings) -> Result<Option<Arc<Tracer>>, StartError> {
 fn store(settings: &Settings) -> Result<Counters, StartError> {
     let jitter = settings.store.expiration_jitter_max.as_secs();
     let workers = settings.server.workers;
-    let mut sides = None;
+    let is_shared = settings.overrides.replica_sync;
+    let mut others = None;
     let store: Arc<dyn Store> = match &settings.backend {
         Backend::Memory => Arc::new(MemoryStore::new(settings.store.max_keys)),
         Backend::Redis(redis) => {
             let store =
                 RedisStore::new(redis, &settings.store.key_prefix, jitter, workers).map_err(StartError)?;
             store.watch();
-            if settings.overrides.replica_sync {
+            if is_shared {
                 let side = || store.side().map_err(StartError);
-                sides = Some([side()?, side()?]);
+                others = Some(Others::Redis([side()?, side()?]));
             }
             Arc::new(LeasedStore::new(store, settings.store.max_leases))
         }
         Backend::Memcached(memcached) => {
             let store = MemcachedStore::new(memcached, jitter, workers).map_err(StartError)?;
             store.watch(NameServers::of_system);
+            others = is_shared.then(|| Others::Memcached(store.reset_log(&settings.store.key_prefix)));
             Arc::new(store)
         }
     };
-    Ok(Counters { store, sides })
+    Ok(Counters { store, others })
 }
 
 /// The overrides: in Redis where they are shared, else in a file or in this process.
-fn overrides(settings: &Settings, sides: Option<[Side; 2]>) -> Result<(Keeper, Option<Link>), StartError> {
+fn overrides(settings: &Settings, others: Option<Others>) -> Result<(Keeper, Option<Link>), StartError> {
     let index = Arc::default();
-    match (sides, &settings.overrides.file) {
-        (Some([own, side]), _) => {
+    let resets = match others {
+        Some(Others::Redis([own, side])) => {
             let state = Arc::<State>::default();
-            Ok((Keeper::in_redis(index, own, state.clone()), Some(Link { side, state })))
+            return Ok((Keeper::in_redis(index, own, state.clone()), Some(Link::Redis { side, state })));
         }
-        (None, Some(path)) => {
-            let keeper = Keeper::in_file(index, path, SystemClock.now()).map_err(StartError)?;
-            Ok((keeper, None))
-        }
-        (None, None) => Ok((Keeper::in_memory(index), None)),
-    }
+        Some(Others::Memcached(resets)) => Some(resets),
+        None => None,
+    };
+    let keeper = match &settings.overrides.file {
+        Some(path) => Keeper::in_file(index, path, SystemClock.now()).map_err(StartError)?,
+        None => Keeper::in_memory(index),
+    };
+    Ok(match resets {
+        Some(resets) => (keeper.with_resets(resets.clone()), Some(Link::Memcached(resets))),
+        None => (keeper, None),
+    })
 }
 
 /// TLS on the gRPC port, if it is enabled.

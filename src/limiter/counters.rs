@@ -15,7 +15,7 @@ use crate::{
     limiter::algorithm::Hits,
     overrides::{Action, Found},
     rules::Limit,
-    store::{Batch, Counting, Outcome},
+    store::{Batch, Counting, Outcome, Resets},
     telemetry::metrics::{Stats, StatsOptions},
 };
 
@@ -84,7 +84,7 @@ impl Limiter {
     }
 
     /// Resets the counters of a request's descriptors, as if they had never been used, here and in the store. Returns
-    /// their full keys, by which over-limit caches of other replicas know them.
+    /// their full keys, by which other replicas know them.
     ///
     /// # Errors
     /// As [`counters`](Self::counters).
@@ -101,17 +101,17 @@ impl Limiter {
             drop(crate::store::Store::reset(local, &mut batch, now));
         }
         let keys: Vec<String> = batch.checks().iter().map(|check| batch.full_key(check).to_owned()).collect();
-        self.forget_over_limit(&keys);
+        let resets = Resets::Of(keys);
+        self.forget(&resets);
+        let Resets::Of(keys) = resets else { return Ok(Vec::new()) };
         Ok(keys)
     }
 
-    /// Removes counters that another replica has reset from the over-limit cache.
-    pub fn forget_over_limit(&self, full_keys: &[String]) {
-        let now = self.now();
+    /// Forgets what this process knows of counters that were reset, here or by another replica.
+    pub fn forget(&self, resets: &Resets) {
+        self.store.forget(resets);
         if let Some(cache) = &self.over_limit {
-            for key in full_keys {
-                cache.forget(key, now);
-            }
+            cache.forget(resets, self.now());
         }
     }
 

@@ -3,7 +3,7 @@
 //! A fixed window that is over its limit stays over until it ends, and any other algorithm that rejected hits rejects
 //! as many until the time in its verdict, so the store need not be asked. An entry holds for its limit only: a larger
 //! limit, from an override or a reload, is checked with the store. Keys are stored as hashes, as many as the size
-//! allows; a refund removes its key.
+//! allows; a refund removes its key, and so does a reset of its counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ use crate::{
     limiter::algorithm::{Algorithm, Hits, Verdict},
     rules::Limit,
     store::{
-        Check, Outcome,
+        Check, Outcome, Resets,
         table::{Table, Usage},
     },
 };
@@ -20,9 +20,14 @@ use crate::{
 /// The cache.
 pub struct OverLimitCache {
     keys: Table<Rejection>,
+    /// The microsecond at which keys were forgotten last.
+    forgotten: AtomicU64,
     hits: AtomicU64,
     lookups: AtomicU64,
 }
+
+/// Requests take less than this, in microseconds.
+const LONGEST_REQUEST: u64 = 60_000_000;
 
 /// A rejection, and until when it holds.
 #[derive(Clone, Copy, Default)]
@@ -57,7 +62,7 @@ impl OverLimitCache {
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         let keys = Table::new(bytes / Table::<Rejection>::BYTES_PER_ENTRY);
-        Self { keys, hits: AtomicU64::new(0), lookups: AtomicU64::new(0) }
+        Self { keys, forgotten: AtomicU64::new(0), hits: AtomicU64::new(0), lookups: AtomicU64::new(0) }
     }
 
     /// The cached verdict, if the key's counter is known to reject these hits by this limit. A refund removes the
@@ -76,16 +81,27 @@ impl OverLimitCache {
         rejection.map(|rejection| rejection.verdict(now))
     }
 
-    /// Stores the outcome of a check that is over its limit, for as long as it holds.
+    /// Stores the outcome of a check that is over its limit, for as long as it holds. `now` is when its request began.
     pub fn insert(&self, key: &str, check: &Check<'_>, now: Time) {
         let Some(rejection) = Rejection::of(check, now) else { return };
         let end = Time::from_micros({ rejection.until }.saturating_add(999_999));
-        self.keys.update(self.keys.key(key), now, end, |entry| *entry = rejection);
+        // The key's shard is locked in here, so that a rejection is either seen by `forget` or sees that it was called.
+        let store = |_, _| ((!self.is_older_than_a_reset(now)).then_some((rejection, end)), ());
+        self.keys.change(self.keys.key(key), now, store);
     }
 
-    /// Removes a key, whose counter was reset.
-    pub fn forget(&self, key: &str, now: Time) {
-        self.keys.remove(self.keys.key(key), now);
+    /// Forgets keys whose counters were reset. Requests that began before do not bring them back.
+    pub fn forget(&self, resets: &Resets, now: Time) {
+        self.forgotten.store(now.micros(), Ordering::Relaxed);
+        match resets {
+            Resets::Of(keys) => keys.iter().for_each(|key| self.keys.remove(self.keys.key(key), now)),
+            Resets::Unknown => self.keys.sweep(0, 1, Time::from_seconds(u32::MAX.into())),
+        }
+    }
+
+    /// True for a request that may have been counted before a reset. A clock that is set back ends it.
+    fn is_older_than_a_reset(&self, begun: Time) -> bool {
+        self.forgotten.load(Ordering::Relaxed).wrapping_sub(begun.micros()) < LONGEST_REQUEST
     }
 
     /// Removes expired entries.
@@ -252,6 +268,29 @@ mod tests {
         assert_eq!(over_five.get("a", &ten, Hits::Take(1), now), None);
         assert_eq!(over_five.get("a", &ten, Hits::Refund(1), now), None);
         assert_eq!(over_five.get("a", &five, Hits::Take(1), now), None, "whoever gives back is heard");
+    }
+
+    #[test]
+    fn a_reset_is_not_undone_by_a_request_that_began_before() {
+        let limit = Limit::plain(5, Unit::Minute);
+        let cache = cache_with(&["a", "b", "c"], &limit, 1, Outcome::Counted(6));
+        let is_known =
+            |key, micros| cache.get(key, &limit, Hits::Take(1), Time::from_micros(micros)).is_some();
+        let mut batch = Batch::default();
+        batch.push(0, &limit, Hits::Take(1));
+        batch.set(0, Outcome::Counted(6));
+        let insert = |key, micros| cache.insert(key, &batch.checks()[0], Time::from_micros(micros));
+        cache.forget(&Resets::Of(vec!["a".to_owned()]), Time::from_micros(615_000_000));
+        assert_eq!(["a", "b"].map(|key| is_known(key, 615_000_000)), [false, true]);
+        insert("a", 614_999_999);
+        insert("a", 615_000_000);
+        assert!(!is_known("a", 615_000_001));
+        insert("a", 615_000_001);
+        assert!(is_known("a", 615_000_001), "it began after the reset");
+        cache.forget(&Resets::Unknown, Time::from_micros(616_000_000));
+        assert_eq!(["a", "b", "c"].map(|key| is_known(key, 616_000_000)), [false; 3]);
+        insert("a", 556_000_000);
+        assert!(is_known("a", 556_000_000), "the clock was set back");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! A descriptor as it is typed on a command line, in a query or in a cell of a table: `key=value,key2=value2`.
 //!
 //! A key without `=` has no value, which stands for every value without a rule of its own. `\,`, `\=` and `\\` are
-//! the characters themselves.
+//! the characters themselves, and `\n`, `\r`, `\t` and `\u{1b}` those that a terminal would obey.
 
 use super::model::{Target, Value};
+use crate::entries::{escape, unescape};
 
 /// The entries of a descriptor.
 ///
@@ -15,11 +16,7 @@ pub fn parse(text: &str) -> Result<Vec<(Box<str>, Value)>, String> {
     let mut characters = text.chars();
     while let Some(character) = characters.next() {
         match character {
-            '\\' => match characters.next() {
-                Some(escaped @ (',' | '=' | '\\')) => entry.push(escaped),
-                Some(other) => return Err(format!("unknown escape \\{other}; a backslash is written \\\\")),
-                None => return Err("a backslash at the end is written \\\\".to_owned()),
-            },
+            '\\' => entry.push(unescape(&mut characters)?),
             ',' => entries.push(std::mem::take(&mut entry).finish()?),
             '=' if entry.value.is_none() => entry.value = Some(String::new()),
             other => entry.push(other),
@@ -32,11 +29,10 @@ pub fn parse(text: &str) -> Result<Vec<(Box<str>, Value)>, String> {
 /// A target's descriptor as [`parse`] reads it.
 #[must_use]
 pub fn print(target: &Target) -> String {
-    let escape = |text: &str| text.replace('\\', "\\\\").replace(',', "\\,");
     let entry = |(key, value): &(Box<str>, Value)| {
-        let key = escape(key).replace('=', "\\=");
+        let key = escape(key, true);
         match value {
-            Value::Exact(value) | Value::Pattern(value) => format!("{key}={}", escape(value)),
+            Value::Exact(value) | Value::Pattern(value) => format!("{key}={}", escape(value, false)),
             Value::Any => key,
         }
     };

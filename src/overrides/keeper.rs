@@ -17,7 +17,10 @@ use super::{
     model::{Override, Target},
     shared::{Shared, State, token},
 };
-use crate::{clock::Time, store::redis::Side};
+use crate::{
+    clock::Time,
+    store::{memcached::ResetLog, redis::Side},
+};
 
 /// An import that nothing is added to for so long makes way for another.
 const IDLE_IMPORT: Duration = Duration::from_secs(60);
@@ -29,6 +32,7 @@ const LOGGED: usize = 20;
 pub struct Keeper {
     index: Arc<Index>,
     place: Place,
+    resets: Option<ResetLog>,
     import: Mutex<Option<Import>>,
 }
 
@@ -66,7 +70,7 @@ impl Keeper {
     /// Overrides that end with the process.
     #[must_use]
     pub fn in_memory(index: Arc<Index>) -> Self {
-        Self { index, place: Place::Memory, import: Mutex::default() }
+        Self::of(index, Place::Memory)
     }
 
     /// Overrides in a file, which are read.
@@ -75,13 +79,23 @@ impl Keeper {
     /// When the file cannot be read or written, and every mistake in it.
     pub fn in_file(index: Arc<Index>, path: &Path, now: Time) -> Result<Self, Vec<String>> {
         let journal = Journal::open(path, &index, now)?;
-        Ok(Self { index, place: Place::File(Mutex::new(journal)), import: Mutex::default() })
+        Ok(Self::of(index, Place::File(Mutex::new(journal))))
     }
 
     /// Overrides in Redis, which a [`Follower`](super::shared::Follower) with the same state reads.
     #[must_use]
     pub fn in_redis(index: Arc<Index>, side: Side, state: Arc<State>) -> Self {
-        Self { index, place: Place::Shared(Shared::new(side, state)), import: Mutex::default() }
+        Self::of(index, Place::Shared(Shared::new(side, state)))
+    }
+
+    fn of(index: Arc<Index>, place: Place) -> Self {
+        Self { index, place, resets: None, import: Mutex::default() }
+    }
+
+    /// The same, notifying the replicas that share a memcached of resets.
+    #[must_use]
+    pub fn with_resets(self, resets: ResetLog) -> Self {
+        Self { resets: Some(resets), ..self }
     }
 
     /// The overrides in force.
@@ -173,13 +187,14 @@ impl Keeper {
     /// # Errors
     /// When there is no such import, there are too many overrides, or they cannot be written.
     pub async fn add_to_import(&self, id: &str, all: &[Override]) -> Result<u64, ChangeError> {
-        // What the index refuses is refused before it is written.
-        let mut draft = self.index.draft();
-        for one in all {
-            self.index.add_to(&mut draft, one).map_err(ChangeError::Invalid)?;
-        }
         if let Place::Shared(shared) = &self.place {
             check_id(id)?;
+            // What the index refuses is refused before it is written.
+            let mut draft = self.index.draft();
+            for one in all {
+                self.index.add_to(&mut draft, one).map_err(ChangeError::Invalid)?;
+            }
+            drop(draft);
             let length = shared.import(id, all).await?;
             if length > MAX_OVERRIDES as u64 {
                 shared.abort(id).await?;
@@ -190,12 +205,16 @@ impl Keeper {
             return Ok(length);
         }
         let mut import = hold(&self.import);
-        let import = import.as_mut().filter(|import| import.id == id).ok_or_else(|| no_import(id))?;
+        let own = import.as_mut().filter(|import| import.id == id).ok_or_else(|| no_import(id))?;
         for one in all {
-            self.index.add_to(&mut import.draft, one).map_err(ChangeError::Invalid)?;
+            if let Err(error) = self.index.add_to(&mut own.draft, one) {
+                // A part of what was sent is in it.
+                *import = None;
+                return Err(ChangeError::Invalid(format!("{error}; the import is aborted")));
+            }
         }
-        import.last_used = Instant::now();
-        Ok(import.draft.len() as u64)
+        own.last_used = Instant::now();
+        Ok(own.draft.len() as u64)
     }
 
     /// Puts an import in force, all of it at one time, and returns how many overrides it had.
@@ -239,11 +258,12 @@ impl Keeper {
     /// Notifies other replicas that counters were reset.
     ///
     /// # Errors
-    /// When Redis is not reached.
-    pub async fn announce_reset(&self, full_keys: &[String]) -> Result<(), ChangeError> {
-        match &self.place {
-            Place::Shared(shared) => shared.announce_reset(full_keys).await,
-            Place::Memory | Place::File(_) => Ok(()),
+    /// When Redis or memcached is not reached.
+    pub async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
+        match (&self.place, &self.resets) {
+            (Place::Shared(shared), _) => shared.announce_reset(full_keys).await,
+            (_, Some(resets)) => resets.announce(full_keys).await,
+            (Place::Memory | Place::File(_), None) => Ok(()),
         }
     }
 

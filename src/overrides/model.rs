@@ -142,6 +142,17 @@ impl Target {
         &self.entries
     }
 
+    /// True if a request with these entries may meet the override: it does unless a value that is left to the rules
+    /// matches none of them.
+    #[must_use]
+    pub fn may_meet(&self, request: &[(Box<str>, Value)]) -> bool {
+        let mut pairs = self.entries.iter().zip(request);
+        self.entries.len() == request.len()
+            && pairs.all(|((key, value), (asked_key, asked))| {
+                key == asked_key && (value.is_of_rule() || value.text() == asked.text())
+            })
+    }
+
     /// The identifier of the override for this target: equal on all replicas, and the same when the override is set
     /// again.
     #[must_use]

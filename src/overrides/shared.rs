@@ -5,7 +5,7 @@
 //! random, and a message names the one before it. While Redis is lost the overrides that are known stay in force. When
 //! it comes back without its data, one replica writes them back.
 //!
-//! The channel also carries resets of counters, for the over-limit caches of all replicas.
+//! The channel also carries resets of counters, for the over-limit caches and the leases of all replicas.
 
 use std::{
     sync::{
@@ -29,7 +29,10 @@ use super::{
     keeper::ChangeError,
     model::{Override, Target, timestamp},
 };
-use crate::{clock::Clock, store::redis::Side};
+use crate::{
+    clock::Clock,
+    store::{Resets, redis::Side},
+};
 
 /// The field of the hash that has its version. No identifier has this character.
 const VERSION: &str = "@";
@@ -225,11 +228,11 @@ impl Shared {
     }
 
     /// Notifies all replicas that counters were reset.
-    pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<(), ChangeError> {
+    pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
         let channel = channel(&self.side);
         let message = format!("reset\n{}", serde_json::Value::from(full_keys));
         let published = self.side.command::<u64>(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await;
-        published.map(|_| ()).map_err(ChangeError::unavailable)
+        published.map(|_| ())
     }
 
     fn import_key(&self, import: &str) -> String {
@@ -271,7 +274,7 @@ async fn write_missing(side: &Side, key: &str, index: &Arc<Index>) -> Result<(),
     reading.await.map_err(|error| error.to_string())
 }
 
-/// Follows Redis until the process ends. `on_reset` is called with the full keys of counters that were reset.
+/// Follows Redis until the process ends.
 pub struct Follower<C> {
     /// Connections of this thread.
     pub side: Arc<Side>,
@@ -281,8 +284,8 @@ pub struct Follower<C> {
     pub state: Arc<State>,
     /// The clock by which overrides end.
     pub clock: C,
-    /// Called with the full keys of counters that were reset.
-    pub on_reset: Box<dyn Fn(Vec<String>) + Send>,
+    /// Called with counters that were reset.
+    pub on_reset: Box<dyn Fn(&Resets) + Send>,
 }
 
 impl<C: Clock> Follower<C> {
@@ -291,7 +294,13 @@ impl<C: Clock> Follower<C> {
         let mut failing = false;
         loop {
             let failure = match self.side.subscribe(&channel(&self.side)).await {
-                Ok(messages) => self.follow_messages(messages.into_on_message(), &mut failing).await,
+                Ok(messages) => {
+                    if failing {
+                        // Whatever was published meanwhile is lost. Overrides are compared; resets cannot be.
+                        (self.on_reset)(&Resets::Unknown);
+                    }
+                    self.follow_messages(messages.into_on_message(), &mut failing).await
+                }
                 Err(failure) => failure,
             };
             self.state.connected.store(false, Relaxed);
@@ -349,7 +358,7 @@ impl<C: Clock> Follower<C> {
 
     async fn handle(&self, message: &str) -> Result<(), String> {
         if let Some(keys) = message.strip_prefix("reset\n") {
-            (self.on_reset)(serde_json::from_str(keys).unwrap_or_default());
+            (self.on_reset)(&serde_json::from_str(keys).map_or(Resets::Unknown, Resets::Of));
             return Ok(());
         }
         let Some(change) = message.strip_prefix("overrides\n") else { return Ok(()) };

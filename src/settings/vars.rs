@@ -239,7 +239,8 @@ table! {
         OVERRIDES_FILE file: Option<PathBuf> = "", "File of overrides where counters are not in Redis, created \
             if it is missing. Without it, overrides end with the process. With Redis, overrides are in Redis.";
         REPLICA_SYNC replica_sync: bool = "true", "Shares overrides and resets of counters with the replicas \
-            that use the same Redis, and lists those replicas. Without it, overrides are as without Redis.";
+            that use the same Redis, and lists those replicas; shares resets with those that use the same memcached. \
+            Without it, overrides are as without Redis.";
     }
     /// A Redis, or the second one.
     pub(super) RedisVars in "Redis" {

@@ -43,6 +43,9 @@ pub trait Store: Send + Sync {
     /// When the store fails; then some of them may have been reset.
     fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
 
+    /// Forgets what this process knows of counters that were reset, here or by another replica.
+    fn forget(&self, _resets: &Resets) {}
+
     /// Called once on each worker thread, within its runtime: a networked store opens its connections there.
     fn start_worker(&self) {}
 
@@ -96,6 +99,15 @@ pub trait Store: Send + Sync {
     fn pools(&self) -> Vec<PoolUsage> {
         Vec::new()
     }
+}
+
+/// Counters that were reset.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Resets {
+    /// Those with these full keys.
+    Of(Vec<String>),
+    /// Some, and nobody knows which.
+    Unknown,
 }
 
 /// The answer of a store: now or later.

@@ -106,3 +106,49 @@ fn a_service_that_is_not_there_is_an_error_with_advice() {
         &["no admin address: ADMIN_ADDR=\"off\""],
     );
 }
+
+#[test]
+fn a_terminal_obeys_no_value_of_a_caller() {
+    let admin = Admin::start();
+    let evil = "evil\u{1b}[2J\u{9b}31m\r\nshop.user  user=nobody\u{202e}\u{7}";
+    assert_eq!(admin.ask(evil, 5), 3);
+    let address = format!("127.0.0.1:{}", admin.port);
+    // As on a terminal: escape codes are not removed.
+    let run = |args: &[&str]| tollgate(&[args, &["--admin", &address]].concat(), &[("CLICOLOR_FORCE", "1")]);
+    let shown = r"user=evil\u{1b}[2J\u{9b}31m\r\nshop.user  user=nobody\u{202e}\u{7}";
+    let set =
+        ["override", "set", "shop", shown, "--block", "--reason", "its\u{1b}]0;title\u{7}\n2026 INFO fine"];
+    assert_exit(&run(&set), 0, &["rule shop.user"]);
+    for args in [
+        &["top"][..],
+        &["refusals"],
+        &["override", "list"],
+        &["counter", "get", "shop", shown],
+        &["override", "remove", "shop", shown],
+    ] {
+        let output = run(args);
+        assert_exit(&output, 0, &[shown]);
+        let text = printed(&output);
+        assert!(
+            ![
+                "\u{1b}[2J",
+                "\u{1b}]",
+                "\u{9b}",
+                "\u{7}",
+                "\r",
+                "\u{202e}",
+                "\n2026",
+                "\nshop.user  user=nobody"
+            ]
+            .iter()
+            .any(|sequence| text.contains(sequence)),
+            "{}",
+            text.escape_debug()
+        );
+    }
+    // What is shown is what the commands take: it was this caller's counter.
+    let json: Value = serde_json::from_slice(&run(&["top", "--json"]).stdout).unwrap();
+    assert_eq!(json["keys"][0]["descriptor"][0]["value"], evil);
+    assert_exit(&run(&["counter", "reset", "shop", shown]), 0, &["reset 1 counter"]);
+    assert_eq!(admin.ask(evil, 2), 0);
+}

@@ -54,6 +54,8 @@ fn every_reply_is_as_the_document_says() {
         ("GET", "/api/v1/counters?domain=shop&descriptor=user=ann"),
         ("GET", "/api/v1/counters?domain=shop&descriptor=user"),
         ("GET", "/api/v1/overrides"),
+        ("GET", "/api/v1/overrides?domain=shop&request=user=ann"),
+        ("GET", "/api/v1/overrides?request=,"),
         (
             "POST",
             "/api/v1/overrides {\"domain\":\"shop\",\"descriptor\":\"user=ann\",\"action\":\"block\",\"for\":\"1h\"}",

@@ -4,7 +4,8 @@ use std::{thread, time::Duration};
 
 use crate::support::{
     clock::{Clock, window},
-    eventually, holds,
+    eventually, holds, http,
+    ports::free_port,
     redis::{Redis, Sentinels},
     server::Server,
 };
@@ -174,4 +175,75 @@ fn a_slow_redis_makes_only_those_wait_whose_lease_is_spent() {
     let took = begun.elapsed();
     redis.thaw();
     assert!(took < Duration::from_millis(500), "20 requests took {took:?}");
+}
+
+/// A replica with an admin port, which hears of resets at others.
+fn in_sync(redis: &Redis) -> (Server, u16) {
+    let admin = free_port();
+    let setup = leased(&redis.env(), RESET_RULES).env("REPLICA_SYNC", "true").env("GRPC_WORKERS", "1");
+    let server = setup.env("ADMIN_ADDR", &format!("127.0.0.1:{admin}")).start_healthy();
+    (server, admin)
+}
+
+const RESET_RULES: &str = "
+domain: d
+descriptors:
+  - key: many
+    rate_limit: {unit: year, requests_per_unit: 2000}
+  - key: several
+    rate_limit: [{unit: year, requests_per_unit: 2000}, {unit: hour, requests_per_unit: 100000}]
+";
+
+fn reset(admin: u16, key: &str) {
+    let body = format!("{{\"domain\":\"d\",\"descriptor\":[{{\"key\":\"{key}\",\"value\":\"v\"}}]}}");
+    let headers = [("content-type", "application/json")];
+    let reply = http::send(admin, "POST", "/api/v1/counters/reset", &headers, body.as_bytes()).unwrap();
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    assert_eq!(reply.json()["warning"], serde_json::Value::Null);
+}
+
+#[test]
+fn a_reset_ends_the_leases_of_all_replicas() {
+    let redis = Redis::single();
+    let replicas = [in_sync(&redis), in_sync(&redis)];
+    eventually("both follow redis", || {
+        let channels = redis.ask(&["PUBSUB", "NUMSUB", "{tollgate}:changes"]).to_string();
+        holds(channels.contains('2'), || channels.clone())
+    });
+    let clients = [0, 1].map(|index| replicas[index].0.client());
+    for key in ["many", "several"] {
+        // Each replica holds hits, and each is once the one that is told to reset.
+        for round in 0..4 {
+            for (client, (server, _)) in clients.iter().zip(&replicas) {
+                eventually("hits are leased", || {
+                    assert_eq!(admitted(client, &hits(key, 1), 20), 20);
+                    let now = metric(server, "tollgate_lease_held_hits");
+                    holds(now > 0.0, || format!("{now} are"))
+                });
+            }
+            reset(replicas[round % 2].1, key);
+            // A message is there in a few milliseconds; the promise is a second.
+            thread::sleep(Duration::from_millis(300));
+            let both: usize = thread::scope(|scope| {
+                let asking = clients
+                    .iter()
+                    .map(|client| scope.spawn(|| admitted(client, &hits(key, 1), 1500)))
+                    .collect::<Vec<_>>();
+                asking.into_iter().map(|one| one.join().unwrap()).sum()
+            });
+            assert!((1950..=2000).contains(&both), "{key}: {both} of 2000 after reset {round}");
+            for client in &clients {
+                assert_eq!(admitted(client, &hits(key, 1), 5), 0, "the limit is used up");
+            }
+            // Both know that the counter is over its limit, for five seconds without a reset.
+            reset(replicas[(round + 1) % 2].1, key);
+            thread::sleep(Duration::from_millis(300));
+            for client in &clients {
+                assert_eq!(admitted(client, &hits(key, 1), 10), 10, "{key}: {round}");
+            }
+        }
+    }
+    thread::sleep(super::IDLE);
+    let counter = redis.counter(&format!("d_many_v_{}", window(YEAR)));
+    assert!(counter >= 20, "{counter}: nothing is given back that the counter did not have");
 }

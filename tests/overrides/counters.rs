@@ -83,21 +83,36 @@ fn the_counters_of_an_override_are_read_and_reset() {
     );
 }
 
-#[test]
-fn a_reset_reaches_the_over_limit_cache_of_another_replica_within_a_second() {
-    let redis = Redis::single();
-    let start = || {
+/// Two services that count in this Redis, with over-limit caches.
+fn two_on_redis(redis: &Redis) -> [Replica; 2] {
+    let replicas = [(); 2].map(|()| {
         let setup = Setup::new().rules("shop.yaml", RULES).redis(&redis.env()).env("REPLICA_SYNC", "true");
         let replica = Replica::start(setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "100000"));
         replica.server.wait_until_healthy();
         replica
-    };
-    let (one, other) = (start(), start());
-    other.server.wait_for_log(&["listening"]);
+    });
     eventually("both follow redis", || {
         let channels = redis.ask(&["PUBSUB", "NUMSUB", "{tollgate}:changes"]).to_string();
         holds(channels.contains('2'), || channels.clone())
     });
+    replicas
+}
+
+#[test]
+fn a_reset_that_a_replica_cannot_hear_of_empties_its_over_limit_cache_when_it_is_back() {
+    let redis = Redis::single();
+    let [one, other] = two_on_redis(&redis);
+    assert_eq!([(); 4].map(|()| other.ask("user", "v").0), [OK, OK, OK, OVER]);
+    redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    one.tollgate(&["counter", "reset", "shop", "user=v"]);
+    assert_eq!(other.ask("user", "v").0, OVER, "the message came to nobody");
+    eventually("it asks redis again", || holds(other.ask("user", "v").0 == OK, String::new));
+}
+
+#[test]
+fn a_reset_reaches_the_over_limit_cache_of_another_replica_within_a_second() {
+    let redis = Redis::single();
+    let [one, other] = two_on_redis(&redis);
     for key in ["user", "bucket", "window", "log"] {
         assert_eq!([(); 4].map(|()| other.ask(key, "v").0), [OK, OK, OK, OVER], "{key}");
         assert_eq!(other.ask(key, "v").0, OVER, "the other remembers");
@@ -106,3 +121,115 @@ fn a_reset_reaches_the_over_limit_cache_of_another_replica_within_a_second() {
         assert!(admitted.is_ok(), "{key}\n{}", other.server.process.log());
     }
 }
+
+/// Two services that count in this memcached, with over-limit caches and fixed windows.
+fn two_on(memcached: &Memcached) -> [Replica; 2] {
+    let lines: Vec<&str> = RULES.lines().filter(|line| !line.contains("algorithm")).collect();
+    [(); 2].map(|()| {
+        let setup = memcached.setup().rules("shop.yaml", &lines.join("\n")).env("REPLICA_SYNC", "true");
+        let replica = Replica::start(setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "100000"));
+        replica.server.wait_until_healthy();
+        replica
+    })
+}
+
+/// Resets a key at one replica which the other knows to be over its limit.
+#[track_caller]
+fn reset_reaches(one: &Replica, other: &Replica, key: &str, value: &str) {
+    assert_eq!([(); 4].map(|()| other.ask(key, value).0), [OK, OK, OK, OVER], "{key}={value}");
+    assert_eq!(other.ask(key, value).0, OVER, "the other remembers");
+    one.tollgate(&["counter", "reset", "shop", &format!("{key}={value}")]);
+    let admitted = within(Duration::from_secs(1), || holds(other.ask(key, value).0 == OK, String::new));
+    assert!(admitted.is_ok(), "{key}={value}\n{}", other.server.process.log());
+}
+
+#[test]
+fn a_reset_in_memcached_reaches_the_over_limit_cache_of_another_replica_within_a_second() {
+    let mut memcached = Memcached::single();
+    let [one, other] = two_on(&memcached);
+    for (key, value) in [("user", "v"), ("two", "v"), ("user", "\u{fc} \"x\"")] {
+        reset_reaches(&one, &other, key, value);
+        reset_reaches(&other, &one, key, &format!("{value}2"));
+    }
+    let lives = memcached.expires_in("tollgate:resets");
+    assert!(lives.is_some_and(|seconds| (1..=60).contains(&seconds)), "{lives:?}");
+    let reads = |memcached: &Memcached| memcached.stat("cmd_get");
+    let before = reads(&memcached);
+    std::thread::sleep(Duration::from_secs(2));
+    let each_second = (reads(&memcached) - before) / 2;
+    assert!((2..=6).contains(&each_second), "{each_second} reads a second of two replicas");
+    // It is full, foreign, or gone.
+    memcached.ask("set tollgate:resets 0 0 3\r\nfoo");
+    reset_reaches(&one, &other, "user", "foreign");
+    memcached.ask("delete tollgate:resets");
+    reset_reaches(&one, &other, "user", "gone");
+    memcached.kill();
+    memcached.start();
+    eventually("both count again", || {
+        let answer = [&one, &other].map(|replica| replica.server.ask(request("shop", &[&[("user", "u")]])));
+        holds(answer.iter().all(Result::is_ok), String::new)
+    });
+    other.server.wait_for_log(&["resets of counters: recovered"]);
+    one.server.wait_for_log(&["resets of counters: recovered"]);
+    reset_reaches(&one, &other, "user", "again");
+}
+
+#[test]
+fn resets_in_memcached_at_two_replicas_at_once_reach_both() {
+    let memcached = Memcached::single();
+    let replicas = two_on(&memcached);
+    let value = |index: usize, n: usize| format!("{index}-{n}-{}", "x".repeat(600));
+    for n in 0..20 {
+        for (index, replica) in replicas.iter().enumerate() {
+            let other = &replicas[1 - index];
+            let asked = [(); 4].map(|()| other.ask("user", &value(index, n)).0);
+            assert_eq!(asked, [OK, OK, OK, OVER]);
+            assert_eq!(replica.ask("user", &value(index, n)).0, OVER);
+        }
+    }
+    let reset = |index: usize, n: usize| {
+        let body = json!({"domain": "shop", "descriptor": [{"key": "user", "value": value(index, n)}]});
+        let headers = [("content-type", "application/json")];
+        let path = "/api/v1/counters/reset";
+        let reply = http::send(replicas[index].admin, "POST", path, &headers, body.to_string().as_bytes());
+        let reply = reply.unwrap().json();
+        assert_eq!((&reply["reset"], &reply["warning"]), (&json!(1), &Value::Null));
+    };
+    std::thread::scope(|scope| {
+        for index in 0..2 {
+            scope.spawn(move || (0..20).for_each(|n| reset(index, n)));
+        }
+    });
+    let mut left: Vec<_> = (0..2).flat_map(|index| (0..20).map(move |n| (index, n))).collect();
+    eventually("every reset has reached the other", || {
+        left.retain(|(index, n)| replicas[1 - index].ask("user", &value(*index, *n)).0 == OVER);
+        holds(left.is_empty(), || format!("{left:?} are still refused"))
+    });
+}
+
+#[test]
+fn a_reset_that_cannot_be_announced_in_memcached_is_made_and_says_so() {
+    let [counters, mut log] = [(); 2].map(|()| Memcached::single());
+    // Of two servers one owns the key of the resets.
+    let servers = |first: &Memcached, second: &Memcached| format!("{},{}", first.address(), second.address());
+    let owner = crc32fast::hash(b"tollgate:resets") % 2;
+    let list = if owner == 0 { servers(&log, &counters) } else { servers(&counters, &log) };
+    let setup = crate::support::memcached::setup(&list).rules("shop.yaml", COUNTED);
+    let replica = Replica::start(setup.env("REPLICA_SYNC", "true"));
+    replica.server.wait_until_healthy();
+    let value = (0..100).map(|n| format!("v{n}")).find(|value| {
+        replica.ask("user", value);
+        counters.ask("stats items").contains("items")
+    });
+    let value = value.unwrap();
+    assert_eq!([(); 3].map(|()| replica.ask("user", &value).0), [OK, OK, OVER]);
+    log.kill();
+    let text = replica.tollgate(&["counter", "reset", "shop", &format!("user={value}")]);
+    assert!(text.contains("other replicas were not notified: memcached 127.0.0.1"), "{text}");
+    assert_eq!(replica.ask("user", &value).0, OK);
+}
+
+const COUNTED: &str = "
+domain: shop
+descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 3}}]
+";

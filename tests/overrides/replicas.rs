@@ -250,3 +250,85 @@ fn overrides_survive_a_failover_of_sentinels() {
         holds(one.is_blocked("eve") && one.is_blocked("ann"), || one.server.process.log())
     });
 }
+
+#[test]
+fn an_import_that_redis_loses_in_the_middle_changes_nothing_and_can_be_made_again() {
+    let mut redis = Redis::single();
+    let [one, other] = two(&redis);
+    one.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
+    soon("set", &other, |replica| replica.is_blocked("ann"));
+    let call = |method: &str, path: &str, body: &str| {
+        let headers = [("content-type", "application/x-ndjson")];
+        let reply = http::send(one.admin, method, path, &headers, body.as_bytes()).unwrap();
+        (reply.status, reply.json())
+    };
+    let line = |n| format!("{{\"domain\":\"shop\",\"descriptor\":\"client=i{n}\",\"action\":\"block\"}}\n");
+    let lines: String = (0..1_000).map(line).collect();
+    let (_, begun) = call("POST", "/api/v1/imports", "");
+    let import = format!("/api/v1/imports/{}", begun["import"].as_str().unwrap());
+    assert_eq!(call("POST", &import, &lines).1["overrides"], 1_000);
+    redis.kill();
+    for (method, body) in [("POST", &*lines), ("PUT", ""), ("DELETE", "")] {
+        let (status, reply) = call(method, &import, body);
+        assert_eq!(status, 503, "{method}: {reply}");
+        assert!(reply["error"].as_str().unwrap().contains("the overrides are as they were"), "{reply}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("o.jsonl");
+    std::fs::write(&file, &lines).unwrap();
+    let file = file.to_str().unwrap();
+    let failed = one.run(&["override", "import", file]);
+    assert_eq!(failed.status.code(), Some(2), "{}", printed(&failed));
+    for replica in [&one, &other] {
+        assert!(replica.is_blocked("ann") && !replica.is_blocked("i7"));
+    }
+    redis.start();
+    eventually("redis is reached again", || {
+        let (status, reply) = call("PUT", &import, "");
+        holds(status == 404, || reply.to_string())
+    });
+    eventually("the import can be made again", || {
+        let output = one.run(&["override", "import", file]);
+        holds(output.status.success(), || printed(&output))
+    });
+    eventually("it is in force everywhere", || {
+        let all = [&one, &other].map(|replica| replica.is_blocked("i999") && replica.is_blocked("ann"));
+        holds(all == [true; 2], || format!("{all:?}"))
+    });
+    assert_eq!(other.get("/api/v1/overrides?n=1")["total"], 1_001);
+}
+
+#[test]
+fn operators_who_change_one_override_at_two_replicas_at_once_see_the_same_in_the_end() {
+    let redis = Redis::single();
+    let replicas = two(&redis);
+    let body =
+        |action: &str| json!({"domain": "shop", "descriptor": "client=race", "action": action}).to_string();
+    let headers = [("content-type", "application/json")];
+    let id = http::send(replicas[0].admin, "POST", "/api/v1/overrides", &headers, body("block").as_bytes());
+    let id = id.unwrap().json()["id"].as_str().unwrap().to_owned();
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (replica, id) = (&replicas[number % 2], &id);
+            scope.spawn(move || {
+                for n in 0..30 {
+                    let action = ["block", "allow", "shadow", "remove"][(n + number) % 4];
+                    let (method, path, text) = match action {
+                        "remove" => ("DELETE", format!("/api/v1/overrides/{id}"), String::new()),
+                        action => ("POST", "/api/v1/overrides".to_owned(), body(action)),
+                    };
+                    let reply = http::send(replica.admin, method, &path, &headers, text.as_bytes()).unwrap();
+                    let expected = if method == "DELETE" { &[200, 404][..] } else { &[200] };
+                    assert!(expected.contains(&reply.status), "{action}: {}", reply.text());
+                }
+            });
+        }
+    });
+    eventually("both have what redis has", || {
+        let path = "/api/v1/overrides?domain=shop&descriptor=client%3Drace";
+        let held = [0, 1].map(|at| replicas[at].get(path)["overrides"][0]["action"].clone());
+        let kept = redis.ask(&["HGET", "{tollgate}:overrides", &id]).to_string();
+        let kept = held[0].as_str().map_or(!kept.contains("action"), |action| kept.contains(action));
+        holds(held[0] == held[1] && kept, || format!("{held:?}, {kept}"))
+    });
+}

@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::{
     cli::terminal::{BOLD, paint},
     entries,
+    text::printable,
 };
 
 /// The text of a value; a dash where there is none.
@@ -101,8 +102,9 @@ impl Table {
         }
     }
 
+    /// Adds a row. A terminal obeys nothing in its cells.
     pub(super) fn row(&mut self, cells: impl Into<Vec<String>>) {
-        self.rows.push(cells.into());
+        self.rows.push(cells.into().iter().map(|cell| printable(cell).into_owned()).collect());
     }
 
     /// The table for standard output: as wide as the terminal, or as it needs to be where there is none.

@@ -11,15 +11,18 @@ pub(crate) mod query;
 mod tests;
 mod text;
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::Args;
 
 use self::{path::Path, query::Query};
 use super::{
-    admin::overrides::Source,
+    admin::{
+        AdminArgs,
+        overrides::{self, Source},
+    },
     check::Report,
-    request::Descriptor,
+    request::{Address, Descriptor, TlsArgs, timeout},
     rules_files::{self, ReadingArgs},
     serve::Environment,
     terminal::{self, Verdict},
@@ -27,6 +30,7 @@ use super::{
 use crate::{
     app,
     clock::{Clock, SystemClock, Time},
+    entries,
     limiter::{self, Answer, Handles, OverrideLimit, Policy, Served},
     overrides::{Found, Index},
     rules::{Limit, Limits, Rule, RuleSet, model::Node, nearest},
@@ -47,8 +51,21 @@ pub struct ExplainArgs {
     pub hits: u32,
     /// A file of overrides to apply, CSV with a header or JSON lines; by default `OVERRIDES_FILE`, if set.
     /// `tollgate override list --csv` writes one.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "admin")]
     pub overrides: Option<PathBuf>,
+    /// The address of an admin API, whose overrides are applied: http://host:port, https://host:port, host:port or
+    /// `unix:/path`.
+    #[arg(long, value_name = "URL")]
+    pub admin: Option<Address>,
+    /// A file whose first token is sent; by default `ADMIN_TOKEN_FILE`, if set.
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    pub token_file: Option<PathBuf>,
+    /// How long to wait for a reply of the admin API; by default 5s.
+    #[arg(long, value_name = "DURATION", value_parser = timeout, requires = "admin")]
+    pub timeout: Option<Duration>,
+    /// TLS to the admin API.
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// How the rules are read.
     #[command(flatten)]
     pub reading: ReadingArgs,
@@ -124,7 +141,11 @@ fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result
     let settings = environment.settings().map_err(lines)?.0;
     let policy = app::policy(&settings);
     let file = args.overrides.as_deref().or(settings.overrides.file.as_deref());
-    let overrides = file.map(|path| read_overrides(path, now)).transpose()?.unwrap_or_default();
+    let overrides = match (&args.admin, file) {
+        (Some(admin), _) => overrides_in_force(admin, args, environment, &query)?,
+        (None, Some(path)) => read_overrides(path, now)?,
+        (None, None) => Index::default(),
+    };
     let paths: Vec<PathBuf> = args.rules.iter().cloned().chain(more.iter().map(PathBuf::from)).collect();
     let read = rules_files::read(&paths, args.reading, environment);
     let (reading, options) = read.map_err(|problems| problems.join("\n  "))?;
@@ -136,6 +157,34 @@ fn explained(args: &ExplainArgs, environment: &Environment, now: Time) -> Result
     let explained = explain(&query, &served, &overrides, &policy, now)?;
     let text = if args.json { json::of(&explained) } else { text::of(&explained) };
     Ok((text, explained.all_match()))
+}
+
+/// The overrides in force at a service.
+fn overrides_in_force(
+    admin: &Address,
+    args: &ExplainArgs,
+    environment: &Environment,
+    query: &Query,
+) -> Result<Index, String> {
+    let admin = AdminArgs {
+        admin: Some(admin.clone()),
+        token_file: args.token_file.clone(),
+        json: false,
+        timeout: args.timeout,
+        tls: args.tls.clone(),
+    };
+    let typed = query.descriptors.iter().map(|descriptor| {
+        let entries = descriptor.entries().iter();
+        entries::write(entries.map(|(key, value)| (key.as_str(), value.into())))
+    });
+    let all = overrides::in_force(&admin, environment, &query.domain, typed);
+    let index = Index::default();
+    let mut draft = index.draft();
+    for one in all.map_err(|failure| failure.to_string())? {
+        index.add_to(&mut draft, &one)?;
+    }
+    index.add(&draft)?;
+    Ok(index)
 }
 
 /// The overrides of a file. Those that have ended are left out.

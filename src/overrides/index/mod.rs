@@ -54,6 +54,8 @@ pub struct Index {
     count: AtomicUsize,
     /// Held while a snapshot is replaced.
     changing: Mutex<()>,
+    /// Each draft has another reference to it.
+    drafts: Arc<()>,
     hasher: DefaultHashBuilder,
 }
 
@@ -96,6 +98,8 @@ pub(super) struct Checkpoint {
 pub struct Draft {
     shards: Vec<Vec<u8>>,
     count: usize,
+    /// Keeps the numbers of its shapes from being used again.
+    _alive: Arc<()>,
 }
 
 impl Index {
@@ -173,7 +177,9 @@ impl Index {
     /// An empty draft.
     #[must_use]
     pub fn draft(&self) -> Draft {
-        Draft { shards: Vec::new(), count: 0 }
+        // While it is locked the shapes of no other draft are forgotten.
+        let _changing = self.hold();
+        Draft { shards: Vec::new(), count: 0, _alive: self.drafts.clone() }
     }
 
     /// Adds an override to a draft. A later one for the same target replaces an earlier one.
@@ -184,7 +190,7 @@ impl Index {
         if draft.count >= MAX_OVERRIDES {
             return Err(format!("more than {MAX_OVERRIDES} overrides"));
         }
-        let (shape, note) = self.numbers(one)?;
+        let (shape, note) = self.numbers(one, draft)?;
         let hash = hash_values(shape, record::values(one.target.entries()), &self.hasher);
         draft.shards.resize_with(SHARDS, Vec::new);
         if let Some(shard) = draft.shards.get_mut(shard_of(hash)) {
@@ -241,15 +247,18 @@ impl Index {
 
     /// Removes the override for a target; true if there was one.
     pub fn remove(&self, target: &Target) -> bool {
-        let snapshot = self.snapshot.load_full();
-        let Some(shape) = snapshot.shapes.known(target, &self.hasher) else { return false };
         let values = record::values(target.entries());
-        let hash = hash_values(shape, values.clone(), &self.hasher);
-        let count = values.clone().count();
-        let before = self.len();
-        let is_target = |record: &Record<'_>| record.shape == shape && record.has(values.clone(), count);
+        let (count, before) = (values.clone().count(), self.len());
+        let mut place = None;
         let rebuilt = self.rebuild(|at, shard, shapes| {
-            (at == shard_of(hash))
+            let (shape, own) = *place
+                .get_or_insert_with(|| {
+                    let shape = shapes.known(target, &self.hasher)?;
+                    Some((shape, shard_of(hash_values(shape, values.clone(), &self.hasher))))
+                })
+                .as_ref()?;
+            let is_target = |record: &Record<'_>| record.shape == shape && record.has(values.clone(), count);
+            (at == own)
                 .then(|| Shard::new(&[shard.bytes()], shapes, &self.hasher, |record| !is_target(record)))
         });
         rebuilt.is_ok() && self.len() < before
@@ -313,7 +322,7 @@ impl Index {
 
     /// The numbers of an override's shape and note. New ones are published at once, so that every later snapshot has
     /// them.
-    fn numbers(&self, one: &Override) -> Result<(u16, u8), String> {
+    fn numbers(&self, one: &Override, draft: &Draft) -> Result<(u16, u8), String> {
         let known = |snapshot: &Snapshot| {
             let shape = snapshot.shapes.known(&one.target, &self.hasher)?;
             Some((shape, snapshot.note(one)?))
@@ -323,7 +332,14 @@ impl Index {
         }
         let _changing = self.hold();
         let mut next = Snapshot::clone(&self.snapshot.load());
-        let shape = Arc::make_mut(&mut next.shapes).add(&one.target, &self.hasher)?;
+        let mut shape = Arc::make_mut(&mut next.shapes).add(&one.target, &self.hasher);
+        // Another draft may have records of any shape.
+        let is_only_draft = Arc::strong_count(&self.drafts) == 2;
+        if shape.is_err() && is_only_draft {
+            next.forget_shapes(draft);
+            shape = Arc::make_mut(&mut next.shapes).add(&one.target, &self.hasher);
+        }
+        let shape = shape?;
         let note = next.note(one).unwrap_or_else(|| {
             let notes = Arc::make_mut(&mut next.notes);
             notes.push((one.reason.clone(), one.by.clone()));
@@ -353,6 +369,16 @@ impl Draft {
 }
 
 impl Snapshot {
+    /// Forgets shapes that neither an override nor this draft has.
+    fn forget_shapes(&mut self, draft: &Draft) {
+        let shapes = Arc::make_mut(&mut self.shapes);
+        let pieces = self.shards.iter().map(|shard| shard.bytes());
+        let pieces = pieces.chain(draft.shards.iter().map(Vec::as_slice));
+        let used = pieces.flat_map(|bytes| shard::records(bytes, shapes)).map(|(_, record)| record.shape);
+        let used = used.collect();
+        shapes.retain(&used);
+    }
+
     fn record<'v>(
         &self,
         number: u16,
@@ -419,7 +445,8 @@ fn values_by_rule<'v, 'r: 'v, E: Entry>(
         match (level, step.how()) {
             (Level::Exact, _) if fits(entry.value()) => values.push(entry.value()),
             (Level::Any, How::Bare) => {}
-            (Level::Pattern, How::Wildcard) => values.push(step.pattern_value(entry)),
+            // Whoever sends the pattern itself has the rule, and not one of its own.
+            (Level::Pattern, How::Wildcard | How::Exact) => values.push(step.pattern_value(entry)),
             _ => return None,
         }
     }

@@ -1,8 +1,12 @@
 //! The shapes of overrides: their domains and keys, and which of their levels have a value.
 //!
-//! Shapes are only ever added, so that a record's number of one stays valid in every later snapshot.
+//! A record's number of a shape stays valid in every later snapshot. Numbers that no record has are used again when there
+//! are no others, so that a table of mistyped keys is no lasting harm.
 
-use std::hash::{BuildHasher, Hasher};
+use std::{
+    collections::HashSet,
+    hash::{BuildHasher, Hasher},
+};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
@@ -36,7 +40,9 @@ pub(super) struct Shape {
 /// All shapes, by their numbers.
 #[derive(Clone, Default)]
 pub(super) struct Shapes {
-    shapes: Vec<Shape>,
+    all: Vec<Shape>,
+    /// Numbers to use again.
+    free: Vec<u16>,
     families: HashTable<Family>,
 }
 
@@ -94,7 +100,7 @@ impl Shape {
 impl Shapes {
     /// The shape with this number.
     pub(super) fn get(&self, shape: u16) -> Option<&Shape> {
-        self.shapes.get(usize::from(shape))
+        self.all.get(usize::from(shape))
     }
 
     /// The shapes with this domain and these keys, the most specific first.
@@ -133,16 +139,17 @@ impl Shapes {
         let too_many = |bound, what| {
             format!("{target}: more than {bound} different {what}; use the keys of the rules, in their order")
         };
-        let number = u16::try_from(self.shapes.len()).unwrap_or(u16::MAX);
-        if self.shapes.len() >= MAX_SHAPES {
-            return Err(too_many(MAX_SHAPES, "lists of keys since the start"));
+        if self.free.is_empty() && self.all.len() >= MAX_SHAPES {
+            return Err(too_many(MAX_SHAPES, "lists of keys"));
         }
+        let number = self.free.last().copied();
+        let number = number.unwrap_or_else(|| u16::try_from(self.all.len()).unwrap_or(u16::MAX));
         let keys: Box<[Box<str>]> = target.entries().iter().map(|(key, _)| key.clone()).collect();
         let levels = target.entries().iter().map(|(_, value)| level(value)).collect();
         let hash = hash(target.domain(), keys.iter().map(|key| &**key), hasher);
         let shape = Shape { domain: target.domain().into(), keys, levels };
         let is_same = |family: &Family| {
-            let first = family.members.first().and_then(|first| self.shapes.get(usize::from(*first)));
+            let first = family.members.first().and_then(|first| self.all.get(usize::from(*first)));
             first.is_some_and(|first| first.domain == shape.domain && first.keys == shape.keys)
         };
         match self.families.find_mut(hash, is_same) {
@@ -150,7 +157,7 @@ impl Shapes {
                 return Err(too_many(MAX_VARIANTS, "choices of levels with a value for these keys"));
             }
             Some(family) => {
-                let rank = |at: u16| self.shapes.get(usize::from(at)).map(Shape::rank);
+                let rank = |at: u16| self.all.get(usize::from(at)).map(Shape::rank);
                 let at = family.members.partition_point(|known| rank(*known) < Some(shape.rank()));
                 family.members.insert(at, number);
             }
@@ -159,8 +166,21 @@ impl Shapes {
                 self.families.insert_unique(hash, family, |family| family.hash);
             }
         }
-        self.shapes.push(shape);
+        match self.free.pop().and_then(|number| self.all.get_mut(usize::from(number))) {
+            Some(free) => *free = shape,
+            None => self.all.push(shape),
+        }
         Ok(number)
+    }
+
+    /// Forgets all shapes but those with these numbers.
+    pub(super) fn retain(&mut self, used: &HashSet<u16>) {
+        self.families.retain(|family| {
+            family.members.retain(|number| used.contains(number));
+            !family.members.is_empty()
+        });
+        let numbers = (0..self.all.len()).filter_map(|number| u16::try_from(number).ok());
+        self.free = numbers.filter(|number| !used.contains(number)).collect();
     }
 }
 

@@ -124,7 +124,7 @@ fn hash_of(record: &Record<'_>, shapes: &Shapes, hasher: &DefaultHashBuilder) ->
 }
 
 /// All records of a piece of memory, each with its place.
-fn records<'b>(bytes: &'b [u8], shapes: &Shapes) -> impl Iterator<Item = (u32, Record<'b>)> {
+pub(super) fn records<'b>(bytes: &'b [u8], shapes: &Shapes) -> impl Iterator<Item = (u32, Record<'b>)> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let at = u32::try_from(bytes.len().saturating_sub(rest.len())).ok()?;

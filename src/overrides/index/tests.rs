@@ -81,6 +81,8 @@ fn the_most_specific_override_is_met() {
         ("k=vip", None),
         ("k=ab", Some(4)),
         ("k=ac", Some(2)),
+        // Whoever sends the pattern itself does not evade it.
+        ("k=a*", Some(2)),
         ("k=", Some(1)),
         ("t=1,p=2", Some(5)),
         ("t=2,p=1", Some(6)),
@@ -167,6 +169,11 @@ fn different_lists_of_keys_are_bounded() {
     let error = index.set(&one("another=v", Action::Block)).unwrap_err();
     assert!(error.contains("more than 4096 different lists of keys"), "{error}");
     index.set(&one("key7=w", Action::Block)).unwrap();
+    let met = |text| index.find("d", &pairs(text), || None, Time::from_seconds(1)).map(|found| found.action);
+    assert!(index.remove(&target("key9=v")));
+    index.set(&one("another=v", Action::Allow)).unwrap();
+    assert_eq!(["another=v", "key9=v", "key8=v"].map(met), [Some(Action::Allow), None, Some(Action::Block)]);
+    assert!(index.set(&one("more=v", Action::Block)).is_err());
     let index = Index::default();
     let levels = |bits: u32| {
         (0..5)
@@ -178,6 +185,42 @@ fn different_lists_of_keys_are_bounded() {
     }
     let error = index.set(&one(&levels(16).join(","), Action::Block)).unwrap_err();
     assert!(error.contains("more than 16 different choices of levels"), "{error}");
+}
+
+#[test]
+fn keys_that_were_mistyped_leave_nothing_behind() {
+    let index = Index::default();
+    for n in 0..10 {
+        index.set(&one(&format!("key{n}=v"), limit(n))).unwrap();
+    }
+    let mut mistyped = index.draft();
+    let added = (0..5_000).map(|n| index.add_to(&mut mistyped, &one(&format!("typo{n}=v"), Action::Block)));
+    assert_eq!(added.flatten().count(), 4086);
+    let new = one("new=v", Action::Shadow);
+    assert!(index.set(&new).is_err(), "a draft may have every shape");
+    drop(mistyped);
+    index.set(&new).unwrap();
+    // As many again, in the numbers of the others.
+    let mut many = index.draft();
+    for n in 0..4_085 {
+        index.add_to(&mut many, &one(&format!("next{n}=v"), Action::Block)).unwrap();
+    }
+    index.add(&many).unwrap();
+    let met =
+        |text: &str| index.find("d", &pairs(text), || None, Time::from_seconds(1)).map(|found| found.action);
+    for n in 0..10 {
+        assert_eq!(met(&format!("key{n}=v")), Some(limit(n)));
+    }
+    assert_eq!(met("new=v"), Some(Action::Shadow));
+    assert!((0..4_085).all(|n| met(&format!("next{n}=v")) == Some(Action::Block)));
+    assert!((0..5_000).all(|n| met(&format!("typo{n}=v")).is_none()));
+    let mut listed = 0;
+    index.for_each(|one| {
+        assert!(index.get(&one.target).is_some_and(|same| same == one), "{}", one.target);
+        listed += 1;
+        true
+    });
+    assert_eq!(listed, 4_096);
 }
 
 #[test]

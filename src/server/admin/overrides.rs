@@ -26,27 +26,32 @@ const MAX_MISTAKES: usize = 10;
 
 /// `GET /api/v1/overrides`: some of the overrides, in no particular order that stays while there are no changes.
 pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["domain", "descriptor", "action", "n", "offset"])?;
+    let query = call.query(&["domain", "descriptor", "request", "action", "n", "offset"])?;
     let (count, offset) =
         (query.number("n", PAGE, 1..=MAX_PAGE)?, query.number("offset", 0, 0..=usize::MAX)?);
     let text = |name| query.text(name).filter(|text| !text.is_empty()).map(str::to_owned);
-    let (domain, entries, action) = (text("domain"), text("descriptor"), text("action"));
+    let (domain, action) = (text("domain"), text("action"));
     if let Some(action) = action.as_deref().filter(|action| !Action::NAMES.contains(action)) {
         let expected = Action::NAMES.join(", ");
         return Err(Problem::bad_request(format!("action={action:?}: expected {expected}")));
     }
-    let entries = entries.map(|text| descriptor::parse(&text)).transpose();
-    let entries = entries.map_err(|error| Problem::bad_request(format!("descriptor: {error}")))?;
+    let parsed = |name| {
+        let entries = text(name).map(|text| descriptor::parse(&text)).transpose();
+        entries.map_err(|error| Problem::bad_request(format!("{name}: {error}")))
+    };
+    let (entries, asked) = (parsed("descriptor")?, parsed("request")?);
     let index = api.options.shown.keeper.index().clone();
     let total = index.len();
     let matches = move |one: &Override| {
         domain.as_deref().is_none_or(|domain| one.target.domain() == domain)
             && entries.as_deref().is_none_or(|entries| one.target.entries() == entries)
+            && asked.as_deref().is_none_or(|asked| one.target.may_meet(asked))
             && action.as_deref().is_none_or(|action| one.action.name() == action)
     };
     let now = SystemClock.now();
     // Without a condition every override matches, so that a few of a million are found without looking at all.
-    let is_filtered = ["domain", "descriptor", "action"].iter().any(|name| query.text(name).is_some());
+    let is_filtered =
+        ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
     let (found, matching) = apart(move || {
         let (mut found, mut matching) = (Vec::new(), 0_usize);
         index.for_each(|one| {

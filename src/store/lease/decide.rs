@@ -367,7 +367,12 @@ impl Waiting<'_> {
                 leases.unanswered(place.key, place.start, hits.taken());
             }
             if result.is_err() {
-                leases.restore(place.key, place.start, check.limit, place.reserved);
+                leases.with(place.key, place.start, check.limit, |lease, _| {
+                    // Hits of a counter that was reset meanwhile are gone.
+                    if !place.asked.is_some_and(|(_, asked)| lease.is_outdated(asked)) {
+                        lease.restore(place.reserved);
+                    }
+                });
                 continue;
             }
             let Some(asked) = place.asked.filter(|_| hits.get(index).is_some_and(Option::is_some)) else {
@@ -404,6 +409,9 @@ impl Shared {
         let limit = u64::from(check.limit.requests_per_unit);
         let mut lost = 0;
         let count = self.leases.with(place.key, place.start, check.limit, |lease, terms| {
+            if lease.is_outdated(asked) {
+                return after;
+            }
             match hits {
                 Hits::Refund(hits) => lease.refunded(hits, after, terms, now),
                 Hits::Take(hits) => {

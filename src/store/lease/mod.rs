@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::{
-    Applied, Batch, LeaseState, LeaseUsage, PoolUsage, Store,
+    Applied, Batch, LeaseState, LeaseUsage, PoolUsage, Resets, Store,
     redis::{LeaseReply, Leased, RedisStore},
 };
 use crate::{
@@ -85,8 +85,24 @@ impl Store for LeasedStore {
     }
 
     fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
-        // Hits that are leased were counted before, and are taken or given back as ever.
         self.0.redis.reset(batch, now)
+    }
+
+    fn forget(&self, resets: &Resets) {
+        if self.0.leases.len() == 0 {
+            return;
+        }
+        match resets {
+            Resets::Of(full_keys) => {
+                self.0.leases.forget(&full_keys.iter().flat_map(|key| self.0.redis.names(key)).collect());
+            }
+            // All are given back, except to counters that have fewer hits than this replica has added.
+            Resets::Unknown => {
+                let mut works = Works::new();
+                self.0.leases.end(&mut works);
+                self.0.send(works, SystemClock.now());
+            }
+        }
     }
 
     fn may_answer_now(&self) -> bool {

@@ -143,6 +143,8 @@ pub(super) struct Asked {
     own: u64,
     /// Nothing else was on its way that the counter may have added or not.
     is_certain: bool,
+    /// How often the counter had been reset.
+    resets: u32,
 }
 
 /// What a lease gives back, and when to look at it again.
@@ -169,6 +171,8 @@ pub(super) struct Lease {
     own: u64,
     /// Hits of requests that were asked for and not answered yet.
     pending: u64,
+    /// How often the counter was reset.
+    resets: u32,
     /// The part of the counter that is not this replica's, by the last reply in this window, and when that came.
     others: Option<(u64, Time)>,
     /// The same some time before, by which its pace is measured.
@@ -203,6 +207,7 @@ impl Lease {
             left: 0,
             own: 0,
             pending: 0,
+            resets: 0,
             others: None,
             before: None,
             others_pace: 0.0,
@@ -285,8 +290,7 @@ impl Lease {
 
     /// The hits of a request go to the counter.
     pub(super) fn ask(&mut self, hits: u64) -> Asked {
-        let asked =
-            Asked { own: self.own.saturating_add(self.pending), is_certain: self.ahead != Ahead::Sent };
+        let asked = self.asked(self.ahead != Ahead::Sent);
         self.pending = self.pending.saturating_add(hits);
         asked
     }
@@ -294,7 +298,11 @@ impl Lease {
     /// The hits that are wanted ahead of time go to the counter.
     pub(super) fn ask_ahead(&mut self) -> Asked {
         self.ahead = Ahead::Sent;
-        Asked { own: self.own.saturating_add(self.pending), is_certain: true }
+        self.asked(true)
+    }
+
+    fn asked(&self, is_certain: bool) -> Asked {
+        Asked { own: self.own.saturating_add(self.pending), is_certain, resets: self.resets }
     }
 
     /// The hits of a request were not counted, or nobody knows.
@@ -321,9 +329,21 @@ impl Lease {
         (is_fresh || self.known_over(terms, now).is_some()).then(|| self.count(terms))
     }
 
-    /// Gives hits back to the lease that were taken from it in this window.
+    /// Gives hits back to the lease that were taken from it in this window, if the counter still has them.
     pub(super) fn restore(&mut self, hits: u64) {
-        self.left = self.left.saturating_add(hits);
+        self.left = self.left.saturating_add(hits).min(self.own.max(self.left));
+    }
+
+    /// The counter was reset. Returns the hits that were left, which it does not have any more.
+    pub(super) fn forget(&mut self) -> u64 {
+        self.resets = self.resets.wrapping_add(1);
+        (self.own, self.others, self.before) = (0, None, None);
+        std::mem::take(&mut self.left)
+    }
+
+    /// True if the counter was reset after it was asked: its reply says nothing.
+    pub(super) fn is_outdated(&self, asked: Asked) -> bool {
+        asked.resets != self.resets
     }
 
     /// Takes hits out of the lease, all or nothing.
@@ -398,6 +418,9 @@ impl Lease {
     ) -> u64 {
         self.ahead = Ahead::None;
         let hits = if is_granted { hits } else { 0 };
+        if self.is_outdated(asked) {
+            return hits;
+        }
         let lost = self.counted(hits, after, asked, terms, now);
         if is_granted {
             self.left = self.left.saturating_add(hits);

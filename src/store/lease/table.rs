@@ -5,9 +5,12 @@
 //! only. When there are as many leases as there may be, the coldest of a shard leaves for a key that is much hotter, and
 //! is given back.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+use std::{
+    collections::HashSet,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use hashbrown::HashTable;
@@ -357,6 +360,17 @@ impl Leases {
             for entry in &mut shard.lock().leases {
                 let (left, own) = entry.lease.end();
                 self.give_back(entry, left, own, works);
+            }
+        }
+    }
+
+    /// Counters with these names were reset: nothing of their leases is spent or given back.
+    pub(super) fn forget(&self, names: &HashSet<String>) {
+        for shard in &self.shards {
+            for entry in &mut shard.lock().leases {
+                if names.contains(&*entry.counter.name) {
+                    self.counts.expired.fetch_add(entry.lease.forget(), Relaxed);
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! In reading order: `route` sends a request's checks to the connections of the `servers` that own their keys (`key`),
 //! as commands of a `pipeline`. `backend` implements the shared connection's `Backend`,
-//! `dialer` opens connections, `reply` decodes replies.
+//! `dialer` opens connections, `reply` decodes replies. `resets` notifies other replicas of resets.
 
 pub(crate) mod key;
 
@@ -10,11 +10,13 @@ mod backend;
 mod dialer;
 mod pipeline;
 mod reply;
+mod resets;
 mod route;
 mod servers;
 
 use std::sync::Arc;
 
+pub use self::resets::ResetLog;
 pub use crate::net::resolve::name_servers::NameServers;
 
 use super::{Applied, Batch, Counting, PoolUsage, Store};
@@ -47,6 +49,12 @@ impl MemcachedStore {
     pub fn new(settings: &Memcached, jitter: u64, threads: usize) -> Result<Self, Vec<String>> {
         let servers = Arc::new(Servers::new(settings, threads)?);
         Ok(Self { servers, found_by: settings.servers.clone(), jitter, workers: WorkerIndexes::default() })
+    }
+
+    /// The resets of all replicas whose keys begin with `key_prefix`.
+    #[must_use]
+    pub fn reset_log(&self, key_prefix: &str) -> ResetLog {
+        ResetLog::new(self.servers.clone(), key_prefix)
     }
 
     /// Starts to resolve `MEMCACHE_SRV`, if set, by the name servers that the function returns each time. Called once,

@@ -17,10 +17,14 @@ pub(super) enum Reply {
     Number(u64),
     /// A key's value.
     Value(Vec<u8>),
+    /// A key's value, and what its next change must name.
+    Unique(Vec<u8>, u64),
     /// The key does not exist.
     Missing,
-    /// The key was added, or existed.
-    Added,
+    /// The value was stored.
+    Stored,
+    /// The value was not stored: the key exists, or was changed by another.
+    NotStored,
     /// The server's version.
     Version,
     /// An error.
@@ -47,7 +51,8 @@ impl Codec for Text {
         let Some((line, after)) = first_line(bytes)? else { return Ok(None) };
         let reply = match line {
             b"NOT_FOUND" | b"END" => Reply::Missing,
-            b"STORED" | b"NOT_STORED" => Reply::Added,
+            b"STORED" => Reply::Stored,
+            b"NOT_STORED" | b"EXISTS" => Reply::NotStored,
             _ if line.starts_with(b"VALUE ") => return value(bytes, line, after),
             _ if line.starts_with(b"VERSION ") => Reply::Version,
             _ if is_error(line) => Reply::Error(cut(&String::from_utf8_lossy(line)).to_owned()),
@@ -74,9 +79,10 @@ fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ProtocolError> {
     }
 }
 
-/// Decodes what follows `VALUE key flags length`.
+/// Decodes what follows `VALUE key flags length`, and the number behind it that only `gets` returns.
 fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize)>, ProtocolError> {
-    let length = line.split(|byte| *byte == b' ').nth(3).and_then(number);
+    let mut numbers = line.split(|byte| *byte == b' ').skip(3).map(number);
+    let (length, unique) = (numbers.next().flatten(), numbers.next().flatten());
     let length = length.and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= MAX_VALUE);
     let length = length.ok_or_else(|| protocol_error(bytes))?;
     let behind = bytes.get(after..).unwrap_or_default();
@@ -85,7 +91,12 @@ fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize
     match rest.get(..end.len()) {
         Some(seen) if seen == end => {
             let taken = after.saturating_add(length).saturating_add(end.len());
-            Ok(Some((Reply::Value(value.to_vec()), taken)))
+            let value = value.to_vec();
+            let reply = match unique {
+                Some(unique) => Reply::Unique(value, unique),
+                None => Reply::Value(value),
+            };
+            Ok(Some((reply, taken)))
         }
         Some(_) => Err(protocol_error(rest)),
         None => Ok(None),
@@ -172,11 +183,12 @@ mod tests {
             ("18446744073709551615\r\n", Reply::Number(u64::MAX)),
             ("NOT_FOUND\r\n", Reply::Missing),
             ("END\r\n", Reply::Missing),
-            ("STORED\r\n", Reply::Added),
-            ("NOT_STORED\r\n", Reply::Added),
+            ("STORED\r\n", Reply::Stored),
+            ("NOT_STORED\r\n", Reply::NotStored),
+            ("EXISTS\r\n", Reply::NotStored),
             ("VERSION 1.6.18\r\n", Reply::Version),
             ("VALUE d_k_v_120 0 3\r\n12 \r\nEND\r\n", Reply::Value(b"12 ".to_vec())),
-            ("VALUE k 0 2 77\r\n\r\n\r\nEND\r\n", Reply::Value(b"\r\n".to_vec())),
+            ("VALUE k 0 2 77\r\n\r\n\r\nEND\r\n", Reply::Unique(b"\r\n".to_vec(), 77)),
             ("ERROR\r\n", Reply::Error("ERROR".to_owned())),
             ("SERVER_ERROR busy\r\n", Reply::Error("SERVER_ERROR busy".to_owned())),
         ] {

@@ -36,6 +36,14 @@ impl Names {
         }
     }
 
+    /// The Redis keys that a counter with this full key may have: by its compatible or its full key, alone or in a
+    /// group.
+    pub(super) fn of_full_key(&self, full_key: &str) -> [String; 4] {
+        let compatible = full_key.rsplit_once('#').map_or(full_key, |(key, _)| key);
+        let [alone, full] = [compatible, full_key].map(|key| shortened(key).into_owned());
+        [alone, full, self.of_member(compatible), self.of_member(full_key)]
+    }
+
     /// The Redis key of a counter in a group. The group's keys are equal up to the last `_`, and what follows does not
     /// come from a caller.
     fn of_member(&self, key: &str) -> String {
@@ -111,6 +119,33 @@ mod tests {
     fn tag(key: &str) -> Option<&str> {
         let inner = &key[key.find('{')? + 1..];
         inner.find('}').filter(|close| *close > 0).map(|close| &inner[..close])
+    }
+
+    #[test]
+    fn a_counter_has_one_of_the_names_of_its_full_key() {
+        let names = Names::new("pre:");
+        let limit = crate::rules::Limit::plain(5, crate::rules::Unit::Minute);
+        for value in ["v", "{v}#/60", &"v".repeat(600)] {
+            for key_format_is_full in [false, true] {
+                let mut batch = Batch::default();
+                for _ in 0..2 {
+                    let start = batch.keys().len();
+                    batch.keys().push_str("pre:d_k_");
+                    batch.keys().push_str(value);
+                    batch.keys().push_str("_120");
+                    let end = batch.keys().len();
+                    batch.keys().push_str("#4.1.1.1/60");
+                    let end = if key_format_is_full { batch.keys().len() } else { end };
+                    batch.push_with_key(start..end, &limit, crate::limiter::algorithm::Hits::Take(1));
+                }
+                let alone = names.of(&batch, &batch.checks()[0]).into_owned();
+                batch.group(0);
+                for check in batch.checks() {
+                    let known = names.of_full_key(batch.full_key(check));
+                    assert!(known.contains(&alone) && known.contains(&names.of(&batch, check).into_owned()));
+                }
+            }
+        }
     }
 
     proptest! {

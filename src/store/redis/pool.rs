@@ -187,6 +187,11 @@ impl Pool {
         self.names.of(batch, check)
     }
 
+    /// The Redis keys that a counter with this full key may have.
+    pub(super) fn names(&self, full_key: &str) -> [String; 4] {
+        self.names.of_full_key(full_key)
+    }
+
     /// True if keys of different slots cannot be counted in one step.
     pub(super) fn is_cluster(&self) -> bool {
         self.cluster

@@ -167,6 +167,11 @@ impl RedisStore {
         (self.pool(check).name(batch, check), is_per_second(check))
     }
 
+    /// The names that a counter with this full key may have.
+    pub(in crate::store) fn names(&self, full_key: &str) -> [String; 4] {
+        self.main.names(full_key)
+    }
+
     /// Counts every check unless one would be over its limit; then only those that would be, and no group.
     ///
     /// It is one step if one server has all keys. Keys in different slots or in two Redis are read first and then

@@ -261,6 +261,28 @@ mod tests {
             "{header:?}"
         );
         assert!(check(&[b'{', 0xff, b'\n'], false).is_err());
+        for (text, expected) in [
+            (&b"\xef\xbb\xbf{}\r\n"[..], "line 1: domain is missing"),
+            (
+                b"{\"domain\": \"d\", \"descriptor\": \"k=\xff\"}",
+                "line 1: stream did not contain valid UTF-8",
+            ),
+        ] {
+            let mistakes = check(text, false).unwrap_err();
+            assert!(mistakes[0].starts_with(expected), "{mistakes:?}");
+        }
+        assert_eq!(check(format!("\u{feff}{json}\r\n{json}\r\n").as_bytes(), false), Ok(2));
+        for end in ["\n", "\r\n"] {
+            let header =
+                ["\u{feff}domain,descriptor,action", "d,k,block", "d,\"k=", "x\",block", "d,k,bloc", ""];
+            let mistakes = check(header.join(end).as_bytes(), true).unwrap_err();
+            assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+            assert!(mistakes[0].starts_with("line 5: action: unknown action"), "{mistakes:?}");
+            let latin = [&b"domain,descriptor,action"[..], end.as_bytes(), b"d,k=\xe9,block", end.as_bytes()];
+            let expected = vec!["line 2: the text is not UTF-8; save the file as UTF-8".to_owned()];
+            assert_eq!(check(&latin.concat(), true), Err(expected));
+        }
+        assert!(check(b"\xff\xfed\0", true).unwrap_err()[0].starts_with("line 1: the text is not UTF-8"));
         let many = "x\n".repeat(100);
         assert_eq!(check(many.as_bytes(), false).unwrap_err().len(), MAX_MISTAKES + 1);
     }

@@ -24,7 +24,7 @@ use crate::{
         terminal::{self, Verdict},
     },
     clock::{Clock, SystemClock},
-    overrides::{Target, Value as EntryValue, descriptor},
+    overrides::{Override, Target, Value as EntryValue, descriptor},
     rules::Unit,
 };
 
@@ -202,27 +202,51 @@ fn list(client: &Client, args: &ListArgs) -> Result<Verdict, Failure> {
     {
         query.extend(value.as_deref().map(|value| (name, value)));
     }
+    let (all, total) = all(client, &query)?;
+    if args.admin.json {
+        print_json(&json!({"overrides": all, "total": total}));
+    } else if args.csv {
+        print_csv(&all)?;
+    } else {
+        terminal::print(&table(&all, total));
+    }
+    Ok(Verdict::Yes)
+}
+
+/// The overrides that a query selects, and how many there are in all.
+fn all(client: &Client, query: &[(&str, &str)]) -> Result<(Vec<Value>, u64), Failure> {
     let mut all: Vec<Value> = Vec::new();
-    let reply = loop {
+    loop {
         let offset = all.len().to_string();
-        let mut query = query.clone();
-        query.extend([("n", "10000"), ("offset", &*offset)]);
-        let mut reply = client.get("/api/v1/overrides", &query)?;
+        let page = [("n", "10000"), ("offset", &*offset)];
+        let mut reply = client.get("/api/v1/overrides", &[query, &page].concat())?;
         let some = reply["overrides"].as_array_mut().map(std::mem::take).unwrap_or_default();
         let is_last = some.is_empty();
         all.extend(some);
         if is_last || all.len() as u64 >= number(&reply["matching"]) {
-            break reply;
+            return Ok((all, number(&reply["total"])));
         }
-    };
-    if args.admin.json {
-        print_json(&json!({"overrides": all, "total": reply["total"]}));
-    } else if args.csv {
-        print_csv(&all)?;
-    } else {
-        terminal::print(&table(&all, number(&reply["total"])));
     }
-    Ok(Verdict::Yes)
+}
+
+/// The overrides in force at a service that a request with these descriptors, as they are typed, may meet.
+pub(in crate::cli) fn in_force(
+    args: &AdminArgs,
+    environment: &Environment,
+    domain: &str,
+    descriptors: impl Iterator<Item = String>,
+) -> Result<Vec<Override>, Failure> {
+    let client = Client::new(args, environment)?;
+    let mut found = Vec::new();
+    for descriptor in descriptors {
+        let (some, _) = all(&client, &[("domain", domain), ("request", &descriptor)])?;
+        for one in some {
+            let one = Override::from_json(&one, crate::clock::Time::default());
+            let unreadable = |error| Failure::plain(format!("{}: an override: {error}", client.address()));
+            found.push(one.map_err(unreadable)?);
+        }
+    }
+    Ok(found)
 }
 
 fn print_csv(all: &[Value]) -> Result<(), Failure> {
@@ -230,7 +254,7 @@ fn print_csv(all: &[Value]) -> Result<(), Failure> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(crate::overrides::table::csv_header()).map_err(|error| failed(&error))?;
     for one in all {
-        let one = crate::overrides::Override::from_json(one, crate::clock::Time::default());
+        let one = Override::from_json(one, crate::clock::Time::default());
         let row = crate::overrides::table::csv_row(&one.map_err(Failure::plain)?);
         writer.write_record(row).map_err(|error| failed(&error))?;
     }

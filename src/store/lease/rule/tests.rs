@@ -38,6 +38,10 @@ struct Sent {
     message: Message,
     /// The counter after it was executed, and whether the hits of a lease were added.
     reply: Option<(u64, bool)>,
+    /// It was sent before the counter was reset.
+    is_sent_before: bool,
+    /// It was executed before.
+    is_executed_before: bool,
 }
 
 /// A replica with the lease of one key, and how far its clock is ahead, in microseconds.
@@ -92,7 +96,9 @@ impl World {
     }
 
     fn send(&mut self, replica: usize, start: Time, message: Message) {
-        self.network.push(Sent { replica, start, message, reply: None });
+        let sent =
+            Sent { replica, start, message, reply: None, is_sent_before: false, is_executed_before: false };
+        self.network.push(sent);
     }
 
     fn step(&mut self) {
@@ -105,6 +111,7 @@ impl World {
             97 => self.lose(),
             98 => self.refund(),
             _ if self.rng.u32(..200) == 0 => self.flush(),
+            _ if self.rng.u32(..50) == 0 => self.reset(),
             _ if self.rng.u32(..50) == 0 => self.now += self.rng.u64(..3_000_000),
             _ => {}
         }
@@ -171,7 +178,8 @@ impl World {
         let replied: Vec<usize> =
             (0..self.network.len()).filter(|n| self.network[*n].reply.is_some()).collect();
         let Some(index) = self.rng.choice(replied) else { return };
-        let Sent { replica, start, message, reply } = self.network.swap_remove(index);
+        let sent = self.network.swap_remove(index);
+        let Sent { replica, start, message, reply, .. } = sent;
         let ((after, is_granted), now, terms) = (reply.unwrap(), self.time(replica), self.terms);
         let lease = &mut self.replicas[replica].lease;
         let is_current = lease.start() == start;
@@ -180,10 +188,15 @@ impl World {
                 let mut is_admitted = after <= terms.limit;
                 if is_current {
                     lease.unanswered(hits);
+                }
+                if is_current && !lease.is_outdated(asked) {
                     lease.counted(hits, after, asked, &terms, now);
                     is_admitted = is_admitted || lease.spend(hits);
                 }
-                self.window(start).admitted += if is_admitted { hits + reserved } else { 0 };
+                // What was counted before a reset is not on top of it.
+                let counted = if sent.is_executed_before { 0 } else { hits };
+                let reserved = if sent.is_sent_before { 0 } else { reserved };
+                self.window(start).admitted += if is_admitted { counted + reserved } else { 0 };
             }
             Message::Lease { hits, asked } if is_current => {
                 lease.granted(hits, is_granted, after, asked, &terms, now);
@@ -199,7 +212,7 @@ impl World {
             return;
         }
         let index = self.rng.usize(..self.network.len());
-        let Sent { replica, start, message, reply } = self.network.swap_remove(index);
+        let Sent { replica, start, message, reply, .. } = self.network.swap_remove(index);
         let lease = &mut self.replicas[replica].lease;
         if lease.start() != start {
             return;
@@ -207,9 +220,11 @@ impl World {
         match message {
             Message::Lease { .. } => lease.lost(),
             // The request was not decided: what its lease had is still there.
-            Message::Count { hits, reserved, .. } => {
+            Message::Count { hits, reserved, asked } => {
                 lease.unanswered(hits);
-                lease.restore(if reply.is_none() || self.rng.bool() { reserved } else { 0 });
+                if !lease.is_outdated(asked) && (reply.is_none() || self.rng.bool()) {
+                    lease.restore(reserved);
+                }
             }
             _ => {}
         }
@@ -244,6 +259,23 @@ impl World {
         let (start, hits) = (self.terms.window.start(self.time(replica)), self.rng.u64(1..10));
         self.window(start).allowed += hits;
         self.send(replica, start, Message::Refund { hits });
+    }
+
+    /// All counters are reset, and every replica has heard of it. Requests and leases are under way.
+    fn reset(&mut self) {
+        self.network.retain(|sent| !matches!(sent.message, Message::GiveBack { .. }));
+        for sent in &mut self.network {
+            sent.is_sent_before = true;
+            sent.is_executed_before |= sent.reply.is_some();
+        }
+        for replica in &mut self.replicas {
+            let left = replica.lease.left();
+            assert_eq!(replica.lease.forget(), left);
+            assert_eq!((replica.lease.left(), replica.lease.counter()), (0, None));
+        }
+        for window in self.windows.values_mut() {
+            (window.counter, window.admitted) = (0, 0);
+        }
     }
 
     /// Redis loses its keys. What was decided and what is held is on top of a fresh limit.

@@ -69,7 +69,7 @@ impl Command {
             }
             Reply::Missing => 0,
             Reply::Error(error) => return Err((reply::kind(&error), error)),
-            Reply::Added | Reply::Version => {
+            Reply::Unique(..) | Reply::Stored | Reply::NotStored | Reply::Version => {
                 return Err((Kind::Other, "expected a number".to_owned()));
             }
         };

@@ -174,7 +174,7 @@ impl Model {
             rest = &rest[length..];
             replies.push(reply);
         }
-        replies.retain(|reply| *reply != Reply::Added);
+        replies.retain(|reply| !matches!(reply, Reply::Stored | Reply::NotStored));
         replies
     }
 }
