@@ -239,7 +239,7 @@ fn overrides_are_shown_wherever_a_rule_is() {
 }
 
 #[test]
-fn what_is_mistyped_is_said_and_changes_nothing() {
+fn a_mistyped_command_is_explained_and_changes_nothing() {
     let replica = Replica::in_memory();
     for (args, expected) in [
         (&["set", "shop", "user=a"][..], "<--limit <N/UNIT>|--block|--allow|--shadow>"),
@@ -270,6 +270,11 @@ fn what_is_mistyped_is_said_and_changes_nothing() {
         warned.contains("no rule matches usr, so the override has no effect; did you mean \"user\"?"),
         "{warned}"
     );
+}
+
+#[test]
+fn a_wrong_request_is_explained() {
+    let replica = Replica::in_memory();
     for (path, body, status, expected) in [
         ("/api/v1/overrides", "[]", 400, "expected an object"),
         ("/api/v1/overrides", "{", 400, "invalid body"),
