@@ -5,9 +5,9 @@ use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value as Json, json};
 
-use super::descriptor;
 use crate::{
     clock::Time,
+    entries,
     rules::{Unit, nearest},
     text,
 };
@@ -142,6 +142,12 @@ impl Target {
         &self.entries
     }
 
+    /// The descriptor as [`entries_of_text`] reads it.
+    #[must_use]
+    pub fn descriptor(&self) -> String {
+        entries::write(self.entries.iter().map(|(key, value)| (&**key, value.text())))
+    }
+
     /// The identifier of the override for this target: equal on all replicas, and the same when the override is set
     /// again.
     #[must_use]
@@ -172,7 +178,7 @@ impl Target {
 /// `shop.customer=ann`, as logs and tables name it.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.domain, descriptor::print(self))
+        write!(f, "{} {}", self.domain, self.descriptor())
     }
 }
 
@@ -391,6 +397,15 @@ pub fn timestamp(second: u32) -> String {
     prost_types::Timestamp { seconds: second.into(), nanos: 0 }.to_string()
 }
 
+/// The entries of `key=value,key2=value2`. A key alone is for every value without a rule of its own.
+///
+/// # Errors
+/// What is wrong with the text, and how to write it.
+pub fn entries_of_text(text: &str) -> Result<Vec<(Box<str>, Value)>, String> {
+    let entries = entries::parse(text)?.into_iter();
+    Ok(entries.map(|(key, value)| (key.into(), Value::new(value.as_deref()))).collect())
+}
+
 /// The entries of `[{"key": …, "value": …}]`, or of `"key=value"`.
 ///
 /// # Errors
@@ -400,7 +415,7 @@ pub fn entries_of_json(json: Option<&Json>) -> Result<Vec<(Box<str>, Value)>, St
     let items = match json {
         None => return Err(format!("descriptor is missing; {help}")),
         Some(Json::String(text)) => {
-            return descriptor::parse(text).map_err(|error| format!("descriptor: {error}"));
+            return entries_of_text(text).map_err(|error| format!("descriptor: {error}"));
         }
         Some(Json::Array(items)) => items,
         Some(other) => return Err(format!("descriptor: {help}, got {}", shown(other))),

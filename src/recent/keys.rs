@@ -64,7 +64,7 @@ impl Key {
     /// The entries as commands take them.
     #[must_use]
     pub fn text(&self, values: KeyValues) -> String {
-        entries::write(self.entries().map(|(key, value)| (key, values.shown(value))))
+        entries::write(self.entries().map(|(key, value)| (key, Some(values.shown(value)))))
     }
 
     /// True if the descriptor was longer than what is kept of it.

@@ -1,6 +1,6 @@
 //! A descriptor as it is typed: `key=value,key=value`.
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use crate::{
     entries,
@@ -39,13 +39,13 @@ impl FromStr for Descriptor {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Ok(Self { entries: entries::parse(text)? })
+        Ok(Self { entries: entries::parse_with_values(text)? })
     }
 }
 
 impl fmt::Display for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.entries.iter().map(|(key, value)| (&**key, Cow::Borrowed(&**value)));
+        let entries = self.entries.iter().map(|(key, value)| (&**key, Some(value)));
         f.write_str(&entries::write(entries))
     }
 }

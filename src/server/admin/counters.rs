@@ -12,8 +12,8 @@ use super::{
 use crate::{
     limiter::{CounterState, Descriptor, Entry, Request, RequestError},
     overrides::{
-        Action, Found, Target, Value, descriptor,
-        model::{entries_of_json, timestamp},
+        Action, Found, Target, Value,
+        model::{entries_of_json, entries_of_text, timestamp},
     },
 };
 
@@ -27,7 +27,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         })
     };
     let domain = needed("domain", "DOMAIN")?;
-    let entries = descriptor::parse(needed("descriptor", "KEY=VALUE,…")?);
+    let entries = entries_of_text(needed("descriptor", "KEY=VALUE,…")?);
     let entries = entries.map_err(|error| Problem::bad_request(format!("descriptor: {error}")))?;
     let target = exact(Target::new(domain, entries))?;
     let counters = api.options.shown.limiter.counters(&request(&target)).await.map_err(problem)?;

@@ -11,7 +11,9 @@ use super::{
 };
 use crate::{
     clock::{Clock, SystemClock},
-    overrides::{Action, ChangeError, Keeper, Override, Target, applies, descriptor, table::of_json_line},
+    overrides::{
+        Action, ChangeError, Keeper, Override, Target, applies, model::entries_of_text, table::of_json_line,
+    },
     panics::{self, Boundary, Panicked},
 };
 
@@ -35,7 +37,7 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         let expected = Action::NAMES.join(", ");
         return Err(Problem::bad_request(format!("action={action:?}: expected {expected}")));
     }
-    let entries = entries.map(|text| descriptor::parse(&text)).transpose();
+    let entries = entries.map(|text| entries_of_text(&text)).transpose();
     let entries = entries.map_err(|error| Problem::bad_request(format!("descriptor: {error}")))?;
     let index = api.options.shown.keeper.index().clone();
     let total = index.len();

@@ -101,7 +101,9 @@ impl Query<'_> {
     /// # Errors
     /// When it is not `key=value,key=value`.
     pub(super) fn descriptor(&self, name: &str) -> Result<Option<Vec<(String, String)>>, Problem> {
-        let read = |text| entries::parse(text).map_err(|why| Problem::bad_request(format!("{name}: {why}")));
+        let read = |text| {
+            entries::parse_with_values(text).map_err(|why| Problem::bad_request(format!("{name}: {why}")))
+        };
         self.text(name).map(read).transpose()
     }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     AdminArgs, Client, Failure,
-    format::{Table, count, duration, number, thousands, word},
+    format::{self, Table, count, duration, number, thousands, word},
     print_json, run as run_admin,
 };
 use crate::{
@@ -24,7 +24,8 @@ use crate::{
         terminal::{self, Verdict},
     },
     clock::{Clock, SystemClock},
-    overrides::{Target, Value as EntryValue, descriptor},
+    entries,
+    overrides::{Target, model::entries_of_text},
     rules::Unit,
 };
 
@@ -246,7 +247,7 @@ fn table(all: &[Value], total: u64) -> String {
     }
     let mut table = Table::new(&["id", "domain", "descriptor", "override", "#time left", "by", "reason"]);
     for one in all {
-        let descriptor = entries_text(&one["descriptor"]);
+        let descriptor = format::descriptor(&one["descriptor"]);
         let left = seconds_left(one).map_or_else(|| "no end".to_owned(), duration);
         let texts = [word(&one["id"]), word(&one["domain"]), &descriptor].map(str::to_owned);
         let [id, domain, descriptor] = texts;
@@ -261,7 +262,7 @@ fn remove(client: &Client, args: &RemoveArgs) -> Result<Verdict, Failure> {
         [id] if !id.contains('=') => id.clone(),
         [domain, text] => {
             let entries =
-                descriptor::parse(text).map_err(|error| Failure::plain(format!("{text}: {error}")))?;
+                entries_of_text(text).map_err(|error| Failure::plain(format!("{text}: {error}")))?;
             Target::new(domain, entries).map_err(Failure::plain)?.id()
         }
         words => {
@@ -285,7 +286,7 @@ fn remove(client: &Client, args: &RemoveArgs) -> Result<Verdict, Failure> {
         print_json(&reply);
     } else {
         let removed = &reply["removed"];
-        let descriptor = entries_text(&removed["descriptor"]);
+        let descriptor = format::descriptor(&removed["descriptor"]);
         terminal::print(&format!(
             "removed {} {descriptor}: {}\n",
             word(&removed["domain"]),
@@ -314,18 +315,12 @@ fn limit(text: &str) -> Result<(u32, String), String> {
 
 /// The entries of a typed descriptor, as the API has them.
 pub(super) fn descriptor_json(text: &str) -> Result<Value, Failure> {
-    let entries = descriptor::parse(text).map_err(|error| Failure::plain(format!("{text}: {error}")))?;
-    let entry = |(key, value): (Box<str>, EntryValue)| match value.text() {
+    let entries = entries::parse(text).map_err(|error| Failure::plain(format!("{text}: {error}")))?;
+    let entry = |(key, value)| match value {
         Some(value) => json!({"key": key, "value": value}),
         None => json!({"key": key}),
     };
     Ok(entries.into_iter().map(entry).collect())
-}
-
-/// The entries of a descriptor of the API, as they are typed.
-fn entries_text(descriptor: &Value) -> String {
-    let entries = crate::overrides::model::entries_of_json(Some(descriptor)).unwrap_or_default();
-    Target::new("-", entries).map(|target| descriptor::print(&target)).unwrap_or_default()
 }
 
 /// `limit 100 per minute`, `block`.
