@@ -17,6 +17,7 @@ use crate::support::{
     client::{descriptor, request},
     eventually, holds, http,
     ports::free_port,
+    process::printed,
     redis::{Env, Redis},
     server::{BINARY, Server, Setup},
     within,
@@ -105,10 +106,6 @@ impl Replica {
 /// The program that is tested, or a release build that is measured.
 fn binary() -> PathBuf {
     std::env::var_os("TOLLGATE_TEST_BINARY").map_or_else(|| BINARY.into(), PathBuf::from)
-}
-
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 const OK: Code = Code::Ok;

@@ -14,7 +14,7 @@ use tollgate::proto::envoy::service::ratelimit::v3::{
 
 use crate::support::{
     client::{Client, request},
-    clock::window,
+    clock::{YEAR, window},
     server::Server,
     steady::{Asked, Outcome, Verdict, quantile},
 };
@@ -46,9 +46,6 @@ mod topologies;
 
 /// What Envoy waits for an answer when nothing is said about it.
 pub(crate) const ENVOYS_PATIENCE: Duration = Duration::from_millis(20);
-
-/// A year that holds no other window's end but its own.
-pub(crate) const YEAR: u64 = 365 * 24 * 3600;
 
 /// Limits a year, so that no window ends during a test; and the control, which needs no counter.
 pub(crate) const RULES: &str = "

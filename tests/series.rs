@@ -45,10 +45,6 @@ fn series(server: &Server) -> BTreeMap<String, f64> {
     metrics
 }
 
-fn sample(server: &Server, name: &str) -> f64 {
-    server.metrics().get(name).copied().unwrap_or_default()
-}
-
 fn hits(metrics: &BTreeMap<String, f64>) -> f64 {
     metrics.iter().filter(|(name, _)| name.contains("total_hits{")).map(|(_, n)| n).sum()
 }
@@ -118,14 +114,14 @@ fn idle_series_make_room_hour_after_hour() {
             })
         });
         ask(&client, "d", &(0..20).map(|n| format!("{hour}of{n}")).collect::<Vec<_>>());
-        let taken = sample(&server, "tollgate_metrics_series");
+        let taken = server.metric("tollgate_metrics_series");
         assert!((taken - 20.0).abs() < 0.5 && series(&server).len() <= 20, "{taken} are taken");
         clock.step(1800.0);
         ask(&client, "d", &kept);
         clock.step(1800.0);
     }
     let of_kept = format!("{PREFIX}total_hits{{domain=\"d\",key1=\"ip_kept\"}}");
-    assert!((sample(&server, &of_kept) - 10.0).abs() < 0.5, "what is used stays, and goes on counting");
+    assert!((server.metric(&of_kept) - 10.0).abs() < 0.5, "what is used stays, and goes on counting");
 }
 
 #[test]

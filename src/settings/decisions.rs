@@ -25,7 +25,7 @@ pub enum KeyValues {
     /// As they came.
     #[default]
     Plain,
-    /// By a hash.
+    /// By the first 16 digits of their SHA-256, so that equal values are recognised.
     Hashed,
     /// Not at all.
     Hidden,
@@ -49,6 +49,18 @@ pub enum Logged {
     Sampled(f64),
 }
 
+impl KeyValues {
+    /// The name in the settings.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Hashed => "hashed",
+            Self::Hidden => "hidden",
+        }
+    }
+}
+
 pub(super) fn read(reader: &mut Reader<'_>) -> Decisions {
     let DecisionVars { key_values, logged, file, metrics_top_keys } = DecisionVars::read(reader);
     if logged.is_none() && file.is_some() {
@@ -60,7 +72,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Decisions {
 
 impl Value for KeyValues {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let choices = [("plain", Self::Plain), ("hashed", Self::Hashed), ("hidden", Self::Hidden)];
+        let choices = [Self::Plain, Self::Hashed, Self::Hidden].map(|values| (values.name(), values));
         choice(text, &choices, "plain, hashed or hidden")
     }
 }

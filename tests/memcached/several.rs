@@ -3,11 +3,10 @@
 
 use crate::{
     redis::{
-        YEAR,
         exact::Servers,
         several::{FIXED, admitted, hits, offered, rules},
     },
-    support::clock::window,
+    support::clock::{YEAR, window},
 };
 
 use super::{Code, Memcached, setup, told};

@@ -49,7 +49,7 @@ impl Sample {
 
 /// Connections to the gRPC port.
 pub(super) fn connections(server: &Server) -> f64 {
-    server.metrics().get("tollgate_connections_open").copied().unwrap_or_default()
+    server.metric("tollgate_connections_open")
 }
 
 impl Report {

@@ -82,6 +82,11 @@ impl Server {
         samples.filter_map(|line| line.rsplit_once(' ')).filter_map(read_sample).collect()
     }
 
+    /// The value of a sample, `name{labels}`; 0 where it is absent.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        self.metrics().get(name).copied().unwrap_or_default()
+    }
+
     /// The lines of `/rlconfig`, sorted.
     pub(crate) fn rules_shown(&self) -> Vec<String> {
         let page = http::get(self.ports.debug, "/rlconfig").text();

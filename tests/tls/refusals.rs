@@ -54,8 +54,7 @@ impl Mutual {
 }
 
 fn failures(server: &Server, reason: &str) -> f64 {
-    let name = format!("tollgate_tls_handshake_failures_total{{reason=\"{reason}\"}}");
-    server.metrics().get(&name).copied().unwrap_or_default()
+    server.metric(&format!("tollgate_tls_handshake_failures_total{{reason=\"{reason}\"}}"))
 }
 
 fn wait_for_failures(server: &Server, reason: &str, count: f64) {

@@ -1,7 +1,7 @@
 //! Which store counts, and what becomes of requests when it is lost.
 
 use super::{super::*, problems, read, settings, warnings};
-use crate::rules::OnStoreFailure;
+use crate::rules::{CountingMode, OnStoreFailure};
 
 #[test]
 fn memcached_is_asked_for_by_the_backends_type_alone() {
@@ -67,8 +67,9 @@ fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
 
 #[test]
 fn counting_is_exact_unless_it_is_leased() {
-    assert_eq!(settings(&[]).store.counting, Counting::Exact);
-    for (text, expected) in [("", Counting::Exact), ("Exact", Counting::Exact), ("leased", Counting::Leased)]
+    assert_eq!(settings(&[]).store.counting, CountingMode::Exact);
+    for (text, expected) in
+        [("", CountingMode::Exact), ("Exact", CountingMode::Exact), ("leased", CountingMode::Leased)]
     {
         assert_eq!(settings(&[("COUNTING", text)]).store.counting, expected);
     }
