@@ -1,11 +1,10 @@
 //! Rules from a control plane over xDS: an aggregated stream, subscribed to all resources of one type.
 //!
 //! [`spawn`] starts a thread that connects, compiles and serves each update, and acknowledges or rejects it.
-//! `app` starts it in place of the watcher of files. Reading order: `client` is the loop, `connect` and `tls`
-//! open a channel, `sotw` and `delta` are the two protocol variants on a `stream` that counts the messages of a
-//! response (`message_count`) before it decodes them, `session` applies updates, `resource` reads resources, and
-//! `backoff` computes pauses. [`Source`] serves: an invalid update leaves the last good rules, and so does a lost
-//! connection.
+//! `app` starts it in place of the watcher of files. Reading order: `client` is the loop, `connect` opens a channel,
+//! `sotw` and `delta` are the two protocol variants on a `stream` that counts the messages of a response
+//! (`message_count`) before it decodes them, `session` applies updates, and `resource` reads resources. [`Source`]
+//! serves: an invalid update leaves the last good rules, and so does a lost connection.
 
 mod client;
 mod connect;
@@ -15,7 +14,6 @@ mod resource;
 mod session;
 mod sotw;
 mod stream;
-mod tls;
 
 use std::{
     io,

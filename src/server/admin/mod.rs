@@ -12,7 +12,6 @@ mod history;
 mod overrides;
 mod page;
 mod refusals;
-mod replicas;
 mod reply;
 mod routes;
 mod rule_rates;

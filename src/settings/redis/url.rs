@@ -140,7 +140,7 @@ fn number(text: &str) -> Result<u32, InvalidValue> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{super::mask::masked, *};
+    use super::{super::login::masked, *};
 
     /// What a text is read as: address, user, password, database, TLS.
     fn read(text: &str) -> Option<(String, String, String, u32, bool)> {

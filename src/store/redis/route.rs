@@ -21,7 +21,7 @@ use crate::{
     settings::redis::RedisAddress,
     store::{
         self, Applied, Batch, Check, Counting, FailureReason, Member, StoreError, batch::NextHits,
-        remote::deadline::after, without_taking,
+        remote::after, without_taking,
     },
 };
 

@@ -10,7 +10,6 @@
 //! connections to all servers, `transport` a socket, `framed` the bytes on it. A store implements `backend`.
 
 pub(crate) mod client_metrics;
-pub(crate) mod deadline;
 pub(crate) mod failure;
 pub(crate) mod framed;
 pub(crate) mod transport;
@@ -40,7 +39,6 @@ use tracing::info;
 
 use self::{
     backend::Outcome,
-    deadline::after,
     queue::{Full, Queue},
 };
 pub(super) use self::{
@@ -290,4 +288,18 @@ pub(in crate::store) fn hashed(key: &str) -> String {
         let _ = write!(name, "{byte:02x}");
     }
     name
+}
+
+/// The moment so long after another.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a setting has at most 292 years, and an `Instant` far more"
+)]
+pub(super) fn after(moment: Instant, wait: Duration) -> Instant {
+    moment + wait
+}
+
+/// One of so many parts of a timeout.
+pub(super) fn part(timeout: Duration, parts: u32) -> Duration {
+    timeout.checked_div(parts).unwrap_or(timeout)
 }
