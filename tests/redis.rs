@@ -68,11 +68,11 @@ pub(crate) fn one(key: &str, value: &str) -> RateLimitRequest {
 
 /// The code of the answer to a request of one descriptor, and what is left.
 pub(crate) fn code(client: &Client, key: &str, value: &str) -> (Code, u32) {
-    told(&client.ask(one(key, value)).expect("the request is answered"))
+    decision(&client.ask(one(key, value)).expect("the request is answered"))
 }
 
 /// The overall code of an answer, and what is left by its first status.
-pub(crate) fn told(answer: &RateLimitResponse) -> (Code, u32) {
+pub(crate) fn decision(answer: &RateLimitResponse) -> (Code, u32) {
     (answer.overall_code(), answer.statuses[0].limit_remaining)
 }
 

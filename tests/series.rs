@@ -131,9 +131,9 @@ fn statsd_is_sent_every_hit_of_series_that_go_and_come_back() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let port = socket.local_addr().unwrap().port().to_string();
-    let (told, stop) = (Arc::new(Mutex::new(0)), Arc::new(AtomicBool::new(false)));
+    let (sent, stop) = (Arc::new(Mutex::new(0)), Arc::new(AtomicBool::new(false)));
     let receiver = {
-        let (told, stop) = (told.clone(), stop.clone());
+        let (sent, stop) = (sent.clone(), stop.clone());
         thread::spawn(move || {
             let mut packet = vec![0; 1 << 16];
             while !stop.load(Relaxed) {
@@ -141,7 +141,7 @@ fn statsd_is_sent_every_hit_of_series_that_go_and_come_back() {
                 let text = String::from_utf8_lossy(&packet[..length]).into_owned();
                 for line in text.lines().filter(|line| line.contains(".total_hits:")) {
                     let n = line.rsplit(':').next().and_then(|rest| rest.split('|').next()).unwrap();
-                    *told.lock().unwrap() += n.parse::<u64>().unwrap();
+                    *sent.lock().unwrap() += n.parse::<u64>().unwrap();
                 }
             }
         })
@@ -174,9 +174,9 @@ fn statsd_is_sent_every_hit_of_series_that_go_and_come_back() {
         }
         clock.step(3600.0);
     }
-    eventually("every hit is told", || {
-        let told = *told.lock().unwrap();
-        holds(told == asked, || format!("{told} of {asked}"))
+    eventually("every hit is sent", || {
+        let sent = *sent.lock().unwrap();
+        holds(sent == asked, || format!("{sent} of {asked}"))
     });
     stop.store(true, Relaxed);
     receiver.join().unwrap();

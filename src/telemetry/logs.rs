@@ -285,15 +285,15 @@ mod tests {
 
     #[test]
     fn logs_libraries_from_level_warn() {
-        let heard = |level| {
+        let logged = |level| {
             lines(level, LogFormat::Text, || {
                 debug!(target: "h2::codec", "frame");
                 info!(target: "hyper", "connection");
                 warn!(target: "tower::buffer", "full");
             })
         };
-        assert_eq!(heard(LevelFilter::TRACE).len(), 1);
-        assert_eq!(heard(LevelFilter::ERROR).len(), 0);
+        assert_eq!(logged(LevelFilter::TRACE).len(), 1);
+        assert_eq!(logged(LevelFilter::ERROR).len(), 0);
     }
 
     fn after(seconds: u64, nanos: u32) -> String {

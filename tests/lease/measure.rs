@@ -148,11 +148,11 @@ fn run(mode: &str, window: Window, arrivals: Arrivals, demand: Demand) -> (BTree
         .collect();
     let schedule = schedule(&limits, window, arrivals, demand);
     let begin = begin(window);
-    let told = ask(&replicas, &bodies, &schedule, begin);
+    let answers = ask(&replicas, &bodies, &schedule, begin);
     let mut sums = BTreeMap::<u32, Sum>::new();
     for (key, limit) in limits.iter().enumerate() {
         let sum = sums.entry(*limit).or_default();
-        add(sum, key, *limit, window, &schedule, &told);
+        add(sum, key, *limit, window, &schedule, &answers);
     }
     (sums, cost(&redis, &replicas, schedule.len()))
 }
@@ -213,11 +213,11 @@ fn schedule(limits: &[u32], window: Window, arrivals: Arrivals, demand: Demand) 
 
 /// Asks as scheduled. Returns for each request when it was sent and answered, and whether it was admitted.
 fn ask(replicas: &[Server], bodies: &[Bytes], schedule: &[Arrival], begin: f64) -> Vec<(f64, f64, bool)> {
-    let told = Arc::new(Mutex::new(vec![(0.0, 0.0, false); schedule.len()]));
+    let answers = Arc::new(Mutex::new(vec![(0.0, 0.0, false); schedule.len()]));
     thread::scope(|scope| {
         for (replica, server) in replicas.iter().enumerate() {
             let mine = schedule.iter().copied().enumerate().filter(move |(_, one)| one.replica == replica);
-            let told = told.clone();
+            let answers = answers.clone();
             scope.spawn(move || {
                 let runtime =
                     Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
@@ -229,11 +229,11 @@ fn ask(replicas: &[Server], bodies: &[Bytes], schedule: &[Arrival], begin: f64) 
                     for (index, arrival) in mine {
                         tokio::time::sleep_until(start + Duration::from_secs_f64(arrival.at)).await;
                         let (mut client, body) = (client.clone(), bodies[arrival.key].clone());
-                        let told = told.clone();
+                        let answers = answers.clone();
                         open.spawn(async move {
                             let sent = now();
                             let answer = client.ask(body, &HeaderMap::new()).await.expect("it is answered");
-                            told.lock().unwrap()[index] = (sent, now(), answer.overall_code() == Code::Ok);
+                            answers.lock().unwrap()[index] = (sent, now(), answer.overall_code() == Code::Ok);
                         });
                     }
                     while open.join_next().await.is_some() {}
@@ -241,7 +241,7 @@ fn ask(replicas: &[Server], bodies: &[Bytes], schedule: &[Arrival], begin: f64) 
             });
         }
     });
-    Arc::into_inner(told).unwrap().into_inner().unwrap()
+    Arc::into_inner(answers).unwrap().into_inner().unwrap()
 }
 
 /// Adds what became of one key.
@@ -251,11 +251,11 @@ fn add(
     limit: u32,
     window: Window,
     schedule: &[Arrival],
-    told: &[(f64, f64, bool)],
+    answers: &[(f64, f64, bool)],
 ) {
     let index = |time: f64| (time / float(window.seconds)) as u64;
     let mut windows = BTreeMap::<u64, (u64, u64)>::new();
-    for (_, (sent, answered, is_admitted)) in schedule.iter().zip(told).filter(|(one, _)| one.key == key) {
+    for (_, (sent, answered, is_admitted)) in schedule.iter().zip(answers).filter(|(one, _)| one.key == key) {
         sum.asked += 1;
         sum.admitted += u64::from(*is_admitted);
         let (asked, definite) = windows.entry(index(*sent)).or_default();
@@ -308,9 +308,9 @@ fn picture() {
         };
         let replicas = replicas(&setup);
         let begin = (now() / float(LENGTH)).ceil() * float(LENGTH) + 0.1;
-        let told = ask(&replicas, &body, &schedule, begin);
+        let answers = ask(&replicas, &body, &schedule, begin);
         redis.ask(&["FLUSHALL"]);
-        let mut admitted: Vec<f64> = told.iter().filter(|one| one.2).map(|one| one.1 - begin).collect();
+        let mut admitted: Vec<f64> = answers.iter().filter(|one| one.2).map(|one| one.1 - begin).collect();
         admitted.sort_by(f64::total_cmp);
         println!("{mode}: {} admitted of a limit of {LIMIT}", admitted.len());
         (mode, admitted)

@@ -119,7 +119,7 @@ impl Server {
 
     /// Waits until its log holds all of these.
     pub(crate) fn wait_for_log(&self, texts: &[&str]) {
-        eventually("the log tells", || {
+        eventually("the log has it", || {
             let log = self.process.log();
             let missing: Vec<_> = texts.iter().filter(|text| !log.contains(**text)).collect();
             holds(missing.is_empty(), || format!("no {missing:?} in:\n{log}"))

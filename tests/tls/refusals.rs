@@ -1,4 +1,4 @@
-//! Who is not served, looked at with OpenSSL: what it is told, what is logged, what is counted.
+//! Who is not served, looked at with OpenSSL: what it receives, what is logged, what is counted.
 
 use std::{fs, io::Write as _, net::TcpStream, process::Command};
 
@@ -30,7 +30,7 @@ impl Mutual {
         Self { ours, theirs, files, server }
     }
 
-    /// Connects with this certificate in both versions of TLS; OpenSSL is to be told `alert`, the log to
+    /// Connects with this certificate in both versions of TLS; OpenSSL is to receive `alert`, the log to
     /// say `logged`.
     fn refuses(&self, shown: Option<&Pair>, alert: &str, logged: &str) {
         let mut args = Vec::new();

@@ -54,7 +54,7 @@ fn what_is_no_template_is_refused_with_its_place() {
 }
 
 #[test]
-fn where_nothing_is_refused_it_is_warned_of() {
+fn where_nothing_is_refused_it_logs_a_warning() {
     for (keys, reason) in [
         ("  rate_limit: {unlimited: true}\n", "the limit is `unlimited`"),
         (

@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn names_causes_by_what_an_operator_can_change() {
         let certificate = rustls::Error::InvalidCertificate;
-        for (error, cause, told) in [
+        for (error, cause, expected) in [
             (rustls::Error::NoCertificatesPresented, Cause::ClientCertificate, "GRPC_CLIENT_TLS_CACERT"),
             (
                 certificate(CertificateError::UnknownIssuer),
@@ -243,7 +243,7 @@ mod tests {
             (rustls::Error::DecryptError, Cause::Protocol, "decrypt"),
         ] {
             let (found, text) = cause_of(error.clone());
-            assert!(found == cause && text.contains(told), "{error:?}: {found:?}, {text}");
+            assert!(found == cause && text.contains(expected), "{error:?}: {found:?}, {text}");
         }
         assert_eq!(cause(&io::ErrorKind::UnexpectedEof.into()).0, Cause::Closed);
     }

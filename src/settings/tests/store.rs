@@ -22,11 +22,11 @@ fn anything_said_of_redis_asks_for_it() {
             default => default,
         };
         let alone = read(&[(var.name, value)]);
-        let told =
+        let reported =
             alone.map_err(|problems| problems.iter().map(|problem| problem.variable).collect::<Vec<_>>());
-        match told {
+        match reported {
             Ok((settings, _)) => assert!(matches!(settings.backend, Backend::Redis(_)), "{}", var.name),
-            Err(told) => assert!(told.contains(&"REDIS_URL"), "{}: {told:?}", var.name),
+            Err(reported) => assert!(reported.contains(&"REDIS_URL"), "{}: {reported:?}", var.name),
         }
         assert_eq!(settings(&[(var.name, value), ("BACKEND_TYPE", "memory")]).backend, Backend::Memory);
     }
@@ -43,9 +43,9 @@ fn keys_are_those_of_the_go_service_unless_they_are_to_be_unambiguous() {
     ] {
         assert_eq!(settings(&[("COUNTER_KEY_FORMAT", text)]).store.key_format, expected);
     }
-    let told = problems(&[("COUNTER_KEY_FORMAT", "ambiguous")]);
+    let reported = problems(&[("COUNTER_KEY_FORMAT", "ambiguous")]);
     assert_eq!(
-        told,
+        reported,
         ["COUNTER_KEY_FORMAT=\"ambiguous\": accepted is compatible or unambiguous, in any case"]
     );
 }
@@ -60,9 +60,9 @@ fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
     ] {
         assert_eq!(settings(&[("STORE_FAILURE_POLICY", text)]).store.on_failure, expected);
     }
-    let told = problems(&[("STORE_FAILURE_POLICY", "open")]);
+    let reported = problems(&[("STORE_FAILURE_POLICY", "open")]);
     let expected = "STORE_FAILURE_POLICY=\"open\": accepted is error, allow, deny or local, in any case";
-    assert_eq!(told, [expected]);
+    assert_eq!(reported, [expected]);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn counting_is_exact_unless_it_is_leased() {
     {
         assert_eq!(settings(&[("COUNTING", text)]).store.counting, expected);
     }
-    let told = problems(&[("COUNTING", "lease"), ("LEASE_MAX_KEYS", "0")]);
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert_eq!(told[0], "COUNTING=\"lease\": accepted is exact or leased, in any case");
+    let reported = problems(&[("COUNTING", "lease"), ("LEASE_MAX_KEYS", "0")]);
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    assert_eq!(reported[0], "COUNTING=\"lease\": accepted is exact or leased, in any case");
 }

@@ -182,8 +182,10 @@ fn hits() -> impl Strategy<Value = Hits> {
     ]
 }
 
-/// Requests: the hits for names, the way of counting, and the microseconds since the one before.
-fn steps() -> impl Strategy<Value = Vec<(Vec<(usize, Hits)>, Counting, u64)>> {
+/// A request: the hits for names, the way of counting, and the microseconds since the one before.
+type Step = (Vec<(usize, Hits)>, Counting, u64);
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
     let counting = vec![Counting::Always, Counting::StopWhenOver, Counting::ReadOnly];
     let step = (
         prop::collection::vec((0..3_usize, hits()), 1..4),
