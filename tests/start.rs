@@ -201,8 +201,8 @@ fn reports_invalid_files_of_every_kind_in_one_start() {
         [("GRPC_SERVER_TLS_CERT", "holds no certificate"), ("GRPC_SERVER_TLS_KEY", "No such file")];
     let all = bad.iter().map(|(name, _, why)| (*name, *why)).chain(certificate);
     for (name, why) in all {
-        let expected = log.lines().any(|line| line.contains(name) && line.contains(why));
-        assert!(expected, "{name} and {why:?} in {log}");
+        let is_logged = log.lines().any(|line| line.contains(name) && line.contains(why));
+        assert!(is_logged, "{name} and {why:?} in {log}");
     }
 }
 

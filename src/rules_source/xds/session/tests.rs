@@ -1,4 +1,4 @@
-//! What becomes of updates, is_applied one after another.
+//! What becomes of updates, applied one after another.
 
 use std::sync::Arc;
 
