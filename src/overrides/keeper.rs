@@ -250,7 +250,7 @@ impl Keeper {
     /// Removes overrides that have ended; called about once a second. In Redis the follower does.
     pub fn sweep(&self, now: Time) {
         if !matches!(self.place, Place::Shared(_)) {
-            log_ended(&self.index.sweep(now));
+            sweep(&self.index, now);
         }
     }
 }
@@ -279,15 +279,18 @@ impl fmt::Display for ChangeError {
 
 impl std::error::Error for ChangeError {}
 
-/// Logs overrides that have ended; those that were removed have been logged already.
-pub(super) fn log_ended(ended: &[Override]) {
-    let ended: Vec<&Override> = ended.iter().filter(|one| one.expires != Some(0)).collect();
+/// Removes overrides that have ended from an index, logs them, and returns them; those that were removed have been
+/// logged already.
+pub(super) fn sweep(index: &Index, now: Time) -> Vec<Override> {
+    let mut ended = index.sweep(now);
+    ended.retain(|one| one.expires != Some(0));
     for one in ended.iter().take(LOGGED) {
         info!(target_descriptor = %one.target, action = %one.action, "override ended");
     }
     if ended.len() > LOGGED {
         info!(suppressed = ended.len().saturating_sub(LOGGED), "overrides ended");
     }
+    ended
 }
 
 fn no_import(id: &str) -> ChangeError {

@@ -207,6 +207,19 @@ impl Action {
             Self::Shadow => "shadow",
         }
     }
+
+    /// Adds what an override does until this second to its fields in JSON.
+    pub fn add_to_json(self, expires: Option<u32>, fields: &mut Map<String, Json>) {
+        let mut add = |name: &str, value: Json| fields.insert(name.to_owned(), value);
+        add("action", self.name().into());
+        if let Self::Limit { requests_per_unit, unit } = self {
+            add("requests_per_unit", requests_per_unit.into());
+            add("unit", unit.name().into());
+        }
+        if let Some(end) = expires {
+            add("expires_at", timestamp(end).into());
+        }
+    }
 }
 
 /// `limit 100 per minute`, `block`.
@@ -240,17 +253,10 @@ impl Override {
         add("id", self.target.id().into());
         add("domain", (*self.target.domain).into());
         add("descriptor", self.target.entries.iter().map(entry).collect());
-        add("action", self.action.name().into());
-        if let Action::Limit { requests_per_unit, unit } = self.action {
-            add("requests_per_unit", requests_per_unit.into());
-            add("unit", unit.name().into());
-        }
-        if let Some(end) = self.expires {
-            add("expires_at", timestamp(end).into());
-        }
+        self.action.add_to_json(self.expires, &mut fields);
         for (name, text) in [("reason", &self.reason), ("by", &self.by)] {
             if !text.is_empty() {
-                add(name, (**text).into());
+                fields.insert(name.to_owned(), (**text).into());
             }
         }
         Json::Object(fields)

@@ -1,7 +1,7 @@
 //! The tokens of the admin API: read from a file, read again when it changes, compared in constant time.
 
 use std::{
-    fmt, fs, io,
+    fs, io,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -41,17 +41,13 @@ struct Token {
     tag: hmac::Tag,
 }
 
-/// Why there are no tokens.
-#[derive(Debug)]
-pub struct TokensError(String);
-
 impl Tokens {
     /// Reads the file for the first time.
     ///
     /// # Errors
     /// When it cannot be read, or has no token.
-    pub fn load(path: &Path) -> Result<Self, TokensError> {
-        let failed = |why: String| TokensError(format!("ADMIN_TOKEN_FILE={}: {why}", path.display()));
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let failed = |why: String| format!("ADMIN_TOKEN_FILE={}: {why}", path.display());
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| failed("the system has no random numbers".to_owned()))?;
         let text = read(path).map_err(|error| failed(error.to_string()))?;
@@ -130,14 +126,6 @@ fn tokens(text: &str, key: &hmac::Key) -> Result<Vec<Token>, String> {
     if tokens.is_empty() { Err("no token in the file".to_owned()) } else { Ok(tokens) }
 }
 
-impl fmt::Display for TokensError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for TokensError {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,7 +160,7 @@ mod tests {
             ("\na b c", "line 2: expected TOKEN or NAME TOKEN"),
         ] {
             let (_dir, path) = file(text);
-            let error = Tokens::load(&path).err().unwrap().to_string();
+            let error = Tokens::load(&path).err().unwrap();
             assert!(error.contains(expected) && error.starts_with("ADMIN_TOKEN_FILE="), "{error}");
         }
         assert!(Tokens::load(Path::new("/nowhere")).is_err());
