@@ -22,6 +22,7 @@ pub mod fuzz;
 pub mod limiter;
 pub mod log_throttle;
 pub mod memory;
+pub mod mutex;
 pub mod net;
 pub mod overrides;
 pub mod panics;

@@ -4,7 +4,7 @@
 //! in `tollgate_panics_total`. [`catch`], [`caught`] and [`restart`] stop a panic at a [`Boundary`]: a request,
 //! a connection, a reload, or a background task that starts again. The hook reads the boundary from the
 //! thread, so a panic that tokio or a thread stops is counted as well. The locks of this program ignore
-//! poisoning (`PoisonError::into_inner`); what they guard is changed in steps that are complete.
+//! poisoning (`mutex::lock`); what they guard is changed in steps that are complete.
 //!
 //! Tests panic on purpose at a [`point`], which exists in builds with debug assertions only.
 

@@ -5,7 +5,7 @@
 use std::{
     fmt,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -17,7 +17,7 @@ use super::{
     model::{Override, Target},
     shared::{Shared, State, token},
 };
-use crate::{clock::Time, store::redis::Side};
+use crate::{clock::Time, mutex::lock, store::redis::Side};
 
 /// An import that nothing is added to for so long makes way for another.
 const IDLE_IMPORT: Duration = Duration::from_secs(60);
@@ -112,7 +112,7 @@ impl Keeper {
         self.index.add_to(&mut self.index.draft(), one).map_err(ChangeError::Invalid)?;
         match &self.place {
             Place::Memory => {}
-            Place::File(journal) => hold(journal).append_set(one, &self.index).map_err(ChangeError::file)?,
+            Place::File(journal) => lock(journal).append_set(one, &self.index).map_err(ChangeError::file)?,
             Place::Shared(shared) => return shared.set(std::slice::from_ref(one)).await,
         }
         self.index.set(one).map_err(ChangeError::Invalid)
@@ -141,7 +141,7 @@ impl Keeper {
         match &self.place {
             Place::Memory => {}
             Place::File(journal) => {
-                hold(journal).append_removed(target, &self.index).map_err(ChangeError::file)?;
+                lock(journal).append_removed(target, &self.index).map_err(ChangeError::file)?;
             }
             Place::Shared(shared) => return shared.remove(target).await,
         }
@@ -158,7 +158,7 @@ impl Keeper {
         if let Place::Shared(_) = self.place {
             return Ok(id);
         }
-        let mut import = hold(&self.import);
+        let mut import = lock(&self.import);
         if import.as_ref().is_some_and(|import| import.last_used.elapsed() < IDLE_IMPORT) {
             return Err(ChangeError::Conflict(
                 "another import is under way; try again when it is done".to_owned(),
@@ -189,7 +189,7 @@ impl Keeper {
             }
             return Ok(length);
         }
-        let mut import = hold(&self.import);
+        let mut import = lock(&self.import);
         let import = import.as_mut().filter(|import| import.id == id).ok_or_else(|| no_import(id))?;
         for one in all {
             self.index.add_to(&mut import.draft, one).map_err(ChangeError::Invalid)?;
@@ -209,13 +209,13 @@ impl Keeper {
             return shared.commit(id, &self.index).await;
         }
         let draft = {
-            let mut import = hold(&self.import);
+            let mut import = lock(&self.import);
             import.take_if(|import| import.id == id).ok_or_else(|| no_import(id))?.draft
         };
         let before = self.index.checkpoint();
         self.index.add(&draft).map_err(ChangeError::Invalid)?;
         if let Place::File(journal) = &self.place
-            && let Err(error) = hold(journal).rewrite(&self.index)
+            && let Err(error) = lock(journal).rewrite(&self.index)
         {
             self.index.roll_back(before);
             return Err(ChangeError::file(error));
@@ -232,7 +232,7 @@ impl Keeper {
             check_id(id)?;
             return shared.abort(id).await;
         }
-        hold(&self.import).take_if(|import| import.id == id);
+        lock(&self.import).take_if(|import| import.id == id);
         Ok(())
     }
 
@@ -304,8 +304,4 @@ fn no_import(id: &str) -> ChangeError {
 fn check_id(id: &str) -> Result<(), ChangeError> {
     let is_one = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_one { Ok(()) } else { Err(no_import(id)) }
-}
-
-fn hold<T>(lock: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

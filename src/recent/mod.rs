@@ -22,7 +22,7 @@ use std::{
     collections::HashMap,
     hash::BuildHasher as _,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -43,6 +43,7 @@ use self::{
 };
 use crate::{
     clock::Time,
+    mutex::lock,
     rules::RuleSet,
     settings::{KeyValues, Logged},
     telemetry::metrics::{ShardCount, shard},
@@ -306,9 +307,4 @@ pub struct Hits {
     pub weight: u32,
     /// They were refused.
     pub refused: bool,
-}
-
-/// Locks, also after a panic: every value behind these locks is consistent at any time.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

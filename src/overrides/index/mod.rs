@@ -15,7 +15,7 @@ mod tests;
 use std::{
     hash::{BuildHasher, Hasher},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     clock::Time,
+    mutex::lock,
     rules::{Entry, How, Matched},
 };
 
@@ -218,13 +219,13 @@ impl Index {
 
     /// All overrides as they are now.
     pub(super) fn checkpoint(&self) -> Checkpoint {
-        let _changing = self.hold();
+        let _changing = lock(&self.changing);
         Checkpoint { snapshot: self.snapshot.load_full(), count: self.len() }
     }
 
     /// Makes all overrides what they were.
     pub(super) fn roll_back(&self, to: Checkpoint) {
-        let _changing = self.hold();
+        let _changing = lock(&self.changing);
         self.snapshot.store(to.snapshot);
         self.count.store(to.count, Relaxed);
     }
@@ -291,7 +292,7 @@ impl Index {
 
     /// Publishes a snapshot in which `change` has replaced shards.
     fn rebuild(&self, mut change: impl FnMut(usize, &Shard, &Shapes) -> Option<Shard>) -> Result<(), String> {
-        let _changing = self.hold();
+        let _changing = lock(&self.changing);
         let mut next = Snapshot::clone(&self.snapshot.load());
         if next.shards.is_empty() {
             let empty = Arc::<Shard>::default();
@@ -321,7 +322,7 @@ impl Index {
         if let Some(known) = known(&self.snapshot.load()) {
             return Ok(known);
         }
-        let _changing = self.hold();
+        let _changing = lock(&self.changing);
         let mut next = Snapshot::clone(&self.snapshot.load());
         let shape = Arc::make_mut(&mut next.shapes).add(&one.target, &self.hasher)?;
         let note = next.note(one).unwrap_or_else(|| {
@@ -331,10 +332,6 @@ impl Index {
         });
         self.snapshot.store(Arc::new(next));
         Ok((shape, note))
-    }
-
-    fn hold(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

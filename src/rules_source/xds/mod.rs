@@ -17,7 +17,7 @@ mod stream;
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     thread,
 };
 
@@ -26,6 +26,7 @@ use tokio::{runtime, sync::watch};
 use super::Source;
 use crate::{
     clock::Clock,
+    mutex::lock,
     panics::{self, Boundary},
     settings::groups::Xds,
 };
@@ -61,11 +62,11 @@ impl Status {
     /// The current state.
     #[must_use]
     pub fn state(&self) -> State {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.0));
     }
 }
 

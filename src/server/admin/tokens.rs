@@ -3,10 +3,11 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
+use crate::mutex::lock;
 use ring::{hmac, rand::SystemRandom};
 use tracing::{info, warn};
 
@@ -58,7 +59,7 @@ impl Tokens {
 
     /// The name of this token, if it is one.
     pub(super) fn name_of(&self, token: &str) -> Option<String> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.read.elapsed() >= READ_EVERY {
             state.read = Instant::now();
             self.read_again(&mut state);
@@ -87,10 +88,6 @@ impl Tokens {
             }
             Err(_) => {}
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -170,7 +167,7 @@ mod tests {
     fn a_changed_file_counts_and_a_broken_one_does_not() {
         let (_dir, path) = file(ONE);
         let tokens = Tokens::load(&path).unwrap();
-        let later = || tokens.state().read = Instant::now().checked_sub(READ_EVERY).unwrap();
+        let later = || lock(&tokens.state).read = Instant::now().checked_sub(READ_EVERY).unwrap();
         fs::write(&path, OTHER).unwrap();
         assert!(tokens.name_of(ONE).is_some(), "not read again yet");
         later();

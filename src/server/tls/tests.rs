@@ -108,7 +108,7 @@ fn new_files_are_served_to_those_who_come_later() {
     tls.look(NOW);
     assert!(!Arc::ptr_eq(&first, &tls.serving.load_full()));
     assert_eq!(tls.gauges().certificate_expiry, Duration::from_secs(NOW.seconds()));
-    assert!(tls.state().expiry_logged, "it has expired at this moment");
+    assert!(lock(&tls.state).expiry_logged, "it has expired at this moment");
     assert_eq!(tls.gauges().reload_errors, 0);
 }
 
@@ -151,9 +151,9 @@ fn a_certificate_that_comes_before_its_key_is_no_error() {
 fn logs_an_expired_certificate_once() {
     let (_dir, options) = of(&certificate(true));
     let tls = Tls::load(options, NOW).unwrap();
-    assert!(!tls.state().expiry_logged);
+    assert!(!lock(&tls.state).expiry_logged);
     tls.look(Time::from_seconds(NOW.seconds() + 365 * 86_400));
-    assert!(tls.state().expiry_logged);
+    assert!(lock(&tls.state).expiry_logged);
 }
 
 proptest! {

@@ -25,7 +25,7 @@ mod server_pool;
 use std::{
     fmt::{self, Write as _},
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -48,6 +48,7 @@ pub(super) use self::{
 };
 use super::{FailureReason, StoreError};
 use crate::{
+    mutex::lock,
     net::backoff::Backoff,
     store::remote::{
         client_metrics::ClientMetrics,
@@ -271,7 +272,7 @@ impl<B: Backend> Connection<B> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<B::Pipeline>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

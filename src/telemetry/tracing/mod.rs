@@ -16,7 +16,7 @@ mod span;
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use span::{Kind, OpenSpan, Value};
 
-use crate::settings::spans::Spans;
+use crate::{mutex::lock, settings::spans::Spans};
 use headers::Parent;
 use sampling::Sampler;
 use span::{Place, Span};
@@ -133,7 +133,7 @@ impl Tracer {
     /// Sends the queued spans, for a few seconds at most, and stops. Later spans are dropped.
     pub fn end(&self) {
         self.ending.send_replace(true);
-        let thread = self.exporter.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = lock(&self.exporter).take();
         // An exporter that panicked has said so on its own.
         let _ = thread.map(JoinHandle::join);
     }
