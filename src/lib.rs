@@ -13,6 +13,10 @@
 //! panic costs.
 #![cfg_attr(not(test), deny(clippy::string_slice))]
 
+// First, because the macro is in scope from here on.
+#[macro_use]
+mod named;
+
 pub mod app;
 pub mod cli;
 pub mod clock;

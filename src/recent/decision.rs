@@ -65,30 +65,19 @@ pub struct LimitShown {
     pub name: Option<Arc<str>>,
 }
 
-/// What decided about a descriptor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum DecidedBy {
-    /// Its counter.
-    #[default]
-    Counter,
-    /// The cache of keys that are over their limit.
-    OverLimitCache,
-    /// An override.
-    Override,
-    /// The policy for a store that fails.
-    FailurePolicy,
-}
-
-impl DecidedBy {
-    /// The name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::OverLimitCache => "over_limit_cache",
-            Self::Override => "override",
-            Self::FailurePolicy => "failure_policy",
-        }
+named! {
+    /// What decided about a descriptor.
+    #[derive(Default)]
+    pub enum DecidedBy {
+        /// Its counter.
+        #[default]
+        Counter = "counter",
+        /// The cache of keys that are over their limit.
+        OverLimitCache = "over_limit_cache",
+        /// An override.
+        Override = "override",
+        /// The policy for a store that fails.
+        FailurePolicy = "failure_policy",
     }
 }
 

@@ -19,16 +19,18 @@ pub struct Decisions {
     pub metrics_top_keys: usize,
 }
 
-/// How callers' values are shown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum KeyValues {
-    /// As they came.
-    #[default]
-    Plain,
-    /// By the first 16 digits of their SHA-256, so that equal values are recognised.
-    Hashed,
-    /// Not at all.
-    Hidden,
+named! {
+    /// How callers' values are shown.
+    #[derive(Default)]
+    pub enum KeyValues {
+        /// As they came.
+        #[default]
+        Plain = "plain",
+        /// By the first 16 digits of their SHA-256, so that equal values are recognised.
+        Hashed = "hashed",
+        /// Not at all.
+        Hidden = "hidden",
+    }
 }
 
 /// The log of decisions.
@@ -49,18 +51,6 @@ pub enum Logged {
     Sampled(f64),
 }
 
-impl KeyValues {
-    /// The name in the settings.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Hashed => "hashed",
-            Self::Hidden => "hidden",
-        }
-    }
-}
-
 pub(super) fn read(reader: &mut Reader<'_>) -> Decisions {
     let DecisionVars { key_values, logged, file, metrics_top_keys } = DecisionVars::read(reader);
     if logged.is_none() && file.is_some() {
@@ -72,7 +62,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Decisions {
 
 impl Value for KeyValues {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let choices = [Self::Plain, Self::Hashed, Self::Hidden].map(|values| (values.name(), values));
+        let choices = Self::ALL.map(|values| (values.name(), values));
         choice(text, &choices, "plain, hashed or hidden")
     }
 }

@@ -33,34 +33,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The same during shutdown. A client that is in its handshake may have sent a request along.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why a handshake failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Cause {
-    /// The client showed no certificate, or one that is not taken.
-    ClientCertificate,
-    /// The client did not take ours.
-    RefusedByClient,
-    /// The client speaks no TLS, or none that is taken.
-    Protocol,
-    /// The client went away. Probes do so as well.
-    Closed,
-    /// The client took too long.
-    Timeout,
-}
-
-impl Cause {
-    const ALL: [Self; 5] =
-        [Self::ClientCertificate, Self::RefusedByClient, Self::Protocol, Self::Closed, Self::Timeout];
-
-    /// The value of the label `reason`.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::ClientCertificate => "client_certificate",
-            Self::RefusedByClient => "refused_by_client",
-            Self::Protocol => "protocol",
-            Self::Closed => "closed",
-            Self::Timeout => "timeout",
-        }
+named! {
+    /// Why a handshake failed.
+    pub(super) enum Cause {
+        /// The client showed no certificate, or one that is not taken.
+        ClientCertificate = "client_certificate",
+        /// The client did not take ours.
+        RefusedByClient = "refused_by_client",
+        /// The client speaks no TLS, or none that is taken.
+        Protocol = "protocol",
+        /// The client went away. Probes do so as well.
+        Closed = "closed",
+        /// The client took too long.
+        Timeout = "timeout",
     }
 }
 

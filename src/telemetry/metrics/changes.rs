@@ -7,26 +7,16 @@ use std::{collections::BTreeMap, sync::Mutex};
 #[derive(Debug, Default)]
 pub struct AdminChanges(Mutex<BTreeMap<(&'static str, ChangeResult), u64>>);
 
-/// What became of a change.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum ChangeResult {
-    /// It was made.
-    Ok,
-    /// It was invalid or not allowed.
-    Rejected,
-    /// It could not be made.
-    Error,
-}
-
-impl ChangeResult {
-    /// The value of the label `result`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Rejected => "rejected",
-            Self::Error => "error",
-        }
+named! {
+    /// What became of a change.
+    #[derive(PartialOrd, Ord)]
+    pub enum ChangeResult {
+        /// It was made.
+        Ok = "ok",
+        /// It was invalid or not allowed.
+        Rejected = "rejected",
+        /// It could not be made.
+        Error = "error",
     }
 }
 

@@ -18,29 +18,15 @@ const UNKNOWN: &str = "__unknown__";
 /// counters stay until then, so that a domain that comes back goes on counting.
 const MAX_GONE: usize = 1_000;
 
-/// The overall code of a response.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ResponseCode {
-    /// The request may pass.
-    Ok,
-    /// The request is over its limit.
-    OverLimit,
-    /// The request was answered with an error.
-    Error,
-}
-
-impl ResponseCode {
-    /// Every code, each at its own number.
-    pub const ALL: [Self; 3] = [Self::Ok, Self::OverLimit, Self::Error];
-
-    /// The value of the label `code`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::OverLimit => "over_limit",
-            Self::Error => "error",
-        }
+named! {
+    /// The overall code of a response.
+    pub enum ResponseCode {
+        /// The request may pass.
+        Ok = "ok",
+        /// The request is over its limit.
+        OverLimit = "over_limit",
+        /// The request was answered with an error.
+        Error = "error",
     }
 }
 

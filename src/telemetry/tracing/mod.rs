@@ -50,32 +50,17 @@ pub struct Counts {
     dropped: [AtomicU64; Dropped::ALL.len()],
 }
 
-/// Why a span never reached the collector.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Dropped {
-    /// The queue was full.
-    QueueFull,
-    /// The collector was unreachable, or returned retryable errors for too long.
-    Unreachable,
-    /// The collector rejected it.
-    Refused,
-    /// Sending its batch panicked.
-    Panicked,
-}
-
-impl Dropped {
-    /// Every reason, each at its own number.
-    pub const ALL: [Self; 4] = [Self::QueueFull, Self::Unreachable, Self::Refused, Self::Panicked];
-
-    /// The value of the label `reason`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::QueueFull => "queue_full",
-            Self::Unreachable => "unreachable",
-            Self::Refused => "refused",
-            Self::Panicked => "panicked",
-        }
+named! {
+    /// Why a span never reached the collector.
+    pub enum Dropped {
+        /// The queue was full.
+        QueueFull = "queue_full",
+        /// The collector was unreachable, or returned retryable errors for too long.
+        Unreachable = "unreachable",
+        /// The collector rejected it.
+        Refused = "refused",
+        /// Sending its batch panicked.
+        Panicked = "panicked",
     }
 }
 
