@@ -58,7 +58,6 @@ enum Part {
 }
 
 named! {
-
     enum Slot {
         Limit = "limit",
         Unit = "unit",
