@@ -6,7 +6,7 @@ use governor::{Quota, RateLimiter, clock::FakeRelativeClock};
 
 use super::*;
 
-/// A bucket in exact fractions: its unit is a microsecond divided by the limit's requests.
+/// A bucket in exact fractions: its unit is a microsecond divided by the requests of the limit.
 struct Exact {
     requests: i128,
     window: i128,
