@@ -156,10 +156,11 @@ pub(super) fn plan<'r>(
             return Planned::NoLimit;
         }
         let is_blocked = steered.is_some_and(|found| found.action == Action::Block);
+        let may_be_replaced = !replaced.is_empty() && !is_blocked;
         let is_replaced = |limit: &&Limit| {
-            !is_blocked && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
+            may_be_replaced && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
         };
-        if limits.iter().all(|limit| is_replaced(&limit)) {
+        if may_be_replaced && limits.iter().all(|limit| is_replaced(&limit)) {
             return rule_match.rule().map_or(Planned::NoLimit, Planned::Replaced);
         }
         let limits = limits.iter().filter(|limit| !is_replaced(limit));
@@ -258,17 +259,19 @@ fn checks<'r>(
         return Limited { limits: limits.collect(), hits, stats, rule, steered, metadata };
     }
     let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
-    let checks = limits.map(|limit| {
+    let mut checks = SmallVec::new();
+    // Not collected: one limit, as most rules have, would cost as much as several.
+    limits.for_each(|limit| {
         let start = batch.keys().len();
         let end = counter_key(request, index, rule_match, limit, context).write(context.now, batch.keys());
         let end = if context.policy.full_keys { batch.keys().len() } else { end };
-        LimitCheck { limit, source: CounterSource::Store(batch.push_with_key(start..end, limit, hits)) }
+        let source = CounterSource::Store(batch.push_with_key(start..end, limit, hits));
+        checks.push(LimitCheck { limit, source });
     });
-    let limits = checks.collect();
     if is_group {
         batch.group(first);
     }
-    Limited { limits, hits, stats, rule, steered, metadata }
+    Limited { limits: checks, hits, stats, rule, steered, metadata }
 }
 
 /// The key of a limit's counter.

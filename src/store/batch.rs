@@ -146,9 +146,10 @@ impl<'r> Batch<'r> {
     pub(super) fn key_of_all_windows(&self, check: &Check<'_>, start: Time) -> Option<[&str; 2]> {
         let key = self.full_key(check);
         // Nothing behind the last `#` comes from a caller.
-        let end = key.rfind('#')?.checked_sub(check.limit.tag.len())?;
-        let digits = itoa::Buffer::new().format(start.seconds()).len();
-        Some([key.get(..end.checked_sub(digits)?)?, key.get(end..)?])
+        let mark = key.bytes().rposition(|byte| byte == b'#')?;
+        let end = mark.checked_sub(check.limit.tag.len())?;
+        let more_digits = start.seconds().checked_ilog10().unwrap_or_default() as usize;
+        Some([key.get(..end.checked_sub(more_digits)?.checked_sub(1)?)?, key.get(end..)?])
     }
 
     /// The counter's full key, which is unique.

@@ -60,16 +60,60 @@ struct Draft {
     works: Works,
 }
 
+/// What became of a check whose lease was asked.
+#[derive(Clone, Copy)]
+enum Taken {
+    /// The lease has decided it. Contains the counter.
+    All(Place, u64),
+    /// Redis counts these hits, which the lease does not have.
+    Part(Option<Place>, Hits),
+}
+
+impl Draft {
+    /// Redis counts everything.
+    fn new(batch: &Batch<'_>, works: Works) -> Self {
+        let reads = batch.counting == Counting::ReadOnly;
+        let hits = |check: &Check<'_>| Some(if reads { without_taking(check.hits) } else { check.hits });
+        Self {
+            hits: batch.checks().iter().map(hits).collect(),
+            places: batch.checks().iter().map(|_| None).collect(),
+            works,
+        }
+    }
+
+    fn set_taken(&mut self, batch: &mut Batch<'_>, index: usize, taken: Option<Taken>) {
+        match taken {
+            None => {}
+            Some(Taken::All(place, count)) => {
+                set(&mut self.hits, index, None);
+                set(&mut self.places, index, Some(place));
+                batch.set(index, Outcome::Counted(count));
+            }
+            Some(Taken::Part(place, rest)) => {
+                set(&mut self.hits, index, Some(rest));
+                set(&mut self.places, index, place);
+            }
+        }
+    }
+}
+
 impl Shared {
     /// Counts the checks of a request, of which some are leased.
     pub(super) fn apply<'a>(self: &'a Arc<Self>, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
-        let reads = batch.counting == Counting::ReadOnly;
-        let hits = |check: &Check<'_>| Some(if reads { without_taking(check.hits) } else { check.hits });
-        let mut draft = Draft {
-            hits: batch.checks().iter().map(hits).collect(),
-            places: batch.checks().iter().map(|_| None).collect(),
-            works: Works::new(),
-        };
+        if let (Counting::Always, [Check { member: Member::Alone, hits: Hits::Take(1..), .. }]) =
+            (batch.counting, batch.checks())
+        {
+            // Most requests on cold keys.
+            let mut works = Works::new();
+            let taken = self.take_alone(batch, 0, now, &mut works);
+            if taken.is_none() && works.is_empty() {
+                return self.redis.apply(batch, now);
+            }
+            let mut draft = Draft::new(batch, works);
+            draft.set_taken(batch, 0, taken);
+            return self.ask(batch, now, draft);
+        }
+        let mut draft = Draft::new(batch, Works::new());
         let whole = 0..batch.checks().len();
         match batch.counting {
             Counting::Always => {
@@ -77,8 +121,12 @@ impl Shared {
                 while let Some(group) = batch.group_at(next) {
                     next = group.end;
                     match batch.checks_at(group.clone()) {
+                        [Check { member: Member::Alone, hits: Hits::Take(1..), .. }] => {
+                            let taken = self.take_alone(batch, group.start, now, &mut draft.works);
+                            draft.set_taken(batch, group.start, taken);
+                        }
                         [Check { member: Member::Alone, .. }] => {
-                            self.decide_alone(batch, group.start, now, &mut draft);
+                            self.look(batch, group.start, now, &mut draft);
                         }
                         _ => self.decide_together(batch, group, now, &mut draft),
                     }
@@ -95,21 +143,22 @@ impl Shared {
         if batch.counting != Counting::Always || batch.has_groups() {
             return false;
         }
-        let indexes = 0..batch.checks().len();
-        let is_only = indexes.len() == 1;
-        let can_be = |check: &Check<'_>| {
-            let hit = if check.limit.is_leased() { self.hit(batch, check, now) } else { None };
-            hit.is_some_and(|hit| hit.hits > 0 && (is_only || self.leases.can_take(hit, now)))
-        };
-        if !batch.checks().iter().all(can_be) {
+        let mut hits: SmallVec<[Hit<'_>; 2]> = SmallVec::new();
+        for check in batch.checks() {
+            let Some(hit) = self.hit(batch, check, now).filter(|hit| hit.hits > 0) else { return false };
+            hits.push(hit);
+        }
+        if hits.len() > 1 && !hits.iter().all(|hit| self.leases.can_take(*hit, now)) {
             return false;
         }
         let mut works = Works::new();
-        let missing = indexes.clone().find(|index| !self.take_now(batch, *index, now, &mut works));
+        let is_missing =
+            |(index, hit): &(usize, &Hit<'_>)| !self.take_now(batch, *index, **hit, now, &mut works);
+        let missing = hits.iter().enumerate().find(is_missing).map(|(index, _)| index);
         // Another thread has taken the last hits meanwhile.
-        for check in missing.map_or(&[][..], |missing| batch.checks_at(0..missing)) {
+        for (check, hit) in batch.checks_at(0..missing.unwrap_or_default()).iter().zip(&hits) {
             if !check.is_over() {
-                self.restore(batch, check, now);
+                self.leases.restore(hit.key, hit.start, hit.limit, hit.hits);
             }
         }
         if !works.is_empty() {
@@ -118,9 +167,15 @@ impl Shared {
         missing.is_none()
     }
 
-    fn take_now(&self, batch: &mut Batch<'_>, index: usize, now: Time, works: &mut Works) -> bool {
+    fn take_now(
+        &self,
+        batch: &mut Batch<'_>,
+        index: usize,
+        hit: Hit<'_>,
+        now: Time,
+        works: &mut Works,
+    ) -> bool {
         let Some(check) = batch.checks().get(index) else { return false };
-        let Some(hit) = self.hit(batch, check, now) else { return false };
         let count = match self.leases.take_now(hit, now, works) {
             Some(Step::Admit(count)) => count,
             Some(Step::Refuse(count)) => over(check, count),
@@ -184,26 +239,23 @@ enum Said {
 }
 
 impl Shared {
-    /// Decides a check that counts for itself, if its lease can.
-    fn decide_alone(&self, batch: &mut Batch<'_>, index: usize, now: Time, draft: &mut Draft) {
-        let Some(check) = batch.checks().get(index).filter(|check| check.limit.is_leased()) else { return };
-        let Hits::Take(wanted @ 1..) = check.hits else { return self.look(batch, index, now, draft) };
-        let Some(hit) = self.hit(batch, check, now) else { return };
-        let counter = || self.counter(batch, check);
-        let (count, reserved) = match self.leases.take(hit, true, now, counter, &mut draft.works) {
-            Found::Cold => return,
-            Found::Lease(Step::Ask { reserved }) => {
-                let rest = Hits::Take(wanted.saturating_sub(reserved));
-                set(&mut draft.hits, index, Some(rest));
-                set(&mut draft.places, index, self.place(hit, reserved, rest));
-                return;
-            }
-            Found::Lease(Step::Admit(count)) => (count, wanted),
-            Found::Lease(Step::Refuse(count)) => (over(check, count), 0),
+    /// Takes the hits of a check that counts for itself from its lease. `None` if it has none: Redis counts all of them.
+    fn take_alone(&self, batch: &mut Batch<'_>, index: usize, now: Time, works: &mut Works) -> Option<Taken> {
+        let check = batch.checks().get(index)?;
+        let hit = self.hit(batch, check, now)?;
+        let step = match self.leases.take(hit, true, now, || self.counter(batch, check), works) {
+            Found::Cold => return None,
+            Found::Lease(step) => step,
         };
-        set(&mut draft.hits, index, None);
-        set(&mut draft.places, index, Some(Place { key: hit.key, start: hit.start, reserved, asked: None }));
-        batch.set(index, Outcome::Counted(count));
+        let decided = |reserved| Place { key: hit.key, start: hit.start, reserved, asked: None };
+        Some(match step {
+            Step::Ask { reserved } => {
+                let rest = Hits::Take(hit.hits.saturating_sub(reserved));
+                Taken::Part(self.place(hit, reserved, rest), rest)
+            }
+            Step::Admit(count) => Taken::All(decided(hit.hits), count),
+            Step::Refuse(count) => Taken::All(decided(0), over(check, count)),
+        })
     }
 
     /// Takes the hits of all checks at these indexes from their leases, or of none.
@@ -255,8 +307,7 @@ impl Shared {
 
     /// Reads the counter of a check from its lease, if that knows it.
     fn look(&self, batch: &mut Batch<'_>, index: usize, now: Time, draft: &mut Draft) {
-        let looks = |check: &&Check<'_>| check.limit.is_leased() && check.takes();
-        let Some(check) = batch.checks().get(index).filter(looks) else { return };
+        let Some(check) = batch.checks().get(index).filter(|check| check.takes()) else { return };
         if let Some(count) = self.hit(batch, check, now).and_then(|hit| self.leases.look(hit, now)) {
             set(&mut draft.hits, index, None);
             batch.set(index, Outcome::Counted(count));
@@ -271,7 +322,6 @@ impl Shared {
             let is_placed =
                 batch.counting == Counting::Always && check.member == Member::Alone && check.hits.taken() > 0;
             if let (Some(Some(hits)), Some(None), false) = (hits, place, is_placed)
-                && check.limit.is_leased()
                 && let Some(hit) = self.hit(batch, check, now)
             {
                 let place = self.place(hit, 0, *hits);
@@ -287,8 +337,12 @@ impl Shared {
         Some(Place { key, start, reserved, asked: Some((hits, asked)) })
     }
 
+    /// The hits of a check on the key of its lease, if its limit is leased.
     fn hit<'b>(&self, batch: &Batch<'_>, check: &Check<'b>, now: Time) -> Option<Hit<'b>> {
         let limit = check.limit;
+        if !limit.is_leased() {
+            return None;
+        }
         let start = limit.window().start(now);
         let key = self.leases.key(batch.key_of_all_windows(check, start)?, limit);
         Some(Hit { key, limit, start, hits: check.hits.taken() })

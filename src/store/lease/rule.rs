@@ -8,11 +8,12 @@
 
 use crate::{clock::Time, limiter::algorithm::Window};
 
-/// The longest time that a lease is made for, in seconds.
-const LONGEST: f64 = 0.5;
-
 /// A lease is made for at most this part of a window.
 const PART_OF_WINDOW: f64 = 20.0;
+
+/// The longest time that a lease is made for, in seconds: the first, or this part of the window up to the second.
+const LONGEST: [f64; 2] = [0.5, 5.0];
+const PART_OF_LONG_WINDOW: f64 = 720.0;
 
 /// A key is hot when so many requests come while a lease lasts.
 const HOT: f64 = 4.0;
@@ -26,9 +27,10 @@ const PART_OF_TIME: f64 = 8.0;
 /// The fewest hits that are worth a lease.
 const LEAST: u64 = 2;
 
-/// A counter that is known to be over its limit is looked at again after so many times the length of a lease: its hits
-/// may have been given back.
+/// A counter that is known to be over its limit is looked at again after so many times the length of a lease, and so
+/// many seconds at most: its hits may have been given back.
 const OVER_FOR: f64 = 10.0;
+const OVER_FOR_SECONDS: f64 = 5.0;
 
 /// Rates that are measured over less than this are noise, in seconds.
 const MIN_INTERVAL: f64 = 0.001;
@@ -44,8 +46,19 @@ pub(super) struct Terms {
 impl Terms {
     /// How long a lease lasts, in seconds. It is also the time constant of the averages.
     pub(super) fn duration(&self) -> f64 {
-        let part = float(self.window.seconds()) / PART_OF_WINDOW;
-        part.max(2.0 * self.round_trip).min(LONGEST)
+        let window = float(self.window.seconds());
+        let longest = (window / PART_OF_LONG_WINDOW).clamp(LONGEST[0], LONGEST[1]);
+        (window / PART_OF_WINDOW).max(2.0 * self.round_trip).min(longest)
+    }
+
+    /// How long a counter is known to be over its limit, in seconds.
+    fn over_for(&self) -> f64 {
+        (OVER_FOR * self.duration()).min(OVER_FOR_SECONDS)
+    }
+
+    /// How long a lease without requests is remembered, in seconds.
+    fn remembered_for(&self) -> f64 {
+        self.over_for().max(2.0 * self.duration())
     }
 }
 
@@ -55,21 +68,26 @@ pub(super) struct Pace {
     hits: f32,
     requests: f32,
     at: Time,
+    /// For how many seconds requests have come without a long pause.
+    age: f32,
 }
 
 impl Pace {
     /// Adds a request.
     fn add(&mut self, hits: u64, now: Time, duration: f64) {
-        let decay = decay(self.at, now, duration);
+        let pause = seconds(self.at, now);
+        let decay = (-pause / duration).exp();
         self.hits = single(f64::from(self.hits) * decay + float(hits) / duration);
         self.requests = single(f64::from(self.requests) * decay + 1.0 / duration);
+        self.age = if pause > duration { 0.0 } else { single(f64::from(self.age) + pause) };
         // Also if the clock was set back.
         self.at = now;
     }
 
-    /// Hits per second.
+    /// Hits per second. The average begins at 0, so at first the hits count by the time in which they came.
     fn hits(&self, now: Time, duration: f64) -> f64 {
-        f64::from(self.hits) * decay(self.at, now, duration)
+        let time = f64::from(self.age).max(LONGEST[0]).min(duration);
+        f64::from(self.hits) * decay(self.at, now, duration) * duration / time
     }
 
     /// Requests per second.
@@ -215,6 +233,12 @@ impl Lease {
         self.pace.requests(now, terms.duration())
     }
 
+    /// As [`requests`](Self::requests), and 0 if these have stopped.
+    pub(super) fn demand(&self, terms: &Terms, now: Time) -> f64 {
+        let is_idle = seconds(self.pace.at, now) >= self.idle_after(terms);
+        if is_idle { 0.0 } else { self.requests(terms, now) }
+    }
+
     /// Enters the window that begins at `start`. Returns the hits that were not spent in the last one; they are lost.
     pub(super) fn enter(&mut self, start: Time) -> u64 {
         if start == self.start {
@@ -279,7 +303,7 @@ impl Lease {
     fn known_over(&self, terms: &Terms, now: Time) -> Option<u64> {
         let ((_, at), counter) = (self.others?, self.counter()?);
         let is_over = self.left == 0 && counter >= terms.limit;
-        (is_over && seconds(at, now) < OVER_FOR * terms.duration()).then_some(counter)
+        (is_over && seconds(at, now) < terms.over_for()).then_some(counter)
     }
 
     /// The counter as a request sees it that adds nothing, if it is known well enough.
@@ -417,7 +441,7 @@ impl Lease {
         let end = self.start.micros().saturating_add(terms.window.micros());
         if now.micros() >= end {
             let expired = std::mem::take(&mut self.left);
-            let next = self.is_used(duration, now).then(|| self.forget_at(duration));
+            let next = self.is_used(terms, now).then(|| self.forget_at(terms));
             return Tended { expired, next, ..Tended::default() };
         }
         let own = self.own;
@@ -432,7 +456,7 @@ impl Lease {
             let idle = after(self.pace.at, self.idle_after(terms)).min(after(self.last.1, 2.0 * duration));
             Some(idle.max(after(now, MIN_INTERVAL)).min(Time::from_micros(end)))
         } else {
-            (self.ahead != Ahead::None || self.is_used(duration, now)).then(|| self.forget_at(duration))
+            (self.ahead != Ahead::None || self.is_used(terms, now)).then(|| self.forget_at(terms))
         };
         Tended { returned, own, expired: 0, next }
     }
@@ -466,12 +490,12 @@ impl Lease {
         (left, own)
     }
 
-    fn is_used(&self, duration: f64, now: Time) -> bool {
-        seconds(self.pace.at, now) < OVER_FOR * duration
+    fn is_used(&self, terms: &Terms, now: Time) -> bool {
+        seconds(self.pace.at, now) < terms.remembered_for()
     }
 
-    fn forget_at(&self, duration: f64) -> Time {
-        after(self.pace.at, OVER_FOR * duration)
+    fn forget_at(&self, terms: &Terms) -> Time {
+        after(self.pace.at, terms.remembered_for())
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Keys that are not hot have a pace and nothing else, in a [`Table`] that forgets the coldest. A key that becomes hot
 //! gets a place for a lease, in shards of their own: a lock is held for one lookup, and two keys share one by chance
-//! only. When a shard is full the coldest lease leaves and is given back.
+//! only. When there are as many leases as there may be, the coldest of a shard leaves for a key that is much hotter, and
+//! is given back.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -25,11 +26,20 @@ use crate::{
 /// As many shards as the memory store has, if there are enough keys.
 const SHARDS: usize = 1024;
 
-/// The fewest leases of a shard: of fewer, chance would leave many shards full while others are empty.
+/// The fewest leases of a shard, so that there is a cold one in it.
 const LEAST_IN_A_SHARD: usize = 64;
 
 /// How long the pace of a cold key is remembered, in seconds: longer than any lease.
-const REMEMBERED: u64 = 2;
+const REMEMBERED: u64 = 12;
+
+/// A lease leaves for a key that is so many times as hot. Of keys that are equally hot, those that came first stay.
+const MUCH_HOTTER: f64 = 2.0;
+
+/// The pause after a search of a shard that found no lease to leave, in microseconds.
+const PAUSE: u64 = 100_000;
+
+/// About so many leases are looked at in one go.
+const LOOKED_AT: usize = 4096;
 
 /// Weight of a new round trip in the average.
 const WEIGHT: f64 = 0.1;
@@ -38,10 +48,11 @@ const WEIGHT: f64 = 0.1;
 pub(super) struct Leases {
     cold: Table<Cold>,
     shards: Box<[Shard]>,
-    max_in_a_shard: usize,
     max_keys: usize,
     /// Leases in all shards.
     keys: AtomicUsize,
+    /// The shard at which leases are looked at next.
+    next: AtomicUsize,
     /// The average round trip to the store, in microseconds.
     round_trip: AtomicU32,
     pub(super) counts: Counts,
@@ -71,10 +82,14 @@ struct Held {
     leases: HashTable<Entry>,
     /// Requests that leases decided.
     hits: u64,
+    /// When no lease was found that could leave for another.
+    searched: Time,
 }
 
 struct Entry {
     key: Key,
+    /// When the lease wants to be looked at.
+    due: Time,
     lease: Lease,
     counter: Counter,
 }
@@ -144,9 +159,9 @@ impl Leases {
         Self {
             cold: Table::new(max_keys),
             shards: (0..shards).map(shard).collect(),
-            max_in_a_shard: max_keys.checked_div(shards).unwrap_or(max_keys).max(1),
             max_keys,
             keys: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
             round_trip: AtomicU32::new(0),
             counts: Counts::default(),
         }
@@ -178,9 +193,11 @@ impl Leases {
             let Some(pace) = self.cold.update(hit.key, now, end, visit) else { return Found::Cold };
             held = shard.lock();
             if held.find(hit.key).is_none() {
-                self.evict(&mut held, now, works);
-                held.insert(Entry { key: hit.key, lease: Lease::new(hit.start, pace), counter: counter() });
-                self.keys.fetch_add(1, Relaxed);
+                let lease = Lease::new(hit.start, pace);
+                if !self.make_room(&mut held, lease.requests(&terms, now), now, works) {
+                    return Found::Cold;
+                }
+                held.insert(Entry { key: hit.key, due: now, lease, counter: counter() });
             }
         }
         let Some(entry) = held.find(hit.key) else { return Found::Cold };
@@ -196,6 +213,7 @@ impl Leases {
             Step::Admit(_) | Step::Refuse(_) => held.hits = held.hits.wrapping_add(1),
             Step::Ask { .. } => {
                 self.counts.waits.fetch_add(1, Relaxed);
+                entry.due = now;
                 shard.look_at(now);
             }
         }
@@ -291,29 +309,46 @@ impl Leases {
     pub(super) fn look_at(&self, key: Key, now: Time) {
         let shard = self.shard(key);
         // Not while it is tended, which sets the time as well.
-        let _held = shard.lock();
-        shard.look_at(now);
+        if let Some(entry) = shard.lock().find(key) {
+            entry.due = now;
+            shard.look_at(now);
+        }
     }
 
-    /// Looks at the leases of which one wants it, and collects what they give back.
+    /// Looks at leases that want it, and collects what they give back. Of many, the next call looks at the rest.
     pub(super) fn tend(&self, now: Time, works: &mut Works) {
-        for shard in &self.shards {
-            if shard.due.load(Relaxed) > now.micros() {
-                continue;
+        let (first, mut looked_at) = (self.next.load(Relaxed), 0_usize);
+        let shards = self.shards.iter().enumerate().cycle().skip(first).take(self.shards.len());
+        for (index, shard) in shards {
+            if looked_at >= LOOKED_AT {
+                self.next.store(index, Relaxed);
+                return;
             }
-            let mut held = shard.lock();
-            let (mut due, mut forgotten) = (u64::MAX, 0_usize);
-            held.leases.retain(|entry| {
+            if shard.due.load(Relaxed) <= now.micros() {
+                looked_at = looked_at.saturating_add(self.tend_shard(shard, now, works));
+            }
+        }
+    }
+
+    /// Looks at the leases of a shard that want it. Returns the number of all.
+    fn tend_shard(&self, shard: &Shard, now: Time, works: &mut Works) -> usize {
+        let mut held = shard.lock();
+        let all = held.leases.len();
+        let mut next = u64::MAX;
+        held.leases.retain(|entry| {
+            if entry.due <= now {
                 let tended = entry.lease.tend(&self.terms(&entry.counter.limit), now);
                 self.counts.expired.fetch_add(tended.expired, Relaxed);
                 self.give_back(entry, tended.returned, tended.own, works);
-                due = due.min(tended.next.map_or(u64::MAX, Time::micros));
-                forgotten = forgotten.saturating_add(usize::from(tended.next.is_none()));
-                tended.next.is_some()
-            });
-            shard.due.store(due, Relaxed);
-            self.keys.fetch_sub(forgotten, Relaxed);
-        }
+                let Some(due) = tended.next else { return false };
+                entry.due = due;
+            }
+            next = next.min(entry.due.micros());
+            true
+        });
+        shard.due.store(next, Relaxed);
+        self.keys.fetch_sub(all.saturating_sub(held.leases.len()), Relaxed);
+        all
     }
 
     /// Takes all hits out of all leases.
@@ -326,21 +361,30 @@ impl Leases {
         }
     }
 
-    /// Makes room for a lease, if there is none: the coldest leaves.
-    fn evict(&self, held: &mut Held, now: Time, works: &mut Works) {
-        if held.leases.len() < self.max_in_a_shard {
-            return;
+    /// Makes room for a lease of a key with so many requests per second. False if there is none.
+    fn make_room(&self, held: &mut Held, requests: f64, now: Time, works: &mut Works) -> bool {
+        if self.keys.fetch_add(1, Relaxed) < self.max_keys {
+            return true;
         }
-        let pace = |entry: &Entry| entry.lease.requests(&self.terms(&entry.counter.limit), now);
+        self.keys.fetch_sub(1, Relaxed);
+        if now.micros().abs_diff(held.searched.micros()) < PAUSE {
+            return false;
+        }
+        let pace = |entry: &Entry| entry.lease.demand(&self.terms(&entry.counter.limit), now);
         let coldest = held.leases.iter().map(|entry| (pace(entry), entry.key));
-        let Some((_, key)) = coldest.min_by(|(one, _), (other, _)| one.total_cmp(other)) else { return };
-        if let Ok(entry) = held.leases.find_entry(key.hash(), |entry| entry.key == key) {
-            let (mut entry, _) = entry.remove();
-            let (left, own) = entry.lease.end();
-            self.give_back(&entry, left, own, works);
-            self.counts.evicted.fetch_add(1, Relaxed);
-            self.keys.fetch_sub(1, Relaxed);
-        }
+        let coldest = coldest.min_by(|(one, _), (other, _)| one.total_cmp(other));
+        let found = coldest
+            .filter(|(pace, _)| pace * MUCH_HOTTER <= requests)
+            .and_then(|(_, key)| held.leases.find_entry(key.hash(), |entry| entry.key == key).ok());
+        let Some(found) = found else {
+            held.searched = now;
+            return false;
+        };
+        let (mut entry, _) = found.remove();
+        let (left, own) = entry.lease.end();
+        self.give_back(&entry, left, own, works);
+        self.counts.evicted.fetch_add(1, Relaxed);
+        true
     }
 
     fn give_back(&self, entry: &Entry, hits: u64, own: u64, works: &mut Works) {

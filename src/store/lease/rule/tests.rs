@@ -72,7 +72,7 @@ impl World {
         let mut rng = Rng::with_seed(seed);
         let terms = Terms {
             limit: [0, 1, 40, 200, 1000, 5000, 30_000, 1_000_000][rng.usize(..8)],
-            window: crate::limiter::algorithm::Window::of_seconds([1, 2, 60][rng.usize(..3)]).unwrap(),
+            window: crate::limiter::algorithm::Window::of_seconds([1, 2, 60, 3600][rng.usize(..4)]).unwrap(),
             round_trip: rng.f64() * 0.01,
         };
         let now = 1_800_000_000_000_000;
