@@ -52,4 +52,4 @@ fn metric(server: &Server, name: &str) -> f64 {
 }
 
 /// Longer than any lease is held without a request.
-const IDLE: Duration = Duration::from_millis(400);
+const IDLE: Duration = Duration::from_secs(2);

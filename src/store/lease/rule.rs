@@ -76,7 +76,7 @@ impl Pace {
     /// Adds a request.
     fn add(&mut self, hits: u64, now: Time, duration: f64) {
         let pause = seconds(self.at, now);
-        let decay = (-pause / duration).exp();
+        let decay = decay(self.at, now, duration);
         self.hits = single(f64::from(self.hits) * decay + float(hits) / duration);
         self.requests = single(f64::from(self.requests) * decay + 1.0 / duration);
         self.age = if pause > duration { 0.0 } else { single(f64::from(self.age) + pause) };
@@ -84,15 +84,20 @@ impl Pace {
         self.at = now;
     }
 
-    /// Hits per second. The average begins at 0, so at first the hits count by the time in which they came.
+    /// Hits per second.
     fn hits(&self, now: Time, duration: f64) -> f64 {
-        let time = f64::from(self.age).max(LONGEST[0]).min(duration);
-        f64::from(self.hits) * decay(self.at, now, duration) * duration / time
+        f64::from(self.hits) * self.weight(now, duration)
     }
 
     /// Requests per second.
     fn requests(&self, now: Time, duration: f64) -> f64 {
-        f64::from(self.requests) * decay(self.at, now, duration)
+        f64::from(self.requests) * self.weight(now, duration)
+    }
+
+    /// What an average is worth now. It began at 0, so at first it counts by the time in which the requests came.
+    fn weight(&self, now: Time, duration: f64) -> f64 {
+        let time = f64::from(self.age).max(LONGEST[0]).min(duration);
+        decay(self.at, now, duration) * duration / time
     }
 }
 
@@ -108,7 +113,7 @@ impl Cold {
     /// Adds a request. Returns the pace if the key is hot.
     pub(super) fn visit(&mut self, hits: u64, now: Time, duration: f64) -> Option<Pace> {
         self.pace.add(hits, now, duration);
-        let is_hot = self.pace.requests(now, duration) * duration >= HOT;
+        let is_hot = f64::from(self.pace.requests) * duration >= HOT;
         self.hot = if is_hot { self.hot.saturating_add(1) } else { 0 };
         (self.hot >= 2).then_some(self.pace)
     }
@@ -479,7 +484,7 @@ impl Lease {
 
     /// The time without a request after which the requests have stopped, in seconds.
     fn idle_after(&self, terms: &Terms) -> f64 {
-        let requests = f64::from(self.pace.requests).max(f64::MIN_POSITIVE);
+        let requests = self.pace.requests(self.pace.at, terms.duration()).max(f64::MIN_POSITIVE);
         (terms.duration() / 4.0).max(terms.round_trip).max(HOT / requests)
     }
 
