@@ -143,11 +143,11 @@ fn run(mode: &str, window: Window, arrivals: Arrivals, demand: Demand) -> (BTree
     let (limits, bodies) = keys(window);
     let schedule = schedule(&limits, window, arrivals, demand);
     let begin = begin(window);
-    let told = ask(&ports(&replicas), &bodies, &schedule, begin);
+    let answers = ask(&ports(&replicas), &bodies, &schedule, begin);
     let mut sums = BTreeMap::<u32, Sum>::new();
     for (key, limit) in limits.iter().enumerate() {
         let sum = sums.entry(*limit).or_default();
-        add(sum, key, *limit, window, &schedule, &told);
+        add(sum, key, *limit, window, &schedule, &answers);
     }
     (sums, cost(&redis, &replicas, schedule.len()))
 }
@@ -234,11 +234,11 @@ fn ports(replicas: &[Server]) -> Vec<u16> {
 /// Asks as scheduled. Returns for each request when it was sent and answered, and whether it was admitted. One that
 /// failed was never answered.
 fn ask(ports: &[u16], bodies: &[Bytes], schedule: &[Arrival], begin: f64) -> Vec<(f64, f64, bool)> {
-    let told = Arc::new(Mutex::new(vec![(0.0, 0.0, false); schedule.len()]));
+    let answers = Arc::new(Mutex::new(vec![(0.0, 0.0, false); schedule.len()]));
     thread::scope(|scope| {
         for (replica, port) in ports.iter().copied().enumerate() {
             let mine = schedule.iter().copied().enumerate().filter(move |(_, one)| one.replica == replica);
-            let told = told.clone();
+            let answers = answers.clone();
             scope.spawn(move || {
                 let runtime =
                     Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
@@ -249,13 +249,13 @@ fn ask(ports: &[u16], bodies: &[Bytes], schedule: &[Arrival], begin: f64) -> Vec
                     for (index, arrival) in mine {
                         tokio::time::sleep_until(start + Duration::from_secs_f64(arrival.at)).await;
                         let (mut client, body) = (client.clone(), bodies[arrival.key].clone());
-                        let told = told.clone();
+                        let answers = answers.clone();
                         open.spawn(async move {
                             let sent = now();
                             let answer = client.ask(body, &HeaderMap::new()).await;
                             let answered = if answer.is_ok() { now() } else { f64::INFINITY };
                             let is_admitted = answer.is_ok_and(|answer| answer.overall_code() == Code::Ok);
-                            told.lock().unwrap()[index] = (sent, answered, is_admitted);
+                            answers.lock().unwrap()[index] = (sent, answered, is_admitted);
                         });
                     }
                     while open.join_next().await.is_some() {}
@@ -263,7 +263,7 @@ fn ask(ports: &[u16], bodies: &[Bytes], schedule: &[Arrival], begin: f64) -> Vec
             });
         }
     });
-    Arc::into_inner(told).unwrap().into_inner().unwrap()
+    Arc::into_inner(answers).unwrap().into_inner().unwrap()
 }
 
 /// Adds what became of one key.
@@ -273,11 +273,11 @@ fn add(
     limit: u32,
     window: Window,
     schedule: &[Arrival],
-    told: &[(f64, f64, bool)],
+    answers: &[(f64, f64, bool)],
 ) {
     let index = |time: f64| (time / float(window.seconds)) as u64;
     let mut windows = BTreeMap::<u64, (u64, u64)>::new();
-    for (_, (sent, answered, is_admitted)) in schedule.iter().zip(told).filter(|(one, _)| one.key == key) {
+    for (_, (sent, answered, is_admitted)) in schedule.iter().zip(answers).filter(|(one, _)| one.key == key) {
         sum.asked += 1;
         sum.admitted += u64::from(*is_admitted);
         let (asked, definite) = windows.entry(index(*sent)).or_default();
@@ -358,7 +358,7 @@ fn with_fault(fault: Fault, window: Window, mode: &str) {
         }
     }
     let (ports, begin) = (ports(&replicas), begin(window));
-    let told = thread::scope(|scope| {
+    let answers = thread::scope(|scope| {
         scope.spawn(|| {
             thread::sleep(Duration::from_secs_f64((begin + FAULT_AT - now()).max(0.0)));
             match fault {
@@ -375,11 +375,11 @@ fn with_fault(fault: Fault, window: Window, mode: &str) {
         });
         ask(&ports, &bodies, &schedule, begin)
     });
-    let failed = told.iter().filter(|one| one.1.is_infinite()).count();
+    let failed = answers.iter().filter(|one| one.1.is_infinite()).count();
     for (limit, keys) in window.keys {
         let mut sum = Sum::default();
         for key in limits.iter().enumerate().filter(|(_, one)| *one == limit).map(|(key, _)| key) {
-            add(&mut sum, key, *limit, window, &schedule, &told);
+            add(&mut sum, key, *limit, window, &schedule, &answers);
         }
         let windows = (window.asked / window.seconds).max(1);
         let most = float(u64::from(*limit) * *keys as u64 * windows);
@@ -421,9 +421,9 @@ fn picture() {
         };
         let replicas = replicas(&setup);
         let begin = (now() / float(LENGTH)).ceil() * float(LENGTH) + 0.1;
-        let told = ask(&ports(&replicas), &body, &schedule, begin);
+        let answers = ask(&ports(&replicas), &body, &schedule, begin);
         redis.ask(&["FLUSHALL"]);
-        let mut admitted: Vec<f64> = told.iter().filter(|one| one.2).map(|one| one.1 - begin).collect();
+        let mut admitted: Vec<f64> = answers.iter().filter(|one| one.2).map(|one| one.1 - begin).collect();
         admitted.sort_by(f64::total_cmp);
         println!("{mode}: {} admitted of a limit of {LIMIT}", admitted.len());
         (mode, admitted)
