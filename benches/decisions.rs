@@ -10,9 +10,10 @@ use tollgate::{
     clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions},
     overrides::{Action, Index, Override, Target, Value},
-    recent::{KeyValues, Recent, RecentOptions},
+    recent::{Recent, RecentOptions},
     rules::{CompileOptions, OnStoreFailure, RuleSet, Unit},
     rules_source::{RulesDir, Source},
+    settings::KeyValues,
     store::{Store, memory::MemoryStore},
     telemetry::metrics::{ShardCount, Stats, StatsOptions},
 };

@@ -51,12 +51,18 @@ pub struct Rfc3339(pub Time);
 
 impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.seconds();
-        let (year, month, day) = date(seconds / 86_400);
-        let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-        let millis = self.0.micros() / 1000 % 1000;
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+        write_utc(f, self.0.seconds(), format_args!("{:03}", self.0.micros() / 1000 % 1000))
     }
+}
+
+/// Writes a moment as RFC 3339 does: seconds since 1970, and the digits of their fraction.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_utc(f: &mut fmt::Formatter<'_>, seconds: u64, fraction: fmt::Arguments<'_>) -> fmt::Result {
+    let (year, month, day) = date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{fraction}Z")
 }
 
 /// Year, month and day of the month, so many days after the first of January 1970.

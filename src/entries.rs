@@ -1,17 +1,18 @@
-//! A descriptor as people type it: `key=value,key=value`, with `\,`, `\=` and `\\` for the characters themselves, and `\n`,
+//! A descriptor as people type it: `key=value,key`, with `\,`, `\=` and `\\` for the characters themselves, and `\n`,
 //! `\r`, `\t` and `\u{1b}` for those that a terminal would obey.
 //!
-//! Commands, query parameters of the admin API and labels of metrics have this form.
+//! Commands, query parameters of the admin API, columns of tables and labels of metrics have this form.
 
-use std::{borrow::Cow, str::Chars};
+use std::str::Chars;
 
 use crate::text::{cut, printable};
 
-/// Reads the entries of a descriptor, in their order; one at least. The first `=` of an entry ends its key.
+/// Reads the entries of a descriptor, in their order; one at least. The first `=` of an entry ends its key; an entry
+/// without one has no value.
 ///
 /// # Errors
 /// What is wrong with the text.
-pub fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
+pub fn parse(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
     let mut entries = Vec::new();
     let mut entry = Entry::default();
     let mut characters = text.chars();
@@ -27,11 +28,20 @@ pub fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(entries)
 }
 
-/// The character whose escape begins behind a backslash.
+/// Reads the entries of a descriptor that all have a value.
 ///
 /// # Errors
-/// When there is no such escape.
-pub fn unescape(characters: &mut Chars<'_>) -> Result<char, String> {
+/// What is wrong with the text.
+pub fn parse_with_values(text: &str) -> Result<Vec<(String, String)>, String> {
+    let with_value = |(key, value): (String, Option<String>)| match value {
+        Some(value) => Ok((key, value)),
+        None => Err(format!("the entry {key:?} has no =; {key}= gives it an empty value")),
+    };
+    parse(text)?.into_iter().map(with_value).collect()
+}
+
+/// The character whose escape begins behind a backslash.
+fn unescape(characters: &mut Chars<'_>) -> Result<char, String> {
     match characters.next() {
         Some(escaped @ (',' | '=' | '\\')) => Ok(escaped),
         Some('n') => Ok('\n'),
@@ -53,23 +63,24 @@ pub fn unescape(characters: &mut Chars<'_>) -> Result<char, String> {
 }
 
 /// A part of an entry as [`parse`] reads it; `=` is escaped in keys.
-#[must_use]
-pub fn escape(text: &str, is_key: bool) -> String {
+fn escape(text: &str, is_key: bool) -> String {
     let text = text.replace('\\', "\\\\").replace(',', "\\,");
     let text = if is_key { text.replace('=', "\\=") } else { text };
     printable(&text).into_owned()
 }
 
 /// Writes the entries of a descriptor.
-pub fn write<'a>(entries: impl Iterator<Item = (&'a str, Cow<'a, str>)>) -> String {
+pub fn write<'a>(entries: impl Iterator<Item = (&'a str, Option<impl AsRef<str>>)>) -> String {
     let mut text = String::new();
     for (key, value) in entries {
         if !text.is_empty() {
             text.push(',');
         }
         text.push_str(&escape(key, true));
-        text.push('=');
-        text.push_str(&escape(&value, false));
+        if let Some(value) = value {
+            text.push('=');
+            text.push_str(&escape(value.as_ref(), false));
+        }
     }
     text
 }
@@ -86,18 +97,15 @@ impl Entry {
         self.value.as_mut().unwrap_or(&mut self.key).push(character);
     }
 
-    fn finish(self) -> Result<(String, String), String> {
+    fn finish(self) -> Result<(String, Option<String>), String> {
         match self {
             Self { key, value: None } if key.is_empty() => {
                 Err("an entry is empty; expected key=value".to_owned())
             }
-            Self { key, value: None } => {
-                Err(format!("the entry {key:?} has no =; {key}= gives it an empty value"))
-            }
             Self { key, value: Some(value) } if key.is_empty() => {
                 Err(format!("the value {value:?} has no key"))
             }
-            Self { key, value: Some(value) } => Ok((key, value)),
+            Self { key, value } => Ok((key, value)),
         }
     }
 }
@@ -111,18 +119,19 @@ mod tests {
     #[test]
     fn reads_entries_in_order() {
         for (text, entries) in [
-            ("a=b", &[("a", "b")][..]),
-            ("a=b,c=d", &[("a", "b"), ("c", "d")]),
-            ("a=", &[("a", "")]),
-            ("a==b=", &[("a", "=b=")]),
-            (r"a=b\,c", &[("a", "b,c")]),
-            (r"a\=b=c\\", &[("a=b", "c\\")]),
-            (r"a\,=\=", &[("a,", "=")]),
-            (r"a=\n\r\t\u{1b}\u{1F600}x", &[("a", "\n\r\t\u{1b}\u{1f600}x")]),
-            ("path=/x y,\u{fc}=\u{1f600}", &[("path", "/x y"), ("\u{fc}", "\u{1f600}")]),
+            ("a=b", &[("a", Some("b"))][..]),
+            ("a=b,c=d", &[("a", Some("b")), ("c", Some("d"))]),
+            ("a,c=d", &[("a", None), ("c", Some("d"))]),
+            ("a=", &[("a", Some(""))]),
+            ("a==b=", &[("a", Some("=b="))]),
+            (r"a=b\,c", &[("a", Some("b,c"))]),
+            (r"a\=b=c\\", &[("a=b", Some("c\\"))]),
+            (r"a\,=\=", &[("a,", Some("="))]),
+            (r"a=\n\r\t\u{1b}\u{1F600}x", &[("a", Some("\n\r\t\u{1b}\u{1f600}x"))]),
+            ("path=/x y,\u{fc}=\u{1f600}", &[("path", Some("/x y")), ("\u{fc}", Some("\u{1f600}"))]),
         ] {
             let read = parse(text).unwrap();
-            let read: Vec<_> = read.iter().map(|(key, value)| (&**key, &**value)).collect();
+            let read: Vec<_> = read.iter().map(|(key, value)| (&**key, value.as_deref())).collect();
             assert_eq!(read, entries, "{text}");
         }
     }
@@ -145,7 +154,7 @@ mod tests {
             (r"a=\u{110000}", r"unknown escape \u{110000}"),
             ("a=\\", "a backslash at the end"),
         ] {
-            let error = parse(text).unwrap_err();
+            let error = parse_with_values(text).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }
@@ -153,9 +162,12 @@ mod tests {
     proptest! {
         #[test]
         fn a_written_descriptor_reads_back(
-            entries in prop::collection::vec(("[abnu{}=,\\\\\n\u{1b}\u{202e}]{1,5}", "[abnu{}=,\\\\\n\u{1b}\u{9b}]{0,5}"), 1..4),
+            entries in prop::collection::vec(
+                ("[abnu{}=,*\\\\\n\u{1b}\u{202e}]{1,5}", prop::option::of("[abnu{}=,*\\\\\n\u{1b}\u{9b}]{0,5}")),
+                1..4,
+            ),
         ) {
-            let written = write(entries.iter().map(|(key, value)| (&**key, Cow::Borrowed(&**value))));
+            let written = write(entries.iter().map(|(key, value)| (&**key, value.as_deref())));
             prop_assert!(!written.contains(crate::text::is_unprintable), "{}", written.escape_debug());
             prop_assert_eq!(parse(&written), Ok(entries));
         }

@@ -6,11 +6,16 @@
 //! may use which.
 //!
 //! In reading order: [`rules`] are the limits and [`rules_source`] is where they come from; [`store`] counts;
-//! [`limiter`] decides, [`recent`] remembers what it decided, [`overrides`] are limits that operators set while it runs,
-//! and [`replicas`] are the replicas that share a Redis; [`telemetry`] has metrics, traces and logs; [`server`] is the edge; [`settings`], [`app`] and
-//! [`cli`] put it together. [`net`] connects to other servers. [`protobuf`] reads messages without building them,
-//! where a peer could choose how large they become. [`panics`] defines what a panic costs.
+//! [`limiter`] decides, [`recent`] remembers what it decided, [`overrides`] are limits that operators set while it
+//! runs, and [`replicas`] are the replicas that share a Redis; [`telemetry`] has metrics, traces and logs; [`server`]
+//! is the edge; [`settings`], [`app`] and [`cli`] put it together. [`net`] connects to other servers. [`protobuf`]
+//! reads messages without building them, where a peer could choose how large they become. [`panics`] defines what a
+//! panic costs.
 #![cfg_attr(not(test), deny(clippy::string_slice))]
+
+// First, because the macro is in scope from here on.
+#[macro_use]
+mod named;
 
 pub mod app;
 pub mod cli;
@@ -21,6 +26,7 @@ pub mod fuzz;
 pub mod limiter;
 pub mod log_throttle;
 pub mod memory;
+pub mod mutex;
 pub mod net;
 pub mod overrides;
 pub mod panics;

@@ -8,13 +8,13 @@ use std::{
     collections::HashMap,
     hash::Hash,
     sync::{
-        LazyLock, Mutex, PoisonError,
+        LazyLock, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
 
-use crate::clock::Time;
+use crate::{clock::Time, mutex::lock};
 
 /// The monotonic clock begins here.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -75,7 +75,7 @@ impl<K: Eq + Hash> LogThrottles<K> {
 
     /// How many lines of this kind were suppressed since the last one, when this one may be logged.
     pub fn admit_now(&self, kind: K) -> Option<u64> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         if known.len() >= self.most && !known.contains_key(&kind) {
             known.clear();
         }

@@ -4,7 +4,7 @@
 //! in `tollgate_panics_total`. [`catch`], [`caught`] and [`restart`] stop a panic at a [`Boundary`]: a request,
 //! a connection, a reload, or a background task that starts again. The hook reads the boundary from the
 //! thread, so a panic that tokio or a thread stops is counted as well. The locks of this program ignore
-//! poisoning (`PoisonError::into_inner`); what they guard is changed in steps that are complete.
+//! poisoning (`mutex::lock`); what they guard is changed in steps that are complete.
 //!
 //! Tests panic on purpose at a [`point`], which exists in builds with debug assertions only.
 
@@ -32,93 +32,45 @@ pub const fn point(_name: &str) {}
 #[cfg(debug_assertions)]
 pub use inject::point;
 
-/// What a panic is stopped at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Boundary {
-    /// One gRPC call; the caller receives INTERNAL.
-    GrpcRequest,
-    /// One gRPC connection.
-    GrpcConnection,
-    /// One HTTP request; the caller receives 500.
-    HttpRequest,
-    /// One HTTP connection.
-    HttpConnection,
-    /// A port's accept loop, which starts again.
-    Listener,
-    /// One reload of the rules, which is refused.
-    RulesReload,
-    /// The thread that watches the rules files, which starts again.
-    RulesWatcher,
-    /// One xDS response, which is refused.
-    XdsResponse,
-    /// The xDS client, which connects again.
-    XdsClient,
-    /// A connection to Redis or memcached, which is opened again.
-    StoreConnection,
-    /// The lookup of a store's servers, which starts again.
-    StoreDiscovery,
-    /// One batch of spans, which is dropped.
-    SpanExporter,
-    /// One flush to statsd; the next one sends what it did not.
-    Statsd,
-    /// One look at the certificate files.
-    TlsReload,
-    /// The task that looks after leases, which starts again.
-    Leases,
-    /// The periodic maintenance, which starts again.
-    Maintenance,
-    /// The thread that follows Redis for overrides and replicas, which starts again.
-    ReplicaSync,
-    /// None of these.
-    Other,
-}
-
-impl Boundary {
-    /// Every boundary, each at its own number.
-    pub const ALL: [Self; 18] = [
-        Self::GrpcRequest,
-        Self::GrpcConnection,
-        Self::HttpRequest,
-        Self::HttpConnection,
-        Self::Listener,
-        Self::RulesReload,
-        Self::RulesWatcher,
-        Self::XdsResponse,
-        Self::XdsClient,
-        Self::StoreConnection,
-        Self::StoreDiscovery,
-        Self::SpanExporter,
-        Self::Statsd,
-        Self::TlsReload,
-        Self::Leases,
-        Self::Maintenance,
-        Self::ReplicaSync,
-        Self::Other,
-    ];
-
-    /// The value of the label `where`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::GrpcRequest => "grpc_request",
-            Self::GrpcConnection => "grpc_connection",
-            Self::HttpRequest => "http_request",
-            Self::HttpConnection => "http_connection",
-            Self::Listener => "listener",
-            Self::RulesReload => "rules_reload",
-            Self::RulesWatcher => "rules_watcher",
-            Self::XdsResponse => "xds_response",
-            Self::XdsClient => "xds_client",
-            Self::StoreConnection => "store_connection",
-            Self::StoreDiscovery => "store_discovery",
-            Self::SpanExporter => "span_exporter",
-            Self::Statsd => "statsd",
-            Self::TlsReload => "tls_reload",
-            Self::Leases => "leases",
-            Self::Maintenance => "maintenance",
-            Self::ReplicaSync => "replica_sync",
-            Self::Other => "other",
-        }
+named! {
+    /// What a panic is stopped at.
+    pub enum Boundary {
+        /// One gRPC call; the caller receives INTERNAL.
+        GrpcRequest = "grpc_request",
+        /// One gRPC connection.
+        GrpcConnection = "grpc_connection",
+        /// One HTTP request; the caller receives 500.
+        HttpRequest = "http_request",
+        /// One HTTP connection.
+        HttpConnection = "http_connection",
+        /// A port's accept loop, which starts again.
+        Listener = "listener",
+        /// One reload of the rules, which is refused.
+        RulesReload = "rules_reload",
+        /// The thread that watches the rules files, which starts again.
+        RulesWatcher = "rules_watcher",
+        /// One xDS response, which is refused.
+        XdsResponse = "xds_response",
+        /// The xDS client, which connects again.
+        XdsClient = "xds_client",
+        /// A connection to Redis or memcached, which is opened again.
+        StoreConnection = "store_connection",
+        /// The lookup of a store's servers, which starts again.
+        StoreDiscovery = "store_discovery",
+        /// One batch of spans, which is dropped.
+        SpanExporter = "span_exporter",
+        /// One flush to statsd; the next one sends what it did not.
+        Statsd = "statsd",
+        /// One look at the certificate files.
+        TlsReload = "tls_reload",
+        /// The task that looks after leases, which starts again.
+        Leases = "leases",
+        /// The periodic maintenance, which starts again.
+        Maintenance = "maintenance",
+        /// The thread that follows Redis for overrides and replicas, which starts again.
+        ReplicaSync = "replica_sync",
+        /// None of these.
+        Other = "other",
     }
 }
 

@@ -62,7 +62,7 @@ fn json_is_asked_and_answered_in_protobufs_mapping() {
 #[test]
 fn rejects_invalid_json_with_a_reason() {
     let server = Server::start(RULES);
-    for (body, told) in [
+    for (body, expected) in [
         ("{", "EOF"),
         (r#"{"domian":"d"}"#, "domian"),
         (r#"{"domain":"","descriptors":[{"entries":[{"key":"k"}]}]}"#, "domain must not be empty"),
@@ -70,7 +70,7 @@ fn rejects_invalid_json_with_a_reason() {
         let answer = http::post(server.ports.http, "/json", body);
         assert_eq!(answer.status, 400, "{body}");
         assert!(answer.text().starts_with("Bad Request"), "{}", answer.text());
-        assert!(answer.text().contains(told), "{told:?} in {}", answer.text());
+        assert!(answer.text().contains(expected), "{expected:?} in {}", answer.text());
     }
 }
 

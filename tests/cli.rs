@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::support::{
     client::request,
     ports::free_port,
+    process::{assert_exit, printed},
     server::{BINARY, Server, Setup},
 };
 
@@ -31,19 +32,6 @@ fn tollgate_in(args: &[&str], variables: &[(&str, &str)]) -> Output {
 fn run(program: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(program);
     command.args(args).envs(variables.iter().copied()).stdin(Stdio::null()).output().unwrap()
-}
-
-/// Standard output and standard error.
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-#[track_caller]
-fn assert_exit(output: &Output, code: i32, texts: &[&str]) {
-    assert_eq!(output.status.code(), Some(code), "{}", printed(output));
-    for text in texts {
-        assert!(printed(output).contains(text), "no {text:?} in\n{}", printed(output));
-    }
 }
 
 /// A directory with these files.

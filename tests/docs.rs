@@ -73,9 +73,9 @@ fn every_rules_file_shown_is_taken_or_refused_as_the_page_says() {
     for page in pages() {
         for block in rules_files(&page) {
             let compiled = compiled(&block);
-            let told: Vec<_> = compiled.diagnostics.iter().map(ToString::to_string).collect();
-            let is_as_said = if block.is_refused() { compiled.rules.is_none() } else { told.is_empty() };
-            assert!(is_as_said, "{page}:{}:\n{}", block.line, told.join("\n"));
+            let reported: Vec<_> = compiled.diagnostics.iter().map(ToString::to_string).collect();
+            let is_as_said = if block.is_refused() { compiled.rules.is_none() } else { reported.is_empty() };
+            assert!(is_as_said, "{page}:{}:\n{}", block.line, reported.join("\n"));
             seen += 1;
         }
     }

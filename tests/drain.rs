@@ -10,9 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use http::HeaderMap;
 use socket2::SockRef;
-use tokio::{runtime::Builder, sync::oneshot, time::sleep};
+use tokio::{runtime::Builder, sync::oneshot, task::JoinHandle, time::sleep};
 
 use crate::support::{
     PATIENCE,
@@ -51,24 +52,34 @@ fn sigterm_under_load_loses_no_request() {
     }
 }
 
+/// A request whose message is still to come, on a connection of its own.
+async fn begun(server: &Server) -> (oneshot::Sender<Bytes>, JoinHandle<Exchange>) {
+    let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
+    let (send, body) = oneshot::channel();
+    (send, tokio::spawn(async move { client.exchange(body, &HeaderMap::new()).await }))
+}
+
+/// Sends the message, and waits for the answer.
+async fn is_answered(send: oneshot::Sender<Bytes>, asking: JoinHandle<Exchange>) {
+    send.send(framed(&request("d", &[&[("k", "v")]]))).unwrap();
+    match asking.await.unwrap() {
+        Exchange::Answered(status) => assert_eq!(status.code, 0, "{status:?}"),
+        lost => panic!("{lost:?}"),
+    }
+}
+
 #[test]
 fn a_request_that_is_under_way_at_sigterm_is_answered() {
     let mut server = Server::start(RULES);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
-        let (send, body) = oneshot::channel();
-        let asking = tokio::spawn(async move { client.exchange(body, &HeaderMap::new()).await });
+        let (send, asking) = begun(&server).await;
         sleep(Duration::from_millis(200)).await;
         server.process.signal("TERM");
         sleep(Duration::from_millis(300)).await;
         assert!(server.process.exited().is_none(), "it waits for the request");
 
-        send.send(framed(&request("d", &[&[("k", "v")]]))).unwrap();
-        match asking.await.unwrap() {
-            Exchange::Answered(status) => assert_eq!(status.code, 0, "{status:?}"),
-            lost => panic!("{lost:?}"),
-        }
+        is_answered(send, asking).await;
     });
     assert!(server.process.wait(PATIENCE).expect("it ends").success());
 }
@@ -78,18 +89,16 @@ fn a_request_that_never_ends_does_not_keep_the_service() {
     let mut server = Setup::new().rules("d.yaml", RULES).env("SHUTDOWN_TIMEOUT", "1s").start();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
-        let (_never_sent, body) = oneshot::channel();
-        let asking = tokio::spawn(async move { client.exchange(body, &HeaderMap::new()).await });
+        let (_never_sent, asking) = begun(&server).await;
         sleep(Duration::from_millis(200)).await;
-        let begun = Instant::now();
+        let signaled = Instant::now();
         server.process.signal("TERM");
         let ended = asking.await.unwrap();
         assert!(matches!(ended, Exchange::Failed(_)), "{ended:?}");
         assert!(
-            begun.elapsed() >= Duration::from_millis(900),
+            signaled.elapsed() >= Duration::from_millis(900),
             "it was given its time: {:?}",
-            begun.elapsed()
+            signaled.elapsed()
         );
     });
     assert!(server.process.wait(PATIENCE).is_some(), "it ends after its deadline");
@@ -110,10 +119,7 @@ fn a_connection_to_redis_lasts_until_its_last_worker_has_drained() {
         // One connection for each worker, each with a request whose message is still to come.
         let mut open = Vec::new();
         for _ in 0..4 {
-            let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
-            let (send, body) = oneshot::channel();
-            let asking = tokio::spawn(async move { client.exchange(body, &HeaderMap::new()).await });
-            open.push((send, asking));
+            open.push(begun(&server).await);
             sleep(Duration::from_millis(50)).await;
         }
         sleep(Duration::from_millis(200)).await;
@@ -121,11 +127,7 @@ fn a_connection_to_redis_lasts_until_its_last_worker_has_drained() {
         for (send, asking) in open {
             // The worker of the request before this one has drained, whichever it is.
             sleep(Duration::from_millis(300)).await;
-            send.send(framed(&request("d", &[&[("k", "v")]]))).unwrap();
-            match asking.await.unwrap() {
-                Exchange::Answered(status) => assert_eq!(status.code, 0, "{status:?}"),
-                lost => panic!("{lost:?}"),
-            }
+            is_answered(send, asking).await;
         }
     });
     assert!(server.process.wait(PATIENCE).expect("it ends").success());

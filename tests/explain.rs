@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::support::{
     client::request,
     clock::Clock,
+    process::printed,
     server::{BINARY, Setup},
 };
 
@@ -30,10 +31,6 @@ fn explain(args: &[&str], variables: &[(&str, &str)]) -> Output {
     command.arg("explain").args(args).stdin(Stdio::null());
     Clock::current().apply(&mut command);
     command.envs(variables.iter().copied()).output().unwrap()
-}
-
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 fn write(dir: &Path, name: &str, text: &str) -> String {

@@ -69,10 +69,6 @@ fn counts_on(server: &Server) {
     assert_eq!(left, (0..50).map(|n| first - n).collect::<Vec<_>>());
 }
 
-fn metric(server: &Server, name: &str) -> f64 {
-    server.metrics().get(name).copied().unwrap_or_else(|| panic!("no {name}"))
-}
-
 #[test]
 fn counters_in_memory_stay_within_their_bound_and_go_on() {
     for max in [1, 63, 64, 20_000] {
@@ -82,10 +78,10 @@ fn counters_in_memory_stay_within_their_bound_and_go_on() {
         let values = (max * 2).clamp(2000, 40_000);
         fill_and_refill(&server, &["second", "log", "hour"], values);
         // Logs have as many bytes again.
-        let keys = metric(&server, "tollgate_store_keys");
+        let keys = server.metric("tollgate_store_keys");
         let logs = f64::from(max * 48 / 100 + 256);
         assert!(keys <= f64::from(max) + logs, "{max}: {keys}");
-        assert!(metric(&server, "tollgate_store_evictions_total") > 0.0, "{max}");
+        assert!(server.metric("tollgate_store_evictions_total") > 0.0, "{max}");
         counts_on(&server);
     }
 }
@@ -96,7 +92,7 @@ fn the_cache_of_keys_over_their_limit_stays_within_its_bytes_and_goes_on() {
         let setup = Setup::new().rules("d.yaml", RULES).env("LOCAL_CACHE_SIZE_IN_BYTES", &bytes.to_string());
         let server = setup.start();
         fill_and_refill(&server, &["never"], 10_000);
-        let keys = metric(&server, "ratelimit_localcache_entryCount");
+        let keys = server.metric("ratelimit_localcache_entryCount");
         assert!(keys <= f64::from((bytes / 44).max(1)), "{bytes}: {keys}");
         counts_on(&server);
     }
@@ -113,7 +109,7 @@ fn counters_in_place_of_a_lost_redis_stay_within_their_bound_and_go_on() {
             server.ask(request("d", &[&[("hour", "first")]])).map(drop).map_err(|status| status.to_string())
         });
         fill_and_refill(&server, &["second", "hour", "never"], (max * 2).clamp(2000, 40_000));
-        let keys = metric(&server, "tollgate_store_keys");
+        let keys = server.metric("tollgate_store_keys");
         assert!(keys <= f64::from(max), "{max}: {keys}");
         counts_on(&server);
     }

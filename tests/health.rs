@@ -43,9 +43,9 @@ fn sigterm_turns_health_bad_while_requests_are_still_answered() {
 
     eventually("health turns bad", || {
         let answer = http::get(server.ports.http, "/healthcheck");
-        let told = (answer.status, answer.text());
+        let seen = (answer.status, answer.text());
         let expected = (500, "running: shutting down\n".to_owned());
-        holds(told == expected, || format!("{told:?}"))
+        holds(seen == expected, || format!("{seen:?}"))
     });
     let client = server.client();
     assert_eq!(over_grpc(&client, "ratelimit").unwrap(), ServingStatus::NotServing);

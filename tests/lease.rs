@@ -19,12 +19,10 @@ use tollgate::proto::envoy::service::ratelimit::v3::{
 
 use crate::support::{
     client::{Client, descriptor, request},
+    clock::YEAR,
     redis::Env,
     server::{Server, Setup},
 };
-
-/// A year that holds no other window's end but its own.
-const YEAR: u64 = 365 * 24 * 3600;
 
 /// A service that leases hits from this Redis, with these rules.
 fn leased(redis: &Env, rules: &str) -> Setup {
@@ -54,4 +52,4 @@ fn metric(server: &Server, name: &str) -> f64 {
 }
 
 /// Longer than any lease is held without a request.
-const IDLE: Duration = Duration::from_millis(400);
+const IDLE: Duration = Duration::from_secs(2);

@@ -13,7 +13,7 @@ use crate::support::{
     server::{BINARY, Server, Setup},
 };
 
-/// The lesson as `cargo run --release` serves it, but told to answer with metadata.
+/// The lesson as `cargo run --release` serves it, but configured to answer with metadata.
 fn served() -> Server {
     Setup::bare(Path::new(env!("CARGO_MANIFEST_DIR"))).env("RESPONSE_DYNAMIC_METADATA", "true").start()
 }

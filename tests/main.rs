@@ -29,7 +29,7 @@ mod docs;
 mod overrides;
 // SIGTERM: nothing is lost.
 mod drain;
-// Which rule would be met, told by the command line.
+// Which rule would match, by the command line.
 mod explain;
 // Random bytes, frames, messages and JSON on every port.
 mod garbage;
@@ -88,7 +88,7 @@ mod statsd;
 mod tls;
 // Rules from a control plane.
 mod xds;
-// Spans: what they tell, whose children they are, and collectors of all kinds.
+// Spans: their attributes, their parents, and collectors of all kinds.
 mod tracing;
 
 // What starts the services and talks to them.

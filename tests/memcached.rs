@@ -1,7 +1,7 @@
 //! Counters in memcached: real servers, what is kept in them, and what happens without them.
 
 use crate::{
-    redis::{RULES, by_policy, code, counter, one, told},
+    redis::{RULES, by_policy, code, counter, decision, one},
     support::{
         client::request,
         memcached::{Memcached, setup},
@@ -23,7 +23,7 @@ mod loss;
 mod refused;
 // Rules with several limits, which count all or nothing.
 mod several;
-// Several servers, and those that a name server tells of.
+// Several servers, and those that a name server lists.
 mod servers;
 // TLS, and certificates that do not fit.
 mod tls;

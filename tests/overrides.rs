@@ -17,6 +17,7 @@ use crate::support::{
     client::{descriptor, request},
     eventually, holds, http,
     ports::free_port,
+    process::printed,
     redis::{Env, Redis},
     server::{BINARY, Server, Setup},
     within,
@@ -105,10 +106,6 @@ impl Replica {
 /// The program that is tested, or a release build that is measured.
 fn binary() -> PathBuf {
     std::env::var_os("TOLLGATE_TEST_BINARY").map_or_else(|| BINARY.into(), PathBuf::from)
-}
-
-fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 const OK: Code = Code::Ok;
@@ -306,7 +303,7 @@ fn explain_applies_the_overrides_that_are_in_force_at_a_service() {
 }
 
 #[test]
-fn what_is_mistyped_is_said_and_changes_nothing() {
+fn a_mistyped_command_is_explained_and_changes_nothing() {
     let replica = Replica::in_memory();
     for (args, expected) in [
         (&["set", "shop", "user=a"][..], "<--limit <N/UNIT>|--block|--allow|--shadow>"),
@@ -337,6 +334,11 @@ fn what_is_mistyped_is_said_and_changes_nothing() {
         warned.contains("no rule matches usr, so the override has no effect; did you mean \"user\"?"),
         "{warned}"
     );
+}
+
+#[test]
+fn a_wrong_request_is_explained() {
+    let replica = Replica::in_memory();
     for (path, body, status, expected) in [
         ("/api/v1/overrides", "[]", 400, "expected an object"),
         ("/api/v1/overrides", "{", 400, "invalid body"),

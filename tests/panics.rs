@@ -254,7 +254,7 @@ fn a_panic_costs_one_xds_response() {
     };
     for config_type in ["GRPC_XDS_SOTW", "GRPC_XDS_DELTA"] {
         let control_plane = ControlPlane::start();
-        control_plane.tell("1", &[resource(1)]);
+        control_plane.publish("1", &[resource(1)]);
         let server = Faulty::start(
             setup()
                 .env("CONFIG_TYPE", config_type)
@@ -266,7 +266,7 @@ fn a_panic_costs_one_xds_response() {
         let mut served = 1;
         for (before, point) in [(0, "xds_response"), (1, "rules_compile")] {
             server.inject(point);
-            control_plane.tell(&format!("bad{before}"), &[resource(100 + before)]);
+            control_plane.publish(&format!("bad{before}"), &[resource(100 + before)]);
             server.wait(point);
             eventually("the response is refused", || {
                 let refused = server.0.metrics()["tollgate_xds_nacks_total"];
@@ -278,13 +278,13 @@ fn a_panic_costs_one_xds_response() {
             }
             server.0.wait_for_rule(&format!("requests_per_unit={served},"));
         }
-        control_plane.tell("good", &[resource(2)]);
+        control_plane.publish("good", &[resource(2)]);
         server.0.wait_for_rule("requests_per_unit=2,");
 
         server.inject("xds_client");
         control_plane.hang_up();
         server.wait("xds_client");
-        control_plane.tell("again", &[resource(3)]);
+        control_plane.publish("again", &[resource(3)]);
         server.0.wait_for_rule("requests_per_unit=3,");
         server.assert_counted(&[("rules_reload", 1.0), ("xds_client", 1.0), ("xds_response", 1.0)]);
     }

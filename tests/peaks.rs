@@ -212,12 +212,12 @@ fn a_rules_file_of_many_empty_values() {
 }
 
 /// The answer of a control plane to everything, once `now` turns true.
-struct Told {
+struct LateBody {
     message: Option<Bytes>,
     now: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-impl Body for Told {
+impl Body for LateBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -247,8 +247,8 @@ fn control_plane(message: &[u8], now: watch::Receiver<bool>) -> String {
                 let answer = move |_: Request<Incoming>| {
                     let mut now = now.clone();
                     let now = async move { drop(now.wait_for(|now| *now).await) };
-                    let told = Told { message: Some(message.clone()), now: Box::pin(now) };
-                    let response = Response::builder().header("content-type", "application/grpc").body(told);
+                    let body = LateBody { message: Some(message.clone()), now: Box::pin(now) };
+                    let response = Response::builder().header("content-type", "application/grpc").body(body);
                     async move { Ok::<_, Infallible>(response.unwrap()) }
                 };
                 let serving = http2::Builder::new(TokioExecutor::new())
@@ -287,7 +287,7 @@ fn a_response_of_a_control_plane_of_many_empty_parts() {
         ("removed names", "GRPC_XDS_DELTA", [0x32, 0].repeat(8_000_000), "RULES_MAX_VALUES"),
         ("malformed", "GRPC_XDS_SOTW", [[0x12, 0].repeat(4_000_000), vec![0x12, 9]].concat(), "malformed"),
     ] {
-        let (tell, now) = watch::channel(false);
+        let (send, now) = watch::channel(false);
         let server = setup()
             .env("CONFIG_TYPE", dialect)
             .env("CONFIG_GRPC_XDS_SERVER_URL", &control_plane(&message, now))
@@ -295,7 +295,7 @@ fn a_response_of_a_control_plane_of_many_empty_parts() {
             .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
             .start();
         let grown = growth(&server.process, || {
-            tell.send_replace(true);
+            send.send_replace(true);
             server.wait_for_log(&[text]);
         });
         is_small(what, message.len(), grown);

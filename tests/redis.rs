@@ -14,7 +14,7 @@ use tollgate::proto::envoy::service::ratelimit::v3::{
 
 use crate::support::{
     client::{Client, request},
-    clock::window,
+    clock::{YEAR, window},
     server::Server,
     steady::{Asked, Outcome, Verdict, quantile},
 };
@@ -47,9 +47,6 @@ mod topologies;
 /// What Envoy waits for an answer when nothing is said about it.
 pub(crate) const ENVOYS_PATIENCE: Duration = Duration::from_millis(20);
 
-/// A year that holds no other window's end but its own.
-pub(crate) const YEAR: u64 = 365 * 24 * 3600;
-
 /// Limits a year, so that no window ends during a test; and the control, which needs no counter.
 pub(crate) const RULES: &str = "
 domain: d
@@ -71,11 +68,11 @@ pub(crate) fn one(key: &str, value: &str) -> RateLimitRequest {
 
 /// The code of the answer to a request of one descriptor, and what is left.
 pub(crate) fn code(client: &Client, key: &str, value: &str) -> (Code, u32) {
-    told(&client.ask(one(key, value)).expect("the request is answered"))
+    decision(&client.ask(one(key, value)).expect("the request is answered"))
 }
 
 /// The overall code of an answer, and what is left by its first status.
-pub(crate) fn told(answer: &RateLimitResponse) -> (Code, u32) {
+pub(crate) fn decision(answer: &RateLimitResponse) -> (Code, u32) {
     (answer.overall_code(), answer.statuses[0].limit_remaining)
 }
 

@@ -45,10 +45,6 @@ fn series(server: &Server) -> BTreeMap<String, f64> {
     metrics
 }
 
-fn sample(server: &Server, name: &str) -> f64 {
-    server.metrics().get(name).copied().unwrap_or_default()
-}
-
 fn hits(metrics: &BTreeMap<String, f64>) -> f64 {
     metrics.iter().filter(|(name, _)| name.contains("total_hits{")).map(|(_, n)| n).sum()
 }
@@ -118,14 +114,14 @@ fn idle_series_make_room_hour_after_hour() {
             })
         });
         ask(&client, "d", &(0..20).map(|n| format!("{hour}of{n}")).collect::<Vec<_>>());
-        let taken = sample(&server, "tollgate_metrics_series");
+        let taken = server.metric("tollgate_metrics_series");
         assert!((taken - 20.0).abs() < 0.5 && series(&server).len() <= 20, "{taken} are taken");
         clock.step(1800.0);
         ask(&client, "d", &kept);
         clock.step(1800.0);
     }
     let of_kept = format!("{PREFIX}total_hits{{domain=\"d\",key1=\"ip_kept\"}}");
-    assert!((sample(&server, &of_kept) - 10.0).abs() < 0.5, "what is used stays, and goes on counting");
+    assert!((server.metric(&of_kept) - 10.0).abs() < 0.5, "what is used stays, and goes on counting");
 }
 
 #[test]
@@ -135,9 +131,9 @@ fn statsd_is_sent_every_hit_of_series_that_go_and_come_back() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let port = socket.local_addr().unwrap().port().to_string();
-    let (told, stop) = (Arc::new(Mutex::new(0)), Arc::new(AtomicBool::new(false)));
+    let (sent, stop) = (Arc::new(Mutex::new(0)), Arc::new(AtomicBool::new(false)));
     let receiver = {
-        let (told, stop) = (told.clone(), stop.clone());
+        let (sent, stop) = (sent.clone(), stop.clone());
         thread::spawn(move || {
             let mut packet = vec![0; 1 << 16];
             while !stop.load(Relaxed) {
@@ -145,7 +141,7 @@ fn statsd_is_sent_every_hit_of_series_that_go_and_come_back() {
                 let text = String::from_utf8_lossy(&packet[..length]).into_owned();
                 for line in text.lines().filter(|line| line.contains(".total_hits:")) {
                     let n = line.rsplit(':').next().and_then(|rest| rest.split('|').next()).unwrap();
-                    *told.lock().unwrap() += n.parse::<u64>().unwrap();
+                    *sent.lock().unwrap() += n.parse::<u64>().unwrap();
                 }
             }
         })
@@ -178,9 +174,9 @@ fn statsd_is_sent_every_hit_of_series_that_go_and_come_back() {
         }
         clock.step(3600.0);
     }
-    eventually("every hit is told", || {
-        let told = *told.lock().unwrap();
-        holds(told == asked, || format!("{told} of {asked}"))
+    eventually("every hit is sent", || {
+        let sent = *sent.lock().unwrap();
+        holds(sent == asked, || format!("{sent} of {asked}"))
     });
     stop.store(true, Relaxed);
     receiver.join().unwrap();

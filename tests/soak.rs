@@ -89,7 +89,7 @@ fn nothing_leaks_and_no_request_is_lost() {
     report.check();
 }
 
-/// What the replicas hold once nobody asks them any more.
+/// What the replicas hold once there are no requests any more.
 fn samples(servers: &[Server]) -> Vec<Sample> {
     eventually("all connections are closed", || {
         let open: f64 = servers.iter().map(report::connections).sum();
@@ -106,7 +106,7 @@ fn setup(name: &str, way: &Proxy) -> Setup {
     let setup = Setup::new().program(Path::new(&program), &["serve"]).rules("soak.yaml", load::RULES);
     let setup = if name == "memory" { setup } else { setup.redis(&redis::tcp(&way.address())) };
     let setup = BOUNDS.iter().fold(setup, |setup, (name, value)| setup.env(name, value));
-    // Nobody listens where spans and statistics are sent.
+    // There is no listener where spans and statistics are sent.
     let sinks = [
         ("TRACING_ENABLED", "true"),
         ("TRACING_SAMPLING_RATE", "0.05"),

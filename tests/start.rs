@@ -153,7 +153,7 @@ fn reports_all_invalid_settings_of_redis_without_passwords() {
     let status = server.process.wait(PATIENCE).expect("it ends by itself");
     assert!(!status.success());
     let log = server.process.log();
-    for told in [
+    for expected in [
         "REDIS_URL=\"redis://***@redis:6379/1\"",
         "database 0 alone",
         "REDIS_TLS_CLIENT_CERT=\"/nowhere/at/all.pem\"",
@@ -161,7 +161,7 @@ fn reports_all_invalid_settings_of_redis_without_passwords() {
         "REDIS_PERSECOND_URL",
         "STORE_FAILURE_POLICY=\"hope\"",
     ] {
-        assert!(log.contains(told), "{told} in {log}");
+        assert!(log.contains(expected), "{expected} in {log}");
     }
     assert!(!log.contains("hunter2"), "{log}");
 }
@@ -201,13 +201,13 @@ fn reports_invalid_files_of_every_kind_in_one_start() {
         [("GRPC_SERVER_TLS_CERT", "holds no certificate"), ("GRPC_SERVER_TLS_KEY", "No such file")];
     let all = bad.iter().map(|(name, _, why)| (*name, *why)).chain(certificate);
     for (name, why) in all {
-        let told = log.lines().any(|line| line.contains(name) && line.contains(why));
-        assert!(told, "{name} and {why:?} in {log}");
+        let is_logged = log.lines().any(|line| line.contains(name) && line.contains(why));
+        assert!(is_logged, "{name} and {why:?} in {log}");
     }
 }
 
 #[test]
-fn nothing_is_bound_when_a_setting_makes_no_sense() {
+fn nothing_is_bound_when_a_setting_is_invalid() {
     let mut server = Setup::new().env("SHUTDOWN_DELAY", "soon").launch();
     let begun = Instant::now();
     while server.process.exited().is_none() {

@@ -84,7 +84,7 @@ fn over_tcp_the_sums_are_those_of_the_page_and_the_rest_goes_at_the_end() {
         .env("EXTRA_TAGS", "zone:eu.west,app:rl")
         .start();
     ask(&server);
-    // The connection is there before the last questions, which only the end can tell.
+    // The connection is there before the last questions, which only the end can show.
     let mut stream = listener.accept().unwrap().0;
     ask(&server);
     let page = server.metrics();
@@ -190,11 +190,11 @@ fn logs_a_missing_sink_once_and_sends_everything_when_it_comes() {
     let port = free_port();
     let mut server = setup().env("USE_STATSD", "true").env("STATSD_PORT", &port.to_string()).start();
     ask(&server);
-    let tells = || server.process.log().lines().filter(|line| line.contains("statsd")).count();
-    eventually("the missing sink is told of", || holds(tells() > 0, || server.process.log()));
+    let lines = || server.process.log().lines().filter(|line| line.contains("statsd")).count();
+    eventually("the missing sink is logged", || holds(lines() > 0, || server.process.log()));
     // A second and a half: the next two attempts.
     thread::sleep(Duration::from_millis(1500));
-    assert_eq!(tells(), 1, "{}", server.process.log());
+    assert_eq!(lines(), 1, "{}", server.process.log());
     ask(&server);
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     assert!(server.process.stop().success());

@@ -1,4 +1,4 @@
-//! Traces: what a span tells, whose child it is, and a collector that is slow, gone or particular.
+//! Traces: the attributes of a span, its parent, and a collector that is slow, gone or particular.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::support::{
     holds,
     http::{get, post},
     raw::{Exchange, RawClient, framed},
-    receiver::{Receiver, Told},
+    receiver::{AttributeValue, Receiver},
     server::{Server, Setup},
 };
 
@@ -84,13 +84,13 @@ fn a_span_has_rules_and_outcomes_and_no_values() {
             ("tollgate.rules", ["d.user", "d.path_/a/*", ""].into()),
             ("tollgate.codes", ["OK", "OK", "OK"].into()),
             ("tollgate.remaining", [1, 99, 0].into()),
-            ("tollgate.descriptors", Told::Nothing),
+            ("tollgate.descriptors", AttributeValue::Nothing),
         ] {
-            assert_eq!(first.told(key), value, "{key}");
+            assert_eq!(first.attribute(key), value, "{key}");
         }
         let over = &spans[2];
-        assert_eq!(over.told("tollgate.code"), "OVER_LIMIT".into());
-        assert_eq!(over.told("tollgate.codes"), ["OVER_LIMIT", "OK", "OK"].into());
+        assert_eq!(over.attribute("tollgate.code"), "OVER_LIMIT".into());
+        assert_eq!(over.attribute("tollgate.codes"), ["OVER_LIMIT", "OK", "OK"].into());
         assert_eq!(over.status, None, "a limit that is kept is no error");
 
         let export = &receiver.exports()[0];
@@ -103,7 +103,9 @@ fn a_span_has_rules_and_outcomes_and_no_values() {
         assert_eq!(export.headers["authorization"], "Bearer hunter2");
         assert_eq!(export.resource["service.name"], "RateLimit".into());
         assert_eq!(export.resource["k8s.pod.name"], "pod-7".into());
-        assert!(matches!(&export.resource["service.instance.id"], Told::Text(id) if id.len() == 36));
+        assert!(
+            matches!(&export.resource["service.instance.id"], AttributeValue::Text(id) if id.len() == 36)
+        );
         for export in receiver.exports() {
             let sent = String::from_utf8_lossy(&export.bytes).into_owned();
             assert!(!sent.contains("ann") && !sent.contains("secret"), "{sent}");
@@ -121,8 +123,8 @@ fn a_span_has_values_if_configured() {
     let receiver = Receiver::start(false, None);
     let server = setup("http", receiver.port).env("TRACING_DESCRIPTOR_VALUES", "true").start();
     ask(&server, &request("d", &[&[("user", "ann"), ("path", "/a/b")], &[("user", "bob")]]), &[]);
-    let told = receiver.wait_for(1)[0].told("tollgate.descriptors");
-    assert_eq!(told, ["user=ann,path=/a/b", "user=bob"].into());
+    let descriptors = receiver.wait_for(1)[0].attribute("tollgate.descriptors");
+    assert_eq!(descriptors, ["user=ann,path=/a/b", "user=bob"].into());
 }
 
 #[test]
@@ -134,8 +136,11 @@ fn who_gets_no_answer_has_an_error_in_the_span() {
     let spans = receiver.wait_for(2);
     let status = spans[0].status.clone().unwrap();
     assert_eq!((status.code, &*status.message), (2, "rate limit domain must not be empty"));
-    assert_eq!(spans[0].told("rpc.grpc.status_code"), 2.into());
-    assert_eq!((spans[1].status.clone(), spans[1].told("tollgate.rules")), (None, Told::List(Vec::new())));
+    assert_eq!(spans[0].attribute("rpc.grpc.status_code"), 2.into());
+    assert_eq!(
+        (spans[1].status.clone(), spans[1].attribute("tollgate.rules")),
+        (None, AttributeValue::List(Vec::new()))
+    );
 }
 
 #[test]
@@ -148,9 +153,9 @@ fn json_is_traced_as_well() {
     }
     let spans = receiver.wait_for(3);
     assert!(spans.iter().all(|span| span.name == "POST /json" && span.kind == 2), "{spans:?}");
-    let statuses: Vec<_> = spans.iter().map(|span| span.told("http.response.status_code")).collect();
+    let statuses: Vec<_> = spans.iter().map(|span| span.attribute("http.response.status_code")).collect();
     assert_eq!(statuses, [200.into(), 400.into(), 400.into()]);
-    assert_eq!(spans[0].told("tollgate.rules"), ["d.user"].into());
+    assert_eq!(spans[0].attribute("tollgate.rules"), ["d.user"].into());
     let errors: Vec<_> = spans.iter().map(|span| span.status.as_ref().map(|status| status.code)).collect();
     assert_eq!(errors, [None, Some(2), Some(2)]);
 }

@@ -1,4 +1,4 @@
-//! Rules from a control plane that is none of ours: `xds-protos` on grpcio, in `xds/control_plane.py`.
+//! Rules from a control plane that is not ours: `xds-protos` on grpcio, in `xds/control_plane.py`.
 
 use std::time::Duration;
 
@@ -34,10 +34,10 @@ fn setup(server_url: &str) -> Setup {
     .fold(Setup::new(), |setup, (name, value)| setup.env(name, value))
 }
 
-/// A service and its control plane, which has told it `version` of `resources`.
+/// A service and its control plane, which has published `version` of `resources`.
 fn subscribed(version: &str, resources: &[Value]) -> (ControlPlane, Server) {
     let control_plane = ControlPlane::start();
-    control_plane.tell(version, resources);
+    control_plane.publish(version, resources);
     let server = setup(&control_plane.address).start();
     (control_plane, server)
 }

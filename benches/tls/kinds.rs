@@ -1,5 +1,5 @@
-//! The kinds of connection that are compared: what the service is told, and what its clients have. TLS 1.2 is
-//! what Envoy speaks to a cluster unless it is told otherwise.
+//! The kinds of connection that are compared: the settings of the service, and what its clients have. TLS 1.2 is
+//! what Envoy speaks to a cluster unless it is configured otherwise.
 
 use std::{fs, path::PathBuf, process::Command, slice, sync::Arc};
 
@@ -73,7 +73,7 @@ struct Files {
 }
 
 impl Files {
-    /// How a service is told to serve with this key.
+    /// The settings to serve with this key.
     fn serve(&self, name: &str, key: &KeyPair) -> Result<Env> {
         let certificate = self.sign("tollgate", "127.0.0.1", key)?;
         Ok(vec![
@@ -122,7 +122,7 @@ impl Files {
         Ok(params.signed_by(key, &self.issuer)?.pem())
     }
 
-    /// Writes a file, and tells its path.
+    /// Writes a file, and returns its path.
     fn put(&self, name: &str, text: &str) -> Result<String> {
         let path = self.dir.join(name);
         fs::write(&path, text)?;

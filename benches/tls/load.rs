@@ -153,7 +153,7 @@ async fn ask_at(rate: u32, clients: Vec<Client>, desk: Rc<Desk>) -> Result<()> {
     Ok(())
 }
 
-/// The moments when questions are due, told by a thread that sleeps between them: the runtime's own timers
+/// The moments when questions are due, reported by a thread that sleeps between them: the runtime's own timers
 /// know milliseconds.
 fn ticks(rate: u32) -> mpsc::UnboundedReceiver<Instant> {
     let (sender, receiver) = mpsc::unbounded_channel();

@@ -31,7 +31,7 @@ type Result<T> = result::Result<T, Box<dyn Error>>;
 const ROUNDS: usize = 9;
 
 fn main() -> Result<()> {
-    // cargo adds an argument of its own, which is no number.
+    // cargo adds an argument of its own, which is not a number.
     let rounds = env::args().find_map(|argument| argument.parse().ok()).unwrap_or(ROUNDS).max(1);
     let cores = Cores::allowed()?;
     let kinds = Kinds::new()?;

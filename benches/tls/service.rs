@@ -67,13 +67,13 @@ impl Service {
         }
     }
 
-    /// The CPU time that its threads have used, to the nanosecond, where the process's own is told by the
+    /// The CPU time that its threads have used, to the nanosecond, where the process's own is known by the
     /// hundredth of a second.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         let mut sum = Duration::ZERO;
         for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            let told = fs::read_to_string(thread?.path().join("schedstat"))?;
-            let nanos = told.split_whitespace().next().ok_or("schedstat is empty")?;
+            let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+            let nanos = text.split_whitespace().next().ok_or("schedstat is empty")?;
             sum += Duration::from_nanos(nanos.parse()?);
         }
         Ok(sum)

@@ -35,10 +35,10 @@ pub(crate) fn tables() -> String {
         .into_iter()
         .map(|(kind, times)| {
             let counters = five::counters(LIMIT, window).into_iter();
-            (kind, counters.map(|counter| judge(counter, &times, window.micros())).collect())
+            (kind, counters.map(|counter| check(counter, &times, window.micros())).collect())
         })
         .collect();
-    let titled = |title, tell| table(title, &outcomes, tell);
+    let titled = |title, cell| table(title, &outcomes, cell);
     [
         titled("wrongly allowed", |outcome| percent(outcome.wrongly_admitted)),
         titled("wrongly rejected", |outcome| percent(outcome.wrongly_refused)),
@@ -62,7 +62,7 @@ fn kinds() -> [(&'static str, Vec<u64>); 7] {
 }
 
 /// Holds every decision against those hits that the counter itself admitted in the window before.
-fn judge(mut counter: Counter, times: &[u64], window: u64) -> Outcome {
+fn check(mut counter: Counter, times: &[u64], window: u64) -> Outcome {
     let mut outcome = Outcome::default();
     let mut recent: VecDeque<u64> = VecDeque::new();
     for now in times.iter().map(|time| BEGIN + time) {
@@ -82,11 +82,11 @@ fn judge(mut counter: Counter, times: &[u64], window: u64) -> Outcome {
     outcome
 }
 
-fn table(title: &str, outcomes: &[(&str, Vec<Outcome>)], tell: fn(&Outcome) -> String) -> String {
+fn table(title: &str, outcomes: &[(&str, Vec<Outcome>)], cell: fn(&Outcome) -> String) -> String {
     let names = five::NAMES.map(|name| format!(" `{name}` |")).concat();
     let mut table = format!("| {title} |{names}\n|---|{}\n", "---:|".repeat(five::NAMES.len()));
     for (kind, outcomes) in outcomes {
-        let cells: Vec<String> = outcomes.iter().map(tell).collect();
+        let cells: Vec<String> = outcomes.iter().map(cell).collect();
         // Writing to a String cannot fail.
         let _ = writeln!(table, "| {kind} | {} |", cells.join(" | "));
     }

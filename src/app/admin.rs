@@ -22,7 +22,7 @@ use crate::{
 pub(super) fn api(settings: &Settings, parts: &Parts) -> Result<Option<Arc<Api>>, StartError> {
     let Some(admin) = &settings.admin else { return Ok(None) };
     let tokens = admin.token_file.as_deref().map(Tokens::load).transpose();
-    let tokens = tokens.map_err(|error| StartError(vec![error.to_string()]))?;
+    let tokens = tokens.map_err(|error| StartError(vec![error]))?;
     let options = Options {
         shown: parts.admin(),
         hosts: match &admin.listen {

@@ -30,7 +30,6 @@ use crate::{
     server::{
         admin::Api,
         grpc::{self, Listener, Workers},
-        health::Part,
         http,
         http::json,
         tls,
@@ -43,6 +42,7 @@ use parts::{Link, Parts};
 use ports::Ports;
 use rules::Feed;
 pub(crate) use rules::compile_options;
+use shutdown::Running;
 
 /// Serves until a signal; then drains and returns.
 ///
@@ -76,6 +76,27 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     parts.update_rules_health(settings);
     parts.update_store_health(settings);
 
+    let running = start(settings, &parts, ports, api, link)?;
+    let signal = tokio::select! {
+        signal = signal => signal,
+        error = maintenance::never_reached(&parts, settings) => return Err(error),
+    };
+    let delay = settings.server.shutdown_delay;
+    info!(?delay, "received {signal}, draining");
+    running.drain(&parts, delay).await;
+    drop(feed);
+    info!("stopped");
+    Ok(())
+}
+
+/// Starts the workers, serves the ports, and starts everything else that runs until the shutdown.
+fn start(
+    settings: &Settings,
+    parts: &Parts,
+    ports: Ports,
+    api: Option<Arc<Api>>,
+    link: Option<Link>,
+) -> Result<Running, StartError> {
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let timeout = settings.server.shutdown_timeout;
@@ -85,54 +106,25 @@ async fn run(settings: &Settings) -> Result<(), StartError> {
     ports.announce(settings);
     let Ports { grpc, http, debug, metrics, admin } = ports;
     let accepting = tokio::task::spawn_local(grpc::accept(grpc, workers.clone(), draining));
-    let pages = Pages { settings, parts: &parts, stop: &stopping };
-    let mut pages = pages.serve(http, debug, metrics, admin.zip(api));
+    let pages = Pages { settings, parts, stop: &stopping };
+    let pages = pages.serve(http, debug, metrics, admin.zip(api));
     if let Some(tls) = parts.tls.clone() {
         tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
     }
     match link {
         Some(Link::Redis { side, state }) => {
-            following::start(&parts, side, state, stopping.clone()).map_err(StartError::runtime)?;
+            following::start(parts, side, state, stopping.clone()).map_err(StartError::runtime)?;
         }
         Some(Link::Memcached(resets)) if parts.over_limit.is_some() => {
-            tokio::task::spawn_local(following::follow_resets(
-                parts.limiter.clone(),
-                resets,
-                stopping.clone(),
-            ));
+            let limiter = parts.limiter.clone();
+            tokio::task::spawn_local(following::follow_resets(limiter, resets, stopping.clone()));
         }
         Some(Link::Memcached(_)) | None => {}
     }
     tokio::task::spawn_local(maintain(parts.clone(), settings.clone(), stopping));
     let flushing = sinks::start(settings, &parts.stats, parts.admin()).map_err(StartError::runtime)?;
     let writing = recent::write_log(settings, &parts.recent).map_err(StartError::runtime)?;
-
-    let signal = tokio::select! {
-        signal = signal => signal,
-        error = maintenance::never_reached(&parts, settings) => return Err(error),
-    };
-    info!(delay = ?settings.server.shutdown_delay, "received {signal}, draining");
-    parts.health.set(Part::Running, false);
-    tokio::time::sleep(settings.server.shutdown_delay).await;
-    let _ = drain.send(true);
-    let _ = accepting.await;
-    // Pages and `/json` are still served while the workers drain.
-    workers.drained().await;
-    parts.store.close().await;
-    let _ = tokio::task::spawn_blocking(move || flushing.finish(LAST_FLUSH)).await;
-    if let Some(writing) = writing {
-        let _ = tokio::task::spawn_blocking(move || writing.finish()).await;
-    }
-    if let Some(tracer) = parts.tracer.clone() {
-        let _ = tokio::task::spawn_blocking(move || tracer.end()).await;
-    }
-    let _ = stop.send(true);
-    while pages.join_next().await.is_some() {}
-    // Last, because `/json` uses the workers' connections to the store.
-    let _ = tokio::task::spawn_blocking(move || workers.join()).await;
-    drop(feed);
-    info!("stopped");
-    Ok(())
+    Ok(Running { accepting, workers, pages, flushing, writing, drain, stop })
 }
 
 /// Logs the version and the store. The rules and the listeners have log lines of their own.
@@ -158,10 +150,6 @@ async fn maintain(parts: Parts, settings: Settings, stop: watch::Receiver<bool>)
     let work = async || maintenance::run(&parts, &settings, stop.clone()).await;
     panics::restart_task(Boundary::Maintenance, work).await;
 }
-
-/// How long the shutdown waits for the last flush to the sinks. It covers connecting and writing to a sink that does
-/// not answer.
-const LAST_FLUSH: Duration = Duration::from_secs(3);
 
 /// What the HTTP ports are served with.
 struct Pages<'a> {

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    StartError, recent,
-    rules::{compile_options, counting},
-    sinks,
-};
+use super::{StartError, recent, rules::compile_options, sinks};
 use crate::{
     clock::{Clock, SystemClock},
     limiter::{
@@ -249,7 +245,7 @@ pub(crate) fn policy(settings: &Settings) -> Policy {
         near_limit_ratio: settings.store.near_limit_ratio,
         key_prefix: settings.store.key_prefix.clone(),
         full_keys: settings.store.key_format == KeyFormat::Unambiguous,
-        counting: counting(settings),
+        counting: settings.store.counting,
         stop_when_over: settings.store.stop_when_over,
         shadow_mode: settings.answers.shadow_mode,
         quota_mode: settings.answers.quota_mode,

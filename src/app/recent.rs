@@ -14,25 +14,18 @@ use crate::{
     clock::{Clock, SystemClock},
     log_throttle::LogThrottle,
     panics::{self, Boundary},
-    recent::{DecisionLog, KeyValues, Logged, Recent, RecentOptions},
-    settings::{Settings, decisions},
+    recent::{DecisionLog, Recent, RecentOptions},
+    settings::{Decisions, Settings},
     telemetry::metrics::ShardCount,
 };
 
 /// Empty tables.
 pub(super) fn recent(settings: &Settings) -> Arc<Recent> {
-    let set = &settings.decisions;
+    let Decisions { key_values, log, .. } = &settings.decisions;
     Arc::new(Recent::new(RecentOptions {
         shards: ShardCount::for_workers(settings.server.workers),
-        values: match set.key_values {
-            decisions::KeyValues::Plain => KeyValues::Plain,
-            decisions::KeyValues::Hashed => KeyValues::Hashed,
-            decisions::KeyValues::Hidden => KeyValues::Hidden,
-        },
-        logged: set.log.as_ref().map(|log| match log.logged {
-            decisions::Logged::Refused => Logged::Refused,
-            decisions::Logged::Sampled(share) => Logged::Sampled(share),
-        }),
+        values: *key_values,
+        logged: log.as_ref().map(|log| log.logged),
     }))
 }
 

@@ -5,13 +5,13 @@ use std::{io, sync::Arc};
 use crate::{
     clock::{Clock, SystemClock},
     panics::{self, Boundary},
-    rules::{CompileOptions, Countable, CountingMode},
+    rules::{CompileOptions, Countable},
     rules_source::{
         RulesDir, Source,
         watch::{self, Watcher},
         xds::{self, Subscription},
     },
-    settings::{Backend, Counting, Settings},
+    settings::{Backend, Settings},
     store::memcached::MemcachedStore,
 };
 
@@ -55,14 +55,6 @@ impl Feed {
     }
 }
 
-/// How limits are counted that do not say it.
-pub(super) fn counting(settings: &Settings) -> CountingMode {
-    match settings.store.counting {
-        Counting::Exact => CountingMode::Exact,
-        Counting::Leased => CountingMode::Leased,
-    }
-}
-
 /// The options for compiling rules by these settings: the store must be able to count every limit.
 pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
     let countable = match settings.backend {
@@ -73,7 +65,7 @@ pub(crate) fn compile_options(settings: &Settings) -> CompileOptions {
         merge_domains: settings.rules.merge_domains,
         portable: false,
         countable,
-        counting: counting(settings),
+        counting: settings.store.counting,
         max_values: settings.rules.max_values,
     }
 }

@@ -122,7 +122,7 @@ mod tests {
         (key[from..end].to_owned(), key[from..].to_owned())
     }
 
-    /// What tells counters apart.
+    /// What distinguishes counters.
     #[derive(Clone, PartialEq, Debug)]
     struct Parts {
         prefix: String,

@@ -238,7 +238,7 @@ mod tests {
         let recall = |hits, micros| cache.get("a", &limit, Hits::Take(hits), Time::from_micros(micros));
         assert_eq!(recall(2, 610_000_000), None, "fewer may fit");
         let later = Verdict { reset: 50_100_000, remaining: 2, retry_after: Some(600_000), ..refused };
-        assert_eq!(recall(4, 610_900_000), Some(later), "told in whole seconds");
+        assert_eq!(recall(4, 610_900_000), Some(later), "in whole seconds");
         assert_eq!(recall(3, 611_499_999).and_then(|verdict| verdict.retry_after), Some(1));
         assert_eq!(recall(3, 611_500_000), None);
         assert!(recall(3, 609_000_000).is_some());
@@ -267,7 +267,7 @@ mod tests {
         let over_five = cache_with(&["a"], &five, 1, Outcome::Counted(6));
         assert_eq!(over_five.get("a", &ten, Hits::Take(1), now), None);
         assert_eq!(over_five.get("a", &ten, Hits::Refund(1), now), None);
-        assert_eq!(over_five.get("a", &five, Hits::Take(1), now), None, "whoever gives back is heard");
+        assert_eq!(over_five.get("a", &five, Hits::Take(1), now), None, "a refund is counted");
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn node<'r>(level: &'r Level, key: &str, value: &Value) -> Option<&'r crate::rul
 mod tests {
     use super::*;
     use crate::{
-        overrides::descriptor,
+        overrides::model::entries_of_text,
         rules::{CompileOptions, SourceFile, compile},
     };
 
@@ -79,7 +79,7 @@ mod tests {
         let file = SourceFile { name: "a".to_owned(), text: text.as_bytes().to_vec() };
         let rules = compile(&[file], CompileOptions::default()).rules.unwrap();
         let applies = |domain, text| {
-            let target = Target::new(domain, descriptor::parse(text).unwrap()).unwrap();
+            let target = Target::new(domain, entries_of_text(text).unwrap()).unwrap();
             rule(&target, &rules).map(|rule| rule.full_key.to_string())
         };
         for (text, expected) in [

@@ -5,7 +5,7 @@
 use std::{
     fmt,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     clock::Time,
+    mutex::lock,
     store::{memcached::ResetLog, redis::Side},
 };
 
@@ -126,7 +127,7 @@ impl Keeper {
         self.index.add_to(&mut self.index.draft(), one).map_err(ChangeError::Invalid)?;
         match &self.place {
             Place::Memory => {}
-            Place::File(journal) => hold(journal).append_set(one, &self.index).map_err(ChangeError::file)?,
+            Place::File(journal) => lock(journal).append_set(one, &self.index).map_err(ChangeError::file)?,
             Place::Shared(shared) => return shared.set(std::slice::from_ref(one)).await,
         }
         self.index.set(one).map_err(ChangeError::Invalid)
@@ -155,7 +156,7 @@ impl Keeper {
         match &self.place {
             Place::Memory => {}
             Place::File(journal) => {
-                hold(journal).append_removed(target, &self.index).map_err(ChangeError::file)?;
+                lock(journal).append_removed(target, &self.index).map_err(ChangeError::file)?;
             }
             Place::Shared(shared) => return shared.remove(target).await,
         }
@@ -172,7 +173,7 @@ impl Keeper {
         if let Place::Shared(_) = self.place {
             return Ok(id);
         }
-        let mut import = hold(&self.import);
+        let mut import = lock(&self.import);
         if import.as_ref().is_some_and(|import| import.last_used.elapsed() < IDLE_IMPORT) {
             return Err(ChangeError::Conflict(
                 "another import is under way; try again when it is done".to_owned(),
@@ -204,7 +205,7 @@ impl Keeper {
             }
             return Ok(length);
         }
-        let mut import = hold(&self.import);
+        let mut import = lock(&self.import);
         let own = import.as_mut().filter(|import| import.id == id).ok_or_else(|| no_import(id))?;
         for one in all {
             if let Err(error) = self.index.add_to(&mut own.draft, one) {
@@ -228,13 +229,13 @@ impl Keeper {
             return shared.commit(id, &self.index).await;
         }
         let draft = {
-            let mut import = hold(&self.import);
+            let mut import = lock(&self.import);
             import.take_if(|import| import.id == id).ok_or_else(|| no_import(id))?.draft
         };
         let before = self.index.checkpoint();
         self.index.add(&draft).map_err(ChangeError::Invalid)?;
         if let Place::File(journal) = &self.place
-            && let Err(error) = hold(journal).rewrite(&self.index)
+            && let Err(error) = lock(journal).rewrite(&self.index)
         {
             self.index.roll_back(before);
             return Err(ChangeError::file(error));
@@ -251,7 +252,7 @@ impl Keeper {
             check_id(id)?;
             return shared.abort(id).await;
         }
-        hold(&self.import).take_if(|import| import.id == id);
+        lock(&self.import).take_if(|import| import.id == id);
         Ok(())
     }
 
@@ -270,7 +271,7 @@ impl Keeper {
     /// Removes overrides that have ended; called about once a second. In Redis the follower does.
     pub fn sweep(&self, now: Time) {
         if !matches!(self.place, Place::Shared(_)) {
-            log_ended(&self.index.sweep(now));
+            sweep(&self.index, now);
         }
     }
 }
@@ -299,15 +300,18 @@ impl fmt::Display for ChangeError {
 
 impl std::error::Error for ChangeError {}
 
-/// Logs overrides that have ended; those that were removed have been logged already.
-pub(super) fn log_ended(ended: &[Override]) {
-    let ended: Vec<&Override> = ended.iter().filter(|one| one.expires != Some(0)).collect();
+/// Removes overrides that have ended from an index, logs them, and returns them; those that were removed have been
+/// logged already.
+pub(super) fn sweep(index: &Index, now: Time) -> Vec<Override> {
+    let mut ended = index.sweep(now);
+    ended.retain(|one| one.expires != Some(0));
     for one in ended.iter().take(LOGGED) {
         info!(target_descriptor = %one.target, action = %one.action, "override ended");
     }
     if ended.len() > LOGGED {
         info!(suppressed = ended.len().saturating_sub(LOGGED), "overrides ended");
     }
+    ended
 }
 
 fn no_import(id: &str) -> ChangeError {
@@ -321,8 +325,4 @@ fn no_import(id: &str) -> ChangeError {
 fn check_id(id: &str) -> Result<(), ChangeError> {
     let is_one = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_one { Ok(()) } else { Err(no_import(id)) }
-}
-
-fn hold<T>(lock: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,9 +5,9 @@ use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value as Json, json};
 
-use super::descriptor;
 use crate::{
     clock::Time,
+    entries,
     rules::{Unit, nearest},
     text,
 };
@@ -153,6 +153,12 @@ impl Target {
             })
     }
 
+    /// The descriptor as [`entries_of_text`] reads it.
+    #[must_use]
+    pub fn descriptor(&self) -> String {
+        entries::write(self.entries.iter().map(|(key, value)| (&**key, value.text())))
+    }
+
     /// The identifier of the override for this target: equal on all replicas, and the same when the override is set
     /// again.
     #[must_use]
@@ -183,7 +189,7 @@ impl Target {
 /// `shop.customer=ann`, as logs and tables name it.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.domain, descriptor::print(self))
+        write!(f, "{} {}", self.domain, self.descriptor())
     }
 }
 
@@ -210,6 +216,19 @@ impl Action {
             Self::Block => "block",
             Self::Allow => "allow",
             Self::Shadow => "shadow",
+        }
+    }
+
+    /// Adds what an override does until this second to its fields in JSON.
+    pub fn add_to_json(self, expires: Option<u32>, fields: &mut Map<String, Json>) {
+        let mut add = |name: &str, value: Json| fields.insert(name.to_owned(), value);
+        add("action", self.name().into());
+        if let Self::Limit { requests_per_unit, unit } = self {
+            add("requests_per_unit", requests_per_unit.into());
+            add("unit", unit.name().into());
+        }
+        if let Some(end) = expires {
+            add("expires_at", timestamp(end).into());
         }
     }
 }
@@ -245,17 +264,10 @@ impl Override {
         add("id", self.target.id().into());
         add("domain", (*self.target.domain).into());
         add("descriptor", self.target.entries.iter().map(entry).collect());
-        add("action", self.action.name().into());
-        if let Action::Limit { requests_per_unit, unit } = self.action {
-            add("requests_per_unit", requests_per_unit.into());
-            add("unit", unit.name().into());
-        }
-        if let Some(end) = self.expires {
-            add("expires_at", timestamp(end).into());
-        }
+        self.action.add_to_json(self.expires, &mut fields);
         for (name, text) in [("reason", &self.reason), ("by", &self.by)] {
             if !text.is_empty() {
-                add(name, (**text).into());
+                fields.insert(name.to_owned(), (**text).into());
             }
         }
         Json::Object(fields)
@@ -402,6 +414,15 @@ pub fn timestamp(second: u32) -> String {
     prost_types::Timestamp { seconds: second.into(), nanos: 0 }.to_string()
 }
 
+/// The entries of `key=value,key2=value2`. A key alone is for every value without a rule of its own.
+///
+/// # Errors
+/// What is wrong with the text, and how to write it.
+pub fn entries_of_text(text: &str) -> Result<Vec<(Box<str>, Value)>, String> {
+    let entries = entries::parse(text)?.into_iter();
+    Ok(entries.map(|(key, value)| (key.into(), Value::new(value.as_deref()))).collect())
+}
+
 /// The entries of `[{"key": …, "value": …}]`, or of `"key=value"`.
 ///
 /// # Errors
@@ -411,7 +432,7 @@ pub fn entries_of_json(json: Option<&Json>) -> Result<Vec<(Box<str>, Value)>, St
     let items = match json {
         None => return Err(format!("descriptor is missing; {help}")),
         Some(Json::String(text)) => {
-            return descriptor::parse(text).map_err(|error| format!("descriptor: {error}"));
+            return entries_of_text(text).map_err(|error| format!("descriptor: {error}"));
         }
         Some(Json::Array(items)) => items,
         Some(other) => return Err(format!("descriptor: {help}, got {}", shown(other))),

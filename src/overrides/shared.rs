@@ -8,10 +8,7 @@
 //! The channel also carries resets of counters, for the over-limit caches and the leases of all replicas.
 
 use std::{
-    sync::{
-        Arc, LazyLock,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -26,7 +23,7 @@ use tracing::{info, warn};
 use super::{
     file::{Change, removed},
     index::Index,
-    keeper::ChangeError,
+    keeper::{ChangeError, sweep},
     model::{Override, Target, timestamp},
 };
 use crate::{
@@ -66,7 +63,6 @@ static ENDED: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scri
 pub struct State {
     /// The version of the overrides in force; `None` until they were read once, and while there are none.
     version: watch::Sender<Option<String>>,
-    connected: AtomicBool,
     /// The overrides were read once, or Redis was not reached.
     settled: watch::Sender<bool>,
 }
@@ -79,21 +75,11 @@ pub(super) struct Shared {
 
 impl Default for State {
     fn default() -> Self {
-        Self {
-            version: watch::Sender::new(None),
-            connected: AtomicBool::new(false),
-            settled: watch::Sender::new(false),
-        }
+        Self { version: watch::Sender::new(None), settled: watch::Sender::new(false) }
     }
 }
 
 impl State {
-    /// True while Redis is followed.
-    #[must_use]
-    pub fn is_connected(&self) -> bool {
-        self.connected.load(Relaxed)
-    }
-
     /// Waits until the overrides were read once, or Redis turned out to be unreachable: until then a service that has
     /// just started lets clients pass that an override blocks.
     pub async fn settled(&self) {
@@ -197,7 +183,7 @@ impl Shared {
         }
         for _ in 0..3 {
             let before = self.state.version().unwrap_or_default();
-            self.write_missing(&temporary, index).await.map_err(ChangeError::unavailable)?;
+            write_missing(&self.side, &temporary, index).await.map_err(ChangeError::unavailable)?;
             if self.switch(&temporary, &before).await? {
                 return Ok(length);
             }
@@ -221,10 +207,6 @@ impl Shared {
                 timeout(IMPORT_IN_FORCE, versions.wait_for(|version| version.as_ref() == Some(&after))).await;
         }
         Ok(done)
-    }
-
-    async fn write_missing(&self, key: &str, index: &Arc<Index>) -> Result<(), String> {
-        write_missing(&self.side, key, index).await
     }
 
     /// Notifies all replicas that counters were reset.
@@ -303,13 +285,12 @@ impl<C: Clock> Follower<C> {
                 }
                 Err(failure) => failure,
             };
-            self.state.connected.store(false, Relaxed);
             self.state.settled.send_replace(true);
             if !failing {
                 warn!(overrides = self.index.len(), "overrides: {failure}; keeping the known overrides");
             }
             failing = true;
-            self.sweep_here();
+            sweep(&self.index, self.clock.now());
             sleep(PAUSE).await;
         }
     }
@@ -336,7 +317,7 @@ impl<C: Clock> Follower<C> {
             if let Err(failure) = done {
                 return failure;
             }
-            if !self.state.connected.swap(true, Relaxed) && std::mem::replace(failing, false) {
+            if std::mem::replace(failing, false) {
                 info!(overrides = self.index.len(), "overrides: recovered");
             }
         }
@@ -460,9 +441,7 @@ impl<C: Clock> Follower<C> {
 
     /// Removes overrides that have ended, here and in Redis.
     async fn sweep(&self) -> Result<(), String> {
-        let mut ended = self.sweep_here();
-        // Those were removed.
-        ended.retain(|one| one.expires != Some(0));
+        let ended = sweep(&self.index, self.clock.now());
         if ended.is_empty() {
             return Ok(());
         }
@@ -477,12 +456,6 @@ impl<C: Clock> Follower<C> {
             self.side.script::<u64>(&key, &call).await?;
         }
         Ok(())
-    }
-
-    fn sweep_here(&self) -> Vec<Override> {
-        let ended = self.index.sweep(self.clock.now());
-        super::keeper::log_ended(&ended);
-        ended
     }
 
     fn adopt(&self, version: Option<&str>) {

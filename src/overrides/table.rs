@@ -4,10 +4,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::{
-    descriptor,
-    model::{FIELDS, Override},
-};
+use super::model::{FIELDS, Override};
 use crate::{clock::Time, rules::nearest, text};
 
 /// The columns that a CSV file may have.
@@ -86,7 +83,7 @@ impl Columns {
 pub fn csv_row(one: &Override) -> Vec<String> {
     let json = one.to_json();
     let cell = |name: &str| match json.get(name) {
-        _ if name == "descriptor" => descriptor::print(&one.target),
+        _ if name == "descriptor" => one.target.descriptor(),
         Some(Json::String(text)) => text.clone(),
         Some(other) => other.to_string(),
         None => String::new(),
@@ -113,6 +110,14 @@ mod tests {
         Override::from_json(json, NOW)
     }
 
+    /// Each of these is an error that contains this text.
+    fn check(cases: &[(Json, &str)]) {
+        for (json, expected) in cases {
+            let error = read(json).unwrap_err();
+            assert!(error.contains(expected), "{json}: {error}");
+        }
+    }
+
     fn with(name: &str, value: Json) -> Json {
         let mut json = json!({"domain": "d", "descriptor": [{"key": "k", "value": "v"}], "action": "block"});
         json[name] = value;
@@ -120,8 +125,8 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_says_where_it_is_and_what_is_expected() {
-        for (json, expected) in [
+    fn a_mistake_in_domain_or_descriptor_says_where_it_is_and_what_is_expected() {
+        check(&[
             (json!([]), "expected an object, got []"),
             (json!({}), "domain is missing"),
             (with("domian", json!("x")), "unknown field \"domian\"; did you mean \"domain\"?"),
@@ -143,6 +148,12 @@ mod tests {
             ),
             (with("descriptor", json!("k=v,")), "descriptor: an entry is empty; expected key=value"),
             (with("descriptor", json!("k=v".repeat(4000))), "value has 11998 bytes; the maximum is 4096"),
+        ]);
+    }
+
+    #[test]
+    fn a_mistake_in_what_an_override_does_says_where_it_is_and_what_is_expected() {
+        check(&[
             (with("action", json!(null)), "action is missing; expected limit, block, allow, shadow"),
             (with("action", json!("blok")), "action: unknown action \"blok\"; did you mean \"block\"?"),
             (with("action", json!("limit")), "requests_per_unit is missing; expected a number of requests"),
@@ -170,10 +181,7 @@ mod tests {
             (with("for", json!("0")), "for: expected at least 1s, got \"0\""),
             (with("for", json!("1000000h")), "ends after 2099"),
             (with("reason", json!("x".repeat(5000))), "reason has 5000 bytes; the maximum is 4096"),
-        ] {
-            let error = read(&json).unwrap_err();
-            assert!(error.contains(expected), "{json}: {error}");
-        }
+        ]);
         let mut both = with("for", json!("1h"));
         both["expires_at"] = json!("2099-01-01T00:00:00Z");
         assert!(read(&both).unwrap_err().contains("exclude each other"));

@@ -2,12 +2,16 @@
 
 use std::{borrow::Cow, num::NonZeroU32, sync::Arc};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::{RuleInfo, key_values::KeyValues, keys::Key};
+use super::{
+    RuleInfo,
+    keys::{Key, shown},
+};
 use crate::{
     clock::{Rfc3339, Time},
     rules::{Limit, Unit},
+    settings::KeyValues,
 };
 
 /// A decision about one descriptor of a request.
@@ -46,42 +50,34 @@ pub struct Decision {
 }
 
 /// A limit as it was when it decided.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct LimitShown {
     /// Requests in one window.
     pub requests_per_unit: u32,
     /// The unit of the window.
+    #[serde(serialize_with = "write_unit")]
     pub unit: Unit,
     /// How many units the window has.
+    #[serde(rename = "unit_multiplier")]
     pub multiplier: NonZeroU32,
     /// Its name in the rules.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<Arc<str>>,
 }
 
-/// What decided about a descriptor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum DecidedBy {
-    /// Its counter.
-    #[default]
-    Counter,
-    /// The cache of keys that are over their limit.
-    OverLimitCache,
-    /// An override.
-    Override,
-    /// The policy for a store that fails.
-    FailurePolicy,
-}
-
-impl DecidedBy {
-    /// The name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::OverLimitCache => "over_limit_cache",
-            Self::Override => "override",
-            Self::FailurePolicy => "failure_policy",
-        }
+named! {
+    /// What decided about a descriptor.
+    #[derive(Default)]
+    pub enum DecidedBy {
+        /// Its counter.
+        #[default]
+        Counter = "counter",
+        /// The cache of keys that are over their limit.
+        OverLimitCache = "over_limit_cache",
+        /// An override.
+        Override = "override",
+        /// The policy for a store that fails.
+        FailurePolicy = "failure_policy",
     }
 }
 
@@ -132,11 +128,8 @@ pub struct EntryJson<'a> {
 
 #[derive(Serialize)]
 struct LimitJson<'a> {
-    requests_per_unit: u32,
-    unit: &'static str,
-    unit_multiplier: NonZeroU32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
+    #[serde(flatten)]
+    limit: &'a LimitShown,
     /// Which of the rule's limits it is, from 1.
     number: usize,
     /// How many the rule has.
@@ -160,10 +153,7 @@ impl Decision {
             file: place.map(|(file, _)| &**file),
             line: place.map(|(_, line)| *line),
             limit: self.limit.as_ref().map(|limit| LimitJson {
-                requests_per_unit: limit.requests_per_unit,
-                unit: limit.unit.name(),
-                unit_multiplier: limit.multiplier,
-                name: limit.name.as_deref(),
+                limit,
                 number: self.limit_index.saturating_add(1),
                 of: self.limits,
             }),
@@ -186,8 +176,13 @@ impl Decision {
 /// The entries of a descriptor as JSON has them.
 #[must_use]
 pub fn entries(key: &Key, values: KeyValues) -> Vec<EntryJson<'_>> {
-    let entry = |(key, value)| EntryJson { key: Cow::Borrowed(key), value: values.shown(value) };
+    let entry = |(key, value)| EntryJson { key: Cow::Borrowed(key), value: shown(value, values) };
     key.entries().map(entry).collect()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
+fn write_unit<S: Serializer>(unit: &Unit, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(unit.name())
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]

@@ -12,22 +12,14 @@ use std::{
     },
 };
 
-use super::{decision::Decision, key_values::KeyValues, lock};
+use super::{decision::Decision, lock};
+use crate::settings::{KeyValues, Logged};
 
 /// Decisions that a worker puts aside between two flushes.
 const MAX_PENDING: usize = 500;
 
 /// Flushes in a second; see [`DecisionLog::PAUSE`].
 const FLUSHES: u64 = 5;
-
-/// Which decisions are logged.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Logged {
-    /// Those that refused a request.
-    Refused,
-    /// Any, with this probability: above 0, at most 1.
-    Sampled(f64),
-}
 
 /// The log of decisions.
 #[derive(Debug)]

@@ -1,9 +1,11 @@
 //! A descriptor's entries in memory of their own, which is used again for the next descriptor.
 
+use std::{borrow::Cow, fmt::Write as _};
+
+use ring::digest;
 use smallvec::SmallVec;
 
-use super::key_values::KeyValues;
-use crate::{entries, text};
+use crate::{entries, settings::KeyValues, text};
 
 /// Bytes of keys and values that are kept of a descriptor. A caller chooses how long they are.
 const MAX_BYTES: usize = 512;
@@ -64,7 +66,7 @@ impl Key {
     /// The entries as commands take them.
     #[must_use]
     pub fn text(&self, values: KeyValues) -> String {
-        entries::write(self.entries().map(|(key, value)| (key, values.shown(value))))
+        entries::write(self.entries().map(|(key, value)| (key, Some(shown(value, values)))))
     }
 
     /// True if the descriptor was longer than what is kept of it.
@@ -110,6 +112,26 @@ impl<'a, I: Iterator<Item = (&'a str, &'a str)> + Clone> std::hash::Hash for Sha
     }
 }
 
+/// A value as it is shown: some are e-mail addresses and tokens. An empty one shows nothing of a caller.
+pub(super) fn shown(value: &str, values: KeyValues) -> Cow<'_, str> {
+    match values {
+        KeyValues::Plain => Cow::Borrowed(value),
+        _ if value.is_empty() => Cow::Borrowed(value),
+        KeyValues::Hashed => Cow::Owned(hashed(value)),
+        KeyValues::Hidden => Cow::Borrowed("***"),
+    }
+}
+
+fn hashed(value: &str) -> String {
+    let digest = digest::digest(&digest::SHA256, value.as_bytes());
+    let mut text = String::from("sha256:");
+    for byte in digest.as_ref().iter().take(8) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,5 +174,14 @@ mod tests {
         assert!(key.is_cut());
         let key = set(&[("k", "v"); 17]);
         assert!(key.is_cut() && key.entries().count() == 16);
+    }
+
+    #[test]
+    fn values_are_shown_as_the_setting_says() {
+        let shown = |values| ["ann", ""].map(|value| shown(value, values).into_owned());
+        assert_eq!(shown(KeyValues::Plain), ["ann", ""]);
+        assert_eq!(shown(KeyValues::Hidden), ["***", ""]);
+        // printf %s ann | sha256sum
+        assert_eq!(shown(KeyValues::Hashed), ["sha256:49915e0d7d4b402e", ""]);
     }
 }

@@ -1,16 +1,15 @@
 //! What happened in the last minutes: the busiest and the most refused keys of each rule, and the last refusals.
 //!
-//! The limiter notes decisions with [`Recent::note_hits`] and [`Recent::note_decision`]; the admin API, the page and the metrics read them. Each worker
-//! writes to tables of its own, so that two workers never wait for each other. A reader takes a worker's lock for
-//! microseconds; a worker that finds it taken does not wait: it passes over that note, and counts it. Above a
-//! rate at which every decision is noted (`sampler`), one in 64 is, with 64 times its weight. So a note costs
-//! little at any rate, and allocates nothing once the tables are filled.
+//! The limiter notes decisions with [`Recent::note_hits`] and [`Recent::note_decision`]; the admin API, the page and
+//! the metrics read them. Each worker writes to tables of its own, so that two workers never wait for each other. A
+//! reader takes a worker's lock for microseconds; a worker that finds it taken does not wait: it passes over that note,
+//! and counts it. Above a rate at which every decision is noted (`sampler`), one in 64 is, with 64 times its weight. So
+//! a note costs little at any rate, and allocates nothing once the tables are filled.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 pub mod decision;
 pub mod decision_log;
-pub mod key_values;
 mod keys;
 mod ring;
 mod sampler;
@@ -23,7 +22,7 @@ use std::{
     collections::HashMap,
     hash::BuildHasher as _,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -32,8 +31,7 @@ use hashbrown::DefaultHashBuilder;
 
 pub use self::{
     decision::{DecidedBy, Decision, LimitShown},
-    decision_log::{DecisionLog, Logged},
-    key_values::KeyValues,
+    decision_log::DecisionLog,
     keys::{Key, SharedEntry},
     top::{RuleTop, TopKey},
 };
@@ -43,7 +41,13 @@ use self::{
     sampler::Sampler,
     top::{Budget, Merge, PANE_SECONDS, Tables},
 };
-use crate::{clock::Time, rules::RuleSet, telemetry::metrics::ShardCount, telemetry::metrics::shard};
+use crate::{
+    clock::Time,
+    mutex::lock,
+    rules::RuleSet,
+    settings::{KeyValues, Logged},
+    telemetry::metrics::{ShardCount, shard},
+};
 
 /// Refusals that are kept.
 pub const MAX_REFUSALS: usize = 1000;
@@ -303,9 +307,4 @@ pub struct Hits {
     pub weight: u32,
     /// They were refused.
     pub refused: bool,
-}
-
-/// Locks, also after a panic: every value behind these locks is consistent at any time.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,8 @@
-//! Which decisions are noted: every one up to a number a second, and beyond it one in 64, with 64 times its
-//! weight.
+//! Which decisions are noted: every one up to a number a second, and beyond it one in 64, with 64 times its weight.
 //!
-//! So a service with little traffic shows exactly what happened, and one with much traffic pays a
-//! 64th of the price for sums that are right on average. Which one of 64 it is, is drawn: of every 64th, requests that come
-//! in turn would always show the same one.
+//! So a service with little traffic shows exactly what happened, and one with much traffic pays a 64th of the price
+//! for sums that are right on average. Which one of 64 it is, is drawn: of every 64th, requests that come in turn would
+//! always show the same one.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 

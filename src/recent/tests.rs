@@ -176,7 +176,7 @@ fn a_rule_keeps_its_keys_over_a_reload_and_has_its_new_line() {
     assert_eq!(user.place.as_ref().map(|(file, line)| (&**file, *line)), Some(("d.yaml", 4)));
     assert_eq!(by_user(&recent, &after, NOW)["ann"].allowed, 3);
     drop(after);
-    // Without the rule nobody asks for its keys, and with it they begin anew.
+    // Without the rule there are no requests for its keys, and with it they begin anew.
     drop(recent.rules(&rules(&["path"])));
     let again = recent.rules(&rules(&["path", "user"]));
     assert!(by_user(&recent, &again, NOW).is_empty());

@@ -273,8 +273,8 @@ fn add(
 
 impl Sum {
     /// By how much the true number may differ: where a table has the key, by its error; where it has not, by what it
-    /// says of missing keys; and by three standard deviations of the sampling. Noting one of eight hits with its eightfold
-    /// weight has a variance of at most seven times their number, which is that of drawing each of them alone.
+    /// says of missing keys; and by three standard deviations of the sampling. Noting one of 64 hits with 64 times its
+    /// weight has a variance of at most 63 times their number, which is that of drawing each of them alone.
     fn error(&self, missing: u64) -> u64 {
         let of_tables = self.error.saturating_add(missing.saturating_sub(self.not_missing));
         let variance = self.sampled.saturating_mul(u64::from(ONE_IN.saturating_sub(1)));

@@ -30,29 +30,19 @@ pub struct Limit {
     pub tag: Box<str>,
 }
 
-/// How replicas share a counter.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum CountingMode {
-    /// Every hit is counted in the store before it is decided.
-    #[default]
-    Exact,
-    /// A replica takes hits of a hot key from the store ahead of time. Fixed windows in Redis only.
-    Leased,
+named! {
+    /// How replicas share a counter.
+    #[derive(Default)]
+    pub enum CountingMode {
+        /// Every hit is counted in the store before it is decided.
+        #[default]
+        Exact = "exact",
+        /// A replica takes hits of a hot key from the store ahead of time. Fixed windows in Redis only.
+        Leased = "leased",
+    }
 }
 
 impl CountingMode {
-    /// Every mode.
-    pub const ALL: [Self; 2] = [Self::Exact, Self::Leased];
-
-    /// The name in rules files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-            Self::Leased => "leased",
-        }
-    }
-
     /// The mode of this name, in any case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

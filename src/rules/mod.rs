@@ -2,8 +2,7 @@
 //!
 //! Reading order: [`model`] and [`limit`] are the compiled rules, [`matcher`] finds a rule in them, and
 //! [`compile()`] makes them from files and reports every error in one run. Its stages are `yaml` (text to a tree
-//! with places), `ast` (the tree to typed fields), `lower`, `over_limit_body` and `store_failure` (the fields to
-//! the model), [`countable`] (what the store can count) and `lint` (what is probably not meant).
+//! with places), `ast` (the tree to typed fields), `lower` and `store_failure` (the fields to the model), [`countable`] (what the store can count) and `lint` (what is probably not meant).
 //! `messages` makes the same AST of the messages of a control plane. [`fingerprint`] hashes what rules mean.
 //! Nothing here reads a file or the clock: texts and messages come in, rules and [`Diagnostic`]s go out.
 
@@ -23,7 +22,6 @@ pub mod wildcard;
 pub(crate) mod diagnostics;
 mod lower;
 mod messages;
-mod over_limit_body;
 pub(crate) mod spelling;
 mod store_failure;
 mod unused;

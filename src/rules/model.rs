@@ -51,18 +51,20 @@ pub struct Domain {
     pub on_store_failure: Option<OnStoreFailure>,
 }
 
-/// The policy for a request whose counters cannot be reached.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum OnStoreFailure {
-    /// The request fails.
-    #[default]
-    Error,
-    /// The request is allowed.
-    Allow,
-    /// The request is over limit.
-    Deny,
-    /// This process counts it in memory.
-    Local,
+named! {
+    /// The policy for a request whose counters cannot be reached.
+    #[derive(Default)]
+    pub enum OnStoreFailure {
+        /// The request fails.
+        #[default]
+        Error = "error",
+        /// The request is allowed.
+        Allow = "allow",
+        /// The request is over limit.
+        Deny = "deny",
+        /// This process counts it in memory.
+        Local = "local",
+    }
 }
 
 /// The descriptors that one entry of a request is matched against.
@@ -218,20 +220,6 @@ impl Domain {
 }
 
 impl OnStoreFailure {
-    /// Every policy.
-    pub const ALL: [Self; 4] = [Self::Error, Self::Allow, Self::Deny, Self::Local];
-
-    /// The name in rules files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-            Self::Local => "local",
-        }
-    }
-
     /// The policy of this name, in any case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

@@ -16,6 +16,16 @@ pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c s
         .map(|(_, candidate)| candidate)
 }
 
+/// The accepted names, and the one that was probably meant by an unknown name.
+pub(super) fn help_for(written: &str, names: &[&str], abbreviated: Option<&str>) -> String {
+    let accepted: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+    let accepted = format!("accepted, in any case: {}", accepted.join(", "));
+    match nearest(written.trim(), names.iter().copied()).or(abbreviated) {
+        Some(meant) => format!("did you mean `{}`? {accepted}", meant.to_ascii_lowercase()),
+        None => accepted,
+    }
+}
+
 /// A third of the shorter word may be wrong: `units` means `unit`, but `burst` means nothing.
 fn allowance(word: &str, candidate: &str) -> usize {
     (word.len().min(candidate.len()) / 3).min(4)

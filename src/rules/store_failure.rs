@@ -6,7 +6,7 @@
 use super::{
     diagnostics::{Diagnostics, Path, quoted},
     model::OnStoreFailure,
-    spelling::nearest,
+    spelling::help_for,
 };
 use crate::rules::ast::RawFile;
 
@@ -24,7 +24,8 @@ pub(super) fn of_domain(
         let path = Path::File.key(KEY);
         let Some(policy) = OnStoreFailure::from_name(&given.value) else {
             let message = format!("unknown `{KEY}` {}", quoted(&given.value));
-            diagnostics[*file].error(given.place, &path, message, Some(help_for(&given.value)));
+            let help = help_for(&given.value, &OnStoreFailure::ALL.map(OnStoreFailure::name), None);
+            diagnostics[*file].error(given.place, &path, message, Some(help));
             continue;
         };
         let (known, known_file, place) = *first.get_or_insert((policy, *file, given.place));
@@ -40,15 +41,6 @@ pub(super) fn of_domain(
         }
     }
     first.map(|(policy, ..)| policy)
-}
-
-fn help_for(written: &str) -> String {
-    let names = OnStoreFailure::ALL.map(OnStoreFailure::name);
-    let accepted = format!("accepted, in any case: {}", names.join(", "));
-    match nearest(written.trim(), names) {
-        Some(meant) => format!("did you mean `{meant}`? {accepted}"),
-        None => accepted,
-    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ mod tests;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use arc_swap::{ArcSwapOption, Guard};
@@ -28,6 +28,7 @@ use arc_swap::{ArcSwapOption, Guard};
 pub use self::files::{Reading, RulesDir, read_dir};
 use crate::{
     clock::Time,
+    mutex::lock,
     panics::{self, Boundary, Panicked},
     rules::{CompileOptions, Compiled, Diagnostic, RuleSet, Severity, compile},
 };
@@ -257,11 +258,6 @@ fn compile_or_refuse(origin: &dyn fmt::Display, compile: impl FnOnce() -> Compil
         let diagnostics = vec![diagnostics::panicked(origin)];
         Compiled { rules: None, diagnostics }
     })
-}
-
-/// Locks, also after a panic: every value behind these locks is consistent at any time.
-fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> fmt::Debug for Source<T> {

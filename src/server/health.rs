@@ -2,11 +2,9 @@
 //!
 //! Each part that can fail has a say; the service is healthy while all agree.
 
-use std::{
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, sync::Mutex};
 
+use crate::mutex::lock;
 use tokio::sync::watch;
 
 /// The name under which gRPC health checks ask for the service.
@@ -60,7 +58,7 @@ impl Health {
 
     /// Says whether a part is well.
     pub fn set(&self, part: Part, well: bool) {
-        let mut parts = self.parts();
+        let mut parts = lock(&self.parts);
         if let Some(known) = parts.get_mut(part as usize) {
             *known = well;
         }
@@ -71,7 +69,7 @@ impl Health {
     /// The parts that are not well; none while the service is healthy.
     #[must_use]
     pub fn unwell(&self) -> Vec<Part> {
-        let parts = *self.parts();
+        let parts = *lock(&self.parts);
         Part::ALL.into_iter().filter(|part| parts.get(*part as usize) == Some(&false)).collect()
     }
 
@@ -79,10 +77,6 @@ impl Health {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<bool> {
         self.changed.subscribe()
-    }
-
-    fn parts(&self) -> MutexGuard<'_, [bool; Part::ALL.len()]> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -87,8 +87,8 @@ mod tests {
         }
         assert_eq!(of(&[("a", "b"), ("c", "")]), "a=b,c=");
         for text in ["ü".repeat(1000), "x".repeat(5_000_000)] {
-            let told = of(&[(&text, &text), ("a", "b")]);
-            assert!((LONGEST - 1..=LONGEST).contains(&told.len()), "{}", told.len());
+            let shown = of(&[(&text, &text), ("a", "b")]);
+            assert!((LONGEST - 1..=LONGEST).contains(&shown.len()), "{}", shown.len());
         }
     }
 }

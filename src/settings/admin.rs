@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn listens_on_loopback_unless_told_otherwise() {
+    fn listens_on_loopback_unless_configured_otherwise() {
         let Some(Admin { listen, token_file: None, read_only: false, tls: false }) = admin(&[]).unwrap()
         else {
             panic!()

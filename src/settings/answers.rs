@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_said_is_refused() {
-        for (name, value, told) in [
+        for (name, value, expected) in [
             (
                 "LIMIT_RETRY_AFTER_HEADER",
                 "Retry After",
@@ -82,7 +82,10 @@ mod tests {
             ("OVER_LIMIT_BODY", "[wait]", "; body begins like JSON but is not valid: "),
         ] {
             let problems = answers(&[(name, value)]).unwrap_err();
-            assert!(problems.len() == 1 && problems[0].contains(told), "{problems:?} has no {told:?}");
+            assert!(
+                problems.len() == 1 && problems[0].contains(expected),
+                "{problems:?} has no {expected:?}"
+            );
         }
     }
 }

@@ -19,16 +19,18 @@ pub struct Decisions {
     pub metrics_top_keys: usize,
 }
 
-/// How callers' values are shown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum KeyValues {
-    /// As they came.
-    #[default]
-    Plain,
-    /// By a hash.
-    Hashed,
-    /// Not at all.
-    Hidden,
+named! {
+    /// How callers' values are shown.
+    #[derive(Default)]
+    pub enum KeyValues {
+        /// As they came.
+        #[default]
+        Plain = "plain",
+        /// By the first 16 digits of their SHA-256, so that equal values are recognised.
+        Hashed = "hashed",
+        /// Not at all.
+        Hidden = "hidden",
+    }
 }
 
 /// The log of decisions.
@@ -60,7 +62,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Decisions {
 
 impl Value for KeyValues {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let choices = [("plain", Self::Plain), ("hashed", Self::Hashed), ("hidden", Self::Hidden)];
+        let choices = Self::ALL.map(|values| (values.name(), values));
         choice(text, &choices, "plain, hashed or hidden")
     }
 }

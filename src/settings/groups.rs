@@ -13,7 +13,7 @@ use super::{
     parse::{InvalidValue, Value, choice},
     spans::Spans,
 };
-use crate::rules::OnStoreFailure;
+use crate::rules::{CountingMode, OnStoreFailure};
 
 /// All settings.
 #[derive(Clone, PartialEq, Debug)]
@@ -117,17 +117,7 @@ impl Value for KeyFormat {
     }
 }
 
-/// How replicas share a counter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Counting {
-    /// Every hit is counted in the store before it is decided.
-    #[default]
-    Exact,
-    /// Hits of a hot key are taken from the store ahead of time.
-    Leased,
-}
-
-impl Value for Counting {
+impl Value for CountingMode {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
         choice(text, &[("exact", Self::Exact), ("leased", Self::Leased)], "exact or leased, in any case")
     }

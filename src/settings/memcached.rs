@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_names_no_server_is_refused() {
-        for (set, told) in [
+        for (set, expected) in [
             (&[][..], "BACKEND_TYPE=memcache needs it"),
             (&[("MEMCACHE_HOST_PORT", "")], "BACKEND_TYPE=memcache needs it"),
             (&[("MEMCACHE_HOST_PORT", ",")], "MEMCACHE_HOST_PORT=\",\": accepted is servers"),
@@ -204,7 +204,7 @@ mod tests {
         ] {
             let (read, _, problems) = read_from(set);
             assert!(read.is_none() && problems.len() == 1, "{set:?}: {problems:?}");
-            assert!(problems[0].contains(told), "{set:?}: {problems:?}");
+            assert!(problems[0].contains(expected), "{set:?}: {problems:?}");
         }
     }
 

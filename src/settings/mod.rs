@@ -39,8 +39,8 @@ pub use self::{
     decisions::{DecisionLog, Decisions, KeyValues, Logged},
     duration::duration,
     groups::{
-        Answers, Backend, Counting, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Overrides,
-        Prometheus, Rules, Server, Settings, StatsSettings, Store,
+        Answers, Backend, GrpcListen, GrpcServer, Http, KeyFormat, Log, LogFormat, Overrides, Prometheus,
+        Rules, Server, Settings, StatsSettings, Store,
     },
     grpc_tls::{ClientName, GrpcTls, GrpcTlsClients},
     listing::{Row, Source, effective, markdown},

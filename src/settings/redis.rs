@@ -1,10 +1,9 @@
 //! The settings of Redis, as the program relies on them.
 //!
-//! `read` makes them of variables: `place` and `url` say what `REDIS_URL` means, `mask` how it is shown, `login` who
-//! logs in.
+//! `read` makes them of variables: `place` and `url` say what `REDIS_URL` means, `login` who logs in, and how a URL is
+//! shown.
 
 mod login;
-mod mask;
 mod place;
 mod read;
 #[cfg(test)]
@@ -15,7 +14,7 @@ use std::{fmt, time::Duration};
 
 pub use self::place::{RedisType, Socket};
 pub(super) use self::{
-    mask::masked,
+    login::masked,
     read::{pool_size, read},
 };
 

@@ -11,8 +11,7 @@ use http::HeaderMap;
 
 pub use super::variable::{Secrecy, Setting, Var};
 use super::{
-    Counting, GrpcServer, HostPort, KeyFormat, KeyValues, LogFormat, Logged, ServerAddress, address, admin,
-    answers,
+    GrpcServer, HostPort, KeyFormat, KeyValues, LogFormat, Logged, ServerAddress, address, admin, answers,
     backend::BackendType,
     decisions, duration, memcached,
     names::{self, LogLevel},
@@ -24,7 +23,10 @@ use super::{
     variable::table,
     xds::{self, RulesSource},
 };
-use crate::{limiter::template::Template, rules::OnStoreFailure};
+use crate::{
+    limiter::template::Template,
+    rules::{CountingMode, OnStoreFailure},
+};
 
 /// The largest number of 32 bits: the length before a message of gRPC, and fields of HTTP/2.
 const BITS_32: u64 = u32::MAX as u64;
@@ -216,7 +218,7 @@ table! {
             resolves; `allow`; `deny`; or `local`, counted by this replica.";
         MEMORY_MAX_KEYS max_keys: usize = "10000000" as at_least::<1>, "Maximum number of counters in \
             memory.";
-        COUNTING counting: Counting = "exact", "How limits without `counting` are counted in Redis: `exact`, \
+        COUNTING counting: CountingMode = "exact", "How limits without `counting` are counted in Redis: `exact`, \
             every hit before it is decided, or `leased`, hits of hot keys ahead of time.";
         LEASE_MAX_KEYS max_leases: usize = "100000" as at_least::<1>, "Maximum number of keys that hits are \
             leased of. Beyond it the coldest gives its hits back.";

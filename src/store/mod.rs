@@ -140,45 +140,21 @@ pub struct StoreError {
     pub message: Arc<str>,
 }
 
-/// The kinds of failure: the label `reason` of metrics, and part of the answers that a failure policy decided.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum FailureReason {
-    /// No reply within the timeout.
-    Timeout,
-    /// The queue's bound on checks was reached.
-    QueueFull,
-    /// More checks were queued than the server answers within the timeout.
-    Overloaded,
-    /// The breaker is open: the server failed before and has not recovered yet.
-    Unavailable,
-    /// The connection broke before the reply.
-    ConnectionLost,
-    /// The reply was an error, or an unexpected one.
-    BadAnswer,
-}
-
-impl FailureReason {
-    /// Every reason, in the order of its discriminants.
-    pub const ALL: [Self; 6] = [
-        Self::Timeout,
-        Self::QueueFull,
-        Self::Overloaded,
-        Self::Unavailable,
-        Self::ConnectionLost,
-        Self::BadAnswer,
-    ];
-
-    /// The value of the label `reason`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Timeout => "timeout",
-            Self::QueueFull => "queue_full",
-            Self::Overloaded => "overloaded",
-            Self::Unavailable => "unavailable",
-            Self::ConnectionLost => "connection_lost",
-            Self::BadAnswer => "bad_answer",
-        }
+named! {
+    /// The kinds of failure: the label `reason` of metrics, and part of the answers that a failure policy decided.
+    pub enum FailureReason {
+        /// No reply within the timeout.
+        Timeout = "timeout",
+        /// The queue's bound on checks was reached.
+        QueueFull = "queue_full",
+        /// More checks were queued than the server answers within the timeout.
+        Overloaded = "overloaded",
+        /// The breaker is open: the server failed before and has not recovered yet.
+        Unavailable = "unavailable",
+        /// The connection broke before the reply.
+        ConnectionLost = "connection_lost",
+        /// The reply was an error, or an unexpected one.
+        BadAnswer = "bad_answer",
     }
 }
 

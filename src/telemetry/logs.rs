@@ -3,12 +3,10 @@
 //! `main` installs this once, before anything is started. Each line is one write, and a standard error
 //! that is closed costs lines, never the service. The program logs nothing per request above debug.
 
-mod timestamp;
-
 use std::{
     fmt::{self, Write as _},
     io::{self, Write as _},
-    time::SystemTime,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use tracing::{Event, Level, Subscriber, field::Field, level_filters::LevelFilter, subscriber};
@@ -18,8 +16,10 @@ use tracing_subscriber::{
     layer::{Context, SubscriberExt as _},
 };
 
-use self::timestamp::Timestamp;
-use crate::settings::{Log, LogFormat};
+use crate::{
+    clock::write_utc,
+    settings::{Log, LogFormat},
+};
 
 /// Sends the program's events to standard error from now on. Only the first call of a process counts.
 pub fn install(log: &Log) {
@@ -166,6 +166,23 @@ fn json_line(time: Timestamp, level: &str, fields: Fields) -> String {
     line
 }
 
+/// The time of a log line, to the nanosecond: what passed since the start of 1970.
+#[derive(Clone, Copy, Debug)]
+struct Timestamp(Duration);
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        // A clock set before 1970 reads as 1970: a wrong time in a log is better than no log.
+        Self(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_utc(f, self.0.as_secs(), format_args!("{:09}", self.0.subsec_nanos()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
@@ -268,14 +285,34 @@ mod tests {
 
     #[test]
     fn logs_libraries_from_level_warn() {
-        let heard = |level| {
+        let logged = |level| {
             lines(level, LogFormat::Text, || {
                 debug!(target: "h2::codec", "frame");
                 info!(target: "hyper", "connection");
                 warn!(target: "tower::buffer", "full");
             })
         };
-        assert_eq!(heard(LevelFilter::TRACE).len(), 1);
-        assert_eq!(heard(LevelFilter::ERROR).len(), 0);
+        assert_eq!(logged(LevelFilter::TRACE).len(), 1);
+        assert_eq!(logged(LevelFilter::ERROR).len(), 0);
+    }
+
+    fn after(seconds: u64, nanos: u32) -> String {
+        Timestamp(Duration::new(seconds, nanos)).to_string()
+    }
+
+    #[test]
+    fn known_moments_are_written_as_rfc_3339_does() {
+        assert_eq!(after(0, 0), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(after(951_782_399, 999_999_999), "2000-02-28T23:59:59.999999999Z");
+        assert_eq!(after(951_782_400, 1), "2000-02-29T00:00:00.000000001Z");
+        assert_eq!(after(1_234_567_890, 0), "2009-02-13T23:31:30.000000000Z");
+        assert_eq!(after(4_107_542_400, 0), "2100-03-01T00:00:00.000000000Z");
+        assert_eq!(after(253_402_300_799, 0), "9999-12-31T23:59:59.000000000Z");
+    }
+
+    #[test]
+    fn a_clock_before_1970_reads_as_1970() {
+        let early = UNIX_EPOCH - Duration::from_secs(1);
+        assert_eq!(Timestamp::from(early).to_string(), after(0, 0));
     }
 }

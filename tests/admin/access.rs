@@ -14,11 +14,12 @@ use crate::support::{
     grpc_tls::{Authority, Files},
     holds, http,
     ports::free_port,
+    process::assert_exit,
     server::Setup,
     time_of,
 };
 
-use super::{Admin, RULES, assert_exit, raw, setup, tollgate};
+use super::{Admin, RULES, raw, setup, tollgate};
 
 const STATUS: &str = "GET /api/v1/status HTTP/1.1";
 

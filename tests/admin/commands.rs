@@ -7,9 +7,12 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::server::BINARY;
+use crate::support::{
+    process::{assert_exit, printed},
+    server::BINARY,
+};
 
-use super::{Admin, assert_exit, printed, tollgate};
+use super::{Admin, tollgate};
 
 #[test]
 fn status_prints_a_line_for_each_part() {

@@ -63,7 +63,7 @@ fn every_decision_is_logged_to_standard_output_when_all_are_sampled() {
 }
 
 #[test]
-fn lines_that_cannot_be_written_are_counted_and_the_service_serves_on() {
+fn lines_that_cannot_be_written_are_counted_and_requests_are_still_decided() {
     let admin = start(&[("DECISION_LOG", "refused"), ("DECISION_LOG_FILE", "/nowhere/decisions.json")]);
     assert_eq!(admin.ask("ann", 5), 3);
     eventually("they are counted", || {

@@ -85,19 +85,6 @@ pub(crate) fn tollgate(args: &[&str], variables: &[(&str, &str)]) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// Standard output and standard error.
-pub(crate) fn printed(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
-#[track_caller]
-pub(crate) fn assert_exit(output: &Output, code: i32, texts: &[&str]) {
-    assert_eq!(output.status.code(), Some(code), "{}", printed(output));
-    for text in texts {
-        assert!(printed(output).contains(text), "no {text:?} in\n{}", printed(output));
-    }
-}
-
 /// The status and the body of a request whose head is given line by line.
 pub(crate) fn raw(port: u16, lines: &[&str]) -> (u16, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();

@@ -1,4 +1,4 @@
-//! A service that counts in memcached and tells a collector of its calls, and the loss of either.
+//! A service that counts in memcached and exports spans to a collector, and the loss of either.
 
 use crate::support::{
     client::request,
@@ -20,7 +20,7 @@ pub(super) struct Dependent {
 }
 
 impl Dependent {
-    /// Starts one with which all is well: its calls are counted, and the collector is told.
+    /// Starts one with which all is well: its calls are counted, and exported.
     pub(super) fn start() -> Self {
         let memcached = Memcached::single();
         let collector = Receiver::start(false, None);

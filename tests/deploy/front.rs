@@ -51,7 +51,7 @@ impl Front {
         http::send(self.listener, "GET", "/", headers, b"")
     }
 
-    /// Asks for two clients in turn, until it is over; what becomes of a request is Prometheus's to tell.
+    /// Asks for two clients in turn, until it is over; what becomes of a request is seen in Prometheus.
     pub(super) fn ask_until(&self, over: &AtomicBool) {
         for client in ["alice", "partner"].iter().cycle() {
             if over.load(Ordering::Relaxed) {

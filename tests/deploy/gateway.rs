@@ -30,7 +30,7 @@ fn envoy_gateways_pod_is_asked_over_tls_by_rules_of_its_control_plane_while_cert
         let own = dir.path().join(version);
         fs::create_dir(&own).unwrap();
         output(Command::new(root().join("tests/deploy/certificates.sh")).arg(&own));
-        fs::write(own.join("told"), format!("{}\n", told(version, requests))).unwrap();
+        fs::write(own.join("published"), format!("{}\n", published(version, requests))).unwrap();
     }
     objects.push(secret(&dir.path().join("first")));
 
@@ -73,7 +73,7 @@ fn the_envoy_gateway_patch_changes_only_the_image() {
 }
 
 /// The Envoy of `deploy/envoy.yaml`, which asks as one of Envoy Gateway does: it trusts the authority, whatever the
-/// name, and shows a certificate that nobody asks for.
+/// name, and shows a certificate without being asked for one.
 fn envoy() -> Value {
     // A busy test machine may miss the 20 ms.
     let text = read("deploy/envoy.yaml").replace("timeout: 0.02s", "timeout: 5s");
@@ -96,8 +96,8 @@ fn envoy() -> Value {
     config
 }
 
-/// What the control plane is told to tell: so many requests for every client.
-fn told(version: &str, requests: u32) -> Value {
+/// What the control plane publishes: so many requests for every client.
+fn published(version: &str, requests: u32) -> Value {
     // A window of a year hardly ever ends while a test runs.
     let rate_limit = json!({"unit": "YEAR", "requests_per_unit": requests});
     let descriptors = json!([{"key": "client_id", "rate_limit": rate_limit}]);

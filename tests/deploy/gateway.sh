@@ -4,7 +4,7 @@
 #
 #   . gateway.sh DIRECTORY PYTHON CONTROL_PLANE ENVOY
 #
-# The directory has `envoy.json`, and in `first` and `second` certificates and what the control plane tells.
+# The directory has `envoy.json`, and in `first` and `second` certificates and what the control plane publishes.
 dir=$1 python=$2 program=$3 envoy=$4
 
 # begin_control_plane VERSION: it runs for as long as there might be something to read.
@@ -12,7 +12,7 @@ begin_control_plane() {
     (
         cd "$dir/$1"
         exec "$python" "$program" 127.0.0.1:18001 plane.crt plane.key ca.crt
-    ) < <(cat "$dir/$1/told"; sleep infinity) >"$dir/$1/seen" &
+    ) < <(cat "$dir/$1/published"; sleep infinity) >"$dir/$1/seen" &
     control_plane=$!
 }
 
@@ -59,7 +59,7 @@ until_it is_refused bob
 end "$asking"
 begin_envoy second
 until_it is_refused carol
-# Both control planes were shown a certificate, and told who asks.
+# Both control planes were shown a certificate, and learned who asks.
 for version in first second; do
     grep --quiet '"stream": "sotw".*x509_subject_alternative_name' "$dir/$version/seen"
     grep --quiet '"id": "envoy-ratelimit"' "$dir/$version/seen"

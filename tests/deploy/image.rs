@@ -69,8 +69,8 @@ fn cargo_takes_the_manifest_among_what_is_copied() {
     let dir = tempfile::tempdir().unwrap();
     copy_into(dir.path());
     // The command that reads all of a manifest as compiling would, and stops short of it.
-    let told = output(Command::new("rustc").arg("-vV"));
-    let host = told.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let version = output(Command::new("rustc").arg("-vV"));
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
     let mut fetch = Command::new("cargo");
     fetch.args(["fetch", "--locked", "--offline", "--target", host, "--manifest-path"]);
     output(fetch.arg(dir.path().join("Cargo.toml")));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A pod on this machine: a network of its own with Redis on its usual port, and a container in it whose root is
-# read-only and whose user is not root. Does with it what it is told, ends it as the kubelet does, and prints what
+# read-only and whose user is not root. Does with it what its input says, ends it as the kubelet does, and prints what
 # it saw.
 #
 #   pod.sh ROOT USER:GROUP 'PORT/PATH…' 'ASKS…' 'COMMAND…' NAME=VALUE…

@@ -1,4 +1,4 @@
-//! A service that speaks TLS and has its rules from a control plane, and all that can go wrong with either.
+//! A service that speaks TLS and receives its rules from a control plane, and all that can go wrong with either.
 
 use std::{
     io::Write as _,
@@ -29,7 +29,7 @@ impl Secured {
         let authority = Authority::new("the authority");
         let files = Files::new(&authority.server());
         let control_plane = ControlPlane::start();
-        control_plane.tell("1", &[]);
+        control_plane.publish("1", &[]);
         let setup = files.setup().env("CONFIG_TYPE", "GRPC_XDS_SOTW");
         let server = setup.env("CONFIG_GRPC_XDS_SERVER_URL", &control_plane.address).start();
         Self { server, control_plane: Some(control_plane), authority, files }
@@ -49,9 +49,9 @@ impl Secured {
     }
 
     /// Its control plane sends what is no rules.
-    pub(super) fn tell_nonsense(&self) {
+    pub(super) fn publish_nonsense(&self) {
         let control_plane = self.control_plane.as_ref().expect("it is there");
-        control_plane.tell("2", &[json!({"hex": "ff"})]);
+        control_plane.publish("2", &[json!({"hex": "ff"})]);
     }
 
     pub(super) fn lose_the_control_plane(&mut self) {

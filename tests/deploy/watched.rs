@@ -75,7 +75,7 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| envoy.ask_until(&over));
-        // Also when a check below fails, so that the load ends and the failure is told.
+        // Also when a check below fails, so that the load ends and the failure is reported.
         let _ends = Ends(&over);
 
         watch.sees_load();
@@ -117,7 +117,7 @@ fn at_once(line: &str) -> String {
     }
 }
 
-/// What Prometheus has told so far.
+/// What Prometheus has reported so far.
 struct Watch<'a> {
     prometheus: &'a Prometheus,
     fired: BTreeSet<String>,
@@ -221,7 +221,7 @@ fn neglect(secured: &mut Secured, watch: &mut Watch<'_>) {
     watch.expects(&["TollgateCertificateExpires"]);
     secured.confuse_the_keys();
     watch.expects(&["TollgateCertificateRefused"]);
-    secured.tell_nonsense();
+    secured.publish_nonsense();
     watch.expects(&["TollgateUpdatesRefused"]);
     secured.lose_the_control_plane();
     watch.expects(&["TollgateControlPlaneLost"]);

@@ -1,4 +1,4 @@
-//! Words that docs and product code, with its comments, names and messages, may not use: they read as translated, and
+//! Words that docs and code, with its comments, names and messages, may not use: they read as translated, and
 //! search engines do not find them. The list follows the vocabulary of the project's style guide; each entry names what
 //! to write instead.
 
@@ -75,7 +75,10 @@ const PHRASES: &[(&str, &str)] = &[
     ("whence", "from where"),
 ];
 
-/// Where text is, besides `src`.
+/// This list.
+const OWN: &str = "tests/docs/words.rs";
+
+/// Where text is, besides code.
 const PAGES: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -92,7 +95,7 @@ const PAGES: [&str; 12] = [
 ];
 
 #[test]
-fn docs_and_product_code_use_the_words_of_the_field() {
+fn docs_and_code_use_the_words_of_the_field() {
     let mut found = BTreeMap::<String, Vec<String>>::new();
     for page in PAGES {
         for path in files(page, &["md", "yaml", "yml", "toml", "json", "tpl", "txt", "svg", ""]) {
@@ -106,11 +109,12 @@ fn docs_and_product_code_use_the_words_of_the_field() {
             check(&path, lines, &mut found);
         }
     }
-    for path in files("src", &["rs"]).iter().filter(|path| !is_test(path)) {
+    let code =
+        ["src", "tests", "benches", "examples"].map(|place| files(place, &["rs", "py", "sh"])).concat();
+    for path in code.iter().filter(|path| *path != OWN) {
         let text = fs::read_to_string(root().join(path)).unwrap();
-        let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
         // Words of names count too.
-        let lines = product.lines().map(|line| line.replace('_', " "));
+        let lines = text.lines().map(|line| line.replace('_', " "));
         check(path, (1..).zip(lines), &mut found);
     }
     let mut report = String::new();
@@ -157,10 +161,6 @@ fn contains(line: &str, phrase: &str) -> bool {
 /// The line without what stands between backticks.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("`")
-}
-
-fn is_test(path: &str) -> bool {
-    path.ends_with("tests.rs") || path.contains("/tests/") || path.starts_with("src/fuzz")
 }
 
 /// A file, or those below a directory that end in one of these; an empty one stands for none.

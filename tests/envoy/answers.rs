@@ -1,4 +1,4 @@
-//! What a refused caller is told, and what the access log tells of it: the headers, body and metadata of
+//! What a refused caller receives, and what the access log has of it: the headers, body and metadata of
 //! answers as they come out of Envoy.
 
 use serde_json::{Value, json};
@@ -112,16 +112,16 @@ fn an_access_log_shows_who_was_blocked_by_what() {
     for status in [200, 429] {
         assert_eq!(envoy.get(&[("x-user", "ann"), ("x-plan", "gold"), ("x-other", "1")]).status, status);
     }
-    let told = envoy.metadata_told(2);
+    let logged = envoy.logged_metadata(2);
     let decisions = |line: &Value| -> Vec<Value> {
         let descriptors = line["descriptors"].as_array().unwrap_or_else(|| panic!("{line}"));
         descriptors.iter().map(|descriptor| descriptor["decision"].clone()).collect()
     };
-    let [first, second] = [&told[0], &told[1]].map(decisions);
+    let [first, second] = [&logged[0], &logged[1]].map(decisions);
     assert_eq!([&first[0]["why"], &first[1]["why"]], [&json!("within_limit"); 2], "{first:?}");
     assert_eq!([&second[0]["why"], &second[1]["why"]], [&json!("over_limit"); 2], "{second:?}");
     assert_eq!([&second[0]["governs"], &second[1]["governs"]], [&Value::Null, &json!(true)]);
-    assert_eq!(told[1]["descriptors"][0]["entries"], json!(["user=ann"]));
+    assert_eq!(logged[1]["descriptors"][0]["entries"], json!(["user=ann"]));
     let limit = json!({
         "name": "per \"user\"", "requestsPerUnit": 1, "unit": "HOUR", "unitMultiplier": 1,
         "algorithm": "fixed_window",

@@ -49,13 +49,13 @@ descriptors:
     let envoy = Envoy::start(&Wanted::of(&server, limits));
 
     assert_eq!(envoy.statuses(4, &[]), [200, 200, 200, 429], "refused once both quotas are spent");
-    let told = envoy.metadata_told(4);
-    let routes: Vec<_> = told.iter().map(|told| &told["metadata"]["route"]).collect();
-    assert_eq!(routes[..3], [&json!("large"), &json!("large"), &json!("small")], "{told:?}");
-    assert_eq!(routes[3], &Value::Null, "no quota is left to tell of");
-    assert_eq!(told[0]["domain"], json!("edge"));
+    let logged = envoy.logged_metadata(4);
+    let routes: Vec<_> = logged.iter().map(|one| &one["metadata"]["route"]).collect();
+    assert_eq!(routes[..3], [&json!("large"), &json!("large"), &json!("small")], "{logged:?}");
+    assert_eq!(routes[3], &Value::Null, "no quota is left to report");
+    assert_eq!(logged[0]["domain"], json!("edge"));
     let entries = json!([{"entries": ["model=large"]}, {"entries": ["model=small"]}]);
-    assert_eq!(told[0]["descriptors"], entries);
+    assert_eq!(logged[0]["descriptors"], entries);
 }
 
 #[test]

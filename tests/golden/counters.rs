@@ -36,7 +36,7 @@ impl<'a> Database<'a> {
         database
     }
 
-    /// How the service is told to count in it.
+    /// The settings to count in it.
     pub(crate) fn env(&self) -> Env {
         tcp(&format!("redis://{}/{}", self.redis.address(), self.number))
     }

@@ -20,6 +20,7 @@ use http::HeaderMap;
 use tokio::{runtime::Builder, task::JoinSet, time::Instant};
 
 use crate::support::{
+    clock::Clock,
     noise::Noise,
     raw::{RawClient, framed},
     redis::Redis,
@@ -37,6 +38,8 @@ const DEMAND: f64 = 1.2;
 const KEYS: [(u32, usize); 3] = [(100, 8), (1000, 8), (10_000, 4)];
 /// The same for windows of a second, in which one machine cannot ask for more.
 const KEYS_OF_A_SECOND: [(u32, usize); 2] = [(100, 16), (1000, 4)];
+/// One key more would be more than the machine can ask for.
+const LARGEST_OF_A_SECOND: [(u32, usize); 1] = [(10_000, 1)];
 
 #[derive(Clone, Copy)]
 struct Window {
@@ -47,8 +50,9 @@ struct Window {
     keys: &'static [(u32, usize)],
 }
 
-const WINDOWS: [Window; 3] = [
+const WINDOWS: [Window; 4] = [
     Window { name: "second", seconds: 1, asked: 10, keys: &KEYS_OF_A_SECOND },
+    Window { name: "second", seconds: 1, asked: 5, keys: &LARGEST_OF_A_SECOND },
     Window { name: "minute", seconds: 60, asked: 60, keys: &KEYS },
     Window { name: "day", seconds: 86_400, asked: 20, keys: &KEYS },
 ];
@@ -135,33 +139,45 @@ fn float(number: u64) -> f64 {
 
 fn run(mode: &str, window: Window, arrivals: Arrivals, demand: Demand) -> (BTreeMap<u32, Sum>, Cost) {
     let redis = Redis::single();
-    let limits: Vec<u32> = window.keys.iter().flat_map(|(limit, keys)| vec![*limit; *keys]).collect();
-    let rule = |(limit, _): &(u32, usize)| {
-        format!("  - {{key: l{limit}, rate_limit: {{unit: {}, requests_per_unit: {limit}}}}}\n", window.name)
-    };
-    let rules = format!("domain: d\ndescriptors:\n{}", window.keys.iter().map(rule).collect::<String>());
-    let replicas = replicas(&leased(&redis.env(), &rules).env("COUNTING", mode));
-    let bodies: Vec<Bytes> = limits
-        .iter()
-        .enumerate()
-        .map(|(key, limit)| framed(&request("d", &[&[(&format!("l{limit}"), &key.to_string())]])))
-        .collect();
+    let replicas = replicas(&setup(&redis, window, mode));
+    let (limits, bodies) = keys(window);
     let schedule = schedule(&limits, window, arrivals, demand);
     let begin = begin(window);
-    let told = ask(&replicas, &bodies, &schedule, begin);
+    let answers = ask(&ports(&replicas), &bodies, &schedule, begin);
     let mut sums = BTreeMap::<u32, Sum>::new();
     for (key, limit) in limits.iter().enumerate() {
         let sum = sums.entry(*limit).or_default();
-        add(sum, key, *limit, window, &schedule, &told);
+        add(sum, key, *limit, window, &schedule, &answers);
     }
     (sums, cost(&redis, &replicas, schedule.len()))
 }
 
 /// Replicas of one thread each.
 fn replicas(setup: &Setup) -> Vec<Server> {
+    (0..REPLICAS).map(|_| replica(setup)).collect()
+}
+
+fn replica(setup: &Setup) -> Server {
     let binary = env::var("TOLLGATE_LEASE_BINARY").unwrap_or_else(|_| BINARY.to_owned());
-    let setup = setup.clone().env("GRPC_WORKERS", "1").program(Path::new(&binary), &["serve"]);
-    (0..REPLICAS).map(|_| setup.clone().start_healthy()).collect()
+    setup.clone().env("GRPC_WORKERS", "1").program(Path::new(&binary), &["serve"]).start_healthy()
+}
+
+/// Replicas that count the limits of a window.
+fn setup(redis: &Redis, window: Window, mode: &str) -> Setup {
+    let rule = |(limit, _): &(u32, usize)| {
+        format!("  - {{key: l{limit}, rate_limit: {{unit: {}, requests_per_unit: {limit}}}}}\n", window.name)
+    };
+    let rules = format!("domain: d\ndescriptors:\n{}", window.keys.iter().map(rule).collect::<String>());
+    leased(&redis.env(), &rules).env("COUNTING", mode)
+}
+
+/// The limit of each key, and a request on it.
+fn keys(window: Window) -> (Vec<u32>, Vec<Bytes>) {
+    let limits: Vec<u32> = window.keys.iter().flat_map(|(limit, keys)| vec![*limit; *keys]).collect();
+    let body =
+        |(key, limit): (usize, &u32)| framed(&request("d", &[&[(&format!("l{limit}"), &key.to_string())]]));
+    let bodies = limits.iter().enumerate().map(body).collect();
+    (limits, bodies)
 }
 
 /// Just behind the start of a window of a second or a minute.
@@ -211,29 +227,35 @@ fn schedule(limits: &[u32], window: Window, arrivals: Arrivals, demand: Demand) 
     all
 }
 
-/// Asks as scheduled. Returns for each request when it was sent and answered, and whether it was admitted.
-fn ask(replicas: &[Server], bodies: &[Bytes], schedule: &[Arrival], begin: f64) -> Vec<(f64, f64, bool)> {
-    let told = Arc::new(Mutex::new(vec![(0.0, 0.0, false); schedule.len()]));
+fn ports(replicas: &[Server]) -> Vec<u16> {
+    replicas.iter().map(|server| server.ports.grpc).collect()
+}
+
+/// Asks as scheduled. Returns for each request when it was sent and answered, and whether it was admitted. One that
+/// failed was never answered.
+fn ask(ports: &[u16], bodies: &[Bytes], schedule: &[Arrival], begin: f64) -> Vec<(f64, f64, bool)> {
+    let answers = Arc::new(Mutex::new(vec![(0.0, 0.0, false); schedule.len()]));
     thread::scope(|scope| {
-        for (replica, server) in replicas.iter().enumerate() {
+        for (replica, port) in ports.iter().copied().enumerate() {
             let mine = schedule.iter().copied().enumerate().filter(move |(_, one)| one.replica == replica);
-            let told = told.clone();
+            let answers = answers.clone();
             scope.spawn(move || {
                 let runtime =
                     Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
                 runtime.block_on(async {
-                    let client =
-                        RawClient::connect(server.ports.grpc).await.expect("the service takes connections");
+                    let client = RawClient::connect(port).await.expect("the service takes connections");
                     let (start, mut open) =
                         (Instant::now() + Duration::from_secs_f64(begin - now()), JoinSet::new());
                     for (index, arrival) in mine {
                         tokio::time::sleep_until(start + Duration::from_secs_f64(arrival.at)).await;
                         let (mut client, body) = (client.clone(), bodies[arrival.key].clone());
-                        let told = told.clone();
+                        let answers = answers.clone();
                         open.spawn(async move {
                             let sent = now();
-                            let answer = client.ask(body, &HeaderMap::new()).await.expect("it is answered");
-                            told.lock().unwrap()[index] = (sent, now(), answer.overall_code() == Code::Ok);
+                            let answer = client.ask(body, &HeaderMap::new()).await;
+                            let answered = if answer.is_ok() { now() } else { f64::INFINITY };
+                            let is_admitted = answer.is_ok_and(|answer| answer.overall_code() == Code::Ok);
+                            answers.lock().unwrap()[index] = (sent, answered, is_admitted);
                         });
                     }
                     while open.join_next().await.is_some() {}
@@ -241,7 +263,7 @@ fn ask(replicas: &[Server], bodies: &[Bytes], schedule: &[Arrival], begin: f64) 
             });
         }
     });
-    Arc::into_inner(told).unwrap().into_inner().unwrap()
+    Arc::into_inner(answers).unwrap().into_inner().unwrap()
 }
 
 /// Adds what became of one key.
@@ -251,11 +273,11 @@ fn add(
     limit: u32,
     window: Window,
     schedule: &[Arrival],
-    told: &[(f64, f64, bool)],
+    answers: &[(f64, f64, bool)],
 ) {
     let index = |time: f64| (time / float(window.seconds)) as u64;
     let mut windows = BTreeMap::<u64, (u64, u64)>::new();
-    for (_, (sent, answered, is_admitted)) in schedule.iter().zip(told).filter(|(one, _)| one.key == key) {
+    for (_, (sent, answered, is_admitted)) in schedule.iter().zip(answers).filter(|(one, _)| one.key == key) {
         sum.asked += 1;
         sum.admitted += u64::from(*is_admitted);
         let (asked, definite) = windows.entry(index(*sent)).or_default();
@@ -278,6 +300,97 @@ fn cost(redis: &Redis, replicas: &[Server], requests: usize) -> Cost {
     // A granted lease calls INCRBY within its script.
     let commands = calls("evalsha") + calls("incrby") - granted;
     Cost { commands: commands / requests, waited: 1.0 - sum("tollgate_lease_hits_total") / requests }
+}
+
+/// What happens in the middle of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    None,
+    ReplicaKilled,
+    ReplicaTerminated,
+    RedisEmptied,
+    /// For 200 milliseconds.
+    RedisStopped,
+    /// Its clock, by a second.
+    ReplicaBehind,
+}
+
+/// When it happens, in seconds. Requests of a replica that ends go to the next one from just before.
+const FAULT_AT: f64 = 8.0;
+const BEFORE: f64 = 0.05;
+
+#[test]
+#[ignore = "takes four minutes; tests/lease/run starts it"]
+fn faults() {
+    use Fault::{None, RedisEmptied, RedisStopped, ReplicaBehind, ReplicaKilled, ReplicaTerminated};
+    println!(
+        "| fault | window | counting | limit | admitted of the limits | largest part in a window | failed |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    let [second, _, _, day] = WINDOWS;
+    for fault in [None, ReplicaKilled, ReplicaTerminated, RedisEmptied, RedisStopped] {
+        for mode in ["exact", "leased"] {
+            with_fault(fault, day, mode);
+        }
+    }
+    for fault in [None, ReplicaBehind] {
+        for mode in ["exact", "leased"] {
+            with_fault(fault, second, mode);
+        }
+    }
+}
+
+fn with_fault(fault: Fault, window: Window, mode: &str) {
+    let redis = Redis::single();
+    let setup = setup(&redis, window, mode);
+    let mut replicas = replicas(&setup);
+    if fault == Fault::ReplicaBehind {
+        let clock = Clock::machine();
+        clock.step(-1.0);
+        let _behind = clock.enter();
+        replicas[0] = replica(&setup);
+    }
+    let (limits, bodies) = keys(window);
+    let mut schedule = schedule(&limits, window, Arrivals::Poisson, Demand::Equal);
+    if matches!(fault, Fault::ReplicaKilled | Fault::ReplicaTerminated) {
+        for arrival in schedule.iter_mut().filter(|one| one.at > FAULT_AT - BEFORE && one.replica == 0) {
+            arrival.replica = 1 + arrival.key % (REPLICAS - 1);
+        }
+    }
+    let (ports, begin) = (ports(&replicas), begin(window));
+    let answers = thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs_f64((begin + FAULT_AT - now()).max(0.0)));
+            match fault {
+                Fault::None | Fault::ReplicaBehind => {}
+                Fault::ReplicaKilled => drop(replicas[0].process.kill()),
+                Fault::ReplicaTerminated => drop(replicas[0].process.stop()),
+                Fault::RedisEmptied => drop(redis.ask(&["FLUSHALL"])),
+                Fault::RedisStopped => {
+                    redis.freeze();
+                    thread::sleep(Duration::from_millis(200));
+                    redis.thaw();
+                }
+            }
+        });
+        ask(&ports, &bodies, &schedule, begin)
+    });
+    let failed = answers.iter().filter(|one| one.1.is_infinite()).count();
+    for (limit, keys) in window.keys {
+        let mut sum = Sum::default();
+        for key in limits.iter().enumerate().filter(|(_, one)| *one == limit).map(|(key, _)| key) {
+            add(&mut sum, key, *limit, window, &schedule, &answers);
+        }
+        let windows = (window.asked / window.seconds).max(1);
+        let most = float(u64::from(*limit) * *keys as u64 * windows);
+        println!(
+            "| {fault:?} | {} | {mode} | {limit} | {:.4} | {:.4} | {failed} of {} |",
+            window.name,
+            float(sum.admitted) / most,
+            sum.most,
+            schedule.len()
+        );
+    }
 }
 
 /// The picture's limit, its window in seconds, and how long is asked for how many requests a second.
@@ -308,9 +421,9 @@ fn picture() {
         };
         let replicas = replicas(&setup);
         let begin = (now() / float(LENGTH)).ceil() * float(LENGTH) + 0.1;
-        let told = ask(&replicas, &body, &schedule, begin);
+        let answers = ask(&ports(&replicas), &body, &schedule, begin);
         redis.ask(&["FLUSHALL"]);
-        let mut admitted: Vec<f64> = told.iter().filter(|one| one.2).map(|one| one.1 - begin).collect();
+        let mut admitted: Vec<f64> = answers.iter().filter(|one| one.2).map(|one| one.1 - begin).collect();
         admitted.sort_by(f64::total_cmp);
         println!("{mode}: {} admitted of a limit of {LIMIT}", admitted.len());
         (mode, admitted)

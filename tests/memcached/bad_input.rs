@@ -1,5 +1,5 @@
-//! Servers that are not what they should be, and values that are no counters: each is told in the log with its
-//! address, and the service serves on.
+//! Servers that are not what they should be, and values that are no counters: each is in the log with its
+//! address, and the service goes on.
 
 use crate::support::{fake::Fake, server::Server};
 
@@ -11,7 +11,7 @@ fn start(address: &str) -> Server {
 }
 
 /// It answers with an error, and the log holds all of `texts`.
-fn tells(address: &str, texts: &[&str]) {
+fn logs(address: &str, texts: &[&str]) {
     let mut server = start(address);
     let client = server.client();
     for _ in 0..3 {
@@ -28,9 +28,9 @@ fn tells(address: &str, texts: &[&str]) {
 
 #[test]
 fn servers_that_are_not_there() {
-    tells("memcached.invalid:11211", &["MEMCACHE_HOST_PORT"]);
-    tells(&Memcached::prepared(&[]).address(), &["connection refused"]);
-    tells("/nowhere/memcached.sock", &["no such socket"]);
+    logs("memcached.invalid:11211", &["MEMCACHE_HOST_PORT"]);
+    logs(&Memcached::prepared(&[]).address(), &["connection refused"]);
+    logs("/nowhere/memcached.sock", &["no such socket"]);
 }
 
 #[test]
@@ -45,14 +45,14 @@ fn servers_that_speak_something_else() {
         (b"VERSION 1\r\nERROR\r\n", "ERROR"),
     ] {
         let fake = Fake::saying(bytes);
-        tells(&fake.address(), &[seen]);
+        logs(&fake.address(), &[seen]);
     }
 }
 
 #[test]
 fn a_server_that_says_nothing() {
     let fake = Fake::saying(b"");
-    tells(&fake.address(), &["no reply within 300ms (version)"]);
+    logs(&fake.address(), &["no reply within 300ms (version)"]);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_counter_that_is_full_breaks_nothing() {
 }
 
 #[test]
-fn a_server_without_memory_is_told() {
+fn a_server_without_memory_is_logged() {
     let memcached = Memcached::with(&["-M", "-m", "2"]);
     let server = with_rules(memcached.setup()).start_healthy();
     let client = server.client();

@@ -2,7 +2,7 @@
 
 use crate::support::clock::{now, window};
 
-use super::{Code, Memcached, code, counter, one, request, told, with_rules};
+use super::{Code, Memcached, code, counter, decision, one, request, with_rules};
 
 const HOUR: u64 = 3600;
 const YEAR: i64 = 365 * 24 * 3600;
@@ -100,7 +100,7 @@ fn looking_makes_no_counter_and_counts_nothing() {
     let look = |value: &str| {
         let mut look = one("five", value);
         look.descriptors[0].hits_addend = Some(0);
-        told(&client.ask(look).unwrap())
+        decision(&client.ask(look).unwrap())
     };
     assert_eq!(look("v"), (Code::Ok, 5));
     assert_eq!(memcached.stat("curr_items"), 0);

@@ -16,8 +16,8 @@ descriptors:
       requests_per_unit: 1
 ";
 
-/// What is told of it, with its place.
-const TOLD: &[&str] = &[
+/// What is reported of it, with its place.
+const REPORTED: &[&str] = &[
     "bucket.yaml:6:18",
     "descriptors[0].rate_limit.algorithm",
     "`token_bucket` cannot be counted: memcached counts fixed windows only",
@@ -30,7 +30,7 @@ fn a_start_with_a_limit_that_is_not_counted_lets_no_request_pass_it() {
     let memcached = Memcached::single();
     let setup = memcached.setup().env("STORE_FAILURE_POLICY", "allow");
     let server = setup.rules("bucket.yaml", BUCKET).start_healthy();
-    server.wait_for_log(TOLD);
+    server.wait_for_log(REPORTED);
     for _ in 0..3 {
         let status = server.ask(request("e", &[&[("bucket", "v")]])).unwrap_err();
         assert_eq!(status.message(), "no rate limit configuration loaded");
@@ -49,10 +49,10 @@ fn a_reload_with_such_a_limit_leaves_the_last_good_rules_counting() {
     assert_eq!(code(&client, "two", "v"), (Code::Ok, 1));
 
     server.write("bucket.yaml", BUCKET);
-    server.wait_for_log(TOLD);
-    eventually("the page tells of it", || {
+    server.wait_for_log(REPORTED);
+    eventually("the page has it", || {
         let page = http::get(server.ports.debug, "/rlconfig").text();
-        holds(TOLD.iter().all(|told| page.contains(told)), || page)
+        holds(REPORTED.iter().all(|reported| page.contains(reported)), || page)
     });
     assert_eq!(code(&client, "two", "v"), (Code::Ok, 0));
     assert_eq!(code(&client, "two", "v").0, Code::OverLimit, "counters go on");

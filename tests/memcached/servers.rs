@@ -1,4 +1,4 @@
-//! Several servers: who keeps which key, as the Go service has it, and those that a name server tells of.
+//! Several servers: who keeps which key, as the Go service has it, and those that a name server lists.
 
 use std::{
     net::UdpSocket,
@@ -71,13 +71,13 @@ fn a_unix_socket_is_one_too() {
     assert_eq!(code(&client.client(), "five", "v"), (Code::Ok, 4));
 }
 
-/// A name server that tells these ports of 127.0.0.1, in the order in which they stand.
-struct Teller {
+/// A name server that lists these ports of 127.0.0.1, in the order in which they stand.
+struct NameServer {
     ports: Arc<Mutex<Vec<u16>>>,
     name_servers: NameServers,
 }
 
-impl Teller {
+impl NameServer {
     fn start() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let name_servers = NameServers {
@@ -88,18 +88,18 @@ impl Teller {
             attempts: 1,
         };
         let ports = Arc::new(Mutex::new(Vec::<u16>::new()));
-        let told = ports.clone();
+        let listed = ports.clone();
         // It ends with the process: nobody else asks it.
         thread::spawn(move || {
             let mut buffer = [0; 512];
             while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-                let _ = socket.send_to(&answer(&buffer[..length], &told.lock().unwrap()), from);
+                let _ = socket.send_to(&answer(&buffer[..length], &listed.lock().unwrap()), from);
             }
         });
         Self { ports, name_servers }
     }
 
-    fn tell(&self, servers: &[&Memcached]) {
+    fn list(&self, servers: &[&Memcached]) {
         *self.ports.lock().unwrap() = servers.iter().map(|server| server.port).collect();
     }
 }
@@ -118,7 +118,7 @@ fn answer(question: &[u8], ports: &[u16]) -> Vec<u8> {
     message
 }
 
-fn store(teller: &Teller, refresh: Option<Duration>) -> MemcachedStore {
+fn store(name_server: &NameServer, refresh: Option<Duration>) -> MemcachedStore {
     let name = "_memcache._tcp.cache.test".to_owned();
     let second = Duration::from_secs(1);
     let settings = Settings {
@@ -130,7 +130,7 @@ fn store(teller: &Teller, refresh: Option<Duration>) -> MemcachedStore {
         unhealthy_without: false,
     };
     let store = MemcachedStore::new(&settings, 0, 1).unwrap();
-    let name_servers = teller.name_servers.clone();
+    let name_servers = name_server.name_servers.clone();
     store.watch(move || name_servers.clone());
     store.start_worker();
     store
@@ -146,7 +146,7 @@ async fn count(store: &MemcachedStore, key: &str) -> Result<u64, String> {
     counted.map_err(|error| error.to_string())?;
     match batch.checks()[0].outcome {
         Outcome::Counted(count) => Ok(count),
-        other => Err(format!("a fixed window that is alone is told {other:?}")),
+        other => Err(format!("a fixed window that is alone is {other:?}")),
     }
 }
 
@@ -164,26 +164,26 @@ async fn eventually_counts(store: &MemcachedStore, keeper: &Memcached, key: &str
 #[tokio::test]
 async fn servers_of_an_srv_record_are_used_and_followed() {
     let [one, other] = [(); 2].map(|()| Memcached::single());
-    let teller = Teller::start();
-    let store = store(&teller, Some(Duration::from_millis(100)));
+    let name_server = NameServer::start();
+    let store = store(&name_server, Some(Duration::from_millis(100)));
     assert!(count(&store, "k").await.unwrap_err().contains("MEMCACHE_SRV"), "none is known yet");
     assert!(!store.is_reachable());
-    teller.tell(&[&one]);
+    name_server.list(&[&one]);
     eventually_counts(&store, &one, "k").await;
     assert!(store.is_reachable());
-    teller.tell(&[&other]);
+    name_server.list(&[&other]);
     eventually_counts(&store, &other, "k").await;
 
-    // In whatever order they are told, they stand in that of their texts.
-    teller.tell(&[&other, &one]);
+    // In whatever order they are listed, they stand in that of their texts.
+    name_server.list(&[&other, &one]);
     let mut sorted = [&one, &other];
     sorted.sort_by_key(|server| server.address());
     for value in 0..10 {
         let key = format!("d_k_{value}_0");
         eventually_counts(&store, sorted[checksum(&key) as usize % 2], &key).await;
     }
-    // While none is told, the last ones are asked on.
-    teller.tell(&[]);
+    // While none is listed, the last ones stay in use.
+    name_server.list(&[]);
     tokio::time::sleep(Duration::from_millis(300)).await;
     count(&store, "k").await.unwrap();
 }
@@ -191,11 +191,11 @@ async fn servers_of_an_srv_record_are_used_and_followed() {
 #[tokio::test]
 async fn without_a_refresh_they_stay_what_they_were_at_first() {
     let [one, other] = [(); 2].map(|()| Memcached::single());
-    let teller = Teller::start();
-    teller.tell(&[&one]);
-    let store = store(&teller, None);
+    let name_server = NameServer::start();
+    name_server.list(&[&one]);
+    let store = store(&name_server, None);
     eventually_counts(&store, &one, "k").await;
-    teller.tell(&[&other]);
+    name_server.list(&[&other]);
     tokio::time::sleep(Duration::from_millis(600)).await;
     count(&store, "k").await.unwrap();
     assert_eq!(other.counter("k"), 0);

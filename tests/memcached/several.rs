@@ -3,14 +3,13 @@
 
 use crate::{
     redis::{
-        YEAR,
         exact::Servers,
         several::{FIXED, admitted, hits, offered, rules},
     },
-    support::clock::window,
+    support::clock::{YEAR, window},
 };
 
-use super::{Code, Memcached, setup, told};
+use super::{Code, Memcached, decision, setup};
 
 /// The counter of a fixed window of so many years.
 fn counter(key: &str, value: &str, years: u64) -> String {
@@ -33,7 +32,8 @@ fn no_more_than_the_limit_is_admitted_and_nothing_is_kept_of_what_was_refused() 
             assert!(admitted <= 40, "{key} {value}: {admitted}");
             // Requests that gave back what they had taken may have been in the way of others. Alone nobody is.
             let client = servers.first().client();
-            let more = (0..50).filter(|_| told(&client.ask(hits(&key, &value, 1)).unwrap()).0 == Code::Ok);
+            let more =
+                (0..50).filter(|_| decision(&client.ask(hits(&key, &value, 1)).unwrap()).0 == Code::Ok);
             assert_eq!(admitted + more.count() as u64, 40, "{key} {value}");
             assert_eq!([1, 2].map(|years| counter_of(&value, years)), [40, 40], "{value}");
         }
@@ -48,7 +48,7 @@ fn hits_are_given_back_to_every_limit_and_looks_take_nothing() {
     let ask = |count: u64, back: bool| {
         let mut request = hits("fixed", "v", count);
         request.descriptors[0].is_negative_hits = back;
-        told(&client.ask(request).unwrap())
+        decision(&client.ask(request).unwrap())
     };
     assert_eq!(ask(35, false), (Code::Ok, 5));
     assert_eq!(ask(6, false), (Code::OverLimit, 5));

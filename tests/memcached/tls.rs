@@ -1,4 +1,4 @@
-//! TLS to a real memcached: whom we trust, who trusts us, and what is told when it fails.
+//! TLS to a real memcached: whom we trust, who trusts us, and what is logged when it fails.
 
 use crate::support::{certificates::Certificates, eventually, holds, memcached::setup, server::Setup};
 
@@ -32,7 +32,7 @@ fn showing(setup: Setup, certificates: &Certificates) -> Setup {
 }
 
 /// It does not count, and says why.
-fn tells(setup: Setup, texts: &[&str]) {
+fn logs(setup: Setup, texts: &[&str]) {
     let server = setup.start();
     assert!(server.ask(one("five", "v")).is_err());
     server.wait_for_log(texts);
@@ -61,7 +61,7 @@ fn certificates_are_asked_for_and_shown() {
         holds(open > 1.5, || server.process.log())
     });
     assert!(!server.process.log().contains("TLS"), "{}", server.process.log());
-    tells(trusting(&memcached, &certificates), &[&memcached.address()]);
+    logs(trusting(&memcached, &certificates), &[&memcached.address()]);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_file_of_authorities_replaces_those_of_the_system_unless_they_are_to_be_trus
     let system = certificates.path("ca.pem").display().to_string();
     let others = Certificates::made_out_to("127.0.0.1");
     let setup = trusting(&memcached, &others).env("SSL_CERT_FILE", &system);
-    tells(setup.clone(), &[&memcached.address(), "MEMCACHE_TLS_CACERT"]);
+    logs(setup.clone(), &[&memcached.address(), "MEMCACHE_TLS_CACERT"]);
     for setup in [setup.clone().env("TLS_TRUST_SYSTEM_CAS", "true"), setup.unset("MEMCACHE_TLS_CACERT")] {
         assert_eq!(code(&setup.start_healthy().client(), "five", "v").0, Code::Ok);
     }
@@ -83,14 +83,14 @@ fn explains_a_failed_handshake_and_what_to_do() {
     let memcached = speaking(&certificates, false);
     let address = memcached.address();
     let skip = "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION";
-    tells(trusting(&memcached, &certificates), &[&address, skip]);
+    logs(trusting(&memcached, &certificates), &[&address, skip]);
     let server = trusting(&memcached, &certificates).env(skip, "true").start_healthy();
     assert_eq!(code(&server.client(), "five", "v"), (Code::Ok, 4));
     let others = Certificates::made_out_to("elsewhere.test");
-    tells(trusting(&memcached, &others).env(skip, "true"), &[&address, "MEMCACHE_TLS_CACERT"]);
+    logs(trusting(&memcached, &others).env(skip, "true"), &[&address, "MEMCACHE_TLS_CACERT"]);
 
     let plain = Memcached::single();
-    tells(trusting(&plain, &certificates), &[&plain.address(), "unset MEMCACHE_TLS"]);
+    logs(trusting(&plain, &certificates), &[&plain.address(), "unset MEMCACHE_TLS"]);
     let setup = setup(&address).rules("d.yaml", RULES).env("MEMCACHE_CONNECT_TIMEOUT", "1s");
-    tells(setup, &[&address, "MEMCACHE_TLS=true"]);
+    logs(setup, &[&address, "MEMCACHE_TLS=true"]);
 }

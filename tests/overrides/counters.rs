@@ -49,8 +49,8 @@ fn counters_in_redis_are_read_and_reset_and_keep_their_expiry() {
     eventually("every counter has an expiry", || {
         replica.ask("user", "v");
         let without = |key: &String| !key.contains("{tollgate}") && redis.ask(&["TTL", key]).number() < 0;
-        let immortal: Vec<_> = redis.keys().into_iter().filter(without).collect();
-        holds(immortal.is_empty(), || format!("{immortal:?}"))
+        let missing_ttl: Vec<_> = redis.keys().into_iter().filter(without).collect();
+        holds(missing_ttl.is_empty(), || format!("{missing_ttl:?}"))
     });
 }
 

@@ -164,7 +164,7 @@ fn replicas_see_each_other_and_their_rules() {
 }
 
 #[test]
-fn a_user_without_the_permission_is_told_and_counting_goes_on() {
+fn a_user_without_the_permission_is_logged_and_counting_goes_on() {
     let redis = Redis::with(&[
         "--user",
         "weak",

@@ -16,7 +16,7 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-use super::{Code, RateLimitRequest, one, request, told};
+use super::{Code, RateLimitRequest, decision, one, request};
 
 /// A year's limits, so that nothing comes back during a test, but for the buckets of `flow`.
 const RULES: &str = "
@@ -74,7 +74,7 @@ fn admitted(
                             return left;
                         }
                         let answer = client.ask(next(number)).expect("the request is answered");
-                        let (code, remaining) = told(&answer);
+                        let (code, remaining) = decision(&answer);
                         if code == Code::Ok {
                             left.push((number, remaining));
                         }
@@ -145,7 +145,7 @@ fn no_request_fails_when_redis_forgets_the_scripts() {
                 let mut admitted = 0;
                 while !stop.load(Ordering::Relaxed) {
                     let answer = client.ask(one(algorithm, "v")).expect("the request is answered");
-                    admitted += usize::from(told(&answer).0 == Code::Ok);
+                    admitted += usize::from(decision(&answer).0 == Code::Ok);
                 }
                 assert_eq!(admitted, LIMIT, "{algorithm}");
             });
@@ -187,7 +187,7 @@ fn a_refusal_takes_nothing_from_others_where_that_is_asked_for() {
         let mut descriptor = descriptor(&[(key, "v")]);
         descriptor.hits_addend = Some(0);
         let request = RateLimitRequest { descriptors: vec![descriptor], ..request("d", &[]) };
-        40 - told(&server.ask(request).expect("it is answered")).1
+        40 - decision(&server.ask(request).expect("it is answered")).1
     };
     let pairs: Vec<&[(&str, &str)]> = vec![
         &[("both", "v")],
@@ -197,7 +197,7 @@ fn a_refusal_takes_nothing_from_others_where_that_is_asked_for() {
         &[("counted", "v")],
     ];
     let codes: Vec<_> =
-        (0..5).map(|_| told(&server.ask(request("d", &pairs)).expect("it is answered")).0).collect();
+        (0..5).map(|_| decision(&server.ask(request("d", &pairs)).expect("it is answered")).0).collect();
     assert_eq!(codes, [[Code::Ok; 2].as_slice(), &[Code::OverLimit; 3]].concat());
     for key in ["sliding_window", "sliding_log", "token_bucket", "counted"] {
         assert_eq!(spent(key), 2, "{key}");
@@ -209,7 +209,7 @@ fn what_is_no_state_fails_those_who_ask_it_and_is_named() {
     let redis = Redis::single();
     let server = start(&redis.env(), &[]);
     for algorithm in ALGORITHMS {
-        assert_eq!(told(&server.ask(one(algorithm, "v")).expect("it is answered")), (Code::Ok, 39));
+        assert_eq!(decision(&server.ask(one(algorithm, "v")).expect("it is answered")), (Code::Ok, 39));
     }
     for key in redis.keys() {
         redis.ask(&["DEL", &key]);
@@ -218,7 +218,7 @@ fn what_is_no_state_fails_those_who_ask_it_and_is_named() {
     for algorithm in ALGORITHMS {
         let refused = server.ask(one(algorithm, "v")).expect_err("that is no state");
         assert_eq!(refused.message(), "counter store: unexpected reply");
-        assert_eq!(told(&server.ask(one(algorithm, "w")).expect("it is answered")), (Code::Ok, 39));
+        assert_eq!(decision(&server.ask(one(algorithm, "w")).expect("it is answered")), (Code::Ok, 39));
     }
     let log = server.process.log();
     assert!(log.contains(ALGORITHMS[0]), "the log names the first key: {log}");

@@ -1,5 +1,5 @@
-//! Servers that are not what they should be, and values that are no counters: each is told in the log with
-//! its address and no secret, and the service serves on.
+//! Servers that are not what they should be, and values that are no counters: each is in the log with
+//! its address and no secret, and the service goes on.
 
 use crate::support::{
     certificates::Certificates,
@@ -31,14 +31,14 @@ impl Lost {
         Self { server, client }
     }
 
-    /// It is unready, and [`tells_when_asked`](Self::tells_when_asked).
-    fn tells(self, texts: &[&str]) {
+    /// It is unready, and [`logs_when_asked`](Self::logs_when_asked).
+    fn logs(self, texts: &[&str]) {
         assert!(!self.server.is_healthy());
-        self.tells_when_asked(texts);
+        self.logs_when_asked(texts);
     }
 
     /// It answers, the answer is an error that holds no secret, and the log holds all of `texts`.
-    fn tells_when_asked(self, texts: &[&str]) {
+    fn logs_when_asked(self, texts: &[&str]) {
         let Self { mut server, client } = self;
         for _ in 0..3 {
             let error = client.ask(one("two", "v")).expect_err("nothing can be counted");
@@ -65,25 +65,25 @@ fn set(name: &'static str, value: &str) -> Env {
 
 #[test]
 fn a_name_that_does_not_resolve() {
-    Lost::start(&[tcp("redis.invalid:6379")]).tells(&["redis.invalid:6379"]);
+    Lost::start(&[tcp("redis.invalid:6379")]).logs(&["redis.invalid:6379"]);
 }
 
 #[test]
-fn a_port_on_which_nobody_listens() {
+fn a_port_that_refuses_connections() {
     let redis = Redis::prepared(&[]);
-    Lost::start(&[redis.env()]).tells(&[&redis.address()]);
+    Lost::start(&[redis.env()]).logs(&[&redis.address()]);
 }
 
 #[test]
 fn a_socket_that_is_not_there() {
     let path = "/nowhere/redis.sock";
-    Lost::start(&[set("REDIS_SOCKET_TYPE", "unix"), set("REDIS_URL", path)]).tells(&[path]);
+    Lost::start(&[set("REDIS_SOCKET_TYPE", "unix"), set("REDIS_URL", path)]).logs(&[path]);
 }
 
 #[test]
 fn a_server_that_speaks_http() {
     let fake = Fake::saying(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n");
-    Lost::start(&[tcp(&fake.address())]).tells(&[&fake.address(), "HTTP/1.1 400"]);
+    Lost::start(&[tcp(&fake.address())]).logs(&[&fake.address(), "HTTP/1.1 400"]);
 }
 
 #[test]
@@ -97,37 +97,36 @@ fn a_server_that_speaks_rubbish_or_promises_too_much() {
         b"+PONG\r\n+PONG\r\n+PONG\r\n+PONG\r\n:1\r\n:1\r\n:1\r\n",
     ] {
         let fake = Fake::saying(bytes);
-        Lost::start(&[tcp(&fake.address())]).tells(&[&fake.address()]);
+        Lost::start(&[tcp(&fake.address())]).logs(&[&fake.address()]);
     }
 }
 
 #[test]
 fn a_server_that_says_nothing() {
     let fake = Fake::answering(|_, _| String::new());
-    Lost::start(&[tcp(&fake.address())]).tells(&[&fake.address()]);
+    Lost::start(&[tcp(&fake.address())]).logs(&[&fake.address()]);
 }
 
 #[test]
 fn a_wrong_password_and_none_where_one_is_needed() {
     let redis = Redis::with(&["--requirepass", "right"]);
     let address = redis.address();
-    Lost::start(&[redis.env(), set("REDIS_AUTH", "hush")]).tells(&[&address, "WRONGPASS"]);
-    Lost::start(&[redis.env()]).tells(&[&address, "NOAUTH"]);
-    Lost::start(&[tcp(&format!("redis://ann:hush@{address}"))]).tells(&[&address, "WRONGPASS"]);
+    Lost::start(&[redis.env(), set("REDIS_AUTH", "hush")]).logs(&[&address, "WRONGPASS"]);
+    Lost::start(&[redis.env()]).logs(&[&address, "NOAUTH"]);
+    Lost::start(&[tcp(&format!("redis://ann:hush@{address}"))]).logs(&[&address, "WRONGPASS"]);
 }
 
 #[test]
 fn a_user_who_may_not_count() {
     let ann = ["--user", "ann", "on", ">hush", "~*", "&*", "+@connection"];
     let redis = Redis::with(&ann);
-    Lost::start(&[redis.env(), set("REDIS_AUTH", "ann:hush")])
-        .tells_when_asked(&[&redis.address(), "NOPERM"]);
+    Lost::start(&[redis.env(), set("REDIS_AUTH", "ann:hush")]).logs_when_asked(&[&redis.address(), "NOPERM"]);
 }
 
 #[test]
 fn a_database_that_is_not_there() {
     let redis = Redis::single();
-    Lost::start(&[tcp(&format!("redis://{}/9999", redis.address()))]).tells(&[&redis.address(), "SELECT"]);
+    Lost::start(&[tcp(&format!("redis://{}/9999", redis.address()))]).logs(&[&redis.address(), "SELECT"]);
 }
 
 #[test]
@@ -136,9 +135,9 @@ fn tls_to_a_port_in_the_clear_and_the_other_way_round() {
     let (port, args) = certificates.redis_args(false);
     let redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let clear = redis.address();
-    Lost::start(&[tcp(&format!("rediss://:hush@{clear}")), certificates.trusted()]).tells(&[&clear, "TLS"]);
+    Lost::start(&[tcp(&format!("rediss://:hush@{clear}")), certificates.trusted()]).logs(&[&clear, "TLS"]);
     let tls = format!("127.0.0.1:{port}");
-    Lost::start(&[tcp(&tls)]).tells(&[&tls, "TLS"]);
+    Lost::start(&[tcp(&tls)]).logs(&[&tls, "TLS"]);
 }
 
 #[test]
@@ -150,13 +149,13 @@ fn certificates_that_do_not_fit() {
     let address = format!("127.0.0.1:{port}");
     let url = || tcp(&format!("rediss://{address}"));
     // An authority that we do not know; a certificate of ours that the server does not know; and none.
-    Lost::start(&[url(), others.trusted(), certificates.shown()]).tells(&[&address, "REDIS_TLS_CACERT"]);
-    Lost::start(&[url(), certificates.trusted(), others.shown()]).tells(&[&address]);
-    Lost::start(&[url(), certificates.trusted()]).tells(&[&address]);
+    Lost::start(&[url(), others.trusted(), certificates.shown()]).logs(&[&address, "REDIS_TLS_CACERT"]);
+    Lost::start(&[url(), certificates.trusted(), others.shown()]).logs(&[&address]);
+    Lost::start(&[url(), certificates.trusted()]).logs(&[&address]);
     // One that the system trusts, where a file names others.
     let system = vec![("SSL_CERT_FILE", certificates.path("ca.pem").display().to_string())];
     Lost::start(&[url(), others.trusted(), certificates.shown(), system])
-        .tells(&[&address, "REDIS_TLS_CACERT"]);
+        .logs(&[&address, "REDIS_TLS_CACERT"]);
 }
 
 #[test]
@@ -166,20 +165,20 @@ fn a_certificate_that_is_made_out_to_another_host() {
     let _redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let address = format!("127.0.0.1:{port}");
     let hint = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION";
-    Lost::start(&[tcp(&format!("rediss://{address}")), certificates.trusted()]).tells(&[&address, hint]);
+    Lost::start(&[tcp(&format!("rediss://{address}")), certificates.trusted()]).logs(&[&address, hint]);
 }
 
 #[test]
 fn a_server_that_loads_its_data() {
     let fake = Fake::answering(|_, _| "-LOADING Redis is loading the dataset in memory\r\n".to_owned());
-    Lost::start(&[tcp(&fake.address())]).tells(&[&fake.address(), "LOADING"]);
+    Lost::start(&[tcp(&fake.address())]).logs(&[&fake.address(), "LOADING"]);
 }
 
 #[test]
 fn a_replica() {
     let master = Redis::single();
     let replica = Redis::with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
-    Lost::start(&[replica.env()]).tells(&[&replica.address()]);
+    Lost::start(&[replica.env()]).logs(&[&replica.address()]);
 }
 
 #[test]
@@ -189,7 +188,7 @@ fn a_master_that_becomes_a_replica_and_a_master_again() {
     let client = server.client();
     assert_eq!(code(&client, "five", "v"), (Code::Ok, 4));
     redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
-    eventually("it is told", || {
+    eventually("it is logged", || {
         let refused = client.ask(one("many", "v")).is_err();
         holds(refused && server.process.log().contains("READONLY"), || server.process.log())
     });
@@ -199,13 +198,13 @@ fn a_master_that_becomes_a_replica_and_a_master_again() {
 }
 
 #[test]
-fn a_server_without_memory_is_told_and_used_again_when_it_has_some() {
+fn a_server_without_memory_is_logged_and_used_again_when_it_has_some() {
     let redis = Redis::single();
     let server = healthy(&redis);
     let client = server.client();
     redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     redis.ask(&["CONFIG", "SET", "maxmemory", "1mb"]);
-    eventually("it is told", || {
+    eventually("it is logged", || {
         // Each key takes some of it.
         let _ = client.ask(one("many", &format!("{}-{}", clock::now(), "x".repeat(5000))));
         let refused = client.ask(one("many", "v")).is_err();

@@ -6,9 +6,8 @@ use crate::support::{
 };
 
 use super::{
-    Code, RULES, code, counter, one,
+    Code, RULES, code, counter, decision, one,
     several::{self, FIXED, hits, rules},
-    told,
 };
 
 fn start(redis: &Redis) -> Server {
@@ -47,7 +46,7 @@ fn a_rule_of_which_one_limit_refuses_costs_redis_nothing() {
     let setup = Setup::new().redis(&redis.env()).rules("d.yaml", &rules(&[FIXED]));
     let server = setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000").start_healthy();
     let client = server.client();
-    let ask = |count| told(&client.ask(hits("fixed", "v", count)).unwrap());
+    let ask = |count| decision(&client.ask(hits("fixed", "v", count)).unwrap());
     assert_eq!(ask(35), (Code::Ok, 5));
     assert_eq!(ask(6), (Code::OverLimit, 5));
     redis.ask(&["CONFIG", "RESETSTAT"]);
@@ -82,7 +81,7 @@ fn hits_that_are_given_back_make_it_ask_again() {
     let mut back = one("two", "v");
     back.descriptors[0].hits_addend = Some(2);
     back.descriptors[0].is_negative_hits = true;
-    assert_eq!(told(&client.ask(back).unwrap()), (Code::Ok, 1));
+    assert_eq!(decision(&client.ask(back).unwrap()), (Code::Ok, 1));
     assert_eq!(code(&client, "two", "v"), (Code::Ok, 0));
     assert_eq!(code(&client, "two", "v"), (Code::OverLimit, 0));
 }

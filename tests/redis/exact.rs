@@ -173,7 +173,7 @@ impl Servers {
         }
     }
 
-    /// What each admitted hit was told to be left, and how many hits it was, by limit and value.
+    /// What was reported as left to each admitted hit, and how many hits it was, by limit and value.
     fn seen(&self, hits: &[Hits]) -> HashMap<(u32, String), Vec<(u32, u32)>> {
         let requests: Vec<_> = hits.chunks(DESCRIPTORS).map(together).collect();
         let answers = self.ask_all(&requests);

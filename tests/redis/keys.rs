@@ -9,7 +9,7 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-use super::{Code, RULES, YEAR, code, counter, one, told};
+use super::{Code, RULES, YEAR, code, counter, decision, one};
 
 const UNITS: [(&str, u64); 7] = [
     ("second", 1),
@@ -123,10 +123,10 @@ fn replicas_count_together() {
     let redis = Redis::single();
     let servers: Vec<_> = (0..3).map(|_| start(&redis, RULES)).collect();
     let clients: Vec<_> = servers.iter().map(Server::client).collect();
-    let told: Vec<_> = (0..7).map(|turn| code(&clients[turn % 3], "five", "v")).collect();
+    let decisions: Vec<_> = (0..7).map(|turn| code(&clients[turn % 3], "five", "v")).collect();
     let left = |left| (Code::Ok, left);
     let over = (Code::OverLimit, 0);
-    assert_eq!(told, [left(4), left(3), left(2), left(1), left(0), over, over]);
+    assert_eq!(decisions, [left(4), left(3), left(2), left(1), left(0), over, over]);
     assert_eq!(redis.counter(&counter("five", "v")), 7, "refused hits count too");
 }
 
@@ -154,7 +154,7 @@ fn given_back_hits_leave_no_less_than_nothing() {
         let mut request = one("five", "v");
         request.descriptors[0].hits_addend = Some(hits);
         request.descriptors[0].is_negative_hits = true;
-        told(&client.ask(request).unwrap())
+        decision(&client.ask(request).unwrap())
     };
     assert_eq!(back(3), (Code::Ok, 5), "there was nothing to give back");
     assert_eq!(code(&client, "five", "v"), (Code::Ok, 4));
@@ -186,7 +186,7 @@ fn a_look_counts_nothing() {
 }
 
 #[test]
-fn a_refused_request_counts_where_it_is_over_alone_when_told_so() {
+fn a_refused_request_counts_where_it_is_over_alone_when_configured() {
     let redis = Redis::single();
     let setup = Setup::new().redis(&redis.env()).rules("d.yaml", RULES);
     let server = setup.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true").start_healthy();

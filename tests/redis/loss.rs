@@ -209,7 +209,7 @@ impl Service {
         });
     }
 
-    /// The loss is told: on the metrics page, and to those who ask whether it is ready.
+    /// The loss is shown on the metrics page, and by the health checks.
     fn assert_seen(&self, fault: Fault) {
         let metrics = self.server.metrics();
         let name = format!("{:?}", self.policy).to_lowercase();

@@ -17,7 +17,7 @@ use crate::support::{
     time_of,
 };
 
-use super::{Code, RateLimitRequest, code, one, told};
+use super::{Code, RateLimitRequest, code, decision, one};
 
 /// A limit of each kind.
 const RULES: &str = "
@@ -63,7 +63,7 @@ fn denied(server: &Server, command: &str) -> f64 {
 }
 
 fn ask(client: &Client, key: &str) -> Result<(Code, u32), String> {
-    client.ask(one(key, "v")).map(|answer| told(&answer)).map_err(|status| status.message().to_owned())
+    client.ask(one(key, "v")).map(|answer| decision(&answer)).map_err(|status| status.message().to_owned())
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn keys_that_a_user_may_not_touch_fail_alone() {
     let server = as_ann(&redis, RULES).start_healthy();
     let client = server.client();
     for _ in 0..3 {
-        ask(&client, "bucket").expect_err("it is none of the user's keys");
+        ask(&client, "bucket").expect_err("it is not one of the user's keys");
         ask(&client, "many").expect("this one is");
     }
     server.wait_for_log(&["NOPERM", "ACL SETUSER"]);

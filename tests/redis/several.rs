@@ -16,9 +16,9 @@ use crate::support::{
 };
 
 use super::{
-    Code, RateLimitRequest, YEAR,
+    Code, RateLimitRequest, YEAR, decision,
     exact::{Servers, patient, shuffle},
-    one, request, told, window,
+    one, request, window,
 };
 
 /// Years, so that nothing comes back during a test.
@@ -120,8 +120,8 @@ fn exactly_the_limit(setup: &Setup, counter_of: &dyn Fn(&str) -> i64) {
         let mut back = hits(key, "a", 30);
         back.descriptors[0].is_negative_hits = true;
         client.ask(back).unwrap();
-        assert_eq!(told(&client.ask(hits(key, "a", 31)).unwrap()).0, Code::OverLimit, "{key}");
-        assert_eq!(told(&client.ask(hits(key, "a", 30)).unwrap()), (Code::Ok, 0), "{key}");
+        assert_eq!(decision(&client.ask(hits(key, "a", 31)).unwrap()).0, Code::OverLimit, "{key}");
+        assert_eq!(decision(&client.ask(hits(key, "a", 30)).unwrap()), (Code::Ok, 0), "{key}");
     }
 }
 
@@ -185,7 +185,7 @@ fn a_slot_that_moves_takes_what_was_counted_along() {
                     let mut admitted = 0;
                     while !stop.load(Ordering::Relaxed) {
                         let answer = client.ask(hits(key, "v", 1)).expect("the request is answered");
-                        admitted += i64::from(told(&answer).0 == Code::Ok);
+                        admitted += i64::from(decision(&answer).0 == Code::Ok);
                         thread::sleep(Duration::from_millis(20));
                     }
                     (*key, admitted)
@@ -209,7 +209,8 @@ fn a_slot_that_moves_takes_what_was_counted_along() {
         }
         let client = server.client();
         for (key, sum) in sums {
-            let more = (0..50).filter(|_| told(&client.ask(one(key, "v")).unwrap()).0 == Code::Ok).count();
+            let more =
+                (0..50).filter(|_| decision(&client.ask(one(key, "v")).unwrap()).0 == Code::Ok).count();
             assert_eq!(sum + i64::try_from(more).unwrap(), 40, "{key}");
         }
         let counts = [1, 2].map(|years| cluster.counter(&counter("fixed", "v", years)));
@@ -227,7 +228,7 @@ fn no_request_fails_when_redis_forgets_the_scripts() {
         for key in ["fixed", "mixed", "scripted"] {
             let answer = client.ask(one(key, "v")).expect("the request is answered");
             let expected = if asked < 40 { Code::Ok } else { Code::OverLimit };
-            assert_eq!(told(&answer).0, expected, "{key} {asked}");
+            assert_eq!(decision(&answer).0, expected, "{key} {asked}");
         }
     }
 }

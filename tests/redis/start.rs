@@ -43,7 +43,7 @@ fn a_redis_that_comes_late_is_used_within_a_second() {
     std::thread::sleep(Duration::from_secs(2));
 
     at_best_within("it counts", Duration::from_secs(1), 5, || {
-        // Stopped for as long again where the machine was too busy to tell.
+        // Stopped for as long again where the machine was too busy to show it.
         if redis.try_ask(&["PING"]).is_ok() {
             redis.kill();
             std::thread::sleep(Duration::from_secs(2));
@@ -119,8 +119,12 @@ fn a_domain_has_a_policy_of_its_own() {
     assert_eq!(codes("closed"), [Code::OverLimit; 3]);
     assert_eq!(codes("alone"), [Code::Ok, Code::Ok, Code::OverLimit], "the process counts by itself");
 
-    let told = |domain: &str| format!("{:?}", ask(domain).unwrap().dynamic_metadata);
-    assert!(told("open").contains("storeFailure") && told("open").contains("allow"), "{}", told("open"));
+    let metadata = |domain: &str| format!("{:?}", ask(domain).unwrap().dynamic_metadata);
+    assert!(
+        metadata("open").contains("storeFailure") && metadata("open").contains("allow"),
+        "{}",
+        metadata("open")
+    );
 
     let metrics = server.metrics();
     for policy in ["error", "allow", "deny", "local"] {

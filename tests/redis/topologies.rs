@@ -19,8 +19,8 @@ fn counts(env: &[Env]) {
     let setup = Setup::new().rules("d.yaml", RULES);
     let server = setup.redis(&env.concat()).start_healthy();
     let client = server.client();
-    let told: Vec<_> = (0..3).map(|_| code(&client, "two", "v")).collect();
-    assert_eq!(told, [(Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)], "{}", server.process.log());
+    let decisions: Vec<_> = (0..3).map(|_| code(&client, "two", "v")).collect();
+    assert_eq!(decisions, [(Code::Ok, 1), (Code::Ok, 0), (Code::OverLimit, 0)], "{}", server.process.log());
     assert!(!server.process.log().contains("hush"), "a secret is in the log:\n{}", server.process.log());
 }
 
@@ -96,7 +96,7 @@ fn the_authorities_of_the_system_count_where_no_file_is_named_or_both_are_to() {
 }
 
 #[test]
-fn a_certificate_of_another_host_is_taken_when_told_so() {
+fn a_certificate_of_another_host_is_accepted_when_configured() {
     let certificates = Certificates::made_out_to("elsewhere.test");
     let (port, args) = certificates.redis_args(false);
     let redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());

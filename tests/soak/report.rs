@@ -49,7 +49,7 @@ impl Sample {
 
 /// Connections to the gRPC port.
 pub(super) fn connections(server: &Server) -> f64 {
-    server.metrics().get("tollgate_connections_open").copied().unwrap_or_default()
+    server.metric("tollgate_connections_open")
 }
 
 impl Report {
@@ -59,7 +59,7 @@ impl Report {
         for (index, (before, after)) in self.before.iter().zip(&self.after).enumerate() {
             let name = REPLICAS[index];
             assert!(after.panics == 0.0, "{name} panicked");
-            assert!(after.queued == 0.0, "{name}: checks wait for Redis though nobody asks");
+            assert!(after.queued == 0.0, "{name}: checks wait for Redis though there are no requests");
             let most = before.resident_kib + LEEWAY_KIB;
             assert!(
                 after.resident_kib <= most,

@@ -170,7 +170,7 @@ fn rate_limit_filter(wanted: &Wanted<'_>) -> Value {
     json!({"name": "envoy.filters.http.ratelimit", "typed_config": config})
 }
 
-/// A line of JSON a request: what the rate limit filter was told as dynamic metadata.
+/// A line of JSON a request: what the rate limit filter received as dynamic metadata.
 fn metadata_log(path: &Path) -> Value {
     json!({
         "name": "envoy.access_loggers.file",

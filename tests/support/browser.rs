@@ -132,7 +132,7 @@ impl Browser {
     }
 }
 
-/// A request to the driver, which keeps the connection open whatever it is told: whether it succeeded, and its answer.
+/// A request to the driver, which keeps the connection open whatever it receives: whether it succeeded, and its answer.
 fn exchange(port: u16, method: &str, path: &str, body: &str) -> io::Result<(bool, Value)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(PATIENCE))?;

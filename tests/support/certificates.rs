@@ -55,12 +55,12 @@ impl Certificates {
         (port, args.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect())
     }
 
-    /// How the service is told to trust the authority.
+    /// The settings to trust the authority.
     pub(crate) fn trusted(&self) -> Env {
         vec![("REDIS_TLS_CACERT", self.path("ca.pem").display().to_string())]
     }
 
-    /// How the service is told to show the client's certificate.
+    /// The settings to show the client's certificate.
     pub(crate) fn shown(&self) -> Env {
         vec![
             ("REDIS_TLS_CLIENT_CERT", self.path("client.pem").display().to_string()),

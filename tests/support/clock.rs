@@ -150,6 +150,9 @@ pub(crate) fn now() -> u64 {
     Duration::from_secs_f64(Clock::current().now()).as_secs()
 }
 
+/// A year that holds no other window's end but its own.
+pub(crate) const YEAR: u64 = 365 * 24 * 3600;
+
 /// When the current window of so many seconds began.
 pub(crate) fn window(seconds: u64) -> u64 {
     let now = now();

@@ -1,4 +1,4 @@
-//! A control plane that is none of ours: starts `tests/xds/control_plane.py`, tells it what to tell, and reads
+//! A control plane that is not ours: starts `tests/xds/control_plane.py`, passes it what to publish, and reads
 //! what it saw.
 
 use std::{
@@ -56,14 +56,14 @@ impl ControlPlane {
         started
     }
 
-    /// From now on this is what there is to tell.
-    pub(crate) fn tell(&self, version: &str, resources: &[Value]) {
-        self.tell_whole(&json!({"version": version, "resources": resources}));
+    /// Publishes these resources from now on.
+    pub(crate) fn publish(&self, version: &str, resources: &[Value]) {
+        self.publish_response(&json!({"version": version, "resources": resources}));
     }
 
     /// The same, with whatever else a response is to have.
-    pub(crate) fn tell_whole(&self, told: &Value) {
-        self.command(&json!({"set": told}));
+    pub(crate) fn publish_response(&self, response: &Value) {
+        self.command(&json!({"set": response}));
     }
 
     /// Ends every stream.

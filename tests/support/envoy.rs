@@ -63,9 +63,9 @@ impl Envoy {
         value.and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
-    /// Waits until the access log has so many lines, and reads them: what the rate limit service told
+    /// Waits until the access log has so many lines, and reads them: what the rate limit service sent
     /// each request as dynamic metadata.
-    pub(crate) fn metadata_told(&self, lines: usize) -> Vec<Value> {
+    pub(crate) fn logged_metadata(&self, lines: usize) -> Vec<Value> {
         eventually("the access log is written", || {
             let log = fs::read_to_string(access_log(self.dir.path())).unwrap_or_default();
             holds(log.lines().count() >= lines, || format!("{log:?}"))?;

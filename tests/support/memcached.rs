@@ -116,8 +116,9 @@ impl Memcached {
 
     /// Seconds until a key is forgotten.
     pub(crate) fn expires_in(&self, key: &str) -> Option<i64> {
-        let told = self.ask(&format!("mg {key} t"));
-        told.trim_end()
+        let reply = self.ask(&format!("mg {key} t"));
+        reply
+            .trim_end()
             .strip_prefix("HD t")
             .map(|seconds| seconds.parse().expect("it is a number of seconds"))
     }

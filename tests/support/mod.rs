@@ -5,7 +5,7 @@
 //! repeatable garbage. [`redis`] starts real Redis in each topology and [`memcached`] real memcached, with
 //! [`certificates`] where TLS is asked for; [`fake`] is taken for one, and a [`proxy`] or a [`slow`] pace stands
 //! before it. [`clock`] moves the time of what is started. [`grpc_tls`] has certificates for the gRPC port, and
-//! clients that have them; a [`browser`] opens pages; [`control_plane`] tells rules,
+//! clients that have them; a [`browser`] opens pages; [`control_plane`] publishes rules,
 //! and a [`receiver`] takes spans.
 //! Nothing here asserts anything about the service: that is the tests' part.
 

@@ -1,4 +1,4 @@
-//! Ports that nobody else has: for servers that are told their port before they start.
+//! Ports that nobody else has: for servers whose port is set before they start.
 //!
 //! A system hands outgoing connections ports from 32768 upwards, so one that is free by asking for port 0
 //! may be taken by another test's client a moment later. These come from below that range and are dealt

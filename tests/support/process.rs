@@ -4,7 +4,7 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Output, Stdio},
     time::Duration,
 };
 
@@ -116,5 +116,19 @@ impl Drop for Process {
             self.kill();
         }
         clock::clean_up_after(self.child.id());
+    }
+}
+
+/// Standard output and standard error.
+pub(crate) fn printed(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// The command ended with this code and printed these texts.
+#[track_caller]
+pub(crate) fn assert_exit(output: &Output, code: i32, texts: &[&str]) {
+    assert_eq!(output.status.code(), Some(code), "{}", printed(output));
+    for text in texts {
+        assert!(printed(output).contains(text), "no {text:?} in\n{}", printed(output));
     }
 }

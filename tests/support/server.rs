@@ -82,6 +82,11 @@ impl Server {
         samples.filter_map(|line| line.rsplit_once(' ')).filter_map(read_sample).collect()
     }
 
+    /// The value of a sample, `name{labels}`; 0 where it is absent.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        self.metrics().get(name).copied().unwrap_or_default()
+    }
+
     /// The lines of `/rlconfig`, sorted.
     pub(crate) fn rules_shown(&self) -> Vec<String> {
         let page = http::get(self.ports.debug, "/rlconfig").text();
@@ -114,7 +119,7 @@ impl Server {
 
     /// Waits until its log holds all of these.
     pub(crate) fn wait_for_log(&self, texts: &[&str]) {
-        eventually("the log tells", || {
+        eventually("the log has it", || {
             let log = self.process.log();
             let missing: Vec<_> = texts.iter().filter(|text| !log.contains(**text)).collect();
             holds(missing.is_empty(), || format!("no {missing:?} in:\n{log}"))

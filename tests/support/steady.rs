@@ -1,5 +1,5 @@
-//! So many requests a second, whether the earlier ones were answered or not, and what became of each: how a
-//! service fares while something behind it is slow or gone.
+//! So many requests a second, whether the earlier ones were answered or not, and what became of each: the
+//! state of a service while something behind it is slow or gone.
 //!
 //! Beside them a control is asked, a request that what is tested has no part in: what it suffers is the
 //! machine's doing.
@@ -51,7 +51,7 @@ pub(crate) struct Asked {
     pub(crate) verdict: Verdict,
 }
 
-/// What a request was told.
+/// What a request received.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Ok,
@@ -116,7 +116,7 @@ struct Row {
 }
 
 impl Load {
-    /// Sends what is due until it is told to stop.
+    /// Sends what is due until it is stopped.
     async fn run(mut self, port: u16) {
         let mut clients = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -153,7 +153,7 @@ impl Row {
     }
 }
 
-/// Takes what becomes of the requests until nobody asks any more and all are answered.
+/// Takes what becomes of the requests until there are no more requests and all are answered.
 async fn gathered(mut asked: mpsc::UnboundedReceiver<(bool, Asked)>) -> Outcome {
     let mut outcome = Outcome::default();
     while let Some((is_control, one)) = asked.recv().await {

@@ -33,12 +33,12 @@ fn answered(files: &Files, addr: &str, options: &[&str]) {
     assert!(code == Some(0) && said.starts_with("OK\n"), "{addr} {options:?}: {said}");
 }
 
-/// Holds that there is no answer, and that all of this is told.
-fn fails(files: &Files, addr: &str, options: &[&str], told: &[&str]) {
+/// Holds that there is no answer, and that all of this is printed.
+fn fails(files: &Files, addr: &str, options: &[&str], expected: &[&str]) {
     let (said, code) = ask(files, addr, options);
     assert_eq!(code, Some(2), "{addr} {options:?}: {said}");
-    for told in told {
-        assert!(said.contains(told), "{addr} {options:?}: no {told:?} in {said}");
+    for expected in expected {
+        assert!(said.contains(expected), "{addr} {options:?}: no {expected:?} in {said}");
     }
 }
 
@@ -101,8 +101,8 @@ fn a_certificate_is_shown_to_a_server_that_wants_one() {
     let [client, stranger] = [with("client"), with("stranger")];
     answered(&files, &addr, &client.each_ref().map(String::as_str));
     fails(&files, &addr, &["--ca", "@trusted.pem"], &["requires a client certificate, set --cert and --key"]);
-    let told = ["may reject the client certificate", "--cert"];
-    fails(&files, &addr, &stranger.each_ref().map(String::as_str), &told);
+    let expected = ["may reject the client certificate", "--cert"];
+    fails(&files, &addr, &stranger.each_ref().map(String::as_str), &expected);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Who is not served, looked at with OpenSSL: what it is told, what is logged, what is counted.
+//! Who is not served, looked at with OpenSSL: what it receives, what is logged, what is counted.
 
 use std::{fs, io::Write as _, net::TcpStream, process::Command};
 
@@ -30,7 +30,7 @@ impl Mutual {
         Self { ours, theirs, files, server }
     }
 
-    /// Connects with this certificate in both versions of TLS; OpenSSL is to be told `alert`, the log to
+    /// Connects with this certificate in both versions of TLS; OpenSSL is to receive `alert`, the log to
     /// say `logged`.
     fn refuses(&self, shown: Option<&Pair>, alert: &str, logged: &str) {
         let mut args = Vec::new();
@@ -54,8 +54,7 @@ impl Mutual {
 }
 
 fn failures(server: &Server, reason: &str) -> f64 {
-    let name = format!("tollgate_tls_handshake_failures_total{{reason=\"{reason}\"}}");
-    server.metrics().get(&name).copied().unwrap_or_default()
+    server.metric(&format!("tollgate_tls_handshake_failures_total{{reason=\"{reason}\"}}"))
 }
 
 fn wait_for_failures(server: &Server, reason: &str, count: f64) {

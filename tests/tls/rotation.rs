@@ -99,7 +99,7 @@ fn a_bad_certificate_leaves_the_old_one_in_use_and_is_logged_once() {
     for part in ["GRPC_SERVER_TLS_KEY", files.path("tls.key").to_str().unwrap(), "is not the key of"] {
         assert!(lines[0].contains(part), "{part:?} in {log}");
     }
-    assert!(!log.contains("PRIVATE KEY"), "no secret is told: {log}");
+    assert!(!log.contains("PRIVATE KEY"), "no secret is logged: {log}");
     assert_eq!(client.shown(server.ports.grpc), Ok(first.der()));
     client.ask(server.ports.grpc).unwrap();
 

@@ -30,8 +30,8 @@ fn every_bad_file_is_named_at_once() {
         ("GRPC_CLIENT_TLS_CACERT", "ca.crt", "holds no certificate of an authority"),
     ] {
         let line = format!("{variable}={}", files.path(name).display());
-        let told = log.lines().find(|told| told.contains(&line));
-        assert!(told.is_some_and(|told| told.contains(why)), "{line} and {why:?} in {log}");
+        let logged = log.lines().find(|one| one.contains(&line));
+        assert!(logged.is_some_and(|logged| logged.contains(why)), "{line} and {why:?} in {log}");
     }
 }
 
@@ -75,7 +75,7 @@ fn what_openssl_makes_is_served() {
 }
 
 #[test]
-fn a_missing_name_is_warned_of_where_nobody_is_asked() {
+fn a_missing_name_logs_a_warning_where_no_certificate_is_asked_for() {
     let files = Files::new(&Authority::new("ours").server());
     let server = files.setup().env("GRPC_CLIENT_TLS_SAN", "envoy.test").start();
     let log = server.process.log();

@@ -142,10 +142,10 @@ fn reports_missing_files_at_start() {
         .try_start()
         .err()
         .unwrap();
-    for told in
+    for expected in
         ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE=/nowhere/ca.pem", "CLIENT_CERTIFICATE=/nowhere/client.pem"]
     {
-        assert!(log.contains(told), "{log}");
+        assert!(log.contains(expected), "{log}");
     }
 }
 

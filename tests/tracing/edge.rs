@@ -1,4 +1,4 @@
-//! Whose child a span is: the headers that callers send, a real Envoy among them, and who decides whether a
+//! The parent of a span: the headers that callers send, a real Envoy among them, and who decides whether a
 //! call is traced.
 
 use http::HeaderMap;
@@ -98,7 +98,7 @@ fn a_span_is_the_child_of_envoys() {
     let wanted = Wanted { tracing, collector: Some(receiver.port), ..Wanted::of(&server, limits) };
     let envoy = Envoy::start(&wanted);
     assert_eq!(envoy.statuses(1, &[("x-user", "ann")]), [200]);
-    eventually("both have told", || {
+    eventually("both have exported", || {
         let spans = receiver.spans();
         let ours = spans.iter().find(|span| span.name == CALL).ok_or("nothing of ours")?;
         let parent = spans.iter().find(|span| span.id == ours.parent).ok_or("no parent")?;

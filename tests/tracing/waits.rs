@@ -1,4 +1,4 @@
-//! What a span tells of counters that are far away, or lost, and of callers who do not wait.
+//! The spans of counters that are far away, or lost, and of callers who do not wait.
 
 use http::HeaderMap;
 
@@ -9,7 +9,7 @@ use crate::support::{
     grpc_tls::alone,
     ports::free_port,
     raw::{RawClient, framed},
-    receiver::{Receiver, Span, Told},
+    receiver::{AttributeValue, Receiver, Span},
     redis::Redis,
 };
 
@@ -25,7 +25,7 @@ fn waiting_for_counters_is_a_part_of_its_own() {
     assert_eq!((&*part.name, part.kind, part.flags), ("wait for counters", 1, 0x101));
     assert_eq!((&part.trace, &part.parent), (&whole.trace, &whole.id));
     assert!(whole.begun <= part.begun && part.begun <= part.ended && part.ended <= whole.ended, "{spans:?}");
-    assert_eq!((part.told("tollgate.checks"), &part.status), (2.into(), &None));
+    assert_eq!((part.attribute("tollgate.checks"), &part.status), (2.into(), &None));
 }
 
 #[test]
@@ -42,11 +42,11 @@ fn spans_have_the_policy_that_decided_without_counters() {
     };
     ask_without_counters("allow");
     let by_policy = |spans: Vec<Span>| {
-        spans.into_iter().find(|span| span.told("tollgate.store_failure.policy") == "allow".into())
+        spans.into_iter().find(|span| span.attribute("tollgate.store_failure.policy") == "allow".into())
     };
-    let span = by_policy(receiver.spans()).expect("the call's own span tells");
-    assert!(matches!(span.told("tollgate.store_failure.reason"), Told::Text(_)), "{span:?}");
-    assert_eq!((span.told("tollgate.code"), span.status), ("OK".into(), None));
+    let span = by_policy(receiver.spans()).expect("the call's own span has it");
+    assert!(matches!(span.attribute("tollgate.store_failure.reason"), AttributeValue::Text(_)), "{span:?}");
+    assert_eq!((span.attribute("tollgate.code"), span.status), ("OK".into(), None));
 
     let before = receiver.spans().len();
     ask_without_counters("error");
@@ -76,5 +76,5 @@ fn spans_have_an_error_when_the_caller_goes_away() {
     });
     let span = receiver.wait_for(1)[0].clone();
     assert!(span.status.is_some_and(|status| status.code == 2 && status.message.contains("went away")));
-    assert!(span.ended - span.begun > 200_000_000, "it tells how long the caller has waited");
+    assert!(span.ended - span.begun > 200_000_000, "it shows how long the caller has waited");
 }

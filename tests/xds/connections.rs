@@ -21,12 +21,12 @@ fn a_control_plane_that_is_gone_changes_nothing_and_may_be_back_with_an_older_ve
     let back = ControlPlane::start_at(&address, &[]);
     let begin = back.event("request")["request"].take();
     assert_eq!((&begin["version_info"], &begin["response_nonce"]), (&Value::Null, &Value::Null));
-    back.tell("3", &[limit("a", "d", "k", 6)]);
+    back.publish("3", &[limit("a", "d", "k", 6)]);
     wait_for(&server, &[shown("d", "k", 6)]);
     assert_eq!(back.acknowledged("3")["response_nonce"], "n1");
     wait_for_sample(&server, "tollgate_xds_connected", |connected| connected > 0.5);
     assert!(sample(&server, "tollgate_xds_reconnects_total") >= Some(1.0));
-    // What is worth a line is told once, however often it was tried.
+    // What is worth a line is logged once, however often it was tried.
     let log = server.process.log();
     assert!(log.lines().filter(|line| line.contains("it cannot be reached")).count() <= 1, "{log}");
 }
@@ -38,7 +38,7 @@ fn a_stream_that_ends_is_begun_again() {
     control_plane.hang_up();
     control_plane.event("ended");
     control_plane.acknowledged("1");
-    control_plane.tell("2", &[limit("a", "d", "k", 6)]);
+    control_plane.publish("2", &[limit("a", "d", "k", 6)]);
     wait_for(&server, &[shown("d", "k", 6)]);
     assert_eq!(sample(&server, "ratelimit_service_config_load_success"), Some(2.0));
 }
@@ -64,7 +64,7 @@ fn a_server_that_is_no_control_plane_does_no_harm() {
 #[test]
 fn headers_and_metadata_are_sent_along_and_no_secret_is_logged() {
     let control_plane = ControlPlane::start();
-    control_plane.tell("1", &[limit("a", "d", "k", 5)]);
+    control_plane.publish("1", &[limit("a", "d", "k", 5)]);
     let server = setup(&control_plane.address)
         .env(
             "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
@@ -88,7 +88,7 @@ fn a_unix_socket_is_asked_too() {
     let dir = tempfile::tempdir().unwrap();
     let address = format!("unix:{}", dir.path().join("xds.sock").display());
     let control_plane = ControlPlane::start_at(&address, &[]);
-    control_plane.tell("1", &[limit("a", "d", "k", 5)]);
+    control_plane.publish("1", &[limit("a", "d", "k", 5)]);
     assert_eq!(setup(&address).start().rules_shown(), [shown("d", "k", 5)]);
 }
 
@@ -116,7 +116,7 @@ impl Secured {
     fn control_plane(&self, wants_one: bool) -> ControlPlane {
         let address = format!("localhost:{}", free_port());
         let control_plane = self.control_plane_at(&address, wants_one);
-        control_plane.tell("1", &[limit("a", "d", "k", 5)]);
+        control_plane.publish("1", &[limit("a", "d", "k", 5)]);
         control_plane
     }
 
@@ -170,11 +170,11 @@ impl Secured {
     }
 }
 
-/// Waits until the log tells of something.
-fn wait_for_log(server: &Server, told: &str) {
-    eventually(told, || {
+/// Waits until the log has a text.
+fn wait_for_log(server: &Server, text: &str) {
+    eventually(text, || {
         let log = server.process.log();
-        holds(log.contains(told), || log)
+        holds(log.contains(text), || log)
     });
 }
 
@@ -249,7 +249,7 @@ fn the_environment_of_envoy_gateway_is_served_and_its_certificates_rotate() {
     drop(control_plane);
     let renewed = secured.renew();
     let back = renewed.control_plane_at(&address, true);
-    back.tell("1", &[limit("a", "d", "k", 6)]);
+    back.publish("1", &[limit("a", "d", "k", 6)]);
     wait_for(&server, &[shown("d", "k", 6)]);
     let client = TlsClient::new(&[&renewed.authority], None);
     eventually("the new certificate is served", || client.ask(server.ports.grpc));

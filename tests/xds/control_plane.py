@@ -4,7 +4,7 @@
 
 Commands come as lines of JSON on standard input, and what happens goes out as lines of JSON:
 
-    {"set": {"version": "1", "resources": [...]}}  from now on this is what there is to tell, on every stream
+    {"set": {"version": "1", "resources": [...]}}  from now on this is published, on every stream
     {"hang_up": true}                              ends every stream
 
 A resource is {"config": {...}} in protobuf's JSON, {"name": ..., "config": ...} for the name that the stream
@@ -85,16 +85,16 @@ def named(resource):
     return resource.get("name") or resource.get("config", {}).get("name", "")
 
 
-def tell(**event):
+def report(**event):
     print(json.dumps(event), flush=True)
 
 
 class Streams:
-    """What there is to tell, and who is listening."""
+    """What is published, and who is listening."""
 
     def __init__(self):
         self.lock = threading.Lock()
-        self.told = None
+        self.published = None
         self.listeners = set()
         self.nonces = 0
 
@@ -131,13 +131,13 @@ class ControlPlane(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
 
     def talk(self, dialect, requests, context, respond):
         metadata = {key: value if isinstance(value, str) else value.hex() for key, value in context.invocation_metadata()}
-        tell(stream=dialect, headers=metadata, authenticated=sorted(context.auth_context()))
+        report(stream=dialect, headers=metadata, authenticated=sorted(context.auth_context()))
         listener = self.streams.listen()
 
         def read():
             try:
                 for request in requests:
-                    tell(request=json_format.MessageToDict(request, preserving_proto_field_name=True))
+                    report(request=json_format.MessageToDict(request, preserving_proto_field_name=True))
                     if not request.response_nonce:
                         listener.put(("begin", request))
             except grpc.RpcError:
@@ -155,25 +155,25 @@ class ControlPlane(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
                 if what == "begin":
                     begun = True
                     state = dict(getattr(request, "initial_resource_versions", {}))
-                if begun and self.streams.told is not None:
+                if begun and self.streams.published is not None:
                     yield respond(state)
         finally:
             self.streams.leave(listener)
-            tell(ended=dialect)
+            report(ended=dialect)
 
     def everything(self, _):
-        told = self.streams.told
+        published = self.streams.published
         return discovery_pb2.DiscoveryResponse(
-            version_info=told["version"], type_url=told.get("type_url", TYPE_URL), nonce=self.streams.nonce(),
-            resources=[packed(resource) for resource in told["resources"]],
+            version_info=published["version"], type_url=published.get("type_url", TYPE_URL), nonce=self.streams.nonce(),
+            resources=[packed(resource) for resource in published["resources"]],
         )
 
     def changes(self, state):
-        told = self.streams.told
+        published = self.streams.published
         response = discovery_pb2.DeltaDiscoveryResponse(
-            system_version_info=told["version"], type_url=TYPE_URL, nonce=self.streams.nonce()
+            system_version_info=published["version"], type_url=TYPE_URL, nonce=self.streams.nonce()
         )
-        now = {named(resource): packed(resource) for resource in told["resources"]}
+        now = {named(resource): packed(resource) for resource in published["resources"]}
         versions = {name: hashlib.sha256(any.value).hexdigest()[:12] for name, any in now.items()}
         for name, version in versions.items():
             if state.get(name) != version:
@@ -198,12 +198,12 @@ def main():
     else:
         server.add_insecure_port(address)
     server.start()
-    tell(listening=address)
+    report(listening=address)
     for line in sys.stdin:
         command = json.loads(line)
         if "set" in command:
-            streams.told = command["set"]
-            streams.send(("told", None))
+            streams.published = command["set"]
+            streams.send(("published", None))
         if "hang_up" in command:
             streams.send(("end", None))
     server.stop(0)

@@ -19,7 +19,7 @@ fn without_a_control_plane_no_port_is_opened() {
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
     }
     let control_plane = ControlPlane::start_at(&address, &[]);
-    control_plane.tell("1", &[limit("a", "d", "k", 5)]);
+    control_plane.publish("1", &[limit("a", "d", "k", 5)]);
     eventually("it listens", || {
         let connected = std::net::TcpStream::connect(("127.0.0.1", server.ports.debug));
         connected.map(drop).map_err(|error| error.to_string())
@@ -52,7 +52,7 @@ fn a_forced_start_answers_with_an_error_until_rules_come() {
     wait_for_sample(&server, "tollgate_xds_reconnects_total", |reconnects| reconnects > 1.0);
 
     let control_plane = ControlPlane::start_at(&address, &[]);
-    control_plane.tell("1", &[limit("a", "d", "k", 5)]);
+    control_plane.publish("1", &[limit("a", "d", "k", 5)]);
     wait_for(&server, &[shown("d", "k", 5)]);
     eventually("it is healthy", || {
         let status = http::get(server.ports.http, "/healthcheck").status;
@@ -74,7 +74,8 @@ fn the_environment_of_envoy_ai_gateway_is_served() {
     let quota =
         |key| json!({"key": key, "quota_mode": true, "rate_limit": {"unit": "HOUR", "requests_per_unit": 5}});
     let descriptors = [quota("small"), quota("large")];
-    control_plane.tell("1", &[json!({"config": {"name": "d", "domain": "d", "descriptors": descriptors}})]);
+    control_plane
+        .publish("1", &[json!({"config": {"name": "d", "domain": "d", "descriptors": descriptors}})]);
     let server = Setup::new()
         .env("CONFIG_TYPE", "GRPC_XDS_SOTW")
         .env("CONFIG_GRPC_XDS_SERVER_URL", &control_plane.address)

@@ -1,4 +1,4 @@
-//! What is taken, what is refused, and what either is told.
+//! Which updates are accepted, which are refused, and what the control plane receives.
 
 use super::*;
 
@@ -16,16 +16,16 @@ fn rules_are_loaded_changed_and_removed() {
         |domain| server.ask(request(domain, &[&[("k", "v")]])).unwrap().statuses[0].limit_remaining;
     assert_eq!((remaining("a"), remaining("b")), (4, 5));
 
-    control_plane.tell("2", &[limit("a", "a", "k", 7), limit("b", "b", "k", 6)]);
+    control_plane.publish("2", &[limit("a", "a", "k", 7), limit("b", "b", "k", 6)]);
     wait_for(&server, &[shown("a", "k", 7), shown("b", "k", 6)]);
     assert_eq!(control_plane.acknowledged("2")["response_nonce"], "n2");
     assert_eq!((remaining("a"), remaining("b")), (5, 4), "counters are kept");
 
-    control_plane.tell("3", &[limit("b", "b", "k", 6)]);
+    control_plane.publish("3", &[limit("b", "b", "k", 6)]);
     wait_for(&server, &[shown("b", "k", 6)]);
-    control_plane.tell("4", &[limit("c", "c", "k", 8)]);
+    control_plane.publish("4", &[limit("c", "c", "k", 8)]);
     wait_for(&server, &[shown("c", "k", 8)]);
-    control_plane.tell("5", &[]);
+    control_plane.publish("5", &[]);
     wait_for(&server, &[]);
     control_plane.acknowledged("5");
     let metrics = server.metrics();
@@ -45,7 +45,7 @@ fn rules_are_loaded_changed_and_removed() {
 #[test]
 fn the_same_again_is_accepted_and_not_loaded() {
     let (control_plane, server) = subscribed("1", &[limit("a", "a", "k", 5), limit("b", "b", "k", 6)]);
-    control_plane.tell("2", &[limit("b", "b", "k", 6), limit("a", "a", "k", 5)]);
+    control_plane.publish("2", &[limit("b", "b", "k", 6), limit("a", "a", "k", 5)]);
     control_plane.acknowledged("2");
     assert_eq!(sample(&server, "ratelimit_service_config_load_success"), Some(1.0));
 }
@@ -56,17 +56,17 @@ fn a_bad_update_is_refused_reported_and_repaired() {
     control_plane.acknowledged("1");
     let bad = json!({"config": {"name": "eg/default", "domain": "d", "descriptors": [
         {"key": "a"}, {"key": "b"}, {"key": "c", "rate_limit": {"unit": 9, "requests_per_unit": 1}}]}});
-    control_plane.tell("2", &[bad, limit("z", "", "k", 1)]);
+    control_plane.publish("2", &[bad, limit("z", "", "k", 1)]);
     let refused = control_plane.answer();
     assert_eq!((&refused["version_info"], &refused["response_nonce"]), (&json!("1"), &json!("n2")));
     assert_eq!(refused["error_detail"]["code"], 3);
     let detail = refused["error_detail"]["message"].as_str().unwrap().to_owned();
-    for told in [
+    for expected in [
         "resource eg/default: error: unknown unit `9` (at descriptors[2].rate_limit.unit); accepted, in any case: \
          second",
         "resource z: error: the resource has no domain",
     ] {
-        assert!(detail.contains(told), "{told:?} in {detail:?}");
+        assert!(detail.contains(expected), "{expected:?} in {detail:?}");
     }
     let log = server.process.log();
     assert!(log.contains("resource eg/default: descriptors[2].rate_limit.unit: unknown unit `9`"), "{log}");
@@ -77,7 +77,7 @@ fn a_bad_update_is_refused_reported_and_repaired() {
     assert_eq!(sample(&server, "ratelimit_service_config_load_error"), Some(1.0));
     assert_eq!(sample(&server, "tollgate_xds_version{version=\"1\"}"), Some(1.0));
 
-    control_plane.tell("3", &[limit("a", "d", "k", 6)]);
+    control_plane.publish("3", &[limit("a", "d", "k", 6)]);
     wait_for(&server, &[shown("d", "k", 6)]);
     control_plane.acknowledged("3");
 }
@@ -87,7 +87,7 @@ fn rubbish_is_refused_and_does_no_harm() {
     let (control_plane, server) = subscribed("1", &[limit("a", "d", "k", 5)]);
     control_plane.acknowledged("1");
     let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
-    for (resource, told) in [
+    for (resource, expected) in [
         (
             json!({"type_url": cluster, "hex": ""}),
             "resource 1 of the response: error: is of the type `type.googleapis.com/envoy",
@@ -99,11 +99,11 @@ fn rubbish_is_refused_and_does_no_harm() {
         (json!({"hex": "0a02c328"}), "invalid string value"),
         (json!({"hex": "12"}), "its 1 bytes are not a valid message"),
     ] {
-        control_plane.tell("2", &[resource, limit("a", "d", "k", 6)]);
+        control_plane.publish("2", &[resource, limit("a", "d", "k", 6)]);
         let detail = control_plane.answer()["error_detail"]["message"].take();
-        assert!(detail.as_str().unwrap().contains(told), "{told:?} in {detail}");
+        assert!(detail.as_str().unwrap().contains(expected), "{expected:?} in {detail}");
     }
-    control_plane.tell_whole(&json!({"version": "3", "type_url": cluster, "resources": []}));
+    control_plane.publish_response(&json!({"version": "3", "type_url": cluster, "resources": []}));
     let detail = control_plane.answer()["error_detail"]["message"].take();
     assert!(detail.as_str().unwrap().contains("the response: error: is of the type"), "{detail}");
     assert_eq!(sample(&server, "tollgate_xds_connected"), Some(1.0));
@@ -111,7 +111,7 @@ fn rubbish_is_refused_and_does_no_harm() {
     let page = server.rules_shown().join("\n");
     assert!(page.contains(&shown("d", "k", 5)), "{page}");
 
-    control_plane.tell("4", &[limit("a", "d", "k", 7)]);
+    control_plane.publish("4", &[limit("a", "d", "k", 7)]);
     wait_for(&server, &[shown("d", "k", 7)]);
 }
 
@@ -121,7 +121,7 @@ fn what_was_refused_and_comes_again_is_not_answered_at_once() {
     control_plane.answer();
     let begun = std::time::Instant::now();
     for _ in 0..2 {
-        control_plane.tell("1", &[json!({"hex": "ff"})]);
+        control_plane.publish("1", &[json!({"hex": "ff"})]);
         assert!(!control_plane.answer()["error_detail"].is_null());
     }
     assert!(begun.elapsed() > Duration::from_secs(2), "{:?}", begun.elapsed());
@@ -162,14 +162,14 @@ fn ten_thousand_descriptors_of_five_megabytes_are_taken() {
 #[test]
 fn names_the_variable_of_the_size_limit_of_a_response() {
     let control_plane = ControlPlane::start();
-    control_plane.tell("1", &[json!({"config": {"name": "a", "domain": "d"}, "many": 100})]);
+    control_plane.publish("1", &[json!({"config": {"name": "a", "domain": "d"}, "many": 100})]);
     let setup = setup(&control_plane.address).env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "1000");
     let server = setup.env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
-    eventually("the log tells of it", || {
+    eventually("the log has it", || {
         let log = server.process.log();
         holds(log.contains("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES sets the limit"), || log)
     });
-    control_plane.tell("2", &[limit("a", "d", "k", 5)]);
+    control_plane.publish("2", &[limit("a", "d", "k", 5)]);
     wait_for(&server, &[shown("d", "k", 5)]);
 }
 
@@ -183,7 +183,7 @@ fn metadata_modes_and_nested_levels_arrive() {
     let tree = json!({"config": {"name": "r", "domain": "d", "descriptors": [
         {"key": "tenant", "descriptors": [inner]}, unlimited]}});
     let control_plane = ControlPlane::start();
-    control_plane.tell("1", &[tree]);
+    control_plane.publish("1", &[tree]);
     let server = setup(&control_plane.address).env("RESPONSE_DYNAMIC_METADATA", "true").start();
     assert_eq!(
         server.rules_shown(),
@@ -202,28 +202,28 @@ fn metadata_modes_and_nested_levels_arrive() {
 #[test]
 fn the_incremental_dialect_sends_changes() {
     let control_plane = ControlPlane::start();
-    control_plane.tell("1", &[limit("a", "a", "k", 5), limit("b", "b", "k", 6)]);
+    control_plane.publish("1", &[limit("a", "a", "k", 5), limit("b", "b", "k", 6)]);
     let server = setup(&control_plane.address).env("CONFIG_TYPE", "GRPC_XDS_DELTA").start();
     assert_eq!(control_plane.event("stream")["stream"], "delta");
     assert_eq!(server.rules_shown(), [shown("a", "k", 5), shown("b", "k", 6)]);
     assert!(control_plane.answer()["error_detail"].is_null());
 
-    control_plane.tell("2", &[limit("a", "a", "k", 7), limit("b", "b", "k", 6)]);
+    control_plane.publish("2", &[limit("a", "a", "k", 7), limit("b", "b", "k", 6)]);
     wait_for(&server, &[shown("a", "k", 7), shown("b", "k", 6)]);
     control_plane.answer();
     let bad = json!({"config": {"name": "a", "domain": "a", "descriptors": [{"value": "v"}]}});
-    control_plane.tell("3", &[bad, limit("b", "b", "k", 6), limit("c", "c", "k", 1)]);
+    control_plane.publish("3", &[bad, limit("b", "b", "k", 6), limit("c", "c", "k", 1)]);
     let detail = control_plane.answer()["error_detail"]["message"].take();
     assert!(detail.as_str().unwrap().contains("resource a: error: this descriptor has no key"), "{detail}");
-    control_plane.tell("4", &[limit("a", "a", "k", 8), limit("c", "c", "k", 1)]);
+    control_plane.publish("4", &[limit("a", "a", "k", 8), limit("c", "c", "k", 1)]);
     wait_for(&server, &[shown("a", "k", 8), shown("c", "k", 1)]);
     control_plane.answer();
 
-    // The next stream begins with what is there, and is told of what went away meanwhile.
+    // The next stream begins with what is there, and reports what went away meanwhile.
     control_plane.hang_up();
     let begin = control_plane.event("request")["request"].take();
     assert!(begin["initial_resource_versions"]["a"].is_string(), "{begin}");
     control_plane.answer();
-    control_plane.tell("5", &[limit("c", "c", "k", 9)]);
+    control_plane.publish("5", &[limit("c", "c", "k", 9)]);
     wait_for(&server, &[shown("c", "k", 9)]);
 }

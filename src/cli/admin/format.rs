@@ -1,7 +1,5 @@
 //! Numbers, durations and tables as the commands of the admin API print them.
 
-use std::borrow::Cow;
-
 use serde_json::Value;
 
 use crate::{
@@ -18,10 +16,9 @@ pub(super) fn word(value: &Value) -> &str {
 /// A descriptor as commands take it.
 pub(super) fn descriptor(entries: &Value) -> String {
     let entries = entries.as_array().map_or(&[][..], Vec::as_slice);
-    entries::write(entries.iter().map(|entry| {
-        let text = |name: &str| entry[name].as_str().unwrap_or_default();
-        (text("key"), Cow::Borrowed(text("value")))
-    }))
+    entries::write(
+        entries.iter().map(|entry| (entry["key"].as_str().unwrap_or_default(), entry["value"].as_str())),
+    )
 }
 
 /// The number of a value, or 0.

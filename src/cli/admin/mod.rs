@@ -119,12 +119,7 @@ impl Client {
 
     /// `GET path` with these parameters, as JSON.
     pub(super) fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
-        let mut path = path.to_owned();
-        if !query.is_empty() {
-            path.push('?');
-            path.push_str(&Serializer::new(String::new()).extend_pairs(query).finish());
-        }
-        self.call(Method::GET, &path, None)
+        self.call(Method::GET, &with_query(path, query.iter().copied()), None)
     }
 
     /// A call with a body of JSON or none, whose reply is JSON.
@@ -243,6 +238,12 @@ impl Client {
             (ServerAddress::Tcp(at), None) => format!("http://{at}"),
         }
     }
+}
+
+/// A path with these parameters.
+pub(super) fn with_query<'a>(path: &str, query: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let query = Serializer::new(String::new()).extend_pairs(query).finish();
+    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
 /// Prints a reply as it came, for programs.

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt::Write as _};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 
-use super::{descriptor::Descriptor, failure::Failure};
+use super::{Descriptor, failure::Failure};
 use crate::cli::terminal::{ERROR, GOOD, paint};
 use crate::proto::{
     DESCRIPTORS,

@@ -1,21 +1,17 @@
 //! `tollgate request`: sends a request to a running service and prints its response.
 //!
-//! `descriptor` and `server` read what was typed, and `server` connects; `answer` prints the response,
-//! `failure` says what to do when there is none. This file has the arguments and the call.
+//! `server` reads an address and connects; `answer` prints the response, `failure` says what to do when there is none.
+//! This file has the arguments, the descriptors and the call.
 
 mod answer;
-mod descriptor;
 mod failure;
 mod server;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{fmt, str::FromStr, time::Duration};
 
-pub use self::{
-    descriptor::Descriptor,
-    server::{Address, TlsArgs},
-};
+pub use self::server::{Address, TlsArgs};
 pub(super) use self::{failure::root_cause, server::Tls};
 
 use clap::Args;
@@ -27,9 +23,13 @@ use super::{
     terminal::{self, Verdict},
 };
 use crate::{
-    proto::envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
-        rate_limit_service_client::RateLimitServiceClient,
+    entries,
+    proto::envoy::{
+        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor},
+        service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse, rate_limit_response::Code,
+            rate_limit_service_client::RateLimitServiceClient,
+        },
     },
     rules::nearest,
     settings::{self, HostPort, address},
@@ -154,5 +154,48 @@ pub(super) fn timeout(text: &str) -> Result<Duration, String> {
             let hint = invalid.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
             Err(format!("expected {}{hint}", invalid.accepted))
         }
+    }
+}
+
+/// The entries of one descriptor, in their order; one at least.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Descriptor {
+    entries: Vec<(String, String)>,
+}
+
+impl Descriptor {
+    /// The entries, each a key and a value.
+    pub(in crate::cli) fn entries(&self) -> &[(String, String)] {
+        &self.entries
+    }
+
+    /// The descriptor as Envoy's API has it. 0 hits must stand in the descriptor itself: those of the request
+    /// count as 1.
+    fn to_proto(&self, hits: u32) -> RateLimitDescriptor {
+        let entry = |(key, value): &(String, String)| rate_limit_descriptor::Entry {
+            key: key.clone(),
+            value: value.clone(),
+        };
+        let hits_addend = (hits == 0).then_some(0);
+        RateLimitDescriptor {
+            entries: self.entries.iter().map(entry).collect(),
+            hits_addend,
+            ..Default::default()
+        }
+    }
+}
+
+impl FromStr for Descriptor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Self { entries: entries::parse_with_values(text)? })
+    }
+}
+
+impl fmt::Display for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = self.entries.iter().map(|(key, value)| (&**key, Some(value)));
+        f.write_str(&entries::write(entries))
     }
 }

@@ -21,39 +21,25 @@ pub enum Algorithm {
     Bucket(Bucket),
 }
 
-/// The algorithms by their names in rules.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Kind {
-    /// A count per window, aligned to the Unix epoch.
-    #[default]
-    FixedWindow,
-    /// A window that ends now, estimated from two counts.
-    SlidingWindow,
-    /// A window that ends now, exact.
-    SlidingLog,
-    /// A bucket that holds a window's requests, or `burst`.
-    TokenBucket,
-    /// A bucket that holds one request, or `burst`.
-    LeakyBucket,
+named! {
+    /// The algorithms by their names in rules.
+    #[derive(Default)]
+    pub enum Kind {
+        /// A count per window, aligned to the Unix epoch.
+        #[default]
+        FixedWindow = "fixed_window",
+        /// A window that ends now, estimated from two counts.
+        SlidingWindow = "sliding_window",
+        /// A window that ends now, exact.
+        SlidingLog = "sliding_log",
+        /// A bucket that holds a window's requests, or `burst`.
+        TokenBucket = "token_bucket",
+        /// A bucket that holds one request, or `burst`.
+        LeakyBucket = "leaky_bucket",
+    }
 }
 
 impl Kind {
-    /// Every algorithm.
-    pub const ALL: [Self; 5] =
-        [Self::FixedWindow, Self::SlidingWindow, Self::SlidingLog, Self::TokenBucket, Self::LeakyBucket];
-
-    /// The name in rules files.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::FixedWindow => "fixed_window",
-            Self::SlidingWindow => "sliding_window",
-            Self::SlidingLog => "sliding_log",
-            Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
-        }
-    }
-
     /// The algorithm with this name; case is ignored.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

@@ -57,13 +57,14 @@ enum Part {
     Slot { slot: Slot, quoted: bool },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Slot {
-    Limit,
-    Unit,
-    Remaining,
-    RetryAfter,
-    Rule,
+named! {
+    enum Slot {
+        Limit = "limit",
+        Unit = "unit",
+        Remaining = "remaining",
+        RetryAfter = "retry_after",
+        Rule = "rule",
+    }
 }
 
 impl Template {
@@ -133,20 +134,6 @@ impl Kind {
         match self {
             Self::Text => "text/plain; charset=utf-8",
             Self::Json => "application/json",
-        }
-    }
-}
-
-impl Slot {
-    const ALL: [Self; 5] = [Self::Limit, Self::Unit, Self::Remaining, Self::RetryAfter, Self::Rule];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Limit => "limit",
-            Self::Unit => "unit",
-            Self::Remaining => "remaining",
-            Self::RetryAfter => "retry_after",
-            Self::Rule => "rule",
         }
     }
 }

@@ -14,13 +14,13 @@ use super::*;
 use crate::{rules::Value, store::FailureReason};
 use house::{House, RULES, finish, poll, request};
 
-/// What is told of each descriptor: whether it may pass, the limit, and what is left of it.
-fn told(answer: &Answer) -> Vec<(Code, Option<u32>, u32)> {
-    let told = |status: &Status| {
+/// What is reported of each descriptor: whether it may pass, the limit, and what is left of it.
+fn statuses(answer: &Answer) -> Vec<(Code, Option<u32>, u32)> {
+    let reported = |status: &Status| {
         let limit = status.current_limit.as_ref().map(|limit| limit.requests_per_unit);
         (status.code, limit, status.limit_remaining)
     };
-    answer.statuses.iter().map(told).collect()
+    answer.statuses.iter().map(reported).collect()
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn the_allow_policy_reports_the_full_limit() {
     for _ in 0..5 {
         let answer = house.ask(&["k", "free", "unknown"]).unwrap();
         let expected = [(Code::Ok, Some(3), 3), (Code::Ok, None, u32::MAX), (Code::Ok, None, 0)];
-        assert_eq!((answer.code, told(&answer)), (Code::Ok, expected.into()));
+        assert_eq!((answer.code, statuses(&answer)), (Code::Ok, expected.into()));
     }
     assert_eq!(house.decided(OnStoreFailure::Allow, FailureReason::Timeout), 5);
     assert_eq!(house.counts("k"), [5, 0, 0, 0, 0, 0], "hits, and nothing that nobody knows");
@@ -51,7 +51,7 @@ fn the_deny_policy_reports_over_limit() {
     let house = House::lost(OnStoreFailure::Deny);
     let answer = house.ask(&["k", "free"]).unwrap();
     let expected = [(Code::OverLimit, Some(3), 0), (Code::Ok, None, u32::MAX)];
-    assert_eq!((answer.code, told(&answer)), (Code::OverLimit, expected.into()));
+    assert_eq!((answer.code, statuses(&answer)), (Code::OverLimit, expected.into()));
     assert_eq!(house.ask(&["free", "unknown"]).unwrap().code, Code::Ok, "no counter was to be asked");
     assert_eq!(house.decided(OnStoreFailure::Deny, FailureReason::Timeout), 1);
     assert_eq!(house.counts("k"), [1, 0, 0, 0, 0, 0]);
@@ -61,7 +61,7 @@ fn the_deny_policy_reports_over_limit() {
 fn shadow_and_quota_mode_apply_under_the_deny_policy() {
     let house = House::lost(OnStoreFailure::Deny);
     let shadow = house.ask(&["shadow"]).unwrap();
-    assert_eq!((shadow.code, told(&shadow)), (Code::Ok, vec![(Code::Ok, Some(3), 0)]));
+    assert_eq!((shadow.code, statuses(&shadow)), (Code::Ok, vec![(Code::Ok, Some(3), 0)]));
     assert_eq!(house.counts("shadow"), [1, 0, 0, 0, 0, 0]);
     let quota = house.ask(&["quota", "shadow"]).unwrap();
     assert_eq!(quota.code, Code::OverLimit, "every quota is taken to be spent");
@@ -81,7 +81,7 @@ fn cached_rejections_hold_while_the_store_fails() {
     }
     house.store.set_lost(Some(FailureReason::ConnectionLost));
     let answer = house.ask(&["k", "quota"]).unwrap();
-    assert_eq!(told(&answer), [(Code::OverLimit, Some(3), 0), (Code::Ok, Some(3), 3)]);
+    assert_eq!(statuses(&answer), [(Code::OverLimit, Some(3), 0), (Code::Ok, Some(3), 3)]);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn assumed_outcomes_are_not_cached() {
         }
         house.store.set_lost(None);
         let answer = house.ask(&["k"]).unwrap();
-        assert_eq!(told(&answer), [(Code::Ok, Some(3), 2)], "{policy:?}: the store has seen one hit");
+        assert_eq!(statuses(&answer), [(Code::Ok, Some(3), 2)], "{policy:?}: the store has seen one hit");
     }
 }
 
@@ -117,8 +117,8 @@ fn dynamic_metadata_names_the_failure_policy() {
     house.store.set_lost(Some(FailureReason::QueueFull));
     let metadata = metadata();
     let text = |text: &str| Value::Text(text.to_owned());
-    let told = [("policy".to_owned(), text("allow")), ("reason".to_owned(), text("queue_full"))];
-    assert_eq!(metadata.get("storeFailure"), Some(&Value::Map(told.into())));
+    let expected = [("policy".to_owned(), text("allow")), ("reason".to_owned(), text("queue_full"))];
+    assert_eq!(metadata.get("storeFailure"), Some(&Value::Map(expected.into())));
     assert!(metadata.contains_key("metadata"), "what passes by policy passes: {metadata:?}");
 }
 
@@ -141,35 +141,35 @@ fn a_request_uses_the_rules_that_it_started_with() {
     for limit in [7, 8] {
         house.load(&RULES.replace("requests_per_unit: 3", &format!("requests_per_unit: {limit}")));
     }
-    assert_eq!(told(&finish(waiting).unwrap()), [(Code::Ok, Some(3), 2)]);
-    assert_eq!(told(&house.ask(&["k"]).unwrap()), [(Code::Ok, Some(8), 6)]);
+    assert_eq!(statuses(&finish(waiting).unwrap()), [(Code::Ok, Some(3), 2)]);
+    assert_eq!(statuses(&house.ask(&["k"]).unwrap()), [(Code::Ok, Some(8), 6)]);
 }
 
 #[test]
 fn an_asynchronous_store_is_not_used_synchronously() {
     let house = House::new(OnStoreFailure::Error, |_| ());
     assert_eq!(house.limiter.decide_sync(&request(&["k"]), house.limiter.now()), None);
-    assert_eq!(house.counts("k")[0], 0, "nothing is counted of a request that is asked again");
+    assert_eq!(house.counts("k")[0], 0, "nothing is counted of a request that is sent again");
 }
 
 #[test]
 fn a_trace_contains_the_rules_and_the_wait() {
     let house = House::new(OnStoreFailure::Allow, |_| ());
-    let trail = |keys: &[&str]| {
-        let mut trail = DecisionTrace::default();
+    let traced = |keys: &[&str]| {
+        let mut trace = DecisionTrace::default();
         let request = request(keys);
-        finish(pin!(house.limiter.decide_traced(&request, None, &mut trail))).unwrap();
-        trail
+        finish(pin!(house.limiter.decide_traced(&request, None, &mut trace))).unwrap();
+        trace
     };
-    let met = trail(&["k", "nothing", "free", "shadow"]);
+    let met = traced(&["k", "nothing", "free", "shadow"]);
     let names: Vec<_> = met.rules.iter().map(Option::as_deref).collect();
     assert_eq!(names, [Some("d.k"), None, Some("d.free"), Some("d.shadow")]);
     let wait = met.wait.unwrap();
     assert!(wait.checks == 2 && wait.error.is_none() && wait.times[0] <= wait.times[1], "{wait:?}");
-    assert_eq!((trail(&["free"]).wait, met.failure), (None, None), "nobody was asked");
+    assert_eq!((traced(&["free"]).wait, met.failure), (None, None), "nobody was asked");
 
     house.store.set_lost(Some(FailureReason::Timeout));
-    let lost = trail(&["k"]);
+    let lost = traced(&["k"]);
     assert_eq!(lost.failure, Some(("allow", "timeout")));
     assert!(lost.wait.unwrap().error.unwrap().contains("no answer"));
 }
@@ -180,9 +180,9 @@ fn a_trace_contains_the_rules_name_and_not_the_callers_values() {
     house.load("domain: d\ndescriptors: [{key: k, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 3}}]\n");
     let mut request = request(&["k", "k"]);
     request.descriptors[1].limit = Some(LimitOverride { requests_per_unit: 1, unit: 1 });
-    let mut trail = DecisionTrace::default();
-    finish(pin!(house.limiter.decide_traced(&request, None, &mut trail))).unwrap();
-    assert_eq!(trail.rules, [Some("d.k".into()), None], "one that brings its limit meets no rule");
+    let mut trace = DecisionTrace::default();
+    finish(pin!(house.limiter.decide_traced(&request, None, &mut trace))).unwrap();
+    assert_eq!(trace.rules, [Some("d.k".into()), None], "one that brings its limit meets no rule");
 }
 
 proptest! {

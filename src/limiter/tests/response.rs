@@ -21,7 +21,7 @@ descriptors:
   - {key: gold, rate_limit: {unit: hour, requests_per_unit: 9, replaces: [{name: "per \"hour\""}]}}
 "#;
 
-/// A house that tells all there is, at ten seconds before the third hour ends.
+/// A limiter that reports all there is, at ten seconds before the third hour ends.
 fn house(change: impl FnOnce(&mut Policy)) -> House {
     let house = House::new(OnStoreFailure::Deny, |policy| {
         policy.response = ResponseOptions {
@@ -132,7 +132,7 @@ fn decisions(answer: &Answer) -> Vec<serde_json::Value> {
         match value {
             Value::Null => serde_json::Value::Null,
             Value::Bool(value) => (*value).into(),
-            // Whole numbers that are small enough to be told.
+            // Whole numbers that are small enough to be reported.
             #[allow(clippy::cast_possible_truncation)]
             Value::Number(value) => (*value as i64).into(),
             Value::Text(value) => value.as_str().into(),
@@ -143,8 +143,8 @@ fn decisions(answer: &Answer) -> Vec<serde_json::Value> {
     fn object(map: &Metadata) -> serde_json::Value {
         map.iter().map(|(key, value)| (key.clone(), json(value))).collect()
     }
-    let told = object(answer.dynamic_metadata.as_ref().unwrap());
-    told["descriptors"].as_array().unwrap().iter().map(|one| one["decision"].clone()).collect()
+    let metadata = object(answer.dynamic_metadata.as_ref().unwrap());
+    metadata["descriptors"].as_array().unwrap().iter().map(|one| one["decision"].clone()).collect()
 }
 
 #[test]

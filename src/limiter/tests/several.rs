@@ -2,17 +2,17 @@
 
 use super::*;
 
-/// What is told of one descriptor.
+/// What is reported of one descriptor.
 #[derive(Debug, PartialEq)]
-struct Told {
+struct Reported {
     code: Code,
     name: Option<String>,
     remaining: u32,
     reset: u64,
 }
 
-fn status(code: Code, name: &str, remaining: u32, reset: u64) -> Told {
-    Told { code, name: Some(name.to_owned()).filter(|name| !name.is_empty()), remaining, reset }
+fn status(code: Code, name: &str, remaining: u32, reset: u64) -> Reported {
+    Reported { code, name: Some(name.to_owned()).filter(|name| !name.is_empty()), remaining, reset }
 }
 
 /// A house whose rules have one descriptor `k` with this on it.
@@ -27,7 +27,7 @@ fn house(rest: &str, change: impl FnOnce(&mut Policy)) -> House {
 }
 
 /// Asks with so many hits at this millisecond, and of the descriptor `k` alone unless others are named.
-fn ask(house: &House, millis: u64, hits: u64, others: &[&str]) -> Told {
+fn ask(house: &House, millis: u64, hits: u64, others: &[&str]) -> Reported {
     let keys = [&["k"], others].concat();
     let mut request = request(&keys);
     request.descriptors[0].hits_addend = Some(hits);
@@ -35,7 +35,7 @@ fn ask(house: &House, millis: u64, hits: u64, others: &[&str]) -> Told {
     let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
     let Status { code, current_limit, limit_remaining } = answer.statuses[0].clone();
     let limit = current_limit.unwrap();
-    Told {
+    Reported {
         code,
         name: limit.name.as_deref().map(ToOwned::to_owned),
         remaining: limit_remaining,
@@ -131,7 +131,7 @@ fn a_refund_reaches_every_limit_of_a_rule() {
     assert_eq!(ask(&house, 0, 1, &[]), status(Code::OverLimit, "spike", 0, 1));
     let mut back = request(&["k"]);
     (back.descriptors[0].hits_addend, back.descriptors[0].is_negative_hits) = (Some(2), true);
-    assert_eq!(told(&finish(pin!(house.limiter.decide(&back, None))).unwrap())[0].2, 2);
+    assert_eq!(statuses(&finish(pin!(house.limiter.decide(&back, None))).unwrap())[0].2, 2);
     assert_eq!(ask(&house, 0, 2, &[]), status(Code::Ok, "spike", 0, 1));
     assert_eq!(ask(&house, 1000, 0, &[]), status(Code::Ok, "steady", 3, 3599));
 }
@@ -240,5 +240,5 @@ fn an_override_is_a_plain_fixed_window() {
     let mut request = request(&["k"]);
     request.descriptors[0].limit = Some(LimitOverride { requests_per_unit: 7, unit: 4 });
     let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
-    assert_eq!(told(&answer), [(Code::Ok, Some(7), 6)]);
+    assert_eq!(statuses(&answer), [(Code::Ok, Some(7), 6)]);
 }

@@ -48,7 +48,7 @@ const OVER: Code = Code::OverLimit;
 fn a_block_counts_hits_over_the_limit_and_nothing_in_the_store() {
     let house = house(&[&override_of("k", "block")]);
     let answer = house.ask(&["k"]).unwrap();
-    assert_eq!((answer.code, told(&answer)), (OVER, vec![(OVER, Some(3), 0)]));
+    assert_eq!((answer.code, statuses(&answer)), (OVER, vec![(OVER, Some(3), 0)]));
     assert!(answer.response_headers.is_empty(), "without an end there is no Retry-After");
     assert_eq!(house.counts("k"), [1, 1, 0, 0, 0, 0]);
     assert_eq!(house.store.counters.usage().map(|usage| usage.held.entries), Some(0));
@@ -96,7 +96,7 @@ fn a_limit_replaces_all_of_a_rules_and_keeps_its_algorithm_and_name() {
     assert!(decision("k").contains("plain"), "{}", decision("k"));
     assert!(decision("k").contains("\"override\": Map({\"action\": Text(\"limit\")})"), "{}", decision("k"));
     let answer = house.ask(&["k", "replacer"]).unwrap();
-    assert_eq!(told(&answer)[0], (OK, None, 0), "another rule replaces the limit of this name");
+    assert_eq!(statuses(&answer)[0], (OK, None, 0), "another rule replaces the limit of this name");
 }
 
 #[test]
@@ -120,16 +120,16 @@ fn allowed_and_shadowed_requests_pass() {
     assert_eq!(house.counts("several")[0], 9);
     assert_eq!(house.counts("several")[5], 7, "as in shadow mode");
     let answer = house.ask(&["none", "unknown"]).unwrap();
-    assert_eq!(told(&answer), [(OK, None, 0); 2], "without a rule there is nothing to shadow");
+    assert_eq!(statuses(&answer), [(OK, None, 0); 2], "without a rule there is nothing to shadow");
 }
 
 #[test]
 fn a_rule_for_overrides_only_lends_its_algorithm() {
     let house = house(&[]);
     let unlimited = house.ask(&["only"]).unwrap();
-    assert_eq!(told(&unlimited), [(OK, None, u32::MAX)]);
+    assert_eq!(statuses(&unlimited), [(OK, None, u32::MAX)]);
     set(&house, &override_of("only", "shadow"));
-    assert_eq!(told(&house.ask(&["only"]).unwrap()), [(OK, Some(1), 0)]);
+    assert_eq!(statuses(&house.ask(&["only"]).unwrap()), [(OK, Some(1), 0)]);
     set(&house, &format!("{},\"requests_per_unit\":2,\"unit\":\"hour\"", override_of("only", "limit")));
     let metadata = format!("{:?}", house.ask(&["only"]).unwrap().dynamic_metadata);
     assert!(metadata.contains("sliding_window"), "{metadata}");
@@ -140,7 +140,7 @@ fn blocks_hold_while_the_store_fails_and_other_descriptors_are_decided_by_the_po
     let house = house(&[&override_of("k", "block")]);
     house.store.set_lost(Some(FailureReason::Timeout));
     let answer = house.ask(&["k", "bucket"]).unwrap();
-    assert_eq!(told(&answer), [(OVER, Some(3), 0), (OK, Some(9), 2)]);
+    assert_eq!(statuses(&answer), [(OVER, Some(3), 0), (OK, Some(9), 2)]);
     assert_eq!(house.decided(OnStoreFailure::Allow, FailureReason::Timeout), 1);
     assert_eq!(house.ask(&["k"]).unwrap().code, OVER);
     assert_eq!(house.decided(OnStoreFailure::Allow, FailureReason::Timeout), 1, "a block asks no store");
@@ -157,7 +157,7 @@ fn checks_of_a_request_with_a_block_and_cached_rejections_stay_in_order() {
             "k" => (OVER, Some(3)),
             _ => (OK, Some(9)),
         };
-        let seen: Vec<_> = told(&answer).iter().map(|(code, limit, _)| (*code, *limit)).collect();
+        let seen: Vec<_> = statuses(&answer).iter().map(|(code, limit, _)| (*code, *limit)).collect();
         let expected: Vec<_> = keys.iter().map(expected).collect();
         assert_eq!(seen, expected, "{keys:?}");
     }

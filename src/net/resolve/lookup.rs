@@ -131,16 +131,16 @@ mod tests {
         }
     }
 
-    /// A name server that says what `tell` makes of a question, over UDP, and over TCP.
-    async fn name_server(tell: impl Fn(&[u8], bool) -> Vec<u8> + Clone + Send + 'static) -> SocketAddr {
+    /// A name server that replies what `reply_to` makes of a question, over UDP, and over TCP.
+    async fn name_server(reply_to: impl Fn(&[u8], bool) -> Vec<u8> + Clone + Send + 'static) -> SocketAddr {
         let (udp, tcp) = same_port().await;
         let address = udp.local_addr().unwrap();
-        let over_tcp = tell.clone();
+        let over_tcp = reply_to.clone();
         tokio::spawn(async move {
             let mut buffer = [0; 512];
             while let Ok((length, from)) = udp.recv_from(&mut buffer).await {
                 let _ = udp.send_to(b"rubbish", from).await;
-                let _ = udp.send_to(&tell(&buffer[..length], false), from).await;
+                let _ = udp.send_to(&reply_to(&buffer[..length], false), from).await;
             }
         });
         tokio::spawn(async move {
@@ -180,10 +180,10 @@ mod tests {
         let good = name_server(|question, _| srv_reply(question, &[("b.test", 2), ("a.test", 1)])).await;
         let all = asking(vec![silent.local_addr().unwrap(), lame, good]);
         assert_eq!(found(all).await, Ok(vec!["a.test.:1".to_owned(), "b.test.:2".to_owned()]));
-        let told = found(asking(vec![lame])).await.unwrap_err();
-        assert!(told.contains("code 2") && told.contains(&lame.to_string()), "{told}");
-        let told = found(asking(vec![silent.local_addr().unwrap()])).await.unwrap_err();
-        assert!(told.contains("no reply within 300ms"), "{told}");
+        let error = found(asking(vec![lame])).await.unwrap_err();
+        assert!(error.contains("code 2") && error.contains(&lame.to_string()), "{error}");
+        let error = found(asking(vec![silent.local_addr().unwrap()])).await.unwrap_err();
+        assert!(error.contains("no reply within 300ms"), "{error}");
     }
 
     #[tokio::test]

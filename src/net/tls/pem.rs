@@ -120,8 +120,8 @@ mod tests {
             ("/dev/null".into(), "is not a file"),
             (large, "is larger than"),
         ] {
-            let told = read(&path).unwrap_err();
-            assert!(told.starts_with(why), "{}: {told}", path.display());
+            let error = read(&path).unwrap_err();
+            assert!(error.starts_with(why), "{}: {error}", path.display());
         }
     }
 

@@ -104,12 +104,15 @@ fn several_certificates_may_be_trusted() {
 fn reports_every_invalid_file_with_its_path() {
     let authority = Authority::new("ours");
     let missing = |name: &str| authority.directory.path().join(name);
-    let told = refused(Some(&missing("a.pem")), Some(&(missing("b.crt"), missing("b.key"))));
-    assert_eq!(told.len(), 3, "{told:?}");
-    for (told, (variable, path)) in
-        told.iter().zip([(WORDS.ca, "a.pem"), (WORDS.certificate, "b.crt"), (WORDS.key, "b.key")])
+    let reported = refused(Some(&missing("a.pem")), Some(&(missing("b.crt"), missing("b.key"))));
+    assert_eq!(reported.len(), 3, "{reported:?}");
+    for (reported, (variable, path)) in
+        reported.iter().zip([(WORDS.ca, "a.pem"), (WORDS.certificate, "b.crt"), (WORDS.key, "b.key")])
     {
-        assert!(told.starts_with(variable) && told.contains(path) && told.contains("accepted is"), "{told}");
+        assert!(
+            reported.starts_with(variable) && reported.contains(path) && reported.contains("accepted is"),
+            "{reported}"
+        );
     }
 }
 
@@ -127,19 +130,20 @@ fn what_is_no_certificate_is_refused() {
         (&(authority.issuer.pem() + broken), "certificate 2"),
     ] {
         let path = authority.file("bad.pem", text);
-        let told = refused(Some(&path), None).join("\n");
-        assert!(told.contains(why) && told.contains("bad.pem"), "{text:?}: {told}");
+        let reported = refused(Some(&path), None).join("\n");
+        assert!(reported.contains(why) && reported.contains("bad.pem"), "{text:?}: {reported}");
         if !text.contains(&authority.issuer.pem()) {
             assert_ne!(refused(Some(&authority.ca()), Some(&(path, key.clone()))), Vec::<String>::new());
         }
     }
     // A certificate is no key.
-    let told = refused(Some(&authority.ca()), Some(&(certificate.clone(), certificate.clone()))).join("\n");
-    assert!(told.contains(WORDS.key) && told.contains("it holds no private key"), "{told}");
+    let reported =
+        refused(Some(&authority.ca()), Some(&(certificate.clone(), certificate.clone()))).join("\n");
+    assert!(reported.contains(WORDS.key) && reported.contains("it holds no private key"), "{reported}");
     let locked = fs::read_to_string(&key).unwrap().replace("PRIVATE", "ENCRYPTED PRIVATE");
     let locked = authority.file("locked.key", &locked);
-    let told = refused(Some(&authority.ca()), Some(&(certificate, locked))).join("\n");
-    assert!(told.contains("under a password"), "{told}");
+    let reported = refused(Some(&authority.ca()), Some(&(certificate, locked))).join("\n");
+    assert!(reported.contains("under a password"), "{reported}");
     let ca_of_a_key = refused(Some(&key), None).join("\n");
     assert!(ca_of_a_key.contains("it holds no certificate"), "{ca_of_a_key}");
 }
@@ -148,9 +152,11 @@ fn what_is_no_certificate_is_refused() {
 fn a_key_must_fit_its_certificate() {
     let authority = Authority::new("ours");
     let ((certificate, _), (_, other)) = (authority.identity("one"), authority.identity("other"));
-    let told = refused(Some(&authority.ca()), Some(&(certificate, other))).join("\n");
+    let reported = refused(Some(&authority.ca()), Some(&(certificate, other))).join("\n");
     assert!(
-        told.contains(WORDS.key) && told.contains("other.key") && told.contains(WORDS.certificate),
-        "{told}"
+        reported.contains(WORDS.key)
+            && reported.contains("other.key")
+            && reported.contains(WORDS.certificate),
+        "{reported}"
     );
 }

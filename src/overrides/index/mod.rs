@@ -16,7 +16,7 @@ mod tests;
 use std::{
     hash::{BuildHasher, Hasher},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -35,6 +35,7 @@ use super::{
 };
 use crate::{
     clock::Time,
+    mutex::lock,
     rules::{Entry, How, Matched},
 };
 
@@ -179,7 +180,7 @@ impl Index {
     #[must_use]
     pub fn draft(&self) -> Draft {
         // While it is locked the shapes of no other draft are forgotten.
-        let _changing = self.hold();
+        let _changing = lock(&self.changing);
         Draft { shards: Vec::new(), count: 0, _alive: self.drafts.clone() }
     }
 
@@ -225,13 +226,13 @@ impl Index {
 
     /// All overrides as they are now.
     pub(super) fn checkpoint(&self) -> Checkpoint {
-        let _changing = self.hold();
+        let _changing = lock(&self.changing);
         Checkpoint { snapshot: self.snapshot.load_full(), count: self.len() }
     }
 
     /// Makes all overrides what they were.
     pub(super) fn roll_back(&self, to: Checkpoint) {
-        let _changing = self.hold();
+        let _changing = lock(&self.changing);
         self.snapshot.store(to.snapshot);
         self.count.store(to.count, Relaxed);
     }
@@ -301,7 +302,7 @@ impl Index {
 
     /// Publishes a snapshot in which `change` has replaced shards.
     fn rebuild(&self, mut change: impl FnMut(usize, &Shard, &Shapes) -> Option<Shard>) -> Result<(), String> {
-        let _changing = self.hold();
+        let _changing = lock(&self.changing);
         let mut next = Snapshot::clone(&self.snapshot.load());
         if next.shards.is_empty() {
             let empty = Arc::<Shard>::default();
@@ -331,7 +332,7 @@ impl Index {
         if let Some(known) = known(&self.snapshot.load()) {
             return Ok(known);
         }
-        let _changing = self.hold();
+        let _changing = lock(&self.changing);
         let mut next = Snapshot::clone(&self.snapshot.load());
         let mut shape = Arc::make_mut(&mut next.shapes).add(&one.target, &self.hasher);
         // Another draft may have records of any shape.
@@ -348,10 +349,6 @@ impl Index {
         });
         self.snapshot.store(Arc::new(next));
         Ok((shape, note))
-    }
-
-    fn hold(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    overrides::{descriptor, model::expiry},
+    overrides::model::{entries_of_text, expiry},
     rules::{CompileOptions, RuleSet, SourceFile, Unit, compile},
 };
 
@@ -23,7 +23,7 @@ impl Entry for Pair {
 }
 
 fn target(text: &str) -> Target {
-    Target::new("d", descriptor::parse(text).unwrap()).unwrap()
+    Target::new("d", entries_of_text(text).unwrap()).unwrap()
 }
 
 fn one(text: &str, action: Action) -> Override {
@@ -35,7 +35,7 @@ fn limit(requests_per_unit: u32) -> Action {
 }
 
 fn pairs(text: &str) -> Vec<Pair> {
-    let entries = descriptor::parse(text).unwrap();
+    let entries = entries_of_text(text).unwrap();
     let pair = |(key, value): (Box<str>, crate::overrides::Value)| {
         Pair(key.into(), value.text().unwrap_or_default().into())
     };
@@ -114,7 +114,7 @@ fn parts_of_keys_and_values_are_not_confused() {
     let index = Index::default();
     index.set(&one("a=b,c=d", Action::Block)).unwrap();
     for other in ["a=b\\,c=d", "a=bc,=d", "a=b", "a=b,c=d,e=f", "a=,c=bd", "ac=b,=d"] {
-        let Ok(entries) = descriptor::parse(other) else { continue };
+        let Ok(entries) = entries_of_text(other) else { continue };
         let entries: Vec<_> = entries
             .iter()
             .map(|(key, value)| Pair(key.to_string(), value.text().unwrap_or_default().into()))
@@ -326,7 +326,7 @@ proptest! {
         let entries: Vec<_> =
             entries.iter().map(|(key, value)| (key.as_str().into(), crate::overrides::Value::new(value.as_deref()))).collect();
         let target = Target::new("d", entries).unwrap();
-        let read = descriptor::parse(&descriptor::print(&target)).unwrap();
+        let read = entries_of_text(&target.descriptor()).unwrap();
         prop_assert_eq!(read.as_slice(), target.entries());
     }
 }

@@ -9,7 +9,7 @@ use super::{
         diagnostics::{Path, quoted},
         limit::{CountingMode, LONGEST_LOG, Limit, Limits, Unit},
         model::Allowance,
-        spelling::nearest,
+        spelling::help_for,
     },
     Context, Lowering,
 };
@@ -119,7 +119,11 @@ impl Lowering<'_> {
                 self.error(context.file, place, context.path, "this limit has no unit".to_owned(), &help);
             }
             (false, None) => {
-                let help = help_for(written, &Unit::ALL.map(Unit::name), Unit::from_abbreviation(written));
+                let help = help_for(
+                    written,
+                    &Unit::ALL.map(Unit::name),
+                    Unit::from_abbreviation(written).map(Unit::name),
+                );
                 self.error(context.file, place, &path, format!("unknown unit {}", quoted(written)), &help);
             }
         }
@@ -292,14 +296,4 @@ impl Lowering<'_> {
 
 fn units() -> String {
     Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ")
-}
-
-/// The accepted names, and the one that was probably meant by an unknown name.
-fn help_for(written: &str, names: &[&str], abbreviated: Option<Unit>) -> String {
-    let accepted: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
-    let accepted = format!("accepted, in any case: {}", accepted.join(", "));
-    match nearest(written.trim(), names.iter().copied()).or(abbreviated.map(Unit::name)) {
-        Some(meant) => format!("did you mean `{}`? {accepted}", meant.to_ascii_lowercase()),
-        None => accepted,
-    }
 }

@@ -16,11 +16,13 @@ use super::{
     diagnostics::{Diagnostics, Kind, Path, quoted},
     limit::CountingMode,
     model::{Allowance, Level, Node, Origin, Rule, RuleId},
-    over_limit_body,
     quota_policy::QuotaPolicy,
     wildcard::{Pattern, Wildcards},
 };
-use crate::rules::ast::{Field, RawDescriptor};
+use crate::{
+    limiter::template::Template,
+    rules::ast::{Field, RawDescriptor},
+};
 
 /// A descriptor of a level, and the number of the file that it comes from.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +144,7 @@ impl<'f> Lowering<'f> {
 
     fn rule(&mut self, raw: &RawDescriptor, context: Context<'_>) -> Option<Rule> {
         let diagnostics = &mut self.diagnostics[context.file];
-        let over_limit_body = over_limit_body::read(&raw.over_limit_body, context.path, diagnostics);
+        let over_limit_body = over_limit_body(&raw.over_limit_body, context.path, diagnostics);
         let path = context.path.key("rate_limit");
         let within = Context { path: &path, ..context };
         let overrides_only = raw.overrides_only.is_set();
@@ -177,5 +179,22 @@ impl<'f> Lowering<'f> {
 
     fn error(&mut self, file: usize, place: Place, path: &Path<'_>, message: String, help: &str) {
         self.diagnostics[file].error(place, path, message, Some(help.to_owned()));
+    }
+}
+
+/// The body of a rule's over-limit responses. An empty text is a template as well: it sends no body where the settings
+/// have one for all.
+fn over_limit_body(
+    raw: &Field<String>,
+    path: &Path<'_>,
+    diagnostics: &mut Diagnostics,
+) -> Option<Box<Template>> {
+    let given = raw.given()?;
+    match Template::parse(&given.value) {
+        Ok(template) => Some(Box::new(template)),
+        Err(fault) => {
+            diagnostics.error(given.place, &path.key("over_limit_body"), fault.message, Some(fault.help));
+            None
+        }
     }
 }

@@ -235,7 +235,7 @@ fn two_limits_that_differ_in_kind_or_rate_may_share_a_window() {
 }
 
 #[test]
-fn what_does_nothing_beside_unlimited_is_warned_of() {
+fn what_does_nothing_beside_unlimited_logs_a_warning() {
     let compiled =
         compiled("{unlimited: true, unit_multiplier: 2, algorithm: token_bucket, burst: 5}", false);
     let keys: Vec<_> = compiled.diagnostics.iter().map(|found| &*found.message).collect();

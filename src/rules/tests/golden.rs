@@ -1,4 +1,4 @@
-//! Rules files whose fate at the Go service is recorded: taken or refused, and what `/rlconfig` showed.
+//! Rules files that the Go service accepted or refused, as it was recorded, and what `/rlconfig` showed.
 
 use serde_json::{Value, json};
 

@@ -3,3 +3,4 @@
 mod diagnostics;
 mod golden;
 mod mutation;
+mod over_limit_body;

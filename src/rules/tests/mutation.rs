@@ -185,7 +185,7 @@ fn damaged_files_cause_diagnostics_and_nothing_worse() {
         }
         taken += u64::from(compiled.rules.is_some());
     }
-    // A test that damages nothing, or everything, tells nothing.
+    // A test that damages nothing, or everything, shows nothing.
     assert!(taken * 20 > wanted && taken * 20 < wanted * 19, "{taken} of {wanted} were taken");
 }
 

@@ -89,7 +89,7 @@ fn symlinks_to_directories_are_passed_over_as_the_go_service_does() {
 }
 
 #[test]
-fn symlinks_that_lead_nowhere_are_warned_of() {
+fn symlinks_that_lead_nowhere_log_a_warning() {
     let place = Place::new();
     place.link("config/lock", "gone");
     place.link("config/loop", "loop");
@@ -102,7 +102,7 @@ fn symlinks_that_lead_nowhere_are_warned_of() {
 }
 
 #[test]
-fn pipes_and_sockets_are_warned_of_and_never_waited_for() {
+fn pipes_and_sockets_log_a_warning_and_are_never_waited_for() {
     let place = Place::new();
     place.write("config/a.yaml", "a");
     assert!(Command::new("mkfifo").arg(place.path("config/pipe")).status().unwrap().success());

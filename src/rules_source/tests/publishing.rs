@@ -1,4 +1,4 @@
-//! What is served after which reload, and what is told of it.
+//! What is served after which reload, and what is reported of it.
 
 use std::sync::Weak;
 
@@ -61,7 +61,7 @@ fn reports_a_bad_set_and_keeps_the_good_one() {
     let again = source.state();
     assert_eq!((again.loads, again.errors, again.is_current), (2, 1, true));
     assert_eq!((again.hash, again.last_success), (good.hash, Some(at(4))));
-    assert_eq!(again.last_error.map(|(when, _)| when), Some(at(2)), "what went wrong last is still told");
+    assert_eq!(again.last_error.map(|(when, _)| when), Some(at(2)), "what went wrong last is still reported");
 }
 
 #[test]

@@ -13,13 +13,21 @@ use tokio::{
 use tokio_rustls::{TlsConnector, rustls::ClientConfig};
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use super::tls;
 use crate::{
     net::{
         channel::{self, Duplex, Socket},
-        tls::{explain, server_name},
+        tls::{self, Words, explain, server_name},
     },
-    settings::{ServerAddress, groups::Xds},
+    settings::{ClientTls, ServerAddress, groups::Xds},
+};
+
+/// The variables that errors of TLS refer to.
+const WORDS: Words = Words {
+    ca: "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+    certificate: "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+    key: "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+    other_host: "CONFIG_GRPC_XDS_SERVER_TLS_SAN sets the name that its certificate must hold",
+    plain_text: "if its port speaks plain text, unset CONFIG_GRPC_XDS_SERVER_USE_TLS",
 };
 
 /// How long it may take to connect, TLS included.
@@ -39,7 +47,7 @@ const TCP_KEEPALIVE_RETRIES: u32 = 3;
 /// # Errors
 /// The reason, and what to do.
 pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
-    let tls = settings.tls.as_ref().map(|tls| tls::load(&tls.files)).transpose()?;
+    let tls = settings.tls.as_ref().map(|tls| load_tls(&tls.files)).transpose()?;
     let host = name(settings);
     let socket = timeout(CONNECT_TIMEOUT, open(&settings.server, tls, &host))
         .await
@@ -92,9 +100,9 @@ async fn shake_hands(
     host: &str,
 ) -> Result<Socket, String> {
     let Some(config) = tls else { return Ok(Box::new(socket)) };
-    let name = server_name(host).map_err(|why| format!("{why}; {}", tls::WORDS.other_host))?;
+    let name = server_name(host).map_err(|why| format!("{why}; {}", WORDS.other_host))?;
     let secured = TlsConnector::from(config).connect(name, socket).await.map_err(|error| {
-        let why = explain(&error, &tls::WORDS).unwrap_or_else(|| error.to_string());
+        let why = explain(&error, &WORDS).unwrap_or_else(|| error.to_string());
         format!("the TLS handshake failed: {why}")
     });
     Ok(Box::new(secured?))
@@ -121,4 +129,33 @@ fn kept_alive(endpoint: Endpoint, settings: &Xds) -> Endpoint {
         .http2_keep_alive_interval(settings.keepalive_interval)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
+}
+
+/// TLS with these files, read for each connection, so that certificates which were replaced meanwhile count.
+///
+/// # Errors
+/// All that is wrong with them, each with its variable and its path.
+fn load_tls(files: &ClientTls) -> Result<Arc<ClientConfig>, String> {
+    let mut config = tls::load(files, &WORDS).map_err(|faults| faults.join("; "))?.config;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_every_missing_file_by_its_variable() {
+        let gone = |name: &str| format!("/nowhere/{name}.pem").into();
+        let settings = ClientTls {
+            ca: Some(gone("ca")),
+            identity: Some((gone("cert"), gone("key"))),
+            ..ClientTls::default()
+        };
+        let error = load_tls(&settings).map(drop).unwrap_err();
+        for (variable, name) in [(WORDS.ca, "ca"), (WORDS.certificate, "cert"), (WORDS.key, "key")] {
+            assert!(error.contains(&format!("{variable}=/nowhere/{name}.pem: accepted is ")), "{error}");
+        }
+    }
 }

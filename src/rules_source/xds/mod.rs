@@ -1,11 +1,10 @@
 //! Rules from a control plane over xDS: an aggregated stream, subscribed to all resources of one type.
 //!
 //! [`spawn`] starts a thread that connects, compiles and serves each update, and acknowledges or rejects it.
-//! `app` starts it in place of the watcher of files. Reading order: `client` is the loop, `connect` and `tls`
-//! open a channel, `sotw` and `delta` are the two protocol variants on a `stream` that counts the messages of a
-//! response (`message_count`) before it decodes them, `session` applies updates, `resource` reads resources, and
-//! `backoff` computes pauses. [`Source`] serves: an invalid update leaves the last good rules, and so does a lost
-//! connection.
+//! `app` starts it in place of the watcher of files. Reading order: `client` is the loop, `connect` opens a channel,
+//! `sotw` and `delta` are the two protocol variants on a `stream` that counts the messages of a response
+//! (`message_count`) before it decodes them, `session` applies updates, and `resource` reads resources. [`Source`]
+//! serves: an invalid update leaves the last good rules, and so does a lost connection.
 
 mod client;
 mod connect;
@@ -15,11 +14,10 @@ mod resource;
 mod session;
 mod sotw;
 mod stream;
-mod tls;
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     thread,
 };
 
@@ -28,6 +26,7 @@ use tokio::{runtime, sync::watch};
 use super::Source;
 use crate::{
     clock::Clock,
+    mutex::lock,
     panics::{self, Boundary},
     settings::groups::Xds,
 };
@@ -63,11 +62,11 @@ impl Status {
     /// The current state.
     #[must_use]
     pub fn state(&self) -> State {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.0));
     }
 }
 

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     limiter::{CounterState, Descriptor, Entry, Request, RequestError},
     overrides::{
-        Action, Found, Target, Value, descriptor,
-        model::{entries_of_json, timestamp},
+        Found, Target, Value,
+        model::{entries_of_json, entries_of_text},
     },
 };
 
@@ -27,7 +27,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         })
     };
     let domain = needed("domain", "DOMAIN")?;
-    let entries = descriptor::parse(needed("descriptor", "KEY=VALUE,…")?);
+    let entries = entries_of_text(needed("descriptor", "KEY=VALUE,…")?);
     let entries = entries.map_err(|error| Problem::bad_request(format!("descriptor: {error}")))?;
     let target = exact(Target::new(domain, entries))?;
     let counters = api.options.shown.limiter.counters(&request(&target)).await.map_err(problem)?;
@@ -41,15 +41,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 /// The override of a descriptor.
 fn steered(found: Found) -> Json {
     let mut fields = serde_json::Map::new();
-    let mut add = |name: &str, value: Json| fields.insert(name.to_owned(), value);
-    add("action", found.action.name().into());
-    if let Action::Limit { requests_per_unit, unit } = found.action {
-        add("requests_per_unit", requests_per_unit.into());
-        add("unit", unit.name().into());
-    }
-    if let Some(end) = found.expires {
-        add("expires_at", timestamp(end).into());
-    }
+    found.action.add_to_json(found.expires, &mut fields);
     Json::Object(fields)
 }
 

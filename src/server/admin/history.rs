@@ -3,15 +3,13 @@
 //! `app` calls [`History::sample`] once a second; everything here is a difference of two samples of counters that only
 //! grow.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, sync::Mutex};
 
 use serde::Serialize;
 
 use crate::{
     clock::Time,
+    mutex::lock,
     store::{Distribution, Store},
     telemetry::metrics::{Method, ResponseCode, Stats},
 };
@@ -74,7 +72,7 @@ impl History {
     /// Reads the counters, about once a second.
     pub(super) fn sample(&self, stats: &Stats, store: &dyn Store, now: Time) {
         let times = store.pools().into_iter().map(|pool| pool.operation_time);
-        self.state().add(Sample {
+        lock(&self.0).add(Sample {
             time: now,
             requests: stats.requests_by_code(),
             response_time: stats.service().response_time(Method::ShouldRateLimit).distribution(),
@@ -84,26 +82,22 @@ impl History {
 
     /// Requests of the last second.
     pub(super) fn rates(&self) -> Rates {
-        self.state().points.back().map(|point| point.rates).unwrap_or_default()
+        lock(&self.0).points.back().map(|point| point.rates).unwrap_or_default()
     }
 
     /// Response times of the last minute.
     pub(super) fn latency(&self) -> Latency {
-        self.state().latency(|sample| &sample.response_time)
+        lock(&self.0).latency(|sample| &sample.response_time)
     }
 
     /// Times of the store's operations of the last minute.
     pub(super) fn store_latency(&self) -> Latency {
-        self.state().latency(|sample| &sample.store_time)
+        lock(&self.0).latency(|sample| &sample.store_time)
     }
 
     /// The points of the plots, the oldest first.
     pub(super) fn points(&self) -> Vec<Point> {
-        self.state().points.iter().copied().collect()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).points.iter().copied().collect()
     }
 }
 

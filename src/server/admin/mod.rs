@@ -12,7 +12,6 @@ mod history;
 mod overrides;
 mod page;
 mod refusals;
-mod replicas;
 mod reply;
 mod routes;
 mod rule_rates;
@@ -26,7 +25,7 @@ mod top;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, StatusCode, header};
+use http::{HeaderValue, Method, Request, StatusCode, header};
 use tracing::info;
 
 use self::{
@@ -36,10 +35,7 @@ use self::{
     routes::{Found, Route},
     rule_rates::RuleRates,
 };
-pub use self::{
-    guard::Hosts,
-    tokens::{Tokens, TokensError},
-};
+pub use self::{guard::Hosts, tokens::Tokens};
 use super::http::{Answer, Peer, admin::Admin};
 use crate::{clock::Time, telemetry::metrics::ChangeResult};
 
@@ -135,15 +131,16 @@ impl Api {
     }
 
     async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
-        let Some(action) = route.action else { return Ok((route.handler)(self, call).await?.into_answer()) };
         let changes = self.options.shown.stats.admin_changes();
-        if self.options.read_only {
-            changes.count(action, ChangeResult::Rejected);
-            return Err(Problem::new(
-                StatusCode::FORBIDDEN,
-                "ADMIN_READ_ONLY is true: nothing may be changed",
-            ));
+        // Every method but GET changes something, or prepares a change.
+        if self.options.read_only && route.method != Method::GET {
+            if let Some(action) = route.action {
+                changes.count(action, ChangeResult::Rejected);
+            }
+            let message = "ADMIN_READ_ONLY is true: nothing may be changed";
+            return Err(Problem::new(StatusCode::FORBIDDEN, message));
         }
+        let Some(action) = route.action else { return Ok((route.handler)(self, call).await?.into_answer()) };
         match (route.handler)(self, call).await {
             Ok(mut reply) => {
                 changes.count(action, ChangeResult::Ok);

@@ -1,7 +1,5 @@
 //! `/api/v1/overrides`: what operators set while the service runs; and `/api/v1/imports`: many at once.
 
-use std::sync::Arc;
-
 use http::StatusCode;
 use serde_json::{Value as Json, json};
 
@@ -11,7 +9,9 @@ use super::{
 };
 use crate::{
     clock::{Clock, SystemClock},
-    overrides::{Action, ChangeError, Keeper, Override, Target, applies, descriptor, table::of_json_line},
+    overrides::{
+        Action, ChangeError, Override, Target, applies, model::entries_of_text, table::of_json_line,
+    },
     panics::{self, Boundary, Panicked},
 };
 
@@ -36,7 +36,7 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         return Err(Problem::bad_request(format!("action={action:?}: expected {expected}")));
     }
     let parsed = |name| {
-        let entries = text(name).map(|text| descriptor::parse(&text)).transpose();
+        let entries = text(name).map(|text| entries_of_text(&text)).transpose();
         entries.map_err(|error| Problem::bad_request(format!("{name}: {error}")))
     };
     let (entries, asked) = (parsed("descriptor")?, parsed("request")?);
@@ -101,14 +101,14 @@ pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
 /// `POST /api/v1/imports`: begins an import. Nothing changes until it is put in force.
 pub(super) fn begin(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    let import = keeper(api)?.begin_import()?;
+    let import = api.options.shown.keeper.begin_import()?;
     Reply::json(&json!({"import": import}))
 }
 
 /// `POST /api/v1/imports/{id}`: adds overrides to an import, a line of JSON each.
 pub(super) async fn add(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    let keeper = keeper(api)?;
+    let keeper = &api.options.shown.keeper;
     let (body, by) = (call.request.body().clone(), by(call, ""));
     let now = SystemClock.now();
     let read = apart(move || {
@@ -134,7 +134,7 @@ pub(super) async fn add(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 /// `PUT /api/v1/imports/{id}`: puts an import in force, all of it at one time.
 pub(super) async fn commit(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = call.query(&["reason"])?;
-    let imported = keeper(api)?.commit_import(call.parameter).await?;
+    let imported = api.options.shown.keeper.commit_import(call.parameter).await?;
     let total = api.options.shown.keeper.index().len();
     let what = format!("{imported} overrides imported");
     let reason = reason(query.text("reason").unwrap_or_default());
@@ -144,7 +144,7 @@ pub(super) async fn commit(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
 /// `DELETE /api/v1/imports/{id}`: forgets an import.
 pub(super) async fn abort(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
-    keeper(api)?.abort_import(call.parameter).await?;
+    api.options.shown.keeper.abort_import(call.parameter).await?;
     Reply::json(&json!({"aborted": call.parameter}))
 }
 
@@ -158,15 +158,6 @@ impl From<ChangeError> for Problem {
         };
         Self::new(status, message)
     }
-}
-
-/// The keeper, if imports are allowed. They are one change, which is logged when it is put in force.
-fn keeper(api: &Api) -> Result<&Arc<Keeper>, Problem> {
-    if api.options.read_only {
-        let message = "ADMIN_READ_ONLY is true: nothing may be changed";
-        return Err(Problem::new(StatusCode::FORBIDDEN, message));
-    }
-    Ok(&api.options.shown.keeper)
 }
 
 /// Adds the rule that an override applies to, or a warning that there is none.

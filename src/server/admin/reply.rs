@@ -24,7 +24,6 @@ pub(super) struct Call<'a> {
 
 /// The reply to a call.
 pub(super) struct Reply {
-    pub(super) status: StatusCode,
     pub(super) body: Body,
     /// What was changed.
     pub(super) change: Option<Change>,
@@ -101,7 +100,9 @@ impl Query<'_> {
     /// # Errors
     /// When it is not `key=value,key=value`.
     pub(super) fn descriptor(&self, name: &str) -> Result<Option<Vec<(String, String)>>, Problem> {
-        let read = |text| entries::parse(text).map_err(|why| Problem::bad_request(format!("{name}: {why}")));
+        let read = |text| {
+            entries::parse_with_values(text).map_err(|why| Problem::bad_request(format!("{name}: {why}")))
+        };
         self.text(name).map(read).transpose()
     }
 
@@ -144,31 +145,25 @@ impl Query<'_> {
 impl Reply {
     /// A reply of JSON.
     pub(super) fn json(value: &impl Serialize) -> Result<Self, Problem> {
-        Self::json_with(StatusCode::OK, value)
-    }
-
-    /// A reply of JSON with this status.
-    pub(super) fn json_with(status: StatusCode, value: &impl Serialize) -> Result<Self, Problem> {
         let body = serde_json::to_vec(value).map_err(|error| {
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the reply is not JSON: {error}"))
         })?;
-        Ok(Self { status, body: Body::Json(body.into()), change: None })
+        Ok(Self { body: Body::Json(body.into()), change: None })
     }
 
     /// A reply of events.
     pub(super) fn events(events: mpsc::Receiver<Bytes>) -> Self {
-        Self { status: StatusCode::OK, body: Body::Events(events), change: None }
+        Self { body: Body::Events(events), change: None }
     }
 
     pub(super) fn into_answer(self) -> Answer {
         match self.body {
-            Body::Json(body) => typed(self.status, "application/json", body),
+            Body::Json(body) => typed(StatusCode::OK, "application/json", body),
             Body::Events(events) => streamed("text/event-stream", events),
         }
     }
 
     /// The same, with what was changed.
-    #[allow(dead_code, reason = "calls that change something use it")]
     pub(super) fn changed(self, what: impl Into<String>, reason: Option<String>) -> Self {
         Self { change: Some(Change { what: what.into(), reason }), ..self }
     }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use http::Method;
 
 use super::{
-    Api, counters, events, overrides, refusals, replicas,
+    Api, counters, events, overrides, refusals,
     reply::{Call, Problem, Reply},
     rules, status, top,
 };
@@ -33,7 +33,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route::reads("/api/v1/rules", |api, call| Box::pin(async { rules::get(api, call) })),
     Route::reads("/api/v1/status", |api, call| Box::pin(async { status::get(api, call) })),
     Route::reads("/api/v1/top", |api, call| Box::pin(async { top::get(api, call) })),
-    Route::reads("/api/v1/replicas", |api, call| Box::pin(async { replicas::get(api, call) })),
+    Route::reads("/api/v1/replicas", |api, call| Box::pin(async { status::replicas(api, call) })),
     Route::reads("/api/v1/counters", |api, call| Box::pin(counters::get(api, call))),
     Route::changes(Method::POST, "/api/v1/counters/reset", "counter_reset", |api, call| {
         Box::pin(counters::reset(api, call))

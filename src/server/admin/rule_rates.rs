@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use serde::Serialize;
@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::{
     clock::Time,
     limiter::Served,
+    mutex::lock,
     rules::RuleId,
     telemetry::metrics::{RuleCounter, RuleStats},
 };
@@ -77,7 +78,7 @@ impl RuleRates {
         let ids = (0..served.rules.rule_count()).map(RuleId);
         let hits = ids.map(|id| served.attached.stats(id).map(|stats| Hits::of(stats)).unwrap_or_default());
         let sample = Sample { time: now, hits: hits.collect(), served };
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = lock(&self.0);
         // Other rules have other ids, and a clock that was set back makes no rate.
         if samples.back().is_some_and(|last| !Arc::ptr_eq(&last.served, &sample.served) || last.time >= now) {
             samples.clear();
@@ -90,7 +91,7 @@ impl RuleRates {
 
     /// The rates of these rules by their ids; empty in the first second after a reload.
     pub(super) fn of(&self, served: &Arc<Served>) -> Vec<PerSecond> {
-        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples = lock(&self.0);
         let (Some(first), Some(last)) = (samples.front(), samples.back()) else { return Vec::new() };
         let micros = last.time.micros().saturating_sub(first.time.micros());
         if micros == 0 || !Arc::ptr_eq(&last.served, served) {

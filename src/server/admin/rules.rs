@@ -1,6 +1,6 @@
 //! `GET /api/v1/rules`: every rule, where it is defined, what it allows, and its hits in a second.
 
-use std::{cmp::Ordering, num::NonZeroU32, sync::Arc};
+use std::{cmp::Ordering, sync::Arc};
 
 use serde::Serialize;
 
@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     limiter::Served,
-    rules::{Limit, Limits, Rule},
+    recent::LimitShown,
+    rules::{Limits, Rule},
 };
 
 #[derive(Serialize)]
@@ -27,7 +28,7 @@ struct RuleJson<'a> {
     rule: &'a str,
     file: Option<&'a str>,
     line: Option<u32>,
-    limits: Vec<LimitJson<'a>>,
+    limits: Vec<LimitShown>,
     unlimited: bool,
     shadow_mode: bool,
     quota_mode: bool,
@@ -35,15 +36,6 @@ struct RuleJson<'a> {
     has_fixed_name: bool,
     hits: Hits,
     per_second: Option<PerSecond>,
-}
-
-#[derive(Serialize)]
-struct LimitJson<'a> {
-    requests_per_unit: u32,
-    unit: &'static str,
-    unit_multiplier: NonZeroU32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
 }
 
 /// The first `n` rules of a domain, in the order of their names or of their hits in a second.
@@ -90,21 +82,12 @@ fn json<'a>(
         rule: &rule.full_key,
         file: place.map(|(file, _)| &**file),
         line: place.map(|(_, line)| *line),
-        limits: rule.limits().into_iter().flat_map(Limits::iter).map(limit).collect(),
+        limits: rule.limits().into_iter().flat_map(Limits::iter).map(LimitShown::from).collect(),
         unlimited: rule.limits().is_none(),
         shadow_mode: rule.shadow_mode,
         quota_mode: rule.quota_mode,
         has_fixed_name,
         hits: stats.map(|stats| Hits::of(stats)).unwrap_or_default(),
         per_second: rates.get(rule.id.0 as usize).copied(),
-    }
-}
-
-fn limit(limit: &Limit) -> LimitJson<'_> {
-    LimitJson {
-        requests_per_unit: limit.requests_per_unit,
-        unit: limit.unit.name(),
-        unit_multiplier: limit.multiplier,
-        name: limit.name.as_deref(),
     }
 }

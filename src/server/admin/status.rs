@@ -1,6 +1,7 @@
-//! `GET /api/v1/status`: version, rules, store, rates and memory at a glance.
+//! `GET /api/v1/status`: version, rules, store, rates and memory at a glance; and `GET /api/v1/replicas`.
 
 use serde::Serialize;
+use serde_json::{Value as Json, json};
 
 use super::{
     Api,
@@ -10,6 +11,7 @@ use super::{
 use crate::{
     clock::{Clock, Rfc3339, SystemClock, Time},
     memory,
+    replicas::Replica,
     rules_source::ReloadState,
     store::StoreUsage,
     telemetry::metrics::{COMMIT, ResponseCode},
@@ -33,7 +35,7 @@ struct Status {
     requests: Requests,
     latency: Latency,
     memory: Memory,
-    replicas: Vec<serde_json::Value>,
+    replicas: Vec<Json>,
     overrides: Overrides,
 }
 
@@ -130,7 +132,7 @@ fn status(api: &Api, now: Time) -> Status {
         requests: Requests { per_second: api.history.rates(), total: Total { ok, over_limit, error } },
         latency: api.history.latency(),
         memory: Memory { resident_bytes: memory::resident_bytes(), keys: usage(api).map(keys) },
-        replicas: super::replicas::replicas(api),
+        replicas: known_replicas(api),
         overrides: overrides(api),
     }
 }
@@ -180,4 +182,20 @@ fn usage(api: &Api) -> Option<StoreUsage> {
 fn keys(usage: StoreUsage) -> Keys {
     let held = usage.held;
     Keys { held: held.entries, max: usage.max_keys, bytes: held.bytes, evicted: held.evicted }
+}
+
+/// The replicas that share the Redis, and the rules that each serves.
+pub(super) fn replicas(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    call.query(&[])?;
+    let known = &api.options.shown.replicas;
+    Reply::json(&json!({
+        "own": known.id(),
+        "serve_same_rules": known.by_rules_hash().len() <= 1,
+        "replicas": known_replicas(api),
+    }))
+}
+
+/// The replicas; none where counters are not in Redis.
+fn known_replicas(api: &Api) -> Vec<Json> {
+    api.options.shown.replicas.list().iter().map(Replica::to_json).collect()
 }

@@ -1,12 +1,13 @@
 //! The tokens of the admin API: read from a file, read again when it changes, compared in constant time.
 
 use std::{
-    fmt, fs, io,
+    fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
+use crate::mutex::lock;
 use ring::{hmac, rand::SystemRandom};
 use tracing::{info, warn};
 
@@ -41,17 +42,13 @@ struct Token {
     tag: hmac::Tag,
 }
 
-/// Why there are no tokens.
-#[derive(Debug)]
-pub struct TokensError(String);
-
 impl Tokens {
     /// Reads the file for the first time.
     ///
     /// # Errors
     /// When it cannot be read, or has no token.
-    pub fn load(path: &Path) -> Result<Self, TokensError> {
-        let failed = |why: String| TokensError(format!("ADMIN_TOKEN_FILE={}: {why}", path.display()));
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let failed = |why: String| format!("ADMIN_TOKEN_FILE={}: {why}", path.display());
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| failed("the system has no random numbers".to_owned()))?;
         let text = read(path).map_err(|error| failed(error.to_string()))?;
@@ -62,7 +59,7 @@ impl Tokens {
 
     /// The name of this token, if it is one.
     pub(super) fn name_of(&self, token: &str) -> Option<String> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.read.elapsed() >= READ_EVERY {
             state.read = Instant::now();
             self.read_again(&mut state);
@@ -91,10 +88,6 @@ impl Tokens {
             }
             Err(_) => {}
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,14 +123,6 @@ fn tokens(text: &str, key: &hmac::Key) -> Result<Vec<Token>, String> {
     if tokens.is_empty() { Err("no token in the file".to_owned()) } else { Ok(tokens) }
 }
 
-impl fmt::Display for TokensError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for TokensError {}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,7 +157,7 @@ mod tests {
             ("\na b c", "line 2: expected TOKEN or NAME TOKEN"),
         ] {
             let (_dir, path) = file(text);
-            let error = Tokens::load(&path).err().unwrap().to_string();
+            let error = Tokens::load(&path).err().unwrap();
             assert!(error.contains(expected) && error.starts_with("ADMIN_TOKEN_FILE="), "{error}");
         }
         assert!(Tokens::load(Path::new("/nowhere")).is_err());
@@ -182,7 +167,7 @@ mod tests {
     fn a_changed_file_counts_and_a_broken_one_does_not() {
         let (_dir, path) = file(ONE);
         let tokens = Tokens::load(&path).unwrap();
-        let later = || tokens.state().read = Instant::now().checked_sub(READ_EVERY).unwrap();
+        let later = || lock(&tokens.state).read = Instant::now().checked_sub(READ_EVERY).unwrap();
         fs::write(&path, OTHER).unwrap();
         assert!(tokens.name_of(ONE).is_some(), "not read again yet");
         later();

@@ -9,9 +9,10 @@ use super::{
 use crate::{
     clock::{Clock, SystemClock},
     recent::{
-        KeyValues, Recent, TopKey,
+        Recent, TopKey,
         decision::{EntryJson, entries},
     },
+    settings::KeyValues,
 };
 
 #[derive(Serialize)]

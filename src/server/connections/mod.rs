@@ -35,7 +35,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     net::{IpAddr, Ipv6Addr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -46,6 +46,7 @@ use tracing::warn;
 
 use crate::{
     log_throttle::LogThrottle,
+    mutex::lock,
     telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats},
 };
 
@@ -170,7 +171,7 @@ impl Registry {
         self.try_admit(address, now).inspect_err(|reason| {
             self.stats.service().connections_refused(self.port, *reason).increment();
             let event = "connection refused: limit reached, all others are busy";
-            self.log(&self.members(), event, *reason);
+            self.log(&lock(&self.members), event, *reason);
         })
     }
 
@@ -184,7 +185,7 @@ impl Registry {
         now: Instant,
     ) -> Result<Handle, ConnectionRefused> {
         let address = address.map(network);
-        let mut members = self.members();
+        let mut members = lock(&self.members);
         self.find_place(&mut members, address, now)?;
         let id = members.next_id;
         members.next_id = id.wrapping_add(1);
@@ -206,7 +207,7 @@ impl Registry {
     /// The connections that hold a place now.
     #[must_use]
     pub fn open(&self) -> usize {
-        self.members().everyone.open
+        lock(&self.members).everyone.open
     }
 
     fn find_place(
@@ -279,10 +280,6 @@ impl Registry {
     fn micros(&self, now: Instant) -> u64 {
         let micros = now.saturating_duration_since(self.start).as_micros();
         u64::try_from(micros).unwrap_or(SILENT).min(SILENT.saturating_sub(1))
-    }
-
-    fn members(&self) -> MutexGuard<'_, Members> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -385,7 +382,7 @@ impl Handle {
             return;
         }
         self.idle(now);
-        let mut members = self.registry.members();
+        let mut members = lock(&self.registry.members);
         if members.entries.contains_key(&self.entry.id) {
             for scope in members.scopes(self.entry.address) {
                 scope.silent.remove(&self.entry.id);
@@ -423,7 +420,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.registry.members().remove(self.entry.id);
+        lock(&self.registry.members).remove(self.entry.id);
     }
 }
 

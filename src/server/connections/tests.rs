@@ -135,8 +135,8 @@ fn a_connection_that_made_room_is_neither_counted_nor_asked_again() {
     assert_eq!(registry.open(), 1);
     drop(second);
     assert_eq!(registry.open(), 0);
-    assert!(registry.members().by_address.is_empty(), "no address is remembered without a connection");
-    assert!(registry.members().everyone.silent.is_empty());
+    assert!(lock(&registry.members).by_address.is_empty(), "no address is remembered without a connection");
+    assert!(lock(&registry.members).everyone.silent.is_empty());
 }
 
 /// The model's connections: its address, its state, and whether it holds its place.

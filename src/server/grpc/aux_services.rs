@@ -16,8 +16,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::stream;
 use http::{Request, Response, Uri, Version};
 use http_body::{Body, Frame};
+use http_body_util::StreamBody;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tonic::service::Routes;
 use tonic_health::{ServingStatus, server::HealthReporter};
@@ -88,7 +90,7 @@ impl AuxCalls {
     pub(super) fn open(&mut self, id: u32, head: &Head, calls: &Calls, now: Instant) -> Call {
         let (body, receiver) = unbounded_channel();
         let read = Arc::<AtomicUsize>::default();
-        let request = request(head.fields.as_deref(), RequestBody { receiver, read: read.clone() });
+        let request = request(head.fields.as_deref(), fed_body(receiver, read.clone()));
         let check = (request.uri().path() == HEALTH_CHECK).then_some(now);
         let call = AuxCall {
             id,
@@ -220,29 +222,21 @@ impl AuxCall {
     }
 }
 
-/// The body of a request, fed by the connection.
-struct RequestBody {
-    receiver: UnboundedReceiver<Bytes>,
+/// The body of a request, fed by the connection; `read` counts the bytes that the service takes.
+fn fed_body(
+    mut receiver: UnboundedReceiver<Bytes>,
     read: Arc<AtomicUsize>,
+) -> impl Body<Data = Bytes, Error = Infallible> + Send + 'static {
+    StreamBody::new(stream::poll_fn(move |context| {
+        receiver.poll_recv(context).map(|data| {
+            let data = data?;
+            read.fetch_add(data.len(), Ordering::Relaxed);
+            Some(Ok(Frame::data(data)))
+        })
+    }))
 }
 
-impl Body for RequestBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let data = ready!(self.receiver.poll_recv(context));
-        Poll::Ready(data.map(|data| {
-            self.read.fetch_add(data.len(), Ordering::Relaxed);
-            Ok(Frame::data(data))
-        }))
-    }
-}
-
-fn request(fields: Option<&Fields>, body: RequestBody) -> Request<RequestBody> {
+fn request<B>(fields: Option<&Fields>, body: B) -> Request<B> {
     let mut request = Request::new(body);
     *request.version_mut() = Version::HTTP_2;
     if let Some(Fields { method, path, headers }) = fields {

@@ -35,7 +35,7 @@ use tower_service::Service;
 
 use super::{
     Options, Parts,
-    activity::{Activity, UnderWay, Watched},
+    activity::{Activity, UnderWay},
     framing::{self, Fault, PREFIX},
     http2::grpc_timeout,
     request_head::RequestHead,
@@ -111,9 +111,9 @@ impl Reference {
                 () = watched.preface_timeout() => {}
             }
         });
-        let io = Watched::new(Box::new(io) as Box<dyn Io>, activity.clone());
         // A server that has drained closes what comes late.
-        let _ = self.connections.send(Connection { io, activity, ending: Some(ending) });
+        let _ =
+            self.connections.send(Connection { io: Box::new(io), read: 0, activity, ending: Some(ending) });
     }
 }
 
@@ -271,8 +271,13 @@ pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
+/// The preface, and the header of the SETTINGS behind it.
+const PREFACE: usize = 24 + 9;
+
 struct Connection {
-    io: Watched<Box<dyn Io>>,
+    io: Box<dyn Io>,
+    /// The bytes that were read, until they are a preface.
+    read: usize,
     activity: Arc<Activity>,
     /// Completes when the service closes the connection; none when it has.
     ending: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -292,13 +297,19 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(ending) = &mut self.ending
-            && ending.as_mut().poll(context).is_pending()
-        {
-            return Pin::new(&mut self.io).poll_read(context, into);
+        if self.ending.as_mut().is_none_or(|ending| ending.as_mut().poll(context).is_ready()) {
+            self.ending = None;
+            return Poll::Ready(Ok(()));
         }
-        self.ending = None;
-        Poll::Ready(Ok(()))
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(context, into);
+        if self.read < PREFACE {
+            self.read = self.read.saturating_add(into.filled().len().saturating_sub(before));
+            if self.read >= PREFACE {
+                self.activity.handle().ready(Instant::now());
+            }
+        }
+        read
     }
 }
 

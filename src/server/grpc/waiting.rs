@@ -8,7 +8,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::framing::Fault;
-use crate::limiter::Answer;
+use crate::{limiter::Answer, mutex::lock};
 
 /// The calls of a connection that wait.
 #[derive(Default)]
@@ -108,7 +108,7 @@ pub(super) struct Signal {
 impl Signal {
     /// From now on this task is woken.
     pub(super) fn register(&self, waker: &Waker) {
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = lock(&self.task);
         if !task.as_ref().is_some_and(|task| task.will_wake(waker)) {
             *task = Some(waker.clone());
         }
@@ -127,7 +127,7 @@ impl Wake for Signal {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.woken.swap(true, Ordering::AcqRel)
-            && let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(task) = &*lock(&self.task)
         {
             task.wake_by_ref();
         }

@@ -10,7 +10,7 @@ use std::{
     io,
     rc::Rc,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -35,6 +35,7 @@ use super::{
     reference::{Io, Reference},
 };
 use crate::{
+    mutex::lock,
     panics::{self, Boundary},
     server::{
         connections::{Limits, Registry},
@@ -150,7 +151,7 @@ impl Workers {
     /// Ends the threads, and with them the connections to the store. Blocks until they have ended.
     pub fn join(&self) {
         self.stage.send_replace(Stage::End);
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
             // A worker that panicked has said so on its own.
             let _ = thread.join();

@@ -5,7 +5,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Instant,
@@ -13,7 +13,10 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::panics::{self, Boundary, Panicked};
+use crate::{
+    mutex::lock,
+    panics::{self, Boundary, Panicked},
+};
 
 /// Different copies of a page that may be on their way to readers; while there are as many, the last one made is
 /// shared.
@@ -47,7 +50,7 @@ impl Pages {
         let asked = Instant::now();
         let _waiting = Waiting::new(self);
         let _turn = self.turn.lock().await;
-        if let Some((begun, page)) = &self.last().page
+        if let Some((begun, page)) = &lock(&self.last).page
             && (*begun >= asked || self.copies.load(Ordering::Relaxed) >= COPIES)
         {
             return Ok(page.clone());
@@ -62,12 +65,8 @@ impl Pages {
         // On a thread of its own: a large page must not hold up health checks.
         let text = tokio::task::spawn_blocking(make).await.map_err(|_| Panicked)??;
         let page = Bytes::from_owner(Copy::new(text, self.copies.clone()));
-        self.last().page = Some((begun, page.clone()));
+        lock(&self.last).page = Some((begun, page.clone()));
         Ok(page)
-    }
-
-    fn last(&self) -> MutexGuard<'_, Last> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,7 +75,7 @@ struct Waiting<'a>(&'a Pages);
 
 impl<'a> Waiting<'a> {
     fn new(pages: &'a Pages) -> Self {
-        let mut last = pages.last();
+        let mut last = lock(&pages.last);
         last.waiting = last.waiting.saturating_add(1);
         drop(last);
         Self(pages)
@@ -85,7 +84,7 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut last = self.0.last();
+        let mut last = lock(&self.0.last);
         last.waiting = last.waiting.saturating_sub(1);
         if last.waiting == 0 && self.0.copies.load(Ordering::Relaxed) < COPIES {
             last.page = None;
@@ -139,7 +138,7 @@ mod tests {
             for expected in ["0", "1", "2"] {
                 assert_eq!(pages.get(numbered(&count)).await.unwrap(), expected);
             }
-            assert!(pages.last().page.is_none(), "no copy is kept");
+            assert!(lock(&pages.last).page.is_none(), "no copy is kept");
             // The first of them is made until all others wait for theirs.
             let (release, held) = mpsc::channel::<()>();
             let make = numbered(&count);
@@ -154,13 +153,13 @@ mod tests {
                 let (pages, make) = (pages.clone(), numbered(&count));
                 waiting.spawn(async move { pages.get(make).await.unwrap() });
             }
-            while pages.last().waiting < 501 {
+            while lock(&pages.last).waiting < 501 {
                 tokio::task::yield_now().await;
             }
             drop(release);
             assert_eq!(first.await.unwrap(), "3");
             assert!(waiting.join_all().await.iter().all(|page| page == "4"), "one is made for all of them");
-            assert!(pages.last().page.is_none(), "no copy is kept");
+            assert!(lock(&pages.last).page.is_none(), "no copy is kept");
         });
     }
 

@@ -33,34 +33,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The same during shutdown. A client that is in its handshake may have sent a request along.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why a handshake failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Cause {
-    /// The client showed no certificate, or one that is not taken.
-    ClientCertificate,
-    /// The client did not take ours.
-    RefusedByClient,
-    /// The client speaks no TLS, or none that is taken.
-    Protocol,
-    /// The client went away. Probes do so as well.
-    Closed,
-    /// The client took too long.
-    Timeout,
-}
-
-impl Cause {
-    const ALL: [Self; 5] =
-        [Self::ClientCertificate, Self::RefusedByClient, Self::Protocol, Self::Closed, Self::Timeout];
-
-    /// The value of the label `reason`.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::ClientCertificate => "client_certificate",
-            Self::RefusedByClient => "refused_by_client",
-            Self::Protocol => "protocol",
-            Self::Closed => "closed",
-            Self::Timeout => "timeout",
-        }
+named! {
+    /// Why a handshake failed.
+    pub(super) enum Cause {
+        /// The client showed no certificate, or one that is not taken.
+        ClientCertificate = "client_certificate",
+        /// The client did not take ours.
+        RefusedByClient = "refused_by_client",
+        /// The client speaks no TLS, or none that is taken.
+        Protocol = "protocol",
+        /// The client went away. Probes do so as well.
+        Closed = "closed",
+        /// The client took too long.
+        Timeout = "timeout",
     }
 }
 
@@ -220,7 +205,7 @@ mod tests {
     #[test]
     fn names_causes_by_what_an_operator_can_change() {
         let certificate = rustls::Error::InvalidCertificate;
-        for (error, cause, told) in [
+        for (error, cause, expected) in [
             (rustls::Error::NoCertificatesPresented, Cause::ClientCertificate, "GRPC_CLIENT_TLS_CACERT"),
             (
                 certificate(CertificateError::UnknownIssuer),
@@ -243,7 +228,7 @@ mod tests {
             (rustls::Error::DecryptError, Cause::Protocol, "decrypt"),
         ] {
             let (found, text) = cause_of(error.clone());
-            assert!(found == cause && text.contains(told), "{error:?}: {found:?}, {text}");
+            assert!(found == cause && text.contains(expected), "{error:?}: {found:?}, {text}");
         }
         assert_eq!(cause(&io::ErrorKind::UnexpectedEof.into()).0, Cause::Closed);
     }

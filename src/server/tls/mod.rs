@@ -13,7 +13,7 @@ mod tests;
 use std::{
     fmt,
     hash::{BuildHasher, RandomState},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -28,6 +28,7 @@ use self::{
 };
 use crate::{
     clock::{Clock, Time},
+    mutex::lock,
     net::tls::pem,
     panics::{self, Boundary},
     settings::GrpcTls,
@@ -108,7 +109,7 @@ impl Tls {
             failures: Failures::default(),
             options,
         };
-        let mut state = tls.state();
+        let mut state = lock(&tls.state);
         tls.log_loaded(&state.lifetime, now);
         tls.log_expiry(&mut state, now);
         drop(state);
@@ -121,7 +122,7 @@ impl Tls {
     pub fn look(&self, now: Time) {
         let files = Files::read(&self.options);
         let digest = self.hasher.hash_one(&files);
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if digest != state.settled {
             match Material::new(&self.options, &files) {
                 Ok(material) => {
@@ -146,7 +147,7 @@ impl Tls {
     /// Its state, for the metrics.
     #[must_use]
     pub fn gauges(&self) -> TlsGauges {
-        let state = self.state();
+        let state = lock(&self.state);
         TlsGauges {
             certificate_expiry: Duration::from_secs(state.lifetime.until.seconds()),
             reload_errors: state.reload_errors,
@@ -168,10 +169,6 @@ impl Tls {
             let (path, until) = (self.options.certificate.display(), &state.lifetime.shown_until);
             warn!("the certificate {path} has expired, at {until}: clients will refuse it");
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -77,7 +77,7 @@ fn reports_all_errors_at_once() {
     let torn = &pem[..pem.len() / 2];
     let locked = key.replace("PRIVATE", "ENCRYPTED PRIVATE");
     let damaged = pem.replacen(&pem[28..36], "AAAAAAAA", 1);
-    for (certificate, key, authorities, told) in [
+    for (certificate, key, authorities, expected) in [
         (&*pem, &*other_key, None, &["KEY=", "is not the key of"][..]),
         (torn, &key, None, &["CERT=", "is no PEM"]),
         ("", &key, None, &["CERT=", "holds no certificate"]),
@@ -89,9 +89,9 @@ fn reports_all_errors_at_once() {
     ] {
         let (_dir, options) = written(certificate, key, authorities);
         let problems = problems(options);
-        assert_eq!(problems.len(), told.len() / 2, "{problems:?}");
-        for (problem, told) in problems.iter().zip(told.chunks(2)) {
-            assert!(told.iter().all(|part| problem.contains(part)), "{told:?} in {problem}");
+        assert_eq!(problems.len(), expected.len() / 2, "{problems:?}");
+        for (problem, expected) in problems.iter().zip(expected.chunks(2)) {
+            assert!(expected.iter().all(|part| problem.contains(part)), "{expected:?} in {problem}");
         }
     }
 }
@@ -108,7 +108,7 @@ fn new_files_are_served_to_those_who_come_later() {
     tls.look(NOW);
     assert!(!Arc::ptr_eq(&first, &tls.serving.load_full()));
     assert_eq!(tls.gauges().certificate_expiry, Duration::from_secs(NOW.seconds()));
-    assert!(tls.state().expiry_logged, "it has expired at this moment");
+    assert!(lock(&tls.state).expiry_logged, "it has expired at this moment");
     assert_eq!(tls.gauges().reload_errors, 0);
 }
 
@@ -126,8 +126,8 @@ fn bad_files_are_refused_once_and_when_they_have_settled() {
     assert_eq!(errors_after(1), 0, "it may be half written");
     assert_eq!(errors_after(3), 1);
     fs::remove_file(&options.key).unwrap();
-    assert_eq!(errors_after(3), 2, "another trouble is told as well");
-    assert!(Arc::ptr_eq(&first, &tls.serving.load_full()), "the old one is served on");
+    assert_eq!(errors_after(3), 2, "another problem is logged as well");
+    assert!(Arc::ptr_eq(&first, &tls.serving.load_full()), "the old one stays in force");
 
     put(dir.path(), &certificate(true));
     assert_eq!(errors_after(3), 2);
@@ -151,9 +151,9 @@ fn a_certificate_that_comes_before_its_key_is_no_error() {
 fn logs_an_expired_certificate_once() {
     let (_dir, options) = of(&certificate(true));
     let tls = Tls::load(options, NOW).unwrap();
-    assert!(!tls.state().expiry_logged);
+    assert!(!lock(&tls.state).expiry_logged);
     tls.look(Time::from_seconds(NOW.seconds() + 365 * 86_400));
-    assert!(tls.state().expiry_logged);
+    assert!(lock(&tls.state).expiry_logged);
 }
 
 proptest! {

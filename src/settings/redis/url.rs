@@ -140,7 +140,7 @@ fn number(text: &str) -> Result<u32, InvalidValue> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{super::mask::masked, *};
+    use super::{super::login::masked, *};
 
     /// What a text is read as: address, user, password, database, TLS.
     fn read(text: &str) -> Option<(String, String, String, u32, bool)> {
@@ -215,8 +215,8 @@ mod tests {
             ("redis://u:p/q@h", "%2F for /"),
             ("h:0", "port 0 cannot be connected to; 6379 is usual"),
         ] {
-            let told = server(text, 6379).unwrap_err().hint.unwrap_or_default();
-            assert!(told.contains(hint), "{text}: {told}");
+            let shown = server(text, 6379).unwrap_err().hint.unwrap_or_default();
+            assert!(shown.contains(hint), "{text}: {shown}");
         }
     }
 

@@ -57,12 +57,12 @@ fn sinks_are_found_where_they_are_said_to_be() {
 fn a_mogrifier_is_refused_with_the_variable_at_fault() {
     let dog = [("USE_DOG_STATSD", "true"), ("USE_DOG_STATSD_MOGRIFIERS", "HITS")];
     let hits = |part: &'static str, value| [&dog[..], &[(part, value)]].concat();
-    for (set, told) in [
+    for (set, expected) in [
         (dog.to_vec(), "DOG_STATSD_MOGRIFIER_HITS_PATTERN is not set"),
         (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "("), "is no regular expression: unclosed group"),
         (hits("DOG_STATSD_MOGRIFIER_HITS_PATTERN", "a"), "DOG_STATSD_MOGRIFIER_HITS_NAME is not set"),
     ] {
         let problems = problems(&set);
-        assert!(problems.len() == 1 && problems[0].contains(told), "{problems:?}");
+        assert!(problems.len() == 1 && problems[0].contains(expected), "{problems:?}");
     }
 }

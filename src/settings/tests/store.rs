@@ -1,7 +1,7 @@
 //! Which store counts, and what becomes of requests when it is lost.
 
 use super::{super::*, problems, read, settings, warnings};
-use crate::rules::OnStoreFailure;
+use crate::rules::{CountingMode, OnStoreFailure};
 
 #[test]
 fn memcached_is_asked_for_by_the_backends_type_alone() {
@@ -22,11 +22,11 @@ fn anything_said_of_redis_asks_for_it() {
             default => default,
         };
         let alone = read(&[(var.name, value)]);
-        let told =
+        let reported =
             alone.map_err(|problems| problems.iter().map(|problem| problem.variable).collect::<Vec<_>>());
-        match told {
+        match reported {
             Ok((settings, _)) => assert!(matches!(settings.backend, Backend::Redis(_)), "{}", var.name),
-            Err(told) => assert!(told.contains(&"REDIS_URL"), "{}: {told:?}", var.name),
+            Err(reported) => assert!(reported.contains(&"REDIS_URL"), "{}: {reported:?}", var.name),
         }
         assert_eq!(settings(&[(var.name, value), ("BACKEND_TYPE", "memory")]).backend, Backend::Memory);
     }
@@ -43,9 +43,9 @@ fn keys_are_those_of_the_go_service_unless_they_are_to_be_unambiguous() {
     ] {
         assert_eq!(settings(&[("COUNTER_KEY_FORMAT", text)]).store.key_format, expected);
     }
-    let told = problems(&[("COUNTER_KEY_FORMAT", "ambiguous")]);
+    let reported = problems(&[("COUNTER_KEY_FORMAT", "ambiguous")]);
     assert_eq!(
-        told,
+        reported,
         ["COUNTER_KEY_FORMAT=\"ambiguous\": accepted is compatible or unambiguous, in any case"]
     );
 }
@@ -60,19 +60,20 @@ fn what_becomes_of_requests_without_counters_is_read_in_any_case() {
     ] {
         assert_eq!(settings(&[("STORE_FAILURE_POLICY", text)]).store.on_failure, expected);
     }
-    let told = problems(&[("STORE_FAILURE_POLICY", "open")]);
+    let reported = problems(&[("STORE_FAILURE_POLICY", "open")]);
     let expected = "STORE_FAILURE_POLICY=\"open\": accepted is error, allow, deny or local, in any case";
-    assert_eq!(told, [expected]);
+    assert_eq!(reported, [expected]);
 }
 
 #[test]
 fn counting_is_exact_unless_it_is_leased() {
-    assert_eq!(settings(&[]).store.counting, Counting::Exact);
-    for (text, expected) in [("", Counting::Exact), ("Exact", Counting::Exact), ("leased", Counting::Leased)]
+    assert_eq!(settings(&[]).store.counting, CountingMode::Exact);
+    for (text, expected) in
+        [("", CountingMode::Exact), ("Exact", CountingMode::Exact), ("leased", CountingMode::Leased)]
     {
         assert_eq!(settings(&[("COUNTING", text)]).store.counting, expected);
     }
-    let told = problems(&[("COUNTING", "lease"), ("LEASE_MAX_KEYS", "0")]);
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert_eq!(told[0], "COUNTING=\"lease\": accepted is exact or leased, in any case");
+    let reported = problems(&[("COUNTING", "lease"), ("LEASE_MAX_KEYS", "0")]);
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    assert_eq!(reported[0], "COUNTING=\"lease\": accepted is exact or leased, in any case");
 }

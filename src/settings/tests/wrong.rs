@@ -1,10 +1,10 @@
-//! What is refused, and what is warned of.
+//! What is refused, and what logs a warning.
 
 use super::{super::*, problems, read, warnings};
 
 #[test]
 fn reports_all_mistakes_at_once() {
-    let told = problems(&[
+    let reported = problems(&[
         ("PORT", "http"),
         ("GRPC_PORT", "65536"),
         ("GRPC_MAX_CONNECTION_AGE", "24"),
@@ -17,17 +17,17 @@ fn reports_all_mistakes_at_once() {
         ("MEMORY_MAX_KEYS", "0"),
         ("GRPC_MAX_CONCURRENT_STREAMS", "4294967296"),
     ]);
-    assert_eq!(told.len(), 10, "{told:#?}");
+    assert_eq!(reported.len(), 10, "{reported:#?}");
     let age = "GRPC_MAX_CONNECTION_AGE=\"24\": accepted is a duration such as 10s, 150us, 1h30m or 1.5h, \
         in ns, us, ms, s, m and h; the unit is missing: 24s is in seconds";
-    assert!(told.contains(&age.to_owned()), "{told:#?}");
+    assert!(reported.contains(&age.to_owned()), "{reported:#?}");
     let port = "PORT=\"http\": accepted is a whole number from 0 to 65535";
-    assert!(told.contains(&port.to_owned()), "{told:#?}");
+    assert!(reported.contains(&port.to_owned()), "{reported:#?}");
 }
 
 #[test]
 fn what_would_weaken_a_deployment_is_refused() {
-    for (name, value, told) in [
+    for (name, value, reported) in [
         ("BACKEND_TYPE", "memcached", "write memcache"),
         ("BACKEND_TYPE", "Memory", "accepted is redis, memcache or memory; write it in small letters"),
         ("CONFIG_TYPE", "file", "capitals"),
@@ -35,7 +35,7 @@ fn what_would_weaken_a_deployment_is_refused() {
     ] {
         let problems = problems(&[(name, value)]);
         assert_eq!(problems.len(), 1, "{name}={value}: {problems:?}");
-        assert!(problems[0].starts_with(name) && problems[0].contains(told), "{}", problems[0]);
+        assert!(problems[0].starts_with(name) && problems[0].contains(reported), "{}", problems[0]);
     }
 }
 
@@ -52,7 +52,7 @@ fn warns_of_what_has_no_effect() {
 
 #[test]
 fn two_of_our_listeners_on_one_port_are_refused() {
-    for (set, told) in [
+    for (set, reported) in [
         (
             &[("PORT", "8081")][..],
             "GRPC_PORT=\"0.0.0.0:8081\": accepted is a port of its own; PORT has 0.0.0.0:8081 already",
@@ -61,7 +61,7 @@ fn two_of_our_listeners_on_one_port_are_refused() {
         (&[("PROMETHEUS_ADDR", "127.0.0.1:6070")], "PROMETHEUS_ADDR"),
     ] {
         let problems = problems(set);
-        assert!(problems.len() == 1 && problems[0].starts_with(told), "{problems:?}");
+        assert!(problems.len() == 1 && problems[0].starts_with(reported), "{problems:?}");
     }
     let free = [("PORT", "0"), ("GRPC_PORT", "0"), ("DEBUG_PORT", "0"), ("PROMETHEUS_ADDR", ":0")];
     assert!(read(&free).is_ok());

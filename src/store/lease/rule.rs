@@ -32,6 +32,9 @@ const LEAST: u64 = 2;
 const OVER_FOR: f64 = 10.0;
 const OVER_FOR_SECONDS: f64 = 5.0;
 
+/// A request that only looks sees a counter that is no older, in seconds.
+const FRESH: f64 = 1.0;
+
 /// Rates that are measured over less than this are noise, in seconds.
 const MIN_INTERVAL: f64 = 0.001;
 
@@ -76,7 +79,7 @@ impl Pace {
     /// Adds a request.
     fn add(&mut self, hits: u64, now: Time, duration: f64) {
         let pause = seconds(self.at, now);
-        let decay = (-pause / duration).exp();
+        let decay = decay(self.at, now, duration);
         self.hits = single(f64::from(self.hits) * decay + float(hits) / duration);
         self.requests = single(f64::from(self.requests) * decay + 1.0 / duration);
         self.age = if pause > duration { 0.0 } else { single(f64::from(self.age) + pause) };
@@ -84,15 +87,20 @@ impl Pace {
         self.at = now;
     }
 
-    /// Hits per second. The average begins at 0, so at first the hits count by the time in which they came.
+    /// Hits per second.
     fn hits(&self, now: Time, duration: f64) -> f64 {
-        let time = f64::from(self.age).max(LONGEST[0]).min(duration);
-        f64::from(self.hits) * decay(self.at, now, duration) * duration / time
+        f64::from(self.hits) * self.weight(now, duration)
     }
 
     /// Requests per second.
     fn requests(&self, now: Time, duration: f64) -> f64 {
-        f64::from(self.requests) * decay(self.at, now, duration)
+        f64::from(self.requests) * self.weight(now, duration)
+    }
+
+    /// What an average is worth now. It began at 0, so at first it counts by the time in which the requests came.
+    fn weight(&self, now: Time, duration: f64) -> f64 {
+        let time = f64::from(self.age).max(LONGEST[0]).min(duration);
+        decay(self.at, now, duration) * duration / time
     }
 }
 
@@ -108,7 +116,7 @@ impl Cold {
     /// Adds a request. Returns the pace if the key is hot.
     pub(super) fn visit(&mut self, hits: u64, now: Time, duration: f64) -> Option<Pace> {
         self.pace.add(hits, now, duration);
-        let is_hot = self.pace.requests(now, duration) * duration >= HOT;
+        let is_hot = f64::from(self.pace.requests) * duration >= HOT;
         self.hot = if is_hot { self.hot.saturating_add(1) } else { 0 };
         (self.hot >= 2).then_some(self.pace)
     }
@@ -317,7 +325,7 @@ impl Lease {
     /// The counter as a request sees it that adds nothing, if it is known well enough.
     pub(super) fn look(&self, terms: &Terms, now: Time) -> Option<u64> {
         let (_, at) = self.others?;
-        let is_fresh = seconds(at, now) < 2.0 * terms.duration();
+        let is_fresh = seconds(at, now) < (2.0 * terms.duration()).min(FRESH);
         (is_fresh || self.known_over(terms, now).is_some()).then(|| self.count(terms))
     }
 
@@ -502,7 +510,7 @@ impl Lease {
 
     /// The time without a request after which the requests have stopped, in seconds.
     fn idle_after(&self, terms: &Terms) -> f64 {
-        let requests = f64::from(self.pace.requests).max(f64::MIN_POSITIVE);
+        let requests = self.pace.requests(self.pace.at, terms.duration()).max(f64::MIN_POSITIVE);
         (terms.duration() / 4.0).max(terms.round_trip).max(HOT / requests)
     }
 

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::reply::{self, FramedStream, Reply};
-use crate::store::remote::deadline::after;
+use crate::store::remote::after;
 use crate::{
     net::tls::Words as Names,
     settings::{

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn other_languages_are_told_apart() {
+    fn other_protocols_are_recognised() {
         for text in [
             "+PONG\r\n",
             "HTTP/1.1 400 Bad Request\r\n",
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_apart() {
+    fn kinds_of_errors_are_distinguished() {
         for (error, expected) in [
             ("SERVER_ERROR out of memory storing object", Kind::OutOfMemory),
             ("CLIENT_ERROR cannot increment or decrement non-numeric value", Kind::NotANumber),

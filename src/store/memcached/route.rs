@@ -185,7 +185,7 @@ mod tests {
     use crate::{limiter::algorithm::Kind, rules::Unit};
 
     #[test]
-    fn long_times_are_told_as_dates() {
+    fn long_times_are_sent_as_dates() {
         let now = Time::from_seconds(1_800_000_000);
         for (seconds, expected) in [
             (2, 2),
@@ -212,8 +212,8 @@ mod tests {
         for kind in Kind::ALL {
             let quarter = Limit::new(5, Unit::Minute, 15.try_into().unwrap(), kind, None).unwrap();
             let refused = check_countable(&quarter).map_err(|error| error.to_string());
-            let told = format!("memcached supports only fixed windows, not `{}`", kind.name());
-            assert_eq!(refused, if kind == Kind::FixedWindow { Ok(()) } else { Err(told) });
+            let expected = format!("memcached supports only fixed windows, not `{}`", kind.name());
+            assert_eq!(refused, if kind == Kind::FixedWindow { Ok(()) } else { Err(expected) });
         }
     }
 }

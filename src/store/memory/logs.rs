@@ -5,7 +5,7 @@
 //! share give logs up, after the caller's own shard was let go.
 
 use std::sync::{
-    Mutex, MutexGuard, PoisonError,
+    Mutex, MutexGuard,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use crate::{
     clock::Time,
     limiter::algorithm::{Hits, SlidingLog, Verdict, sliding_log::Log},
+    mutex::lock,
     store::table::{Key, Usage},
 };
 
@@ -91,7 +92,7 @@ impl Logs {
     pub(super) fn apply(&self, key: Key, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
         let at = shard_of(key);
         let verdict = match self.shards.get(at) {
-            Some(counted) => self.ask_in(at, &mut hold(counted), key, limit, hits, now),
+            Some(counted) => self.ask_in(at, &mut lock(&counted.shard), key, limit, hits, now),
             None => limit.apply(&mut Log::default(), hits, now),
         };
         self.make_room(&[key]);
@@ -105,7 +106,7 @@ impl Logs {
         // In one order for all, so that two requests cannot wait for each other.
         wanted.sort_unstable();
         wanted.dedup();
-        let held = |at| self.shards.get(at).map(|counted| (at, hold(counted)));
+        let held = |at| self.shards.get(at).map(|counted: &Counted| (at, lock(&counted.shard)));
         LockedLogs { logs: self, shards: wanted.into_iter().filter_map(held).collect() }
     }
 
@@ -148,7 +149,7 @@ impl Logs {
     pub(super) fn remove(&self, key: Key) {
         let at = shard_of(key);
         let Some(counted) = self.shards.get(at) else { return };
-        let mut shard = hold(counted);
+        let mut shard = lock(&counted.shard);
         if let Some(gone) = shard.place(key).and_then(|place| shard.take(place)) {
             self.count(at, gone.bytes(), 0);
         }
@@ -182,7 +183,7 @@ impl Logs {
         let turn =
             (hand..SHARDS).chain(0..hand).filter_map(|at| self.shards.get(at).map(|shard| (at, shard)));
         for (at, counted) in turn.filter(|(_, counted)| counted.bytes.load(Relaxed) > share) {
-            let evicted = hold(counted).evict(spared);
+            let evicted = lock(&counted.shard).evict(spared);
             if let Some(bytes) = evicted {
                 self.count(at, bytes, 0);
                 self.hand.store(at, Relaxed);
@@ -197,7 +198,7 @@ impl Logs {
         for (at, counted) in self.shards.iter().enumerate().skip(part).step_by(parts.max(1)) {
             let mut from = Some(0);
             while let Some(place) = from {
-                let (ended, next) = hold(counted).sweep(place, now);
+                let (ended, next) = lock(&counted.shard).sweep(place, now);
                 self.count(at, ended, 0);
                 from = next;
             }
@@ -208,7 +209,7 @@ impl Logs {
     pub(super) fn usage(&self) -> Usage {
         let none = Usage { bytes: self.bytes.load(Relaxed), ..Usage::default() };
         self.shards.iter().fold(none, |sum, counted| {
-            let shard = hold(counted);
+            let shard = lock(&counted.shard);
             Usage {
                 entries: sum.entries.saturating_add(shard.logs.len()),
                 expired: sum.expired.saturating_add(shard.expired),
@@ -315,11 +316,6 @@ fn shard_of(key: Key) -> usize {
     key.shard() % SHARDS
 }
 
-/// A panic while a shard was held leaves whole logs behind: counting on is better than never again.
-fn hold(counted: &Counted) -> MutexGuard<'_, Shard> {
-    counted.shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -403,7 +399,7 @@ mod tests {
                     prop_assert!(verdict.remaining >= expected.remaining);
                 }
                 let own = table.key(&name.to_string());
-                let own = usize::from(hold(&logs.shards[shard_of(own)]).place(own).is_some());
+                let own = usize::from(lock(&logs.shards[shard_of(own)].shard).place(own).is_some());
                 prop_assert!(usage.bytes <= logs.max_bytes || usage.entries <= own, "{usage:?}");
                 if hits == 3 {
                     logs.sweep(0, 1, at);

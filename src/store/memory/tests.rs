@@ -182,6 +182,19 @@ fn hits() -> impl Strategy<Value = Hits> {
     ]
 }
 
+/// A request: the hits for names, the way of counting, and the microseconds since the one before.
+type Step = (Vec<(usize, Hits)>, Counting, u64);
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let counting = vec![Counting::Always, Counting::StopWhenOver, Counting::ReadOnly];
+    let step = (
+        prop::collection::vec((0..3_usize, hits()), 1..4),
+        prop::sample::select(counting),
+        prop_oneof![0..3_u64, 0..3_000_000_u64, 0..100_000_000_u64],
+    );
+    prop::collection::vec(step, 1..60)
+}
+
 fn limits() -> impl Strategy<Value = Vec<Limit>> {
     let kinds = prop::sample::select(&Kind::ALL[..]);
     let units = prop::sample::select(vec![Unit::Second, Unit::Minute, Unit::Hour]);
@@ -202,14 +215,7 @@ proptest! {
     #[test]
     fn counts_as_the_algorithms_do(
         limits in limits(),
-        steps in prop::collection::vec(
-            (
-                prop::collection::vec((0..3_usize, hits()), 1..4),
-                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::ReadOnly]),
-                prop_oneof![0..3_u64, 0..3_000_000_u64, 0..100_000_000_u64],
-            ),
-            1..60,
-        ),
+        steps in steps(),
     ) {
         let (store, mut model) = (MemoryStore::new(100_000), Model::default());
         let mut now = 1_795_276_800_123_457;
@@ -229,22 +235,11 @@ proptest! {
             }
         }
     }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn a_group_counts_all_or_nothing(
         limits in limits(),
-        steps in prop::collection::vec(
-            (
-                prop::collection::vec((0..3_usize, hits()), 1..4),
-                prop::sample::select(vec![Counting::Always, Counting::StopWhenOver, Counting::ReadOnly]),
-                prop_oneof![0..3_u64, 0..3_000_000_u64, 0..100_000_000_u64],
-            ),
-            1..60,
-        ),
+        steps in steps(),
     ) {
         let (store, mut model) = (MemoryStore::new(100_000), Model::default());
         let mut now = 1_795_276_800_123_457;

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_told_apart() {
+    fn kinds_of_replies_are_distinguished() {
         for (error, kind) in [
             ("LOADING Redis is loading the dataset in memory", Kind::Loading),
             ("READONLY You can't write against a read only replica.", Kind::ReadOnly),

@@ -1,13 +1,15 @@
 //! Counters in Redis, shared by all replicas and by replicas of the Go service.
 //!
 //! In reading order: `route` sends a request's checks to the connections of the `pool` that own their keys (`name`), as
-//! commands of a `pipeline`. `backend` implements the shared connection's `Backend`.
+//! commands of a `pipeline`, and `lease` the hits that leases take and give back. `backend` implements the shared
+//! connection's `Backend`.
 //! `permissions` checks the user's rights, `script` has the Lua scripts, `ttl_cache` knows which keys have an expiry,
 //! `topology` which server owns which keys. `wire` opens connections, `resp` is the protocol, `failure` classifies
 //! errors. `side` is for everything but counting, apart from these connections.
 
 mod backend;
 mod failure;
+mod lease;
 mod name;
 mod permissions;
 mod pipeline;
@@ -28,9 +30,9 @@ use crate::{
     rules::{Limit, Limits, RuleSet, Unit},
     settings::redis::{Redis, RedisPool},
 };
+pub(super) use lease::{LeaseReply, Leased};
 use permissions::Needs;
 use pool::Pool;
-pub(super) use route::{LeaseReply, Leased};
 pub use side::Side;
 
 /// Redis as a store.

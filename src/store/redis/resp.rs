@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_what_speaks_there() {
+    fn reports_what_speaks_there() {
         let garbage = read(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_err();
         assert!(garbage.0.starts_with("HTTP/1.1 400"), "{garbage:?}");
         assert!(

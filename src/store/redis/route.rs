@@ -1,7 +1,7 @@
 //! Sends a request's checks to the connections that own their keys, follows redirections of a cluster, and sets the
 //! outcomes.
 
-use std::{borrow::Cow, pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc};
 
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
@@ -17,11 +17,11 @@ use super::{
 use crate::{
     clock::Time,
     limiter::algorithm::Hits,
-    rules::{Limit, Unit},
+    rules::Unit,
     settings::redis::RedisAddress,
     store::{
         self, Applied, Batch, Check, Counting, FailureReason, Member, StoreError, batch::NextHits,
-        remote::deadline::after, without_taking,
+        remote::after, without_taking,
     },
 };
 
@@ -37,16 +37,6 @@ struct Submitted {
 
 /// A request's checks that were sent.
 pub(in crate::store) struct Sent(SmallVec<[Submitted; 1]>);
-
-/// The reply to come to hits that are leased or given back.
-pub(in crate::store) struct LeaseReply(PendingReply);
-
-/// A counter from which hits are leased.
-pub(in crate::store) struct Leased<'a> {
-    pub(in crate::store) name: &'a str,
-    pub(in crate::store) is_per_second: bool,
-    pub(in crate::store) limit: &'a Limit,
-}
 
 /// The checks of one connection.
 struct Group<'a> {
@@ -120,51 +110,6 @@ impl RedisStore {
         hits: &NextHits,
     ) -> Result<(), StoreError> {
         self.receive(batch, now, &mut sent.0, Grouping::Grouped, |index, _| hits_at(hits, index)).await
-    }
-
-    /// Adds hits to a counter if they are within its limit.
-    ///
-    /// # Errors
-    /// When they cannot be sent.
-    pub(in crate::store) fn lease(
-        &self,
-        counter: &Leased<'_>,
-        hits: u64,
-        now: Time,
-    ) -> Result<LeaseReply, StoreError> {
-        let pool = self.pool_of(counter.is_per_second);
-        let connection = pool.connection(counter.name)?;
-        let backend = pool.backend();
-        let id = backend.ttl_cache.id(counter.name);
-        let expiry = backend.expiry(id, counter.limit, now);
-        let (limit, by) = (u64::from(counter.limit.requests_per_unit), backend.lease_by());
-        connection
-            .submit(1, None, |pipeline| pipeline.lease(counter.name, id, hits, limit, expiry, by))
-            .map(LeaseReply)
-    }
-
-    /// Gives hits of a lease back, unless the counter has fewer than the `own` that this replica has added to it.
-    ///
-    /// # Errors
-    /// When they cannot be sent.
-    pub(in crate::store) fn give_back(
-        &self,
-        name: &str,
-        is_per_second: bool,
-        hits: u64,
-        own: u64,
-    ) -> Result<LeaseReply, StoreError> {
-        let connection = self.pool_of(is_per_second).connection(name)?;
-        connection.submit(1, None, |pipeline| pipeline.give_back(name, hits, own)).map(LeaseReply)
-    }
-
-    /// The name of a check's counter, and whether it is in the Redis for limits per second.
-    pub(in crate::store) fn place<'b>(
-        &self,
-        batch: &'b Batch<'_>,
-        check: &Check<'_>,
-    ) -> (Cow<'b, str>, bool) {
-        (self.pool(check).name(batch, check), is_per_second(check))
     }
 
     /// The names that a counter with this full key may have.
@@ -253,7 +198,7 @@ impl RedisStore {
         self.pool_of(is_per_second(check))
     }
 
-    fn pool_of(&self, is_per_second: bool) -> &Arc<Pool> {
+    pub(super) fn pool_of(&self, is_per_second: bool) -> &Arc<Pool> {
         self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.main)
     }
 
@@ -413,17 +358,8 @@ impl RedisStore {
     }
 }
 
-impl LeaseReply {
-    /// The counter, and whether the hits were added; `None` if that is not known, or they were not.
-    pub(in crate::store) async fn wait(mut self) -> Option<(u64, bool)> {
-        match self.0.wait(None).await.ok()?.into_iter().next()? {
-            Outcome::Leased(after, is_granted) => Some((after, is_granted)),
-            _ => None,
-        }
-    }
-}
-
-fn is_per_second(check: &Check<'_>) -> bool {
+/// True if a check is counted in the Redis for limits per second, if there is one.
+pub(super) fn is_per_second(check: &Check<'_>) -> bool {
     check.member == Member::Alone && check.limit.unit == Unit::Second
 }
 

@@ -4,7 +4,7 @@
 //! connections belong to the runtime that opens them: each thread makes a [`Side`] of its own.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -15,7 +15,10 @@ use deadpool_redis::{
 use tokio::time::timeout;
 
 use super::topology::{Connector, Topology};
-use crate::settings::redis::{RedisAddress, RedisPool};
+use crate::{
+    mutex::lock,
+    settings::redis::{RedisAddress, RedisPool},
+};
 
 /// Connections to one server at a time. A command waits for its reply on one, so that one that is slow does not hold up
 /// all others.
@@ -148,7 +151,7 @@ impl Side {
     }
 
     fn pool(&self, address: &RedisAddress) -> Result<Connections, String> {
-        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = lock(&self.servers);
         if let Some((_, pool)) = servers.iter().find(|(known, _)| known == address) {
             return Ok(pool.clone());
         }

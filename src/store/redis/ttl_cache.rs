@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn more_keys_than_there_is_room_for_are_told_their_expiry_again() {
+    fn more_keys_than_there_is_room_for_have_their_expiry_set_again() {
         let limit = Limit::plain(1, Unit::Second);
         for max_keys in [1, 2, 100, 5000] {
             let seen = TtlCache::of(max_keys, 0);

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -15,6 +15,7 @@ use tracing::{error, warn};
 use super::failure::{Failure, Kind};
 use crate::{
     log_throttle::LogThrottles,
+    mutex::lock,
     store::{Distribution, PoolUsage},
 };
 
@@ -133,7 +134,7 @@ impl ClientMetrics {
 
     /// Counts a command that the server denied our user.
     pub(in crate::store) fn denied(&self, command: &'static str) {
-        let mut denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut denied = lock(&self.denied);
         let times = denied.entry(command).or_default();
         *times = times.saturating_add(1);
     }
@@ -147,7 +148,7 @@ impl ClientMetrics {
     pub(in crate::store) fn usage(&self) -> PoolUsage {
         let ended = self.ended.load(Relaxed);
         let opened = self.opened.load(Relaxed);
-        let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner);
+        let denied = lock(&self.denied);
         let errors = Kind::ALL.iter().zip(&self.errors);
         let errors = errors.map(|(kind, errors)| (kind.name(), errors.load(Relaxed)));
         PoolUsage {

@@ -13,88 +13,43 @@ pub(in crate::store) struct Failure {
     pub(in crate::store) message: String,
 }
 
-/// The kinds of failure.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(in crate::store) enum Kind {
-    /// The name has no address.
-    Resolve,
-    /// The connection was refused, or there is no route.
-    Connect,
-    /// The TLS handshake failed.
-    Tls,
-    /// Authentication failed.
-    Auth,
-    /// `-NOPERM`: the user may not run a command, or not with a key.
-    Denied,
-    /// No reply within the timeout.
-    Timeout,
-    /// The connection was lost while replies were pending.
-    Lost,
-    /// The bytes received are not the protocol.
-    ProtocolError,
-    /// `-LOADING`: it is loading its data set.
-    Loading,
-    /// `-READONLY`: it is a replica; another server is the master.
-    ReadOnly,
-    /// `-OOM`: it is out of memory.
-    OutOfMemory,
-    /// `-MISCONF` or `-NOREPLICAS`: it refuses writes for now.
-    WritesDisabled,
-    /// `-BUSY`: a script blocks it.
-    Busy,
-    /// A counter's key holds something other than a number.
-    NotANumber,
-    /// `-MOVED` or `-ASK`: another server owns the key.
-    Moved,
-    /// `-CLUSTERDOWN` or `-TRYAGAIN`: no server owns the key for now.
-    ClusterDown,
-    /// Any other error reply.
-    Other,
-}
-
-impl Kind {
-    /// Every kind, in the order of its discriminants.
-    pub(in crate::store) const ALL: [Self; 17] = [
-        Self::Resolve,
-        Self::Connect,
-        Self::Tls,
-        Self::Auth,
-        Self::Denied,
-        Self::Timeout,
-        Self::Lost,
-        Self::ProtocolError,
-        Self::Loading,
-        Self::ReadOnly,
-        Self::OutOfMemory,
-        Self::WritesDisabled,
-        Self::Busy,
-        Self::NotANumber,
-        Self::Moved,
-        Self::ClusterDown,
-        Self::Other,
-    ];
-
-    /// The value of the label `kind`.
-    pub(in crate::store) const fn name(self) -> &'static str {
-        match self {
-            Self::Resolve => "resolve",
-            Self::Connect => "connect",
-            Self::Tls => "tls",
-            Self::Auth => "auth",
-            Self::Denied => "denied",
-            Self::Timeout => "timeout",
-            Self::Lost => "connection_lost",
-            Self::ProtocolError => "garbage",
-            Self::Loading => "loading",
-            Self::ReadOnly => "readonly",
-            Self::OutOfMemory => "out_of_memory",
-            Self::WritesDisabled => "writes_disabled",
-            Self::Busy => "busy",
-            Self::NotANumber => "not_a_number",
-            Self::Moved => "moved",
-            Self::ClusterDown => "cluster_down",
-            Self::Other => "error",
-        }
+named! {
+    /// The kinds of failure.
+    pub(in crate::store) enum Kind {
+        /// The name has no address.
+        Resolve = "resolve",
+        /// The connection was refused, or there is no route.
+        Connect = "connect",
+        /// The TLS handshake failed.
+        Tls = "tls",
+        /// Authentication failed.
+        Auth = "auth",
+        /// `-NOPERM`: the user may not run a command, or not with a key.
+        Denied = "denied",
+        /// No reply within the timeout.
+        Timeout = "timeout",
+        /// The connection was lost while replies were pending.
+        Lost = "connection_lost",
+        /// The bytes received are not the protocol.
+        ProtocolError = "garbage",
+        /// `-LOADING`: it is loading its data set.
+        Loading = "loading",
+        /// `-READONLY`: it is a replica; another server is the master.
+        ReadOnly = "readonly",
+        /// `-OOM`: it is out of memory.
+        OutOfMemory = "out_of_memory",
+        /// `-MISCONF` or `-NOREPLICAS`: it refuses writes for now.
+        WritesDisabled = "writes_disabled",
+        /// `-BUSY`: a script blocks it.
+        Busy = "busy",
+        /// A counter's key holds something other than a number.
+        NotANumber = "not_a_number",
+        /// `-MOVED` or `-ASK`: another server owns the key.
+        Moved = "moved",
+        /// `-CLUSTERDOWN` or `-TRYAGAIN`: no server owns the key for now.
+        ClusterDown = "cluster_down",
+        /// Any other error reply.
+        Other = "error",
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, future, mem, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Backend, Pipeline, backend::Reply, deadline::after, limit::Capacity, queue::Queued};
+use super::{Backend, Pipeline, after, backend::Reply, limit::Capacity, queue::Queued};
 use crate::store::{
     StoreError,
     remote::{failure::Failure, framed::FramedStream},

@@ -10,7 +10,6 @@
 //! connections to all servers, `transport` a socket, `framed` the bytes on it. A store implements `backend`.
 
 pub(crate) mod client_metrics;
-pub(crate) mod deadline;
 pub(crate) mod failure;
 pub(crate) mod framed;
 pub(crate) mod transport;
@@ -26,7 +25,7 @@ mod server_pool;
 use std::{
     fmt::{self, Write as _},
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -40,7 +39,6 @@ use tracing::info;
 
 use self::{
     backend::Outcome,
-    deadline::after,
     queue::{Full, Queue},
 };
 pub(super) use self::{
@@ -50,6 +48,7 @@ pub(super) use self::{
 };
 use super::{FailureReason, StoreError};
 use crate::{
+    mutex::lock,
     net::backoff::Backoff,
     store::remote::{
         client_metrics::ClientMetrics,
@@ -273,7 +272,7 @@ impl<B: Backend> Connection<B> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<B::Pipeline>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -290,4 +289,18 @@ pub(in crate::store) fn hashed(key: &str) -> String {
         let _ = write!(name, "{byte:02x}");
     }
     name
+}
+
+/// The moment so long after another.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "a setting has at most 292 years, and an `Instant` far more"
+)]
+pub(super) fn after(moment: Instant, wait: Duration) -> Instant {
+    moment + wait
+}
+
+/// One of so many parts of a timeout.
+pub(super) fn part(timeout: Duration, parts: u32) -> Duration {
+    timeout.checked_div(parts).unwrap_or(timeout)
 }

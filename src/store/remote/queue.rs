@@ -7,12 +7,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{
-    backend::Pipeline,
-    callers::Answered,
-    deadline::{after, part},
-    limit::Bound,
-};
+use super::{after, backend::Pipeline, callers::Answered, limit::Bound, part};
 
 /// Empty pipelines that are kept for reuse.
 const SPARE: usize = 4;

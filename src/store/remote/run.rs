@@ -7,7 +7,6 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::deadline::{after, part};
 use super::{
     Backend, Connection, Pipeline, Shared,
     backend::Reply,
@@ -16,6 +15,7 @@ use super::{
     queue::Queued,
     store_error,
 };
+use super::{after, part};
 use crate::{
     net::backoff::Backoff,
     panics::{self, Boundary, Panicked, caught},

@@ -3,7 +3,7 @@
 use std::{
     cell::Cell,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 
 use super::{Backend, Connection, Shared};
 use crate::{
+    mutex::lock,
     settings::ServerAddress,
     store::{PoolUsage, StoreKind},
 };
@@ -68,7 +69,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
 
     /// The calling thread runs the connections of this index from now on.
     pub(in crate::store) fn start_worker(&self, worker: usize) {
-        let mut threads = self.threads();
+        let mut threads = lock(&self.threads);
         let Some(slot) = threads.get_mut(worker) else { return };
         let handle = Handle::current();
         for connection in
@@ -81,7 +82,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
 
     /// Replaces the servers. Connections to servers that stay are kept; those to removed servers end.
     pub(in crate::store) fn set_servers(&self, addresses: &[ServerAddress], owners: O) {
-        let threads = self.threads();
+        let threads = lock(&self.threads);
         let current = self.current.load_full();
         let mut removed: Vec<_> = current.servers.iter().collect();
         let server = |address: &ServerAddress| {
@@ -142,9 +143,5 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
             max_queued: (connections().count() as u64).saturating_mul(self.shared.bounds.max_queued as u64),
             ..self.shared.metrics.usage()
         }
-    }
-
-    fn threads(&self) -> MutexGuard<'_, Vec<Option<Handle>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,8 +20,8 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream, rustls::client::Resumption};
 
 use super::{
-    deadline::part,
     failure::{Failure, Kind},
+    part,
 };
 use crate::{
     net::tls::{self, Client},

@@ -15,13 +15,13 @@ mod slots;
 
 use std::{
     hash::{BuildHasher, Hasher as _, RandomState},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
 use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
-use crate::clock::Time;
+use crate::{clock::Time, mutex::lock};
 use shard::Shard;
 use slots::{Shape, Tag};
 
@@ -145,7 +145,7 @@ impl<S: Copy + Default> Table<S> {
         // In one order for all, so that two requests cannot wait for each other.
         wanted.sort_unstable();
         wanted.dedup();
-        let held = |at| self.shards.get(at).map(|shard| (at, hold(shard)));
+        let held = |at| self.shards.get(at).map(|shard: &Padded<S>| (at, lock(&shard.0)));
         Locked { table: self, shards: wanted.into_iter().filter_map(held).collect() }
     }
 
@@ -154,7 +154,7 @@ impl<S: Copy + Default> Table<S> {
     pub fn sweep(&self, part: usize, parts: usize, now: Time) {
         for shard in self.shards.iter().skip(part).step_by(parts.max(1)) {
             let mut pieces = 0..;
-            while pieces.next().is_some_and(|piece| hold(shard).sweep(piece, seconds(now))) {}
+            while pieces.next().is_some_and(|piece| lock(&shard.0).sweep(piece, seconds(now))) {}
         }
     }
 
@@ -162,7 +162,7 @@ impl<S: Copy + Default> Table<S> {
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.shards.iter().fold(Usage::default(), |sum, shard| {
-            let one = hold(shard).usage();
+            let one = lock(&shard.0).usage();
             Usage {
                 entries: sum.entries.saturating_add(one.entries),
                 bytes: sum.bytes.saturating_add(one.bytes),
@@ -174,7 +174,7 @@ impl<S: Copy + Default> Table<S> {
 
     #[expect(clippy::indexing_slicing, reason = "`shard_of` masks by the number of shards, a power of two")]
     fn shard(&self, key: Key) -> MutexGuard<'_, Shard<S>> {
-        hold(&self.shards[self.shard_of(key)])
+        lock(&self.shards[self.shard_of(key)].0)
     }
 
     /// The number of shards is a power of two.
@@ -235,11 +235,6 @@ fn shards_for(max_entries: usize) -> usize {
     let few = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
     let many = max_entries.div_ceil(MOST_IN_A_SHARD).min(MOST_SHARDS).next_power_of_two();
     few.max(many)
-}
-
-/// A panic while a shard was held leaves whole slots behind: counting on is better than never again.
-fn hold<S>(shard: &Padded<S>) -> MutexGuard<'_, Shard<S>> {
-    shard.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Ends are kept in whole seconds in 32 bits, which last until 2106.

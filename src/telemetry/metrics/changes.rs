@@ -1,51 +1,35 @@
 //! Changes through the admin API by action and result: `tollgate_admin_changes_total`.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use crate::mutex::lock;
+use std::{collections::BTreeMap, sync::Mutex};
 
 /// The changes so far. The admin API names the actions, so that there are few.
 #[derive(Debug, Default)]
 pub struct AdminChanges(Mutex<BTreeMap<(&'static str, ChangeResult), u64>>);
 
-/// What became of a change.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum ChangeResult {
-    /// It was made.
-    Ok,
-    /// It was invalid or not allowed.
-    Rejected,
-    /// It could not be made.
-    Error,
-}
-
-impl ChangeResult {
-    /// The value of the label `result`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Rejected => "rejected",
-            Self::Error => "error",
-        }
+named! {
+    /// What became of a change.
+    #[derive(PartialOrd, Ord)]
+    pub enum ChangeResult {
+        /// It was made.
+        Ok = "ok",
+        /// It was invalid or not allowed.
+        Rejected = "rejected",
+        /// It could not be made.
+        Error = "error",
     }
 }
 
 impl AdminChanges {
     /// Counts a change.
     pub fn count(&self, action: &'static str, result: ChangeResult) {
-        let mut counts = self.lock();
+        let mut counts = lock(&self.0);
         let count = counts.entry((action, result)).or_default();
         *count = count.saturating_add(1);
     }
 
     /// The changes by action and result.
     pub(super) fn totals(&self) -> Vec<([&'static str; 2], u64)> {
-        self.lock().iter().map(|((action, result), n)| ([*action, result.name()], *n)).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(&'static str, ChangeResult), u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).iter().map(|((action, result), n)| ([*action, result.name()], *n)).collect()
     }
 }

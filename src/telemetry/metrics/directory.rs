@@ -10,9 +10,10 @@ use std::{
     convert::Infallible,
     fmt,
     hash::{BuildHasher, Hash, RandomState},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
+use crate::mutex::lock;
 use hashbrown::HashTable;
 
 /// Enough that cores which look up different names seldom meet at one lock.
@@ -134,11 +135,6 @@ impl<T> Table<T> {
     fn write(&self) -> RwLockWriteGuard<'_, HashTable<Arc<T>>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Nothing that these locks guard is ever left half done, so a panic elsewhere does not spoil it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T> fmt::Debug for Directory<T> {

@@ -5,10 +5,11 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use super::shard::{Cells, ShardCount};
+use crate::mutex::lock;
 
 /// Stands for every domain without rules, and for requests refused before their domain was looked up.
 const UNKNOWN: &str = "__unknown__";
@@ -17,29 +18,15 @@ const UNKNOWN: &str = "__unknown__";
 /// counters stay until then, so that a domain that comes back goes on counting.
 const MAX_GONE: usize = 1_000;
 
-/// The overall code of a response.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ResponseCode {
-    /// The request may pass.
-    Ok,
-    /// The request is over its limit.
-    OverLimit,
-    /// The request was answered with an error.
-    Error,
-}
-
-impl ResponseCode {
-    /// Every code, each at its own number.
-    pub const ALL: [Self; 3] = [Self::Ok, Self::OverLimit, Self::Error];
-
-    /// The value of the label `code`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::OverLimit => "over_limit",
-            Self::Error => "error",
-        }
+named! {
+    /// The overall code of a response.
+    pub enum ResponseCode {
+        /// The request may pass.
+        Ok = "ok",
+        /// The request is over its limit.
+        OverLimit = "over_limit",
+        /// The request was answered with an error.
+        Error = "error",
     }
 }
 
@@ -70,7 +57,7 @@ impl Domains {
 
     /// The requests of a domain of the rules. For those who publish rules, not for requests.
     pub(super) fn domain(&self, name: &str) -> Arc<DomainStats> {
-        let mut by_name = self.lock();
+        let mut by_name = lock(&self.by_name);
         if let Some(known) = by_name.get(name) {
             return known.clone();
         }
@@ -89,7 +76,7 @@ impl Domains {
     /// The requests of every domain by code, in the order of their names.
     pub(super) fn totals(&self) -> Vec<(Box<str>, ResponseCode, u64)> {
         let mut totals = Vec::new();
-        for (name, stats) in self.lock().iter() {
+        for (name, stats) in lock(&self.by_name).iter() {
             totals.extend(
                 ResponseCode::ALL.into_iter().zip(stats.0.all()).map(|(code, n)| (name.clone(), code, n)),
             );
@@ -100,16 +87,12 @@ impl Domains {
     /// The requests of all domains together by code.
     pub(super) fn by_code(&self) -> [u64; ResponseCode::ALL.len()] {
         let mut sums = [0_u64; ResponseCode::ALL.len()];
-        for stats in self.lock().values() {
+        for stats in lock(&self.by_name).values() {
             for (sum, n) in sums.iter_mut().zip(stats.0.all()) {
                 *sum = sum.saturating_add(n);
             }
         }
         sums
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<str>, Arc<DomainStats>>> {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -150,7 +133,7 @@ mod tests {
         in_service.count(ResponseCode::Ok);
         for n in 0..10 * MAX_GONE {
             domains.domain(&n.to_string()).count(ResponseCode::Ok);
-            assert!(domains.lock().len() <= MAX_GONE + 4);
+            assert!(lock(&domains.by_name).len() <= MAX_GONE + 4);
         }
         assert_eq!(total(&domains, "shop", ResponseCode::Ok), Some(1));
     }

@@ -51,13 +51,13 @@ mod unknown_domains;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use self::{
     domains::Domains, mapper::Mapped, registry::Registry, room::Room, unknown_domains::UnknownDomains,
 };
-use crate::clock::Time;
+use crate::{clock::Time, mutex::lock};
 
 pub use self::{
     changes::{AdminChanges, ChangeResult},
@@ -193,7 +193,7 @@ impl Stats {
     pub fn set_in_service(&self, mut rules: Vec<Arc<RuleStats>>) {
         rules.sort_unstable_by_key(Arc::as_ptr);
         rules.dedup_by_key(|rule| Arc::as_ptr(rule));
-        *self.in_service.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+        *lock(&self.in_service) = rules;
     }
 
     /// The counters by a full key made from a request. When it is new and finds no room, those of what
@@ -206,7 +206,7 @@ impl Stats {
     /// The rules in service that counted nothing yet, where they are few enough to be shown, in the order of their
     /// addresses.
     fn idle_in_service(&self) -> Vec<Arc<RuleStats>> {
-        let rules = self.in_service.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = lock(&self.in_service);
         let is_shown = rules.len().saturating_mul(3) <= self.room.max();
         rules.iter().filter(|rule| is_shown && rule.counts().is_none()).cloned().collect()
     }

@@ -276,7 +276,7 @@ mod tests {
             assert_eq!(room(), taken, "{counter:?}");
         }
         name.add(RuleCounter::WithinLimit, 0);
-        assert!(registry.refused().is_empty(), "nothing takes no room");
+        assert!(registry.refused().is_empty(), "a counter that is 0 needs no room");
         name.add(RuleCounter::WithinLimit, 5);
         assert_eq!((room(), registry.refused()), (4, [("d".to_owned(), 1)].into()));
         let totals = registry.totals();

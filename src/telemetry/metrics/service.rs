@@ -7,218 +7,101 @@ use super::{
 };
 use crate::{rules::OnStoreFailure, store::FailureReason};
 
-/// The calls that are counted, by the names that gRPC gives them.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Method {
-    /// Envoy's question.
-    ShouldRateLimit,
-    /// A load balancer's question whether the service is well.
-    Check,
-}
-
-impl Method {
-    /// Every method, each at its own number.
-    pub const ALL: [Self; 2] = [Self::ShouldRateLimit, Self::Check];
-
-    /// The value of the label `grpc_method`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ShouldRateLimit => "ShouldRateLimit",
-            Self::Check => "Check",
-        }
+named! {
+    /// The calls that are counted, by the names that gRPC gives them.
+    pub enum Method {
+        /// Envoy's question.
+        ShouldRateLimit = "ShouldRateLimit",
+        /// A load balancer's question whether the service is well.
+        Check = "Check",
     }
 }
 
-/// Why a request was rejected before it was decided.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RejectReason {
-    /// Its message is larger than the bound.
-    MessageTooLarge,
-    /// It holds more descriptors than the bound.
-    TooManyDescriptors,
-    /// One of its descriptors holds more entries than the bound.
-    TooManyEntries,
-    /// Its caller's time was up.
-    DeadlineExceeded,
-    /// Its message came in pieces, and incomplete messages took all the memory they may.
-    InflightBytes,
-}
-
-impl RejectReason {
-    /// Every refusal, each at its own number.
-    pub const ALL: [Self; 5] = [
-        Self::MessageTooLarge,
-        Self::TooManyDescriptors,
-        Self::TooManyEntries,
-        Self::DeadlineExceeded,
-        Self::InflightBytes,
-    ];
-
-    /// The value of the label `reason`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MessageTooLarge => "message_too_large",
-            Self::TooManyDescriptors => "too_many_descriptors",
-            Self::TooManyEntries => "too_many_entries",
-            Self::DeadlineExceeded => "deadline_exceeded",
-            Self::InflightBytes => "inflight_bytes",
-        }
+named! {
+    /// Why a request was rejected before it was decided.
+    pub enum RejectReason {
+        /// Its message is larger than the bound.
+        MessageTooLarge = "message_too_large",
+        /// It holds more descriptors than the bound.
+        TooManyDescriptors = "too_many_descriptors",
+        /// One of its descriptors holds more entries than the bound.
+        TooManyEntries = "too_many_entries",
+        /// Its caller's time was up.
+        DeadlineExceeded = "deadline_exceeded",
+        /// Its message came in pieces, and incomplete messages took all the memory they may.
+        InflightBytes = "inflight_bytes",
     }
 }
 
-/// The ports of the service.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Port {
-    /// Requests from Envoy.
-    Grpc,
-    /// Health checks and `/json`.
-    Http,
-    /// Pages for people.
-    Debug,
-    /// The page for Prometheus.
-    Metrics,
-    /// The admin API.
-    Admin,
-}
-
-impl Port {
-    /// Every port, each at its own number.
-    pub const ALL: [Self; 5] = [Self::Grpc, Self::Http, Self::Debug, Self::Metrics, Self::Admin];
-
-    /// The value of the label `port`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Grpc => "grpc",
-            Self::Http => "http",
-            Self::Debug => "debug",
-            Self::Metrics => "metrics",
-            Self::Admin => "admin",
-        }
+named! {
+    /// The ports of the service.
+    pub enum Port {
+        /// Requests from Envoy.
+        Grpc = "grpc",
+        /// Health checks and `/json`.
+        Http = "http",
+        /// Pages for people.
+        Debug = "debug",
+        /// The page for Prometheus.
+        Metrics = "metrics",
+        /// The admin API.
+        Admin = "admin",
     }
 }
 
-/// Which limit refused a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ConnectionRefused {
-    /// That of the port.
-    Total,
-    /// That of one peer address.
-    PerAddress,
-}
-
-impl ConnectionRefused {
-    /// Every reason, each at its own number.
-    pub const ALL: [Self; 2] = [Self::Total, Self::PerAddress];
-
-    /// The value of the label `reason`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Total => "max_connections",
-            Self::PerAddress => "max_connections_per_address",
-        }
+named! {
+    /// Which limit refused a connection.
+    pub enum ConnectionRefused {
+        /// That of the port.
+        Total = "max_connections",
+        /// That of one peer address.
+        PerAddress = "max_connections_per_address",
     }
 }
 
-/// Why the service closed a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ConnectionClosed {
-    /// To make room: it never sent anything, or no preface.
-    Silent,
-    /// To make room: it was idle longest.
-    Idle,
-    /// Its preface or its first request did not arrive in time.
-    PrefaceTimeout,
-    /// A request did not arrive in time.
-    ReadTimeout,
-    /// The peer did not read a response in time.
-    WriteTimeout,
-}
-
-impl ConnectionClosed {
-    /// Every reason, each at its own number.
-    pub const ALL: [Self; 5] =
-        [Self::Silent, Self::Idle, Self::PrefaceTimeout, Self::ReadTimeout, Self::WriteTimeout];
-
-    /// The value of the label `reason`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Silent => "silent",
-            Self::Idle => "idle",
-            Self::PrefaceTimeout => "preface_timeout",
-            Self::ReadTimeout => "read_timeout",
-            Self::WriteTimeout => "write_timeout",
-        }
+named! {
+    /// Why the service closed a connection.
+    pub enum ConnectionClosed {
+        /// To make room: it never sent anything, or no preface.
+        Silent = "silent",
+        /// To make room: it was idle longest.
+        Idle = "idle",
+        /// Its preface or its first request did not arrive in time.
+        PrefaceTimeout = "preface_timeout",
+        /// A request did not arrive in time.
+        ReadTimeout = "read_timeout",
+        /// The peer did not read a response in time.
+        WriteTimeout = "write_timeout",
     }
 }
 
-/// Why the service ended a gRPC connection: what its peer sent.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum PeerError {
-    /// The peer broke the rules of HTTP/2.
-    Protocol,
-    /// Header blocks that are too large, or in too many frames.
-    HeaderFlood,
-    /// Empty or tiny DATA frames.
-    DataFlood,
-    /// Requests that are malformed.
-    MalformedFlood,
-    /// Requests beyond the stream limit.
-    RefusedFlood,
-    /// Requests that are canceled at once.
-    ResetFlood,
-    /// Frames on closed streams.
-    ClosedStreamFlood,
-    /// PING frames.
-    PingFlood,
-    /// SETTINGS frames.
-    SettingsFlood,
-    /// PRIORITY frames.
-    PriorityFlood,
-    /// `WINDOW_UPDATE` frames.
-    WindowUpdateFlood,
-    /// GOAWAY frames, and frames of unknown types.
-    OtherFlood,
-}
-
-impl PeerError {
-    /// Every reason, each at its own number.
-    pub const ALL: [Self; 12] = [
-        Self::Protocol,
-        Self::HeaderFlood,
-        Self::DataFlood,
-        Self::MalformedFlood,
-        Self::RefusedFlood,
-        Self::ResetFlood,
-        Self::ClosedStreamFlood,
-        Self::PingFlood,
-        Self::SettingsFlood,
-        Self::PriorityFlood,
-        Self::WindowUpdateFlood,
-        Self::OtherFlood,
-    ];
-
-    /// The value of the label `reason`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Protocol => "protocol_error",
-            Self::HeaderFlood => "header_flood",
-            Self::DataFlood => "data_flood",
-            Self::MalformedFlood => "malformed_request_flood",
-            Self::RefusedFlood => "refused_stream_flood",
-            Self::ResetFlood => "reset_flood",
-            Self::ClosedStreamFlood => "closed_stream_flood",
-            Self::PingFlood => "ping_flood",
-            Self::SettingsFlood => "settings_flood",
-            Self::PriorityFlood => "priority_flood",
-            Self::WindowUpdateFlood => "window_update_flood",
-            Self::OtherFlood => "other_flood",
-        }
+named! {
+    /// Why the service ended a gRPC connection: what its peer sent.
+    pub enum PeerError {
+        /// The peer broke the rules of HTTP/2.
+        Protocol = "protocol_error",
+        /// Header blocks that are too large, or in too many frames.
+        HeaderFlood = "header_flood",
+        /// Empty or tiny DATA frames.
+        DataFlood = "data_flood",
+        /// Requests that are malformed.
+        MalformedFlood = "malformed_request_flood",
+        /// Requests beyond the stream limit.
+        RefusedFlood = "refused_stream_flood",
+        /// Requests that are canceled at once.
+        ResetFlood = "reset_flood",
+        /// Frames on closed streams.
+        ClosedStreamFlood = "closed_stream_flood",
+        /// PING frames.
+        PingFlood = "ping_flood",
+        /// SETTINGS frames.
+        SettingsFlood = "settings_flood",
+        /// PRIORITY frames.
+        PriorityFlood = "priority_flood",
+        /// `WINDOW_UPDATE` frames.
+        WindowUpdateFlood = "window_update_flood",
+        /// GOAWAY frames, and frames of unknown types.
+        OtherFlood = "other_flood",
     }
 }
 

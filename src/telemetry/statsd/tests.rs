@@ -118,7 +118,7 @@ fn over_tcp_everything_that_was_counted_arrives_once() {
     let value = |name: &str| found.get(name).copied();
     assert_eq!(value(HITS), Some(199 * 100));
     assert_eq!(value("ratelimit.service.rate_limit.d.many_77.over_limit"), Some(77));
-    assert_eq!(value("ratelimit.service.rate_limit.d.many_0.over_limit"), None, "nothing is not told");
+    assert_eq!(value("ratelimit.service.rate_limit.d.many_0.over_limit"), None, "nothing is not sent");
     assert_eq!(value("ratelimit_server.ShouldRateLimit.total_requests"), Some(200));
     assert_eq!(value("ratelimit_server.ShouldRateLimit.response_time"), Some(200));
     assert_eq!(value("ratelimit.localcache.entryCount"), Some(5));
@@ -236,9 +236,9 @@ fn a_sink_that_does_not_read_holds_up_nobody_and_gets_all_in_the_end() {
     let sinks = sinks.map(|target| Sink { target, dialect: Dialect::statsd(&[]), is_asked_for: true });
     let flushing = start(&stats, &state(), INTERVAL, sinks.into()).unwrap();
     let stuck: TcpStream = listener.accept().unwrap().0;
-    // The other sink is told again and again while this one is stuck.
+    // The other sink receives every batch while this one is stuck.
     let mut buffer = [0; 2048];
-    eventually("the other sink hears of a later hit", || {
+    eventually("the other sink receives a later hit", || {
         reading.rule("d", "d.later").add(RuleCounter::ShadowMode, 1);
         let length = silent.recv(&mut buffer).unwrap();
         String::from_utf8_lossy(&buffer[..length]).contains("d.later.shadow_mode")

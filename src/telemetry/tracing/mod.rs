@@ -16,7 +16,7 @@ mod span;
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread::JoinHandle,
@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, watch};
 
 pub use span::{Kind, OpenSpan, Value};
 
-use crate::settings::spans::Spans;
+use crate::{mutex::lock, settings::spans::Spans};
 use headers::Parent;
 use sampling::Sampler;
 use span::{Place, Span};
@@ -50,32 +50,17 @@ pub struct Counts {
     dropped: [AtomicU64; Dropped::ALL.len()],
 }
 
-/// Why a span never reached the collector.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Dropped {
-    /// The queue was full.
-    QueueFull,
-    /// The collector was unreachable, or returned retryable errors for too long.
-    Unreachable,
-    /// The collector rejected it.
-    Refused,
-    /// Sending its batch panicked.
-    Panicked,
-}
-
-impl Dropped {
-    /// Every reason, each at its own number.
-    pub const ALL: [Self; 4] = [Self::QueueFull, Self::Unreachable, Self::Refused, Self::Panicked];
-
-    /// The value of the label `reason`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::QueueFull => "queue_full",
-            Self::Unreachable => "unreachable",
-            Self::Refused => "refused",
-            Self::Panicked => "panicked",
-        }
+named! {
+    /// Why a span never reached the collector.
+    pub enum Dropped {
+        /// The queue was full.
+        QueueFull = "queue_full",
+        /// The collector was unreachable, or returned retryable errors for too long.
+        Unreachable = "unreachable",
+        /// The collector rejected it.
+        Refused = "refused",
+        /// Sending its batch panicked.
+        Panicked = "panicked",
     }
 }
 
@@ -133,7 +118,7 @@ impl Tracer {
     /// Sends the queued spans, for a few seconds at most, and stops. Later spans are dropped.
     pub fn end(&self) {
         self.ending.send_replace(true);
-        let thread = self.exporter.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = lock(&self.exporter).take();
         // An exporter that panicked has said so on its own.
         let _ = thread.map(JoinHandle::join);
     }

@@ -31,7 +31,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::eventually;
 
-pub(crate) use spans::{Export, Span, Told};
+pub(crate) use spans::{AttributeValue, Export, Span};
 
 /// What the collector does with what it is sent.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ pub(crate) struct Export {
     pub(crate) path: String,
     pub(crate) headers: HeaderMap,
     pub(crate) bytes: Vec<u8>,
-    pub(crate) resource: BTreeMap<String, Told>,
+    pub(crate) resource: BTreeMap<String, AttributeValue>,
     pub(crate) spans: Vec<Span>,
 }
 
@@ -57,33 +57,33 @@ pub(crate) struct Status {
 
 /// The value of an attribute.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum AttributeValue {
     Text(String),
     Number(i64),
-    List(Vec<Told>),
+    List(Vec<AttributeValue>),
     Nothing,
 }
 
 impl Span {
-    /// What is told under this name.
-    pub(crate) fn told(&self, key: &str) -> Told {
-        told(&self.attributes).remove(key).unwrap_or(Told::Nothing)
+    /// The attribute of this name.
+    pub(crate) fn attribute(&self, key: &str) -> AttributeValue {
+        values(&self.attributes).remove(key).unwrap_or(AttributeValue::Nothing)
     }
 }
 
-impl From<&str> for Told {
+impl From<&str> for AttributeValue {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
 }
 
-impl From<i64> for Told {
+impl From<i64> for AttributeValue {
     fn from(number: i64) -> Self {
         Self::Number(number)
     }
 }
 
-impl<T: Into<Told>, const N: usize> From<[T; N]> for Told {
+impl<T: Into<AttributeValue>, const N: usize> From<[T; N]> for AttributeValue {
     fn from(list: [T; N]) -> Self {
         Self::List(list.into_iter().map(Into::into).collect())
     }
@@ -107,7 +107,7 @@ pub(super) fn read(path: &str, headers: HeaderMap, body: &[u8], grpc: bool) -> E
     let mut resource = BTreeMap::new();
     let mut spans = Vec::new();
     for of_resource in exported.of_resources {
-        resource.extend(told(&of_resource.resource.unwrap_or_default().attributes));
+        resource.extend(values(&of_resource.resource.unwrap_or_default().attributes));
         spans.extend(of_resource.of_scopes.into_iter().flat_map(|of_scope| of_scope.spans));
     }
     Export { path: path.to_owned(), headers, bytes, resource, spans }
@@ -119,17 +119,17 @@ pub(super) fn taken(left_out: Option<i64>) -> Vec<u8> {
     Taken { part }.encode_to_vec()
 }
 
-fn told(attributes: &[Attribute]) -> BTreeMap<String, Told> {
-    let value = |attribute: &Attribute| attribute.value.as_ref().map_or(Told::Nothing, any);
+fn values(attributes: &[Attribute]) -> BTreeMap<String, AttributeValue> {
+    let value = |attribute: &Attribute| attribute.value.as_ref().map_or(AttributeValue::Nothing, any);
     attributes.iter().map(|attribute| (attribute.key.clone(), value(attribute))).collect()
 }
 
-fn any(any: &Any) -> Told {
+fn any(any: &Any) -> AttributeValue {
     match any {
-        Any { text: Some(text), .. } => Told::Text(text.clone()),
-        Any { number: Some(number), .. } => Told::Number(*number),
-        Any { list: Some(list), .. } => Told::List(list.values.iter().map(self::any).collect()),
-        _ => Told::Nothing,
+        Any { text: Some(text), .. } => AttributeValue::Text(text.clone()),
+        Any { number: Some(number), .. } => AttributeValue::Number(*number),
+        Any { list: Some(list), .. } => AttributeValue::List(list.values.iter().map(self::any).collect()),
+        _ => AttributeValue::Nothing,
     }
 }
 

@@ -47,7 +47,7 @@ impl Cluster {
         cluster
     }
 
-    /// How the service is told to use it: by one seed of each kind.
+    /// The settings to use it: by one seed of each kind.
     pub(crate) fn env(&self) -> Env {
         let seeds = [&self.servers[0], &self.servers[MASTERS]].map(Redis::address);
         vec![

@@ -163,7 +163,7 @@ impl Redis {
         self.dir.path().join("redis.sock")
     }
 
-    /// How the service is told to use it.
+    /// The settings to use it.
     pub(crate) fn env(&self) -> Env {
         tcp(&self.address())
     }
@@ -181,7 +181,7 @@ impl Drop for Redis {
     }
 }
 
-/// How the service is told to use one server at this address or URL.
+/// The settings to use one server at this address or URL.
 pub(crate) fn tcp(url: &str) -> Env {
     vec![
         ("REDIS_SOCKET_TYPE", "tcp".to_owned()),
@@ -196,9 +196,9 @@ fn ask(port: u16, words: &[&str]) -> Result<Reply, String> {
 }
 
 fn open(port: u16) -> Result<Connection, String> {
-    let told = |error: std::io::Error| format!("port {port}: {error}");
-    let mut connection = Connection::open(port).map_err(told)?;
-    connection.ask(&["AUTH", TESTER, TESTER]).map_err(told)?;
+    let with_port = |error: std::io::Error| format!("port {port}: {error}");
+    let mut connection = Connection::open(port).map_err(with_port)?;
+    connection.ask(&["AUTH", TESTER, TESTER]).map_err(with_port)?;
     Ok(connection)
 }
 

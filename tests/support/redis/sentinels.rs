@@ -50,7 +50,7 @@ impl Sentinels {
         started
     }
 
-    /// How the service is told to use it.
+    /// The settings to use it.
     pub(crate) fn env(&self) -> Env {
         let sentinels = self.watchers.iter().map(|(port, _)| format!(",127.0.0.1:{port}"));
         vec![

@@ -8,7 +8,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use form_urlencoded::Serializer;
 use hyper::Method;
 use serde_json::json;
 
@@ -18,7 +17,7 @@ use crate::{
         admin::{
             Client, Failure,
             format::{count, number, thousands, word},
-            print_json, run as run_admin,
+            print_json, run as run_admin, with_query,
         },
         serve::Environment,
         terminal::{self, Verdict},
@@ -60,7 +59,7 @@ pub(super) fn run(args: &ImportArgs, environment: &Environment) -> Verdict {
         terminal::print(&format!("{}: {}: OK\n", args.file.display(), count(total, "override")));
         return Verdict::Yes;
     }
-    let mut admin = args.admin.clone();
+    let mut admin = args.change.admin.clone();
     admin.timeout = admin.timeout.or(Some(TIMEOUT));
     run_admin(&admin, environment, |client| send(client, args, &text, is_csv, total, by.as_deref()))
 }
@@ -111,11 +110,8 @@ fn send(
         let _ = client.call(Method::DELETE, &path, None);
         return Err(failure);
     }
-    let reason = args.reason.as_deref().map(|reason| ("reason", reason));
-    let query = Serializer::new(String::new()).extend_pairs(reason).finish();
-    let commit = format!("{path}{}{query}", if query.is_empty() { "" } else { "?" });
-    let reply = client.call(Method::PUT, &commit, None)?;
-    if args.admin.json {
+    let reply = client.call(Method::PUT, &with_query(&path, args.change.reason_query()), None)?;
+    if args.change.admin.json {
         print_json(&reply);
         return Ok(Verdict::Yes);
     }
@@ -151,7 +147,7 @@ fn send_pieces(
     loop {
         let next = source.next().transpose().map_err(Failure::plain)?;
         if let Some(one) = &next {
-            add_line(&mut piece, one, args.reason.as_deref(), by);
+            add_line(&mut piece, one, args.change.reason.as_deref(), by);
             lines += 1;
         }
         let is_end = next.is_none();

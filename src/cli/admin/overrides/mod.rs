@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use super::{
     AdminArgs, Client, Failure,
-    format::{Table, count, duration, number, thousands, word},
-    print_json, run as run_admin,
+    format::{self, Table, count, duration, number, thousands, word},
+    print_json, run as run_admin, with_query,
 };
 use crate::{
     cli::{
@@ -24,7 +24,8 @@ use crate::{
         terminal::{self, Verdict},
     },
     clock::{Clock, SystemClock},
-    overrides::{Override, Target, Value as EntryValue, descriptor},
+    entries,
+    overrides::{Override, Target, model::entries_of_text},
     rules::Unit,
 };
 
@@ -88,12 +89,9 @@ pub struct SetArgs {
     /// When it ends, such as 2026-11-23T00:00:00Z.
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
-    /// Why; it is logged and listed.
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "help is that of its fields")]
-    pub admin: AdminArgs,
+    pub change: ChangeArgs,
 }
 
 /// The arguments of `tollgate override list`.
@@ -121,12 +119,9 @@ pub struct RemoveArgs {
     /// The domain and the descriptor, or the identifier that `tollgate override list` shows.
     #[arg(value_name = "DOMAIN KEY[=VALUE][,...] | ID", required = true, num_args = 1..=2)]
     pub words: Vec<String>,
-    /// Why; it is logged.
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "help is that of its fields")]
-    pub admin: AdminArgs,
+    pub change: ChangeArgs,
 }
 
 /// The arguments of `tollgate override import`.
@@ -140,7 +135,15 @@ pub struct ImportArgs {
     /// Check the file and send nothing.
     #[arg(long)]
     pub check: bool,
-    /// Why; it is logged, and kept with overrides that have no reason of their own.
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "help is that of its fields")]
+    pub change: ChangeArgs,
+}
+
+/// Why something is changed, and where.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub struct ChangeArgs {
+    /// Why; it is logged, and kept with an override that has no reason of its own.
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
     #[command(flatten)]
@@ -153,11 +156,20 @@ pub struct ImportArgs {
 pub fn run(args: &OverrideArgs, environment: &Environment) -> Verdict {
     match &args.command {
         OverrideCommand::Set(args) => {
-            run_admin(&args.admin, environment, |client| set(client, args, environment))
+            run_admin(&args.change.admin, environment, |client| set(client, args, environment))
         }
         OverrideCommand::List(args) => run_admin(&args.admin, environment, |client| list(client, args)),
-        OverrideCommand::Remove(args) => run_admin(&args.admin, environment, |client| remove(client, args)),
+        OverrideCommand::Remove(args) => {
+            run_admin(&args.change.admin, environment, |client| remove(client, args))
+        }
         OverrideCommand::Import(args) => import::run(args, environment),
+    }
+}
+
+impl ChangeArgs {
+    /// The reason as a parameter of the API.
+    fn reason_query(&self) -> Option<(&str, &str)> {
+        self.reason.as_deref().map(|reason| ("reason", reason))
     }
 }
 
@@ -166,7 +178,7 @@ fn set(client: &Client, args: &SetArgs, environment: &Environment) -> Result<Ver
         "domain": args.domain,
         "descriptor": descriptor_json(&args.descriptor)?,
         "action": if args.block { "block" } else if args.allow { "allow" } else if args.shadow { "shadow" } else { "limit" },
-        "reason": args.reason,
+        "reason": args.change.reason,
         "by": user(environment),
         "for": args.lasts,
         "expires_at": args.until,
@@ -177,7 +189,7 @@ fn set(client: &Client, args: &SetArgs, environment: &Environment) -> Result<Ver
     }
     crate::overrides::Override::from_json(&body, SystemClock.now()).map_err(Failure::plain)?;
     let reply = client.call(Method::POST, "/api/v1/overrides", Some(&body))?;
-    if args.admin.json {
+    if args.change.admin.json {
         print_json(&reply);
         return Ok(Verdict::Yes);
     }
@@ -270,7 +282,7 @@ fn table(all: &[Value], total: u64) -> String {
     }
     let mut table = Table::new(&["id", "domain", "descriptor", "override", "#time left", "by", "reason"]);
     for one in all {
-        let descriptor = entries_text(&one["descriptor"]);
+        let descriptor = format::descriptor(&one["descriptor"]);
         let left = seconds_left(one).map_or_else(|| "no end".to_owned(), duration);
         let texts = [word(&one["id"]), word(&one["domain"]), &descriptor].map(str::to_owned);
         let [id, domain, descriptor] = texts;
@@ -285,7 +297,7 @@ fn remove(client: &Client, args: &RemoveArgs) -> Result<Verdict, Failure> {
         [id] if !id.contains('=') => id.clone(),
         [domain, text] => {
             let entries =
-                descriptor::parse(text).map_err(|error| Failure::plain(format!("{text}: {error}")))?;
+                entries_of_text(text).map_err(|error| Failure::plain(format!("{text}: {error}")))?;
             Target::new(domain, entries).map_err(Failure::plain)?.id()
         }
         words => {
@@ -293,10 +305,8 @@ fn remove(client: &Client, args: &RemoveArgs) -> Result<Verdict, Failure> {
             return Err(Failure::plain(format!("expected DOMAIN KEY=VALUE or an identifier, got {words:?}")));
         }
     };
-    let reason = args.reason.as_deref().map(|reason| ("reason", reason));
-    let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(reason).finish();
     let id: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
-    let path = format!("/api/v1/overrides/{id}{}{query}", if query.is_empty() { "" } else { "?" });
+    let path = with_query(&format!("/api/v1/overrides/{id}"), args.change.reason_query());
     let reply = match client.call(Method::DELETE, &path, None) {
         Ok(reply) => reply,
         Err(failure) if failure.is_not_found() => {
@@ -305,11 +315,11 @@ fn remove(client: &Client, args: &RemoveArgs) -> Result<Verdict, Failure> {
         }
         Err(failure) => return Err(failure),
     };
-    if args.admin.json {
+    if args.change.admin.json {
         print_json(&reply);
     } else {
         let removed = &reply["removed"];
-        let descriptor = entries_text(&removed["descriptor"]);
+        let descriptor = format::descriptor(&removed["descriptor"]);
         terminal::print(&format!(
             "removed {} {descriptor}: {}\n",
             word(&removed["domain"]),
@@ -338,18 +348,12 @@ fn limit(text: &str) -> Result<(u32, String), String> {
 
 /// The entries of a typed descriptor, as the API has them.
 pub(super) fn descriptor_json(text: &str) -> Result<Value, Failure> {
-    let entries = descriptor::parse(text).map_err(|error| Failure::plain(format!("{text}: {error}")))?;
-    let entry = |(key, value): (Box<str>, EntryValue)| match value.text() {
+    let entries = entries::parse(text).map_err(|error| Failure::plain(format!("{text}: {error}")))?;
+    let entry = |(key, value)| match value {
         Some(value) => json!({"key": key, "value": value}),
         None => json!({"key": key}),
     };
     Ok(entries.into_iter().map(entry).collect())
-}
-
-/// The entries of a descriptor of the API, as they are typed.
-fn entries_text(descriptor: &Value) -> String {
-    let entries = crate::overrides::model::entries_of_json(Some(descriptor)).unwrap_or_default();
-    Target::new("-", entries).map(|target| descriptor::print(&target)).unwrap_or_default()
 }
 
 /// `limit 100 per minute`, `block`.

@@ -6,7 +6,7 @@ use governor::{Quota, RateLimiter, clock::FakeRelativeClock};
 
 use super::*;
 
-/// A bucket in exact fractions: its unit is a microsecond divided by the limit's requests.
+/// A bucket in exact fractions: its unit is a microsecond divided by the requests of the limit.
 struct Exact {
     requests: i128,
     window: i128,
@@ -41,8 +41,8 @@ impl Exact {
             Hits::Take(_) => missing,
             Hits::Refund(hits) => (missing - i128::from(hits) * self.window).max(0),
         };
-        let told = (self.missing - (i128::from(now) - self.changed) * self.requests).max(0);
-        if after != told {
+        let left = (self.missing - (i128::from(now) - self.changed) * self.requests).max(0);
+        if after != left {
             (self.missing, self.changed) = (after, i128::from(now));
         }
     }
@@ -164,12 +164,12 @@ proptest! {
             let hits = if hits > 55 { hits } else { hits % 5 + 1 };
             let verdict;
             (state, verdict) = bucket.apply(state, Hits::Take(hits.into()), Time::from_micros(now));
-            let told = match governor.check_n(NonZeroU32::new(hits).unwrap()) {
+            let expected = match governor.check_n(NonZeroU32::new(hits).unwrap()) {
                 Err(_) => None,
                 Ok(Ok(())) => Some(Duration::ZERO),
                 Ok(Err(not_until)) => Some(not_until.wait_time_from(governor::clock::Clock::now(&clock))),
             };
-            prop_assert_eq!(verdict.retry_after.map(Duration::from_micros), told);
+            prop_assert_eq!(verdict.retry_after.map(Duration::from_micros), expected);
         }
     }
 }

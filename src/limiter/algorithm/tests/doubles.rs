@@ -68,10 +68,10 @@ fn script_of_buckets(bucket: Bucket, kept: &mut [Double; 2], hits: Hits, now: u6
     let [second, micros] = now_of(now);
     let tick = (micros * per_second).divided_by(million);
     // This alone may be rounded, and then is so far from 0 and the bucket's depth that it does not matter.
-    let told = (kept[0].0 - second.0) * per_second.0 + (kept[1].0 - tick.0);
-    let told = Double(told.max(0.0));
+    let left = (kept[0].0 - second.0) * per_second.0 + (kept[1].0 - tick.0);
+    let left = Double(left.max(0.0));
     let depth = burst * per_hit;
-    let missing = if told > depth + per_second { depth } else { told };
+    let missing = if left > depth + per_second { depth } else { left };
     let (after, admitted) = match hits {
         Hits::Take(0) => (missing, true),
         Hits::Take(hits) if hits > bucket.burst() => (missing, false),
@@ -83,7 +83,7 @@ fn script_of_buckets(bucket: Bucket, kept: &mut [Double; 2], hits: Hits, now: u6
             ((missing - Double::of(hits.min(bucket.burst() + 1)) * per_hit).max(zero), true)
         }
     };
-    if after != told {
+    if after != left {
         let full_at = tick + after;
         let seconds = full_at.divided_by(per_second);
         *kept = [second + seconds, full_at - seconds * per_second];

@@ -161,7 +161,7 @@ fn keeps_its_promises<L: Limit>(
     let remaining = u64::from(verdict.remaining);
     prop_assert!(at(now, Hits::Take(remaining)).admitted, "{verdict:?}");
     prop_assert!(!at(now, Hits::Take(remaining + 1)).admitted, "{verdict:?}");
-    // Whole again then, and not before; unless time itself ends before.
+    // It resets then, and not before; unless time itself ends before.
     let left_at = |time| u64::from(at(time, Hits::Take(0)).remaining);
     if verdict.reset < u64::MAX - now {
         prop_assert_eq!(left_at(now + verdict.reset), limit.most(), "{:?}", verdict);

@@ -81,8 +81,8 @@ proptest! {
             now = step.moment(now, window, limit.most());
             let hits = step.hits(limit.most());
             let verdict = apply(limit, &mut log, step, hits, now)?;
-            let told = (verdict.admitted, u64::from(verdict.remaining));
-            prop_assert_eq!(told, model.apply(limit, hits, now), "{:?} at {}", hits, now);
+            let decided = (verdict.admitted, u64::from(verdict.remaining));
+            prop_assert_eq!(decided, model.apply(limit, hits, now), "{:?} at {}", hits, now);
         }
     }
 

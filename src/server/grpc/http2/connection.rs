@@ -13,8 +13,7 @@ use super::{
     headers::{Block, Memo},
     hpack::Decoder,
     limits::{self, Limits},
-    resets::Resets,
-    streams::Streams,
+    streams::{Resets, Streams},
 };
 use crate::telemetry::metrics::PeerError;
 

@@ -4,7 +4,7 @@
 //! Reading order: [`connection`] is the state machine of a connection (RFC 9113), `headers` its frames that begin
 //! requests, `complete` the short way of most of them, `control` the frames that carry none, `sending` the side that
 //! answers; `frame` knows how frames are written, `hpack` with `table` and `huffman` how header blocks are
-//! (RFC 7541), `head` which requests are malformed, `streams` what is kept of an open one, `resets` which were reset.
+//! (RFC 7541), `head` which requests are malformed, `streams` what is kept of an open one, and which were reset.
 //! `limits` bounds what a peer can cost, [`budget`] what all of them together can make us hold. `super::driver` does
 //! the I/O, `super::calls` answers.
 //!
@@ -22,7 +22,6 @@ mod headers;
 pub(super) mod hpack;
 mod huffman;
 mod limits;
-mod resets;
 mod sending;
 mod streams;
 mod table;

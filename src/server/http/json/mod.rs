@@ -2,6 +2,7 @@
 //!
 //! `request` reads the question; the answer is written by `prost-reflect`.
 
+mod part;
 mod request;
 
 use std::sync::{Arc, LazyLock};

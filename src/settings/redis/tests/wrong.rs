@@ -1,17 +1,17 @@
-//! What does not go together, and that no password is told.
+//! What does not go together, and that no password is shown.
 
 use super::{super::*, Backend, problems, read, warnings};
 
 /// Holds that an environment is refused for this variable alone, in these words.
-fn is_refused(set: &[(&str, &str)], name: &str, told: &str) {
+fn is_refused(set: &[(&str, &str)], name: &str, reported: &str) {
     let problems = problems(set);
     assert_eq!(problems.len(), 1, "{set:?}: {problems:?}");
-    assert!(problems[0].starts_with(name) && problems[0].contains(told), "{set:?}: {problems:?}");
+    assert!(problems[0].starts_with(name) && problems[0].contains(reported), "{set:?}: {problems:?}");
 }
 
 #[test]
 fn a_place_that_cannot_be_is_refused_with_what_to_do() {
-    for (set, name, told) in [
+    for (set, name, reported) in [
         (&[("BACKEND_TYPE", "redis")][..], "REDIS_URL", "default is /var/run/nutcracker/ratelimit.sock"),
         (&[("REDIS_SOCKET_TYPE", "tcp")], "REDIS_URL", "accepted is host:port"),
         (&[("REDIS_URL", "redis")], "REDIS_URL", "the port is missing: redis:6379"),
@@ -31,14 +31,14 @@ fn a_place_that_cannot_be_is_refused_with_what_to_do() {
         (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", ",")], "REDIS_URL", "at least one server"),
         (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "redis://a/1")], "REDIS_URL", "database 0 alone"),
     ] {
-        is_refused(set, name, told);
+        is_refused(set, name, reported);
     }
 }
 
 #[test]
 fn what_cannot_be_besides_is_refused_with_what_to_do() {
     let tls = ("REDIS_TLS", "true");
-    for (set, name, told) in [
+    for (set, name, reported) in [
         (&[("REDIS_URL", "/r.sock"), tls][..], "REDIS_TLS", "speaks no TLS"),
         (&[("REDIS_URL", "a:1"), tls, ("REDIS_TLS_CACERT", "/ca")], "REDIS_TLS_CACERT", "is it mounted?"),
         (
@@ -76,13 +76,13 @@ fn what_cannot_be_besides_is_refused_with_what_to_do() {
         ),
         (&[("REDIS_URL", "a:1"), ("REDIS_PIPELINE_LIMIT", "many")], "REDIS_PIPELINE_LIMIT", "a whole number"),
     ] {
-        is_refused(set, name, told);
+        is_refused(set, name, reported);
     }
 }
 
 #[test]
 fn reports_all_problems_at_once() {
-    let told = problems(&[
+    let reported = problems(&[
         ("REDIS_URL", "redis"),
         ("REDIS_TLS", "true"),
         ("REDIS_TLS_CACERT", "/nowhere"),
@@ -97,12 +97,12 @@ fn reports_all_problems_at_once() {
         ("STORE_FAILURE_POLICY", "panic"),
         ("PORT", "http"),
     ]);
-    assert_eq!(told.len(), 10, "{told:#?}");
+    assert_eq!(reported.len(), 10, "{reported:#?}");
 }
 
 #[test]
 fn warns_of_what_is_ignored() {
-    for (set, name, told) in [
+    for (set, name, reported) in [
         (&[("REDIS_SENTINEL_AUTH", "s")][..], "REDIS_SENTINEL_AUTH", "without REDIS_TYPE=SENTINEL"),
         (&[("REDIS_TYPE", "CLUSTER"), ("REDIS_SOCKET_TYPE", "unix")], "REDIS_SOCKET_TYPE", "over TCP"),
         (&[("REDIS_TLS_CACERT", "/nowhere")], "REDIS_TLS_CACERT", "set REDIS_TLS=true"),
@@ -115,11 +115,14 @@ fn warns_of_what_is_ignored() {
     ] {
         let warnings = warnings(&[&[("REDIS_URL", "a:1")], set].concat());
         assert_eq!(warnings.len(), 1, "{set:?}: {warnings:?}");
-        assert!(warnings[0].starts_with(&format!("{name}: ")) && warnings[0].contains(told), "{warnings:?}");
+        assert!(
+            warnings[0].starts_with(&format!("{name}: ")) && warnings[0].contains(reported),
+            "{warnings:?}"
+        );
     }
     let long = [("REDIS_URL", "a:1"), ("REDIS_TIMEOUT", "1s")];
     let Backend::Redis(read) = read(&long).unwrap().0.backend else { panic!() };
-    assert_eq!(read.main.timeout, Duration::from_secs(1), "it is warned of, and kept");
+    assert_eq!(read.main.timeout, Duration::from_secs(1), "a warning is logged, and it is kept");
     assert_eq!(warnings(&[("REDIS_URL", "a:1"), ("REDIS_TIMEOUT", "20ms")]), [""; 0]);
 }
 
@@ -146,13 +149,13 @@ fn never_shows_a_password() {
         ],
         &[("REDIS_PERSECOND_AUTH", "hunter2"), ("REDIS_URL", "h:1")],
     ] {
-        let (debug, told) = match read(set) {
+        let (debug, reported) = match read(set) {
             Ok((settings, warnings)) => (format!("{settings:?}"), warnings),
             Err(problems) => (String::new(), problems),
         };
         // The user is no secret, though it is written where the password is missing.
         let is_user = set.iter().any(|(_, value)| *value == "hunter2:");
         assert!(is_user || !debug.contains("hunter2"), "{debug}");
-        assert!(!told.concat().contains("hunter2"), "{told:?}");
+        assert!(!reported.concat().contains("hunter2"), "{reported:?}");
     }
 }

@@ -414,7 +414,7 @@ fn hits_of_the_last_window_are_lost() {
 }
 
 #[test]
-fn a_counter_over_its_limit_is_asked_again_after_a_while() {
+fn a_counter_over_its_limit_is_read_again_after_a_while() {
     let terms = terms(100, 60);
     let mut lease = Lease::new(Time::from_seconds(1_800_000_000), Pace::default());
     let at = |millis: u64| Time::from_micros(1_800_000_000_000_000 + millis * 1000);

@@ -19,8 +19,8 @@ fn pipeline(callers: &[&[(&str, Hits)]]) -> (MemcachedPipeline, Vec<oneshot::Rec
     let add_caller = |checks: &&[(&str, Hits)]| {
         pipeline.add_caller(|pipeline| checks.iter().for_each(|(key, hits)| pipeline.add(key, *hits, 61)))
     };
-    let heard = callers.iter().map(add_caller).collect();
-    (pipeline, heard)
+    let received = callers.iter().map(add_caller).collect();
+    (pipeline, received)
 }
 
 fn written(pipeline: &MemcachedPipeline) -> String {
@@ -29,14 +29,14 @@ fn written(pipeline: &MemcachedPipeline) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// What each caller hears of these answers.
-fn dealt(
+/// What each caller receives of these answers.
+fn completed(
     mut pipeline: MemcachedPipeline,
-    heard: Vec<oneshot::Receiver<Answered>>,
+    received: Vec<oneshot::Receiver<Answered>>,
     replies: Vec<Reply>,
 ) -> Vec<Vec<Result<u64, Kind>>> {
     pipeline.complete(replies, |kind, error| Failure::new(kind, error));
-    let outcomes = heard.into_iter().map(|mut heard| heard.try_recv().unwrap().unwrap());
+    let outcomes = received.into_iter().map(|mut received| received.try_recv().unwrap().unwrap());
     outcomes
         .map(|outcomes| outcomes.into_iter().map(|one| one.map_err(|failure| failure.kind)).collect())
         .collect()
@@ -46,7 +46,7 @@ const LOOK: Hits = Hits::Take(0);
 
 #[test]
 fn hits_on_one_key_are_one_command_and_dealt_out_in_order() {
-    let (pipeline, heard) = pipeline(&[
+    let (pipeline, received) = pipeline(&[
         &[("a", Hits::Take(2)), ("b", Hits::Take(1))],
         &[("a", Hits::Take(3)), ("a", LOOK)],
         &[("c", LOOK)],
@@ -55,22 +55,22 @@ fn hits_on_one_key_are_one_command_and_dealt_out_in_order() {
     assert_eq!(pipeline.checks(), 5);
     let replies = vec![Reply::Number(15), Reply::Number(1), Reply::Value(b"7 ".to_vec())];
     assert_eq!(pipeline.missing(&replies), [0_usize; 0]);
-    let seen = dealt(pipeline, heard, replies);
+    let seen = completed(pipeline, received, replies);
     assert_eq!(seen, [vec![Ok(12), Ok(1)], vec![Ok(15), Ok(15)], vec![Ok(7)]]);
 }
 
 #[test]
 fn hits_behind_those_given_back_are_counted_behind_them() {
-    let (pipeline, heard) =
+    let (pipeline, received) =
         pipeline(&[&[("a", Hits::Take(2))], &[("a", Hits::Refund(9))], &[("a", Hits::Take(1))]]);
     assert_eq!(written(&pipeline), "incr a 2\r\ndecr a 9\r\nincr a 1\r\n");
-    let seen = dealt(pipeline, heard, [7, 0, 1].map(Reply::Number).into());
+    let seen = completed(pipeline, received, [7, 0, 1].map(Reply::Number).into());
     assert_eq!(seen, [vec![Ok(7)], vec![Ok(0)], vec![Ok(1)]]);
 }
 
 #[test]
 fn counters_that_are_not_there_are_made_and_asked_again() {
-    let (pipeline, heard) = pipeline(&[
+    let (pipeline, received) = pipeline(&[
         &[("a", Hits::Take(2)), ("b", Hits::Take(1))],
         &[("a", Hits::Refund(1)), ("c", LOOK), ("a", LOOK)],
     ]);
@@ -83,36 +83,36 @@ fn counters_that_are_not_there_are_made_and_asked_again() {
     assert_eq!(again, "add a 0 61 1\r\n0\r\nincr a 2\r\ndecr a 1\r\nget c\r\nget a\r\n");
     let number = Reply::Number;
     let replies = vec![number(2), number(4), number(1), Reply::Missing, Reply::Value(b"1".to_vec())];
-    assert_eq!(dealt(pipeline, heard, replies), [vec![Ok(2), Ok(4)], vec![Ok(1), Ok(0), Ok(1)]]);
+    assert_eq!(completed(pipeline, received, replies), [vec![Ok(2), Ok(4)], vec![Ok(1), Ok(0), Ok(1)]]);
 }
 
 #[test]
 fn looking_and_giving_back_make_no_counter() {
-    let (pipeline, heard) = pipeline(&[&[("a", LOOK), ("b", Hits::Refund(1))]]);
+    let (pipeline, received) = pipeline(&[&[("a", LOOK), ("b", Hits::Refund(1))]]);
     let replies = vec![Reply::Missing, Reply::Missing];
     assert_eq!(pipeline.missing(&replies), [0_usize; 0]);
-    assert_eq!(dealt(pipeline, heard, replies), [vec![Ok(0), Ok(0)]]);
+    assert_eq!(completed(pipeline, received, replies), [vec![Ok(0), Ok(0)]]);
 }
 
 #[test]
 fn one_bad_counter_spoils_no_other() {
-    let (pipeline, heard) = pipeline(&[&[("a", LOOK)], &[("b", Hits::Take(1))], &[("c", Hits::Take(1))]]);
+    let (pipeline, received) = pipeline(&[&[("a", LOOK)], &[("b", Hits::Take(1))], &[("c", Hits::Take(1))]]);
     let replies = vec![
         Reply::Value(b"x".to_vec()),
         Reply::Error("CLIENT_ERROR cannot increment or decrement non-numeric value".to_owned()),
         Reply::Number(3),
     ];
-    let seen = dealt(pipeline, heard, replies);
+    let seen = completed(pipeline, received, replies);
     assert_eq!(seen, [vec![Err(Kind::NotANumber)], vec![Err(Kind::NotANumber)], vec![Ok(3)]]);
 }
 
 #[test]
-fn everybody_is_told_when_nothing_came_of_it() {
-    let (mut pipeline, heard) = pipeline(&[&[("a", LOOK)], &[("b", LOOK)]]);
+fn every_caller_receives_the_error_of_a_lost_pipeline() {
+    let (mut pipeline, received) = pipeline(&[&[("a", LOOK)], &[("b", LOOK)]]);
     let error = StoreError { reason: FailureReason::Timeout, message: "late".into() };
     pipeline.fail(&error);
-    for mut heard in heard {
-        assert_eq!(heard.try_recv().unwrap().unwrap_err(), error);
+    for mut received in received {
+        assert_eq!(received.try_recv().unwrap().unwrap_err(), error);
     }
 }
 
@@ -121,10 +121,10 @@ fn what_was_cleared_is_empty() {
     let (mut pipeline, _) = pipeline(&[&[("a", Hits::Take(1))]]);
     pipeline.clear();
     assert_eq!((written(&pipeline), pipeline.checks(), pipeline.commands()), (String::new(), 0, 0));
-    let mut heard = pipeline.add_caller(|pipeline| pipeline.add("a", Hits::Take(1), 61));
+    let mut received = pipeline.add_caller(|pipeline| pipeline.add("a", Hits::Take(1), 61));
     assert_eq!(written(&pipeline), "incr a 1\r\n");
     pipeline.complete(vec![Reply::Number(9)], |kind, error| Failure::new(kind, error));
-    assert_eq!(heard.try_recv().unwrap().unwrap()[0].as_ref().ok(), Some(&9));
+    assert_eq!(received.try_recv().unwrap().unwrap()[0].as_ref().ok(), Some(&9));
 }
 
 /// A memcached without expiries.
@@ -198,14 +198,14 @@ proptest! {
                 .iter()
                 .map(|checks| checks.iter().map(|(key, hits)| (keys[*key], *hits)).collect())
                 .collect();
-            let (pipeline, heard) = pipeline(&named.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let (pipeline, received) = pipeline(&named.iter().map(Vec::as_slice).collect::<Vec<_>>());
             let mut replies = server.replies(|into| pipeline.write(into));
             let missing = pipeline.missing(&replies);
             let again = server.replies(|into| pipeline.write_again(&missing, into));
             for (place, reply) in missing.into_iter().zip(again) {
                 replies[place] = reply;
             }
-            let seen = dealt(pipeline, heard, replies);
+            let seen = completed(pipeline, received, replies);
             for (checks, seen) in callers.iter().zip(seen) {
                 for ((key, hits), seen) in checks.iter().zip(seen) {
                     counts[*key] = fixed_window::count(counts[*key], *hits);

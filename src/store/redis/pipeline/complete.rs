@@ -95,21 +95,7 @@ impl RedisPipeline {
         let asking = if command.asking { done(next()) } else { Ok(()) };
         let result = match &command.kind {
             CommandKind::Count { id, added, expiry } => {
-                let count = if *added > 0 { saturated(integer(next())) } else { number(next()) };
-                let is_set = *added > 0 && expiry.set != Expire::Known;
-                let set_asking = if is_set && command.asking { done(next()) } else { Ok(()) };
-                let set = is_set.then(|| set_asking.and_then(|()| integer(next())));
-                count.map(|after| {
-                    let before = after.saturating_sub(*added);
-                    match set {
-                        Some(set) => self.expiry(command, *id, *expiry, set, reading),
-                        None if *added > 0 && before == 0 => {
-                            reading.learned.missing_ttl.push((self.key_text(command), expiry.seconds));
-                        }
-                        None => {}
-                    }
-                    Completion::Running(before)
-                })
+                self.counted(command, (*id, *added, *expiry), &mut next, reading)
             }
             CommandKind::Refund { .. } | CommandKind::GiveBack { .. } => {
                 integer(next()).map(Completion::Final)
@@ -158,6 +144,33 @@ impl RedisPipeline {
         result.unwrap_or_else(|error| {
             Completion::Failed(reading.failed(&error, command.keys(), command.name()))
         })
+    }
+
+    /// The count before the hits that a command added, with the expiry that it set.
+    fn counted(
+        &self,
+        command: &Command,
+        (id, added, expiry): (Key, u64, Expiry),
+        mut next: impl FnMut() -> Reply,
+        reading: &mut Reading<'_>,
+    ) -> Result<Completion, String> {
+        if added == 0 {
+            return number(next()).map(Completion::Running);
+        }
+        let count = saturated(integer(next()));
+        let set = (expiry.set != Expire::Known).then(|| {
+            let asking = if command.asking { done(next()) } else { Ok(()) };
+            asking.and_then(|()| integer(next()))
+        });
+        let before = count?.saturating_sub(added);
+        match set {
+            Some(set) => self.expiry(command, id, expiry, set, reading),
+            None if before == 0 => {
+                reading.learned.missing_ttl.push((self.key_text(command), expiry.seconds));
+            }
+            None => {}
+        }
+        Ok(Completion::Running(before))
     }
 
     /// Records the result of setting a key's expiry.

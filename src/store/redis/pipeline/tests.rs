@@ -1,4 +1,4 @@
-//! Bundles against a server that is a map, and against callers that ask one by one.
+//! Pipelines against a server that is a map, and against callers that ask one by one.
 
 use std::collections::BTreeMap;
 
@@ -123,9 +123,9 @@ proptest! {
         let mut alone = BTreeMap::<usize, u64>::new();
         let mut pipeline = RedisPipeline::default();
         for callers in pipelines {
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             for checks in &callers {
-                heard.push(pipeline.add_caller(|pipeline| {
+                received.push(pipeline.add_caller(|pipeline| {
                     for (key, hits) in checks {
                         let key = format!("key {key}");
                         match hits {
@@ -138,13 +138,13 @@ proptest! {
             prop_assert_eq!(pipeline.checks(), callers.iter().map(Vec::len).sum::<usize>());
             let shown = server.exchange(&mut pipeline);
             prop_assert!(shown.failures.is_empty() && shown.missing_ttl.is_empty());
-            for (checks, mut heard) in callers.into_iter().zip(heard) {
+            for (checks, mut received) in callers.into_iter().zip(received) {
                 let expected: Vec<u64> = checks.into_iter().map(|(key, hits)| {
                     let count = alone.entry(key).or_default();
                     *count = fixed_window::count(*count, hits);
                     *count
                 }).collect();
-                prop_assert_eq!(counts(heard.try_recv().unwrap()), expected);
+                prop_assert_eq!(counts(received.try_recv().unwrap()), expected);
             }
             pipeline.clear();
         }
@@ -175,9 +175,9 @@ fn a_script_that_the_server_does_not_know_is_sent_to_it() {
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     server.counters.insert("a".into(), 5);
     for left in [3, 1, 0] {
-        let mut heard = pipeline.add_caller(|pipeline| pipeline.refund("a", table.key("a"), 2));
+        let mut received = pipeline.add_caller(|pipeline| pipeline.refund("a", table.key("a"), 2));
         server.exchange(&mut pipeline);
-        assert_eq!(counts(heard.try_recv().unwrap()), [left]);
+        assert_eq!(counts(received.try_recv().unwrap()), [left]);
         pipeline.clear();
     }
 }
@@ -200,9 +200,9 @@ fn a_key_that_was_lost_with_its_expiry_is_found() {
 fn shown_by(expiry: Expiry, replies: Vec<Reply>) -> (Outcome, Learned) {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
-    let mut heard = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry));
+    let mut received = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry));
     let shown = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
-    (heard.try_recv().unwrap().unwrap()[0].clone(), shown)
+    (received.try_recv().unwrap().unwrap()[0].clone(), shown)
 }
 
 #[test]
@@ -334,18 +334,18 @@ fn keys_that_a_script_counts_are_one_command_and_what_is_asked_alike_is_said_onc
         let minute = Window::of_seconds(60).unwrap();
         ScriptCall::new(Kind::TokenBucket.at(requests, minute, None), || 0).unwrap()
     };
-    let judge = |pipeline: &mut RedisPipeline, number: usize, slot, judge, hits| {
+    let call = |pipeline: &mut RedisPipeline, number: usize, slot, call, hits| {
         let key = format!("key {number}");
-        drop(pipeline.add_caller(|pipeline| pipeline.call_script(&key, table.key(&key), slot, judge, hits)));
+        drop(pipeline.add_caller(|pipeline| pipeline.call_script(&key, table.key(&key), slot, call, hits)));
     };
     // Each key twice; every tenth of another limit; then as many hits of one as of none before.
     for number in (0..300).chain(0..300) {
         let requests = if number % 10 == 0 { 9 } else { 5 };
-        judge(&mut pipeline, number, 0, limit(requests), Hits::Take(1));
+        call(&mut pipeline, number, 0, limit(requests), Hits::Take(1));
     }
-    judge(&mut pipeline, 7, 0, limit(5), Hits::Take(3));
+    call(&mut pipeline, 7, 0, limit(5), Hits::Take(3));
     // In another slot.
-    judge(&mut pipeline, 1000, 1, limit(5), Hits::Take(1));
+    call(&mut pipeline, 1000, 1, limit(5), Hits::Take(1));
     let mut bytes = Vec::new();
     pipeline.write(&mut bytes);
     let mut commands = Vec::new();
@@ -356,7 +356,7 @@ fn keys_that_a_script_counts_are_one_command_and_what_is_asked_alike_is_said_onc
             other => panic!("{other:?}"),
         };
         let keys = number(&words[2]);
-        // Behind the keys, what tells which argument is whose.
+        // Behind the keys, what says which argument is whose.
         commands.push((keys, words.len() - 3 - keys - 1));
     }
     assert_eq!(commands, [(255, 3), (45, 2), (1, 1)]);
@@ -368,20 +368,20 @@ fn keys_that_cannot_be_counted_together_are_to_be_asked_alone() {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     let log = Kind::SlidingLog.at(5, Window::of_seconds(60).unwrap(), None);
-    let judge = ScriptCall::new(log, || 0).unwrap();
+    let call = ScriptCall::new(log, || 0).unwrap();
     let error = "TRYAGAIN Multiple keys request during rehashing of slot";
     for (keys, is_elsewhere) in [(2, true), (1, false)] {
-        let mut heard: Vec<_> = ["a", "b"][..keys]
+        let mut received: Vec<_> = ["a", "b"][..keys]
             .iter()
             .map(|key| {
                 pipeline
-                    .add_caller(|pipeline| pipeline.call_script(key, table.key(key), 0, judge, Hits::Take(1)))
+                    .add_caller(|pipeline| pipeline.call_script(key, table.key(key), 0, call, Hits::Take(1)))
             })
             .collect();
         pipeline.complete(vec![Reply::Error(error.to_owned())], |kind, error| Failure::new(kind, error));
-        for heard in &mut heard {
-            let heard = heard.try_recv().unwrap().unwrap();
-            assert_eq!(matches!(heard[..], [Outcome::Redirected(_)]), is_elsewhere, "{heard:?}");
+        for received in &mut received {
+            let received = received.try_recv().unwrap().unwrap();
+            assert_eq!(matches!(received[..], [Outcome::Redirected(_)]), is_elsewhere, "{received:?}");
         }
         pipeline.clear();
     }

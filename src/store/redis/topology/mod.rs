@@ -14,7 +14,7 @@ mod watcher;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -28,8 +28,11 @@ use tracing::warn;
 pub(super) use self::node_list::Connector;
 use self::watcher::{Source, Watcher};
 use super::wire::TLS_ADVICE;
-use crate::settings::redis::{Credentials, RedisAddress, RedisPool, RedisServers};
 use crate::store::remote::transport::load_tls;
+use crate::{
+    mutex::lock,
+    settings::redis::{Credentials, RedisAddress, RedisPool, RedisServers},
+};
 
 /// The current servers; polls for changes until the last clone is dropped.
 #[derive(Clone)]
@@ -134,7 +137,7 @@ impl Topology {
 
     /// Starts to poll, within a runtime. Does nothing for a single server, and when called again.
     pub(super) fn watch(&self) {
-        let watcher = self.0.watcher.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let watcher = lock(&self.0.watcher).take();
         if let Some(watcher) = watcher {
             let task = tokio::spawn(watcher.watch(Arc::clone(&self.0.known)));
             // There is one watcher, so nothing was set before.

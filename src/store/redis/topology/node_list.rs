@@ -290,8 +290,8 @@ mod tests {
             ("sentinel ", refused("unknown command 'SENTINEL'"), "not a sentinel"),
             ("", refused("odd"), "ERR odd"),
         ] {
-            let told = connector(role).explain(&error);
-            assert!(told.contains(word), "{told}");
+            let error = connector(role).explain(&error);
+            assert!(error.contains(word), "{error}");
         }
     }
 

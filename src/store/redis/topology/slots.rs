@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // The checksum's own test vector, and slots as CLUSTER KEYSLOT tells them.
+        // The checksum's own test vector, and slots as CLUSTER KEYSLOT reports them.
         for (key, expected) in [
             ("123456789", 0x31c3),
             ("", 0),

@@ -89,7 +89,7 @@ async fn the_first_sentinel_that_knows_the_master_is_believed() {
     assert_eq!(topology.servers().owner(b"any"), Some(0));
     assert_eq!(ignorant.asked(), 1);
 
-    // It is asked again in its own pace.
+    // It is asked at its own pace.
     let changes = topology.changes();
     knowing.says(master(6380));
     becomes(&topology, "10.0.0.1:6380").await;
@@ -98,7 +98,7 @@ async fn the_first_sentinel_that_knows_the_master_is_believed() {
 }
 
 #[tokio::test]
-async fn a_doubt_is_looked_into_soon_and_by_asking_another() {
+async fn a_requested_refresh_comes_soon_and_from_another_server() {
     let (stale, fresh) = (Oracle::new(None, None).await, Oracle::new(None, None).await);
     stale.says(master(6379));
     fresh.says(master(6380));
@@ -127,7 +127,7 @@ async fn many_doubts_are_few_questions() {
 }
 
 #[tokio::test]
-async fn the_last_master_stays_while_nobody_tells() {
+async fn the_last_master_stays_while_no_sentinel_answers() {
     let oracle = Oracle::new(None, None).await;
     oracle.says(master(6379));
     let topology = watched(&sentinels(&[&oracle.address], None));
@@ -190,15 +190,15 @@ async fn sentinels_are_asked_over_tls() {
 }
 
 #[test]
-fn bad_certificates_are_told() {
+fn bad_certificates_are_reported() {
     let tls = RedisTls { ca: Some("/nowhere/ca.pem".into()), ..RedisTls::default() };
     let seeds = vec![HostPort { host: "a".to_owned(), port: 1 }];
-    let told = Topology::new(&RedisPool { tls: Some(tls), ..pool(RedisServers::Cluster { seeds }) });
-    assert!(told.err().unwrap()[0].contains("/nowhere/ca.pem"));
+    let made = Topology::new(&RedisPool { tls: Some(tls), ..pool(RedisServers::Cluster { seeds }) });
+    assert!(made.err().unwrap()[0].contains("/nowhere/ca.pem"));
 }
 
 #[tokio::test]
-async fn a_cluster_tells_of_itself_when_its_seeds_are_gone() {
+async fn a_cluster_is_known_when_its_seeds_are_gone() {
     let (seed, one, other) =
         (Oracle::new(None, None).await, Oracle::new(None, None).await, Oracle::new(None, None).await);
     seed.says(halves(8192, &one.address, &other.address));

@@ -19,7 +19,7 @@ use crate::{
     net::tls::Words as Names,
     settings::redis::{RedisAddress, RedisPool, RedisServers},
     store::remote::{
-        deadline::after,
+        after,
         transport::{Connector, TlsAdvice, load_tls},
     },
 };

@@ -71,7 +71,7 @@ async fn all_is_said_in_one_piece_and_then_the_socket_is_ours() {
     let server = server(ROLE, answers, true, None).await;
     let mut wire = dialer(&pool).dial(&server.address, true).await.unwrap();
     wire.shutdown().await.unwrap();
-    assert_eq!(server.heard.await.unwrap(), said);
+    assert_eq!(server.received.await.unwrap(), said);
 }
 
 #[tokio::test]
@@ -80,12 +80,12 @@ async fn what_is_not_needed_is_not_said() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("redis.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    let heard = tokio::spawn(async move {
+    let received = tokio::spawn(async move {
         let (socket, _) = listener.accept().await.unwrap();
         talk(socket, PING, b"+OK\r\n+PONG\r\n", true).await
     });
     drop(dialer(&pool()).dial(&RedisAddress::Unix(path), false).await.unwrap());
-    assert_eq!(heard.await.unwrap(), said);
+    assert_eq!(received.await.unwrap(), said);
 }
 
 #[tokio::test]

@@ -1,23 +1,23 @@
 //! The page by the names of a mapper.
 
-use std::{
-    fmt::Write as _,
-    sync::{Mutex, PoisonError},
-};
+use std::{fmt::Write as _, sync::Mutex};
 
 use super::{
     Mapper,
     series::{Family, Known, Place},
 };
-use crate::telemetry::metrics::{
-    Stats,
-    gauges::Gauges,
-    histogram::{BOUNDS_MICROS, Snapshot},
-    names::{Kind, Metric},
-    page::Page,
-    prometheus::{metric, others},
-    rule::RuleCounter,
-    statsd_names::Value,
+use crate::{
+    mutex::lock,
+    telemetry::metrics::{
+        Stats,
+        gauges::Gauges,
+        histogram::{BOUNDS_MICROS, Snapshot},
+        names::{Kind, Metric},
+        page::Page,
+        prometheus::{metric, others},
+        rule::RuleCounter,
+        statsd_names::Value,
+    },
 };
 
 /// A mapper, and what it made of the names that were shown so far.
@@ -40,7 +40,7 @@ impl Mapped {
         others(&mut page, stats, gauges);
         let (mut text, singles) = page.finish();
         // One scrape at a time; nothing else waits for this lock.
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.known);
         let mut shown = Shown::default();
         let mut names = singles.len();
         stats.registry.for_each(|stats, counts| {

@@ -16,7 +16,7 @@ fn mapper(yaml: &str) -> Mapper {
     read("mapper.yaml", yaml.as_bytes()).unwrap().0
 }
 
-fn told(yaml: &str) -> Vec<String> {
+fn diagnostics(yaml: &str) -> Vec<String> {
     let found = match read("mapper.yaml", yaml.as_bytes()) {
         Ok((_, warnings)) => warnings,
         Err(errors) => errors,
@@ -85,14 +85,14 @@ fn names_become_what_the_exporter_makes_of_them() {
 #[test]
 fn the_file_that_the_manual_shows_is_taken_without_a_warning() {
     let (_, rest) = include_str!("../../../../docs/statsd.md").split_once("```yaml mapper\n").unwrap();
-    assert_eq!(told(rest.split_once("```").unwrap().0), [""; 0]);
+    assert_eq!(diagnostics(rest.split_once("```").unwrap().0), [""; 0]);
 }
 
 #[test]
 fn reports_every_mistake_with_its_place() {
     let yaml = "mappings:\n- match: 'a..b'\n  name: 9x\n- match: '('\n  match_type: regex\n  name: ok\n  \
                 labels: {a-b: x, le: y, __name__: z}\n- {name: x}\n- {match: a.b, action: destroy}\n- 7\n";
-    let told = told(yaml);
+    let reported = diagnostics(yaml);
     for expected in [
         "mapper.yaml:2:10: error: `a..b` is no glob (at mappings[0].match); words of",
         "mapper.yaml:3:9: error: `9x` is no metric's name (at mappings[0].name)",
@@ -104,7 +104,7 @@ fn reports_every_mistake_with_its_place() {
         "mapper.yaml:9:24: error: got `destroy`, expected one of map, drop",
         "mapper.yaml:10:3: error: a map is expected here, this is `7`",
     ] {
-        assert!(told.iter().any(|told| told.starts_with(expected)), "{expected}\n{told:#?}");
+        assert!(reported.iter().any(|one| one.starts_with(expected)), "{expected}\n{reported:#?}");
     }
 }
 
@@ -112,7 +112,7 @@ fn reports_every_mistake_with_its_place() {
 fn warns_of_what_has_no_effect_with_its_place() {
     let yaml = "defaults:\n  ttl: 5m\n  quantile: []\nmappings:\n- match: ratelimit_server.*.response_time\n  \
                 name: took\n  observer_type: summary\n  lables: {}\n  buckets: [10, 12]\n";
-    let told = told(yaml);
+    let reported = diagnostics(yaml);
     for expected in [
         "mapper.yaml:2:8: warning: does nothing: a series stays while its rule does (at defaults.ttl)",
         "mapper.yaml:3:3: warning: the option `quantile` is unknown and does nothing",
@@ -120,9 +120,9 @@ fn warns_of_what_has_no_effect_with_its_place() {
         "mapper.yaml:8:3: warning: the option `lables` is unknown and does nothing (at mappings[0]); is `labels` meant?",
         "mapper.yaml:9:17: warning: the bucket 12 is left out (at mappings[0]); times are counted in the buckets 0.01, 0.025",
     ] {
-        assert!(told.iter().any(|told| told.starts_with(expected)), "{expected}\n{told:#?}");
+        assert!(reported.iter().any(|one| one.starts_with(expected)), "{expected}\n{reported:#?}");
     }
-    assert_eq!(told.len(), 5, "{told:#?}");
+    assert_eq!(reported.len(), 5, "{reported:#?}");
 }
 
 #[test]

@@ -73,8 +73,8 @@ fn a_full_page_shows_every_documented_metric_and_no_other() {
         let lines = page.lines().filter_map(|line| line.strip_prefix(kind)?.split_once(' '));
         lines.map(|(name, rest)| (name.to_owned(), rest.to_owned())).collect()
     };
-    let documented = |told: fn(&Metric) -> String| -> Vec<(String, String)> {
-        documentation().iter().map(|metric| (metric.name.to_owned(), told(metric))).collect()
+    let documented = |shown: fn(&Metric) -> String| -> Vec<(String, String)> {
+        documentation().iter().map(|metric| (metric.name.to_owned(), shown(metric))).collect()
     };
     assert_eq!(head("# TYPE "), documented(|metric| metric.kind.to_string()));
     assert_eq!(head("# HELP "), documented(|metric| metric.help.to_owned()));
@@ -135,8 +135,8 @@ fn milliseconds_are_for_the_response_times_of_the_go_service_alone() {
 #[test]
 fn shows_no_redis_metrics_without_redis() {
     let page = parse(&Stats::new(StatsOptions::default()).render(&Gauges::default()));
-    let told: Vec<_> = page.into_keys().filter(|(name, _)| name.contains("redis")).collect();
-    assert_eq!(told.len(), 0, "{told:?}");
+    let shown: Vec<_> = page.into_keys().filter(|(name, _)| name.contains("redis")).collect();
+    assert_eq!(shown.len(), 0, "{shown:?}");
 }
 
 #[test]

@@ -152,8 +152,8 @@ mod tests {
     #[test]
     fn an_instance_has_a_name_of_its_own_unless_it_was_given_one() {
         let key = "service.instance.id";
-        let of = |told: &[(String, String)]| {
-            let attributes = resource(told).attributes;
+        let of = |given: &[(String, String)]| {
+            let attributes = resource(given).attributes;
             attributes
                 .into_iter()
                 .find(|attribute| attribute.key == key)

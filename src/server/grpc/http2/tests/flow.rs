@@ -138,7 +138,7 @@ fn a_connection_whose_window_is_not_kept_to_ends() {
             super::super::frame::write(&mut bytes, kind::DATA, 0, id, &[0; 16_000]);
         }
     }
-    // In one piece: nothing is told the peer in between.
+    // In one piece: nothing is sent to the peer in between.
     assert_eq!(peer.bytes(&bytes), Err(Reason::FlowControlError));
 }
 

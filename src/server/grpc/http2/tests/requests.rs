@@ -406,7 +406,7 @@ fn streams_beyond_the_most_are_refused_and_may_be_sent_again() {
 }
 
 #[test]
-fn a_peer_with_a_smaller_table_is_told_that_none_is_used() {
+fn a_peer_with_a_smaller_table_receives_a_table_size_of_0() {
     let mut peer = Peer::new();
     peer.send(kind::SETTINGS, 0, 0, &[0, 1, 0, 0, 0, 100]).unwrap();
     peer.frames();

@@ -1,5 +1,5 @@
-//! The scripts on a real Redis, whose time they are told by hand: over random histories everyone who asks is
-//! told what the algorithm itself tells, and what is under a key stays what the algorithm keeps.
+//! The scripts on a real Redis, with a time that is set by hand: over random histories every caller receives what
+//! the algorithm itself decides, and what is under a key stays what the algorithm keeps.
 
 mod model;
 mod server;
@@ -52,9 +52,9 @@ fn within(hits: Hits) -> Hits {
     }
 }
 
-fn told(outcome: &Outcome) -> store::Outcome {
+fn decided(outcome: &Outcome) -> store::Outcome {
     match outcome {
-        Outcome::Counted(told) => *told,
+        Outcome::Counted(outcome) => *outcome,
         other => panic!("{other:?}"),
     }
 }
@@ -94,7 +94,7 @@ fn place(step: Step, keys: usize) -> usize {
 }
 
 #[test]
-fn everyone_is_told_what_the_algorithm_tells_each_alone() {
+fn every_caller_receives_what_the_algorithm_decides_for_it_alone() {
     let limits = prop::collection::vec(scripted(), 1..4);
     holds(300, limits, 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
@@ -104,30 +104,30 @@ fn everyone_is_told_what_the_algorithm_tells_each_alone() {
             let at = place(step, models.len());
             let (then, hits) = moment_and_hits(step, now, &models[at]);
             if then != now {
-                all_are_told(redis, &mut pipeline, now, waiting.drain(..))?;
+                all_receive(redis, &mut pipeline, now, waiting.drain(..))?;
                 now = then;
                 // What is kept is looked at, too.
                 for (key, model) in models.iter_mut().enumerate() {
-                    let heard =
-                        pipeline.add_caller(|pipeline| judge(pipeline, &table, key, model, Hits::Take(0)));
-                    waiting.push((heard, model.apply(Hits::Take(0), now)));
+                    let received =
+                        pipeline.add_caller(|pipeline| call(pipeline, &table, key, model, Hits::Take(0)));
+                    waiting.push((received, model.apply(Hits::Take(0), now)));
                 }
             }
             let model = &mut models[at];
-            let heard = pipeline.add_caller(|pipeline| judge(pipeline, &table, at, model, hits));
-            waiting.push((heard, model.apply(within(hits), now)));
+            let received = pipeline.add_caller(|pipeline| call(pipeline, &table, at, model, hits));
+            waiting.push((received, model.apply(within(hits), now)));
         }
-        all_are_told(redis, &mut pipeline, now, waiting.drain(..))
+        all_receive(redis, &mut pipeline, now, waiting.drain(..))
     });
 }
 
-fn judge(pipeline: &mut RedisPipeline, table: &Table<()>, key: usize, model: &Model, hits: Hits) {
+fn call(pipeline: &mut RedisPipeline, table: &Table<()>, key: usize, model: &Model, hits: Hits) {
     let key = format!("key {key}");
-    pipeline.call_script(&key, table.key(&key), 0, model.judge(), hits);
+    pipeline.call_script(&key, table.key(&key), 0, model.script_call(), hits);
 }
 
-/// Sends a pipeline, and holds what everyone hears against what is expected.
-fn all_are_told(
+/// Sends a pipeline, and holds what every caller receives against what is expected.
+fn all_receive(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
@@ -135,9 +135,9 @@ fn all_are_told(
 ) -> Result<(), TestCaseError> {
     let shown = redis.exchange(pipeline, now);
     prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
-    for (mut heard, expected) in waiting {
-        let heard = heard.try_recv().unwrap().unwrap();
-        prop_assert_eq!(told(&heard[0]), expected, "at {}", now);
+    for (mut received, expected) in waiting {
+        let received = received.try_recv().unwrap().unwrap();
+        prop_assert_eq!(decided(&received[0]), expected, "at {}", now);
     }
     Ok(())
 }
@@ -169,13 +169,19 @@ fn refused_requests_count_only_where_they_are_over() {
                 member: Member::Alone,
             });
             let guarded: Vec<_> = guarded.collect();
-            let mut heard = pipeline.add_caller(|pipeline| pipeline.count_guarded(guarded.into_iter()));
+            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(guarded.into_iter()));
             let shown = redis.exchange(&mut pipeline, now);
             prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
-            let heard = heard.try_recv().unwrap().unwrap();
-            for (((at, hits), over), heard) in checks.into_iter().zip(over).zip(&heard) {
+            let received = received.try_recv().unwrap().unwrap();
+            for (((at, hits), over), received) in checks.into_iter().zip(over).zip(&received) {
                 let hits = if any_over && !over { without_taking(hits) } else { hits };
-                prop_assert_eq!(told(heard), models[at].apply(hits, now), "{:?} of {:?}", hits, models[at]);
+                prop_assert_eq!(
+                    decided(received),
+                    models[at].apply(hits, now),
+                    "{:?} of {:?}",
+                    hits,
+                    models[at]
+                );
             }
         }
         Ok(())
@@ -188,12 +194,12 @@ fn of_any_kind() -> impl Strategy<Value = (Algorithm, Window)> {
     prop_oneof![2 => scripted(), 1 => fixed]
 }
 
-/// What a group is told that takes these hits: of all of its limits, or of none.
-fn told_together(models: &mut [Model], hits: Hits, now: Time) -> Vec<store::Outcome> {
+/// What a group receives that takes these hits: of all of its limits, or of none.
+fn decided_together(models: &mut [Model], hits: Hits, now: Time) -> Vec<store::Outcome> {
     let takes = matches!(hits, Hits::Take(_));
     let is_refused = takes && models.iter().any(|model| model.would_be_over(hits, now));
-    let told = |model: &mut Model| if is_refused { model.refuse(hits, now) } else { model.apply(hits, now) };
-    models.iter_mut().map(told).collect()
+    let one = |model: &mut Model| if is_refused { model.refuse(hits, now) } else { model.apply(hits, now) };
+    models.iter_mut().map(one).collect()
 }
 
 fn group<'a>(
@@ -225,29 +231,29 @@ fn the_limits_of_a_rule_count_all_or_nothing_however_many_ask_at_once() {
             // A fixed window's model knows one window at a time.
             let then = then.max(now);
             if then != now {
-                groups_are_told(redis, &mut pipeline, now, waiting.drain(..))?;
+                groups_receive(redis, &mut pipeline, now, waiting.drain(..))?;
                 now = then;
             }
             let hits = within(hits);
             // Some bring hits for one limit alone, as where the others were replaced.
             let of = if step.hits.1 % 5 == 0 { models.len() - 1.. } else { 0.. };
             if std::mem::replace(&mut last, of.start) != of.start {
-                // Callers of another group are told as if they had come before or behind all of this one.
-                groups_are_told(redis, &mut pipeline, now, waiting.drain(..))?;
+                // Callers of another group receive what they would before or behind all of this one.
+                groups_receive(redis, &mut pipeline, now, waiting.drain(..))?;
             }
             let names = &names(&models, now)[of.clone()];
             let asked = &mut models[of];
             let id = table.key(&names[0]);
-            let heard =
+            let received =
                 pipeline.add_caller(|pipeline| pipeline.count_together(id, hits, group(asked, names, hits)));
-            waiting.push((heard, told_together(asked, hits, now)));
+            waiting.push((received, decided_together(asked, hits, now)));
         }
-        groups_are_told(redis, &mut pipeline, now, waiting.drain(..))
+        groups_receive(redis, &mut pipeline, now, waiting.drain(..))
     });
 }
 
-/// Sends a pipeline, and holds what every caller hears of its group against what is expected.
-fn groups_are_told(
+/// Sends a pipeline, and holds what every caller receives of its group against what is expected.
+fn groups_receive(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
@@ -255,9 +261,9 @@ fn groups_are_told(
 ) -> Result<(), TestCaseError> {
     let shown = redis.exchange(pipeline, now);
     prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
-    for (mut heard, expected) in waiting {
-        let heard: Vec<_> = heard.try_recv().unwrap().unwrap().iter().map(told).collect();
-        prop_assert_eq!(heard, expected, "at {}", now);
+    for (mut received, expected) in waiting {
+        let received: Vec<_> = received.try_recv().unwrap().unwrap().iter().map(decided).collect();
+        prop_assert_eq!(received, expected, "at {}", now);
     }
     Ok(())
 }
@@ -282,21 +288,21 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
                 member: Member::Alone,
             });
             let checks: Vec<_> = group(&models[..of_group], &names, hits).chain(alone).collect();
-            let mut heard = pipeline.add_caller(|pipeline| pipeline.count_guarded(checks.into_iter()));
+            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(checks.into_iter()));
             let (group, alone) = models.split_at_mut(of_group);
             let over: Vec<_> = alone.iter().map(|model| model.would_be_over(one, now)).collect();
             let any_over = over.contains(&true) || group.iter().any(|model| model.would_be_over(hits, now));
             let mut expected = match hits {
                 Hits::Take(_) if any_over => group.iter_mut().map(|model| model.refuse(hits, now)).collect(),
-                hits => told_together(group, hits, now),
+                hits => decided_together(group, hits, now),
             };
             for (model, over) in alone.iter_mut().zip(over) {
                 expected.push(model.apply(if any_over && !over { without_taking(one) } else { one }, now));
             }
             let shown = redis.exchange(&mut pipeline, now);
             prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
-            let heard: Vec<_> = heard.try_recv().unwrap().unwrap().iter().map(told).collect();
-            prop_assert_eq!(heard, expected, "{:?} of {:?}", hits, models);
+            let received: Vec<_> = received.try_recv().unwrap().unwrap().iter().map(decided).collect();
+            prop_assert_eq!(received, expected, "{:?} of {:?}", hits, models);
         }
         Ok(())
     });
@@ -304,7 +310,7 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
 
 /// A request that fails must not have counted in the limits before the one that failed it.
 #[test]
-fn nothing_is_counted_where_one_key_of_a_rule_is_none_of_ours() {
+fn nothing_is_counted_where_one_key_of_a_rule_is_not_ours() {
     let mut redis = Redis::start();
     let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
     let minute = Window::of_seconds(60).unwrap();
@@ -321,14 +327,17 @@ fn nothing_is_counted_where_one_key_of_a_rule_is_none_of_ours() {
             let names = [good.clone(), foreign.to_owned()];
             let checks = group(&models, &names, Hits::Take(2));
             let id = table.key(&good);
-            let mut heard =
+            let mut received =
                 pipeline.add_caller(|pipeline| pipeline.count_together(id, Hits::Take(2), checks.clone()));
             redis.exchange(&mut pipeline, now);
-            let heard = heard.try_recv().unwrap().unwrap();
-            assert!(heard.iter().all(|heard| matches!(heard, Outcome::Failed(_))), "{good}: {heard:?}");
-            let mut heard = pipeline.add_caller(|pipeline| pipeline.count_guarded(checks));
+            let received = received.try_recv().unwrap().unwrap();
+            assert!(
+                received.iter().all(|received| matches!(received, Outcome::Failed(_))),
+                "{good}: {received:?}"
+            );
+            let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(checks));
             redis.exchange(&mut pipeline, now);
-            assert!(matches!(heard.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)), "{good}");
+            assert!(matches!(received.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)), "{good}");
             assert_eq!(redis.command(&["EXISTS", good.as_str()]), Reply::Integer(0), "{good}");
         }
     }
@@ -350,11 +359,11 @@ fn callers_who_ask_for_different_hits_in_turn_are_all_served() {
         for number in 0..9_000 {
             let hits = Hits::Take(1 + number % 2);
             let checks = group(&models, &names, hits);
-            let heard =
+            let received =
                 pipeline.add_caller(|pipeline| pipeline.count_together(table.key(&names[0]), hits, checks));
-            waiting.push((heard, told_together(&mut models, hits, now)));
+            waiting.push((received, decided_together(&mut models, hits, now)));
         }
-        groups_are_told(&mut redis, &mut pipeline, now, waiting.into_iter()).unwrap();
+        groups_receive(&mut redis, &mut pipeline, now, waiting.into_iter()).unwrap();
     }
 }
 
@@ -373,10 +382,10 @@ fn a_key_lives_until_nothing_is_kept_there_and_little_longer() {
         (Name::LeakyBucket, 18),
     ] {
         let algorithm = name.at(10, minute, NonZeroU32::new(10));
-        let judge = ScriptCall::new(algorithm, || 7).unwrap();
+        let call = ScriptCall::new(algorithm, || 7).unwrap();
         let mut pipeline = RedisPipeline::default();
         drop(pipeline.add_caller(|pipeline| {
-            pipeline.call_script(name.name(), table.key(name.name()), 0, judge, Hits::Take(3));
+            pipeline.call_script(name.name(), table.key(name.name()), 0, call, Hits::Take(3));
         }));
         redis.exchange(&mut pipeline, now);
         let Reply::Integer(lives) = redis.command(&["TTL", name.name()]) else { panic!("{name:?}") };
@@ -395,12 +404,12 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
     redis.command(&["SET", "a short text", "0123456789abcdef!"]);
     redis.command(&["SET", "a long text", &"not a log ".repeat(1000)]);
     for name in &Name::ALL[1..] {
-        let judge = ScriptCall::new(name.at(10, minute, None), || SLACK).unwrap();
+        let call = ScriptCall::new(name.at(10, minute, None), || SLACK).unwrap();
         let keys = ["good", "a list", "a number", "a short text", "a long text"];
         let mut pipeline = RedisPipeline::default();
-        let heard = keys.map(|key| {
+        let received = keys.map(|key| {
             let own = if key == "good" { name.name() } else { key };
-            pipeline.add_caller(|pipeline| pipeline.call_script(own, table.key(own), 0, judge, Hits::Take(1)))
+            pipeline.add_caller(|pipeline| pipeline.call_script(own, table.key(own), 0, call, Hits::Take(1)))
         });
         let shown = redis.exchange(&mut pipeline, now);
         assert!(
@@ -411,19 +420,23 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
             "{:?}",
             shown.failures
         );
-        for (key, mut heard) in keys.into_iter().zip(heard) {
-            let heard = heard.try_recv().unwrap().unwrap();
-            assert_eq!(matches!(heard[0], Outcome::Failed(_)), key != "good", "{name:?} {key}: {heard:?}");
+        for (key, mut received) in keys.into_iter().zip(received) {
+            let received = received.try_recv().unwrap().unwrap();
+            assert_eq!(
+                matches!(received[0], Outcome::Failed(_)),
+                key != "good",
+                "{name:?} {key}: {received:?}"
+            );
         }
         let guarded = keys.map(|key| Guarded {
             key: key.into(),
-            limit: AtomicCheck::ScriptCall(judge),
+            limit: AtomicCheck::ScriptCall(call),
             hits: Hits::Take(1),
             member: Member::Alone,
         });
-        let mut heard = pipeline.add_caller(|pipeline| pipeline.count_guarded(guarded.into_iter()));
+        let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(guarded.into_iter()));
         redis.exchange(&mut pipeline, now);
-        assert!(matches!(heard.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)));
+        assert!(matches!(received.try_recv().unwrap().unwrap()[0], Outcome::Failed(_)));
     }
     assert_eq!(redis.command(&["TYPE", "a list"]), Reply::Text(b"list".to_vec()));
     assert_eq!(redis.command(&["GET", "a number"]), Reply::Text(b"12".to_vec()));
@@ -451,10 +464,10 @@ fn any_bytes_of_a_states_length_are_taken_for_one() {
             };
             redis.command(words);
             let mut pipeline = RedisPipeline::default();
-            let mut heard = pipeline.add_caller(|pipeline| judge(pipeline, &table, at, &models[at], hits));
+            let mut received = pipeline.add_caller(|pipeline| call(pipeline, &table, at, &models[at], hits));
             redis.exchange(&mut pipeline, now);
-            let heard = heard.try_recv().unwrap().unwrap();
-            prop_assert!(matches!(heard[0], Outcome::Counted(_)), "{:?}", heard);
+            let received = received.try_recv().unwrap().unwrap();
+            prop_assert!(matches!(received[0], Outcome::Counted(_)), "{:?}", received);
         }
         Ok(())
     });

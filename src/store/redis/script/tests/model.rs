@@ -48,7 +48,7 @@ impl Model {
         }
     }
 
-    /// What hits are told of which nothing is counted, because they do not fit here or elsewhere in their group.
+    /// The outcome of hits of which nothing is counted, because they do not fit here or elsewhere in their group.
     pub(super) fn refuse(&mut self, hits: Hits, now: Time) -> store::Outcome {
         let is_over = self.would_be_over(hits, now);
         match (self.algorithm, is_over) {
@@ -67,11 +67,11 @@ impl Model {
             Algorithm::FixedWindow(limit) => {
                 AtomicCheck::Count { limit: limit.limit, seconds: SLACK, uncached: None }
             }
-            _ => AtomicCheck::ScriptCall(self.judge()),
+            _ => AtomicCheck::ScriptCall(self.script_call()),
         }
     }
 
-    /// The key, which for a fixed window tells when it began.
+    /// The key, which for a fixed window says when it began.
     pub(super) fn name(&self, key: usize, now: Time) -> String {
         match self.algorithm {
             Algorithm::FixedWindow(limit) => format!("key {key} {}", limit.window.start(now)),
@@ -79,7 +79,7 @@ impl Model {
         }
     }
 
-    pub(super) fn judge(&self) -> ScriptCall {
+    pub(super) fn script_call(&self) -> ScriptCall {
         ScriptCall::new(self.algorithm, || SLACK).expect("a script knows it")
     }
 }

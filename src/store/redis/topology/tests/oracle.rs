@@ -16,7 +16,7 @@ use crate::{
     store::redis::resp::{self, Reply},
 };
 
-/// Tells of masters. While it has no answer it closes what it is asked on.
+/// Reports masters. While it has no answer it closes what it is asked on.
 #[derive(Clone)]
 pub(super) struct Oracle {
     pub(super) address: HostPort,

@@ -35,7 +35,7 @@ async fn a_refused_log_in_says_what_was_seen_and_what_to_do() {
 }
 
 #[tokio::test]
-async fn whoever_does_not_serve_us_is_told_with_what_to_do() {
+async fn a_server_that_refuses_us_is_reported_with_what_to_do() {
     let full = b"-ERR max number of clients reached\r\n";
     is_refused(&with_password(None), full, Kind::Other, &["maxclients", "REDIS_POOL_SIZE"]).await;
     let database = RedisPool { database: 99, ..pool() };

@@ -14,29 +14,29 @@ use crate::settings::{HostPort, redis::RedisAddress};
 /// A server for one connection.
 pub(super) struct Server {
     pub(super) address: RedisAddress,
-    /// Ends with what was heard.
-    pub(super) heard: JoinHandle<Vec<u8>>,
+    /// Ends with what was received.
+    pub(super) received: JoinHandle<Vec<u8>>,
 }
 
-/// Hears until something ends with `until`, says `say`, and closes unless it `stays`.
+/// Receives until something ends with `until`, says `say`, and closes unless it `stays`.
 pub(super) async fn talk(
     mut socket: impl AsyncRead + AsyncWrite + Unpin,
     until: &[u8],
     say: &[u8],
     stays: bool,
 ) -> Vec<u8> {
-    let mut heard = Vec::new();
-    while let Ok(1..) = socket.read_buf(&mut heard).await {
-        if heard.ends_with(until) {
+    let mut received = Vec::new();
+    while let Ok(1..) = socket.read_buf(&mut received).await {
+        if received.ends_with(until) {
             let _ = socket.write_all(say).await;
             if stays {
-                let _ = socket.read_to_end(&mut heard).await;
+                let _ = socket.read_to_end(&mut received).await;
             }
             break;
         }
     }
     let _ = socket.shutdown().await;
-    heard
+    received
 }
 
 pub(super) async fn server(
@@ -47,7 +47,7 @@ pub(super) async fn server(
 ) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let heard = tokio::spawn(async move {
+    let received = tokio::spawn(async move {
         let (socket, _) = listener.accept().await.unwrap();
         match tls {
             None => talk(socket, until, say, stays).await,
@@ -57,5 +57,5 @@ pub(super) async fn server(
             },
         }
     });
-    Server { address: RedisAddress::Tcp(HostPort { host: "127.0.0.1".to_owned(), port }), heard }
+    Server { address: RedisAddress::Tcp(HostPort { host: "127.0.0.1".to_owned(), port }), received }
 }

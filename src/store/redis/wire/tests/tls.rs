@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn tls_trusts_whom_it_was_told_to_trust() {
+async fn tls_trusts_whom_it_was_configured_to_trust() {
     let (ours, theirs, twin) = (Authority::new("ours"), Authority::new("theirs"), Authority::new("ours"));
     let plain = RedisTls { ca: Some(ours.ca()), ..RedisTls::default() };
     let any_host = RedisTls { skip_hostname: true, ..plain.clone() };
@@ -49,7 +49,7 @@ async fn tls_trusts_whom_it_was_told_to_trust() {
 }
 
 #[tokio::test]
-async fn plain_text_and_tls_are_told_apart() {
+async fn plain_text_and_tls_are_distinguished() {
     let authority = Authority::new("ours");
     let tls = with_tls(RedisTls { ca: Some(authority.ca()), ..RedisTls::default() });
     for say in [&b"-ERR unknown command\r\n"[..], b""] {
@@ -66,6 +66,6 @@ async fn plain_text_and_tls_are_told_apart() {
 #[test]
 fn a_unix_socket_speaks_no_tls() {
     let servers = RedisServers::Single(RedisAddress::Unix("/run/redis.sock".into()));
-    let told = Dialer::new(&RedisPool { servers, ..with_tls(RedisTls::default()) }).err().unwrap();
-    assert!(told[0].contains("/run/redis.sock") && told[0].contains("REDIS_TLS"), "{told:?}");
+    let problems = Dialer::new(&RedisPool { servers, ..with_tls(RedisTls::default()) }).err().unwrap();
+    assert!(problems[0].contains("/run/redis.sock") && problems[0].contains("REDIS_TLS"), "{problems:?}");
 }

@@ -1,0 +1,30 @@
+//! Enums whose variants have names: labels of metrics, and words of rules files and settings.
+
+/// Declares an enum with the name of each variant beside it.
+macro_rules! named {
+    (
+        $(#[$meta:meta])*
+        $vis:vis enum $enum:ident {
+            $($(#[$variant_meta:meta])* $variant:ident = $name:literal,)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        $vis enum $enum {
+            $($(#[$variant_meta])* $variant,)*
+        }
+
+        impl $enum {
+            /// Every variant, each at its own number.
+            $vis const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
+
+            /// The name of the variant.
+            #[must_use]
+            $vis const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
