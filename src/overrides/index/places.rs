@@ -90,7 +90,7 @@ mod tests {
         fn finds_what_a_map_finds(
             hashes in prop::collection::vec((0..6_u64, 0..4_u64), 0..60), others in prop::collection::vec((0..6_u64, 0..5_u64), 20),
         ) {
-            let hash = |(low, high): (u64, u64)| low * 0x2aaa_aaaa | high << 32;
+            let hash = |(low, high): (u64, u64)| low * 0x2aaa_aaaa + (high << 32);
             let mut places = Places::for_records(hashes.len());
             let mut map: HashMap<u64, Vec<u32>> = HashMap::new();
             for (place, parts) in (0_u32..).zip(&hashes) {

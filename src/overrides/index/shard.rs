@@ -81,7 +81,7 @@ impl Shard {
         values: impl Iterator<Item = &'v str> + Clone,
         count: usize,
     ) -> Option<Record<'_>> {
-        self.places.find(hash, |at| {
+        self.places.find(hash, move |at| {
             let record = read(&self.bytes, at)?;
             (record.shape == shape && record.has(values.clone(), count)).then_some(record)
         })
