@@ -177,7 +177,7 @@ fn a_slow_redis_makes_only_those_wait_whose_lease_is_spent() {
     assert!(took < Duration::from_millis(500), "20 requests took {took:?}");
 }
 
-/// A replica with an admin port, which hears of resets at others.
+/// A replica with an admin port, which follows resets at others.
 fn in_sync(redis: &Redis) -> (Server, u16) {
     let admin = free_port();
     let setup = leased(&redis.env(), RESET_RULES).env("REPLICA_SYNC", "true").env("GRPC_WORKERS", "1");
@@ -212,7 +212,7 @@ fn a_reset_ends_the_leases_of_all_replicas() {
     });
     let clients = [0, 1].map(|index| replicas[index].0.client());
     for key in ["many", "several"] {
-        // Each replica holds hits, and each is once the one that is told to reset.
+        // Each replica holds hits, and each is once the one that resets.
         for round in 0..4 {
             for (client, (server, _)) in clients.iter().zip(&replicas) {
                 eventually("hits are leased", || {

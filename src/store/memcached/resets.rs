@@ -276,7 +276,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Unless the key has ended in between, a replica hears of every reset, of each once, or that it has missed
+        /// Unless the key has ended in between, a replica receives every reset, each once, or that it has missed
         /// some.
         #[test]
         fn nothing_is_missed_and_nothing_comes_twice(events in prop::collection::vec(event(), 0..60)) {
@@ -302,9 +302,9 @@ mod tests {
                         value = None;
                     }
                     Event::Read(replica) => {
-                        let heard = value.clone().and_then(|value| positions[replica].advance(value));
+                        let received = value.clone().and_then(|value| positions[replica].advance(value));
                         let expected = std::mem::take(&mut unread[replica]);
-                        match heard {
+                        match received {
                             Some(Resets::Unknown) => {
                                 prop_assert!(expected.iter().map(String::len).sum::<usize>() > MAX_BYTES / 2);
                             }
