@@ -6,7 +6,10 @@
 //! decides how many hits wait in a replica while another would need them. The numbers are those of a simulation, which
 //! docs/leases.md describes.
 
+mod pace;
+
 use crate::{clock::Time, limiter::algorithm::Window};
+pub(super) use pace::{Cold, Pace};
 
 /// A lease is made for at most this part of a window.
 const PART_OF_WINDOW: f64 = 20.0;
@@ -62,63 +65,6 @@ impl Terms {
     /// How long a lease without requests is remembered, in seconds.
     fn remembered_for(&self) -> f64 {
         self.over_for().max(2.0 * self.duration())
-    }
-}
-
-/// How often a key is hit: moving averages of this replica's hits and requests per second.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
-    hits: f32,
-    requests: f32,
-    at: Time,
-    /// For how many seconds requests have come without a long pause.
-    age: f32,
-}
-
-impl Pace {
-    /// Adds a request.
-    fn add(&mut self, hits: u64, now: Time, duration: f64) {
-        let pause = seconds(self.at, now);
-        let decay = decay(self.at, now, duration);
-        self.hits = single(f64::from(self.hits) * decay + float(hits) / duration);
-        self.requests = single(f64::from(self.requests) * decay + 1.0 / duration);
-        self.age = if pause > duration { 0.0 } else { single(f64::from(self.age) + pause) };
-        // Also if the clock was set back.
-        self.at = now;
-    }
-
-    /// Hits per second.
-    fn hits(&self, now: Time, duration: f64) -> f64 {
-        f64::from(self.hits) * self.weight(now, duration)
-    }
-
-    /// Requests per second.
-    fn requests(&self, now: Time, duration: f64) -> f64 {
-        f64::from(self.requests) * self.weight(now, duration)
-    }
-
-    /// What an average is worth now. It began at 0, so at first it counts by the time in which the requests came.
-    fn weight(&self, now: Time, duration: f64) -> f64 {
-        let time = f64::from(self.age).max(LONGEST[0]).min(duration);
-        decay(self.at, now, duration) * duration / time
-    }
-}
-
-/// A key without a lease.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cold {
-    pace: Pace,
-    /// Requests in a row at which it was hot.
-    hot: u32,
-}
-
-impl Cold {
-    /// Adds a request. Returns the pace if the key is hot.
-    pub(super) fn visit(&mut self, hits: u64, now: Time, duration: f64) -> Option<Pace> {
-        self.pace.add(hits, now, duration);
-        let is_hot = f64::from(self.pace.requests) * duration >= HOT;
-        self.hot = if is_hot { self.hot.saturating_add(1) } else { 0 };
-        (self.hot >= 2).then_some(self.pace)
     }
 }
 
@@ -538,11 +484,6 @@ fn seconds(from: Time, to: Time) -> f64 {
 /// The time so many seconds later.
 fn after(time: Time, seconds: f64) -> Time {
     Time::from_micros(time.micros().saturating_add(whole(seconds * 1e6)))
-}
-
-/// The part of an average that is left after some time.
-fn decay(from: Time, to: Time, duration: f64) -> f64 {
-    (-seconds(from, to) / duration).exp()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "hits and microseconds are below 2⁵³")]

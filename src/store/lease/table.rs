@@ -5,6 +5,8 @@
 //! only. When there are as many leases as there may be, the coldest of a shard leaves for a key that is much hotter, and
 //! is given back.
 
+mod usage;
+
 use std::{
     collections::HashSet,
     sync::{
@@ -20,11 +22,9 @@ use super::rule::{Asked, Cold, Lease, Step, Terms};
 use crate::{
     clock::Time,
     rules::Limit,
-    store::{
-        LeaseState, LeaseUsage,
-        table::{Key, Table},
-    },
+    store::table::{Key, Table},
 };
+use usage::Counts;
 
 /// As many shards as the memory store has, if there are enough keys.
 const SHARDS: usize = 1024;
@@ -59,18 +59,6 @@ pub(super) struct Leases {
     /// The average round trip to the store, in microseconds.
     round_trip: AtomicU32,
     pub(super) counts: Counts,
-}
-
-/// What happened, for metrics.
-#[derive(Default)]
-pub(super) struct Counts {
-    pub(super) grants: AtomicU64,
-    pub(super) granted: AtomicU64,
-    pub(super) ungranted: AtomicU64,
-    pub(super) returned: AtomicU64,
-    pub(super) expired: AtomicU64,
-    pub(super) waits: AtomicU64,
-    pub(super) evicted: AtomicU64,
 }
 
 /// A lock to a cache line, and the microsecond at which one of its leases wants to be looked at.
@@ -434,49 +422,6 @@ impl Leases {
     /// Forgets the paces of keys that are not hit any more.
     pub(super) fn sweep(&self, now: Time) {
         self.cold.sweep(0, 1, now);
-    }
-
-    /// The metrics.
-    pub(super) fn usage(&self) -> LeaseUsage {
-        let (mut held, mut hits) = (0_u64, 0_u64);
-        for shard in &self.shards {
-            let shard = shard.lock();
-            hits = hits.wrapping_add(shard.hits);
-            held = shard.leases.iter().fold(held, |sum, entry| sum.saturating_add(entry.lease.left()));
-        }
-        let Counts { grants, granted, ungranted, returned, expired, waits, evicted } = &self.counts;
-        LeaseUsage {
-            keys: self.len() as u64,
-            max_keys: self.max_keys as u64,
-            held,
-            hits,
-            grants: grants.load(Relaxed),
-            granted: granted.load(Relaxed),
-            ungranted: ungranted.load(Relaxed),
-            returned: returned.load(Relaxed),
-            expired: expired.load(Relaxed),
-            waits: waits.load(Relaxed),
-            evicted: evicted.load(Relaxed),
-        }
-    }
-
-    /// The leases with most hits left, and then those that are hit most: at most so many.
-    pub(super) fn top(&self, count: usize, now: Time) -> Vec<LeaseState> {
-        let mut all = Vec::new();
-        for shard in &self.shards {
-            all.extend(shard.lock().leases.iter().map(|entry| LeaseState {
-                key: entry.counter.name.clone(),
-                limit: entry.counter.limit.requests_per_unit,
-                left: entry.lease.left(),
-                counter: entry.lease.counter(),
-                requests_per_second: entry.lease.requests(&self.terms(&entry.counter.limit), now),
-            }));
-        }
-        all.sort_by(|one, other| {
-            other.left.cmp(&one.left).then(other.requests_per_second.total_cmp(&one.requests_per_second))
-        });
-        all.truncate(count);
-        all
     }
 
     #[expect(clippy::indexing_slicing, reason = "masked by the number of shards, a power of two")]
