@@ -112,8 +112,11 @@ impl<'a> Record<'a> {
 
     /// True if these are its values.
     pub(super) fn has<'t>(&self, mut values: impl Iterator<Item = &'t str>, count: usize) -> bool {
-        let (own, _) = self.texts(count);
-        let same = own.into_iter().all(|own| values.next() == Some(own));
+        let mut rest = self.rest;
+        let same = (0..count).all(|_| {
+            let own = take_bytes(&mut rest);
+            own.is_some() && values.next().map(str::as_bytes) == own
+        });
         same && values.next().is_none()
     }
 
@@ -149,6 +152,10 @@ fn take_u32(rest: &mut &[u8]) -> Option<u32> {
 }
 
 fn take_text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+    std::str::from_utf8(take_bytes(rest)?).ok()
+}
+
+fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (first, mut after) = rest.split_first()?;
     let mut length = usize::from(*first);
     if *first == LONG {
@@ -157,5 +164,5 @@ fn take_text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     }
     let (text, behind) = after.split_at_checked(length)?;
     *rest = behind;
-    std::str::from_utf8(text).ok()
+    Some(text)
 }

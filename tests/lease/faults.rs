@@ -177,7 +177,7 @@ fn a_slow_redis_makes_only_those_wait_whose_lease_is_spent() {
     assert!(took < Duration::from_millis(500), "20 requests took {took:?}");
 }
 
-/// A replica with an admin port, which receives the resets of others.
+/// A replica with an admin port, which follows resets at others.
 fn in_sync(redis: &Redis) -> (Server, u16) {
     let admin = free_port();
     let setup = leased(&redis.env(), RESET_RULES).env("REPLICA_SYNC", "true").env("GRPC_WORKERS", "1");

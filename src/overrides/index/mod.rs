@@ -7,6 +7,7 @@
 //! The shape of an override is its domain, its keys, and which of its levels have a value. A descriptor whose keys no
 //! override has is done after one lookup in a small table.
 
+mod places;
 mod shapes;
 mod shard;
 #[cfg(test)]

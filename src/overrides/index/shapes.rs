@@ -110,14 +110,15 @@ impl Shapes {
         keys: impl Iterator<Item = &'k str> + Clone,
         hasher: &DefaultHashBuilder,
     ) -> &'s [u16] {
-        let has = |family: &&Family| {
+        let same = keys.clone();
+        let has = move |family: &&Family| {
             let first = family.members.first().and_then(|first| self.get(*first));
-            first.is_some_and(|shape| shape.has(domain, keys.clone()))
+            first.is_some_and(|shape| shape.has(domain, same.clone()))
         };
         // As a rule overrides are for one list of keys, which takes as long to compare as to hash.
         let family = match self.families.len() {
             1 => self.families.iter().next().filter(has),
-            _ => self.families.find(hash(domain, keys.clone(), hasher), |family| has(&family)),
+            _ => self.families.find(hash(domain, keys, hasher), |family| has(&family)),
         };
         family.map(|family| family.members.as_slice()).unwrap_or_default()
     }

@@ -2,7 +2,7 @@
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::{hash_values, shapes::Shapes};
+use super::{hash_values, places::Places, shapes::Shapes};
 use crate::overrides::record::Record;
 
 /// A part of the records.
@@ -10,7 +10,7 @@ use crate::overrides::record::Record;
 pub(super) struct Shard {
     bytes: Box<[u8]>,
     /// Where each record begins.
-    places: HashTable<u32>,
+    places: Places,
     /// How many there are of each action.
     pub(super) by_action: [u32; 4],
     /// The first second at which a record ends.
@@ -56,15 +56,14 @@ impl Shard {
             let (_, rest) = record.note_and_rest(values_of(&record, shapes));
             Some((record, bytes.get(..bytes.len().saturating_sub(rest.len()))?))
         };
-        let mut shard = Self { places: HashTable::with_capacity(order.len()), ..Self::default() };
+        let mut shard = Self { places: Places::for_records(order.len()), ..Self::default() };
         let mut bytes =
             Vec::with_capacity(order.iter().filter_map(piece).map(|(_, piece)| piece.len()).sum());
         for (record, piece) in order.iter().filter_map(piece) {
             // A shard is far smaller than 4 GB.
             let at = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             bytes.extend_from_slice(piece);
-            // The capacity was reserved, so nothing is hashed again.
-            shard.places.insert_unique(hash_of(&record, shapes, hasher), at, |_| 0);
+            shard.places.insert(hash_of(&record, shapes, hasher), at);
             if let Some(count) = shard.by_action.get_mut(record.action.index()) {
                 *count = count.saturating_add(1);
             }
@@ -82,11 +81,10 @@ impl Shard {
         values: impl Iterator<Item = &'v str> + Clone,
         count: usize,
     ) -> Option<Record<'_>> {
-        let is_same = move |at: &u32| {
-            read(&self.bytes, *at)
-                .is_some_and(|record| record.shape == shape && record.has(values.clone(), count))
-        };
-        read(&self.bytes, *self.places.find(hash, is_same)?)
+        self.places.find(hash, move |at| {
+            let record = read(&self.bytes, at)?;
+            (record.shape == shape && record.has(values.clone(), count)).then_some(record)
+        })
     }
 
     /// The records, in the order in which they were set.
@@ -106,8 +104,7 @@ impl Shard {
 
     /// Its memory in bytes.
     pub(super) fn memory(&self) -> usize {
-        let table = self.places.allocation_size();
-        self.bytes.len().saturating_add(table).saturating_add(size_of::<Self>())
+        self.bytes.len().saturating_add(self.places.memory()).saturating_add(size_of::<Self>())
     }
 }
 

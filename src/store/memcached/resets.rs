@@ -276,7 +276,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Unless the key has ended in between, a replica receives every reset, of each once, or that it has missed
+        /// Unless the key has ended in between, a replica receives every reset, each once, or that it has missed
         /// some.
         #[test]
         fn nothing_is_missed_and_nothing_comes_twice(events in prop::collection::vec(event(), 0..60)) {

@@ -261,7 +261,7 @@ impl World {
         self.send(replica, start, Message::Refund { hits });
     }
 
-    /// All counters are reset, and every replica has received that. Requests and leases are under way.
+    /// All counters are reset, and every replica has received it. Requests and leases are under way.
     fn reset(&mut self) {
         self.network.retain(|sent| !matches!(sent.message, Message::GiveBack { .. }));
         for sent in &mut self.network {

@@ -1,0 +1,110 @@
+//! Where the records of a shard begin, by their hashes.
+//!
+//! A lookup reads one line of the cache, with hashes and places side by side: what it costs is waiting for memory.
+
+/// Records of a line on average. One in eight lines is full, and one that it has no room for is in the next.
+const IN_A_LINE: usize = 5;
+
+/// A table that is filled once.
+#[derive(Default)]
+pub(super) struct Places {
+    lines: Box<[Line]>,
+    len: usize,
+}
+
+/// The upper half of an entry is that of a hash, the lower half the place and one; 0 is no entry. Entries come first.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Line([u64; 8]);
+
+const HASH: u64 = 0xffff_ffff << 32;
+
+impl Places {
+    /// An empty table for so many records.
+    pub(super) fn for_records(count: usize) -> Self {
+        // One more than needed, so that there is always room.
+        let lines = count.checked_div(IN_A_LINE).unwrap_or_default().saturating_add(1);
+        Self { lines: vec![Line::default(); if count == 0 { 0 } else { lines }].into(), len: 0 }
+    }
+
+    /// Adds a record, for which there is room.
+    pub(super) fn insert(&mut self, hash: u64, place: u32) {
+        let first = self.first(hash);
+        let (before, from) = self.lines.split_at_mut_checked(first).unwrap_or_default();
+        let free =
+            from.iter_mut().chain(before).find_map(|line| line.0.iter_mut().find(|entry| **entry == 0));
+        if let Some(free) = free {
+            *free = hash & HASH | u64::from(place.wrapping_add(1));
+            self.len = self.len.saturating_add(1);
+        }
+    }
+
+    /// What `find` returns for the places of records that may have this hash, for the first of which it returns anything.
+    pub(super) fn find<T>(&self, hash: u64, find: impl Fn(u32) -> Option<T>) -> Option<T> {
+        let (before, from) = self.lines.split_at_checked(self.first(hash))?;
+        for line in from.iter().chain(before) {
+            for entry in line.0 {
+                if entry == 0 {
+                    return None;
+                }
+                if entry & HASH == hash & HASH {
+                    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+                    let place = (entry as u32).wrapping_sub(1);
+                    if let Some(found) = find(place) {
+                        return Some(found);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The line at which a hash is looked for first, by its lower half.
+    fn first(&self, hash: u64) -> usize {
+        let lines = u64::try_from(self.lines.len()).unwrap_or_default();
+        usize::try_from((hash & !HASH).wrapping_mul(lines) >> 32).unwrap_or_default()
+    }
+
+    /// The number of records.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Its memory in bytes.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Hashes of few lines and few upper halves, so that lines are full and hashes equal.
+        #[test]
+        fn finds_what_a_map_finds(
+            hashes in prop::collection::vec((0..6_u64, 0..4_u64), 0..60), others in prop::collection::vec((0..6_u64, 0..5_u64), 20),
+        ) {
+            let hash = |(low, high): (u64, u64)| low * 0x2aaa_aaaa + (high << 32);
+            let mut places = Places::for_records(hashes.len());
+            let mut map: HashMap<u64, Vec<u32>> = HashMap::new();
+            for (place, parts) in (0_u32..).zip(&hashes) {
+                places.insert(hash(*parts), place);
+                map.entry(hash(*parts)).or_default().push(place);
+            }
+            prop_assert_eq!(places.len(), hashes.len());
+            for parts in hashes.iter().chain(&others) {
+                let known = map.get(&hash(*parts)).cloned().unwrap_or_default();
+                for place in 0..u32::try_from(hashes.len()).unwrap() {
+                    let found = places.find(hash(*parts), |at| (at == place).then_some(at));
+                    prop_assert!(found.is_some() || !known.contains(&place));
+                }
+            }
+        }
+    }
+}
