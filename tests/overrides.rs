@@ -15,6 +15,7 @@ use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 use crate::support::{
     client::{descriptor, request},
+    clock::Clock,
     eventually, holds, http,
     ports::free_port,
     process::printed,
@@ -76,6 +77,8 @@ impl Replica {
         let admin = format!("http://127.0.0.1:{}", self.admin);
         let mut command = Command::new(binary());
         command.args(args).args(["--admin", &admin]).stdin(Stdio::null()).env("USER", "ann");
+        // Times in an import are those of the one who writes it.
+        Clock::current().apply(&mut command);
         command.output().unwrap()
     }
 

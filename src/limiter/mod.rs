@@ -48,6 +48,7 @@ pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestErro
 
 use self::{
     algorithm::Verdict,
+    failure::FailureDecision,
     plan::{CounterSource, Plan, Planned},
 };
 use crate::{
@@ -55,7 +56,7 @@ use crate::{
     log_throttle::LogThrottle,
     overrides::Index,
     recent::{Recent, RuleInfo},
-    rules::{CountingMode, OnStoreFailure, RuleId, RuleSet},
+    rules::{CountingMode, OnStoreFailure, RuleId, RuleSet, model::Domain},
     rules_source::{Published, Source},
     store::{Batch, Check, Counting, Store, memory::MemoryStore},
     telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats},
@@ -278,15 +279,7 @@ impl Limiter {
             return None;
         }
         plan::count_hits(&plan);
-        let conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
-        if let Some(recent) = &self.recent {
-            observe::observe(recent, served, &conclusion, now);
-        }
-        let answer = response::answer(conclusion);
-        if let Some(stats) = served.attached.domains.get(domain.index) {
-            stats.count(answer.code.into());
-        }
-        Some(answer)
+        Some(self.answer(request, (served, domain), (&plan, &batch), None, now))
     }
 
     /// Decides a request. After `until` the caller no longer waits for the answer.
@@ -389,7 +382,19 @@ impl Limiter {
         if let (Some(failure), Some(trace)) = (failure, trace) {
             trace.set_failure(failure);
         }
-        let mut conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
+        Ok(self.answer(request, (served, domain), (&plan, &batch), failure, now))
+    }
+
+    /// The answer to a request whose outcomes are known, or were replaced by a failure policy.
+    fn answer<'r>(
+        &self,
+        request: &Request<'_>,
+        (served, domain): (&Served, &Domain),
+        (plan, batch): (&Plan<'r>, &Batch<'r>),
+        failure: Option<FailureDecision>,
+        now: Time,
+    ) -> Answer {
+        let mut conclusion = conclude::conclude(request, plan, batch, &self.policy, &self.stats, now);
         conclusion.is_without_store = failure.is_some();
         if let Some(recent) = &self.recent {
             observe::observe(recent, served, &conclusion, now);
@@ -398,10 +403,10 @@ impl Limiter {
         if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
             failure.add_to(metadata);
         }
-        if let Some(stats) = stats {
+        if let Some(stats) = served.attached.domains.get(domain.index) {
             stats.count(answer.code.into());
         }
-        Ok(answer)
+        answer
     }
 
     /// A batch for the checks of one request.
