@@ -235,14 +235,20 @@ fn overrides_are_shown_wherever_a_rule_is() {
     assert!(printed(&explain).contains("override block until 2099-01-01T00:00:00Z"), "{}", printed(&explain));
 }
 
-#[test]
-fn explain_applies_the_overrides_that_are_in_force_at_a_service() {
-    let dir = tempfile::tempdir().unwrap();
-    let tokens = dir.path().join("tokens");
+/// A replica whose admin API requires a token, and the file that has one.
+fn with_tokens(dir: &Path) -> (Replica, String) {
+    let tokens = dir.join("tokens");
     std::fs::write(&tokens, "ann 0123456789abcdef0123456789abcdef\n").unwrap();
     let tokens = tokens.to_str().unwrap();
     let setup = Setup::new().rules("shop.yaml", RULES).env("ADMIN_TOKEN_FILE", tokens);
-    let replica = Replica::start(setup);
+    (Replica::start(setup), tokens.to_owned())
+}
+
+#[test]
+fn explain_applies_the_overrides_that_are_in_force_at_a_service() {
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, tokens) = with_tokens(dir.path());
+    let tokens = tokens.as_str();
     for (descriptor, action) in [
         ("user=ann", "--block"),
         ("user", "--shadow"),
@@ -282,12 +288,19 @@ fn explain_applies_the_overrides_that_are_in_force_at_a_service() {
     let both: Value = serde_json::from_slice(&both.stdout).unwrap();
     let actions = [0, 1].map(|index| both["descriptors"][index]["override"]["action"].clone());
     assert_eq!(actions, ["block", "shadow"]);
+}
+
+#[test]
+fn explain_fails_where_the_overrides_of_a_service_cannot_be_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (replica, tokens) = with_tokens(dir.path());
+    let rules = replica.server.rules_dir();
     for (words, expected) in [
         (&["user=ann"][..], "401 Unauthorized"),
         (&["user=ann", "--token-file", "/nowhere"], "token file /nowhere"),
-        (&["user=ann", "--overrides", tokens], "cannot be used with"),
+        (&["user=ann", "--overrides", &tokens], "cannot be used with"),
     ] {
-        let output = explain(words);
+        let output = replica.run(&[&["explain", "--rules", rules.to_str().unwrap(), "shop"], words].concat());
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(printed(&output).contains(expected), "{words:?}: {}", printed(&output));
     }

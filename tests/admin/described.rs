@@ -30,6 +30,8 @@ fn check(replies: &Value) {
     assert!(output.status.success(), "{said}");
 }
 
+const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
+
 #[test]
 fn every_reply_is_as_the_document_says() {
     let (setup, port) = setup();
@@ -82,13 +84,12 @@ fn every_reply_is_as_the_document_says() {
         ("GET", "/api/v1/status"),
     ] {
         let (path, body) = path.split_once(' ').unwrap_or((path, ""));
-        let headers = [("content-type", "application/json")];
-        let answer = http::send(admin.port, method, path, &headers, body.as_bytes()).unwrap();
-        replies
-            .push(json!({ "method": method, "path": path, "status": answer.status, "body": answer.json() }));
+        let answer = http::send(admin.port, method, path, &JSON, body.as_bytes()).unwrap();
+        let (status, body) = (answer.status, answer.json());
+        replies.push(json!({ "method": method, "path": path, "status": status, "body": body }));
     }
-    let answer =
-        http::send(admin.port, "GET", "/api/v1/status", &[("origin", "http://evil.test")], b"").unwrap();
+    let origin = [("origin", "http://evil.test")];
+    let answer = http::send(admin.port, "GET", "/api/v1/status", &origin, b"").unwrap();
     replies.push(json!({ "method": "GET", "path": "/api/v1/status", "status": 403, "body": answer.json() }));
     check(&json!(replies));
 }
