@@ -53,7 +53,7 @@ fn sources() -> BTreeSet<String> {
         let read = said.lines().filter_map(|line| line.split_once("rerun-if-changed="));
         sources.extend(read.map(|(_, path)| path.to_owned()));
     }
-    // What the build script made itself is in the target directory. An image is told its commit by an argument.
+    // What the build script made itself is in the target directory. An image gets its commit by an argument.
     sources.into_iter().filter(|path| !path.starts_with('/') && !path.starts_with(".git/")).collect()
 }
 
