@@ -1,13 +1,18 @@
 //! Where the records of a shard begin, by their hashes.
 //!
-//! A lookup reads one line of the cache, with hashes and places side by side: what it costs is waiting for memory.
+//! What a lookup costs is waiting for memory. Of a value without an override it reads a word of a filter, which is small
+//! enough to stay in the cache; else also one line, with hashes and places side by side.
 
 /// Records of a line on average. One in eight lines is full, and one that it has no room for is in the next.
 const IN_A_LINE: usize = 5;
 
+/// Bits of the filter for a record, three of which are set: of values without a record it lets one in fifty pass.
+const BITS: usize = 12;
+
 /// A table that is filled once.
 #[derive(Default)]
 pub(super) struct Places {
+    filter: Box<[u64]>,
     lines: Box<[Line]>,
     len: usize,
 }
@@ -24,12 +29,20 @@ impl Places {
     pub(super) fn for_records(count: usize) -> Self {
         // One more than needed, so that there is always room.
         let lines = count.checked_div(IN_A_LINE).unwrap_or_default().saturating_add(1);
-        Self { lines: vec![Line::default(); if count == 0 { 0 } else { lines }].into(), len: 0 }
+        let words = count.saturating_mul(BITS).div_ceil(64);
+        Self {
+            filter: vec![0; words].into(),
+            lines: vec![Line::default(); if count == 0 { 0 } else { lines }].into(),
+            len: 0,
+        }
     }
 
     /// Adds a record, for which there is room.
     pub(super) fn insert(&mut self, hash: u64, place: u32) {
-        let first = self.first(hash);
+        if let Some(word) = self.filter.get_mut(place_of(hash, self.filter.len())) {
+            *word |= bits_of(hash);
+        }
+        let first = place_of(hash, self.lines.len());
         let (before, from) = self.lines.split_at_mut_checked(first).unwrap_or_default();
         let free =
             from.iter_mut().chain(before).find_map(|line| line.0.iter_mut().find(|entry| **entry == 0));
@@ -41,7 +54,11 @@ impl Places {
 
     /// What `find` returns for the places of records that may have this hash, for the first of which it returns anything.
     pub(super) fn find<T>(&self, hash: u64, find: impl Fn(u32) -> Option<T>) -> Option<T> {
-        let (before, from) = self.lines.split_at_checked(self.first(hash))?;
+        let (word, bits) = (self.filter.get(place_of(hash, self.filter.len()))?, bits_of(hash));
+        if word & bits != bits {
+            return None;
+        }
+        let (before, from) = self.lines.split_at_checked(place_of(hash, self.lines.len()))?;
         for line in from.iter().chain(before) {
             for entry in line.0 {
                 if entry == 0 {
@@ -59,12 +76,6 @@ impl Places {
         None
     }
 
-    /// The line at which a hash is looked for first, by its lower half.
-    fn first(&self, hash: u64) -> usize {
-        let lines = u64::try_from(self.lines.len()).unwrap_or_default();
-        usize::try_from((hash & !HASH).wrapping_mul(lines) >> 32).unwrap_or_default()
-    }
-
     /// The number of records.
     pub(super) fn len(&self) -> usize {
         self.len
@@ -72,8 +83,23 @@ impl Places {
 
     /// Its memory in bytes.
     pub(super) fn memory(&self) -> usize {
-        size_of_val(&*self.lines)
+        size_of_val(&*self.lines).saturating_add(size_of_val(&*self.filter))
     }
+}
+
+/// Where a hash is looked for first, among so many, by its lower half.
+fn place_of(hash: u64, count: usize) -> usize {
+    let count = u64::try_from(count).unwrap_or_default();
+    usize::try_from((hash & !HASH).wrapping_mul(count) >> 32).unwrap_or_default()
+}
+
+/// The bits of a hash in its word of the filter, by its upper half without what chooses the shard.
+fn bits_of(hash: u64) -> u64 {
+    [hash >> 32, hash >> 50, hash >> 56].into_iter().fold(0, |bits, part| {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower six bits choose")]
+        let bit = 1_u64.rotate_left(part as u32);
+        bits | bit
+    })
 }
 
 #[cfg(test)]
