@@ -13,7 +13,7 @@ use std::{
 use tokio::{
     runtime,
     sync::watch,
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval_at},
 };
 use tracing::{info, warn};
 
@@ -85,7 +85,9 @@ pub(super) async fn follow_resets(limiter: Arc<Limiter>, resets: ResetLog, mut s
 
 /// Announces this replica from time to time; never returns.
 async fn announce(parts: &Parts, side: &Side) {
-    let mut tick = interval(Duration::from_secs(INTERVAL_SECONDS));
+    let interval = Duration::from_secs(INTERVAL_SECONDS);
+    // Not at once: a program that ends as soon as it has started is no replica, and leaves no key.
+    let mut tick = interval_at(tokio::time::Instant::now() + interval, interval);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let started = SystemClock.now().seconds();
     let (mut last_requests, mut last_tick) = (requests(parts), Instant::now());

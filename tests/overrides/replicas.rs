@@ -1,5 +1,7 @@
 //! Two replicas and one Redis: what is set at one holds at the other, and while Redis is gone.
 
+use std::time::Instant;
+
 use super::*;
 use crate::support::redis::{Cluster, Sentinels};
 
@@ -161,6 +163,21 @@ fn replicas_see_each_other_and_their_rules() {
         let replicas = one.get("/api/v1/replicas");
         holds(replicas["replicas"].as_array().map_or(0, Vec::len) == 1, || replicas.to_string())
     });
+}
+
+#[test]
+fn a_service_that_has_just_started_leaves_nothing_but_counters_in_redis() {
+    let redis = Redis::single();
+    let keys = eventually("a service starts, answers and ends before it announces itself", || {
+        redis.ask(&["FLUSHALL"]);
+        let begun = Instant::now();
+        let replica = Replica::on(&redis);
+        replica.ask("user", "a");
+        let keys = redis.keys();
+        drop(replica);
+        holds(begun.elapsed() < Duration::from_secs(4), || format!("{:?}", begun.elapsed())).map(|()| keys)
+    });
+    assert!(keys.len() == 1 && keys[0].starts_with("shop_user_a_"), "{keys:?}");
 }
 
 #[test]
