@@ -6,9 +6,11 @@
 //! decides how many hits wait in a replica while another would need them. The numbers are those of a simulation, which
 //! docs/leases.md describes.
 
+mod numbers;
 mod pace;
 
 use crate::{clock::Time, limiter::algorithm::Window};
+use numbers::{after, float, seconds, single, whole};
 pub(super) use pace::{Cold, Pace};
 
 /// A lease is made for at most this part of a window.
@@ -474,36 +476,6 @@ impl Lease {
     fn forget_at(&self, terms: &Terms) -> Time {
         after(self.pace.at, terms.remembered_for())
     }
-}
-
-/// Seconds from one time to a later one; 0 if it is not later.
-fn seconds(from: Time, to: Time) -> f64 {
-    float(to.micros().saturating_sub(from.micros())) / 1e6
-}
-
-/// The time so many seconds later.
-fn after(time: Time, seconds: f64) -> Time {
-    Time::from_micros(time.micros().saturating_add(whole(seconds * 1e6)))
-}
-
-#[expect(clippy::cast_precision_loss, reason = "hits and microseconds are below 2⁵³")]
-fn float(number: u64) -> f64 {
-    number as f64
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "an average needs no more precision")]
-fn single(number: f64) -> f32 {
-    number as f32
-}
-
-/// The integer part; 0 for what is negative.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a cast from a float saturates, and the fraction is to be cut off"
-)]
-fn whole(number: f64) -> u64 {
-    number as u64
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! How often a key is hit, and when a key without a lease becomes hot.
 
-use super::{HOT, LONGEST, float, seconds, single};
+use super::{
+    HOT, LONGEST,
+    numbers::{float, seconds, single},
+};
 use crate::clock::Time;
 
 /// How often a key is hit: moving averages of this replica's hits and requests per second.
