@@ -45,7 +45,7 @@ descriptors:
 ";
 
 /// These may fire at any time on a busy machine; when they must be silent is in promtool's tests.
-const ABOUT_TIME: [&str; 2] = ["TollgateRedisSlow", "TollgateAnswersLate"];
+const ABOUT_TIME: [&str; 2] = ["TollgateRedisSlow", "TollgateLatencyHigh"];
 
 #[test]
 fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashboard_has_an_answer() {
@@ -97,7 +97,7 @@ fn each_alert_fires_when_its_cause_is_brought_about_and_every_query_of_the_dashb
     for server in [&mut shared, &mut alone, &mut secured.server, &mut dependent.server] {
         server.process.kill();
     }
-    watch.expects(&["TollgateGone"]);
+    watch.expects(&["TollgateDown"]);
     let mut expected = alerts();
     if !cfg!(debug_assertions) {
         expected.remove("TollgatePanics");
@@ -182,9 +182,9 @@ impl Drop for Ends<'_> {
 /// Redis is slow, then gone, and back.
 fn lose_redis(way: &Proxy, watch: &mut Watch<'_>) {
     way.set(Way::Open(Duration::from_millis(30)));
-    watch.expects(&["TollgateRedisSlow", "TollgateAnswersLate"]);
+    watch.expects(&["TollgateRedisSlow", "TollgateLatencyHigh"]);
     way.set(Way::Cut);
-    watch.expects(&["TollgateRedisLost", "TollgateDecidesWithoutCounters", "TollgateAnswersErrors"]);
+    watch.expects(&["TollgateRedisUnavailable", "TollgateStoreFailures", "TollgateErrorRateHigh"]);
     way.set(Way::CLEAR);
 }
 
@@ -202,29 +202,29 @@ fn panic_once(server: &Server, watch: &mut Watch<'_>) {
 /// One replica is given rules that are none, then others than those of its neighbour.
 fn serve_other_rules(server: &Server, watch: &mut Watch<'_>) {
     server.write("shop.yaml", "domain: shop\ndescriptors: [{value: no key}]\n");
-    watch.expects(&["TollgateRulesRefused"]);
+    watch.expects(&["TollgateRulesRejected"]);
     server.write("shop.yaml", "domain: shop\ndescriptors: []\n");
-    watch.expects(&["TollgateReplicasDiffer"]);
+    watch.expects(&["TollgateRulesDiffer"]);
 }
 
 /// A small service is asked for more than it has room for.
 fn go_beyond_bounds(server: &Server, watch: &mut Watch<'_>) {
     fill_with_keys(server);
-    watch.expects(&["TollgateKeysFull", "TollgateSeriesFull"]);
+    watch.expects(&["TollgateStoreFull", "TollgateSeriesLimitReached"]);
     ask_too_much(server);
-    watch.expects(&["TollgateTurnsAway"]);
+    watch.expects(&["TollgateBoundsReached"]);
 }
 
 /// Nobody cares for certificates and the control plane.
 fn neglect(secured: &mut Secured, watch: &mut Watch<'_>) {
     secured.serve_what_expires_soon();
-    watch.expects(&["TollgateCertificateExpires"]);
+    watch.expects(&["TollgateCertificateExpiring"]);
     secured.confuse_the_keys();
-    watch.expects(&["TollgateCertificateRefused"]);
+    watch.expects(&["TollgateCertificateReloadFailed"]);
     secured.publish_nonsense();
-    watch.expects(&["TollgateUpdatesRefused"]);
+    watch.expects(&["TollgateXdsUpdatesRejected"]);
     secured.lose_the_control_plane();
-    watch.expects(&["TollgateControlPlaneLost"]);
+    watch.expects(&["TollgateControlPlaneDisconnected"]);
 }
 
 /// The collector ends, then memcached.
@@ -232,7 +232,7 @@ fn take_away(dependent: &mut Dependent, watch: &mut Watch<'_>) {
     dependent.lose_the_collector();
     watch.expects(&["TollgateSpansDropped"]);
     dependent.lose_memcached();
-    watch.expects(&["TollgateMemcachedLost"]);
+    watch.expects(&["TollgateMemcachedUnavailable"]);
 }
 
 /// More counters and names of series than there is room for.
