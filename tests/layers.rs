@@ -38,58 +38,115 @@ fn sources(below: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What stands before the tests of a file.
-fn program(path: &Path) -> String {
+/// The code of a file, without its tests and comments.
+fn code(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
-    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned()
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
 /// Every path that begins with `crate::`, up to its second segment, also in a group of imports.
 fn used_paths(text: &str) -> BTreeSet<String> {
-    let mut used = BTreeSet::new();
-    for (at, _) in text.match_indices("crate::") {
-        // `pub(in crate::a)` says who may see an item, and uses nothing.
-        if !text[..at].ends_with("pub(in ") {
-            collect_paths("", &text[at + "crate::".len()..], &mut used);
-        }
-    }
-    used
+    let from_crate = paths(text).into_iter().filter(|path| path[0] == "crate");
+    from_crate.map(|path| path[1..].iter().take(2).cloned().collect::<Vec<_>>().join("/")).collect()
 }
 
-/// Adds what the import that begins here uses, below `parent`; returns what follows it.
-fn collect_paths<'t>(parent: &str, text: &'t str, used: &mut BTreeSet<String>) -> &'t str {
-    let mut rest = text.trim_start();
-    if let Some(group) = rest.strip_prefix('{') {
-        rest = group.trim_start();
+/// Every path that code names by `crate`, `self` or `super`, as its segments; groups of imports are written out.
+fn paths(text: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(at) = ["crate::", "self::", "super::"].iter().filter_map(|root| rest.find(root)).min() {
+        let (before, path) = rest.split_at(at);
+        // `pub(in crate::a)` limits visibility, and uses nothing.
+        let is_path = !before
+            .ends_with(|letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':')
+            && !before.ends_with("pub(in ");
+        rest = if is_path { collect_paths(&[], path, &mut found) } else { &path[1..] };
+    }
+    found
+}
+
+/// Adds the paths of the import that begins here, below `parent`; returns the text behind it.
+fn collect_paths<'t>(parent: &[String], text: &'t str, found: &mut Vec<Vec<String>>) -> &'t str {
+    let text = text.trim_start();
+    if let Some(group) = text.strip_prefix('{') {
+        let mut rest = group.trim_start();
         while !rest.is_empty() && !rest.starts_with('}') {
-            rest = collect_paths(parent, rest, used).trim_start();
+            rest = collect_paths(parent, rest, found);
+            // The end of a name that is renamed, or of a generic argument.
+            rest = rest.trim_start_matches(|letter| !matches!(letter, ',' | '}'));
             rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
         }
         return rest.strip_prefix('}').unwrap_or(rest);
     }
-    let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(rest.len());
-    let (segment, after) = rest.split_at(end);
-    let path = if parent.is_empty() { segment.to_owned() } else { format!("{parent}/{segment}") };
-    if parent.is_empty()
-        && let Some(below) = after.strip_prefix("::")
-    {
-        return collect_paths(&path, below, used);
+    let end = text.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(text.len());
+    let (segment, rest) = text.split_at(end);
+    let path: Vec<String> = parent.iter().cloned().chain([segment.to_owned()]).collect();
+    match rest.strip_prefix("::") {
+        Some(below) if below.starts_with(|first: char| first.is_alphabetic() || "_{".contains(first)) => {
+            collect_paths(&path, below, found)
+        }
+        _ => {
+            found.push(path);
+            rest
+        }
     }
-    if !segment.is_empty() {
-        used.insert(path);
+}
+
+/// The module that a file is, as its segments; tests and binaries are none.
+fn module(path: &Path) -> Option<Vec<String>> {
+    let within = path.strip_prefix("src").unwrap().with_extension("");
+    let mut segments: Vec<String> = within.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    if segments.iter().any(|part| part == "tests" || part == "main") {
+        return None;
     }
-    // The end of this import: what it renames or names further is below the second segment.
-    let mut depth = 0_usize;
-    let end = after.find(|letter: char| {
-        let over = depth == 0 && matches!(letter, ',' | ';' | '}');
-        depth = match letter {
-            '{' => depth + 1,
-            '}' => depth.saturating_sub(1),
-            _ => depth,
+    if segments.last().is_some_and(|last| last == "mod" || last == "lib") {
+        segments.pop();
+    }
+    Some(segments)
+}
+
+/// The file of each module, without its tests and comments.
+fn modules() -> BTreeMap<Vec<String>, String> {
+    let mut files = Vec::new();
+    sources(Path::new("src"), &mut files);
+    files.iter().filter_map(|path| Some((module(path)?, code(path)))).collect()
+}
+
+/// What two files import of each other cannot be read, or changed, apart. A parent and a child may: a `mod.rs` names
+/// its children, and holds the types that they share.
+#[test]
+fn no_two_files_import_each_other() {
+    let modules = modules();
+    let resolve = |module: &[String], path: &[String]| {
+        let ups = path.iter().take_while(|segment| *segment == "super").count();
+        let (base, names) = match path[0].as_str() {
+            "crate" => (&[][..], &path[1..]),
+            "self" => (module, &path[1..]),
+            _ => (&module[..module.len() - ups], &path[ups..]),
         };
-        over
-    });
-    &after[end.unwrap_or(after.len())..]
+        let full = [base, names].concat();
+        (0..=full.len())
+            .rev()
+            .map(|length| full[..length].to_vec())
+            .find(|prefix| modules.contains_key(prefix))
+    };
+    let imports: BTreeSet<(Vec<String>, Vec<String>)> = modules
+        .iter()
+        .flat_map(|(module, text)| {
+            let used = paths(text).into_iter().filter_map(|path| resolve(module, &path));
+            used.map(|used| (module.clone(), used)).collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(imports.len() > 500, "only {} imports were found", imports.len());
+    let is_family = |one: &[String], other: &[String]| one.starts_with(other) || other.starts_with(one);
+    let mutual: Vec<String> = imports
+        .iter()
+        .filter(|(one, other)| one < other && !is_family(one, other))
+        .filter(|(one, other)| imports.contains(&(other.clone(), one.clone())))
+        .map(|(one, other)| format!("{} and {}", one.join("::"), other.join("::")))
+        .collect();
+    assert!(mutual.is_empty(), "these import each other:\n{}", mutual.join("\n"));
 }
 
 #[test]
@@ -119,9 +176,7 @@ fn modules_use_only_what_the_architecture_lets_them() {
             broken.push(format!("{}: the table has no row for {module}", path.display()));
             continue;
         };
-        let text = program(&path);
-        let code = |line: &&str| !line.trim_start().starts_with("//");
-        let text = text.lines().filter(code).collect::<Vec<_>>().join("\n");
+        let text = code(&path);
         let used = used_paths(&text).into_iter().map(|path| row(Path::new(&path)).unwrap_or(path));
         for used in used.collect::<BTreeSet<_>>().into_iter().filter(|used| *used != module) {
             if !layer.may_use.contains(&used) {
@@ -161,4 +216,7 @@ fn imports_are_read_out_of_groups_too() {
     let text = "use crate::{a::{b::{x, y}, c as z}, d,\n e::F};\nuse crate::g; crate::h::i() + crate::j::k::l();\npub(in crate::m) fn n() {}";
     let used = used_paths(text).into_iter().collect::<Vec<_>>();
     assert_eq!(used, ["a/b", "a/c", "d", "e/F", "g", "h/i", "j/k"]);
+    let text = "use super::{super::a::B, c as d};\nself::e::f::<g::H>(&super::super::I)";
+    let used: Vec<String> = paths(text).iter().map(|path| path.join("::")).collect();
+    assert_eq!(used, ["super::super::a::B", "super::c", "self::e::f", "super::super::I"]);
 }
