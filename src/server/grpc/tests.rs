@@ -24,7 +24,6 @@ use tokio::{
 };
 
 use super::{
-    OpenConnection,
     activity::Activity,
     aux_services,
     calls::{Calls, PATH, Tries},
@@ -141,7 +140,7 @@ impl Client {
         };
         let registry = Registry::new(Port::Grpc, limits, stats.clone(), Instant::now());
         let handle = registry.admit(None, Instant::now()).unwrap();
-        let activity = Arc::new(Activity::new(OpenConnection::new(handle, Arc::default(), stats)));
+        let activity = Arc::new(Activity::new(handle, Arc::default(), stats));
         let config = Config { max_streams: 100, budget, unary: PATH, keep_fields: false };
         let (io, served) = duplex(1 << 16);
         let reads = Arc::new(AtomicUsize::new(0));

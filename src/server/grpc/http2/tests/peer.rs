@@ -29,7 +29,7 @@ impl Service for Echo {
         Vec::new()
     }
 
-    fn data(&mut self, http: &mut Connection<Vec<u8>>, id: u32, data: &[u8], end: bool) {
+    fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool) {
         let Some(call) = http.call(id) else { return };
         call.extend_from_slice(data);
         if end && !self.waits {
@@ -53,7 +53,7 @@ pub(super) struct Sent {
 }
 
 pub(super) struct Peer {
-    pub(super) http: Connection<Vec<u8>>,
+    pub(super) http: Connection<Echo>,
     pub(super) echo: Echo,
     pub(super) now: Instant,
     /// What was not taken yet.

@@ -13,9 +13,9 @@ fn the_greeting_comes_first_and_settings_are_acknowledged() {
     let greeting = peer.frames();
     assert_eq!((greeting[0].kind, greeting[1].kind), (kind::SETTINGS, kind::WINDOW_UPDATE));
     assert_eq!(greeting[0].payload[..6], [0, 3, 0, 0, 0, 7]);
-    assert!(peer.http.is_greeting());
+    assert!(peer.http.awaits_preface());
     peer.greet();
-    assert!(!peer.http.is_greeting());
+    assert!(!peer.http.awaits_preface());
     let answer = peer.frames();
     assert_eq!((answer.len(), answer[0].kind, answer[0].flags), (1, kind::SETTINGS, flag::ACK));
 }
@@ -139,8 +139,8 @@ fn end_the_connection(cases: &[Broken<'_>]) {
         assert_eq!(peer.send(kind, flags, stream, payload), Err(*reason), "{why}");
         peer.frames();
         peer.http.fail(*reason);
-        let goodbye = peer.frames();
-        assert_eq!((goodbye[0].kind, goodbye[0].payload[7]), (kind::GOAWAY, *reason as u8));
+        let goaway = peer.frames();
+        assert_eq!((goaway[0].kind, goaway[0].payload[7]), (kind::GOAWAY, *reason as u8));
     }
 }
 
@@ -422,11 +422,11 @@ fn a_peer_with_a_smaller_table_receives_a_table_size_of_0() {
 fn nothing_is_lost_when_we_leave() {
     let mut peer = Peer::new();
     peer.open(1).unwrap();
-    peer.http.announce_goodbye();
+    peer.http.announce_goaway();
     let sent = peer.frames();
     assert_eq!((sent[0].kind, &sent[0].payload[..4]), (kind::GOAWAY, &[0x7f, 255, 255, 255][..]));
     let ping = sent[1].payload.clone();
-    // A request that crosses the first goodbye is answered.
+    // A request that crosses the first goaway is answered.
     peer.request(3, b"x").unwrap();
     assert_eq!(peer.answers().len(), 1);
     peer.send(kind::PING, flag::ACK, 0, &ping).unwrap();
