@@ -107,7 +107,7 @@ fn start(
     let pages = Pages { settings, parts, stop: &stopping };
     let pages = pages.serve(http, debug, metrics, admin.zip(api));
     if let Some(tls) = parts.tls.clone() {
-        tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
+        tokio::task::spawn_local(tls::reload_periodically(tls, SystemClock, stopping.clone()));
     }
     match link {
         Some(Link::Redis { side, state }) => {

@@ -68,15 +68,15 @@ fn wait_for_failures(server: &Server, reason: &str, count: f64) {
 fn clients_whose_certificate_is_not_wanted() {
     let mutual = Mutual::start();
     let theirs = &mutual.theirs;
-    mutual.refuses(None, "alert certificate required", "showed no certificate");
-    mutual.refuses(Some(&mutual.ours.sign(&["envoy.test"])), "alert unknown ca", "signed by no authority");
-    mutual.refuses(Some(&theirs.sign(&["other.test"])), "alert", "not made out to GRPC_CLIENT_TLS_SAN");
+    mutual.refuses(None, "alert certificate required", "presented no certificate");
+    mutual.refuses(Some(&mutual.ours.sign(&["envoy.test"])), "alert unknown ca", "not signed by a CA");
+    mutual.refuses(Some(&theirs.sign(&["other.test"])), "alert", "not issued to GRPC_CLIENT_TLS_SAN");
     let expired = theirs.sign_with(&["envoy.test"], |params| params.not_after = date_time_ymd(2020, 1, 1));
     mutual.refuses(Some(&expired), "alert certificate expired", "expired");
     let for_servers = theirs.sign_with(&["envoy.test"], |params| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     });
-    mutual.refuses(Some(&for_servers), "alert", "certificate is not taken");
+    mutual.refuses(Some(&for_servers), "alert", "invalid client certificate");
     mutual.refuses(Some(&theirs.own()), "alert", "it is that of an authority");
     mutual.refuses(Some(&of_version_1(theirs, &mutual.files)), "alert", "it is of X.509's version 1");
 }
@@ -128,7 +128,7 @@ fn who_speaks_no_tls_is_not_served_where_it_is_spoken() {
     assert!(asked.is_err());
     wait_for_failures(&server, "protocol", 1.0);
     let log = server.process.log();
-    assert!(log.contains("the client speaks no TLS") && log.contains("127.0.0.1:"), "{log}");
+    assert!(log.contains("the client does not speak TLS") && log.contains("127.0.0.1:"), "{log}");
     TlsClient::new(&[&authority], None).ask(server.ports.grpc).unwrap();
 }
 
@@ -150,7 +150,7 @@ fn logs_a_client_that_rejects_the_certificate() {
     assert!(refused.contains("UnknownIssuer"), "{refused}");
     wait_for_failures(&server, "refused_by_client", 1.0);
     let log = server.process.log();
-    assert!(log.contains("does not know the authority") && log.contains("GRPC_SERVER_TLS_CERT"), "{log}");
+    assert!(log.contains("does not trust the CA") && log.contains("GRPC_SERVER_TLS_CERT"), "{log}");
 }
 
 #[test]

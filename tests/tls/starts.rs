@@ -27,7 +27,7 @@ fn every_bad_file_is_named_at_once() {
     for (variable, name, why) in [
         ("GRPC_SERVER_TLS_CERT", "tls.crt", "holds no certificate"),
         ("GRPC_SERVER_TLS_KEY", "tls.key", "No such file"),
-        ("GRPC_CLIENT_TLS_CACERT", "ca.crt", "holds no certificate of an authority"),
+        ("GRPC_CLIENT_TLS_CACERT", "ca.crt", "holds no CA certificate"),
     ] {
         let line = format!("{variable}={}", files.path(name).display());
         let logged = log.lines().find(|one| one.contains(&line));

@@ -136,7 +136,7 @@ fn a_connection_that_made_room_is_neither_counted_nor_asked_again() {
     drop(second);
     assert_eq!(registry.open(), 0);
     assert!(lock(&registry.members).by_address.is_empty(), "no address is remembered without a connection");
-    assert!(lock(&registry.members).everyone.silent.is_empty());
+    assert!(lock(&registry.members).all.silent.is_empty());
 }
 
 /// The model's connections: its address, its state, and whether it holds its place.

@@ -17,6 +17,7 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
+use prost::Message as _;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::{mpsc, watch},
@@ -48,6 +49,7 @@ use crate::{
         RateLimitRequest, RateLimitResponse,
         rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
     },
+    server::wire,
     settings,
     telemetry::{
         metrics::{Method, Stats},
@@ -151,7 +153,11 @@ impl RateLimitService for RateLimit {
                 decided.map_err(|error| framing::status(&error))?
             }
         };
-        Ok(tonic::Response::new(answer.into()))
+        let mut encoded = Vec::new();
+        wire::encode(&answer, &mut encoded);
+        let response =
+            RateLimitResponse::decode(&*encoded).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(tonic::Response::new(response))
     }
 }
 

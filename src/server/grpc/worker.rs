@@ -40,7 +40,7 @@ use crate::{
     panics::{self, Boundary},
     server::{
         connections::{Limits, Registry},
-        tls::Tls,
+        tls::{HTTP_2, Tls},
     },
     settings::{GrpcServer, Server},
     telemetry::metrics::{self, Port, Stats},
@@ -225,7 +225,7 @@ async fn serve_as_configured(
     // On the heap, so that a plaintext connection does not have the size of one with TLS.
     let with_tls = Box::pin(async move {
         let stream = tokio::select! {
-            stream = tls.handshake(stream, peer, &mut drain) => stream,
+            stream = tls.handshake(HTTP_2, stream, peer, &mut drain) => stream,
             _ = activity.handle.closing() => None,
         };
         if let Some(stream) = stream {
@@ -317,7 +317,7 @@ mod tests {
             size(|stream, activity, calls, drain| serve_as_configured(stream, activity, None, calls, drain));
         let with_tls = size(|stream, activity, calls, mut drain| async move {
             let tls: Option<Arc<Tls>> = None;
-            if let Some(stream) = tls?.handshake(stream, "", &mut drain).await {
+            if let Some(stream) = tls?.handshake(HTTP_2, stream, "", &mut drain).await {
                 serve_http2(stream, activity, calls, drain).await;
             }
             Some(())

@@ -1,6 +1,6 @@
-//! What the certificate of a client must be: signed by one of the authorities, and made out to a name.
+//! Verifies client certificates: signed by a CA, and issued to a name.
 //!
-//! rustls checks the first for any client and the second for servers alone; here they are put together.
+//! rustls verifies names of servers only, so [`Named`] adds that check to its verifier of signatures.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use x509_cert::{
 
 use crate::settings::ClientName;
 
-/// Asks of a certificate what `signed` asks, and that it is made out to `name`.
+/// Requires that `signed` accepts a certificate and that it is issued to `name`.
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) signed: Arc<dyn ClientCertVerifier>,
@@ -44,12 +44,12 @@ fn has_uri(names: &[GeneralName], wanted: &str) -> bool {
             _ => None,
         })
         .collect();
-    // A certificate of SPIFFE names one workload; one with several URIs is to be refused, whichever they are.
+    // A SPIFFE certificate names one workload; one with several URIs must be rejected.
     let is_ambiguous = wanted.starts_with("spiffe://") && uris.len() > 1;
     !is_ambiguous && uris.contains(&wanted)
 }
 
-/// Names of mail boxes are compared as they are, their hosts in any case.
+/// The local part is case-sensitive, the host is not.
 fn has_email(names: &[GeneralName], wanted: &str) -> bool {
     let is_wanted = |address: &str| match (address.split_once('@'), wanted.split_once('@')) {
         (Some((name, host)), Some((local, domain))) => name == local && host.eq_ignore_ascii_case(domain),
@@ -58,8 +58,8 @@ fn has_email(names: &[GeneralName], wanted: &str) -> bool {
     names.iter().any(|name| matches!(name, GeneralName::Rfc822Name(address) if is_wanted(address.as_str())))
 }
 
-fn require(is_made_out: bool) -> Result<(), Error> {
-    if is_made_out { Ok(()) } else { Err(Error::InvalidCertificate(CertificateError::NotValidForName)) }
+fn require(is_valid: bool) -> Result<(), Error> {
+    if is_valid { Ok(()) } else { Err(Error::InvalidCertificate(CertificateError::NotValidForName)) }
 }
 
 impl ClientCertVerifier for Named {
