@@ -1,14 +1,13 @@
-//! Protobuf's wire format, read from a slice without building messages.
+//! A parser of protobuf's wire format that borrows from the message.
 //!
-//! `server::wire` reads requests with it, and `source::xds` counts what a response holds before prost decodes
-//! it. It accepts and refuses exactly what prost does; a property test in `server/wire/request/tests.rs`
-//! compares the two.
+//! `server::wire` parses requests with it, and `rules_source::xds` counts the resources of a response before prost decodes
+//! it. It accepts exactly what prost accepts; a property test in `server/wire/request/tests.rs` compares the two.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::fmt;
 
-/// Why bytes are not a message.
+/// The reason why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed(&'static str);
 
@@ -20,18 +19,18 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-const TRUNCATED: Malformed = Malformed("a field is longer than the message that holds it");
-const VARINT: Malformed = Malformed("a varint is longer than ten bytes or than the message that holds it");
-const KEY: Malformed = Malformed("a field has no valid number");
-const WIRE_TYPE: Malformed = Malformed("a field has another wire type than its number");
-const GROUP: Malformed = Malformed("a group ends that did not begin");
-const DEPTH: Malformed = Malformed("groups are nested too deep");
+const TRUNCATED: Malformed = Malformed("a field exceeds its message");
+const VARINT: Malformed = Malformed("a varint exceeds ten bytes or its message");
+const KEY: Malformed = Malformed("invalid field number or wire type");
+const WIRE_TYPE: Malformed = Malformed("unexpected wire type of a field");
+const GROUP: Malformed = Malformed("unexpected end of a group");
+const DEPTH: Malformed = Malformed("messages or groups are nested too deep");
 const UTF8: Malformed = Malformed("a string is not UTF-8");
 
-/// Messages and groups within each other, as in prost and in protobuf's other implementations.
+/// The maximum depth of messages and groups, as in prost and other implementations of protobuf.
 const MAX_DEPTH: u32 = 100;
 
-/// The number of a field, and how its value is written.
+/// The tag of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key {
     /// The field's number.
@@ -49,9 +48,9 @@ enum WireType {
     Fixed32,
 }
 
-/// Reads the fields of one message, in their order.
+/// Parses the fields of one message in order.
 ///
-/// [`next`](Self::next) returns a field's key; one of the other methods then reads its value or skips it.
+/// [`next`](Self::next) returns a field's key; one of the other methods then returns its value or skips it.
 #[derive(Clone, Debug)]
 pub struct Fields<'a> {
     rest: &'a [u8],
@@ -59,7 +58,7 @@ pub struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of a message that is not part of another one.
+    /// The fields of a top-level message.
     #[must_use]
     pub fn new(message: &'a [u8]) -> Self {
         Self { rest: message, depth_left: MAX_DEPTH }
@@ -68,7 +67,7 @@ impl<'a> Fields<'a> {
     /// The key of the next field; `None` at the end of the message.
     ///
     /// # Errors
-    /// When the bytes are not a key.
+    /// If the bytes are not a key.
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "an iterator could not return the error by `?`")]
     pub fn next(&mut self) -> Result<Option<Key>, Malformed> {
@@ -97,7 +96,7 @@ impl<'a> Fields<'a> {
     /// The value of a field of an integer type, an enum or a bool.
     ///
     /// # Errors
-    /// When the field is written in another way, or its bytes are no varint.
+    /// If the wire type differs, or the bytes are not a varint.
     #[inline]
     pub fn number(&mut self, key: Key) -> Result<u64, Malformed> {
         if key.wire_type == WireType::Varint { self.varint() } else { Err(WIRE_TYPE) }
@@ -106,7 +105,7 @@ impl<'a> Fields<'a> {
     /// The value of a field of the type `bytes`.
     ///
     /// # Errors
-    /// When the field is written in another way, or is longer than what holds it.
+    /// If the wire type differs, or the field exceeds its message.
     #[inline]
     pub fn bytes(&mut self, key: Key) -> Result<&'a [u8], Malformed> {
         if key.wire_type == WireType::Length { self.delimited() } else { Err(WIRE_TYPE) }
@@ -115,7 +114,7 @@ impl<'a> Fields<'a> {
     /// The value of a field of the type `string`.
     ///
     /// # Errors
-    /// As [`bytes`](Self::bytes), and when the text is not UTF-8.
+    /// As [`bytes`](Self::bytes), and if the text is not UTF-8.
     #[inline]
     pub fn text(&mut self, key: Key) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.bytes(key)?).map_err(|_| UTF8)
@@ -124,7 +123,7 @@ impl<'a> Fields<'a> {
     /// The fields of a message within this one.
     ///
     /// # Errors
-    /// As [`bytes`](Self::bytes), and when messages are nested too deep.
+    /// As [`bytes`](Self::bytes), and if messages are nested too deep.
     #[inline]
     pub fn message(&mut self, key: Key) -> Result<Self, Malformed> {
         let rest = self.bytes(key)?;
@@ -135,7 +134,7 @@ impl<'a> Fields<'a> {
     /// Skips the value of a field.
     ///
     /// # Errors
-    /// When the value is malformed: groups are read to their end.
+    /// If the value is malformed; groups are parsed to their end.
     pub fn skip(&mut self, key: Key) -> Result<(), Malformed> {
         self.skip_within(key, self.depth_left)
     }
@@ -179,7 +178,7 @@ impl<'a> Fields<'a> {
             self.rest = rest;
             value |= u64::from(byte & 0x7f) << shift;
             if *byte < 0x80 {
-                // Of the tenth byte one bit finds room in 64.
+                // The tenth byte has one bit of the 64.
                 return if shift == 63 && *byte > 1 { Err(VARINT) } else { Ok(value) };
             }
         }

@@ -1,17 +1,17 @@
-//! Panics on purpose, for tests that run the binary: builds with debug assertions only.
+//! Panics for tests that run the binary, in builds with debug assertions only.
 //!
-//! `TOLLGATE_TEST_PANICS` names a directory. A thread that passes the point `x` while a file `x` stands
-//! there removes the file and panics, so that each file is one panic.
+//! `TOLLGATE_TEST_PANICS` names a directory. A thread that reaches the point `x` while the directory has a file `x` removes
+//! the file and panics.
 
 use std::{env, fs, path::PathBuf, sync::LazyLock};
 
 static DIRECTORY: LazyLock<Option<PathBuf>> =
     LazyLock::new(|| env::var_os("TOLLGATE_TEST_PANICS").map(PathBuf::from));
 
-/// Lets a test panic here.
+/// A place where tests can cause a panic.
 ///
 /// # Panics
-/// When a test has put a file of this name in the directory.
+/// If a test has put a file of this name in the directory.
 #[track_caller]
 pub fn point(name: &str) {
     if let Some(directory) = &*DIRECTORY
