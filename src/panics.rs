@@ -8,8 +8,6 @@
 //! Tests cause panics at a [`point`], which exists in builds with debug assertions only.
 
 mod hook;
-#[cfg(debug_assertions)]
-mod inject;
 
 use std::{
     cell::Cell,
@@ -19,6 +17,8 @@ use std::{
     thread,
     time::Duration,
 };
+#[cfg(debug_assertions)]
+use std::{env, ffi::OsString, fs, path::Path, sync::LazyLock};
 
 use pin_project_lite::pin_project;
 
@@ -28,8 +28,22 @@ pub use hook::{counts, install};
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub const fn point(_name: &str) {}
+
+/// A place where tests can cause a panic: `TOLLGATE_TEST_PANICS` is a directory, and a thread that reaches the point `x`
+/// while the directory has a file `x` removes the file and panics.
+///
+/// # Panics
+/// If the directory has a file of this name.
 #[cfg(debug_assertions)]
-pub use inject::point;
+#[track_caller]
+pub fn point(name: &str) {
+    static DIRECTORY: LazyLock<Option<OsString>> = LazyLock::new(|| env::var_os("TOLLGATE_TEST_PANICS"));
+    if let Some(directory) = &*DIRECTORY
+        && fs::remove_file(Path::new(directory).join(name)).is_ok()
+    {
+        panic!("a test has this thread panic at {name}");
+    }
+}
 
 named! {
     /// The work that a panic interrupts.

@@ -18,7 +18,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{Request, Response, Uri, Version};
+use http::Response;
 use http_body::{Body, Frame};
 use http_body_util::StreamBody;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -29,7 +29,7 @@ use tower_service::Service;
 use super::{
     calls::{Call, Calls, Http, end_with, send_failure, write_head},
     framing,
-    http2::{End, Fields, Head, Reason, Share},
+    http2::{End, Head, Reason, Share},
 };
 use crate::{
     panics::{self, Boundary, Panicked},
@@ -78,13 +78,14 @@ impl AuxCalls {
 
     /// Begins a call.
     pub(super) fn open(&mut self, id: u32, head: &Head, calls: &Calls, now: Instant) -> Call {
-        let (body, receiver) = unbounded_channel();
+        let (sender, receiver) = unbounded_channel();
         let read = Arc::<AtomicUsize>::default();
-        let request = request(head.fields.as_deref(), fed_body(receiver, read.clone()));
+        let body = fed_body(receiver, read.clone());
+        let request = head.request.as_deref().cloned().unwrap_or_default().map(|()| body);
         let check = (request.uri().path() == HEALTH_CHECK).then_some(now);
         let call = AuxCall {
             stage: Stage::Calling(Box::pin(calls.routes.clone().call(request))),
-            body: Some(body),
+            body: Some(sender),
             received: 0,
             read,
             credited: 0,
@@ -213,18 +214,6 @@ fn fed_body(
             Some(Ok(Frame::data(data)))
         })
     }))
-}
-
-fn request<B>(fields: Option<&Fields>, body: B) -> Request<B> {
-    let mut request = Request::new(body);
-    *request.version_mut() = Version::HTTP_2;
-    if let Some(Fields { method, path, headers }) = fields {
-        *request.method_mut() = method.clone();
-        // An invalid path becomes `/`, which no service has.
-        *request.uri_mut() = Uri::try_from(path.as_slice()).unwrap_or_default();
-        *request.headers_mut() = headers.clone();
-    }
-    request
 }
 
 /// The router, shared by all workers.

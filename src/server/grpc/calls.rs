@@ -208,7 +208,7 @@ impl ConnectionCalls {
 
     fn request_head(&self, head: &Head) -> RequestHead {
         panics::point("grpc_request_head");
-        let headers = head.fields.as_ref().map(|fields| &fields.headers);
+        let headers = head.request.as_ref().map(|request| request.headers());
         RequestHead::new(self.now, head.timeout, headers, self.calls.tracer.as_ref())
     }
 

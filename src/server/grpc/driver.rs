@@ -295,7 +295,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.http.abandon(&mut self.calls);
         let error = self.http.fail(reason);
         self.calls.calls.stats.service().peer_errors(error).increment();
-        debug!(%reason, error = error.name(), "gRPC connection closed: protocol error");
+        debug!(?reason, error = error.name(), "gRPC connection closed: protocol error");
         self.stage = Stage::Ending;
     }
 

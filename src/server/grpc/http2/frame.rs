@@ -1,7 +1,5 @@
 //! HTTP/2 frames (RFC 9113, sections 4, 6 and 7): header, types, flags, settings and error codes.
 
-use std::fmt;
-
 /// Bytes of a frame header.
 pub(super) const HEAD: usize = 9;
 
@@ -54,22 +52,6 @@ pub(in super::super) enum Reason {
     Cancel = 8,
     CompressionError = 9,
     EnhanceYourCalm = 11,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoError => "NO_ERROR",
-            Self::ProtocolError => "PROTOCOL_ERROR",
-            Self::FlowControlError => "FLOW_CONTROL_ERROR",
-            Self::StreamClosed => "STREAM_CLOSED",
-            Self::FrameSizeError => "FRAME_SIZE_ERROR",
-            Self::RefusedStream => "REFUSED_STREAM",
-            Self::Cancel => "CANCEL",
-            Self::CompressionError => "COMPRESSION_ERROR",
-            Self::EnhanceYourCalm => "ENHANCE_YOUR_CALM",
-        })
-    }
 }
 
 /// A frame header.

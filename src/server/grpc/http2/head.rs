@@ -6,7 +6,7 @@
 
 use std::{rc::Rc, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
 /// Our `SETTINGS_MAX_HEADER_LIST_SIZE`.
 pub(super) const MAX_LIST: usize = 16 * 1024;
@@ -19,7 +19,7 @@ pub(in super::super) struct Head {
     pub(in super::super) timeout: Option<Duration>,
     pub(super) content_length: Option<u64>,
     /// All fields, for calls that need them.
-    pub(in super::super) fields: Option<Rc<Fields>>,
+    pub(in super::super) request: Option<Rc<Request<()>>>,
 }
 
 /// The destination of a call.
@@ -32,14 +32,6 @@ pub(in super::super) enum Route {
     /// Its path, but not with `content-type: application/grpc`.
     NotGrpc,
     Other,
-}
-
-/// All header fields of a request.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Fields {
-    pub(in super::super) method: Method,
-    pub(in super::super) path: Vec<u8>,
-    pub(in super::super) headers: HeaderMap,
 }
 
 /// Why a head is rejected.
@@ -155,14 +147,17 @@ impl<'p> Reader<'p> {
             (Path::Unary, Some(true)) => Route::Unary,
             (Path::Unary, _) => Route::NotGrpc,
         };
-        let fields = (self.keep_fields || route == Route::Other || route == Route::NotPost).then(|| {
-            let path = match path {
-                Path::Unary => self.unary.into(),
-                Path::Other(path) => path,
-            };
-            Rc::new(Fields { method, path, headers: self.headers })
+        let request = (self.keep_fields || route == Route::Other).then(|| {
+            let mut request = Request::new(());
+            (*request.version_mut(), *request.method_mut()) = (Version::HTTP_2, method);
+            if let Path::Other(path) = path {
+                // An invalid path becomes `/`, which no service has.
+                *request.uri_mut() = Uri::try_from(path).unwrap_or_default();
+            }
+            *request.headers_mut() = self.headers;
+            Rc::new(request)
         });
-        Ok(Head { route, timeout: self.timeout, content_length: self.content_length, fields })
+        Ok(Head { route, timeout: self.timeout, content_length: self.content_length, request })
     }
 }
 

@@ -30,6 +30,6 @@ pub(super) use self::{
     budget::{Budget, Share},
     connection::{Config, Connection, INITIAL_WINDOW, Service},
     frame::Reason,
-    head::{Fields, Head, Route, grpc_timeout},
+    head::{Head, Route, grpc_timeout},
     streams::End,
 };

@@ -148,20 +148,20 @@ fn timeouts_are_read_as_grpc_writes_them() {
 }
 
 #[test]
-fn fields_are_kept_for_those_who_read_them() {
-    let fields = |path, keep| {
+fn all_fields_are_kept_for_calls_that_need_them() {
+    let request = |path, keep| {
         let mut reader = Reader::new(UNARY, keep);
         for (name, value) in
             [(":method", "POST"), (":scheme", "http"), (":path", path), ("a", "1"), ("a", "2")]
         {
             reader.field(name.as_bytes(), value.as_bytes());
         }
-        reader.finish().unwrap().fields
+        reader.finish().unwrap().request
     };
-    assert!(fields(UNARY, false).is_none());
+    assert!(request(UNARY, false).is_none());
+    assert_eq!(request("/other", false).unwrap().uri(), "/other");
     for (path, keep) in [("/other", false), (UNARY, true)] {
-        let fields = fields(path, keep).unwrap();
-        assert_eq!(fields.path, path.as_bytes());
-        assert_eq!(fields.headers.get_all("a").iter().collect::<Vec<_>>(), ["1", "2"]);
+        let request = request(path, keep).unwrap();
+        assert_eq!(request.headers().get_all("a").iter().collect::<Vec<_>>(), ["1", "2"]);
     }
 }
