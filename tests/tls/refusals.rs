@@ -1,4 +1,4 @@
-//! Who is not served, looked at with OpenSSL: what it receives, what is logged, what is counted.
+//! Failed handshakes, with OpenSSL as the client: its alert, the log line and the metric.
 
 use std::{fs, io::Write as _, net::TcpStream, process::Command};
 
@@ -13,7 +13,7 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-/// A service that asks clients for a certificate made out to `envoy.test`.
+/// A service that requires a client certificate issued to `envoy.test`.
 struct Mutual {
     ours: Authority,
     theirs: Authority,
@@ -30,8 +30,8 @@ impl Mutual {
         Self { ours, theirs, files, server }
     }
 
-    /// Connects with this certificate in both versions of TLS; OpenSSL is to receive `alert`, the log to
-    /// say `logged`.
+    /// Connects with this certificate in both versions of TLS; OpenSSL must receive `alert`, and the log must
+    /// contain `logged`.
     fn refuses(&self, shown: Option<&Pair>, alert: &str, logged: &str) {
         let mut args = Vec::new();
         if let Some(shown) = shown {
@@ -65,7 +65,7 @@ fn wait_for_failures(server: &Server, reason: &str, count: f64) {
 }
 
 #[test]
-fn clients_whose_certificate_is_not_wanted() {
+fn rejects_invalid_client_certificates() {
     let mutual = Mutual::start();
     let theirs = &mutual.theirs;
     mutual.refuses(None, "alert certificate required", "presented no certificate");
@@ -94,7 +94,7 @@ fn of_version_1(authority: &Authority, files: &Files) -> Pair {
 }
 
 #[test]
-fn who_would_speak_something_else_than_http2_is_refused() {
+fn rejects_clients_that_do_not_offer_http2() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().start();
@@ -104,7 +104,7 @@ fn who_would_speak_something_else_than_http2_is_refused() {
 }
 
 #[test]
-fn old_versions_and_weak_ciphers_are_refused() {
+fn rejects_old_versions_and_weak_ciphers() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().env("LOG_LEVEL", "debug").start();
@@ -119,7 +119,7 @@ fn old_versions_and_weak_ciphers_are_refused() {
 }
 
 #[test]
-fn who_speaks_no_tls_is_not_served_where_it_is_spoken() {
+fn rejects_plaintext_on_a_tls_port() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().rules("d.yaml", RULES).start();
@@ -133,7 +133,7 @@ fn who_speaks_no_tls_is_not_served_where_it_is_spoken() {
 }
 
 #[test]
-fn who_speaks_tls_is_not_served_where_it_is_not_spoken() {
+fn rejects_tls_on_a_plaintext_port() {
     let server = Setup::new().rules("d.yaml", RULES).start();
     let said = s_client(server.ports.grpc, &[]);
     assert!(said.contains("Cipher is (NONE)"), "{said}");
@@ -154,7 +154,7 @@ fn logs_a_client_that_rejects_the_certificate() {
 }
 
 #[test]
-fn many_failures_are_few_lines() {
+fn many_failures_log_few_lines() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().start();
@@ -166,6 +166,6 @@ fn many_failures_are_few_lines() {
     }
     wait_for_failures(&server, "protocol", 50.0);
     let lines = server.process.log().matches("handshake failed").count();
-    // One in ten seconds, and the machine may be slow.
+    // One in ten seconds; the machine may be slow.
     assert!((1..=3).contains(&lines), "{}", server.process.log());
 }

@@ -51,7 +51,7 @@ fn problems(options: GrpcTls) -> Vec<String> {
 }
 
 #[test]
-fn what_go_takes_is_taken() {
+fn accepts_the_files_that_go_accepts() {
     let one = certificate(true);
     let (pem, key) = (one.cert.pem(), one.signing_key.serialize_pem());
     let both = format!("Bag Attributes: none\n{key}\n{pem}{}", certificate(true).cert.pem());
