@@ -9,7 +9,7 @@ use std::fmt;
 
 /// The reason why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Malformed(&'static str);
+pub(crate) struct Malformed(&'static str);
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -32,9 +32,9 @@ const MAX_DEPTH: u32 = 100;
 
 /// The tag of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Key {
+pub(crate) struct Key {
     /// The field's number.
-    pub number: u32,
+    pub(crate) number: u32,
     wire_type: WireType,
 }
 
@@ -52,25 +52,21 @@ enum WireType {
 ///
 /// [`next`](Self::next) returns a field's key; one of the other methods then returns its value or skips it.
 #[derive(Clone, Debug)]
-pub struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     rest: &'a [u8],
     depth_left: u32,
 }
 
 impl<'a> Fields<'a> {
     /// The fields of a top-level message.
-    #[must_use]
-    pub fn new(message: &'a [u8]) -> Self {
+    pub(crate) fn new(message: &'a [u8]) -> Self {
         Self { rest: message, depth_left: MAX_DEPTH }
     }
 
     /// The key of the next field; `None` at the end of the message.
-    ///
-    /// # Errors
-    /// If the bytes are not a key.
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "an iterator could not return the error by `?`")]
-    pub fn next(&mut self) -> Result<Option<Key>, Malformed> {
+    pub(crate) fn next(&mut self) -> Result<Option<Key>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -94,48 +90,33 @@ impl<'a> Fields<'a> {
     }
 
     /// The value of a field of an integer type, an enum or a bool.
-    ///
-    /// # Errors
-    /// If the wire type differs, or the bytes are not a varint.
     #[inline]
-    pub fn number(&mut self, key: Key) -> Result<u64, Malformed> {
+    pub(crate) fn number(&mut self, key: Key) -> Result<u64, Malformed> {
         if key.wire_type == WireType::Varint { self.varint() } else { Err(WIRE_TYPE) }
     }
 
     /// The value of a field of the type `bytes`.
-    ///
-    /// # Errors
-    /// If the wire type differs, or the field exceeds its message.
     #[inline]
-    pub fn bytes(&mut self, key: Key) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn bytes(&mut self, key: Key) -> Result<&'a [u8], Malformed> {
         if key.wire_type == WireType::Length { self.delimited() } else { Err(WIRE_TYPE) }
     }
 
     /// The value of a field of the type `string`.
-    ///
-    /// # Errors
-    /// As [`bytes`](Self::bytes), and if the text is not UTF-8.
     #[inline]
-    pub fn text(&mut self, key: Key) -> Result<&'a str, Malformed> {
+    pub(crate) fn text(&mut self, key: Key) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.bytes(key)?).map_err(|_| UTF8)
     }
 
     /// The fields of a message within this one.
-    ///
-    /// # Errors
-    /// As [`bytes`](Self::bytes), and if messages are nested too deep.
     #[inline]
-    pub fn message(&mut self, key: Key) -> Result<Self, Malformed> {
+    pub(crate) fn message(&mut self, key: Key) -> Result<Self, Malformed> {
         let rest = self.bytes(key)?;
         let depth_left = self.depth_left.checked_sub(1).ok_or(DEPTH)?;
         Ok(Self { rest, depth_left })
     }
 
     /// Skips the value of a field.
-    ///
-    /// # Errors
-    /// If the value is malformed; groups are parsed to their end.
-    pub fn skip(&mut self, key: Key) -> Result<(), Malformed> {
+    pub(crate) fn skip(&mut self, key: Key) -> Result<(), Malformed> {
         self.skip_within(key, self.depth_left)
     }
 

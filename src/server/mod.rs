@@ -1,6 +1,6 @@
 //! The servers: gRPC for Envoy, HTTP for probes, Prometheus and the admin API.
 //!
-//! [`grpc`] is the hot path and [`wire`] converts its messages, [`http::json`] is the same call over HTTP, [`connections`]
+//! [`grpc`] is the hot path and `wire` converts its messages, [`http::json`] is the same call over HTTP, `connections`
 //! limits the connections of a port, [`http::admin`] has the debug pages, [`admin`] is the admin API and its page,
 //! [`health`] is the result of health checks, [`tls`] holds the gRPC port's certificate, and `span_attributes` has the
 //! attributes of a call's span.
@@ -10,9 +10,9 @@
 pub(crate) mod span_attributes;
 
 pub mod admin;
-pub mod connections;
+mod connections;
 pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod tls;
-pub mod wire;
+pub(crate) mod wire;

@@ -48,7 +48,7 @@ use crate::{
 };
 
 /// The time for an idle connection to close after [`Handle::closing`].
-pub const FAREWELL: Duration = Duration::from_secs(1);
+pub(in crate::server) const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The maximum number of candidates from one scan of all connections. A scan of 10,000 takes about 100 µs, which is less
 /// than a microsecond per candidate.
@@ -59,22 +59,22 @@ const SCAN_PAUSE: Duration = Duration::from_millis(100);
 
 /// The limits of a port.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(in crate::server) struct Limits {
     /// Maximum number of connections.
-    pub connections: usize,
+    pub(in crate::server) connections: usize,
     /// Maximum number of connections of one peer address; of IPv6, of one /64 network.
-    pub per_address: usize,
+    pub(in crate::server) per_address: usize,
     /// Minimum silent or idle time of a connection that makes room.
-    pub patience: Duration,
+    pub(in crate::server) patience: Duration,
     /// Maximum number of idle connections per second that make room. Without it, more live clients than places would
     /// reconnect all the time.
-    pub idle_closed_per_second: usize,
+    pub(in crate::server) idle_closed_per_second: usize,
     /// The variables of both connection limits, for log lines.
-    pub names: [&'static str; 2],
+    pub(in crate::server) names: [&'static str; 2],
 }
 
 /// The connections of one port.
-pub struct Registry {
+pub(in crate::server) struct Registry {
     port: Port,
     limits: Limits,
     stats: Arc<Stats>,
@@ -84,14 +84,14 @@ pub struct Registry {
 }
 
 /// One connection's place in its registry, until it is dropped.
-pub struct Handle {
+pub(in crate::server) struct Handle {
     registry: Arc<Registry>,
     entry: Arc<Entry>,
 }
 
 /// The state of a connection that has to make room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Closing {
+pub(in crate::server) enum Closing {
     /// No preface was received.
     Silent,
     /// No request is open.
@@ -143,8 +143,7 @@ struct Allowance {
 
 impl Registry {
     /// An empty registry.
-    #[must_use]
-    pub fn new(port: Port, limits: Limits, stats: Arc<Stats>, now: Instant) -> Arc<Self> {
+    pub(in crate::server) fn new(port: Port, limits: Limits, stats: Arc<Stats>, now: Instant) -> Arc<Self> {
         Arc::new(Self {
             port,
             limits,
@@ -156,10 +155,8 @@ impl Registry {
     }
 
     /// Admits a connection of this peer. The peer of a unix socket has no address and no limit per address.
-    ///
-    /// # Errors
-    /// The limit that is reached, if no connection can make room.
-    pub fn admit(
+    /// The error is the limit that is reached, if no connection can make room.
+    pub(in crate::server) fn admit(
         self: &Arc<Self>,
         address: Option<IpAddr>,
         now: Instant,
@@ -171,10 +168,7 @@ impl Registry {
     }
 
     /// [`admit`](Self::admit), but a rejection is neither counted nor logged.
-    ///
-    /// # Errors
-    /// As [`admit`](Self::admit).
-    pub fn try_admit(
+    pub(in crate::server) fn try_admit(
         self: &Arc<Self>,
         address: Option<IpAddr>,
         now: Instant,
@@ -207,8 +201,7 @@ impl Registry {
     }
 
     /// The number of open connections.
-    #[must_use]
-    pub fn open(&self) -> usize {
+    pub(in crate::server) fn open(&self) -> usize {
         lock(&self.members).all.open
     }
 
@@ -341,7 +334,7 @@ impl Allowance {
 
 impl Handle {
     /// The peer has shown that it speaks the protocol; no request is open.
-    pub fn ready(&self, now: Instant) {
+    pub(in crate::server) fn ready(&self, now: Instant) {
         if !self.is_silent() {
             return;
         }
@@ -355,29 +348,28 @@ impl Handle {
     }
 
     /// A request is open.
-    pub fn busy(&self) {
+    pub(in crate::server) fn busy(&self) {
         self.entry.state.store(BUSY, Ordering::Relaxed);
     }
 
     /// The last request has ended.
-    pub fn idle(&self, now: Instant) {
+    pub(in crate::server) fn idle(&self, now: Instant) {
         self.entry.state.store(self.registry.micros(now), Ordering::Relaxed);
     }
 
     /// True until [`Handle::ready`].
-    #[must_use]
-    pub fn is_silent(&self) -> bool {
+    pub(in crate::server) fn is_silent(&self) -> bool {
         self.entry.state() == SILENT
     }
 
     /// Completes when the connection has to make room, at most once.
-    pub async fn closing(&self) -> Closing {
+    pub(in crate::server) async fn closing(&self) -> Closing {
         self.entry.closing.notified().await;
         if self.is_silent() { Closing::Silent } else { Closing::Idle }
     }
 
     /// Counts a connection that the server closes for this reason.
-    pub fn count(&self, reason: ConnectionClosed) {
+    pub(in crate::server) fn count(&self, reason: ConnectionClosed) {
         self.registry.stats.service().connections_closed_by_us(self.registry.port, reason).increment();
     }
 }

@@ -108,14 +108,6 @@ pub(super) enum Call {
     Panicked,
 }
 
-/// The result of a call whose message is complete.
-enum Decided<'m> {
-    Answered,
-    Failed(Failure),
-    /// This message has to wait for the store.
-    Later(&'m [u8]),
-}
-
 /// The calls of one connection.
 pub(super) struct ConnectionCalls {
     pub(super) calls: Rc<Calls>,
@@ -167,22 +159,23 @@ impl Service for ConnectionCalls {
             let decided = self.decide_now(head.route, &call, framed);
             (call, decided)
         });
-        let (call, decided) = match decided {
-            Ok((call, Decided::Later(message))) => {
+        let (call, failure) = match decided {
+            Ok((call, Ok(Some(message)))) => {
                 let key = self.wait(id, call, message);
                 return http.open_complete(id, Call::Waiting(key));
             }
-            Ok((call, decided)) => (Some(call), decided),
-            Err(Panicked) => (None, Decided::Failed(framing::internal_error())),
+            Ok((_, Ok(None))) => {
+                self.answered = self.answered.saturating_add(1);
+                if !http.send_complete(id, &self.message) {
+                    http.open_complete(id, Call::Answered);
+                    http.send_message(id, &self.message);
+                }
+                return;
+            }
+            Ok((call, Err(failure))) => (Some(call), failure),
+            Err(Panicked) => (None, framing::internal_error()),
         };
         self.answered = self.answered.saturating_add(1);
-        let Decided::Failed(failure) = decided else {
-            if !http.send_complete(id, &self.message) {
-                http.open_complete(id, Call::Answered);
-                http.send_message(id, &self.message);
-            }
-            return;
-        };
         finish_span(call.and_then(|call| call.span), Some(&failure));
         http.open_complete(id, Call::Answered);
         send_failure(http, id, &failure);
@@ -242,39 +235,42 @@ impl ConnectionCalls {
     pub(super) fn decide(&mut self, http: &mut Http, id: u32, unary: Unary, framed: &[u8]) {
         let decided =
             panics::catch(Boundary::GrpcRequest, || self.decide_now(unary.route, &unary.head, framed));
-        match decided.unwrap_or_else(|Panicked| Decided::Failed(framing::internal_error())) {
-            Decided::Answered => {
+        match decided.unwrap_or_else(|Panicked| Err(framing::internal_error())) {
+            Ok(None) => {
                 http.send_message(id, &self.message);
                 self.count(&unary);
             }
-            Decided::Failed(failure) => self.fail(http, id, unary, &failure),
-            Decided::Later(message) => {
+            Ok(Some(message)) => {
                 let key = self.wait(id, unary.head, message);
                 if let Some(call) = http.call(id) {
                     *call = Call::Waiting(key);
                 }
             }
+            Err(failure) => self.fail(http, id, unary, &failure),
         }
     }
 
-    /// Decides a call now if possible; the response is then in `self.message`.
-    fn decide_now<'m>(&mut self, route: Route, call: &RequestHead, framed: &'m [u8]) -> Decided<'m> {
-        let message = match self.calls.message_of(route, framed) {
-            Ok(message) => message,
-            Err(failure) => return Decided::Failed(failure),
-        };
-        if call.span.is_some() || !self.calls.limiter.may_decide_sync() || !self.calls.tries.is_next() {
-            return Decided::Later(message);
+    /// Decides a call now, which writes the framed response to `self.message`; returns the message of a call that has to
+    /// wait for the store.
+    fn decide_now<'m>(
+        &mut self,
+        route: Route,
+        call: &RequestHead,
+        framed: &'m [u8],
+    ) -> Result<Option<&'m [u8]>, Failure> {
+        let Calls { limiter, tries, .. } = &*self.calls;
+        let message = self.calls.message_of(route, framed)?;
+        if call.span.is_some() || !limiter.may_decide_sync() || !tries.is_next() {
+            return Ok(Some(message));
         }
         panics::point("grpc_request");
-        let time = *self.time.get_or_insert_with(|| self.calls.limiter.now());
-        let decided = self.calls.decide_now(message, time, &mut self.message);
-        self.calls.tries.record(decided.is_some());
-        match decided {
-            Some(Ok(())) => Decided::Answered,
-            Some(Err(failure)) => Decided::Failed(failure),
-            None => Decided::Later(message),
-        }
+        let time = *self.time.get_or_insert_with(|| limiter.now());
+        let request = framing::read(message, limiter.bounds())?;
+        let decided = limiter.decide_sync(&request, time);
+        tries.record(decided.is_some());
+        let Some(decided) = decided else { return Ok(Some(message)) };
+        write_message(&decided.map_err(|error| framing::status(&error))?, &mut self.message);
+        Ok(None)
     }
 
     /// Starts a decision that waits for the store, and returns its key.
@@ -386,18 +382,6 @@ impl Calls {
     pub(super) fn length(&self, framed: &[u8]) -> Result<Option<usize>, Failure> {
         let prefix = framed.first_chunk();
         prefix.map(|prefix| framing::length(*prefix, self.max_request_bytes, &self.stats)).transpose()
-    }
-
-    /// Decides now and writes the framed response to `into`, replacing its content; `None` if the decision has to wait
-    /// for the store.
-    fn decide_now(&self, message: &[u8], now: Time, into: &mut Vec<u8>) -> Option<Result<(), Failure>> {
-        let request = match framing::read(message, self.limiter.bounds()) {
-            Ok(request) => request,
-            Err(failure) => return Some(Err(failure)),
-        };
-        let decided = self.limiter.decide_sync(&request, now)?;
-        let written = decided.map(|answer| write_message(&answer, into));
-        Some(written.map_err(|error| framing::status(&error).into()))
     }
 
     fn count(&self, calls: u32, took: Duration) {

@@ -359,11 +359,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             let flushed = ready!(Pin::new(&mut self.io).poll_flush(context));
             self.flushed = flushed.is_ok();
         }
-        if !self.http.has_blocked() {
-            self.stalled = None;
-        } else if self.stalled.is_none() {
-            self.stalled = Some(self.calls.now);
-        }
+        self.stalled = self.http.has_blocked().then(|| self.stalled.unwrap_or(self.calls.now));
         Poll::Ready(self.flushed)
     }
 

@@ -7,7 +7,7 @@ mod encode;
 mod request;
 
 pub(super) use encode::encode;
-pub use request::read;
+pub(super) use request::read;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use request::fuzz;

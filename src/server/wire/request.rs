@@ -13,10 +13,7 @@ use crate::{
 };
 
 /// Parses a request and keeps as many descriptors and entries as the bounds allow.
-///
-/// # Errors
-/// If the bytes are not a `RateLimitRequest`.
-pub fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malformed> {
+pub(in crate::server) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malformed> {
     let mut request = Request::default();
     let mut fields = Fields::new(message);
     while let Some(key) = fields.next()? {
