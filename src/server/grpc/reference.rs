@@ -15,6 +15,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
+use futures_util::stream;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use prost::Message as _;
@@ -27,7 +28,6 @@ use tokio::{
 use tonic::{
     Status,
     body::Body,
-    codegen::tokio_stream::Stream,
     server::NamedService,
     service::Routes,
     transport::server::{Connected, Server},
@@ -71,7 +71,12 @@ impl Reference {
         aux: Routes,
         mut drain: watch::Receiver<bool>,
     ) -> (Self, JoinHandle<()>) {
-        let (connections, incoming) = mpsc::unbounded_channel();
+        let (connections, mut incoming) = mpsc::unbounded_channel();
+        let incoming = stream::poll_fn(move |context| {
+            incoming
+                .poll_recv(context)
+                .map(|connection: Option<Connection>| connection.map(Ok::<_, io::Error>))
+        });
         let service = Checked {
             inner: RateLimitServiceServer::new(RateLimit::new(parts.limiter.clone(), parts.tracer.clone()))
                 // `Checked` has already rejected larger ones.
@@ -96,7 +101,7 @@ impl Reference {
                 let _ = drain.wait_for(|drain| *drain).await;
             };
             // Only a listener can fail, and this one is a channel.
-            let _ = router.serve_with_incoming_shutdown(Incoming(incoming), drained).await;
+            let _ = router.serve_with_incoming_shutdown(incoming, drained).await;
         });
         (Self { connections }, serving)
     }
@@ -144,17 +149,14 @@ impl RateLimitService for RateLimit {
         let mut head = head(&metadata.into_headers(), self.tracer.as_ref());
         let request = limiter::Request::from(&message);
         let answer = match head.span.take() {
-            Some(span) => {
-                let decided = decide_traced(&self.limiter, span, Ok(request), head.until()).await;
-                decided.map_err(|failure| *failure)?
-            }
+            Some(span) => decide_traced(&self.limiter, span, Ok(request), head.until()).await,
             None => {
                 let decided = self.limiter.decide(&request, head.until()).await;
-                decided.map_err(|error| framing::status(&error))?
+                decided.map_err(|error| framing::status(&error).into())
             }
         };
         let mut encoded = Vec::new();
-        wire::encode(&answer, &mut encoded);
+        wire::encode(&answer.map_err(|failure| *failure)?, &mut encoded);
         let response =
             RateLimitResponse::decode(&*encoded).map_err(|error| Status::internal(error.to_string()))?;
         Ok(tonic::Response::new(response))
@@ -252,17 +254,6 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
             Ok(data.freeze())
         }
         _ => Err(framing::truncated().into()),
-    }
-}
-
-/// The listener of tonic's server.
-struct Incoming(mpsc::UnboundedReceiver<Connection>);
-
-impl Stream for Incoming {
-    type Item = io::Result<Connection>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|connection| connection.map(Ok))
     }
 }
 

@@ -289,23 +289,19 @@ impl<S: Service> Connection<S> {
         if left < limits::SMALL_DATA && !end {
             self.limits.spend(1, PeerError::DataFlood)?;
         }
-        let dropped = match self.take_data(head.stream, head.length, left, end) {
-            Ok(()) => false,
-            Err(reason) => {
-                self.reject(head.stream, reason, service)?;
-                true
-            }
-        };
+        let taken = self.take_data(head.stream, head.length, left, end);
+        if let Err(reason) = taken {
+            self.reject(head.stream, reason, service)?;
+        }
+        let dropped = taken.is_err();
         self.data = Data { stream: head.stream, left, padding, end, dropped, under_way: true };
         Ok(Some(payload))
     }
 
     /// Counts data against the window of the connection; false without a change if it does not fit.
     pub(super) fn take_window(&mut self, length: usize) -> bool {
-        let left = u32::try_from(length)
-            .ok()
-            .and_then(|length| Some((length, self.receive_window.checked_sub(length)?)));
-        let Some((length, left)) = left else { return false };
+        let Ok(length) = u32::try_from(length) else { return false };
+        let Some(left) = self.receive_window.checked_sub(length) else { return false };
         self.receive_window = left;
         self.credit = self.credit.saturating_add(length);
         true
