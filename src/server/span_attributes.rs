@@ -14,7 +14,6 @@ use crate::{
 /// The maximum number of descriptors in a span; requests rarely have more.
 const MOST: usize = 32;
 
-/// Adds the attributes of a request, of its response if it has one, and of its decision.
 pub(super) fn add(
     span: &mut OpenSpan,
     request: &Request<'_>,

@@ -200,7 +200,6 @@ impl Registry {
         Ok(Handle { registry: self.clone(), entry })
     }
 
-    /// The number of open connections.
     pub(in crate::server) fn open(&self) -> usize {
         lock(&self.members).all.open
     }

@@ -26,7 +26,6 @@ pub(super) const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection's place in the registry and in the counts of open connections, until it is dropped.
 pub(super) struct Activity {
     pub(super) handle: Handle,
-    /// Connections of the worker.
     of_worker: Arc<AtomicUsize>,
     stats: Arc<Stats>,
     requests: AtomicUsize,

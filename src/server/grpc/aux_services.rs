@@ -76,7 +76,6 @@ impl AuxCalls {
         self.calls.is_empty()
     }
 
-    /// Begins a call.
     pub(super) fn open(&mut self, id: u32, head: &Head, calls: &Calls, now: Instant) -> Call {
         let (sender, receiver) = unbounded_channel();
         let read = Arc::<AtomicUsize>::default();
@@ -122,7 +121,6 @@ impl AuxCalls {
         self.calls.remove(&id);
     }
 
-    /// Advances all calls.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, http: &mut Http, calls: &Calls) {
         self.has_fresh = false;
         self.calls.retain(|id, call| {

@@ -36,7 +36,6 @@ use crate::{
     },
 };
 
-/// The path of `ShouldRateLimit`.
 pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 pub(super) type Http = Connection<ConnectionCalls>;
@@ -108,7 +107,6 @@ pub(super) enum Call {
     Panicked,
 }
 
-/// The calls of one connection.
 pub(super) struct ConnectionCalls {
     pub(super) calls: Rc<Calls>,
     pub(super) now: Instant,
@@ -420,7 +418,6 @@ pub(super) fn send_failure(http: &mut Http, id: u32, failure: &Failure) {
     http.send_head(id, &block, true);
 }
 
-/// Writes the head of a response as a header block.
 pub(super) fn write_head<B>(response: &http::Response<B>, block: &mut Vec<u8>) {
     hpack::write_status(block, response.status().as_str());
     write_fields(response.headers(), block);

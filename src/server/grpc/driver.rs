@@ -188,7 +188,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Begins the shutdown of the connection.
     fn leave(&mut self, now: Instant) {
         if self.left.is_none() {
             self.left = Some(now);
@@ -299,7 +298,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.stage = Stage::Ending;
     }
 
-    /// Stores the start of an incomplete frame.
     fn keep_rest(&mut self, rest: &[u8]) {
         self.rest.clear();
         if self.rest.capacity() > UNCHARGED && rest.len() <= UNCHARGED {

@@ -21,7 +21,6 @@ pub enum Listener {
     Unix(UnixListener, PathBuf),
 }
 
-/// An accepted connection.
 pub(super) enum Connection {
     Tcp(std::net::TcpStream),
     Unix(StdUnixStream),

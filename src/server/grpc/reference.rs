@@ -106,7 +106,6 @@ impl Reference {
         (Self { connections }, serving)
     }
 
-    /// Serves a connection until it ends.
     pub(super) fn serve(&self, io: impl Io + 'static, activity: Arc<Activity>) {
         let watched = activity.clone();
         // tonic cannot send a GOAWAY on a single connection, so a connection that makes room reads an end of file.

@@ -41,7 +41,6 @@ impl Unary {
 }
 
 impl ConnectionCalls {
-    /// Adds a piece of a message.
     pub(super) fn collect(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {
         let Some(Call::Unary(unary)) = http.call(id) else { return };
         let partial = unary.partial.get_or_insert_with(|| {

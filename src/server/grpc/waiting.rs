@@ -19,7 +19,6 @@ use slab::Slab;
 use super::framing::Failure;
 use crate::{limiter::Answer, mutex::lock};
 
-/// The waiting calls of a connection.
 #[derive(Default)]
 pub(super) struct Waiting {
     calls: Slab<WaitingCall>,
@@ -51,7 +50,6 @@ impl Waiting {
         key
     }
 
-    /// Cancels a call.
     pub(super) fn remove(&mut self, key: usize) {
         if self.calls.try_remove(key).is_some() {
             self.fresh.retain(|fresh| *fresh != key);
@@ -96,7 +94,6 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    /// Sets the task to wake.
     pub(super) fn register(&self, waker: &Waker) {
         let mut task = lock(&self.task);
         if !task.as_ref().is_some_and(|task| task.will_wake(waker)) {

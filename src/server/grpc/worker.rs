@@ -52,7 +52,6 @@ pub struct Workers {
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
     /// True: every connection receives a GOAWAY.
     drain: watch::Sender<bool>,
-    /// True: the threads end.
     end: watch::Sender<bool>,
     /// Closed when the last worker has drained.
     drained: AsyncMutex<mpsc::Receiver<Infallible>>,

@@ -110,7 +110,6 @@ impl Failures {
         }
     }
 
-    /// The number of failures by cause.
     pub(super) fn counted(&self) -> Vec<(&'static str, u64)> {
         let count = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
         Cause::ALL.iter().zip(&self.counted).map(|(cause, counted)| (cause.name(), count(counted))).collect()

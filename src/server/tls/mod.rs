@@ -39,7 +39,6 @@ use crate::{
 /// behind symlinks and absent on some network file systems.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The contents of the files.
 #[derive(Hash)]
 struct Files {
     certificate: Contents,
@@ -60,7 +59,6 @@ pub struct Tls {
     failures: Failures,
 }
 
-/// The state between two reads.
 struct State {
     /// The hash of the files that were loaded or rejected last.
     settled: u64,

@@ -9,7 +9,6 @@ use crate::{
     rules::{Metadata, Value},
 };
 
-/// The longest varint.
 const VARINT: usize = 10;
 
 /// Appends the encoded response to `out`.

@@ -1,12 +1,10 @@
 //! HTTP/2 frames (RFC 9113, sections 4, 6 and 7): header, types, flags, settings and error codes.
 
-/// Bytes of a frame header.
 pub(super) const HEAD: usize = 9;
 
 /// The largest payload that is accepted: the initial value of `SETTINGS_MAX_FRAME_SIZE`.
 pub(super) const MAX_PAYLOAD: usize = 16_384;
 
-/// Bytes of a SETTINGS entry.
 pub(super) const SETTING: usize = 6;
 
 pub(super) mod kind {
@@ -54,7 +52,6 @@ pub(in super::super) enum Reason {
     EnhanceYourCalm = 11,
 }
 
-/// A frame header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FrameHead {
     pub(super) length: usize,

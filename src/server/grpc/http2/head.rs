@@ -11,11 +11,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 /// Our `SETTINGS_MAX_HEADER_LIST_SIZE`.
 pub(super) const MAX_LIST: usize = 16 * 1024;
 
-/// The parsed head of a request.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Head {
     pub(in super::super) route: Route,
-    /// `grpc-timeout`.
     pub(in super::super) timeout: Option<Duration>,
     pub(super) content_length: Option<u64>,
     /// All fields, for calls that need them.

@@ -203,7 +203,6 @@ impl<S: Service> Connection<S> {
 }
 
 impl Block {
-    /// Appends a fragment; false if the block is too large.
     fn add(&mut self, bytes: &[u8]) -> bool {
         self.frames = self.frames.saturating_add(1);
         let length = self.bytes.len().saturating_add(bytes.len());

@@ -8,7 +8,6 @@ use super::{frame::Reason, huffman, table::Table};
 /// A block that cannot be decoded leaves the peers' tables different, so the connection has to end.
 const BROKEN: Reason = Reason::CompressionError;
 
-/// Decodes the header blocks of one connection.
 #[derive(Default)]
 pub(super) struct Decoder {
     /// A block with the same bytes has the same meaning while the version of the table is the same.
@@ -136,7 +135,6 @@ pub(in super::super) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]
     write_text(out, value);
 }
 
-/// Writes the field `:status`.
 pub(in super::super) fn write_status(out: &mut Vec<u8>, status: &str) {
     if status == "200" {
         return out.push(STATUS_200);

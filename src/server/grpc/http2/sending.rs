@@ -64,12 +64,10 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    /// True while data of this stream is blocked.
     pub(in super::super) fn is_blocked(&self, id: u32) -> bool {
         self.streams.open.get(&id).is_some_and(|stream| stream.outgoing.is_some())
     }
 
-    /// True while data of any stream is blocked.
     pub(in super::super) fn has_blocked(&self) -> bool {
         self.streams.blocked > 0
     }
@@ -127,7 +125,6 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    /// Enlarges the receive window of a stream.
     pub(in super::super) fn open_window(&mut self, id: u32, more: u32) {
         let Some(stream) = self.streams.open.get_mut(&id) else { return };
         if more > 0 && stream.receiving {
@@ -142,12 +139,10 @@ impl<S: Service> Connection<S> {
         u32::try_from(window).unwrap_or(0).saturating_add(self.rest_of_data(id))
     }
 
-    /// The state of an open call.
     pub(in super::super) fn call(&mut self, id: u32) -> Option<&mut S::Call> {
         self.streams.open.get_mut(&id).map(|stream| &mut stream.call)
     }
 
-    /// The open calls, by stream.
     pub(in super::super) fn calls(&mut self) -> impl Iterator<Item = (u32, &mut S::Call)> {
         self.streams.open.iter_mut().map(|(id, stream)| (*id, &mut stream.call))
     }
@@ -245,12 +240,10 @@ impl<S: Service> Connection<S> {
         self.is_idle() && (self.peer_sent_goaway || matches!(self.goaway, GoAway::Final(_)))
     }
 
-    /// True when no stream is open.
     pub(in super::super) fn is_idle(&self) -> bool {
         self.streams.open.is_empty()
     }
 
-    /// True after the first GOAWAY and before the final one.
     pub(in super::super) fn has_announced_goaway(&self) -> bool {
         self.goaway == GoAway::Announced
     }

@@ -16,7 +16,6 @@ const CHARGE: usize = 512;
 pub(super) struct Streams<C> {
     /// Entries leave through [`remove`](Self::remove) and [`drain`](Self::drain), which keep count of the blocked.
     pub(super) open: HashMap<u32, Stream<C>>,
-    /// The number of streams with blocked data.
     pub(super) blocked: usize,
     share: Share,
 }
@@ -76,7 +75,6 @@ impl<C> Streams<C> {
         removed
     }
 
-    /// The streams with blocked data.
     pub(super) fn blocked(&self) -> Vec<u32> {
         if self.blocked == 0 {
             return Vec::new();
@@ -105,7 +103,6 @@ impl<C> Streams<C> {
     }
 }
 
-/// The number of reset streams that are remembered.
 const REMEMBERED: usize = 16;
 
 /// The streams that one side reset last.

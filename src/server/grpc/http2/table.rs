@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-/// A name and a value.
 type Field<'a> = (&'a [u8], &'a [u8]);
 
 /// The size of an entry beside its bytes (RFC 7541, section 4.1).
@@ -11,7 +10,6 @@ const OVERHEAD: usize = 32;
 /// The largest size that the peer may choose: the initial value of `SETTINGS_HEADER_TABLE_SIZE`.
 pub(super) const MAX_SIZE: usize = 4096;
 
-/// The dynamic table.
 pub(super) struct Table {
     /// The oldest first.
     entries: VecDeque<Entry>,
