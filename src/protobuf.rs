@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use prost::encoding::WireType;
+
 /// The reason why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Malformed(&'static str);
@@ -38,16 +40,6 @@ pub(crate) struct Key {
     wire_type: WireType,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum WireType {
-    Varint,
-    Fixed64,
-    Length,
-    StartGroup,
-    EndGroup,
-    Fixed32,
-}
-
 /// Parses the fields of one message in order.
 ///
 /// [`next`](Self::next) returns a field's key; one of the other methods then returns its value or skips it.
@@ -76,15 +68,7 @@ impl<'a> Fields<'a> {
     #[inline]
     fn key(&mut self) -> Result<Key, Malformed> {
         let key = u32::try_from(self.varint()?).map_err(|_| KEY)?;
-        let wire_type = match key & 7 {
-            0 => WireType::Varint,
-            1 => WireType::Fixed64,
-            2 => WireType::Length,
-            3 => WireType::StartGroup,
-            4 => WireType::EndGroup,
-            5 => WireType::Fixed32,
-            _ => return Err(KEY),
-        };
+        let wire_type = WireType::try_from(u64::from(key & 7)).map_err(|_| KEY)?;
         let number = key >> 3;
         if number == 0 { Err(KEY) } else { Ok(Key { number, wire_type }) }
     }
@@ -98,7 +82,7 @@ impl<'a> Fields<'a> {
     /// The value of a field of the type `bytes`.
     #[inline]
     pub(crate) fn bytes(&mut self, key: Key) -> Result<&'a [u8], Malformed> {
-        if key.wire_type == WireType::Length { self.delimited() } else { Err(WIRE_TYPE) }
+        if key.wire_type == WireType::LengthDelimited { self.delimited() } else { Err(WIRE_TYPE) }
     }
 
     /// The value of a field of the type `string`.
@@ -124,9 +108,9 @@ impl<'a> Fields<'a> {
         let deeper = depth_left.checked_sub(1).ok_or(DEPTH)?;
         match key.wire_type {
             WireType::Varint => self.varint().map(drop),
-            WireType::Fixed64 => self.take(8).map(drop),
-            WireType::Fixed32 => self.take(4).map(drop),
-            WireType::Length => self.delimited().map(drop),
+            WireType::SixtyFourBit => self.take(8).map(drop),
+            WireType::ThirtyTwoBit => self.take(4).map(drop),
+            WireType::LengthDelimited => self.delimited().map(drop),
             WireType::EndGroup => Err(GROUP),
             WireType::StartGroup => loop {
                 let inner = self.key()?;

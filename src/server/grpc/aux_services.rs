@@ -47,12 +47,12 @@ const CREDIT_STEP: usize = 16 * 1024;
 /// The calls of a connection that the router serves, by stream.
 #[derive(Default)]
 pub(super) struct AuxCalls {
-    calls: BTreeMap<u32, AuxCall>,
+    pub(super) calls: BTreeMap<u32, AuxCall>,
     /// Some calls were never polled.
     pub(super) has_fresh: bool,
 }
 
-struct AuxCall {
+pub(super) struct AuxCall {
     stage: Stage,
     /// Passes data to the service; `None` after the last.
     body: Option<UnboundedSender<Bytes>>,
@@ -72,10 +72,6 @@ enum Stage {
 }
 
 impl AuxCalls {
-    pub(super) fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-
     pub(super) fn open(&mut self, id: u32, head: &Head, calls: &Calls, now: Instant) -> Call {
         let (sender, receiver) = unbounded_channel();
         let read = Arc::<AtomicUsize>::default();

@@ -312,7 +312,7 @@ impl ConnectionCalls {
 
     /// True while no call waits for a store or another service.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.aux.is_empty()
+        self.waiting.calls.is_empty() && self.aux.calls.is_empty()
     }
 
     pub(super) fn fail(&mut self, http: &mut Http, id: u32, unary: Unary, failure: &Failure) {
@@ -333,8 +333,8 @@ impl ConnectionCalls {
     /// Sends the responses of calls that are decided, and advances those of other services.
     pub(super) fn poll(&mut self, http: &mut Http, signal: &Arc<Signal>, woken: bool) {
         let unblocked = http.take_unblocked();
-        let aux = !self.aux.is_empty() && (woken || unblocked || self.aux.has_fresh);
-        if !(woken || aux || self.waiting.has_fresh()) {
+        let aux = !self.aux.calls.is_empty() && (woken || unblocked || self.aux.has_fresh);
+        if !(woken || aux || !self.waiting.fresh.is_empty()) {
             return;
         }
         let waker = signal.clone().into();

@@ -236,24 +236,19 @@ async fn read_in_time(call: &RequestHead, body: Body, max: usize, stats: &Stats)
 
 /// Reads one message with its prefix, up to the end of the request.
 async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes, Failure> {
-    let mut data = BytesMut::new();
+    let (mut data, mut length) = (BytesMut::new(), None);
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| Status::cancelled(format!("the request was interrupted: {error}")))?;
         data.extend_from_slice(frame.data_ref().map_or(&[], |piece| piece));
         if let Some(prefix) = data.first_chunk() {
-            let length = framing::length(*prefix, max, stats)?;
-            if data.len().saturating_sub(PREFIX) > length {
-                return Err(framing::too_many_messages().into());
-            }
+            length = Some(framing::length(*prefix, max, stats)?.saturating_add(PREFIX));
+        }
+        if length.is_some_and(|length| data.len() > length) {
+            return Err(framing::too_many_messages().into());
         }
     }
-    match data.first_chunk() {
-        Some(prefix) if data.len().saturating_sub(PREFIX) == framing::length(*prefix, max, stats)? => {
-            Ok(data.freeze())
-        }
-        _ => Err(framing::truncated().into()),
-    }
+    if length == Some(data.len()) { Ok(data.freeze()) } else { Err(framing::truncated().into()) }
 }
 
 /// TCP, a unix socket, or TLS on either.

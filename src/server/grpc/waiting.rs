@@ -21,28 +21,20 @@ use crate::{limiter::Answer, mutex::lock};
 
 #[derive(Default)]
 pub(super) struct Waiting {
-    calls: Slab<WaitingCall>,
+    pub(super) calls: Slab<WaitingCall>,
     /// Keys of calls that were never polled.
-    fresh: Vec<usize>,
+    pub(super) fresh: Vec<usize>,
 }
 
 pub(super) type Decision = dyn Future<Output = Result<Answer, Failure>>;
 
-struct WaitingCall {
+pub(super) struct WaitingCall {
     id: u32,
     begun: Instant,
     decision: Pin<Box<Decision>>,
 }
 
 impl Waiting {
-    pub(super) fn is_empty(&self) -> bool {
-        self.calls.is_empty()
-    }
-
-    pub(super) fn has_fresh(&self) -> bool {
-        !self.fresh.is_empty()
-    }
-
     /// Adds the call of a stream and returns its key.
     pub(super) fn add(&mut self, id: u32, begun: Instant, decision: Pin<Box<Decision>>) -> usize {
         let key = self.calls.insert(WaitingCall { id, begun, decision });

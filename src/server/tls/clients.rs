@@ -58,10 +58,6 @@ fn has_email(names: &[GeneralName], wanted: &str) -> bool {
     names.iter().any(|name| matches!(name, GeneralName::Rfc822Name(address) if is_wanted(address.as_str())))
 }
 
-fn require(is_valid: bool) -> Result<(), Error> {
-    if is_valid { Ok(()) } else { Err(Error::InvalidCertificate(CertificateError::NotValidForName)) }
-}
-
 impl ClientCertVerifier for Named {
     fn verify_client_cert(
         &self,
@@ -70,12 +66,15 @@ impl ClientCertVerifier for Named {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
-        match &self.name {
-            ClientName::Host(name) => verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?,
-            ClientName::Uri(uri) => require(has_uri(&names(end_entity)?, uri))?,
-            ClientName::Email(address) => require(has_email(&names(end_entity)?, address))?,
-        }
-        Ok(verified)
+        let is_valid = match &self.name {
+            ClientName::Host(name) => {
+                return verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)
+                    .map(|()| verified);
+            }
+            ClientName::Uri(uri) => has_uri(&names(end_entity)?, uri),
+            ClientName::Email(address) => has_email(&names(end_entity)?, address),
+        };
+        is_valid.then_some(verified).ok_or(Error::InvalidCertificate(CertificateError::NotValidForName))
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {

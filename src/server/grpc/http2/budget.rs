@@ -16,18 +16,13 @@ use std::sync::{
 #[derive(Debug)]
 pub(in super::super) struct Budget {
     limit: usize,
-    used: AtomicUsize,
+    pub(super) used: AtomicUsize,
     granted: AtomicUsize,
 }
 
 impl Budget {
     pub(in super::super) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, used: AtomicUsize::new(0), granted: AtomicUsize::new(0) })
-    }
-
-    #[cfg(test)]
-    pub(super) fn used(&self) -> usize {
-        self.used.load(Relaxed)
     }
 }
 
@@ -96,12 +91,12 @@ mod tests {
         assert!(a.resize(60) && b.resize(39));
         assert!(b.resize(40), "at the limit");
         assert!(!b.resize(41), "one above it");
-        assert_eq!(budget.used(), 100);
+        assert_eq!(budget.used.load(Relaxed), 100);
         assert!(a.resize(59) && b.resize(41));
         drop(a);
-        assert_eq!(budget.used(), 41);
+        assert_eq!(budget.used.load(Relaxed), 41);
         drop(b);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.used.load(Relaxed), 0);
     }
 
     #[test]
@@ -114,9 +109,9 @@ mod tests {
         drop(a);
         assert!(!b.grant(51), "half is the most");
         assert!(b.grant(50));
-        assert_eq!((budget.used(), budget.granted.load(Relaxed)), (100, 50));
+        assert_eq!((budget.used.load(Relaxed), budget.granted.load(Relaxed)), (100, 50));
         drop((b, small));
-        assert_eq!((budget.used(), budget.granted.load(Relaxed)), (0, 0));
+        assert_eq!((budget.used.load(Relaxed), budget.granted.load(Relaxed)), (0, 0));
     }
 
     #[test]
@@ -124,6 +119,6 @@ mod tests {
         let budget = Budget::new(100);
         let (mut a, mut small) = (Share::new(&budget), Share::new(&budget));
         assert!(small.resize(80) && !a.grant(21) && a.grant(20));
-        assert_eq!((budget.used(), budget.granted.load(Relaxed)), (100, 20));
+        assert_eq!((budget.used.load(Relaxed), budget.granted.load(Relaxed)), (100, 20));
     }
 }
