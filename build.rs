@@ -45,6 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), protox::compile([SERVED], ["proto"])?.encode_to_vec())?;
     tonic_prost_build::configure()
+        .include_file("modules.rs")
         .compile_fds(protox::compile([SERVED].into_iter().chain(ASKED), ["proto"])?)?;
     Ok(())
 }

@@ -35,7 +35,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "http2", run: server::grpc::fuzz_http2 },
     Target { name: "request", run: server::wire::fuzz },
     Target { name: "json", run: server::http::json::fuzz },
-    Target { name: "grpc_timeout", run: server::grpc::fuzz_time_out },
+    Target { name: "grpc_timeout", run: server::grpc::fuzz_timeout },
     Target { name: "trace_headers", run: tracing::fuzz_headers },
     Target { name: "rules", run: rules },
     Target { name: "xds", run: xds::fuzz },

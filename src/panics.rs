@@ -1,16 +1,13 @@
-//! Panics: each is logged and counted once, and costs no more than the work it interrupted.
+//! Panics: each is logged and counted once, and costs only the work it interrupts.
 //!
-//! [`install`] sets the process's panic hook, which logs the place in the code and a backtrace and counts
-//! in `tollgate_panics_total`. [`catch`], [`caught`] and [`restart`] stop a panic at a [`Boundary`]: a request,
-//! a connection, a reload, or a background task that starts again. The hook reads the boundary from the
-//! thread, so a panic that tokio or a thread stops is counted as well. The locks of this program ignore
-//! poisoning (`mutex::lock`); what they guard is changed in steps that are complete.
+//! [`install`] sets the panic hook, which logs the location and a backtrace and counts in `tollgate_panics_total`.
+//! [`catch`], [`caught`] and [`restart`] stop a panic at a [`Boundary`]: a request, a connection, a reload, or a
+//! background task, which restarts. The hook reads the boundary from the thread, so it also counts panics that tokio or a
+//! thread stops. Locks ignore poisoning (`mutex::lock`); the data they guard is always changed in complete steps.
 //!
-//! Tests panic on purpose at a [`point`], which exists in builds with debug assertions only.
+//! Tests cause panics at a [`point`], which exists in builds with debug assertions only.
 
 mod hook;
-#[cfg(debug_assertions)]
-mod inject;
 
 use std::{
     cell::Cell,
@@ -20,20 +17,36 @@ use std::{
     thread,
     time::Duration,
 };
+#[cfg(debug_assertions)]
+use std::{env, ffi::OsString, fs, path::Path, sync::LazyLock};
 
 use pin_project_lite::pin_project;
 
 pub use hook::{counts, install};
 
-/// Marks a place where tests can make this thread panic. Nothing is left of it in a release build.
+/// A place where tests can cause a panic. Release builds compile it to nothing.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub const fn point(_name: &str) {}
+
+/// A place where tests can cause a panic: `TOLLGATE_TEST_PANICS` is a directory, and a thread that reaches the point `x`
+/// while the directory has a file `x` removes the file and panics.
+///
+/// # Panics
+/// If the directory has a file of this name.
 #[cfg(debug_assertions)]
-pub use inject::point;
+#[track_caller]
+pub fn point(name: &str) {
+    static DIRECTORY: LazyLock<Option<OsString>> = LazyLock::new(|| env::var_os("TOLLGATE_TEST_PANICS"));
+    if let Some(directory) = &*DIRECTORY
+        && fs::remove_file(Path::new(directory).join(name)).is_ok()
+    {
+        panic!("a test has this thread panic at {name}");
+    }
+}
 
 named! {
-    /// What a panic is stopped at.
+    /// The work that a panic interrupts.
     pub enum Boundary {
         /// One gRPC call; the caller receives INTERNAL.
         GrpcRequest = "grpc_request",
@@ -43,73 +56,72 @@ named! {
         HttpRequest = "http_request",
         /// One HTTP connection.
         HttpConnection = "http_connection",
-        /// A port's accept loop, which starts again.
+        /// A port's accept loop, which restarts.
         Listener = "listener",
-        /// One reload of the rules, which is refused.
+        /// One reload of the rules, which is discarded.
         RulesReload = "rules_reload",
-        /// The thread that watches the rules files, which starts again.
+        /// The thread that watches the rules files, which restarts.
         RulesWatcher = "rules_watcher",
-        /// One xDS response, which is refused.
+        /// One xDS response, which is rejected.
         XdsResponse = "xds_response",
-        /// The xDS client, which connects again.
+        /// The xDS client, which reconnects.
         XdsClient = "xds_client",
-        /// A connection to Redis or memcached, which is opened again.
+        /// A connection to Redis or memcached, which is reopened.
         StoreConnection = "store_connection",
-        /// The lookup of a store's servers, which starts again.
+        /// The discovery of a store's servers, which restarts.
         StoreDiscovery = "store_discovery",
         /// One batch of spans, which is dropped.
         SpanExporter = "span_exporter",
-        /// One flush to statsd; the next one sends what it did not.
+        /// One flush to statsd; the next one sends the rest.
         Statsd = "statsd",
-        /// One look at the certificate files.
+        /// One reload of the certificate files.
         TlsReload = "tls_reload",
-        /// The task that looks after leases, which starts again.
+        /// The maintenance of leases, which restarts.
         Leases = "leases",
-        /// The periodic maintenance, which starts again.
+        /// The periodic maintenance, which restarts.
         Maintenance = "maintenance",
-        /// The thread that follows Redis for overrides and replicas, which starts again.
+        /// The thread that follows overrides and replicas in Redis, which restarts.
         ReplicaSync = "replica_sync",
-        /// None of these.
+        /// Any other work.
         Other = "other",
     }
 }
 
-/// The work panicked. The hook has logged and counted it.
+/// The work panicked, which the hook has logged and counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Panicked;
 
-/// A task that panicked starts again after this pause, so that one that panics at each start fills neither
-/// a core nor the log.
+/// The pause before a restart, so that work that panics at every start does not keep a core busy.
 const PAUSE: Duration = Duration::from_millis(100);
 
 thread_local! {
-    /// The innermost boundary that the thread is within.
+    /// The innermost boundary of the thread.
     static WITHIN: Cell<Boundary> = const { Cell::new(Boundary::Other) };
 }
 
-/// Sets the boundary of everything on the calling thread that has none of its own.
+/// Sets the outermost boundary of the calling thread.
 pub fn name_thread(boundary: Boundary) {
     WITHIN.set(boundary);
 }
 
-/// Runs `work`, and stops its panic.
+/// Runs `work` and stops its panic.
 ///
 /// # Errors
-/// When it panicked.
+/// If it panicked.
 pub fn catch<T>(boundary: Boundary, work: impl FnOnce() -> T) -> Result<T, Panicked> {
     let outer = WITHIN.replace(boundary);
-    // What `work` shares with others is behind locks and atomics, see above.
+    // Shared state is behind locks and atomics, see above.
     let done = catch_unwind(AssertUnwindSafe(work));
     WITHIN.set(outer);
     done.map_err(|_| Panicked)
 }
 
-/// A future that stops the panics of another.
+/// Stops the panics of a future.
 pub fn caught<F: Future>(boundary: Boundary, future: F) -> Caught<F> {
     Caught { boundary, future }
 }
 
-/// Runs the work of a thread, again whenever it panicked.
+/// Runs the work of a thread, and restarts it after a panic.
 pub fn restart<T>(boundary: Boundary, mut work: impl FnMut() -> T) -> T {
     loop {
         match catch(boundary, &mut work) {
@@ -119,7 +131,7 @@ pub fn restart<T>(boundary: Boundary, mut work: impl FnMut() -> T) -> T {
     }
 }
 
-/// Runs the work of a task, again whenever it panicked.
+/// Runs the work of a task, and restarts it after a panic.
 pub async fn restart_task<T>(boundary: Boundary, mut work: impl AsyncFnMut() -> T) -> T {
     loop {
         match caught(boundary, work()).await {
@@ -129,8 +141,7 @@ pub async fn restart_task<T>(boundary: Boundary, mut work: impl AsyncFnMut() -> 
     }
 }
 
-/// The pause before a task starts again; for tasks that change threads, whose futures [`restart_task`]
-/// cannot name.
+/// The pause before a restart, for tasks that change threads, whose futures [`restart_task`] cannot name.
 pub async fn pause() {
     tokio::time::sleep(PAUSE).await;
 }
@@ -151,10 +162,8 @@ impl<F: Future> Future for Caught<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        match catch(*this.boundary, || this.future.poll(context)) {
-            Ok(poll) => poll.map(Ok),
-            Err(panicked) => Poll::Ready(Err(panicked)),
-        }
+        catch(*this.boundary, || this.future.poll(context))
+            .map_or_else(|panicked| Poll::Ready(Err(panicked)), |poll| poll.map(Ok))
     }
 }
 

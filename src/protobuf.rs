@@ -1,16 +1,17 @@
-//! Protobuf's wire format, read from a slice without building messages.
+//! A parser of protobuf's wire format that borrows from the message.
 //!
-//! `server::wire` reads requests with it, and `source::xds` counts what a response holds before prost decodes
-//! it. It accepts and refuses exactly what prost does; a property test in `server/wire/request/tests.rs`
-//! compares the two.
+//! `server::wire` parses requests with it, and `rules_source::xds` counts the resources of a response before prost decodes
+//! it. It accepts exactly what prost accepts; a property test in `server/wire/request/tests.rs` compares the two.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 use std::fmt;
 
-/// Why bytes are not a message.
+use prost::encoding::WireType;
+
+/// The reason why bytes are not a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Malformed(&'static str);
+pub(crate) struct Malformed(&'static str);
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -20,58 +21,44 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-const TRUNCATED: Malformed = Malformed("a field is longer than the message that holds it");
-const VARINT: Malformed = Malformed("a varint is longer than ten bytes or than the message that holds it");
-const KEY: Malformed = Malformed("a field has no valid number");
-const WIRE_TYPE: Malformed = Malformed("a field has another wire type than its number");
-const GROUP: Malformed = Malformed("a group ends that did not begin");
-const DEPTH: Malformed = Malformed("groups are nested too deep");
+const TRUNCATED: Malformed = Malformed("a field exceeds its message");
+const VARINT: Malformed = Malformed("a varint exceeds ten bytes or its message");
+const KEY: Malformed = Malformed("invalid field number or wire type");
+const WIRE_TYPE: Malformed = Malformed("unexpected wire type of a field");
+const GROUP: Malformed = Malformed("unexpected end of a group");
+const DEPTH: Malformed = Malformed("messages or groups are nested too deep");
 const UTF8: Malformed = Malformed("a string is not UTF-8");
 
-/// Messages and groups within each other, as in prost and in protobuf's other implementations.
+/// The maximum depth of messages and groups, as in prost and other implementations of protobuf.
 const MAX_DEPTH: u32 = 100;
 
-/// The number of a field, and how its value is written.
+/// The tag of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Key {
+pub(crate) struct Key {
     /// The field's number.
-    pub number: u32,
+    pub(crate) number: u32,
     wire_type: WireType,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum WireType {
-    Varint,
-    Fixed64,
-    Length,
-    StartGroup,
-    EndGroup,
-    Fixed32,
-}
-
-/// Reads the fields of one message, in their order.
+/// Parses the fields of one message in order.
 ///
-/// [`next`](Self::next) returns a field's key; one of the other methods then reads its value or skips it.
+/// [`next`](Self::next) returns a field's key; one of the other methods then returns its value or skips it.
 #[derive(Clone, Debug)]
-pub struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     rest: &'a [u8],
     depth_left: u32,
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of a message that is not part of another one.
-    #[must_use]
-    pub fn new(message: &'a [u8]) -> Self {
+    /// The fields of a top-level message.
+    pub(crate) fn new(message: &'a [u8]) -> Self {
         Self { rest: message, depth_left: MAX_DEPTH }
     }
 
     /// The key of the next field; `None` at the end of the message.
-    ///
-    /// # Errors
-    /// When the bytes are not a key.
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "an iterator could not return the error by `?`")]
-    pub fn next(&mut self) -> Result<Option<Key>, Malformed> {
+    pub(crate) fn next(&mut self) -> Result<Option<Key>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
         }
@@ -81,62 +68,39 @@ impl<'a> Fields<'a> {
     #[inline]
     fn key(&mut self) -> Result<Key, Malformed> {
         let key = u32::try_from(self.varint()?).map_err(|_| KEY)?;
-        let wire_type = match key & 7 {
-            0 => WireType::Varint,
-            1 => WireType::Fixed64,
-            2 => WireType::Length,
-            3 => WireType::StartGroup,
-            4 => WireType::EndGroup,
-            5 => WireType::Fixed32,
-            _ => return Err(KEY),
-        };
+        let wire_type = WireType::try_from(u64::from(key & 7)).map_err(|_| KEY)?;
         let number = key >> 3;
         if number == 0 { Err(KEY) } else { Ok(Key { number, wire_type }) }
     }
 
     /// The value of a field of an integer type, an enum or a bool.
-    ///
-    /// # Errors
-    /// When the field is written in another way, or its bytes are no varint.
     #[inline]
-    pub fn number(&mut self, key: Key) -> Result<u64, Malformed> {
+    pub(crate) fn number(&mut self, key: Key) -> Result<u64, Malformed> {
         if key.wire_type == WireType::Varint { self.varint() } else { Err(WIRE_TYPE) }
     }
 
     /// The value of a field of the type `bytes`.
-    ///
-    /// # Errors
-    /// When the field is written in another way, or is longer than what holds it.
     #[inline]
-    pub fn bytes(&mut self, key: Key) -> Result<&'a [u8], Malformed> {
-        if key.wire_type == WireType::Length { self.delimited() } else { Err(WIRE_TYPE) }
+    pub(crate) fn bytes(&mut self, key: Key) -> Result<&'a [u8], Malformed> {
+        if key.wire_type == WireType::LengthDelimited { self.delimited() } else { Err(WIRE_TYPE) }
     }
 
     /// The value of a field of the type `string`.
-    ///
-    /// # Errors
-    /// As [`bytes`](Self::bytes), and when the text is not UTF-8.
     #[inline]
-    pub fn text(&mut self, key: Key) -> Result<&'a str, Malformed> {
+    pub(crate) fn text(&mut self, key: Key) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.bytes(key)?).map_err(|_| UTF8)
     }
 
     /// The fields of a message within this one.
-    ///
-    /// # Errors
-    /// As [`bytes`](Self::bytes), and when messages are nested too deep.
     #[inline]
-    pub fn message(&mut self, key: Key) -> Result<Self, Malformed> {
+    pub(crate) fn message(&mut self, key: Key) -> Result<Self, Malformed> {
         let rest = self.bytes(key)?;
         let depth_left = self.depth_left.checked_sub(1).ok_or(DEPTH)?;
         Ok(Self { rest, depth_left })
     }
 
     /// Skips the value of a field.
-    ///
-    /// # Errors
-    /// When the value is malformed: groups are read to their end.
-    pub fn skip(&mut self, key: Key) -> Result<(), Malformed> {
+    pub(crate) fn skip(&mut self, key: Key) -> Result<(), Malformed> {
         self.skip_within(key, self.depth_left)
     }
 
@@ -144,9 +108,9 @@ impl<'a> Fields<'a> {
         let deeper = depth_left.checked_sub(1).ok_or(DEPTH)?;
         match key.wire_type {
             WireType::Varint => self.varint().map(drop),
-            WireType::Fixed64 => self.take(8).map(drop),
-            WireType::Fixed32 => self.take(4).map(drop),
-            WireType::Length => self.delimited().map(drop),
+            WireType::SixtyFourBit => self.take(8).map(drop),
+            WireType::ThirtyTwoBit => self.take(4).map(drop),
+            WireType::LengthDelimited => self.delimited().map(drop),
             WireType::EndGroup => Err(GROUP),
             WireType::StartGroup => loop {
                 let inner = self.key()?;
@@ -179,7 +143,7 @@ impl<'a> Fields<'a> {
             self.rest = rest;
             value |= u64::from(byte & 0x7f) << shift;
             if *byte < 0x80 {
-                // Of the tenth byte one bit finds room in 64.
+                // The tenth byte has one bit of the 64.
                 return if shift == 63 && *byte > 1 { Err(VARINT) } else { Ok(value) };
             }
         }

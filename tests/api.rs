@@ -1,4 +1,4 @@
-//! What a caller meets beside the decisions themselves: errors, reflection, `/json`, the debug pages.
+//! The API beside decisions: errors, reflection, `/json`, the debug pages.
 
 use prost::Message;
 use prost_reflect::DescriptorPool;
@@ -19,7 +19,7 @@ descriptors:
 ";
 
 #[test]
-fn requests_that_lack_something_are_errors_of_the_code_unknown() {
+fn incomplete_requests_return_unknown() {
     let server = Server::start(RULES);
     for (request, text) in [
         (request("", &[&[("k", "v")]]), "rate limit domain must not be empty"),
@@ -33,7 +33,7 @@ fn requests_that_lack_something_are_errors_of_the_code_unknown() {
 }
 
 #[test]
-fn a_limit_of_no_known_unit_is_an_error() {
+fn a_limit_with_an_unknown_unit_is_an_error() {
     let server = Server::start(RULES);
     let mut asked = request("d", &[&[("k", "v")]]);
     asked.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 3, unit: 0 });
@@ -42,7 +42,7 @@ fn a_limit_of_no_known_unit_is_an_error() {
 }
 
 #[test]
-fn json_is_asked_and_answered_in_protobufs_mapping() {
+fn json_uses_the_mapping_of_protobuf() {
     let server = Server::start(RULES);
     let ask = |body: &str| http::post(server.ports.http, "/json", body);
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}],"hits_addend":"2"}]}"#;
@@ -109,17 +109,17 @@ fn reflect(server: &Server, question: MessageRequest) -> ServerReflectionRespons
 }
 
 #[test]
-fn the_descriptors_of_the_build_are_whole() {
+fn the_compiled_descriptors_are_complete() {
     let pool = DescriptorPool::decode(tollgate::proto::DESCRIPTORS).unwrap();
     assert!(pool.get_service_by_name("envoy.service.ratelimit.v3.RateLimitService").is_some());
 }
 
 #[test]
-fn the_metrics_say_that_they_are_utf_8() {
+fn the_metrics_have_a_charset() {
     let server = Server::start(&RULES.replace("key: k", "key: ünï"));
     server.ask(request("d", &[&[("ünï", "v")]])).unwrap();
     let page = http::get(server.ports.metrics, "/metrics");
-    // Without a charset some readers take the page for Latin-1, and labels come out garbled.
+    // Without a charset some readers assume Latin-1 and show garbled labels.
     let content_type = page.header("content-type").unwrap();
     assert!(content_type.starts_with("text/plain; version=0.0.4; charset=utf-8"), "{content_type}");
     assert!(page.text().contains("key1=\"ünï\""), "{}", page.text());

@@ -1,4 +1,4 @@
-//! Every client that the Go service answers, each the real program: gRPC for Go and in C, the Python package `h2`,
+//! Clients of the Go service, each the real program: grpc-go, the C core, the Python package `h2`,
 //! `h2load` and Envoy, with any `:authority`.
 
 use std::{
@@ -25,10 +25,10 @@ descriptors:
   - {key: k, rate_limit: {unit: year, requests_per_unit: 1000000}}
 ";
 
-/// What Istio calls the cluster of the service, and so what its Envoys send as `:authority`.
+/// Istio's name for the cluster of the service, which its Envoys send as `:authority`.
 const ISTIO: &str = "outbound|8081||ratelimit.default.svc.cluster.local";
 
-/// A server on a unix socket, and the directory that the socket is in.
+/// A server on a unix socket, and the directory of the socket.
 fn on_a_socket() -> (Server, PathBuf, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("service.sock");
@@ -36,7 +36,7 @@ fn on_a_socket() -> (Server, PathBuf, TempDir) {
     (setup.start(), socket, dir)
 }
 
-/// Standard output of a client that succeeds.
+/// Standard output of a successful client.
 fn output(command: &mut Command, input: &str) -> String {
     let client = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut client = client.spawn().unwrap_or_else(|error| {
@@ -92,7 +92,7 @@ fn any_authority_is_accepted() {
 }
 
 #[test]
-fn the_c_core_is_answered_on_a_port_and_on_a_socket() {
+fn the_c_core_works_on_a_port_and_on_a_socket() {
     let tcp = Server::start(RULES);
     let (_uds, socket, _dir) = on_a_socket();
     for target in [format!("127.0.0.1:{}", tcp.ports.grpc), format!("unix:{}", socket.display())] {
@@ -105,7 +105,7 @@ fn the_c_core_is_answered_on_a_port_and_on_a_socket() {
 }
 
 #[test]
-fn grpc_for_go_is_answered_on_a_port_and_on_a_socket() {
+fn grpc_go_works_on_a_port_and_on_a_socket() {
     let tcp = Server::start(RULES);
     let (_uds, socket, _dir) = on_a_socket();
     let body = r#"{"domain": "edge", "descriptors": [{"entries": [{"key": "k", "value": "v"}]}]}"#;
@@ -133,7 +133,7 @@ fn grpc_for_go_is_answered_on_a_port_and_on_a_socket() {
 }
 
 #[test]
-fn h2load_is_answered() {
+fn h2load_works() {
     let server = Server::start(RULES);
     let dir = tempfile::tempdir().unwrap();
     let body = dir.path().join("request");
@@ -163,7 +163,7 @@ fn h2load_is_answered() {
 }
 
 #[test]
-fn envoy_is_answered_whatever_it_calls_its_cluster() {
+fn envoy_works_with_any_cluster_name() {
     let tcp = Server::start(RULES);
     let (_uds, socket, _dir) = on_a_socket();
     for service in [Service::Port(tcp.ports.grpc), Service::Socket(&socket)] {
@@ -177,12 +177,12 @@ fn envoy_is_answered_whatever_it_calls_its_cluster() {
     }
 }
 
-/// The cases of h2spec that contradict gRPC, by their section: everything else passes.
+/// The cases of h2spec that contradict gRPC, by section. All others pass.
 const CONTRADICTED: [(&str, &str); 3] = [
-    // They ask for DATA. An error of gRPC is a HEADERS frame alone.
+    // They expect DATA; a gRPC error is a HEADERS frame alone.
     ("generic/2", "Sends a WINDOW_UPDATE frame on half-closed (remote) stream"),
     ("generic/2", "Sends a PRIORITY frame on half-closed (remote) stream"),
-    // Its requests are complete, so that each is answered before the next one is read.
+    // Its requests are complete, so each is answered before the next one is read.
     (
         "http2/5.1.2",
         "Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded",
@@ -197,7 +197,7 @@ fn h2spec_passes_but_for_the_cases_that_contradict_grpc() {
     let mut h2spec = go_program("h2spec");
     h2spec.args(["--host", "127.0.0.1", "--port", &server.ports.grpc.to_string(), "--timeout", "5"]);
     h2spec.args(["--path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", "--junit-report"]);
-    // It fails where a case does.
+    // Its exit code is not zero if a case fails.
     let output = h2spec.arg(&report).output().expect("tests/run builds h2spec");
     let text = String::from_utf8_lossy(&output.stdout);
     let (mut cases, mut failed) = (0, Vec::new());

@@ -1,4 +1,4 @@
-//! Connections: on a unix socket, and of an age.
+//! Unix sockets, and the maximum age of connections.
 
 use std::{fs, os::unix::net::UnixListener, thread::sleep, time::Duration};
 
@@ -17,7 +17,7 @@ const RULES: &str =
     "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
 
 #[test]
-fn the_file_of_a_dead_service_is_taken_over() {
+fn the_socket_file_of_a_stopped_service_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("tollgate.sock");
     drop(UnixListener::bind(&socket).unwrap());
@@ -31,7 +31,7 @@ fn the_file_of_a_dead_service_is_taken_over() {
 }
 
 #[test]
-fn the_socket_of_a_living_service_is_left_alone() {
+fn the_socket_of_a_running_service_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("tollgate.sock");
     let setup = || Setup::new().rules("d.yaml", RULES).env("GRPC_UDS", socket.to_str().unwrap());
@@ -44,7 +44,7 @@ fn the_socket_of_a_living_service_is_left_alone() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_is_left_alone() {
+fn a_file_that_is_not_a_socket_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes.txt");
     fs::write(&path, "keep me").unwrap();
@@ -55,19 +55,19 @@ fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn old_connections_are_asked_to_go_without_losing_a_request() {
+fn connections_at_their_maximum_age_lose_no_request() {
     let server = Setup::new().rules("d.yaml", RULES).env("GRPC_MAX_CONNECTION_AGE", "500ms").start();
     let load = Load::start(&[server.ports.grpc], 4, &request("d", &[&[("k", "v")]]));
     sleep(Duration::from_secs(3));
     let outcome = load.stop();
     outcome.assert_nothing_lost();
-    // 3 s are five ages of 550 ms, the longest; a busy machine may miss some.
+    // 3 s are five times 550 ms, the longest age; a busy machine may miss some.
     assert!(outcome.connections >= 12, "only {} connections in 3 s", outcome.connections);
 }
 
-/// HTTP/2 takes a thousand streams that were answered and reset before they ended for an attack.
+/// Clients may take a thousand streams that are reset before they end for an attack.
 #[test]
-fn a_client_may_end_its_requests_in_a_frame_of_their_own() {
+fn a_client_may_end_requests_in_a_separate_frame() {
     let server = Setup::new().rules("d.yaml", RULES).start();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -87,7 +87,7 @@ fn a_client_may_end_its_requests_in_a_frame_of_their_own() {
 }
 
 #[test]
-fn an_old_connection_is_cut_when_its_grace_is_over() {
+fn a_connection_is_closed_after_its_grace_period() {
     let setup = Setup::new().rules("d.yaml", RULES).env("GRPC_MAX_CONNECTION_AGE", "200ms");
     let server = setup.env("GRPC_MAX_CONNECTION_AGE_GRACE", "200ms").start();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();

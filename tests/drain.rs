@@ -52,14 +52,14 @@ fn sigterm_under_load_loses_no_request() {
     }
 }
 
-/// A request whose message is still to come, on a connection of its own.
+/// A request without its message yet, on its own connection.
 async fn begun(server: &Server) -> (oneshot::Sender<Bytes>, JoinHandle<Exchange>) {
     let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
     let (send, body) = oneshot::channel();
     (send, tokio::spawn(async move { client.exchange(body, &HeaderMap::new()).await }))
 }
 
-/// Sends the message, and waits for the answer.
+/// Sends the message and waits for the response.
 async fn is_answered(send: oneshot::Sender<Bytes>, asking: JoinHandle<Exchange>) {
     send.send(framed(&request("d", &[&[("k", "v")]]))).unwrap();
     match asking.await.unwrap() {
@@ -69,7 +69,7 @@ async fn is_answered(send: oneshot::Sender<Bytes>, asking: JoinHandle<Exchange>)
 }
 
 #[test]
-fn a_request_that_is_under_way_at_sigterm_is_answered() {
+fn a_request_that_is_open_at_sigterm_completes() {
     let mut server = Server::start(RULES);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -85,7 +85,7 @@ fn a_request_that_is_under_way_at_sigterm_is_answered() {
 }
 
 #[test]
-fn a_request_that_never_ends_does_not_keep_the_service() {
+fn a_request_that_never_ends_does_not_prevent_the_shutdown() {
     let mut server = Setup::new().rules("d.yaml", RULES).env("SHUTDOWN_TIMEOUT", "1s").start();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -111,12 +111,12 @@ fn sharing(redis: &Redis) -> Setup {
 }
 
 #[test]
-fn a_connection_to_redis_lasts_until_its_last_worker_has_drained() {
+fn a_connection_to_redis_stays_open_until_its_last_worker_has_drained() {
     let redis = Redis::single();
     let mut server = sharing(&redis).start_healthy();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // One connection for each worker, each with a request whose message is still to come.
+        // One connection for each worker, each with a request without its message yet.
         let mut open = Vec::new();
         for _ in 0..4 {
             open.push(begun(&server).await);
@@ -125,7 +125,7 @@ fn a_connection_to_redis_lasts_until_its_last_worker_has_drained() {
         sleep(Duration::from_millis(200)).await;
         server.process.signal("TERM");
         for (send, asking) in open {
-            // The worker of the request before this one has drained, whichever it is.
+            // The worker of the previous request has drained, whichever it is.
             sleep(Duration::from_millis(300)).await;
             is_answered(send, asking).await;
         }
@@ -151,7 +151,7 @@ fn sigterm_under_load_loses_no_request_that_counts_in_redis_or_memcached() {
 }
 
 #[test]
-fn clients_that_reconnect_without_pause_do_not_delay_the_end() {
+fn clients_that_reconnect_without_pause_do_not_delay_the_shutdown() {
     const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
     let mut server = Setup::new().rules("d.yaml", RULES).env("SHUTDOWN_TIMEOUT", "2s").start();
     let staying = Server::start(RULES);
@@ -173,7 +173,7 @@ fn clients_that_reconnect_without_pause_do_not_delay_the_end() {
     load.stop().assert_nothing_lost();
 }
 
-/// A client that connects again and again, and never says anything. It ends when this is dropped.
+/// A client that reconnects in a loop and sends nothing, until it is dropped.
 struct Storm {
     stop: Arc<AtomicBool>,
     connections: Arc<AtomicU64>,
@@ -184,11 +184,11 @@ impl Storm {
         let storm = Self { stop: Arc::default(), connections: Arc::default() };
         let (stop, connections) = (Arc::clone(&storm.stop), Arc::clone(&storm.connections));
         thread::spawn(move || {
-            // The last one stays open: it must not be waited for beyond the deadline.
+            // The last one stays open: the drain must not wait for it beyond the deadline.
             let mut kept = None;
             while !stop.load(Ordering::Relaxed) {
                 if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
-                    // Closed by a reset, so that it leaves no port behind that waits.
+                    // Closed by a reset, so that it leaves no port in TIME_WAIT.
                     let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
                     connections.fetch_add(1, Ordering::Relaxed);
                     kept = Some(stream);

@@ -1,7 +1,7 @@
-//! Bytes that no honest client sends, on every port: the service stays up, answers others, and keeps its
+//! Invalid bytes on every port: the service stays up, serves others, and keeps its
 //! memory.
 //!
-//! Each test names its seed when it fails; `TOLLGATE_TEST_SEED` brings the same bytes back.
+//! A failing test prints its seed; `TOLLGATE_TEST_SEED` reproduces the same bytes.
 
 use std::{
     env,
@@ -25,22 +25,22 @@ use crate::support::{
 const RULES: &str =
     "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
 
-/// What the memory may grow by between the first round and the last: the allocator's own play.
+/// The allowed growth of memory between the first round and the last, for the allocator.
 const PLAY_KIB: u64 = 12 * 1024;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// An empty SETTINGS frame, which must follow the preface.
 const EMPTY_SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 
-/// Runs `round` a number of times and holds the service against what it must keep through all of them.
+/// Runs `round` a number of times and checks the service after each.
 fn survives(rounds: usize, mut round: impl FnMut(&Server, &mut Noise)) {
     let now = || u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
     let seed = env::var("TOLLGATE_TEST_SEED").map_or_else(|_| now(), |text| text.parse().unwrap());
     println!("TOLLGATE_TEST_SEED={seed}");
     let mut noise = Noise::new(seed);
-    // Without huge pages, each of which is 2 MB for whatever is first put into it.
+    // Without huge pages, each of which takes 2 MB at its first use.
     let mut server = Setup::new().rules("d.yaml", RULES).env("MIMALLOC_ALLOW_THP", "0").start();
-    // The first round fills the pools that the service keeps.
+    // The first round fills the pools of the service.
     round(&server, &mut noise);
     let before = server.process.resident_kib();
     for _ in 1..rounds {
@@ -59,11 +59,11 @@ fn survives(rounds: usize, mut round: impl FnMut(&Server, &mut Noise)) {
     assert!(after < before + PLAY_KIB, "from {before} to {after} KiB");
 }
 
-/// Sends bytes, says that no more come, and reads what is answered until the connection closes.
+/// Sends bytes, closes the sending side, and reads until the connection closes.
 fn throw(port: u16, bytes: &[u8]) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the port is open");
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    // The service may close the connection at any moment, and should.
+    // The service may close the connection at any time.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     let _ = stream.read_to_end(&mut Vec::new());
@@ -97,7 +97,7 @@ fn random_http2_frames() {
     });
 }
 
-/// A frame whose length is right and whose kind, flags, stream and content are any.
+/// A frame with a valid length and random kind, flags, stream and content.
 fn random_frame(noise: &mut Noise) -> Vec<u8> {
     let content = noise.bytes(64);
     let length = u8::try_from(content.len()).expect("at most 64 bytes");
@@ -107,7 +107,7 @@ fn random_frame(noise: &mut Noise) -> Vec<u8> {
 }
 
 #[test]
-fn random_messages_are_answered_with_a_status() {
+fn random_messages_return_a_status() {
     let honest = request("d", &[&[("k", "v"), ("path", "/a/b")], &[("k", "w")]]).encode_to_vec();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     survives(20, |server, noise| {
@@ -125,7 +125,7 @@ fn random_messages_are_answered_with_a_status() {
 }
 
 #[test]
-fn random_json_is_answered_with_a_status() {
+fn random_json_returns_a_status() {
     let honest = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}],"hitsAddend":"2"}]}"#;
     survives(20, |server, noise| {
         for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Hits near the largest number: no counter and no statistic begins anew, in any store, by any algorithm.
+//! Hits near the largest number: no counter and no metric overflows, in any store, with any algorithm.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn with(setup: Setup, rules: &str) -> Setup {
     setup.rules("d.yaml", &format!("domain: d\ndescriptors:\n{rules}")).env("NEAR_LIMIT_RATIO", "0.8")
 }
 
-/// A request of so many descriptors of one key and value, each of so many hits.
+/// A request with this number of equal descriptors and hits for each.
 fn hits(key: &str, value: &str, hits: u64, descriptors: usize) -> RateLimitRequest {
     let entry: &[(&str, &str)] = &[(key, value)];
     let mut asked = request("d", &vec![entry; descriptors]);
@@ -43,7 +43,7 @@ fn statistic(metrics: &BTreeMap<String, f64>, name: &str, key: &str) -> f64 {
     metrics.get(&name).copied().unwrap_or_default()
 }
 
-/// Every number of hits is over the limit at first and ever after, and what is counted of them only grows.
+/// Any number of hits is over the limit from the first request on, and its metrics only grow.
 fn saturates(server: &Server, keys: &[&str]) {
     let client = server.client();
     for key in keys {
@@ -52,7 +52,7 @@ fn saturates(server: &Server, keys: &[&str]) {
             let value = format!("v{n}");
             let three = client.ask(hits(key, &value, 3, 1)).unwrap();
             assert_eq!((three.overall_code(), three.statuses[0].limit_remaining), (Code::Ok, 7), "{key}");
-            // More often than it takes to carry 64 bits past their end, summed over descriptors and requests.
+            // Enough requests and descriptors to overflow 64 bits.
             for _ in 0..3 {
                 let answer = client.ask(hits(key, &value, huge, 2)).unwrap();
                 assert_eq!(answer.overall_code(), Code::OverLimit, "{key} {huge}");
@@ -63,7 +63,7 @@ fn saturates(server: &Server, keys: &[&str]) {
                 assert!(now.0 >= before.0 && now.1 >= before.1, "{key} {huge}: {now:?} after {before:?}");
                 before = now;
             }
-            // A fixed window alone counts what it refuses.
+            // Only a fixed window counts the hits that it rejects.
             let one = client.ask(hits(key, &value, 1, 1)).unwrap().overall_code();
             assert_eq!(one, if *key == "fixed" { Code::OverLimit } else { Code::Ok }, "{key} {huge}");
         }
@@ -80,7 +80,7 @@ fn saturates(server: &Server, keys: &[&str]) {
 const ALL: [&str; 5] = ["fixed", "sliding", "log", "token", "leaky"];
 
 #[test]
-fn in_memory() {
+fn saturates_in_memory() {
     for stop in ["false", "true"] {
         let setup = with(Setup::new(), &format!("{FIXED}{OTHERS}"));
         saturates(&setup.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", stop).start(), &ALL);
@@ -88,13 +88,13 @@ fn in_memory() {
 }
 
 #[test]
-fn in_redis() {
+fn saturates_in_redis() {
     for stop in ["false", "true"] {
         let redis = Redis::single();
         let setup = with(Setup::new().redis(&redis.env()), &format!("{FIXED}{OTHERS}"));
         let server = setup.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", stop).start_healthy();
         saturates(&server, &ALL);
-        // A counter that can hold no more is over the limit, and no error.
+        // A saturated counter is over the limit, not an error.
         let key = crate::redis::counter("fixed", "full");
         redis.ask(&["SET", &key, "9223372036854775800"]);
         for huge in HUGE {
@@ -106,7 +106,7 @@ fn in_redis() {
 }
 
 #[test]
-fn in_memcached() {
+fn saturates_in_memcached() {
     for stop in ["false", "true"] {
         let memcached = Memcached::single();
         let setup = with(memcached.setup(), FIXED);

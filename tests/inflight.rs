@@ -1,4 +1,4 @@
-//! What clients make the gRPC port hold: unfinished messages, and connections on which nothing happens.
+//! The memory of the gRPC port for unfinished messages and idle connections.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -27,7 +27,7 @@ const WINDOW_UPDATE: u8 = 8;
 
 const END_STREAM: u8 = 1;
 
-/// What a stream may be sent before its window is opened.
+/// The initial window of a stream.
 const FIRST_WINDOW: usize = 65_535;
 
 /// A connection, frame by frame.
@@ -45,7 +45,7 @@ struct Frame {
 }
 
 impl Connection {
-    /// Connects and sends the greeting.
+    /// Connects and sends the preface.
     fn open(port: u16) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
@@ -72,7 +72,7 @@ impl Connection {
         data.chunks(16_384).for_each(|piece| self.send(DATA, 0, stream, piece));
     }
 
-    /// The next frame, if it comes within this time.
+    /// The next frame, if it arrives within this time.
     fn receive(&mut self, limit: Duration) -> Option<Frame> {
         self.stream.set_read_timeout(Some(limit)).unwrap();
         loop {
@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// What ends a stream: the text of the header block.
+    /// The header block that ends a stream, as text.
     fn end_of(&mut self, stream: u32) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -111,7 +111,7 @@ impl Connection {
     }
 }
 
-/// The start of a message of so many bytes, of a field that nobody knows.
+/// The start of a message of this length with an unknown field.
 fn start_of(message: usize, bytes: usize) -> Vec<u8> {
     let mut framed = vec![0];
     framed.extend_from_slice(&u32::try_from(message).unwrap().to_be_bytes());
@@ -126,7 +126,7 @@ fn start_of(message: usize, bytes: usize) -> Vec<u8> {
     framed
 }
 
-/// The figure: 400 clients that each leave out the last byte of 4 MB.
+/// 400 clients that each omit the last byte of 4 MB.
 #[test]
 fn four_hundred_unfinished_messages_of_4_mb_take_less_than_160_mb() {
     let server = Setup::new().rules("d.yaml", RULES).env("GRPC_RECEIVE_TIMEOUT", "5m").start();
@@ -137,7 +137,7 @@ fn four_hundred_unfinished_messages_of_4_mb_take_less_than_160_mb() {
         client.begin(1);
         client.data(1, &message[..FIRST_WINDOW]);
     }
-    // Who is granted the window sends all but the last byte.
+    // Clients with a granted window send all but the last byte.
     let mut granted = Vec::new();
     for (number, client) in clients.iter_mut().enumerate() {
         while let Some(frame) = client.receive(Duration::from_millis(5)) {
@@ -150,12 +150,12 @@ fn four_hundred_unfinished_messages_of_4_mb_take_less_than_160_mb() {
         }
     }
     assert!((1..=8).contains(&granted.len()), "half of 64 MiB is for large messages: {granted:?}");
-    // Small requests need no room.
+    // Small requests need no budget.
     assert_eq!(server.ask(request("d", &[&[("k", "v")]])).unwrap().overall_code, 1);
     let resident = server.process.resident_kib();
     println!("400 unfinished messages: {resident} KiB, {} granted", granted.len());
     assert!(resident < 160 * 1000 * 1000 / 1024, "{resident} KiB");
-    // What was granted completes, and makes room for another.
+    // A granted message completes, and releases the budget for another.
     let first = &mut clients[granted[0]];
     first.send(DATA, END_STREAM, 1, b"x");
     assert!(first.end_of(1).contains("rate limit domain must not be empty"));
@@ -167,7 +167,7 @@ fn four_hundred_unfinished_messages_of_4_mb_take_less_than_160_mb() {
 }
 
 #[test]
-fn messages_beyond_the_budget_are_refused_and_those_behind_them_answered() {
+fn messages_beyond_the_budget_fail_and_later_requests_succeed() {
     let setup = Setup::new().rules("d.yaml", RULES).env("GRPC_RECEIVE_TIMEOUT", "5m");
     let setup = setup.env("GRPC_MAX_REQUEST_BYTES", "65536").env("GRPC_MAX_INFLIGHT_BYTES", "262144");
     let server = setup.start();
@@ -189,7 +189,7 @@ fn messages_beyond_the_budget_are_refused_and_those_behind_them_answered() {
 }
 
 #[test]
-fn a_message_that_is_not_complete_in_time_is_given_up_however_it_dribbles() {
+fn a_message_that_is_incomplete_at_the_timeout_fails() {
     let setup = Setup::new().rules("d.yaml", RULES).env("GRPC_RECEIVE_TIMEOUT", "600ms");
     let server = setup.start();
     let mut client = Connection::open(server.ports.grpc);
@@ -198,7 +198,7 @@ fn a_message_that_is_not_complete_in_time_is_given_up_however_it_dribbles() {
     client.begin(1);
     client.data(1, &message[..100]);
     client.begin(3);
-    // Another that has sent nothing but its head, and one whose bytes come one by one.
+    // One that has sent only its head, and one that sends single bytes.
     client.begin(5);
     let dribble = (100..).map_while(|at| {
         client.data(3, &message[at - 100..at - 99]);
@@ -219,7 +219,7 @@ fn a_message_that_is_not_complete_in_time_is_given_up_however_it_dribbles() {
     assert!(ended.contains(&code) && ended.contains("GRPC_RECEIVE_TIMEOUT"), "{ended}");
 }
 
-/// A tenth of 2,000 connections in 20 MB, so that any machine has the descriptors for it. Without optimisation the
+/// A tenth of 2,000 connections in 20 MB, so that the limit of open files suffices. Without optimization the
 /// states of tasks are several times larger.
 #[test]
 fn idle_connections_take_little_memory() {

@@ -22,7 +22,8 @@ use tollgate::{
     limiter::{self, Bounds, Limiter, Policy, ResponseOptions},
     rules::{CompileOptions, OnStoreFailure},
     rules_source::{RulesDir, Source},
-    server::grpc::{self, Listener, Options, Parts, Workers},
+    server::grpc::{self, Listener, Parts, Workers},
+    settings::Settings,
     store::{Applied, Batch, FailureReason, Store, StoreError, memory::MemoryStore},
     telemetry::metrics::{Stats, StatsOptions},
 };
@@ -76,7 +77,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
     let serving = thread::spawn(move || {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
-            let workers = Workers::start(OPTIONS, &parts, Duration::from_secs(1)).unwrap();
+            let workers = Workers::start(&settings().server, &parts).unwrap();
             let workers = Arc::new(workers);
             grpc::accept(Listener::tcp(listener).unwrap(), workers.clone(), draining).await;
             workers.join();
@@ -106,20 +107,14 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
     (exchange, took, stats)
 }
 
-const OPTIONS: Options = Options {
-    tonic: false,
-    workers: 1,
-    max_connection_age: Duration::ZERO,
-    max_connection_age_grace: Duration::ZERO,
-    keepalive_interval: Duration::ZERO,
-    keepalive_timeout: Duration::from_secs(10),
-    max_connections: 10,
-    max_connections_per_address: 10,
-    max_concurrent_streams: 10,
-    max_request_bytes: 10_000,
-    receive_timeout: Duration::from_secs(5),
-    max_inflight_bytes: 1 << 20,
-};
+fn settings() -> Settings {
+    let env = |name: &str| match name {
+        "GRPC_WORKERS" => Some("1".to_owned()),
+        "SHUTDOWN_TIMEOUT" => Some("1s".to_owned()),
+        _ => None,
+    };
+    Settings::read(&env, &|_| true, 1).unwrap().0
+}
 
 fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> Limiter {
     let root = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! A panic costs one request, one connection or one reload, and never the process.
 //!
-//! The binary under test is a build with debug assertions, which panics at named points when a test asks
-//! for it; a release build has no such points.
+//! The binary under test is a build with debug assertions, which panics at named points on
+//! request; a release build has no such points.
 
 use std::{
     fs,
@@ -29,12 +29,12 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-/// A limit of so many an hour.
+/// A limit per hour.
 fn rules(limit: u32) -> String {
     format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{unit: hour, requests_per_unit: {limit}}}}}]\n")
 }
 
-/// A server that panics where a test wants it to.
+/// A server that panics at chosen points.
 struct Faulty(Server);
 
 fn setup() -> Setup {
@@ -52,19 +52,19 @@ impl Faulty {
         self.0.dir().join("panics").join(point)
     }
 
-    /// The next thread that passes this point panics.
+    /// Makes the next thread at this point panic.
     fn inject(&self, point: &str) {
         fs::write(self.file(point), "").unwrap();
     }
 
-    /// Waits until a thread has panicked there.
+    /// Waits until a thread has panicked at this point.
     fn wait(&self, point: &str) {
         eventually("a thread panics", || {
             holds(!self.file(point).exists(), || format!("{point}\n{}", self.0.process.log()))
         });
     }
 
-    /// Waits for so many panics in this place, and none elsewhere than in these.
+    /// Waits for these numbers of panics by boundary, and none elsewhere.
     fn assert_counted(&self, expected: &[(&str, f64)]) {
         eventually("panics are counted where they were stopped", || {
             let metrics = self.0.metrics();
@@ -80,7 +80,7 @@ impl Faulty {
     }
 }
 
-/// What is left of the limit.
+/// The remaining hits of the limit.
 fn ask(client: &Client) -> Result<u32, tonic::Status> {
     client.ask(request("d", &[&[("k", "v")]])).map(|answer| answer.statuses[0].limit_remaining)
 }
@@ -153,7 +153,7 @@ fn a_panic_costs_one_connection() {
         let _ = Client::connect(&format!("http://127.0.0.1:{}", server.0.ports.grpc)).map(|new| ask(&new));
         holds(!server.file("grpc_connection").exists(), || server.0.process.log())
     });
-    // A connection that came before the fault was met has been answered, and counted.
+    // A connection that was opened before the panic was served and counted.
     let remaining = ask(&kept).expect("other connections stay");
     server.inject("grpc_response_body");
     assert_eq!(ask(&kept).unwrap_err().code(), Code::Internal);
@@ -180,7 +180,7 @@ fn a_panic_costs_one_connection() {
 }
 
 #[test]
-fn ports_go_on_accepting_after_a_panic_and_keep_what_they_had() {
+fn ports_accept_and_serve_connections_after_a_panic() {
     let server = Faulty::start(setup());
     let kept = server.0.client();
     for point in ["grpc_accept", "worker"] {
@@ -190,7 +190,7 @@ fn ports_go_on_accepting_after_a_panic_and_keep_what_they_had() {
             holds(!server.file(point).exists(), || server.0.process.log())
         });
         ask(&kept).unwrap();
-        // With as many connections as workers, each of them is asked.
+        // With as many connections as workers, each worker has one.
         let each: Vec<_> = (0..8).map(|_| server.0.client()).collect();
         for client in &each {
             ask(client).unwrap();
@@ -204,7 +204,7 @@ fn ports_go_on_accepting_after_a_panic_and_keep_what_they_had() {
 }
 
 #[test]
-fn a_panic_costs_one_reload_and_the_last_good_rules_stay() {
+fn a_panic_costs_one_reload_and_the_previous_rules_stay() {
     let server = Faulty::start(setup());
     let client = server.0.client();
     let mut limit = 1000;
@@ -235,7 +235,7 @@ fn a_panic_costs_one_reload_and_the_last_good_rules_stay() {
 }
 
 #[test]
-fn a_panic_while_the_first_rules_are_read_does_not_keep_the_service_from_starting() {
+fn a_panic_in_the_first_load_of_rules_does_not_prevent_the_start() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("yaml_scan"), "").unwrap();
     let setup = setup().env("TOLLGATE_TEST_PANICS", dir.path().to_str().unwrap());
@@ -291,7 +291,7 @@ fn a_panic_costs_one_xds_response() {
 }
 
 #[test]
-fn a_connection_to_redis_is_opened_again_after_a_panic() {
+fn a_connection_to_redis_is_reopened_after_a_panic() {
     let redis = Redis::single();
     let server = Faulty::start(setup().redis(&redis.env()).env("STORE_FAILURE_POLICY", "deny"));
     server.0.wait_until_healthy();
@@ -316,7 +316,7 @@ fn a_connection_to_redis_is_opened_again_after_a_panic() {
 }
 
 #[test]
-fn the_lookup_of_servers_starts_again_after_a_panic() {
+fn server_discovery_restarts_after_a_panic() {
     let nowhere = format!("mymaster,127.0.0.1:{}", free_port());
     let sentinel = [("BACKEND_TYPE", "redis"), ("REDIS_TYPE", "SENTINEL"), ("REDIS_URL", &nowhere)];
     let srv = [
@@ -360,7 +360,7 @@ fn a_panic_costs_one_batch_of_spans() {
 }
 
 #[test]
-fn a_flush_to_statsd_that_panicked_is_made_up_for_by_the_next() {
+fn the_next_flush_to_statsd_includes_one_that_panicked() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let server = Faulty::start(
@@ -392,7 +392,7 @@ fn a_flush_to_statsd_that_panicked_is_made_up_for_by_the_next() {
 }
 
 #[test]
-fn periodic_work_goes_on_after_a_panic() {
+fn periodic_work_restarts_after_a_panic() {
     let authority = Authority::new("ca");
     let files = Files::new(&authority.server());
     let tls = Faulty::start(files.setup().rules("d.yaml", &rules(1)).env("TOLLGATE_TEST_PANICS", "panics"));
@@ -405,7 +405,7 @@ fn periodic_work_goes_on_after_a_panic() {
 }
 
 #[test]
-fn a_storm_of_panics_is_counted_whole_and_logged_in_part() {
+fn every_panic_is_counted_and_few_are_logged() {
     let server = Faulty::start(setup());
     let client = server.0.client();
     for _ in 0..50 {

@@ -1,6 +1,6 @@
-//! No small input takes much memory: the peak of the running service, for every kind of input that a peer or a
-//! user controls. What is refused stays below twice its size and 8 MB, counted in pages of 4 KiB: with huge pages
-//! a process has 2 MB more or less by the place of a single allocation.
+//! Small inputs take little memory: the peak of the running service for every kind of input of a peer or a
+//! user. Rejected input takes less than twice its size and 8 MB, in pages of 4 KiB: with huge pages
+//! a process differs by 2 MB depending on the address of a single allocation.
 
 use std::{
     convert::Infallible,
@@ -34,15 +34,15 @@ use crate::support::{
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 9}}]\n";
 
-/// A service without huge pages. With them, where in its 2 MB an allocation begins decides about the resident
-/// memory as much as its size: the same file took anything from 2 to 14 MB, and 3.1 to 3.2 MB without.
+/// A service without huge pages. With them, the offset of an allocation in its 2 MB changes the resident
+/// memory as much as its size: the same file took 2 to 14 MB, and 3.1 to 3.2 MB without.
 fn setup() -> Setup {
     Setup::new().env("MIMALLOC_ALLOW_THP", "0")
 }
 
-/// How far the memory of a process grows at most while something happens, in bytes. Each input is sent to a
-/// process of its own, in which the code that it meets has run before: what an earlier one left behind would
-/// hide what the next one takes.
+/// The maximum growth of a process's memory during an action, in bytes. Each input is sent to a
+/// new process in which its code has run before: memory that an earlier input left would
+/// hide the growth.
 fn growth(process: &Process, action: impl FnOnce()) -> u64 {
     let before = process.resident_kib();
     process.reset_peak();
@@ -50,14 +50,14 @@ fn growth(process: &Process, action: impl FnOnce()) -> u64 {
     process.peak_kib().saturating_sub(before) * 1024
 }
 
-/// Holds what a refused input may take.
+/// Asserts the limit for rejected input.
 fn is_small(what: &str, size: usize, growth: u64) {
     let most = 2 * size as u64 + 8_000_000;
     println!("{what}: {size} bytes took {growth}, {most} at most");
     assert!(growth < most, "{what}: {size} bytes took {growth}, {most} at most");
 }
 
-/// A field of a message that has a length.
+/// A length-delimited field.
 fn field(number: u8, value: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2];
     encode_varint(value.len() as u64, &mut field);
@@ -65,7 +65,7 @@ fn field(number: u8, value: &[u8]) -> Vec<u8> {
     field
 }
 
-/// The status that answers these bytes as a message.
+/// The status of a call with these bytes as its message.
 fn status(client: &mut RawClient, runtime: &tokio::runtime::Runtime, message: &[u8]) -> GrpcStatus {
     match runtime.block_on(client.exchange(frame(message), &HeaderMap::new())) {
         Exchange::Answered(status) => status,
@@ -77,7 +77,7 @@ fn status(client: &mut RawClient, runtime: &tokio::runtime::Runtime, message: &[
 fn a_grpc_message_of_many_empty_parts() {
     let domain = field(1, b"d");
     let message = |part: &[u8]| [domain.as_slice(), part].concat();
-    // One below the bound, at it, and above it, with the code that answers it.
+    // One below the bound, at it, and above it, with the status code.
     let descriptors = [(127, 0), (128, 0), (129, 3), (2_000_000, 3)]
         .map(|(count, code)| (format!("{count} descriptors"), message(&[0x12, 0].repeat(count)), code));
     let entries = [(63, 0), (64, 0), (65, 3), (2_000_000, 3)].map(|(count, code)| {
@@ -103,7 +103,7 @@ fn a_grpc_message_of_many_empty_parts() {
 }
 
 #[test]
-fn an_accepted_grpc_message_takes_a_few_times_its_size() {
+fn an_accepted_grpc_message_takes_a_small_multiple_of_its_size() {
     let server = setup()
         .rules("d.yaml", RULES)
         .env("GRPC_WORKERS", "1")
@@ -121,7 +121,7 @@ fn an_accepted_grpc_message_takes_a_few_times_its_size() {
     assert!(grown < 10 * message.len() as u64 + 8_000_000, "{grown}");
 }
 
-/// A kind of input of any size. A small one goes first, so that the code that it meets is in memory.
+/// A kind of input of any size. A small one is sent first, so that its code is in memory.
 type Kind = (&'static str, fn(usize) -> String, usize);
 
 #[test]
@@ -211,7 +211,7 @@ fn a_rules_file_of_many_empty_values() {
     }
 }
 
-/// The answer of a control plane to everything, once `now` turns true.
+/// The response of a control plane to every request, once `now` turns true.
 struct LateBody {
     message: Option<Bytes>,
     now: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -232,7 +232,7 @@ impl Body for LateBody {
     }
 }
 
-/// A control plane that sends these bytes as its one response.
+/// A control plane that sends these bytes as its only response.
 fn control_plane(message: &[u8], now: watch::Receiver<bool>) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -261,7 +261,7 @@ fn control_plane(message: &[u8], now: watch::Receiver<bool>) -> String {
 }
 
 #[test]
-fn a_response_of_a_control_plane_of_many_empty_parts() {
+fn a_control_plane_response_of_many_empty_parts() {
     let any = |config: Vec<u8>| Any {
         type_url: "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig".to_owned(),
         value: config,
@@ -302,7 +302,7 @@ fn a_response_of_a_control_plane_of_many_empty_parts() {
     }
 }
 
-/// A server that greets as a Redis does and then answers every counting command with bytes without end.
+/// A server that accepts the login of a Redis client and then sends endless replies to counting commands.
 fn endless(start: &'static [u8], again: &'static [u8]) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -338,7 +338,7 @@ fn answer_without_end(stream: &mut TcpStream, start: &[u8], again: &[u8]) {
 }
 
 #[test]
-fn a_store_that_answers_without_end() {
+fn a_store_with_an_endless_reply() {
     for (backend, start, again) in [
         ("redis", &b"*16777216\r\n"[..], &b":1\r\n"[..]),
         ("redis", b"$16777215\r\n", b"x"),
@@ -376,7 +376,7 @@ fn a_store_that_answers_without_end() {
             }
         });
         let what = format!("{backend}, {}", start.escape_ascii());
-        // 128 KiB are taken of each answer, on each connection; the rest is what the allocator holds ready.
+        // 128 KiB are read of each reply, on each connection; the rest is the allocator's reserve.
         println!("{what}: took {grown}");
         assert!(grown < 16_000_000, "{what}: took {grown}");
         assert!(!server.process.log().contains("panicked"));

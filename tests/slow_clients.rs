@@ -1,4 +1,4 @@
-//! Clients that are silent, slow or many lock nobody out.
+//! Silent, slow or numerous clients do not block others.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -36,7 +36,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Connections that never send more than this.
+/// Connections that send no more than this.
 fn silent(port: u16, count: usize, sent: &[u8]) -> Vec<TcpStream> {
     let open = || {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -47,7 +47,7 @@ fn silent(port: u16, count: usize, sent: &[u8]) -> Vec<TcpStream> {
     (0..count).map(|_| open()).collect()
 }
 
-/// How many of these connections the service has closed.
+/// The number of these connections that the service has closed.
 fn closed(streams: &mut [TcpStream]) -> usize {
     let is_closed = |stream: &mut TcpStream| {
         stream.set_nonblocking(true).unwrap();
@@ -74,25 +74,25 @@ async fn is_answered(client: &mut RawClient) -> bool {
     matches!(client.exchange(message, &HeaderMap::new()).await, Exchange::Answered(status) if status.code == 0)
 }
 
-/// A connection on which a request is under way until the sender is used or dropped.
+/// A connection with a request that is open until the sender is used or dropped.
 async fn busy(address: [u8; 4], port: u16) -> Option<(RawClient, oneshot::Sender<bytes::Bytes>)> {
     let mut client = connect_from(address, port).await.ok()?;
     let (finish, message) = oneshot::channel();
     let mut first = client.clone();
     tokio::spawn(async move { first.exchange(message, &HeaderMap::new()).await });
     tokio::task::yield_now().await;
-    // Its answer shows that what was sent before it has arrived.
+    // Its response shows that everything before it has arrived.
     is_answered(&mut client).await.then_some((client, finish))
 }
 
 fn count(server: &Server, metric: &str, reason: &str) -> u64 {
     let name = format!("tollgate_connections_{metric}_total{{port=\"grpc\",reason=\"{reason}\"}}");
-    // Whole numbers have no fraction when they are shown.
+    // Integers are printed without a fraction.
     server.metrics()[&name].to_string().parse().unwrap()
 }
 
 #[test]
-fn sixty_silent_sockets_do_not_take_fifty_places() {
+fn sixty_silent_sockets_do_not_block_fifty_places() {
     for (implementation, sent) in
         [("fast", &b""[..]), ("fast", b"PRI *"), ("fast", PREFACE), ("tonic", b""), ("tonic", PREFACE)]
     {
@@ -114,7 +114,7 @@ fn sixty_silent_sockets_do_not_take_fifty_places() {
 }
 
 #[test]
-fn silent_tls_handshakes_do_not_take_every_place() {
+fn silent_tls_handshakes_do_not_block_the_port() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().rules("d.yaml", RULES).env("GRPC_MAX_CONNECTIONS", "5").start();
@@ -124,7 +124,7 @@ fn silent_tls_handshakes_do_not_take_every_place() {
 }
 
 #[test]
-fn a_connection_that_is_idle_makes_room_without_losing_a_request() {
+fn an_idle_connection_makes_room_without_losing_a_request() {
     for implementation in ["fast", "tonic"] {
         let setup = setup("3").env("GRPC_MAX_CONNECTIONS_PER_ADDRESS", "3");
         idle_makes_room(&setup.env("GRPC_SERVER", implementation).start(), implementation == "fast");
@@ -142,7 +142,7 @@ fn idle_makes_room(server: &Server, sends_goaway: bool) {
         let mut newcomer = RawClient::connect(server.ports.grpc).await.unwrap();
         assert!(is_answered(&mut newcomer).await, "the one idle longest makes room");
         let message = framed(&request("d", &[&[("k", "v")]]));
-        // The one that made room has said so: nothing was taken and lost.
+        // The connection that made room has sent a GOAWAY: no request was accepted and lost.
         let last = idle[0].exchange(message, &HeaderMap::new()).await;
         let is_said = matches!(last, Exchange::NotTaken | Exchange::Answered(_));
         assert!(is_said || !sends_goaway, "{last:?}");
@@ -154,7 +154,7 @@ fn idle_makes_room(server: &Server, sends_goaway: bool) {
 }
 
 #[test]
-fn a_connection_that_only_pings_makes_room_before_those_with_later_requests() {
+fn a_connection_that_only_pings_makes_room_first() {
     const EMPTY_SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
     const PING: &[u8] = &[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
     const PONG: &[u8] = &[0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -193,7 +193,7 @@ fn a_connection_that_only_pings_makes_room_before_those_with_later_requests() {
 }
 
 #[test]
-fn busy_connections_stay_and_newcomers_are_refused() {
+fn busy_connections_stay_and_new_ones_are_refused() {
     for implementation in ["fast", "tonic"] {
         let setup = setup("2").env("GRPC_MAX_CONNECTIONS_PER_ADDRESS", "2");
         busy_stay(&setup.env("GRPC_SERVER", implementation).start());
@@ -217,8 +217,8 @@ fn busy_stay(server: &Server) {
 }
 
 #[test]
-fn one_address_cannot_take_the_places_of_others() {
-    // Without a variable of its own an address may have three quarters.
+fn one_address_cannot_block_the_others() {
+    // By default, an address may have three quarters.
     for (max, per_address) in [("4", None), ("8", Some("3"))] {
         let setup = per_address
             .into_iter()

@@ -176,7 +176,7 @@ fn reports_invalid_files_of_every_kind_in_one_start() {
             put("mapper.yaml", "mappings:\n- match: a..b\n  name: x\n"),
             "`a..b` is no glob",
         ),
-        ("GRPC_CLIENT_TLS_CACERT", put("ca.crt", ""), "holds no certificate of an authority"),
+        ("GRPC_CLIENT_TLS_CACERT", put("ca.crt", ""), "holds no CA certificate"),
         ("MEMCACHE_TLS_CACERT", put("memcached.crt", "no certificate\n"), "memcached.crt"),
         (
             "OTEL_EXPORTER_OTLP_CERTIFICATE",

@@ -1,4 +1,4 @@
-//! TLS on the gRPC port: who is served, and with which certificate.
+//! TLS on the gRPC port: clients with and without certificates.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const RULES: &str =
     "domain: d\ndescriptors: [{key: a, rate_limit: {unit: hour, requests_per_unit: 100000000}}]\n";
 
 #[test]
-fn who_asks_with_tls_is_answered() {
+fn serves_clients_over_tls() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().env("LOG_LEVEL", "info").rules("d.yaml", RULES).start();
@@ -48,11 +48,11 @@ fn who_asks_with_tls_is_answered() {
 }
 
 #[test]
-fn http2_is_agreed_on_in_either_version_of_tls() {
+fn negotiates_http2_in_both_versions_of_tls() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let setup = files.setup().rules("d.yaml", RULES);
-    // So that s_client, which waits for the service to end the connection, ends as well.
+    // s_client waits for the service to close the connection.
     let server =
         setup.env("GRPC_MAX_CONNECTION_AGE", "1s").env("GRPC_MAX_CONNECTION_AGE_GRACE", "1s").start();
     let trusted = files.put("trusted.pem", &authority.pem());
@@ -65,7 +65,7 @@ fn http2_is_agreed_on_in_either_version_of_tls() {
 }
 
 #[test]
-fn a_client_of_the_authority_is_answered() {
+fn serves_clients_with_a_certificate_of_the_ca() {
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let files = Files::new(&ours.server());
     let setup = files.mutual(&theirs).rules("d.yaml", RULES);
@@ -84,7 +84,7 @@ fn a_client_of_the_authority_is_answered() {
 }
 
 #[test]
-fn a_client_is_known_by_its_spiffe_id_and_by_every_other_kind_of_name() {
+fn matches_client_names_of_every_kind() {
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let files = Files::new(&ours.server());
     let uri = |text: &str| SanType::URI(text.try_into().unwrap());
@@ -133,7 +133,7 @@ fn a_client_is_known_by_its_spiffe_id_and_by_every_other_kind_of_name() {
 }
 
 #[test]
-fn the_variable_that_envoy_gateway_sets_refuses_nobody() {
+fn the_variable_that_envoy_gateway_sets_rejects_no_client() {
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let files = Files::new(&ours.server());
     let path = files.put("ca.crt", &theirs.pem());
@@ -145,7 +145,7 @@ fn the_variable_that_envoy_gateway_sets_refuses_nobody() {
 }
 
 #[test]
-fn a_unix_socket_speaks_tls_too() {
+fn serves_tls_on_a_unix_socket() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let socket = files.path("tollgate.sock");
@@ -158,7 +158,7 @@ fn a_unix_socket_speaks_tls_too() {
 }
 
 #[test]
-fn envoy_asks_over_mutual_tls() {
+fn envoy_works_over_mutual_tls() {
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let files = Files::new(&ours.server());
     let trusted = files.put("trusted.pem", &ours.pem());
@@ -190,7 +190,7 @@ fn envoy_asks_over_mutual_tls() {
 }
 
 #[test]
-fn who_never_shakes_hands_holds_nobody_up_and_goes_in_time() {
+fn a_client_without_a_handshake_delays_nobody_and_times_out() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().rules("d.yaml", RULES).env("GRPC_WORKERS", "1").start();
@@ -232,7 +232,7 @@ fn handshakes_count_as_connections() {
 }
 
 #[test]
-fn sigterm_waits_for_requests_and_not_for_handshakes() {
+fn a_drain_waits_for_requests_but_not_for_handshakes() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let setup = || -> Setup { files.setup().rules("d.yaml", RULES) };

@@ -99,17 +99,15 @@ fn start(
 ) -> Result<Running, StartError> {
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
-    let timeout = settings.server.shutdown_timeout;
-    let workers = Workers::start(parts::grpc_options(settings), &parts.grpc(), timeout)
-        .map(Arc::new)
-        .map_err(StartError::runtime)?;
+    let workers =
+        Workers::start(&settings.server, &parts.grpc()).map(Arc::new).map_err(StartError::runtime)?;
     ports.announce(settings);
     let Ports { grpc, http, debug, metrics, admin } = ports;
     let accepting = tokio::task::spawn_local(grpc::accept(grpc, workers.clone(), draining));
     let pages = Pages { settings, parts, stop: &stopping };
     let pages = pages.serve(http, debug, metrics, admin.zip(api));
     if let Some(tls) = parts.tls.clone() {
-        tokio::task::spawn_local(tls::look_after(tls, SystemClock, stopping.clone()));
+        tokio::task::spawn_local(tls::reload_periodically(tls, SystemClock, stopping.clone()));
     }
     match link {
         Some(Link::Redis { side, state }) => {

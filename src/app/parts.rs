@@ -19,7 +19,7 @@ use crate::{
         http::admin::{Admin, Shown},
         tls::Tls,
     },
-    settings::{Answers, Backend, GrpcServer, GrpcTls, KeyFormat, Settings},
+    settings::{Answers, Backend, GrpcTls, KeyFormat, Settings},
     store::{
         Store,
         lease::LeasedStore,
@@ -270,24 +270,6 @@ fn response_options(answers: &Answers) -> ResponseOptions {
             (true, false) => MetadataDetail::Plain,
             (false, false) => MetadataDetail::None,
         },
-    }
-}
-
-pub(super) fn grpc_options(settings: &Settings) -> grpc::Options {
-    let server = &settings.server;
-    grpc::Options {
-        tonic: server.implementation == GrpcServer::Tonic,
-        workers: server.workers,
-        max_connection_age: server.max_connection_age,
-        max_connection_age_grace: server.max_connection_age_grace,
-        keepalive_interval: server.keepalive_interval,
-        keepalive_timeout: server.keepalive_timeout,
-        max_connections: server.max_connections,
-        max_connections_per_address: server.max_connections_per_address,
-        max_concurrent_streams: server.max_concurrent_streams,
-        max_request_bytes: server.max_request_bytes,
-        receive_timeout: server.receive_timeout,
-        max_inflight_bytes: server.max_inflight_bytes,
     }
 }
 

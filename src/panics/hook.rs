@@ -1,6 +1,6 @@
-//! What every panic of the process runs through: one count, a log line, and another with the backtrace.
+//! The panic hook: counts each panic, logs it, and logs its backtrace.
 //!
-//! Installed by `cli::serve`; the other commands keep Rust's own hook, as they have no log.
+//! Installed by `cli::serve`; the other commands have no log and keep Rust's default hook.
 
 use std::{
     backtrace::Backtrace,
@@ -17,29 +17,27 @@ use tracing::error;
 use super::{Boundary, WITHIN};
 use crate::log_throttle::LogThrottles;
 
-/// The innermost frames, which is where the mistake is: the outer ones are the runtime's.
+/// The maximum size of a logged backtrace. The innermost frames come first; the outer ones are the runtime's.
 const MAX_BACKTRACE_BYTES: usize = 8 << 10;
 
 static COUNTS: [AtomicU64; Boundary::ALL.len()] = [const { AtomicU64::new(0) }; Boundary::ALL.len()];
 
-/// Panics of the same line of code are logged ten seconds apart at least: resolving the names of a backtrace
-/// takes milliseconds of CPU, and a caller may have found out how to cause them.
+/// Logs panics of the same location at most every ten seconds: resolving a backtrace takes milliseconds of CPU, and a
+/// caller may know how to cause panics.
 static LOGGED: LazyLock<LogThrottles<String>> = LazyLock::new(|| LogThrottles::new(10, 64));
 
-/// Panics so far, by the name of what they were stopped at.
-#[must_use]
-pub fn counts() -> [(&'static str, u64); Boundary::ALL.len()] {
-    Boundary::ALL
-        .map(|boundary| (boundary.name(), COUNTS.get(boundary as usize).map_or(0, |n| n.load(Relaxed))))
+/// The number of panics by boundary.
+pub fn counts() -> impl Iterator<Item = (&'static str, u64)> {
+    Boundary::ALL.iter().zip(&COUNTS).map(|(boundary, count)| (boundary.name(), count.load(Relaxed)))
 }
 
-/// Logs and counts every panic from now on.
+/// Sets the hook.
 pub fn install() {
-    set_hook(Box::new(panicked));
+    set_hook(Box::new(hook));
 }
 
-/// The hook. It must not panic itself: that would end the process.
-fn panicked(info: &PanicHookInfo<'_>) {
+/// Must not panic, which would abort the process.
+fn hook(info: &PanicHookInfo<'_>) {
     let boundary = WITHIN.get();
     if let Some(count) = COUNTS.get(boundary as usize) {
         count.fetch_add(1, Relaxed);
@@ -56,10 +54,9 @@ fn panicked(info: &PanicHookInfo<'_>) {
         message(info)
     );
     let backtrace = Arc::new(Backtrace::force_capture());
-    // Resolving the names of the first backtrace reads all debugging information, which takes a fifth of a second:
-    // the thread that panicked has others to serve.
-    let (place, unresolved) = (location.clone(), backtrace.clone());
-    let resolve = move || log_backtrace(boundary, &place, &unresolved);
+    // Resolving the first backtrace loads all debug information, which takes 200 ms, and the thread serves other requests.
+    let (at, unresolved) = (location.clone(), backtrace.clone());
+    let resolve = move || log_backtrace(boundary, &at, &unresolved);
     if thread::Builder::new().name("panic-log".to_owned()).spawn(resolve).is_err() {
         log_backtrace(boundary, &location, &backtrace);
     }

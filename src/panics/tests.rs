@@ -1,4 +1,4 @@
-//! Panics stop where they should, and say where.
+//! Panics stop at their boundary and restart work.
 
 use std::{
     future::{pending, poll_fn},
@@ -13,7 +13,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 }
 
 #[test]
-fn a_panic_is_stopped_and_the_outer_boundary_is_back() {
+fn a_stopped_panic_restores_the_outer_boundary() {
     let outer = catch(Boundary::Statsd, || {
         let inner = catch(Boundary::HttpRequest, || -> u8 {
             assert_eq!(WITHIN.get(), Boundary::HttpRequest);
@@ -26,7 +26,7 @@ fn a_panic_is_stopped_and_the_outer_boundary_is_back() {
 }
 
 #[test]
-fn a_future_is_within_its_boundary_whenever_it_is_polled() {
+fn every_poll_of_a_future_is_within_its_boundary() {
     let within = poll_fn(|_| Poll::Ready(WITHIN.get()));
     assert_eq!(poll_once(caught(Boundary::XdsClient, within)), Poll::Ready(Ok(Boundary::XdsClient)));
     let panics = caught(Boundary::XdsClient, async { panic!("on purpose") });
@@ -36,7 +36,7 @@ fn a_future_is_within_its_boundary_whenever_it_is_polled() {
 }
 
 #[tokio::test]
-async fn work_that_panicked_starts_again() {
+async fn work_restarts_after_a_panic() {
     let runs = AtomicUsize::new(0);
     let done = restart_task(Boundary::Maintenance, async || {
         assert!(runs.fetch_add(1, Relaxed) >= 1, "on purpose");
@@ -47,7 +47,7 @@ async fn work_that_panicked_starts_again() {
 }
 
 #[test]
-fn every_boundary_has_a_name_of_its_own() {
+fn boundaries_have_distinct_names() {
     for (at, boundary) in Boundary::ALL.iter().enumerate() {
         assert_eq!(*boundary as usize, at);
         assert!(Boundary::ALL[..at].iter().all(|other| other.name() != boundary.name()));

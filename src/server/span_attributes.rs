@@ -11,10 +11,9 @@ use crate::{
     text::{LONGEST, cut},
 };
 
-/// The maximum number of descriptors in a span; hardly a request has more.
+/// The maximum number of descriptors in a span; requests rarely have more.
 const MOST: usize = 32;
 
-/// Adds the attributes of a request, of its response if it has one, and of its decision.
 pub(super) fn add(
     span: &mut OpenSpan,
     request: &Request<'_>,
@@ -60,7 +59,7 @@ fn code(code: Code) -> &'static str {
     }
 }
 
-/// `key=value,key=value`, its beginning if it is long.
+/// `key=value,key=value`, cut to the maximum length.
 fn descriptor(descriptor: &Descriptor<'_>) -> String {
     let mut text = String::new();
     for entry in &descriptor.entries {

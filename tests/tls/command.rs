@@ -1,4 +1,4 @@
-//! `tollgate request` over TLS: whom it trusts, what it shows, and what it says when that is not enough.
+//! `tollgate request` over TLS: trusted CAs, client certificates, and errors.
 
 use std::process::{Command, Stdio};
 
@@ -8,8 +8,8 @@ use crate::support::{
     server::{BINARY, Setup},
 };
 
-/// What `tollgate request` with these options says to ask `a=v` of the domain `d`, and its exit code. Options
-/// that begin with `@` are files.
+/// The output and exit code of `tollgate request` with these options for `a=v` of the domain `d`. Options
+/// with `@` are files.
 fn ask(files: &Files, addr: &str, options: &[&str]) -> (String, Option<i32>) {
     let option = |option: &&str| match option.strip_prefix('@') {
         Some(name) => files.path(name).display().to_string(),
@@ -19,7 +19,7 @@ fn ask(files: &Files, addr: &str, options: &[&str]) -> (String, Option<i32>) {
         .args(["request", "--timeout", "10s", "--addr", addr])
         .args(options.iter().map(option))
         .args(["d", "a=v"])
-        // Takes the place of what this machine trusts.
+        // Replaces the CAs of this machine.
         .env("SSL_CERT_FILE", files.path("system.pem"))
         .stdin(Stdio::null())
         .output()
@@ -33,7 +33,7 @@ fn answered(files: &Files, addr: &str, options: &[&str]) {
     assert!(code == Some(0) && said.starts_with("OK\n"), "{addr} {options:?}: {said}");
 }
 
-/// Holds that there is no answer, and that all of this is printed.
+/// Asserts that the request fails and that all of this is printed.
 fn fails(files: &Files, addr: &str, options: &[&str], expected: &[&str]) {
     let (said, code) = ask(files, addr, options);
     assert_eq!(code, Some(2), "{addr} {options:?}: {said}");
@@ -43,7 +43,7 @@ fn fails(files: &Files, addr: &str, options: &[&str], expected: &[&str]) {
 }
 
 #[test]
-fn a_server_is_asked_over_tls_when_its_authority_is_trusted() {
+fn connects_over_tls_if_the_ca_is_trusted() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     files.put("trusted.pem", &authority.pem());
@@ -67,7 +67,7 @@ fn a_server_is_asked_over_tls_when_its_authority_is_trusted() {
 }
 
 #[test]
-fn a_name_other_than_the_hosts_is_expected_when_it_is_typed() {
+fn an_option_overrides_the_expected_name() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.sign(&["tollgate.test"]));
     files.put("trusted.pem", &authority.pem());
@@ -86,7 +86,7 @@ fn a_name_other_than_the_hosts_is_expected_when_it_is_typed() {
 }
 
 #[test]
-fn a_certificate_is_shown_to_a_server_that_wants_one() {
+fn presents_a_certificate_if_the_server_requires_one() {
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let files = Files::new(&ours.server());
     files.put("trusted.pem", &ours.pem());
@@ -127,7 +127,7 @@ fn reports_conflicting_options_before_connecting() {
 }
 
 #[test]
-fn recognises_a_server_without_tls() {
+fn recognizes_a_server_without_tls() {
     let files = Files::empty();
     files.put("trusted.pem", &Authority::new("ours").pem());
     let server = Setup::new().rules("d.yaml", RULES).start();

@@ -1,4 +1,4 @@
-//! Who is not served, looked at with OpenSSL: what it receives, what is logged, what is counted.
+//! Failed handshakes, with OpenSSL as the client: its alert, the log line and the metric.
 
 use std::{fs, io::Write as _, net::TcpStream, process::Command};
 
@@ -13,7 +13,7 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-/// A service that asks clients for a certificate made out to `envoy.test`.
+/// A service that requires a client certificate issued to `envoy.test`.
 struct Mutual {
     ours: Authority,
     theirs: Authority,
@@ -30,8 +30,8 @@ impl Mutual {
         Self { ours, theirs, files, server }
     }
 
-    /// Connects with this certificate in both versions of TLS; OpenSSL is to receive `alert`, the log to
-    /// say `logged`.
+    /// Connects with this certificate in both versions of TLS; OpenSSL must receive `alert`, and the log must
+    /// contain `logged`.
     fn refuses(&self, shown: Option<&Pair>, alert: &str, logged: &str) {
         let mut args = Vec::new();
         if let Some(shown) = shown {
@@ -65,18 +65,18 @@ fn wait_for_failures(server: &Server, reason: &str, count: f64) {
 }
 
 #[test]
-fn clients_whose_certificate_is_not_wanted() {
+fn rejects_invalid_client_certificates() {
     let mutual = Mutual::start();
     let theirs = &mutual.theirs;
-    mutual.refuses(None, "alert certificate required", "showed no certificate");
-    mutual.refuses(Some(&mutual.ours.sign(&["envoy.test"])), "alert unknown ca", "signed by no authority");
-    mutual.refuses(Some(&theirs.sign(&["other.test"])), "alert", "not made out to GRPC_CLIENT_TLS_SAN");
+    mutual.refuses(None, "alert certificate required", "presented no certificate");
+    mutual.refuses(Some(&mutual.ours.sign(&["envoy.test"])), "alert unknown ca", "not signed by a CA");
+    mutual.refuses(Some(&theirs.sign(&["other.test"])), "alert", "not issued to GRPC_CLIENT_TLS_SAN");
     let expired = theirs.sign_with(&["envoy.test"], |params| params.not_after = date_time_ymd(2020, 1, 1));
     mutual.refuses(Some(&expired), "alert certificate expired", "expired");
     let for_servers = theirs.sign_with(&["envoy.test"], |params| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     });
-    mutual.refuses(Some(&for_servers), "alert", "certificate is not taken");
+    mutual.refuses(Some(&for_servers), "alert", "invalid client certificate");
     mutual.refuses(Some(&theirs.own()), "alert", "it is that of an authority");
     mutual.refuses(Some(&of_version_1(theirs, &mutual.files)), "alert", "it is of X.509's version 1");
 }
@@ -94,7 +94,7 @@ fn of_version_1(authority: &Authority, files: &Files) -> Pair {
 }
 
 #[test]
-fn who_would_speak_something_else_than_http2_is_refused() {
+fn rejects_clients_that_do_not_offer_http2() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().start();
@@ -104,7 +104,7 @@ fn who_would_speak_something_else_than_http2_is_refused() {
 }
 
 #[test]
-fn old_versions_and_weak_ciphers_are_refused() {
+fn rejects_old_versions_and_weak_ciphers() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().env("LOG_LEVEL", "debug").start();
@@ -119,7 +119,7 @@ fn old_versions_and_weak_ciphers_are_refused() {
 }
 
 #[test]
-fn who_speaks_no_tls_is_not_served_where_it_is_spoken() {
+fn rejects_plaintext_on_a_tls_port() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().rules("d.yaml", RULES).start();
@@ -128,12 +128,12 @@ fn who_speaks_no_tls_is_not_served_where_it_is_spoken() {
     assert!(asked.is_err());
     wait_for_failures(&server, "protocol", 1.0);
     let log = server.process.log();
-    assert!(log.contains("the client speaks no TLS") && log.contains("127.0.0.1:"), "{log}");
+    assert!(log.contains("the client does not speak TLS") && log.contains("127.0.0.1:"), "{log}");
     TlsClient::new(&[&authority], None).ask(server.ports.grpc).unwrap();
 }
 
 #[test]
-fn who_speaks_tls_is_not_served_where_it_is_not_spoken() {
+fn rejects_tls_on_a_plaintext_port() {
     let server = Setup::new().rules("d.yaml", RULES).start();
     let said = s_client(server.ports.grpc, &[]);
     assert!(said.contains("Cipher is (NONE)"), "{said}");
@@ -150,11 +150,11 @@ fn logs_a_client_that_rejects_the_certificate() {
     assert!(refused.contains("UnknownIssuer"), "{refused}");
     wait_for_failures(&server, "refused_by_client", 1.0);
     let log = server.process.log();
-    assert!(log.contains("does not know the authority") && log.contains("GRPC_SERVER_TLS_CERT"), "{log}");
+    assert!(log.contains("does not trust the CA") && log.contains("GRPC_SERVER_TLS_CERT"), "{log}");
 }
 
 #[test]
-fn many_failures_are_few_lines() {
+fn many_failures_log_few_lines() {
     let authority = Authority::new("ours");
     let files = Files::new(&authority.server());
     let server = files.setup().start();
@@ -166,6 +166,6 @@ fn many_failures_are_few_lines() {
     }
     wait_for_failures(&server, "protocol", 50.0);
     let lines = server.process.log().matches("handshake failed").count();
-    // One in ten seconds, and the machine may be slow.
+    // One in ten seconds; the machine may be slow.
     assert!((1..=3).contains(&lines), "{}", server.process.log());
 }

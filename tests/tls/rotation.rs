@@ -1,4 +1,4 @@
-//! Certificates that change while the service runs.
+//! Certificate rotation.
 
 use std::{
     fs,
@@ -31,10 +31,10 @@ fn reload_errors(server: &Server) -> f64 {
 }
 
 #[test]
-fn rotations_under_load_lose_no_request() {
+fn rotation_under_load_loses_no_request() {
     let (first, second) = (Authority::new("first"), Authority::new("second"));
     let files = Files::new(&first.server());
-    // Connections are asked to go all the time, so that many are made with each certificate.
+    // A short maximum age, so that each certificate serves many connections.
     let server = files.setup().rules("d.yaml", RULES).env("GRPC_MAX_CONNECTION_AGE", "300ms").start();
     let client = TlsClient::new(&[&first, &second], None);
     let load =
@@ -53,7 +53,7 @@ fn rotations_under_load_lose_no_request() {
 }
 
 #[test]
-fn the_data_swap_of_a_secret_is_noticed() {
+fn a_symlink_swap_of_a_secret_is_noticed() {
     let authority = Authority::new("ours");
     let files = Files::empty();
     let version = |name: &str| {
@@ -78,7 +78,7 @@ fn the_data_swap_of_a_secret_is_noticed() {
 }
 
 #[test]
-fn a_bad_certificate_leaves_the_old_one_in_use_and_is_logged_once() {
+fn an_invalid_certificate_keeps_the_previous_one_and_is_logged_once() {
     let authority = Authority::new("ours");
     let (first, next) = (authority.server(), authority.server());
     let files = Files::new(&first);
@@ -90,7 +90,7 @@ fn a_bad_certificate_leaves_the_old_one_in_use_and_is_logged_once() {
         let errors = reload_errors(&server);
         holds(errors > 0.5, || format!("{errors}"))
     });
-    // Two more looks.
+    // Two more reloads.
     std::thread::sleep(Duration::from_secs(5));
     assert!(reload_errors(&server) < 1.5);
     let log = server.process.log();
@@ -108,7 +108,7 @@ fn a_bad_certificate_leaves_the_old_one_in_use_and_is_logged_once() {
 }
 
 #[test]
-fn an_expired_certificate_is_served_and_warned_of() {
+fn an_expired_certificate_is_served_with_a_warning() {
     let authority = Authority::new("ours");
     let expired = authority.sign_with(&["localhost"], |params| params.not_after = date_time_ymd(2020, 1, 1));
     let files = Files::new(&expired);
@@ -122,7 +122,7 @@ fn an_expired_certificate_is_served_and_warned_of() {
 }
 
 #[test]
-fn another_authority_of_clients_counts_for_those_who_come_later() {
+fn a_new_client_ca_applies_to_new_connections() {
     let (ours, old, new) = (Authority::new("ours"), Authority::new("old"), Authority::new("new"));
     let files = Files::new(&ours.server());
     let server = files.mutual(&old).rules("d.yaml", RULES).start();

@@ -1,4 +1,4 @@
-//! Starts that fail, and certificates as other tools make them.
+//! Failed starts, and certificates of other tools.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::support::{
     server::Setup,
 };
 
-/// What a service says that does not start.
+/// The output of a service that does not start.
 fn refusal(setup: Setup) -> String {
     let mut server = setup.launch();
     let status = server.process.wait(PATIENCE).expect("it ends by itself");
@@ -18,7 +18,7 @@ fn refusal(setup: Setup) -> String {
 }
 
 #[test]
-fn every_bad_file_is_named_at_once() {
+fn reports_all_invalid_files_at_once() {
     let files = Files::empty();
     files.put("tls.crt", "no certificate\n");
     files.put("ca.crt", "");
@@ -27,7 +27,7 @@ fn every_bad_file_is_named_at_once() {
     for (variable, name, why) in [
         ("GRPC_SERVER_TLS_CERT", "tls.crt", "holds no certificate"),
         ("GRPC_SERVER_TLS_KEY", "tls.key", "No such file"),
-        ("GRPC_CLIENT_TLS_CACERT", "ca.crt", "holds no certificate of an authority"),
+        ("GRPC_CLIENT_TLS_CACERT", "ca.crt", "holds no CA certificate"),
     ] {
         let line = format!("{variable}={}", files.path(name).display());
         let logged = log.lines().find(|one| one.contains(&line));
@@ -36,13 +36,13 @@ fn every_bad_file_is_named_at_once() {
 }
 
 #[test]
-fn tls_without_its_files_is_refused_before_anything_is_bound() {
+fn missing_tls_files_fail_before_a_port_is_bound() {
     let log = refusal(Setup::new().env("GRPC_SERVER_USE_TLS", "true").env("GRPC_CLIENT_TLS_SAN", "x.test"));
     assert!(log.contains("GRPC_SERVER_TLS_CERT") && log.contains("GRPC_SERVER_TLS_KEY"), "{log}");
 }
 
 #[test]
-fn what_openssl_makes_is_served() {
+fn serves_certificates_made_by_openssl() {
     let files = Files::empty();
     let run = |args: &[&str]| {
         let output = Command::new("openssl").args(args).current_dir(files.dir()).output().unwrap();
@@ -59,7 +59,7 @@ fn what_openssl_makes_is_served() {
     ];
     for key in keys {
         request(key);
-        // Without extensions this is a certificate of X.509's first version.
+        // Without extensions this is an X.509 version 1 certificate.
         run(&["x509", "-req", "-in", "tls.csr", "-signkey", "tls.key", "-out", "tls.crt", "-days", "2"]);
         let setup = files.setup().rules("d.yaml", RULES);
         let server =
@@ -75,7 +75,7 @@ fn what_openssl_makes_is_served() {
 }
 
 #[test]
-fn a_missing_name_logs_a_warning_where_no_certificate_is_asked_for() {
+fn an_unused_name_logs_a_warning() {
     let files = Files::new(&Authority::new("ours").server());
     let server = files.setup().env("GRPC_CLIENT_TLS_SAN", "envoy.test").start();
     let log = server.process.log();

@@ -1,32 +1,29 @@
-//! The connections of one port: who is admitted, and who makes room when the port is full.
+//! The connections of one port: admits new ones, and closes silent or idle ones for them when the port is full.
 //!
-//! Every port has one [`Registry`], shared by the thread that accepts connections and the workers that serve
-//! them. The gRPC server and the HTTP server use it; nothing here knows a protocol or a socket.
+//! Every port, gRPC or HTTP, has one [`Registry`], shared by the thread that accepts connections and the workers that
+//! serve them. It does not depend on a protocol or a socket.
 //!
 //! ```text
 //! admit ─▶ silent ──ready()──▶ idle ──busy()──▶ busy
 //!                               ▲──────idle()────┘
 //! ```
 //!
-//! How a server uses it:
+//! A server uses it as follows:
 //!
-//! 1. [`Registry::admit`] for an accepted socket, before anything else is done for it. An error means: close the
-//!    socket. The refusal is counted and logged already.
-//! 2. The [`Handle`] belongs to the connection and is dropped with it.
+//! 1. [`Registry::admit`] for an accepted socket, before anything else. After an error, close the socket: the rejection
+//!    is already counted and logged.
+//! 2. The connection owns the [`Handle`] and drops it at its end.
 //! 3. [`Handle::ready`] once the peer has shown that it speaks the protocol: after the HTTP/2 preface and the first
-//!    SETTINGS (with TLS: after those too, not after the handshake), or the first byte of HTTP/1. Until then the
-//!    connection is silent. `ready` takes a lock, once in a connection's life.
-//! 4. [`Handle::busy`] when the first request is under way, [`Handle::idle`] when none is any more. Each is one
-//!    relaxed store of a word: cheap enough for every request. `idle` takes the time as an argument, so that a
-//!    server that has read the clock need not read it again.
-//! 5. The connection waits for [`Handle::closing`] beside its other work. It completes at most once, when the
-//!    connection has to make room for another. [`Closing::Silent`]: close at once. [`Closing::Idle`]: send GOAWAY, answer what
-//!    still comes, close within [`FAREWELL`]. The place is free from the moment of the request.
-//! 6. A server that closes a connection for its own reason, such as a time limit, counts that by [`Handle::count`].
+//!    SETTINGS (not after the TLS handshake), or the first byte of HTTP/1. Until then the connection is silent. `ready`
+//!    takes a lock, once per connection.
+//! 4. [`Handle::busy`] when the first request opens, [`Handle::idle`] when the last one ends. Each is one relaxed store,
+//!    cheap enough for every request.
+//! 5. The connection waits for [`Handle::closing`] beside its other work. [`Closing::Silent`]: close at once.
+//!    [`Closing::Idle`]: send GOAWAY, finish open requests, close within [`FAREWELL`]. The place is already free.
+//! 6. [`Handle::count`] when the server closes the connection for a reason of its own, such as a time limit.
 //!
-//! When the port is full, or the peer's address is at its limit, room is made: by the connection that is silent
-//! longest, else by the one that is idle longest; busy ones stay. At an address's limit, only connections of that
-//! address make room.
+//! If the port is full or the peer's address is at its limit, the connection that is silent longest makes room, else the
+//! one that is idle longest; busy ones stay. At an address's limit, only connections of that address make room.
 
 #[cfg(test)]
 mod tests;
@@ -50,59 +47,58 @@ use crate::{
     telemetry::metrics::{ConnectionClosed, ConnectionRefused, Port, Stats},
 };
 
-/// How long a connection that was idle may take to close after it was asked to make room.
-pub const FAREWELL: Duration = Duration::from_secs(1);
+/// The time for an idle connection to close after [`Handle::closing`].
+pub(in crate::server) const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Candidates found by one scan of all connections. A scan of 10,000 takes about 100 µs; with this many
-/// candidates it costs less than a microsecond per connection that makes room.
+/// The maximum number of candidates from one scan of all connections. A scan of 10,000 takes about 100 µs, which is less
+/// than a microsecond per candidate.
 const CANDIDATES: usize = 256;
 
 /// The pause after a scan that found no idle connection.
 const SCAN_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many connections a port holds.
+/// The limits of a port.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Connections at one time.
-    pub connections: usize,
-    /// Connections of one peer address at one time; of IPv6, of one network of 64 bits.
-    pub per_address: usize,
-    /// How long a connection must have been silent or idle before it makes room.
-    pub patience: Duration,
-    /// Idle connections that may be closed in a second to make room. Without it, more live clients than places
-    /// would spend their time connecting.
-    pub idle_closed_per_second: usize,
-    /// Names both limits to the operator.
-    pub names: [&'static str; 2],
+pub(in crate::server) struct Limits {
+    /// Maximum number of connections.
+    pub(in crate::server) connections: usize,
+    /// Maximum number of connections of one peer address; of IPv6, of one /64 network.
+    pub(in crate::server) per_address: usize,
+    /// Minimum silent or idle time of a connection that makes room.
+    pub(in crate::server) patience: Duration,
+    /// Maximum number of idle connections per second that make room. Without it, more live clients than places would
+    /// reconnect all the time.
+    pub(in crate::server) idle_closed_per_second: usize,
+    /// The variables of both connection limits, for log lines.
+    pub(in crate::server) names: [&'static str; 2],
 }
 
 /// The connections of one port.
-pub struct Registry {
+pub(in crate::server) struct Registry {
     port: Port,
     limits: Limits,
     stats: Arc<Stats>,
     start: Instant,
-    /// Lines about refused and closed connections.
     log: LogThrottle,
     members: Mutex<Members>,
 }
 
-/// One connection's place in its registry. The place is given back when this is dropped.
-pub struct Handle {
+/// One connection's place in its registry, until it is dropped.
+pub(in crate::server) struct Handle {
     registry: Arc<Registry>,
     entry: Arc<Entry>,
 }
 
-/// Why a connection has to make room.
+/// The state of a connection that has to make room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Closing {
-    /// It never said anything.
+pub(in crate::server) enum Closing {
+    /// No preface was received.
     Silent,
-    /// It was idle longest.
+    /// No request is open.
     Idle,
 }
 
-/// What the registry and the connection share.
+/// Shared by the registry and the connection.
 struct Entry {
     id: u64,
     address: Option<IpAddr>,
@@ -120,7 +116,7 @@ const SILENT: u64 = u64::MAX - 1;
 struct Members {
     next_id: u64,
     entries: HashMap<u64, Arc<Entry>>,
-    everyone: Scope,
+    all: Scope,
     by_address: HashMap<IpAddr, Scope>,
     idle_closed: Allowance,
 }
@@ -129,16 +125,16 @@ struct Members {
 #[derive(Default)]
 struct Scope {
     open: usize,
-    /// In the order of their admission.
+    /// In the order of admission.
     silent: BTreeSet<u64>,
-    /// Idle connections with the moment since when; the one idle longest comes last. Those that have been busy
-    /// since do not count. All others became idle later, so that the order holds between two scans.
+    /// Idle connections with the time since which they are idle, the longest last. An entry is stale if its connection
+    /// was busy since. Connections that are not in the list became idle later, so the order holds between two scans.
     candidates: Vec<(u64, u64)>,
-    /// The moment of the last scan that found no idle connection.
-    nobody_idle: Option<Instant>,
+    /// The time of the last scan, if it found no idle connection.
+    failed_scan: Option<Instant>,
 }
 
-/// What was used of an allowance per second.
+/// The use of an allowance per second.
 #[derive(Default)]
 struct Allowance {
     second: Option<Instant>,
@@ -147,8 +143,7 @@ struct Allowance {
 
 impl Registry {
     /// An empty registry.
-    #[must_use]
-    pub fn new(port: Port, limits: Limits, stats: Arc<Stats>, now: Instant) -> Arc<Self> {
+    pub(in crate::server) fn new(port: Port, limits: Limits, stats: Arc<Stats>, now: Instant) -> Arc<Self> {
         Arc::new(Self {
             port,
             limits,
@@ -159,34 +154,35 @@ impl Registry {
         })
     }
 
-    /// Admits a connection of this peer; a unix socket's peer has no address and no limit of its own.
-    ///
-    /// # Errors
-    /// The limit that is reached while nobody can make room.
-    pub fn admit(
+    /// Admits a connection of this peer. The peer of a unix socket has no address and no limit per address.
+    /// The error is the limit that is reached, if no connection can make room.
+    pub(in crate::server) fn admit(
         self: &Arc<Self>,
         address: Option<IpAddr>,
         now: Instant,
     ) -> Result<Handle, ConnectionRefused> {
         self.try_admit(address, now).inspect_err(|reason| {
             self.stats.service().connections_refused(self.port, *reason).increment();
-            let event = "connection refused: limit reached, all others are busy";
-            self.log(&lock(&self.members), event, *reason);
+            self.log(&lock(&self.members), "connection refused: limit reached, all others are busy", *reason);
         })
     }
 
-    /// Admits a connection of this peer; a refusal is neither counted nor logged.
-    ///
-    /// # Errors
-    /// As [`Registry::admit`].
-    pub fn try_admit(
+    /// [`admit`](Self::admit), but a rejection is neither counted nor logged.
+    pub(in crate::server) fn try_admit(
         self: &Arc<Self>,
         address: Option<IpAddr>,
         now: Instant,
     ) -> Result<Handle, ConnectionRefused> {
         let address = address.map(network);
         let mut members = lock(&self.members);
-        self.find_place(&mut members, address, now)?;
+        let peer = address.and_then(|address| members.by_address.get(&address));
+        let open = peer.map_or(0, |peer| peer.open);
+        if open >= self.limits.per_address && !self.make_room(&mut members, address, now) {
+            return Err(ConnectionRefused::PerAddress);
+        }
+        if members.all.open >= self.limits.connections && !self.make_room(&mut members, None, now) {
+            return Err(ConnectionRefused::Total);
+        }
         let id = members.next_id;
         members.next_id = id.wrapping_add(1);
         let entry = Arc::new(Entry {
@@ -204,39 +200,23 @@ impl Registry {
         Ok(Handle { registry: self.clone(), entry })
     }
 
-    /// The connections that hold a place now.
-    #[must_use]
-    pub fn open(&self) -> usize {
-        lock(&self.members).everyone.open
+    pub(in crate::server) fn open(&self) -> usize {
+        lock(&self.members).all.open
     }
 
-    fn find_place(
-        &self,
-        members: &mut Members,
-        address: Option<IpAddr>,
-        now: Instant,
-    ) -> Result<(), ConnectionRefused> {
-        let of_address =
-            address.and_then(|address| members.by_address.get(&address)).map_or(0, |peer| peer.open);
-        if of_address >= self.limits.per_address && !self.make_room(members, address, now) {
-            return Err(ConnectionRefused::PerAddress);
-        }
-        if members.everyone.open >= self.limits.connections && !self.make_room(members, None, now) {
-            return Err(ConnectionRefused::Total);
-        }
-        Ok(())
-    }
-
-    /// Has one connection close, of this address or of any. False when all are busy.
+    /// Closes one connection, of this address or of any; false if all are busy.
     fn make_room(&self, members: &mut Members, address: Option<IpAddr>, now: Instant) -> bool {
-        let before = self.micros(now).checked_sub(self.patience_micros());
-        let Some(before) = before else { return false };
-        let (id, closed) = match members.longest_silent(address, before) {
-            Some(id) => (id, ConnectionClosed::Silent),
-            None => match self.longest_idle(members, address, before, now) {
-                Some(id) => (id, ConnectionClosed::Idle),
-                None => return false,
-            },
+        let patience = u64::try_from(self.limits.patience.as_micros()).unwrap_or(u64::MAX);
+        let Some(before) = self.micros(now).checked_sub(patience) else { return false };
+        let (id, closed) = if let Some(id) = members.longest_silent(address, before) {
+            (id, ConnectionClosed::Silent)
+        } else if members.idle_closed.is_left(self.limits.idle_closed_per_second, now)
+            && let Some(id) = members.longest_idle(address, before, now)
+        {
+            members.idle_closed.used = members.idle_closed.used.saturating_add(1);
+            (id, ConnectionClosed::Idle)
+        } else {
+            return false;
         };
         let Some(entry) = members.remove(id) else { return false };
         entry.closing.notify_one();
@@ -244,21 +224,6 @@ impl Registry {
         let reason = if address.is_some() { ConnectionRefused::PerAddress } else { ConnectionRefused::Total };
         self.log(members, "connection closed to make room: limit reached", reason);
         true
-    }
-
-    fn longest_idle(
-        &self,
-        members: &mut Members,
-        address: Option<IpAddr>,
-        before: u64,
-        now: Instant,
-    ) -> Option<u64> {
-        if !members.idle_closed.is_left(self.limits.idle_closed_per_second, now) {
-            return None;
-        }
-        let id = members.longest_idle(address, before, now)?;
-        members.idle_closed.used = members.idle_closed.used.saturating_add(1);
-        Some(id)
     }
 
     fn log(&self, members: &Members, event: &str, reason: ConnectionRefused) {
@@ -270,11 +235,7 @@ impl Registry {
             ConnectionRefused::Total => (total, self.limits.connections),
             ConnectionRefused::PerAddress => (per_address, self.limits.per_address),
         };
-        warn!(port = self.port.name(), limit, value, open = members.everyone.open, "{event}");
-    }
-
-    fn patience_micros(&self) -> u64 {
-        u64::try_from(self.limits.patience.as_micros()).unwrap_or(u64::MAX)
+        warn!(port = self.port.name(), limit, value, open = members.all.open, "{event}");
     }
 
     fn micros(&self, now: Instant) -> u64 {
@@ -286,7 +247,7 @@ impl Registry {
 impl Members {
     fn scope(&mut self, address: Option<IpAddr>) -> Option<&mut Scope> {
         match address {
-            None => Some(&mut self.everyone),
+            None => Some(&mut self.all),
             Some(address) => self.by_address.get_mut(&address),
         }
     }
@@ -294,23 +255,25 @@ impl Members {
     /// The scopes that a connection of this address is in.
     fn scopes(&mut self, address: Option<IpAddr>) -> impl Iterator<Item = &mut Scope> {
         let peer = address.map(|address| self.by_address.entry(address).or_default());
-        std::iter::once(&mut self.everyone).chain(peer)
+        std::iter::once(&mut self.all).chain(peer)
     }
 
-    /// The connection that is silent longest, if it was admitted before.
+    /// The connection that is silent longest, if it was admitted at `before` or earlier.
     fn longest_silent(&mut self, address: Option<IpAddr>, before: u64) -> Option<u64> {
         let id = *self.scope(address)?.silent.first()?;
         self.entries.get(&id).filter(|entry| entry.admitted <= before).map(|_| id)
     }
 
-    /// The connection that is idle longest, if it became so before.
+    /// The connection that is idle longest, if it became idle at `before` or earlier.
     fn longest_idle(&mut self, address: Option<IpAddr>, before: u64, now: Instant) -> Option<u64> {
-        let mut candidates = std::mem::take(&mut self.scope(address)?.candidates);
+        let scope = self.scope(address)?;
+        let may_scan = scope.failed_scan.is_none_or(|scan| now.saturating_duration_since(scan) >= SCAN_PAUSE);
+        let mut candidates = std::mem::take(&mut scope.candidates);
         let mut found = self.still_idle(&mut candidates);
-        if found.is_none() && !self.scope(address)?.was_scanned_in_vain(now) {
+        if found.is_none() && may_scan {
             candidates = self.scan(address, before);
             found = self.still_idle(&mut candidates);
-            self.scope(address)?.nobody_idle = found.is_none().then_some(now);
+            self.scope(address)?.failed_scan = found.is_none().then_some(now);
         }
         self.scope(address)?.candidates = candidates;
         found
@@ -318,23 +281,16 @@ impl Members {
 
     /// Takes the last candidate that has been idle since it was found.
     fn still_idle(&self, candidates: &mut Vec<(u64, u64)>) -> Option<u64> {
-        while let Some((since, id)) = candidates.pop() {
-            if self.entries.get(&id).is_some_and(|entry| entry.state.load(Ordering::Relaxed) == since) {
-                return Some(id);
-            }
-        }
-        None
+        std::iter::from_fn(|| candidates.pop())
+            .find(|(since, id)| self.entries.get(id).is_some_and(|entry| entry.state() == *since))
+            .map(|(_, id)| id)
     }
 
-    /// Those idle longest, the longest last.
+    /// The connections that are idle longest, the longest last.
     fn scan(&self, address: Option<IpAddr>, before: u64) -> Vec<(u64, u64)> {
-        let of_scope = |entry: &&Arc<Entry>| address.is_none() || entry.address == address;
-        let idle = self
-            .entries
-            .values()
-            .filter(of_scope)
-            .map(|entry| (entry.state.load(Ordering::Relaxed), entry.id));
-        let mut idle: Vec<_> = idle.filter(|(state, _)| *state <= before).collect();
+        let in_scope = self.entries.values().filter(|entry| address.is_none() || entry.address == address);
+        let states = in_scope.map(|entry| (entry.state(), entry.id));
+        let mut idle: Vec<_> = states.filter(|(state, _)| *state <= before).collect();
         if idle.len() > CANDIDATES {
             idle.select_nth_unstable(CANDIDATES);
             idle.truncate(CANDIDATES);
@@ -343,7 +299,7 @@ impl Members {
         idle
     }
 
-    /// Gives a connection's place back; nothing when it has none any more.
+    /// Removes a connection; `None` if it was already removed.
     fn remove(&mut self, id: u64) -> Option<Arc<Entry>> {
         let entry = self.entries.remove(&id)?;
         for scope in self.scopes(entry.address) {
@@ -359,9 +315,9 @@ impl Members {
     }
 }
 
-impl Scope {
-    fn was_scanned_in_vain(&self, now: Instant) -> bool {
-        self.nobody_idle.is_some_and(|scan| now.saturating_duration_since(scan) < SCAN_PAUSE)
+impl Entry {
+    fn state(&self) -> u64 {
+        self.state.load(Ordering::Relaxed)
     }
 }
 
@@ -376,8 +332,8 @@ impl Allowance {
 }
 
 impl Handle {
-    /// The peer has shown that it speaks the protocol; no request is under way.
-    pub fn ready(&self, now: Instant) {
+    /// The peer has shown that it speaks the protocol; no request is open.
+    pub(in crate::server) fn ready(&self, now: Instant) {
         if !self.is_silent() {
             return;
         }
@@ -390,30 +346,29 @@ impl Handle {
         }
     }
 
-    /// A request is under way.
-    pub fn busy(&self) {
+    /// A request is open.
+    pub(in crate::server) fn busy(&self) {
         self.entry.state.store(BUSY, Ordering::Relaxed);
     }
 
-    /// No request is under way any more.
-    pub fn idle(&self, now: Instant) {
+    /// The last request has ended.
+    pub(in crate::server) fn idle(&self, now: Instant) {
         self.entry.state.store(self.registry.micros(now), Ordering::Relaxed);
     }
 
     /// True until [`Handle::ready`].
-    #[must_use]
-    pub fn is_silent(&self) -> bool {
-        self.entry.state.load(Ordering::Relaxed) == SILENT
+    pub(in crate::server) fn is_silent(&self) -> bool {
+        self.entry.state() == SILENT
     }
 
-    /// Completes when the connection has to make room for another.
-    pub async fn closing(&self) -> Closing {
+    /// Completes when the connection has to make room, at most once.
+    pub(in crate::server) async fn closing(&self) -> Closing {
         self.entry.closing.notified().await;
         if self.is_silent() { Closing::Silent } else { Closing::Idle }
     }
 
-    /// Counts that the server closes the connection for this reason.
-    pub fn count(&self, reason: ConnectionClosed) {
+    /// Counts a connection that the server closes for this reason.
+    pub(in crate::server) fn count(&self, reason: ConnectionClosed) {
         self.registry.stats.service().connections_closed_by_us(self.registry.port, reason).increment();
     }
 }
@@ -424,7 +379,7 @@ impl Drop for Handle {
     }
 }
 
-/// What counts as one peer: an IPv4 address, or a network of 64 bits, of which an IPv6 host may use every address.
+/// The address that identifies a peer: IPv4, or the /64 network of IPv6, since a host may use every address of that.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),

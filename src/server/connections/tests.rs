@@ -1,4 +1,4 @@
-//! Admission and room, held against a slow and obvious model; and who makes room for whom.
+//! Admission compared with a slow and obvious model, and the order in which connections make room.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn address(number: u8) -> Option<IpAddr> {
     Some([10, 0, 0, number].into())
 }
 
-fn is_asked_to_close(handle: &Handle) -> bool {
+fn must_close(handle: &Handle) -> bool {
     use std::{
         future::Future,
         pin::pin,
@@ -35,7 +35,7 @@ fn is_asked_to_close(handle: &Handle) -> bool {
     pin!(handle.closing()).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// A moment after the registry's start.
+/// A time after the registry's start.
 fn at(registry: &Registry, millis: u64) -> Instant {
     registry.start + Duration::from_millis(millis)
 }
@@ -51,28 +51,28 @@ fn silent_connections_make_room_before_idle_ones_and_busy_ones_stay() {
     busy.busy();
     let now = at(&registry, 30);
     for expected in [&silent, &longest, &idle] {
-        assert!(!is_asked_to_close(expected));
+        assert!(!must_close(expected));
         let newcomer = registry.admit(address(9), now).unwrap();
         newcomer.ready(now);
         newcomer.busy();
-        assert!(is_asked_to_close(expected), "the next to make room");
+        assert!(must_close(expected), "the next to make room");
         assert_eq!(registry.open(), 4);
         std::mem::forget(newcomer);
     }
     assert_eq!(registry.admit(address(9), now).err(), Some(ConnectionRefused::Total));
-    assert!(!is_asked_to_close(&busy));
+    assert!(!must_close(&busy));
     drop(busy);
     assert!(registry.admit(address(9), now).is_ok(), "a place that was given back is free");
 }
 
 #[test]
-fn an_address_at_its_limit_makes_room_among_its_own() {
+fn an_address_at_its_limit_makes_room_among_its_own_connections() {
     let registry = registry(10, 2, 10);
     let now = at(&registry, 0);
     let other = registry.admit(address(1), now).unwrap();
     let own = [0, 1].map(|_| registry.admit(address(2), now).unwrap());
     let third = registry.admit(address(2), now).unwrap();
-    assert!(is_asked_to_close(&own[0]) && !is_asked_to_close(&own[1]) && !is_asked_to_close(&other));
+    assert!(must_close(&own[0]) && !must_close(&own[1]) && !must_close(&other));
     for handle in [&own[1], &third] {
         handle.ready(now);
         handle.busy();
@@ -82,7 +82,7 @@ fn an_address_at_its_limit_makes_room_among_its_own() {
 }
 
 #[test]
-fn an_ipv6_network_is_one_address_and_a_mapped_ipv4_address_is_itself() {
+fn an_ipv6_network_counts_as_one_address_and_a_mapped_address_as_ipv4() {
     let of = |text: &str| network(text.parse().unwrap());
     assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:2"));
     assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
@@ -91,7 +91,7 @@ fn an_ipv6_network_is_one_address_and_a_mapped_ipv4_address_is_itself() {
 }
 
 #[test]
-fn idle_connections_make_room_at_a_bounded_rate() {
+fn idle_connections_make_room_at_a_limited_rate() {
     let registry = registry(3, 3, 2);
     let mut kept = Vec::new();
     let mut admit = |millis| {
@@ -110,21 +110,21 @@ fn idle_connections_make_room_at_a_bounded_rate() {
 }
 
 #[test]
-fn a_connection_makes_room_only_when_it_was_silent_or_idle_for_long_enough() {
+fn a_connection_makes_room_only_after_the_minimum_silent_or_idle_time() {
     let registry = patient(1, 1, 10, Duration::from_millis(100));
     let silent = registry.admit(None, at(&registry, 1000)).unwrap();
-    assert!(registry.admit(None, at(&registry, 1099)).is_err() && !is_asked_to_close(&silent));
+    assert!(registry.admit(None, at(&registry, 1099)).is_err() && !must_close(&silent));
     let idle = registry.admit(None, at(&registry, 1100)).unwrap();
-    assert!(is_asked_to_close(&silent));
+    assert!(must_close(&silent));
     idle.ready(at(&registry, 1150));
-    assert!(registry.admit(None, at(&registry, 1249)).is_err() && !is_asked_to_close(&idle));
-    // The pause after a scan that found nobody is over as well.
+    assert!(registry.admit(None, at(&registry, 1249)).is_err() && !must_close(&idle));
+    // Beyond the pause after a failed scan.
     let newcomer = registry.admit(None, at(&registry, 1400)).unwrap();
-    assert!(is_asked_to_close(&idle) && newcomer.is_silent());
+    assert!(must_close(&idle) && newcomer.is_silent());
 }
 
 #[test]
-fn a_connection_that_made_room_is_neither_counted_nor_asked_again() {
+fn a_connection_that_made_room_is_neither_counted_nor_closed_again() {
     let registry = registry(1, 1, 10);
     let now = at(&registry, 0);
     let first = registry.admit(address(1), now).unwrap();
@@ -136,10 +136,10 @@ fn a_connection_that_made_room_is_neither_counted_nor_asked_again() {
     drop(second);
     assert_eq!(registry.open(), 0);
     assert!(lock(&registry.members).by_address.is_empty(), "no address is remembered without a connection");
-    assert!(lock(&registry.members).everyone.silent.is_empty());
+    assert!(lock(&registry.members).all.silent.is_empty());
 }
 
-/// The model's connections: its address, its state, and whether it holds its place.
+/// A connection of the model: address, state, and whether it has a place.
 struct Modelled {
     handle: Handle,
     address: Option<IpAddr>,
@@ -168,7 +168,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// The place in `model` of the connection that has to make room.
+/// The index in `model` of the connection that has to make room.
 fn next_to_close(model: &[Modelled], address: Option<IpAddr>) -> Option<usize> {
     let of_scope = |one: &&(usize, &Modelled)| {
         one.1.holds_place && (address.is_none() || one.1.address == address) && one.1.state != BUSY
@@ -180,7 +180,7 @@ fn next_to_close(model: &[Modelled], address: Option<IpAddr>) -> Option<usize> {
     all.iter().filter(of_scope).min_by_key(rank).map(|one| one.0)
 }
 
-/// Which connection makes room for one of this address, and why it is refused when none does.
+/// The connection that makes room for a new one of this address, or the reason of the rejection.
 fn admission(
     model: &[Modelled],
     address: Option<IpAddr>,
@@ -202,13 +202,13 @@ fn admission(
 
 proptest! {
     #[test]
-    fn who_is_admitted_and_who_makes_room_is_as_the_model_says(
+    fn admission_matches_the_model(
         (total, per_address, steps) in (1..8usize, 1..8usize, steps())
     ) {
         let registry = registry(total, per_address, usize::MAX);
         let mut model: Vec<Modelled> = Vec::new();
         for (number, step) in steps.into_iter().enumerate() {
-            // Far apart, so that no pause after a scan is under way.
+            // Longer than the pause after a scan.
             let millis = 1000 * (number as u64 + 1);
             let now = at(&registry, millis);
             match step {
@@ -219,7 +219,7 @@ proptest! {
                     prop_assert_eq!(admitted.as_ref().err().copied(), refused);
                     if let Some(one) = room {
                         model[one].holds_place = false;
-                        prop_assert!(is_asked_to_close(&model[one].handle), "step {}: {}", number, one);
+                        prop_assert!(must_close(&model[one].handle), "step {}: {}", number, one);
                     }
                     if let Ok(handle) = admitted {
                         model.push(Modelled { handle, address, state: SILENT, admitted: number, holds_place: true });

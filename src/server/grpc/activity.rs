@@ -1,8 +1,8 @@
-//! What a gRPC connection reports to the registry: whether it has sent its preface, and whether a request is under
-//! way.
+//! The state that a gRPC connection reports to the registry: whether it has sent its preface, and whether a request is
+//! open.
 //!
-//! `worker` makes an [`Activity`] for each connection. `driver` knows both by itself; the tonic `reference` reports the
-//! preface, and holds an [`UnderWay`] for each request.
+//! `worker` makes an [`Activity`] for each connection. `driver` knows both states itself; the tonic `reference` reports
+//! the preface, and holds an [`OpenRequest`] for each request.
 
 use std::{
     future,
@@ -15,53 +15,62 @@ use std::{
 
 use tokio::time::sleep;
 
-use super::OpenConnection;
-use crate::{server::connections::Handle, telemetry::metrics::ConnectionClosed};
+use crate::{
+    server::connections::Handle,
+    telemetry::metrics::{ConnectionClosed, Stats},
+};
 
-/// How long a peer may take to send its preface and its first SETTINGS.
+/// The time limit for a peer's preface and first SETTINGS.
 pub(super) const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a connection reports to the registry: whether any request is under way.
+/// A connection's place in the registry and in the counts of open connections, until it is dropped.
 pub(super) struct Activity {
-    open: OpenConnection,
+    pub(super) handle: Handle,
+    of_worker: Arc<AtomicUsize>,
+    stats: Arc<Stats>,
     requests: AtomicUsize,
 }
 
 impl Activity {
-    pub(super) fn new(open: OpenConnection) -> Self {
-        Self { open, requests: AtomicUsize::new(0) }
+    pub(super) fn new(handle: Handle, of_worker: Arc<AtomicUsize>, stats: Arc<Stats>) -> Self {
+        of_worker.fetch_add(1, Ordering::Relaxed);
+        stats.service().connections_accepted.increment();
+        Self { handle, of_worker, stats, requests: AtomicUsize::new(0) }
     }
 
-    pub(super) fn handle(&self) -> &Handle {
-        &self.open.handle
-    }
-
-    /// Completes, and is counted, when no preface came in time.
+    /// Completes, and is counted, if no preface arrived in time.
     pub(super) async fn preface_timeout(&self) {
         sleep(PREFACE_TIMEOUT).await;
-        if !self.handle().is_silent() {
+        if !self.handle.is_silent() {
             future::pending::<()>().await;
         }
-        self.handle().count(ConnectionClosed::PrefaceTimeout);
+        self.handle.count(ConnectionClosed::PrefaceTimeout);
     }
 }
 
-/// A request that is under way, until this is dropped.
-pub(super) struct UnderWay(Arc<Activity>);
+impl Drop for Activity {
+    fn drop(&mut self) {
+        self.of_worker.fetch_sub(1, Ordering::Relaxed);
+        self.stats.service().connections_closed.increment();
+    }
+}
 
-impl UnderWay {
+/// An open request, until this is dropped.
+pub(super) struct OpenRequest(Arc<Activity>);
+
+impl OpenRequest {
     pub(super) fn new(activity: Arc<Activity>) -> Self {
         activity.requests.fetch_add(1, Ordering::Relaxed);
-        activity.handle().busy();
+        activity.handle.busy();
         Self(activity)
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
-        // The last of them: requests of one connection begin and end on one thread.
+        // Requests of one connection begin and end on one thread, so the last one sees 1.
         if self.0.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.handle().idle(Instant::now());
+            self.0.handle.idle(Instant::now());
         }
     }
 }

@@ -1,9 +1,10 @@
-//! The calls that tonic's router answers: health checks, reflection, and calls that do not exist.
+//! The calls that tonic's router serves: health checks, reflection, and unknown methods.
 //!
-//! [`routes`] makes the router, [`AuxCalls`] are the calls of one connection on their way through it: what
-//! comes on their streams is fed to a request's body, and the response's body is sent as the peer's windows allow.
+//! [`routes`] makes the router. [`AuxCalls`] are the calls of one connection: data of a stream is passed to the body of a
+//! request, and the response is sent as the peer's windows allow.
 
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     future::Future,
     pin::Pin,
@@ -17,7 +18,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{Request, Response, Uri, Version};
+use http::Response;
 use http_body::{Body, Frame};
 use http_body_util::StreamBody;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -26,9 +27,9 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 use tower_service::Service;
 
 use super::{
-    calls::{Call, Calls, GONE, end_with, send_fault, write_head},
+    calls::{Call, Calls, Http, end_with, send_failure, write_head},
     framing,
-    http2::{Budget, Connection, End, Fields, Head, Reason, Share},
+    http2::{End, Head, Reason, Share},
 };
 use crate::{
     panics::{self, Boundary, Panicked},
@@ -37,33 +38,31 @@ use crate::{
     telemetry::metrics::Method,
 };
 
-/// The call of these that is counted, as the Go service counts it.
+/// The only one of these calls that is counted, as in the Go service.
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 
-/// The peer receives a `WINDOW_UPDATE` when this much of its data was read.
+/// A `WINDOW_UPDATE` is sent for at least this much data.
 const CREDIT_STEP: usize = 16 * 1024;
 
-/// The calls of a connection that the router answers.
+/// The calls of a connection that the router serves, by stream.
+#[derive(Default)]
 pub(super) struct AuxCalls {
-    budget: Arc<Budget>,
-    calls: Vec<Option<AuxCall>>,
-    free: Vec<usize>,
-    fresh: bool,
+    pub(super) calls: BTreeMap<u32, AuxCall>,
+    /// Some calls were never polled.
+    pub(super) has_fresh: bool,
 }
 
-struct AuxCall {
-    /// The stream; it is known when its first data comes.
-    id: u32,
+pub(super) struct AuxCall {
     stage: Stage,
-    /// Where what comes goes; nothing when all has come.
+    /// Passes data to the service; `None` after the last.
     body: Option<UnboundedSender<Bytes>>,
     received: usize,
-    /// What the service has read of it.
+    /// Bytes that the service has read.
     read: Arc<AtomicUsize>,
-    /// What of that the peer knows.
+    /// Bytes that were returned to the peer's window.
     credited: usize,
     share: Share,
-    /// When it began, if it is a health check.
+    /// The start time of a health check.
     check: Option<Instant>,
 }
 
@@ -73,98 +72,73 @@ enum Stage {
 }
 
 impl AuxCalls {
-    pub(super) fn new(budget: &Arc<Budget>) -> Self {
-        Self { budget: budget.clone(), calls: Vec::new(), free: Vec::new(), fresh: false }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.calls.len() == self.free.len()
-    }
-
-    /// True if there are calls that were never polled.
-    pub(super) fn has_fresh(&self) -> bool {
-        self.fresh
-    }
-
-    /// Begins a call.
     pub(super) fn open(&mut self, id: u32, head: &Head, calls: &Calls, now: Instant) -> Call {
-        let (body, receiver) = unbounded_channel();
+        let (sender, receiver) = unbounded_channel();
         let read = Arc::<AtomicUsize>::default();
-        let request = request(head.fields.as_deref(), fed_body(receiver, read.clone()));
+        let body = fed_body(receiver, read.clone());
+        let request = head.request.as_deref().cloned().unwrap_or_default().map(|()| body);
         let check = (request.uri().path() == HEALTH_CHECK).then_some(now);
         let call = AuxCall {
-            id,
             stage: Stage::Calling(Box::pin(calls.routes.clone().call(request))),
-            body: Some(body),
+            body: Some(sender),
             received: 0,
             read,
             credited: 0,
-            share: Share::new(&self.budget),
+            share: Share::new(&calls.budget),
             check,
         };
-        let place = self.free.pop().unwrap_or(self.calls.len());
-        match self.calls.get_mut(place) {
-            Some(free) => *free = Some(call),
-            None => self.calls.push(Some(call)),
-        }
-        self.fresh = true;
-        Call::Aux(place)
+        self.calls.insert(id, call);
+        self.has_fresh = true;
+        Call::Aux(id)
     }
 
-    /// Hands on what came.
-    pub(super) fn data(&mut self, place: usize, http: &mut Connection<Call>, data: &[u8], end: bool) {
-        let Some(Some(call)) = self.calls.get_mut(place) else { return };
+    /// Passes request data to the service.
+    pub(super) fn data(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {
+        let Some(call) = self.calls.get_mut(&id) else { return };
         call.received = call.received.saturating_add(data.len());
         let unread = call.received.saturating_sub(call.read.load(Ordering::Relaxed));
         if !call.share.resize(unread) {
-            http.reset(call.id, Reason::EnhanceYourCalm);
-            return self.remove(place);
+            http.reset(id, Reason::EnhanceYourCalm);
+            return self.remove(id);
         }
         if let Some(body) = &call.body
             && !data.is_empty()
         {
-            // A service that has answered need not read on.
+            // The service may have dropped the body.
             let _ = body.send(Bytes::copy_from_slice(data));
         }
         if end {
             call.body = None;
         }
-        self.fresh = true;
+        self.has_fresh = true;
     }
 
-    pub(super) fn remove(&mut self, place: usize) {
-        if self.calls.get_mut(place).is_some_and(|call| call.take().is_some()) {
-            self.free.push(place);
-        }
+    pub(super) fn remove(&mut self, id: u32) {
+        self.calls.remove(&id);
     }
 
-    /// Goes on with all of them.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>, http: &mut Connection<Call>, calls: &Calls) {
-        self.fresh = false;
-        for place in 0..self.calls.len() {
-            let Some(Some(call)) = self.calls.get_mut(place) else { continue };
-            let polled = panics::catch(Boundary::GrpcRequest, || call.poll(context, http, calls).is_ready());
-            let done = polled.unwrap_or_else(|Panicked| {
-                send_fault(http, call.id, &framing::internal_error().into());
+    pub(super) fn poll(&mut self, context: &mut Context<'_>, http: &mut Http, calls: &Calls) {
+        self.has_fresh = false;
+        self.calls.retain(|id, call| {
+            let polled =
+                panics::catch(Boundary::GrpcRequest, || call.poll(*id, context, http, calls).is_ready());
+            let is_done = polled.unwrap_or_else(|Panicked| {
+                send_failure(http, *id, &framing::internal_error());
                 true
             });
-            call.credit(http);
-            match http.call(call.id) {
-                Some(kept) if done => *kept = Call::Answered,
-                Some(_) => continue,
-                None => {}
+            call.credit(*id, http);
+            let Some(open) = http.call(*id) else { return false };
+            if is_done {
+                *open = Call::Answered;
             }
-            self.remove(place);
-        }
+            !is_done
+        });
         http.take_unblocked();
-        if self.is_empty() && self.calls.capacity() > 64 {
-            *self = Self::new(&self.budget);
-        }
     }
 }
 
 impl AuxCall {
-    fn poll(&mut self, context: &mut Context<'_>, http: &mut Connection<Call>, calls: &Calls) -> Poll<()> {
+    fn poll(&mut self, id: u32, context: &mut Context<'_>, http: &mut Http, calls: &Calls) -> Poll<()> {
         loop {
             match &mut self.stage {
                 Stage::Calling(response) => {
@@ -178,30 +152,30 @@ impl AuxCall {
                     let mut block = Vec::with_capacity(256);
                     write_head(&response, &mut block);
                     let body = response.into_body();
-                    http.send_head(self.id, &block, body.is_end_stream());
+                    http.send_head(id, &block, body.is_end_stream());
                     if body.is_end_stream() {
                         return Poll::Ready(());
                     }
                     self.stage = Stage::Answering(body);
                 }
                 Stage::Answering(body) => {
-                    if http.is_blocked(self.id) {
+                    if http.is_blocked(id) {
                         return Poll::Pending;
                     }
                     match ready!(Pin::new(body).poll_frame(context)) {
                         Some(Ok(frame)) => match frame.into_data() {
-                            Ok(data) => http.send_data(self.id, &data, End::Open),
+                            Ok(data) => http.send_data(id, &data, End::Open),
                             Err(frame) => {
-                                http.send_data(self.id, &[], end_with(frame.trailers_ref()));
+                                http.send_data(id, &[], end_with(frame.trailers_ref()));
                                 return Poll::Ready(());
                             }
                         },
                         None => {
-                            http.send_data(self.id, &[], end_with(None));
+                            http.send_data(id, &[], end_with(None));
                             return Poll::Ready(());
                         }
                         Some(Err(_)) => {
-                            http.reset(self.id, GONE);
+                            http.reset(id, Reason::Cancel);
                             return Poll::Ready(());
                         }
                     }
@@ -210,19 +184,19 @@ impl AuxCall {
         }
     }
 
-    /// Opens the window for as much as was read.
-    fn credit(&mut self, http: &mut Connection<Call>) {
+    /// Returns the bytes that the service has read to the peer's window.
+    fn credit(&mut self, id: u32, http: &mut Http) {
         let read = self.read.load(Ordering::Relaxed);
         let more = read.saturating_sub(self.credited);
         if more >= CREDIT_STEP {
             self.credited = read;
             self.share.resize(self.received.saturating_sub(read));
-            http.open_window(self.id, u32::try_from(more).unwrap_or(u32::MAX));
+            http.open_window(id, u32::try_from(more).unwrap_or(u32::MAX));
         }
     }
 }
 
-/// The body of a request, fed by the connection; `read` counts the bytes that the service takes.
+/// The body of a request, filled by the connection; `read` counts the bytes that the service has read.
 fn fed_body(
     mut receiver: UnboundedReceiver<Bytes>,
     read: Arc<AtomicUsize>,
@@ -236,22 +210,9 @@ fn fed_body(
     }))
 }
 
-fn request<B>(fields: Option<&Fields>, body: B) -> Request<B> {
-    let mut request = Request::new(body);
-    *request.version_mut() = Version::HTTP_2;
-    if let Some(Fields { method, path, headers }) = fields {
-        *request.method_mut() = method.clone();
-        // What is no path leads nowhere, as the default does.
-        *request.uri_mut() = Uri::try_from(path.as_slice()).unwrap_or_default();
-        *request.headers_mut() = headers.clone();
-    }
-    request
-}
-
-/// The routes of these calls, made once and shared by all workers.
+/// The router, shared by all workers.
 ///
-/// Spawns a task that hands every change of the service's health on; call it on a
-/// [`LocalSet`](tokio::task::LocalSet).
+/// Spawns a task that reports every change of the service's health; call it on a [`LocalSet`](tokio::task::LocalSet).
 pub(super) fn routes(health: &Arc<Health>) -> Routes {
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let health = health.clone();
@@ -264,7 +225,7 @@ pub(super) fn routes(health: &Arc<Health>) -> Routes {
             .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    // The descriptors are compiled into this binary, so neither fails; a test asks for both.
+    // The descriptors are compiled into this binary, so neither fails; a test calls both.
     if let Ok(service) = reflection().build_v1() {
         routes = routes.add_service(service);
     }

@@ -1,9 +1,8 @@
-//! One connection, from its first byte to its last: what moves bytes between a socket and `http2`.
+//! One connection, from its first byte to its last: moves bytes between a socket and `http2`.
 //!
-//! Everything that one read brought is answered by one write. A connection that is quiet holds no buffers: those
-//! of its worker are lent to whichever is being served. Envoy opens a connection for each of its workers and keeps
-//! it. It leaves when the connection has reached its age, or when the service is about to end: a GOAWAY, time for
-//! what is under way, then the end.
+//! All responses to one read are sent with one write. An idle connection has no buffers: the worker lends its buffers to
+//! the connection that is polled. A connection ends at its maximum age or when the service shuts down: a GOAWAY, time for
+//! open requests, then the close.
 
 use std::{
     future::{self, Future},
@@ -24,58 +23,68 @@ use tracing::debug;
 
 use super::{
     activity::{Activity, PREFACE_TIMEOUT},
-    calls::{Buffers, Call, Calls, ConnectionCalls},
+    calls::{Buffers, Calls, ConnectionCalls, Http},
     http2::{Config, Connection, Reason, Share},
     waiting::{Signal, Signaled},
 };
 use crate::{
     panics,
     server::connections::{Closing, FAREWELL},
+    settings::Server,
     telemetry::metrics::ConnectionClosed,
 };
 
-/// What is read at a time.
+/// The size of a read.
 const READ: usize = 64 * 1024;
 
-/// In front of it there is room for what the last read left: at most an incomplete frame.
+/// The space before it for the rest of the last read: at most an incomplete frame.
 const GAP: usize = 16 * 1024 + 16;
 
-/// A peer that does not read so much of its answers is not read from either (CVE-2019-9517).
+/// The size of unwritten responses at which reading stops (CVE-2019-9517).
 const MAX_UNWRITTEN: usize = 64 * 1024;
 
-/// A worker's buffer for answers is not kept beyond this size.
+/// The maximum capacity of a worker's write buffer between polls.
 const MAX_KEPT: usize = 1 << 20;
 
-/// Incomplete frames below this size are not charged to the budget.
+/// Buffers up to this size are not charged to the budget.
 const UNCHARGED: usize = 1024;
 
-/// The time that it has when it should leave. Its first request may be on the way.
-const LAST_GREETING: Duration = Duration::from_secs(1);
+/// The remaining time for the preface during shutdown: the first request may be in flight.
+const LAST_PREFACE: Duration = Duration::from_secs(1);
 
-/// A peer that has not read the first GOAWAY in this time is sent the second without waiting on.
-const GOODBYE: Duration = Duration::from_secs(1);
+/// The time after which the final GOAWAY is sent to a peer that has not acknowledged the first.
+const FINAL_GOAWAY: Duration = Duration::from_secs(1);
 
-/// How long a peer has to close its side after the last byte. Closing ours earlier could cost it answers that
-/// it has not read.
+/// The time for a peer to close its side after the last byte. Closing ours earlier could reset the connection before the
+/// peer has read all responses.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// A peer that takes nothing of what waits for it for so long is left.
+/// The time after which a peer that reads nothing of its responses is disconnected.
 const STALLED: Duration = Duration::from_secs(20);
 
-/// How long a connection may last; see the settings of the same names.
+/// The time limits of a connection; see the settings of the same names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lifetime {
-    /// After this it should leave; `None` lets it stay.
     pub(super) age: Option<Duration>,
-    /// So long after that it is cut; `None` waits.
     pub(super) grace: Option<Duration>,
-    /// After so much silence it is pinged.
     pub(super) keepalive_interval: Option<Duration>,
-    /// Within this time it has to answer.
     pub(super) keepalive_timeout: Duration,
 }
 
-/// Serves a connection until it ends; `drain` turns true when it should.
+impl Lifetime {
+    /// The time limits of the settings, where zero means none.
+    pub(super) fn new(settings: &Server) -> Self {
+        let limit = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
+        Self {
+            age: limit(settings.max_connection_age),
+            grace: limit(settings.max_connection_age_grace),
+            keepalive_interval: limit(settings.keepalive_interval),
+            keepalive_timeout: settings.keepalive_timeout,
+        }
+    }
+}
+
+/// Serves a connection until it ends; `drain` turns true to end it.
 pub(super) async fn serve(
     io: impl AsyncRead + AsyncWrite + Unpin + 'static,
     calls: Rc<Calls>,
@@ -89,7 +98,7 @@ pub(super) async fn serve(
     let ending = pin!(async {
         tokio::select! {
             _ = drain.wait_for(|drain| *drain) => None,
-            closing = activity.handle().closing() => Some(closing),
+            closing = activity.handle.closing() => Some(closing),
         }
     });
     let mut ending = Signaled::new(ending);
@@ -106,48 +115,48 @@ pub(super) async fn serve(
     driver.leave(Instant::now());
     tokio::select! {
         () = future::poll_fn(|context| driver.poll(context)) => {}
-        _ = activity.handle().closing() => {}
+        _ = activity.handle.closing() => {}
     }
 }
 
 struct Driver<S> {
     io: S,
-    http: Connection<Call>,
+    http: Http,
     calls: ConnectionCalls,
     signal: Arc<Signal>,
     activity: Arc<Activity>,
-    /// Whether no request was under way when that was last recorded, and the last stream then.
+    /// The state that the registry was last told: whether no request was open, and the last stream.
     requests: (bool, u32),
-    /// How much of `http.out` is written.
+    /// The number of bytes of `http.out` that are written.
     written: usize,
-    /// The incomplete frame that the last read left.
+    /// The incomplete frame at the end of the last read.
     rest: Vec<u8>,
-    /// What `rest` and unwritten answers are charged.
+    /// The charge for `rest` and for unwritten responses.
     share: Share,
     stage: Stage,
     lifetime: Lifetime,
     opened: Instant,
-    /// When it should leave for its age.
+    /// The time at which the connection reaches its maximum age.
     age: Option<Instant>,
-    /// When it was asked to leave.
+    /// The time at which its shutdown began.
     left: Option<Instant>,
     last_read: Instant,
     pinged: Option<Instant>,
-    /// When the peer took something last, if more waits for it.
+    /// The time since which the peer has read nothing of pending responses.
     stalled: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
     timer_at: Option<Instant>,
-    /// Nothing that was written waits in `io`.
+    /// No written bytes are buffered in `io`.
     flushed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Requests are taken.
+    /// Requests are accepted.
     Serving,
-    /// What is left is written, then nothing more.
+    /// The rest of the output is written.
     Ending,
-    /// All is written; the peer's end is awaited.
+    /// Waits until the peer closes its side.
     Lingering(Instant),
 }
 
@@ -179,12 +188,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Asks the peer to leave.
     fn leave(&mut self, now: Instant) {
         if self.left.is_none() {
             self.left = Some(now);
-            if !self.http.is_greeting() {
-                self.http.announce_goodbye();
+            if !self.http.awaits_preface() {
+                self.http.announce_goaway();
             }
         }
     }
@@ -209,7 +217,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         Poll::Ready(())
     }
 
-    /// Reads, answers and writes, as long as anything moves.
+    /// Reads, responds and writes until all of it is pending.
     fn advance(&mut self, context: &mut Context<'_>, buffers: &mut Buffers) -> Poll<()> {
         self.calls.now = Instant::now();
         loop {
@@ -251,7 +259,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         }
     }
 
-    /// Reads once and takes what came; false when the connection is over.
+    /// Reads once and handles the input; false if the connection has ended.
     fn poll_read(&mut self, context: &mut Context<'_>, buffers: &mut Buffers) -> Poll<bool> {
         let Some(free) = buffers.read.get_mut(GAP..) else { return Poll::Ready(false) };
         let mut free = ReadBuf::new(free);
@@ -272,11 +280,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             Err(reason) => self.fail(reason),
         }
         self.calls.after_read(&mut self.http);
-        if !self.http.is_greeting() {
-            self.activity.handle().ready(self.calls.now);
+        if !self.http.awaits_preface() {
+            self.activity.handle.ready(self.calls.now);
             self.note_requests(self.calls.now);
             if self.left.is_some() {
-                self.http.announce_goodbye();
+                self.http.announce_goaway();
             }
         }
         Poll::Ready(true)
@@ -286,11 +294,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.http.abandon(&mut self.calls);
         let error = self.http.fail(reason);
         self.calls.calls.stats.service().peer_errors(error).increment();
-        debug!(%reason, error = error.name(), "gRPC connection closed: protocol error");
+        debug!(?reason, error = error.name(), "gRPC connection closed: protocol error");
         self.stage = Stage::Ending;
     }
 
-    /// Keeps the start of a frame whose end has not come.
     fn keep_rest(&mut self, rest: &[u8]) {
         self.rest.clear();
         if self.rest.capacity() > UNCHARGED && rest.len() <= UNCHARGED {
@@ -300,7 +307,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.rest.extend_from_slice(rest);
     }
 
-    /// Reads what still comes without looking at it; false when the peer has closed its side.
+    /// Reads and discards input; false if the peer has closed its side.
     fn poll_discard(&mut self, context: &mut Context<'_>, buffers: &mut Buffers) -> Poll<bool> {
         let mut free = ReadBuf::new(&mut buffers.read);
         let read = ready!(Pin::new(&mut self.io).poll_read(context, &mut free));
@@ -308,7 +315,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
     }
 
     fn poll_calls(&mut self, context: &mut Context<'_>) {
-        if self.calls.is_answered_here() {
+        if self.calls.is_idle() {
             return;
         }
         self.signal.register(context.waker());
@@ -317,18 +324,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.note_requests(self.calls.now);
     }
 
-    /// Records in the registry whether a request is under way. A peer stays idle since its last request, whatever
-    /// else it sends: a PING, or the acknowledgement of settings that arrives after a newer connection's request.
+    /// Reports to the registry whether a request is open. A peer has been idle since its last request, even if it has sent
+    /// a PING or the acknowledgement of our SETTINGS since.
     fn note_requests(&mut self, now: Instant) {
-        let seen = (self.http.is_idle(), self.http.last_stream());
+        let seen = (self.http.is_idle(), self.http.last);
         match std::mem::replace(&mut self.requests, seen) {
-            _ if !seen.0 => self.activity.handle().busy(),
-            before if before != seen => self.activity.handle().idle(now),
+            _ if !seen.0 => self.activity.handle.busy(),
+            before if before != seen => self.activity.handle.idle(now),
             _ => {}
         }
     }
 
-    /// Writes what is to be written; false when that is not possible any more.
+    /// Writes the output; false if that failed.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         while let Some(bytes) = self.http.out.get(self.written..).filter(|bytes| !bytes.is_empty()) {
             match Pin::new(&mut self.io).poll_write(context, bytes) {
@@ -350,11 +357,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             let flushed = ready!(Pin::new(&mut self.io).poll_flush(context));
             self.flushed = flushed.is_ok();
         }
-        if !self.http.has_blocked() {
-            self.stalled = None;
-        } else if self.stalled.is_none() {
-            self.stalled = Some(self.calls.now);
-        }
+        self.stalled = self.http.has_blocked().then(|| self.stalled.unwrap_or(self.calls.now));
         Poll::Ready(self.flushed)
     }
 
@@ -362,7 +365,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.http.out.len().saturating_sub(self.written)
     }
 
-    /// Gives the lent buffer back, and keeps what it still holds; false if the budget does not allow that.
+    /// Returns the lent buffer and copies its unwritten bytes; false if the budget does not allow them.
     fn keep_unwritten(&mut self, buffers: &mut Buffers) -> bool {
         let mut out = std::mem::take(&mut self.http.out);
         if let Some(unwritten) = out.get(self.written..).filter(|unwritten| !unwritten.is_empty()) {
@@ -377,7 +380,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         self.share.resize(if held > UNCHARGED { held } else { 0 })
     }
 
-    /// Arms the timer for what is due next; true if that is now.
+    /// Sets the timer for the next [`tick`](Self::tick); true if that is due now.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
         let Some(due) = self.due() else { return false };
         if due <= self.calls.now {
@@ -388,24 +391,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
             self.timer_at = Some(due);
             let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due.into())));
             timer.as_mut().reset(due.into());
-            // It is polled this once: it keeps the waker of this task.
+            // One poll is enough: it stores the waker of this task.
             return pin!(unconstrained(timer.as_mut())).poll(context).is_ready();
         }
         false
     }
 
-    /// When [`tick`](Self::tick) has something to do.
+    /// The time of the next [`tick`](Self::tick).
     fn due(&self) -> Option<Instant> {
         let Lifetime { grace, keepalive_interval, keepalive_timeout, .. } = self.lifetime;
         let in_stage = match self.stage {
-            Stage::Serving if self.http.is_greeting() => Some(self.greeting_ends()),
+            Stage::Serving if self.http.awaits_preface() => Some(self.preface_deadline()),
             Stage::Serving => self.calls.due,
             Stage::Ending => None,
             Stage::Lingering(end) => Some(end),
         };
         let alive = match self.pinged {
             Some(pinged) => Some(after(pinged, keepalive_timeout)),
-            // Pings are sent while it serves.
             None if self.stage == Stage::Serving => {
                 keepalive_interval.map(|interval| after(self.last_read, interval))
             }
@@ -414,21 +416,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         let stalled = self.stalled.map(|since| after(since, STALLED));
         let mut due = [in_stage, alive, stalled, self.age, None];
         if let Some(left) = self.left {
-            due[3] = self.http.has_announced().then(|| after(left, GOODBYE));
+            due[3] = self.http.has_announced_goaway().then(|| after(left, FINAL_GOAWAY));
             due[4] = grace.map(|grace| after(left, grace));
         }
         due.into_iter().flatten().min()
     }
 
-    /// Does what is due; false when the connection is over.
+    /// Handles timeouts; false if the connection has ended.
     fn tick(&mut self) -> bool {
         let now = self.calls.now;
         let past = |moment: Option<Instant>| moment.is_some_and(|moment| moment <= now);
         let Lifetime { grace, keepalive_interval, keepalive_timeout, .. } = self.lifetime;
         let over = match self.stage {
             Stage::Lingering(end) => end <= now,
-            Stage::Serving if self.http.is_greeting() && self.greeting_ends() <= now => {
-                self.activity.handle().count(ConnectionClosed::PrefaceTimeout);
+            Stage::Serving if self.http.awaits_preface() && self.preface_deadline() <= now => {
+                self.activity.handle.count(ConnectionClosed::PrefaceTimeout);
                 true
             }
             _ => false,
@@ -443,15 +445,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         if self.stage != Stage::Serving {
             return true;
         }
-        self.calls.look_at_unfinished(&mut self.http);
-        if !self.http.is_greeting() {
+        self.calls.check_unfinished(&mut self.http);
+        if !self.http.awaits_preface() {
             self.note_requests(self.last_read);
         }
         if self.left.is_none() && past(self.age) {
             self.leave(now);
         }
-        if self.http.has_announced() && past(self.left.map(|left| after(left, GOODBYE))) {
-            self.http.say_goodbye();
+        if self.http.has_announced_goaway() && past(self.left.map(|left| after(left, FINAL_GOAWAY))) {
+            self.http.send_final_goaway();
         }
         if self.pinged.is_none() && past(keepalive_interval.map(|interval| after(self.last_read, interval))) {
             self.http.send_ping();
@@ -460,10 +462,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Driver<S> {
         true
     }
 
-    /// When the peer has to have sent its preface and its settings.
-    fn greeting_ends(&self) -> Instant {
+    /// The deadline of the peer's preface and first SETTINGS.
+    fn preface_deadline(&self) -> Instant {
         let end = after(self.opened, PREFACE_TIMEOUT);
-        self.left.map_or(end, |left| end.min(after(left, LAST_GREETING)))
+        self.left.map_or(end, |left| end.min(after(left, LAST_PREFACE)))
     }
 }
 
@@ -471,12 +473,9 @@ fn after(moment: Instant, time: Duration) -> Instant {
     moment.checked_add(time).unwrap_or(moment)
 }
 
-/// ±10 %, so that connections which were opened together do not all come back together.
+/// ±10 %, so that connections that were opened together are not closed together.
 fn jittered(age: Duration) -> Duration {
-    use std::hash::{BuildHasher, RandomState};
-    let random = RandomState::new().hash_one(age) % 2001;
-    #[expect(clippy::cast_precision_loss, reason = "the number is at most 2000")]
-    age.mul_f64(0.9 + random as f64 / 10_000.0)
+    age.mul_f64(0.9 + 0.2 * fastrand::f64())
 }
 
 #[cfg(test)]
@@ -484,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_differ_by_a_tenth_at_most() {
+    fn jitter_is_at_most_a_tenth() {
         let ages: Vec<_> = (0..1000).map(|_| jittered(Duration::from_secs(1000)).as_secs()).collect();
         assert!(ages.iter().all(|age| (900..=1100).contains(age)), "{ages:?}");
         assert!(ages.iter().any(|age| *age < 950) && ages.iter().any(|age| *age > 1050), "{ages:?}");

@@ -1,74 +1,73 @@
-//! gRPC's framing and statuses: what `calls` and the tonic `reference` have in common.
+//! gRPC's message framing and statuses, shared by `calls` and the tonic `reference`.
 //!
-//! A message stands behind a byte that says whether it is compressed, and its length in four.
+//! A message follows a prefix: one byte for the compression and four for the length.
 
 use tonic::{Code, Status};
 
 use crate::{
     limiter::{Bounds, Request, RequestError},
     server::wire,
-    telemetry::metrics::{RejectReason as Reason, Stats},
+    telemetry::metrics::{RejectReason, Stats},
 };
 
-/// A status on the heap: errors are rare, and calls are moved about.
-pub(super) type Fault = Box<Status>;
+/// A status other than OK, on the heap: failures are rare, and results are moved often.
+pub(super) type Failure = Box<Status>;
 
-/// Bytes in front of every message.
+/// Bytes before every message.
 pub(super) const PREFIX: usize = 5;
 
-/// The length of the message behind a prefix.
+/// The length of the message after a prefix.
 ///
 /// # Errors
-/// When the message is compressed, or longer than `max`; the latter is counted.
-pub(super) fn length(prefix: [u8; PREFIX], max: usize, stats: &Stats) -> Result<usize, Fault> {
+/// If the message is compressed, or longer than `max`; the latter is counted.
+pub(super) fn length(prefix: [u8; PREFIX], max: usize, stats: &Stats) -> Result<usize, Failure> {
     let [compressed, length @ ..] = prefix;
     if compressed != 0 {
-        let help = "the message is compressed; send it with grpc-encoding identity";
-        return Err(Status::unimplemented(help).into());
+        let message = "the message is compressed; send it with grpc-encoding identity";
+        return Err(Status::unimplemented(message).into());
     }
     let length = u32::from_be_bytes(length) as usize;
     if length > max {
-        stats.service().refused(Reason::MessageTooLarge).increment();
-        return Err(Status::resource_exhausted(format!(
-            "the message has {length} bytes, at most {max} are taken (GRPC_MAX_REQUEST_BYTES)"
-        ))
-        .into());
+        stats.service().refused(RejectReason::MessageTooLarge).increment();
+        let message =
+            format!("the message has {length} bytes, the maximum is {max} (GRPC_MAX_REQUEST_BYTES)");
+        return Err(Status::resource_exhausted(message).into());
     }
     Ok(length)
 }
 
-/// Reads the request of a message without its prefix.
+/// Parses a message without its prefix.
 ///
 /// # Errors
-/// When the message is not a request.
-pub(super) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Fault> {
+/// If the message is not a `RateLimitRequest`.
+pub(super) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Failure> {
     wire::read(message, bounds)
-        .map_err(|error| Status::internal(format!("the message is no RateLimitRequest: {error}")).into())
+        .map_err(|error| Status::internal(format!("the message is not a RateLimitRequest: {error}")).into())
 }
 
-/// The errors of the Go service are of the code UNKNOWN, and its callers may look for that.
-pub(super) fn status(refusal: &RequestError) -> Status {
-    let code = if refusal.is_out_of_bounds() { Code::InvalidArgument } else { Code::Unknown };
-    Status::new(code, refusal.to_string())
+/// The Go service's errors have the code UNKNOWN, on which its callers may rely.
+pub(super) fn status(error: &RequestError) -> Status {
+    let code = if error.is_out_of_bounds() { Code::InvalidArgument } else { Code::Unknown };
+    Status::new(code, error.to_string())
 }
 
-/// The answer to a request of which too much came.
-pub(super) fn several_messages() -> Status {
-    Status::internal("more than one message came in a call that takes one")
+/// The status of a call with data after its message.
+pub(super) fn too_many_messages() -> Status {
+    Status::internal("the request has more than one message, expected one")
 }
 
-/// The answer to a request of which too little came.
-pub(super) fn incomplete() -> Status {
-    Status::internal("the request ended before its message did")
+/// The status of a call that ends within its message.
+pub(super) fn truncated() -> Status {
+    Status::internal("the request ended before its message was complete")
 }
 
-/// The answer to a call whose message did not come in the caller's time; it is counted.
+/// The status of a call whose message is incomplete at the caller's deadline; counts it.
 pub(super) fn deadline_exceeded(stats: &Stats) -> Status {
-    stats.service().refused(Reason::DeadlineExceeded).increment();
+    stats.service().refused(RejectReason::DeadlineExceeded).increment();
     Status::deadline_exceeded("the caller's grpc-timeout has passed")
 }
 
-/// The answer to a call that panicked.
-pub(super) fn internal_error() -> Status {
-    Status::internal("internal error; the log of the rate limit service has the details")
+/// The status of a call that panicked.
+pub(super) fn internal_error() -> Failure {
+    Status::internal("internal error; see the log of the rate limit service").into()
 }

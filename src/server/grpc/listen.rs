@@ -1,4 +1,4 @@
-//! Where gRPC connections come in: a TCP port or a unix socket.
+//! Listeners for gRPC and HTTP: a TCP port or a unix socket.
 
 use std::{
     fs, io,
@@ -10,25 +10,24 @@ use std::{
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
 
-/// Connections that wait to be accepted; the kernel may allow fewer.
+/// The length of the accept queue; the kernel may allow less.
 const BACKLOG: i32 = 4096;
 
 /// A bound address.
 pub enum Listener {
     /// A TCP port.
     Tcp(TcpListener),
-    /// A unix socket, whose file is removed in the end.
+    /// A unix socket, whose file is removed on drop.
     Unix(UnixListener, PathBuf),
 }
 
-/// A connection on its way to the core that will serve it.
 pub(super) enum Connection {
     Tcp(std::net::TcpStream),
     Unix(StdUnixStream),
 }
 
 impl Connection {
-    /// The address of its peer; a unix socket's peer has none.
+    /// The address of the peer; `None` for a unix socket.
     pub(super) fn address(&self) -> Option<IpAddr> {
         match self {
             Self::Tcp(stream) => stream.peer_addr().map(|peer| peer.ip()).ok(),
@@ -36,43 +35,44 @@ impl Connection {
         }
     }
 
-    /// Who is at its other end, for people.
+    /// The peer, for log lines.
     pub(super) fn peer(&self) -> String {
         match self {
-            Self::Tcp(stream) => match stream.peer_addr() {
-                Ok(address) => address.to_string(),
-                Err(_) => "gone".to_owned(),
-            },
-            Self::Unix(_) => "the unix socket".to_owned(),
+            Self::Tcp(stream) => {
+                stream.peer_addr().map_or_else(|_| "unknown".into(), |peer| peer.to_string())
+            }
+            Self::Unix(_) => "unix socket".into(),
         }
     }
 }
 
 impl Listener {
-    /// Takes over a bound TCP socket.
+    /// Wraps a bound TCP socket.
     ///
     /// # Errors
-    /// When the runtime cannot watch it.
+    /// If the socket cannot be registered with the runtime.
     pub fn tcp(listener: StdTcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         TcpListener::from_std(listener).map(Self::Tcp)
     }
 
-    /// Binds a unix socket. The file of a service that has ended is taken over; that of one which still
-    /// listens is not.
+    /// Binds a unix socket. Replaces the socket file of a process that no longer listens.
     ///
     /// # Errors
-    /// When the path is taken or cannot be bound.
+    /// If the path is in use or cannot be bound.
     pub fn unix(path: &Path) -> io::Result<Self> {
         if let Ok(found) = fs::symlink_metadata(path) {
             if !found.file_type().is_socket() {
                 return Err(io::Error::new(
                     io::ErrorKind::AlreadyExists,
-                    "a file that is no socket is there",
+                    "the file exists and is not a socket",
                 ));
             }
             if StdUnixStream::connect(path).is_ok() {
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
+                return Err(io::Error::new(
+                    io::ErrorKind::AddrInUse,
+                    "another process is listening on the socket",
+                ));
             }
             fs::remove_file(path)?;
         }
@@ -96,16 +96,15 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Self::Unix(_, path) = self {
-            // A file that is gone already is as good.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Binds a TCP port. `[::]` takes IPv4 as well, as it does in Go.
+/// Binds a TCP port. `[::]` accepts IPv4 as well, as it does in Go.
 ///
 /// # Errors
-/// When the address is taken or not of this machine.
+/// If the address is in use or not an address of this host.
 pub fn bind_tcp(address: SocketAddr) -> io::Result<StdTcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {

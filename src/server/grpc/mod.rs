@@ -1,10 +1,10 @@
-//! The gRPC server: one thread and one runtime for each core, no work shared between them.
+//! The gRPC server: one thread and one runtime per core, and no work shared between them.
 //!
-//! A connection is dealt to the core that has fewest and stays there: Envoy opens one for each of its
-//! workers and keeps it. `driver` moves its bytes, `http2` is the protocol without I/O, `calls` answers
-//! `ShouldRateLimit`, with `unfinished` for messages that come in pieces, `waiting` for calls that wait for a store
-//! and `traced` for those that have a span; `aux_services` has the calls that go through tonic's router: health
-//! checks and reflection. `reference` serves all of it with tonic instead, where the settings choose that.
+//! A new connection goes to the worker that has fewest and stays there: Envoy opens one for each of its workers and
+//! keeps it. `driver` moves its bytes, `http2` is the protocol without I/O, and `calls` responds to `ShouldRateLimit`,
+//! with `unfinished` for messages that arrive in pieces and `waiting` for calls that wait for a store.
+//! `aux_services` has the calls that go through tonic's router: health checks and reflection. `reference` serves the
+//! whole port with tonic if the settings select it.
 
 mod activity;
 mod aux_services;
@@ -17,94 +17,69 @@ mod reference;
 mod request_head;
 #[cfg(test)]
 mod tests;
-mod traced;
 mod unfinished;
 mod waiting;
 mod worker;
 
 use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 use tracing::warn;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use http2::fuzz::fuzz as fuzz_http2;
 pub use listen::{Listener, bind_tcp};
 pub use reference::RateLimit;
+#[cfg(any(test, fuzzing))]
+pub(crate) use request_head::fuzz_timeout;
 pub use worker::Workers;
 
-use super::{connections::Handle, health::Health, tls::Tls};
+use super::{health::Health, tls::Tls};
 use crate::{
     limiter::Limiter,
     memory,
     panics::{self, Boundary},
     telemetry::{metrics::Stats, tracing::Tracer},
 };
-use listen::Connection;
 
-/// How the server is run; see the settings of the same names.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Serve with tonic, the reference.
-    pub tonic: bool,
-    /// How many threads answer.
-    pub workers: usize,
-    /// A connection is asked to go after this time; zero lets it stay.
-    pub max_connection_age: Duration,
-    /// It is cut this long after it was asked to go; zero waits.
-    pub max_connection_age_grace: Duration,
-    /// A connection on which nothing comes for so long is pinged; zero never asks.
-    pub keepalive_interval: Duration,
-    /// A ping must be answered within this time.
-    pub keepalive_timeout: Duration,
-    /// Connections at one time.
-    pub max_connections: usize,
-    /// Connections of one peer address at one time.
-    pub max_connections_per_address: usize,
-    /// Calls under way on one connection.
-    pub max_concurrent_streams: u32,
-    /// The size of a message.
-    pub max_request_bytes: usize,
-    /// A message must be complete in this time.
-    pub receive_timeout: Duration,
-    /// What all connections together may hold of unfinished messages and of answers that are not taken.
-    pub max_inflight_bytes: usize,
-}
-
-/// What the calls are answered with.
+/// The parts of the service that the gRPC server uses.
 #[derive(Clone)]
 pub struct Parts {
-    /// Decides.
+    /// Decides requests.
     pub limiter: Arc<Limiter>,
-    /// Counts.
+    /// The metrics.
     pub stats: Arc<Stats>,
-    /// Whether the service is healthy.
+    /// The result of health checks.
     pub health: Arc<Health>,
-    /// What connections speak before HTTP/2; none is nothing.
+    /// TLS on the port; `None` for plaintext.
     pub tls: Option<Arc<Tls>>,
-    /// Where spans go, if there are any.
+    /// The destination of spans, if any.
     pub tracer: Option<Arc<Tracer>>,
 }
 
-/// A drain accepts connections that wait in the backlog until none came for so long: a client whose `connect`
-/// has succeeded gets a GOAWAY instead of a reset.
+/// A drain accepts connections from the backlog until none arrives for this long: a client whose `connect` has
+/// succeeded receives a GOAWAY instead of a reset.
 const BACKLOG_QUIET: Duration = Duration::from_millis(5);
 
-/// And for so long at most, since clients that reconnect at once could keep the backlog full for ever.
+/// The limit of that time, since clients that reconnect at once could fill the backlog forever.
 const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Accepts connections and deals them to the workers until `drain` turns true. Then accepts what waits in the
-/// backlog, closes the port, and lets the workers drain.
+/// The pause after a failed accept: without file descriptors the next one would fail at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts connections and assigns them to the workers until `drain` turns true. Then accepts the connections in the
+/// backlog, closes the port, and drains the workers.
 pub async fn accept(listener: Listener, workers: Arc<Workers>, drain: watch::Receiver<bool>) {
     let accept = async || accept_until(&listener, &workers, drain.clone()).await;
     panics::restart_task(Boundary::Listener, accept).await;
     drop(listener);
-    // Last, so that every connection that was dealt gets its GOAWAY.
+    // Last, so that every assigned connection receives its GOAWAY.
     workers.drain();
 }
 
@@ -122,55 +97,18 @@ async fn accept_until(listener: &Listener, workers: &Workers, mut drain: watch::
                 if std::mem::take(&mut idle) {
                     memory::allow_huge_pages(true);
                 }
-                workers.deal(connection);
+                workers.assign(connection);
             }
-            Err(error) => pause_after(&error).await,
+            Err(error) => {
+                warn!(%error, "failed to accept a gRPC connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
     let begun = Instant::now();
     while begun.elapsed() < BACKLOG_TIMEOUT
         && let Ok(Ok(connection)) = timeout(BACKLOG_QUIET, listener.accept()).await
     {
-        workers.deal(connection);
+        workers.assign(connection);
     }
-}
-
-/// Out of file descriptors the same error comes at once again: waiting lets some be closed.
-async fn pause_after(error: &io::Error) {
-    warn!(%error, "a gRPC connection could not be accepted");
-    tokio::time::sleep(Duration::from_millis(50)).await;
-}
-
-/// A connection's place, and its count, for as long as it lasts.
-struct OpenConnection {
-    handle: Handle,
-    of_worker: Arc<AtomicUsize>,
-    stats: Arc<Stats>,
-}
-
-impl OpenConnection {
-    fn new(handle: Handle, of_worker: Arc<AtomicUsize>, stats: Arc<Stats>) -> Self {
-        of_worker.fetch_add(1, Ordering::Relaxed);
-        stats.service().connections_accepted.increment();
-        Self { handle, of_worker, stats }
-    }
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.of_worker.fetch_sub(1, Ordering::Relaxed);
-        self.stats.service().connections_closed.increment();
-    }
-}
-
-/// A caller's `grpc-timeout`.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_time_out(bytes: &[u8]) {
-    request_head::fuzz_timeout(bytes);
-}
-
-/// Bytes of a peer on the gRPC port.
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_http2(bytes: &[u8]) {
-    http2::fuzz::fuzz(bytes);
 }

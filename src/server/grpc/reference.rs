@@ -1,8 +1,8 @@
-//! `ShouldRateLimit` as a tonic service: the reference.
+//! `ShouldRateLimit` as a tonic service: the reference implementation.
 //!
-//! `GRPC_SERVER=tonic` serves the whole gRPC port with it, and the tests hold the service's own HTTP/2 connection
-//! against it. A program that embeds Tollgate adds [`RateLimit`] to a tonic server of its own. `worker` deals
-//! connections to [`Reference`] as it does to `driver`.
+//! `GRPC_SERVER=tonic` serves the whole gRPC port with it, and the tests compare the service's own HTTP/2 connection with
+//! it. A program that embeds Tollgate adds [`RateLimit`] to a tonic server of its own. `worker` passes connections to
+//! [`Reference`] as it does to `driver`.
 
 use std::{
     convert::Infallible,
@@ -11,12 +11,14 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::{Bytes, BytesMut};
+use futures_util::stream;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
+use prost::Message as _;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::{mpsc, watch},
@@ -26,7 +28,6 @@ use tokio::{
 use tonic::{
     Status,
     body::Body,
-    codegen::tokio_stream::Stream,
     server::NamedService,
     service::Routes,
     transport::server::{Connected, Server},
@@ -34,28 +35,29 @@ use tonic::{
 use tower_service::Service;
 
 use super::{
-    Options, Parts,
-    activity::{Activity, UnderWay},
-    framing::{self, Fault, PREFIX},
+    Parts,
+    activity::{Activity, OpenRequest},
+    driver::Lifetime,
+    framing::{self, Failure, PREFIX},
     http2::grpc_timeout,
-    request_head::RequestHead,
-    traced,
+    request_head::{RequestHead, decide_traced},
 };
 use crate::{
-    limiter::{self, DecisionTrace, Limiter},
+    limiter::{self, Limiter},
     panics::{self, Boundary, Panicked, caught},
     proto::envoy::service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse,
         rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
     },
-    server::span_attributes,
+    server::wire,
+    settings,
     telemetry::{
         metrics::{Method, Stats},
         tracing::Tracer,
     },
 };
 
-/// Serves the connections that a worker gives it with tonic's own server.
+/// Serves the connections of a worker with tonic's server.
 pub(super) struct Reference {
     connections: mpsc::UnboundedSender<Connection>,
 }
@@ -64,56 +66,58 @@ impl Reference {
     /// Starts a server on the calling thread's [`LocalSet`](tokio::task::LocalSet). The handle completes when
     /// `drain` has turned true and every connection is closed.
     pub(super) fn start(
-        options: &Options,
+        settings: &settings::Server,
         parts: &Parts,
-        others: Routes,
+        aux: Routes,
         mut drain: watch::Receiver<bool>,
     ) -> (Self, JoinHandle<()>) {
-        let (connections, incoming) = mpsc::unbounded_channel();
-        let service =
-            RateLimitServiceServer::new(RateLimit::new(parts.limiter.clone(), parts.tracer.clone()))
-                // `Checked` has refused what is larger.
-                .max_decoding_message_size(usize::MAX);
+        let (connections, mut incoming) = mpsc::unbounded_channel();
+        let incoming = stream::poll_fn(move |context| {
+            incoming
+                .poll_recv(context)
+                .map(|connection: Option<Connection>| connection.map(Ok::<_, io::Error>))
+        });
         let service = Checked {
-            inner: service,
+            inner: RateLimitServiceServer::new(RateLimit::new(parts.limiter.clone(), parts.tracer.clone()))
+                // `Checked` has already rejected larger ones.
+                .max_decoding_message_size(usize::MAX),
             limiter: parts.limiter.clone(),
             stats: parts.stats.clone(),
-            max: options.max_request_bytes,
+            max: settings.max_request_bytes,
         };
-        let some = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
+        let Lifetime { age, keepalive_interval, keepalive_timeout, .. } = Lifetime::new(settings);
         let mut server = Server::builder()
-            .max_concurrent_streams(options.max_concurrent_streams)
-            .http2_keepalive_interval(some(options.keepalive_interval))
-            .http2_keepalive_timeout(Some(options.keepalive_timeout));
-        // Not its `max_connection_age_grace`: with it, tonic 0.14 sends no GOAWAY before it closes the connection.
-        if let Some(age) = some(options.max_connection_age) {
+            .max_concurrent_streams(settings.max_concurrent_streams)
+            .http2_keepalive_interval(keepalive_interval)
+            .http2_keepalive_timeout(Some(keepalive_timeout));
+        // Without `max_connection_age_grace`: with it, tonic 0.14 sends no GOAWAY before it closes the connection.
+        if let Some(age) = age {
             server = server.max_connection_age(age);
         }
-        let router = server.add_routes(others.add_service(service));
+        let router = server.add_routes(aux.add_service(service));
         let serving = tokio::task::spawn_local(async move {
             let drained = async move {
-                // An error means that the sender is gone, which is the end too.
+                // An error means that the sender is dropped, which ends the server too.
                 let _ = drain.wait_for(|drain| *drain).await;
             };
-            // It fails for its listener alone, which here is a channel.
-            let _ = router.serve_with_incoming_shutdown(Incoming(incoming), drained).await;
+            // Only a listener can fail, and this one is a channel.
+            let _ = router.serve_with_incoming_shutdown(incoming, drained).await;
         });
         (Self { connections }, serving)
     }
 
-    /// Serves a connection until it ends; `activity` counts it until then.
     pub(super) fn serve(&self, io: impl Io + 'static, activity: Arc<Activity>) {
         let watched = activity.clone();
-        // tonic sends no GOAWAY to one connection alone, so that one which makes room reads its end.
+        // tonic cannot send a GOAWAY on a single connection, so a connection that makes room reads an end of file.
         let ending = Box::pin(async move {
             tokio::select! {
-                _ = watched.handle().closing() => {}
+                _ = watched.handle.closing() => {}
                 () = watched.preface_timeout() => {}
             }
         });
-        // A server that has drained closes what comes late.
-        let _ =
-            self.connections.send(Connection { io: Box::new(io), read: 0, activity, ending: Some(ending) });
+        let connection = Connection { io: Box::new(io), read: 0, activity, ending: Some(ending) };
+        // A server that has drained drops late connections.
+        let _ = self.connections.send(connection);
     }
 }
 
@@ -143,54 +147,50 @@ impl RateLimitService for RateLimit {
         let (metadata, _, message) = request.into_parts();
         let mut head = head(&metadata.into_headers(), self.tracer.as_ref());
         let request = limiter::Request::from(&message);
-        let decided = match head.span.take() {
-            None => self.limiter.decide(&request, head.until()).await,
-            Some(mut span) => {
-                let mut trace = DecisionTrace::default();
-                let decided = self.limiter.decide_traced(&request, head.until(), &mut trace).await;
-                span_attributes::add(&mut span, &request, decided.as_ref().ok(), &trace);
-                traced::finish(span, decided.as_ref().err().map(framing::status).as_ref());
-                decided
+        let answer = match head.span.take() {
+            Some(span) => decide_traced(&self.limiter, span, Ok(request), head.until()).await,
+            None => {
+                let decided = self.limiter.decide(&request, head.until()).await;
+                decided.map_err(|error| framing::status(&error).into())
             }
         };
-        let answer = decided.map_err(|refusal| framing::status(&refusal))?;
-        Ok(tonic::Response::new(answer.into()))
+        let mut encoded = Vec::new();
+        wire::encode(&answer.map_err(|failure| *failure)?, &mut encoded);
+        let response =
+            RateLimitResponse::decode(&*encoded).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(tonic::Response::new(response))
     }
 }
 
-/// The bounds and statistics of the call, around tonic's generated service: what a message holds is known only
-/// when it is built, so its size and the number of its parts are checked before.
+/// Checks and counts the calls of tonic's generated service, which decodes a message before the service sees it: the size
+/// of a message and the number of its parts are checked before.
 #[derive(Clone)]
-struct Checked<S> {
-    inner: S,
+struct Checked {
+    inner: RateLimitServiceServer<RateLimit>,
     limiter: Arc<Limiter>,
     stats: Arc<Stats>,
     max: usize,
 }
 
-impl<S: NamedService> NamedService for Checked<S> {
-    const NAME: &'static str = S::NAME;
+impl NamedService for Checked {
+    const NAME: &'static str = RateLimitServiceServer::<RateLimit>::NAME;
 }
 
-impl<S> Service<Request<Body>> for Checked<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
-    S::Future: Send,
-{
+impl Service<Request<Body>> for Checked {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(context)
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let call = head(request.headers(), None);
-        let under_way = request.extensions().get::<Arc<Activity>>().cloned().map(UnderWay::new);
+        let open_request = request.extensions().get::<Arc<Activity>>().cloned().map(OpenRequest::new);
         let mut checked = self.clone();
         Box::pin(async move {
-            let _under_way = under_way;
+            let _open_request = open_request;
             let (head, body) = request.into_parts();
             let response = caught(Boundary::GrpcRequest, async {
                 panics::point("grpc_request");
@@ -201,7 +201,7 @@ where
                         let body = Body::new(Full::new(message));
                         checked.inner.call(Request::from_parts(head, body)).await
                     }
-                    Err(fault) => Ok(fault.into_http()),
+                    Err(failure) => Ok(failure.into_http()),
                 }
             });
             let response =
@@ -219,51 +219,36 @@ fn head(headers: &HeaderMap, tracer: Option<&Arc<Tracer>>) -> RequestHead {
     RequestHead::new(Instant::now(), timeout, Some(headers), tracer)
 }
 
-/// Refuses what exceeds a bound before a message is built of it.
-fn check(message: &[u8], limiter: &Limiter) -> Result<(), Fault> {
+/// Rejects a message that exceeds a bound before it is decoded.
+fn check(message: &[u8], limiter: &Limiter) -> Result<(), Failure> {
     let request = framing::read(message.get(PREFIX..).unwrap_or_default(), limiter.bounds())?;
-    limiter.check(&request).map_err(|refusal| framing::status(&refusal).into())
+    limiter.check(&request).map_err(|error| framing::status(&error).into())
 }
 
-/// Reads one message with its prefix, unless its caller gives up before. tonic's own answer to that is CANCELLED,
-/// which gRPC reserves for callers.
-async fn read_in_time(call: &RequestHead, body: Body, max: usize, stats: &Stats) -> Result<Bytes, Fault> {
+/// Reads one message with its prefix until the caller's deadline. tonic itself would return CANCELLED, which gRPC reserves
+/// for callers.
+async fn read_in_time(call: &RequestHead, body: Body, max: usize, stats: &Stats) -> Result<Bytes, Failure> {
     let reading = read_message(body, max, stats);
     let Some(deadline) = call.deadline() else { return reading.await };
     let read = timeout_at(deadline.into(), reading).await;
     read.unwrap_or_else(|_| Err(framing::deadline_exceeded(stats).into()))
 }
 
-/// Reads one message with its prefix, and the end of the request behind it.
-async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes, Fault> {
-    let mut data = BytesMut::new();
+/// Reads one message with its prefix, up to the end of the request.
+async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes, Failure> {
+    let (mut data, mut length) = (BytesMut::new(), None);
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Status::cancelled(format!("the request broke off: {error}")))?;
+        let frame =
+            frame.map_err(|error| Status::cancelled(format!("the request was interrupted: {error}")))?;
         data.extend_from_slice(frame.data_ref().map_or(&[], |piece| piece));
         if let Some(prefix) = data.first_chunk() {
-            let length = framing::length(*prefix, max, stats)?;
-            if data.len().saturating_sub(PREFIX) > length {
-                return Err(framing::several_messages().into());
-            }
+            length = Some(framing::length(*prefix, max, stats)?.saturating_add(PREFIX));
+        }
+        if length.is_some_and(|length| data.len() > length) {
+            return Err(framing::too_many_messages().into());
         }
     }
-    match data.first_chunk() {
-        Some(prefix) if data.len().saturating_sub(PREFIX) == framing::length(*prefix, max, stats)? => {
-            Ok(data.freeze())
-        }
-        _ => Err(framing::incomplete().into()),
-    }
-}
-
-/// Connections as tonic's server accepts them.
-struct Incoming(mpsc::UnboundedReceiver<Connection>);
-
-impl Stream for Incoming {
-    type Item = io::Result<Connection>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|connection| connection.map(Ok))
-    }
+    if length == Some(data.len()) { Ok(data.freeze()) } else { Err(framing::truncated().into()) }
 }
 
 /// TCP, a unix socket, or TLS on either.
@@ -271,15 +256,15 @@ pub(super) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
-/// The preface, and the header of the SETTINGS behind it.
+/// The size of the preface and the header of the first SETTINGS.
 const PREFACE: usize = 24 + 9;
 
 struct Connection {
     io: Box<dyn Io>,
-    /// The bytes that were read, until they are a preface.
+    /// The number of bytes read, up to the preface.
     read: usize,
     activity: Arc<Activity>,
-    /// Completes when the service closes the connection; none when it has.
+    /// Completes when the service closes the connection; `None` afterwards.
     ending: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -306,7 +291,7 @@ impl AsyncRead for Connection {
         if self.read < PREFACE {
             self.read = self.read.saturating_add(into.filled().len().saturating_sub(before));
             if self.read >= PREFACE {
-                self.activity.handle().ready(Instant::now());
+                self.activity.handle.ready(Instant::now());
             }
         }
         read

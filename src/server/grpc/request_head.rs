@@ -1,4 +1,4 @@
-//! What the head of a call says to both implementations of it: how long its caller waits, and its trace.
+//! The head of a `ShouldRateLimit` call: its deadline and its span. Used by `calls` and the tonic `reference`.
 
 use std::{
     sync::Arc,
@@ -6,20 +6,28 @@ use std::{
 };
 
 use http::HeaderMap;
+use tonic::{Code, Status};
 
-use super::calls::PATH;
-use crate::telemetry::tracing::{OpenSpan, Tracer};
+use super::{
+    calls::PATH,
+    framing::{self, Failure},
+};
+use crate::{
+    limiter::{Answer, DecisionTrace, Limiter, Request},
+    server::span_attributes,
+    telemetry::tracing::{OpenSpan, Tracer},
+};
 
-/// What is known of a call before its message has come.
+/// The properties of a call that are known before its message.
 pub(super) struct RequestHead {
     pub(super) begun: Instant,
-    /// How long the caller waits, if it says so.
+    /// The caller's `grpc-timeout`.
     pub(super) timeout: Option<Duration>,
     /// Its span, if it is traced.
     pub(super) span: Option<Box<OpenSpan>>,
 }
 
-/// The time that is kept for the answer's way to its caller, at most.
+/// The maximum part of the timeout that is reserved for sending the response.
 const MARGIN: Duration = Duration::from_millis(2);
 
 impl RequestHead {
@@ -30,18 +38,18 @@ impl RequestHead {
         tracer: Option<&Arc<Tracer>>,
     ) -> Self {
         let span = tracer.zip(headers).and_then(|(tracer, headers)| {
-            // The path without its slash is what gRPC's instrumentations call a span.
+            // OpenTelemetry names the span of a call by its path without the slash.
             tracer.join(headers, PATH.trim_start_matches('/'))
         });
         Self { begun, timeout, span }
     }
 
-    /// When the caller gives up.
+    /// The time at which the caller gives up.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.begun.checked_add(self.timeout?)
     }
 
-    /// When counters that have not been answered are decided without: early enough for the caller to learn.
+    /// The deadline of the store: early enough for the response to arrive before the caller's deadline.
     pub(super) fn until(&self) -> Option<Instant> {
         let timeout = self.timeout?;
         let margin = timeout.checked_div(4).map_or(MARGIN, |quarter| quarter.min(MARGIN));
@@ -49,9 +57,43 @@ impl RequestHead {
     }
 }
 
-/// A caller's `grpc-timeout`: what is read of it is added to moments.
+/// Decides a call and ends its span. Apart from `calls`, so that an untraced call costs one branch.
+pub(super) async fn decide_traced(
+    limiter: &Limiter,
+    mut span: Box<OpenSpan>,
+    request: Result<Request<'_>, Failure>,
+    until: Option<Instant>,
+) -> Result<Answer, Failure> {
+    let answer = match request {
+        Ok(request) => {
+            let mut trace = DecisionTrace::default();
+            let decided = limiter.decide_traced(&request, until, &mut trace).await;
+            span_attributes::add(&mut span, &request, decided.as_ref().ok(), &trace);
+            decided.map_err(|error| framing::status(&error).into())
+        }
+        Err(failure) => Err(failure),
+    };
+    finish_span(Some(span), answer.as_ref().err().map(AsRef::as_ref));
+    answer
+}
+
+/// Ends the span of a call, if it has one, with the status of a failure or with OK.
+pub(super) fn finish_span(span: Option<Box<OpenSpan>>, failure: Option<&Status>) {
+    let Some(mut span) = span else { return };
+    span.add("rpc.system", "grpc".into());
+    span.add("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
+    span.add("rpc.method", "ShouldRateLimit".into());
+    let code = failure.map_or(Code::Ok, Status::code);
+    span.add("rpc.grpc.status_code", i64::from(i32::from(code)).into());
+    if let Some(status) = failure {
+        span.fail(status.message());
+    }
+    span.answered();
+}
+
+/// Fuzzes `grpc-timeout`: any value must be safe to add to a time.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz_timeout(bytes: &[u8]) {
+pub(crate) fn fuzz_timeout(bytes: &[u8]) {
     let head = RequestHead { begun: Instant::now(), timeout: super::http2::grpc_timeout(bytes), span: None };
     assert_eq!(head.until().is_some(), head.deadline().is_some());
 }
@@ -61,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_have_until_shortly_before_the_caller_gives_up() {
+    fn the_store_deadline_is_shortly_before_the_callers() {
         let begun = Instant::now();
         let of = |timeout| RequestHead { begun, timeout, span: None };
         for (millis, micros) in [(20, 18_000), (8, 6_000), (4, 3_000), (0, 0), (60_000, 59_998_000)] {

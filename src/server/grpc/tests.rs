@@ -1,4 +1,4 @@
-//! A connection from its first byte to its last, over a pipe, on a store that answers when the test lets it.
+//! A whole connection over a pipe, with a store that responds when the test allows it.
 
 use std::{
     cell::Cell,
@@ -24,7 +24,6 @@ use tokio::{
 };
 
 use super::{
-    OpenConnection,
     activity::Activity,
     aux_services,
     calls::{Calls, PATH, Tries},
@@ -50,7 +49,7 @@ use crate::{
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 100}}]\n";
 
-/// Counts in memory, and answers a request for each permit.
+/// Counts in memory, one request per permit.
 struct Gated {
     counters: MemoryStore,
     gate: Arc<Semaphore>,
@@ -100,13 +99,13 @@ fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
     Limiter::new(policy, source, store, None, stats.clone(), Arc::new(ManualClock::at(now)))
 }
 
-/// A connection that is served, and its other end.
+/// The client end of a connection that is served.
 struct Client {
     io: DuplexStream,
     gate: Arc<Semaphore>,
-    /// How often the connection was read from.
+    /// The number of reads from the connection.
     reads: Arc<AtomicUsize>,
-    /// Turns true when the connection is over.
+    /// Turns true when the connection has ended.
     ended: Rc<Cell<bool>>,
     received: Vec<u8>,
 }
@@ -115,7 +114,7 @@ const NO_LIFETIME: Lifetime =
     Lifetime { age: None, grace: None, keepalive_interval: None, keepalive_timeout: Duration::from_secs(60) };
 
 impl Client {
-    /// Connects, and exchanges the greetings.
+    /// Connects and exchanges SETTINGS.
     async fn connect(lifetime: Lifetime) -> Self {
         let stats = Arc::new(Stats::new(StatsOptions { max_series: 10, shards: ShardCount::for_workers(1) }));
         let gate = Arc::new(Semaphore::new(0));
@@ -141,7 +140,7 @@ impl Client {
         };
         let registry = Registry::new(Port::Grpc, limits, stats.clone(), Instant::now());
         let handle = registry.admit(None, Instant::now()).unwrap();
-        let activity = Arc::new(Activity::new(OpenConnection::new(handle, Arc::default(), stats)));
+        let activity = Arc::new(Activity::new(handle, Arc::default(), stats));
         let config = Config { max_streams: 100, budget, unary: PATH, keep_fields: false };
         let (io, served) = duplex(1 << 16);
         let reads = Arc::new(AtomicUsize::new(0));
@@ -182,7 +181,7 @@ impl Client {
         self.send(0, 1, stream, &framed).await;
     }
 
-    /// Receives until a frame of this kind comes on this stream, and returns it with its flags.
+    /// Receives until a frame of this kind arrives on this stream, and returns its flags.
     async fn receive(&mut self, kind: u8, stream: u32) -> u8 {
         let receiving = async {
             loop {
@@ -206,7 +205,7 @@ impl Client {
             .unwrap_or_else(|_| panic!("no frame of kind {kind} on stream {stream}"))
     }
 
-    /// Returns when everything that was sent is read and treated.
+    /// Returns when everything that was sent is handled.
     async fn settle(&mut self) {
         self.send(6, 0, 0, b"settled?").await;
         self.receive(6, 0).await;
@@ -253,17 +252,17 @@ fn run(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&runtime, test);
 }
 
-/// The place of a call that is decided is free, also while its answer waits for the window of the connection.
+/// The key of a decided call is reused, even while its response is blocked by the window of the connection.
 #[test]
-fn a_reset_of_a_call_whose_answer_waits_cancels_no_other_call() {
+fn a_reset_of_a_blocked_response_cancels_no_other_call() {
     run(async {
         let mut client = Client::connect(NO_LIFETIME).await;
-        // No answer has a window.
+        // No response fits a window.
         client.send(4, 0, 0, &[0, 4, 0, 0, 0, 0]).await;
         client.ask(1).await;
         client.gate.add_permits(1);
         assert_eq!(client.receive(1, 1).await, 4, "the head of the answer");
-        // The second call takes the place of the first.
+        // The second call has the key of the first.
         client.ask(3).await;
         client.settle().await;
         client.send(3, 0, 1, &[0, 0, 0, 8]).await;
@@ -277,12 +276,12 @@ fn a_reset_of_a_call_whose_answer_waits_cancels_no_other_call() {
 }
 
 #[test]
-fn a_connection_that_lingers_waits_without_work() {
+fn a_lingering_connection_does_not_spin() {
     run(async {
         let keepalive = Some(Duration::from_millis(20));
         let mut client = Client::connect(Lifetime { keepalive_interval: keepalive, ..NO_LIFETIME }).await;
         client.settle().await;
-        // The peer leaves, and does not close its side.
+        // The peer sends a GOAWAY and does not close its side.
         client.send(7, 0, 0, &[0; 8]).await;
         let mut rest = Vec::new();
         timeout(Duration::from_secs(20), client.io.read_to_end(&mut rest)).await.unwrap().unwrap();
@@ -298,7 +297,7 @@ fn a_connection_that_lingers_waits_without_work() {
 }
 
 #[test]
-fn calls_wait_for_their_store_in_any_order_and_a_canceled_one_is_forgotten() {
+fn calls_complete_in_any_order_and_a_cancelled_one_is_dropped() {
     run(async {
         let mut client = Client::connect(NO_LIFETIME).await;
         for stream in [1, 3, 5] {

@@ -1,6 +1,6 @@
-//! Messages that come in pieces: gathered within the budget, and given up when they take too long.
+//! Messages that arrive in pieces: collected within the budget, and rejected if they take too long.
 //!
-//! A message larger than a stream's first window gets room for all of it before the window is opened. `calls`
+//! A message larger than a stream's initial window is granted its whole length before the window is opened. `calls`
 //! decides it when it is complete.
 
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use tonic::Status;
 
 use super::{
-    calls::{Call, Calls, ConnectionCalls},
-    framing::{self, Fault, PREFIX},
-    http2::{Connection, Route, Share},
+    calls::{Call, Calls, ConnectionCalls, Http},
+    framing::{self, Failure, PREFIX},
+    http2::{INITIAL_WINDOW, Route, Share},
     request_head::RequestHead,
 };
-use crate::telemetry::metrics::RejectReason as Reason;
+use crate::telemetry::metrics::RejectReason;
 
-/// A message that waits for its share of the budget is granted one after so long, if there is one by then.
+/// The pause between attempts to grant the length of a large message.
 const GRANT_PAUSE: Duration = Duration::from_millis(5);
 
 /// A call of `ShouldRateLimit` whose message is not complete.
@@ -25,7 +25,7 @@ pub(super) struct Unary {
     pub(super) partial: Option<Box<Partial>>,
 }
 
-/// The part of a message that has come.
+/// The received part of a message.
 pub(super) struct Partial {
     bytes: Vec<u8>,
     share: Share,
@@ -33,7 +33,7 @@ pub(super) struct Partial {
 }
 
 impl Unary {
-    /// When the message has to be complete.
+    /// The time at which the message has to be complete.
     pub(super) fn deadline(&self, receive_timeout: Duration) -> Instant {
         let timeout = self.head.timeout.map_or(receive_timeout, |timeout| timeout.min(receive_timeout));
         self.head.begun.checked_add(timeout).unwrap_or(self.head.begun)
@@ -41,40 +41,38 @@ impl Unary {
 }
 
 impl ConnectionCalls {
-    /// Gathers a message that comes in pieces, within the budget.
-    pub(super) fn gather(&mut self, http: &mut Connection<Call>, id: u32, data: &[u8], end: bool) {
+    pub(super) fn collect(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {
         let Some(Call::Unary(unary)) = http.call(id) else { return };
         let partial = unary.partial.get_or_insert_with(|| {
             Box::new(Partial { bytes: Vec::new(), share: Share::new(&self.calls.budget), granted: false })
         });
-        let fault = match partial.add(data, &self.calls) {
+        let failure = match partial.add(data, &self.calls) {
             Ok(()) if !end => {
                 let deadline = unary.deadline(self.calls.receive_timeout);
-                self.remind(deadline);
+                self.set_timer(deadline);
                 return self.open_window(http, id);
             }
             Ok(()) => None,
-            Err(fault) => Some(fault),
+            Err(failure) => Some(failure),
         };
         let Some(mut unary) = self.take(http, id) else { return };
         let bytes = unary.partial.take().map(|partial| partial.bytes).unwrap_or_default();
-        match fault {
+        match failure {
             None => self.decide(http, id, unary, &bytes),
-            Some(fault) => self.fail(http, id, unary, &fault),
+            Some(failure) => self.fail(http, id, unary, &failure),
         }
     }
 
-    /// Lets the rest of a message come, if there is room for it.
-    fn open_window(&mut self, http: &mut Connection<Call>, id: u32) {
+    /// Opens the window for the rest of a message, if the budget allows it.
+    fn open_window(&mut self, http: &mut Http, id: u32) {
         let window = http.window(id);
         let Some(Call::Unary(Unary { partial: Some(partial), .. })) = http.call(id) else { return };
         let Some(length) = length_of(&partial.bytes) else { return };
         let whole = length.saturating_add(PREFIX);
-        if whole > Connection::<Call>::FIRST_WINDOW as usize && !partial.granted {
+        if whole > INITIAL_WINDOW as usize && !partial.granted {
             partial.granted = partial.share.grant(whole);
             if !partial.granted {
-                let again = self.now.checked_add(GRANT_PAUSE).unwrap_or(self.now);
-                return self.remind(again);
+                return self.set_timer(self.now.checked_add(GRANT_PAUSE).unwrap_or(self.now));
             }
             partial.bytes.reserve_exact(whole.saturating_sub(partial.bytes.len()));
         }
@@ -82,12 +80,12 @@ impl ConnectionCalls {
         http.open_window(id, missing.saturating_sub(window));
     }
 
-    fn remind(&mut self, at: Instant) {
+    fn set_timer(&mut self, at: Instant) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// Ends messages that did not come in time, and grants those that wait for the budget.
-    pub(super) fn look_at_unfinished(&mut self, http: &mut Connection<Call>) {
+    /// Rejects messages past their deadline, and retries grants.
+    pub(super) fn check_unfinished(&mut self, http: &mut Http) {
         if self.due.is_none_or(|due| due > self.now) {
             return;
         }
@@ -99,18 +97,18 @@ impl ConnectionCalls {
         });
         for (id, deadline, own) in unfinished.collect::<Vec<_>>() {
             if deadline > self.now {
-                self.remind(deadline);
+                self.set_timer(deadline);
                 self.open_window(http, id);
                 continue;
             }
-            let mut fault = framing::deadline_exceeded(&self.calls.stats);
+            let mut failure = framing::deadline_exceeded(&self.calls.stats);
             if own.is_none_or(|own| own > timeout) {
-                let what = format!("the message was not complete within {timeout:?} (GRPC_RECEIVE_TIMEOUT)");
-                fault = Status::deadline_exceeded(what);
+                let message =
+                    format!("the message was not complete within {timeout:?} (GRPC_RECEIVE_TIMEOUT)");
+                failure = Status::deadline_exceeded(message);
             }
-            let fault = fault.into();
             if let Some(unary) = self.take(http, id) {
-                self.fail(http, id, unary, &fault);
+                self.fail(http, id, unary, &failure.into());
             }
         }
     }
@@ -118,25 +116,25 @@ impl ConnectionCalls {
 
 impl Partial {
     /// # Errors
-    /// When the message is not one that is accepted, or the budget is spent.
-    fn add(&mut self, data: &[u8], calls: &Calls) -> Result<(), Fault> {
+    /// If the message is invalid, or the budget is exhausted.
+    fn add(&mut self, data: &[u8], calls: &Calls) -> Result<(), Failure> {
         let length = self.bytes.len().saturating_add(data.len());
         if self.bytes.capacity() < length {
-            // No more than the message needs, once that is known.
+            // At most the length of the message, once that is known.
             let whole =
                 length_of(&self.bytes).or_else(|| length_of(data)).map(|whole| whole.saturating_add(PREFIX));
             let capacity = length.next_power_of_two().max(64).min(whole.unwrap_or(64).max(length));
             if !self.share.resize(capacity) {
-                calls.stats.service().refused(Reason::InflightBytes).increment();
-                let what = "unfinished messages take all the memory they may (GRPC_MAX_INFLIGHT_BYTES)";
-                return Err(Status::resource_exhausted(what).into());
+                calls.stats.service().refused(RejectReason::InflightBytes).increment();
+                let message = "unfinished messages have reached the memory limit (GRPC_MAX_INFLIGHT_BYTES)";
+                return Err(Status::resource_exhausted(message).into());
             }
             self.bytes.reserve_exact(capacity.saturating_sub(self.bytes.len()));
         }
         self.bytes.extend_from_slice(data);
         match calls.length(&self.bytes)? {
             Some(whole) if self.bytes.len().saturating_sub(PREFIX) > whole => {
-                Err(framing::several_messages().into())
+                Err(framing::too_many_messages().into())
             }
             _ => Ok(()),
         }

@@ -1,8 +1,7 @@
 //! Calls that wait for their store.
 //!
-//! They are futures of one connection, polled by its task when any of them was woken: answers that come
-//! together are written together. [`Signal`] remembers that, and so spares the `driver` other futures that were not
-//! woken.
+//! They are futures of one connection, polled by its task when one of them wakes it: responses that arrive together are
+//! written together. [`Signal`] records such a wake-up, so that `driver` does not poll futures that were not woken.
 
 use std::{
     future::Future,
@@ -15,90 +14,71 @@ use std::{
     time::Instant,
 };
 
-use super::framing::Fault;
+use slab::Slab;
+
+use super::framing::Failure;
 use crate::{limiter::Answer, mutex::lock};
 
-/// The calls of a connection that wait.
 #[derive(Default)]
 pub(super) struct Waiting {
-    calls: Vec<Option<One>>,
-    free: Vec<usize>,
-    /// Those that were never polled.
-    fresh: Vec<usize>,
+    pub(super) calls: Slab<WaitingCall>,
+    /// Keys of calls that were never polled.
+    pub(super) fresh: Vec<usize>,
 }
 
-/// What becomes of a call.
-pub(super) type Decision = dyn Future<Output = Result<Answer, Fault>>;
+pub(super) type Decision = dyn Future<Output = Result<Answer, Failure>>;
 
-struct One {
+pub(super) struct WaitingCall {
     id: u32,
     begun: Instant,
     decision: Pin<Box<Decision>>,
 }
 
 impl Waiting {
-    pub(super) fn is_empty(&self) -> bool {
-        self.calls.len() == self.free.len()
-    }
-
-    pub(super) fn has_fresh(&self) -> bool {
-        !self.fresh.is_empty()
-    }
-
-    /// Adds the call of a stream and returns its place.
+    /// Adds the call of a stream and returns its key.
     pub(super) fn add(&mut self, id: u32, begun: Instant, decision: Pin<Box<Decision>>) -> usize {
-        let call = Some(One { id, begun, decision });
-        let place = self.free.pop().unwrap_or(self.calls.len());
-        match self.calls.get_mut(place) {
-            Some(free) => *free = call,
-            None => self.calls.push(call),
-        }
-        self.fresh.push(place);
-        place
+        let key = self.calls.insert(WaitingCall { id, begun, decision });
+        self.fresh.push(key);
+        key
     }
 
-    /// Gives a call up.
-    pub(super) fn remove(&mut self, place: usize) {
-        if self.calls.get_mut(place).is_some_and(|call| call.take().is_some()) {
-            self.free.push(place);
-            self.fresh.retain(|fresh| *fresh != place);
+    pub(super) fn remove(&mut self, key: usize) {
+        if self.calls.try_remove(key).is_some() {
+            self.fresh.retain(|fresh| *fresh != key);
         }
     }
 
-    /// Polls those that are new, and with `all` the others as well; `answer` is called for each that is decided.
+    /// Polls the new calls, or all of them, and calls `answer` for each that is decided.
     pub(super) fn poll(
         &mut self,
         context: &mut Context<'_>,
         all: bool,
-        mut answer: impl FnMut(u32, Instant, Result<Answer, Fault>),
+        mut answer: impl FnMut(u32, Instant, Result<Answer, Failure>),
     ) {
-        let mut poll = |place: usize, calls: &mut Vec<Option<One>>, free: &mut Vec<usize>| {
-            let Some(slot) = calls.get_mut(place) else { return };
-            let Some(one) = slot else { return };
-            if let Poll::Ready(decided) = one.decision.as_mut().poll(context) {
-                let (id, begun) = (one.id, one.begun);
-                *slot = None;
-                free.push(place);
-                answer(id, begun, decided);
+        let mut is_pending = |call: &mut WaitingCall| match call.decision.as_mut().poll(context) {
+            Poll::Ready(decided) => {
+                answer(call.id, call.begun, decided);
+                false
             }
+            Poll::Pending => true,
         };
         if all {
             self.fresh.clear();
-            for place in 0..self.calls.len() {
-                poll(place, &mut self.calls, &mut self.free);
-            }
+            self.calls.retain(|_, call| is_pending(call));
         } else {
-            for place in self.fresh.drain(..) {
-                poll(place, &mut self.calls, &mut self.free);
+            for key in self.fresh.drain(..) {
+                if self.calls.get_mut(key).is_some_and(|call| !is_pending(call)) {
+                    self.calls.try_remove(key);
+                }
             }
         }
-        if self.is_empty() && self.calls.capacity() > 64 {
+        if self.calls.is_empty() && self.calls.capacity() > 64 {
             *self = Self::default();
         }
     }
 }
 
-/// Wakes the task of a connection, and remembers that calls are why.
+/// Wakes the task of a connection, and records that its calls are the cause.
 #[derive(Default)]
 pub(super) struct Signal {
     woken: AtomicBool,
@@ -106,7 +86,6 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    /// From now on this task is woken.
     pub(super) fn register(&self, waker: &Waker) {
         let mut task = lock(&self.task);
         if !task.as_ref().is_some_and(|task| task.will_wake(waker)) {
@@ -114,7 +93,7 @@ impl Signal {
         }
     }
 
-    /// True if it was woken since this was called last.
+    /// True if the task was woken since the last call.
     pub(super) fn take(&self) -> bool {
         self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::AcqRel)
     }
@@ -134,11 +113,11 @@ impl Wake for Signal {
     }
 }
 
-/// A future within a task that is polled when it was woken itself, and not whenever the task is.
+/// A future within a task that is polled only if it was woken itself.
 pub(super) struct Signaled<F> {
     future: F,
     signal: Arc<Signal>,
-    /// The waker of the task, once it was polled.
+    /// The waker of the task at the last poll.
     task: Option<Waker>,
 }
 

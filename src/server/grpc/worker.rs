@@ -1,8 +1,8 @@
-//! The worker threads: each has a runtime of its own and serves the connections that were dealt to it.
+//! The worker threads: each has a runtime of its own and serves the connections that were assigned to it.
 //!
-//! [`accept`](super::accept) deals connections and starts the drain; `app` waits for it and ends the threads.
-//! A worker's runtime also runs connections to the store, which other threads share when there are fewer of
-//! them than workers. So a worker that has drained keeps its runtime until [`Workers::join`].
+//! [`accept`](super::accept) assigns connections and starts the drain; `app` waits for the drain and stops the threads.
+//! A worker's runtime also runs connections to the store, which other threads share if the store has fewer
+//! connections than there are workers. So a drained worker keeps its runtime until [`Workers::join`].
 
 use std::{
     cell::Cell,
@@ -14,7 +14,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::{
@@ -26,12 +26,13 @@ use tokio::{
 use tonic::service::Routes;
 
 use super::{
-    Connection, OpenConnection, Options, Parts,
+    Parts,
     activity::Activity,
     aux_services,
     calls::{Calls, PATH, Tries},
     driver::{self, Lifetime},
     http2::{Budget, Config},
+    listen::Connection,
     reference::{Io, Reference},
 };
 use crate::{
@@ -39,8 +40,9 @@ use crate::{
     panics::{self, Boundary},
     server::{
         connections::{Limits, Registry},
-        tls::Tls,
+        tls::{HTTP_2, Tls},
     },
+    settings::{GrpcServer, Server},
     telemetry::metrics::{self, Port, Stats},
 };
 
@@ -48,62 +50,49 @@ use crate::{
 pub struct Workers {
     each: Vec<Worker>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
-    stage: watch::Sender<Stage>,
+    /// True: every connection receives a GOAWAY.
+    drain: watch::Sender<bool>,
+    end: watch::Sender<bool>,
     /// Closed when the last worker has drained.
-    draining: AsyncMutex<mpsc::Receiver<Infallible>>,
+    drained: AsyncMutex<mpsc::Receiver<Infallible>>,
     connections: Arc<Registry>,
     stats: Arc<Stats>,
 }
 
-/// What all workers do now.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    Serve,
-    /// Every connection gets a GOAWAY.
-    Drain,
-    /// The threads end.
-    End,
-}
-
 struct Worker {
-    connections: mpsc::UnboundedSender<(Connection, OpenConnection)>,
+    connections: mpsc::UnboundedSender<(Connection, Activity)>,
     open: Arc<AtomicUsize>,
 }
 
 impl Workers {
-    /// Starts the threads. A drain takes at most `drain_timeout`.
+    /// Starts the threads.
     ///
     /// # Errors
-    /// When a thread or its runtime cannot be made.
-    pub fn start(options: Options, parts: &Parts, drain_timeout: Duration) -> io::Result<Self> {
+    /// If a thread or its runtime cannot be created.
+    pub fn start(settings: &Server, parts: &Parts) -> io::Result<Self> {
         let routes = aux_services::routes(&parts.health);
-        let budget = Budget::new(options.max_inflight_bytes);
-        let (stage, _) = watch::channel(Stage::Serve);
-        let (busy, draining) = mpsc::channel(1);
+        let budget = Budget::new(settings.max_inflight_bytes);
+        let (drain, draining) = watch::channel(false);
+        let (end, ending) = watch::channel(false);
+        let (busy, drained) = mpsc::channel(1);
         let mut workers = Vec::new();
         let mut threads = Vec::new();
-        for number in 0..options.workers.max(1) {
+        for number in 0..settings.workers.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
-            let (parts, routes, budget) = (parts.clone(), routes.clone(), budget.clone());
-            let (mut stage, busy) = (stage.subscribe(), busy.clone());
+            let (settings, parts, routes) = (settings.clone(), parts.clone(), routes.clone());
+            let (budget, busy) = (budget.clone(), busy.clone());
+            let (drain, mut end) = (draining.clone(), ending.clone());
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 metrics::shard::assign();
                 panics::name_thread(Boundary::GrpcConnection);
                 LocalSet::new().block_on(&runtime, async {
-                    let drain = watch::channel(false);
-                    let (reference, ended) = options
-                        .tonic
-                        .then(|| Reference::start(&options, &parts, routes.clone(), drain.1.clone()))
-                        .unzip();
-                    let reference = reference.map(Rc::new);
-                    let serving = Serving { reference, ..Serving::new(options, &parts, routes, budget) };
-                    let stages = (stage.clone(), drain);
-                    work(serving, ended, parts.tls, receiver, stages, drain_timeout).await;
+                    let (serving, reference) = Serving::new(&settings, &parts, routes, budget, &drain);
+                    work(serving, reference, receiver, drain, settings.shutdown_timeout).await;
                     drop(busy);
-                    let _ = stage.wait_for(|stage| *stage == Stage::End).await;
+                    let _ = end.wait_for(|end| *end).await;
                 });
-                // Whatever is still under way has had its time.
+                // Does not wait for tasks that are still running: the drain timeout has passed.
                 runtime.shutdown_background();
             })?;
             threads.push(thread);
@@ -112,104 +101,94 @@ impl Workers {
         Ok(Self {
             each: workers,
             threads: Mutex::new(threads),
-            stage,
-            draining: AsyncMutex::new(draining),
-            connections: Registry::new(
-                Port::Grpc,
-                limits(options),
-                parts.stats.clone(),
-                std::time::Instant::now(),
-            ),
+            drain,
+            end,
+            drained: AsyncMutex::new(drained),
+            connections: Registry::new(Port::Grpc, limits(settings), parts.stats.clone(), Instant::now()),
             stats: parts.stats.clone(),
         })
     }
 
-    /// Hands a connection to the worker that has fewest; closes it when there is no place for it, or the
-    /// workers have ended.
-    pub(super) fn deal(&self, connection: Connection) {
-        let Ok(handle) = self.connections.admit(connection.address(), std::time::Instant::now()) else {
-            return;
-        };
+    /// Passes a connection to the worker that has fewest; closes it if the registry rejects it or the workers have
+    /// ended.
+    pub(super) fn assign(&self, connection: Connection) {
+        let Ok(handle) = self.connections.admit(connection.address(), Instant::now()) else { return };
         let idlest = self.each.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
         if let Some(worker) = idlest {
-            let open = OpenConnection::new(handle, worker.open.clone(), self.stats.clone());
+            let activity = Activity::new(handle, worker.open.clone(), self.stats.clone());
             // Workers end when the service does; then the connection is closed with the channel.
-            let _ = worker.connections.send((connection, open));
+            let _ = worker.connections.send((connection, activity));
         }
     }
 
-    /// Sends every connection a GOAWAY. No connection may be dealt afterwards.
+    /// Sends a GOAWAY on every connection. No connection may be assigned afterwards.
     pub(super) fn drain(&self) {
-        self.stage.send_replace(Stage::Drain);
+        self.drain.send_replace(true);
     }
 
-    /// Waits until every worker has served its last connection, or its drain timeout has passed.
+    /// Waits until every worker has served its last connection, or until the shutdown timeout.
     pub async fn drained(&self) {
-        let _ = self.draining.lock().await.recv().await;
+        let _ = self.drained.lock().await.recv().await;
     }
 
-    /// Ends the threads, and with them the connections to the store. Blocks until they have ended.
+    /// Stops the threads, and with them the connections to the store. Blocks until they have ended.
     pub fn join(&self) {
-        self.stage.send_replace(Stage::End);
+        self.drain();
+        self.end.send_replace(true);
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
-            // A worker that panicked has said so on its own.
+            // The hook has logged the panic of a worker.
             let _ = thread.join();
         }
     }
 }
 
+/// Serves the connections of a worker until the drain, and then those that are open until `drain_timeout`.
 async fn work(
     serving: Serving,
-    reference_ended: Option<JoinHandle<()>>,
-    tls: Option<Arc<Tls>>,
-    mut dealt: mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
-    (stage, drain): (watch::Receiver<Stage>, (watch::Sender<bool>, watch::Receiver<bool>)),
+    reference: Option<JoinHandle<()>>,
+    mut assigned: mpsc::UnboundedReceiver<(Connection, Activity)>,
+    drain: watch::Receiver<bool>,
     drain_timeout: Duration,
 ) {
     serving.calls.limiter.start_worker();
     let mut connections = JoinSet::new();
     // Connections survive a panic of the loop that receives them, and so does their channel.
     panics::restart_task(Boundary::Listener, async || {
-        receive(&serving, tls.as_ref(), &mut connections, &mut dealt, (stage.clone(), &drain)).await;
+        receive(&serving, &mut connections, &mut assigned, drain.clone()).await;
     })
     .await;
     let finish = async {
         while connections.join_next().await.is_some() {}
-        if let Some(ended) = reference_ended {
+        if let Some(ended) = reference {
             let _ = ended.await;
         }
     };
-    // Whatever is still served then has had its time.
     let _ = tokio::time::timeout(drain_timeout, finish).await;
 }
 
-/// Serves the connections that are dealt to this worker, until the service drains.
+/// Serves the connections that are assigned to this worker, until the drain.
 async fn receive(
     serving: &Serving,
-    tls: Option<&Arc<Tls>>,
     connections: &mut JoinSet<()>,
-    dealt: &mut mpsc::UnboundedReceiver<(Connection, OpenConnection)>,
-    (mut stage, (start_drain, drain)): (
-        watch::Receiver<Stage>,
-        &(watch::Sender<bool>, watch::Receiver<bool>),
-    ),
+    assigned: &mut mpsc::UnboundedReceiver<(Connection, Activity)>,
+    mut drain: watch::Receiver<bool>,
 ) {
-    let serve = |connections: &mut JoinSet<()>, (connection, open): (Connection, OpenConnection)| {
+    let draining = drain.clone();
+    let serve = |connections: &mut JoinSet<()>, (connection, activity): (Connection, Activity)| {
         panics::point("worker");
-        let (serving, tls, drain) = (serving.clone(), tls.cloned(), drain.clone());
+        let (serving, drain, activity) = (serving.clone(), draining.clone(), Arc::new(activity));
         connections.spawn_local(async move {
-            let activity = Arc::new(Activity::new(open));
-            let tls = tls.map(|tls| (tls, connection.peer()));
+            let tls = serving.tls.clone().map(|tls| (tls, connection.peer()));
             match connection {
                 Connection::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
-                        serve_as_agreed(stream, activity, tls, serving, drain).await;
+                        serve_as_configured(stream, activity, tls, serving, drain).await;
                     }
                 }
                 Connection::Unix(stream) => {
                     if let Ok(stream) = UnixStream::from_std(stream) {
-                        serve_as_agreed(stream, activity, tls, serving, drain).await;
+                        serve_as_configured(stream, activity, tls, serving, drain).await;
                     }
                 }
             }
@@ -217,23 +196,22 @@ async fn receive(
     };
     loop {
         tokio::select! {
-            dealt = dealt.recv() => match dealt {
-                Some(dealt) => serve(connections, dealt),
+            assigned = assigned.recv() => match assigned {
+                Some(assigned) => serve(connections, assigned),
                 None => break,
             },
             Some(_) = connections.join_next() => {}
-            _ = stage.wait_for(|stage| *stage >= Stage::Drain) => break,
+            _ = drain.wait_for(|drain| *drain) => break,
         }
     }
-    let _ = start_drain.send(true);
-    // Connections that were dealt at the last moment get a GOAWAY like all others.
-    while let Ok(dealt) = dealt.try_recv() {
-        serve(connections, dealt);
+    // Connections that were assigned last receive a GOAWAY as well.
+    while let Ok(assigned) = assigned.try_recv() {
+        serve(connections, assigned);
     }
 }
 
-/// Serves a connection as it is, or after a handshake with this peer.
-async fn serve_as_agreed(
+/// Serves a connection in plaintext, or after a TLS handshake with the peer of this address.
+async fn serve_as_configured(
     stream: impl Io + 'static,
     activity: Arc<Activity>,
     tls: Option<(Arc<Tls>, String)>,
@@ -243,31 +221,20 @@ async fn serve_as_agreed(
     let Some((tls, peer)) = tls else {
         return serve_http2(stream, activity, serving, drain).await;
     };
-    // On the heap: a connection without TLS is not to carry the size of one with it.
+    // On the heap, so that a plaintext connection does not have the size of one with TLS.
     let with_tls = Box::pin(async move {
-        let shaken = tokio::select! {
-            shaken = tls.handshake(stream, peer, &mut drain) => shaken,
-            _ = activity.handle().closing() => None,
+        let stream = tokio::select! {
+            stream = tls.handshake(HTTP_2, stream, peer, &mut drain) => stream,
+            _ = activity.handle.closing() => None,
         };
-        if let Some(stream) = shaken {
+        if let Some(stream) = stream {
             serve_http2(stream, activity, serving, drain).await;
         }
     });
     with_tls.await;
 }
 
-fn limits(options: Options) -> Limits {
-    Limits {
-        connections: options.max_connections,
-        per_address: options.max_connections_per_address,
-        // A newcomer cannot wait here, and the one that is silent longest is the likeliest to stay so.
-        patience: Duration::ZERO,
-        idle_closed_per_second: (options.max_connections / 10).max(10),
-        names: ["GRPC_MAX_CONNECTIONS", "GRPC_MAX_CONNECTIONS_PER_ADDRESS"],
-    }
-}
-
-/// Serves a connection with the implementation that the settings choose.
+/// Serves a connection with the configured implementation.
 async fn serve_http2(
     stream: impl Io + 'static,
     activity: Arc<Activity>,
@@ -280,27 +247,40 @@ async fn serve_http2(
     driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain, activity).await;
 }
 
-/// What connections are served with; one of it for each worker.
+fn limits(settings: &Server) -> Limits {
+    Limits {
+        connections: settings.max_connections,
+        per_address: settings.max_connections_per_address,
+        // A new connection cannot wait, and the one silent longest is the likeliest to stay silent.
+        patience: Duration::ZERO,
+        idle_closed_per_second: (settings.max_connections / 10).max(10),
+        names: ["GRPC_MAX_CONNECTIONS", "GRPC_MAX_CONNECTIONS_PER_ADDRESS"],
+    }
+}
+
+/// Shared by the connections of a worker.
 #[derive(Clone)]
 struct Serving {
-    /// Serves every connection, where the settings choose it.
+    /// Serves every connection if the settings select it.
     reference: Option<Rc<Reference>>,
+    tls: Option<Arc<Tls>>,
     calls: Rc<Calls>,
     config: Config,
     lifetime: Lifetime,
 }
 
 impl Serving {
-    fn new(options: Options, parts: &Parts, routes: Routes, budget: Arc<Budget>) -> Self {
-        let some = |duration: Duration| Some(duration).filter(|duration| !duration.is_zero());
-        let lifetime = Lifetime {
-            age: some(options.max_connection_age),
-            grace: some(options.max_connection_age_grace),
-            keepalive_interval: some(options.keepalive_interval),
-            keepalive_timeout: options.keepalive_timeout,
-        };
+    fn new(
+        settings: &Server,
+        parts: &Parts,
+        routes: Routes,
+        budget: Arc<Budget>,
+        drain: &watch::Receiver<bool>,
+    ) -> (Self, Option<JoinHandle<()>>) {
+        let start = || Reference::start(settings, parts, routes.clone(), drain.clone());
+        let (reference, ended) = (settings.implementation == GrpcServer::Tonic).then(start).unzip();
         let config = Config {
-            max_streams: options.max_concurrent_streams,
+            max_streams: settings.max_concurrent_streams,
             budget: budget.clone(),
             unary: PATH,
             keep_fields: parts.tracer.is_some(),
@@ -309,14 +289,15 @@ impl Serving {
             limiter: parts.limiter.clone(),
             stats: parts.stats.clone(),
             tracer: parts.tracer.clone(),
-            max_request_bytes: options.max_request_bytes,
-            receive_timeout: options.receive_timeout,
+            max_request_bytes: settings.max_request_bytes,
+            receive_timeout: settings.receive_timeout,
             budget,
             routes,
             buffers: Cell::default(),
             tries: Tries::default(),
         });
-        Self { reference: None, calls, config, lifetime }
+        let (reference, tls) = (reference.map(Rc::new), parts.tls.clone());
+        (Self { reference, tls, calls, config, lifetime: Lifetime::new(settings) }, ended)
     }
 }
 
@@ -329,19 +310,19 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_connection_does_not_carry_the_size_of_tls() {
+    fn a_plaintext_connection_does_not_have_the_size_of_tls() {
         let plain = size(serve_http2);
         let either =
-            size(|stream, activity, calls, drain| serve_as_agreed(stream, activity, None, calls, drain));
+            size(|stream, activity, calls, drain| serve_as_configured(stream, activity, None, calls, drain));
         let with_tls = size(|stream, activity, calls, mut drain| async move {
             let tls: Option<Arc<Tls>> = None;
-            if let Some(stream) = tls?.handshake(stream, "", &mut drain).await {
+            if let Some(stream) = tls?.handshake(HTTP_2, stream, "", &mut drain).await {
                 serve_http2(stream, activity, calls, drain).await;
             }
             Some(())
         });
         // The stream, the peer's name and the rest of the arguments, before it is known which it will be.
         assert!(either < plain + 256, "{plain} bytes plain, {either} with the choice");
-        assert!(with_tls > plain + 1024, "{plain} bytes plain, {with_tls} with TLS: the box is for nothing");
+        assert!(with_tls > plain + 1024, "{plain} bytes plain, {with_tls} with TLS: the box is useless");
     }
 }

@@ -48,7 +48,7 @@ use self::{
 use super::{
     connections::{Handle, Limits, Registry},
     grpc::Listener,
-    tls::Tls,
+    tls::{HTTP_1, Tls},
 };
 use crate::{
     panics::{self, Boundary, Panicked, caught},
@@ -268,7 +268,7 @@ where
     async fn secure(&self, socket: Socket, peer: Peer, stop: &mut watch::Receiver<bool>) -> Option<Socket> {
         match (socket, &self.options.tls) {
             (Socket::Tcp(stream), Some(tls)) => {
-                let secured = tls.handshake_http1(stream, peer, stop).await?;
+                let secured = tls.handshake(HTTP_1, stream, peer, stop).await?;
                 Some(Socket::Tls(Box::new(secured)))
             }
             (socket, _) => Some(socket),

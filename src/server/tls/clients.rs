@@ -1,6 +1,6 @@
-//! What the certificate of a client must be: signed by one of the authorities, and made out to a name.
+//! Verifies client certificates: signed by a CA, and issued to a name.
 //!
-//! rustls checks the first for any client and the second for servers alone; here they are put together.
+//! rustls verifies names of servers only, so [`Named`] adds that check to its verifier of signatures.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use x509_cert::{
 
 use crate::settings::ClientName;
 
-/// Asks of a certificate what `signed` asks, and that it is made out to `name`.
+/// Requires that `signed` accepts a certificate and that it is issued to `name`.
 #[derive(Debug)]
 pub(super) struct Named {
     pub(super) signed: Arc<dyn ClientCertVerifier>,
@@ -44,22 +44,18 @@ fn has_uri(names: &[GeneralName], wanted: &str) -> bool {
             _ => None,
         })
         .collect();
-    // A certificate of SPIFFE names one workload; one with several URIs is to be refused, whichever they are.
+    // A SPIFFE certificate names one workload; one with several URIs must be rejected.
     let is_ambiguous = wanted.starts_with("spiffe://") && uris.len() > 1;
     !is_ambiguous && uris.contains(&wanted)
 }
 
-/// Names of mail boxes are compared as they are, their hosts in any case.
+/// The local part is case-sensitive, the host is not.
 fn has_email(names: &[GeneralName], wanted: &str) -> bool {
     let is_wanted = |address: &str| match (address.split_once('@'), wanted.split_once('@')) {
         (Some((name, host)), Some((local, domain))) => name == local && host.eq_ignore_ascii_case(domain),
         _ => false,
     };
     names.iter().any(|name| matches!(name, GeneralName::Rfc822Name(address) if is_wanted(address.as_str())))
-}
-
-fn require(is_made_out: bool) -> Result<(), Error> {
-    if is_made_out { Ok(()) } else { Err(Error::InvalidCertificate(CertificateError::NotValidForName)) }
 }
 
 impl ClientCertVerifier for Named {
@@ -70,12 +66,15 @@ impl ClientCertVerifier for Named {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.signed.verify_client_cert(end_entity, intermediates, now)?;
-        match &self.name {
-            ClientName::Host(name) => verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?,
-            ClientName::Uri(uri) => require(has_uri(&names(end_entity)?, uri))?,
-            ClientName::Email(address) => require(has_email(&names(end_entity)?, address))?,
-        }
-        Ok(verified)
+        let is_valid = match &self.name {
+            ClientName::Host(name) => {
+                return verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)
+                    .map(|()| verified);
+            }
+            ClientName::Uri(uri) => has_uri(&names(end_entity)?, uri),
+            ClientName::Email(address) => has_email(&names(end_entity)?, address),
+        };
+        is_valid.then_some(verified).ok_or(Error::InvalidCertificate(CertificateError::NotValidForName))
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {

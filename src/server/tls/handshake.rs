@@ -1,7 +1,7 @@
-//! The TLS handshake of an accepted connection: on the worker that will serve it, within a time limit.
+//! The TLS handshake of an accepted connection, within a time limit.
 //!
-//! A failure is counted by its cause, and one in ten seconds is logged: an operator should see a client that cannot
-//! connect, but anyone who can reach the port can cause any number of failures.
+//! Failures are counted by cause and logged at most every ten seconds: an operator should see a client that cannot connect,
+//! but anyone who can reach the port can cause failures.
 
 use std::{
     fmt, io,
@@ -27,29 +27,32 @@ use tracing::{debug, warn};
 use super::Tls;
 use crate::log_throttle::LogThrottle;
 
-/// The time limit of a handshake: three round trips and a signature, with room for slow networks.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The protocols of the ports in ALPN.
+pub(in crate::server) const HTTP_1: &[u8] = b"http/1.1";
+pub(in crate::server) const HTTP_2: &[u8] = b"h2";
 
-/// The same during shutdown. A client that is in its handshake may have sent a request along.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// The time limit of a handshake: three round trips and a signature, with room for slow networks.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time limit during shutdown: a request may follow the handshake.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 named! {
     /// Why a handshake failed.
     pub(super) enum Cause {
-        /// The client showed no certificate, or one that is not taken.
+        /// The client presented no certificate or an invalid one.
         ClientCertificate = "client_certificate",
-        /// The client did not take ours.
+        /// The client rejected our certificate.
         RefusedByClient = "refused_by_client",
-        /// The client speaks no TLS, or none that is taken.
+        /// The client does not speak TLS, or no supported version.
         Protocol = "protocol",
-        /// The client went away. Probes do so as well.
+        /// The client closed the connection, as probes do.
         Closed = "closed",
-        /// The client took too long.
         Timeout = "timeout",
     }
 }
 
-/// How many handshakes failed. One in ten seconds is logged.
+/// The failed handshakes.
 pub(super) struct Failures {
     counted: [AtomicU64; Cause::ALL.len()],
     log: LogThrottle,
@@ -62,133 +65,113 @@ impl Default for Failures {
 }
 
 impl Tls {
-    /// Brings a connection to where HTTP/2 begins. None when that failed, which is counted and logged, or
-    /// when the service ends first.
+    /// Performs the handshake for this protocol of ALPN. `None` if it failed, which is counted and logged, or if the service
+    /// shuts down.
     pub(in crate::server) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
+        protocol: &[u8],
         stream: S,
         peer: impl fmt::Display,
         drain: &mut watch::Receiver<bool>,
     ) -> Option<TlsStream<S>> {
-        self.handshake_with(self.serving.load_full(), stream, peer, drain).await
-    }
-
-    /// The same for a port that speaks HTTP/1.
-    pub(in crate::server) async fn handshake_http1<S: AsyncRead + AsyncWrite + Unpin>(
-        &self,
-        stream: S,
-        peer: impl fmt::Display,
-        drain: &mut watch::Receiver<bool>,
-    ) -> Option<TlsStream<S>> {
-        let mut config = (*self.serving.load_full()).clone();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        self.handshake_with(Arc::new(config), stream, peer, drain).await
-    }
-
-    async fn handshake_with<S: AsyncRead + AsyncWrite + Unpin>(
-        &self,
-        config: Arc<rustls::ServerConfig>,
-        stream: S,
-        peer: impl fmt::Display,
-        drain: &mut watch::Receiver<bool>,
-    ) -> Option<TlsStream<S>> {
+        let mut config = self.serving.load_full();
+        if protocol != HTTP_2 {
+            Arc::make_mut(&mut config).alpn_protocols = vec![protocol.to_vec()];
+        }
         let acceptor = TlsAcceptor::from(config);
         let ending = async {
-            // The sender outlives the workers; were it gone, that would be an end as well.
+            // An error means that the sender is dropped, which is a shutdown too.
             let _ = drain.wait_for(|drain| *drain).await;
-            sleep(LAST_PATIENCE).await;
+            sleep(SHUTDOWN_TIMEOUT).await;
         };
-        let shaken = tokio::select! {
-            shaken = timeout(PATIENCE, acceptor.accept(stream)) => shaken,
+        let accepted = tokio::select! {
+            accepted = timeout(TIMEOUT, acceptor.accept(stream)) => accepted,
             () = ending => return None,
         };
-        let (cause, why) = match shaken {
+        let (cause, message) = match accepted {
             Ok(Ok(stream)) => return Some(stream),
             Ok(Err(error)) => cause(&error),
-            Err(_) => (Cause::Timeout, format!("the client took more than {PATIENCE:?}")),
+            Err(_) => (Cause::Timeout, format!("the handshake took more than {TIMEOUT:?}")),
         };
-        self.failures.note(cause, &why, &peer);
+        self.failures.record(cause, &message, &peer);
         None
     }
 }
 
 impl Failures {
-    fn note(&self, cause: Cause, why: &str, peer: &dyn fmt::Display) {
+    fn record(&self, cause: Cause, message: &str, peer: &dyn fmt::Display) {
         if let Some(counted) = self.counted.get(cause as usize) {
             counted.fetch_add(1, Ordering::Relaxed);
         }
         if cause != Cause::Closed && self.log.admit_now().is_some() {
-            warn!(%peer, reason = cause.name(), "a TLS handshake failed: {why}");
+            warn!(%peer, reason = cause.name(), "TLS handshake failed: {message}");
         } else {
-            debug!(%peer, reason = cause.name(), "a TLS handshake failed: {why}");
+            debug!(%peer, reason = cause.name(), "TLS handshake failed: {message}");
         }
     }
 
-    /// The failures by the name of their cause.
     pub(super) fn counted(&self) -> Vec<(&'static str, u64)> {
         let count = |counted: &AtomicU64| counted.load(Ordering::Relaxed);
         Cause::ALL.iter().zip(&self.counted).map(|(cause, counted)| (cause.name(), count(counted))).collect()
     }
 }
 
-/// What a failure means, and how it is put to people.
+/// The cause of a failure, and its description for an operator.
 fn cause(error: &io::Error) -> (Cause, String) {
     let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) else {
         return (Cause::Closed, error.to_string());
     };
     match error {
         rustls::Error::NoCertificatesPresented => {
-            let why = "the client showed no certificate, which GRPC_CLIENT_TLS_CACERT asks for";
-            (Cause::ClientCertificate, why.to_owned())
+            let message = "the client presented no certificate, which GRPC_CLIENT_TLS_CACERT requires";
+            (Cause::ClientCertificate, message.into())
         }
-        rustls::Error::InvalidCertificate(error) => (Cause::ClientCertificate, refused(error)),
+        rustls::Error::InvalidCertificate(error) => (Cause::ClientCertificate, invalid_certificate(error)),
         rustls::Error::AlertReceived(alert) => {
-            (Cause::RefusedByClient, format!("the client refused: {}", complaint(*alert)))
+            (Cause::RefusedByClient, format!("the client rejected the handshake: {}", rejection(*alert)))
         }
         rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
-            (Cause::Protocol, "the client speaks no TLS".to_owned())
+            (Cause::Protocol, "the client does not speak TLS".into())
         }
         rustls::Error::NoApplicationProtocol => {
-            (Cause::Protocol, "the client speaks other protocols than HTTP/2".to_owned())
+            let message = "ALPN has no protocol of this port: HTTP/2 for gRPC, HTTP/1.1 for the admin API";
+            (Cause::Protocol, message.into())
         }
         other => (Cause::Protocol, other.to_string()),
     }
 }
 
-/// Why a client's certificate is not taken.
-fn refused(error: &CertificateError) -> String {
+fn invalid_certificate(error: &CertificateError) -> String {
     match error {
         CertificateError::UnknownIssuer => {
-            "the client's certificate is signed by no authority of GRPC_CLIENT_TLS_CACERT".to_owned()
+            "the client certificate is not signed by a CA of GRPC_CLIENT_TLS_CACERT".into()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("the client's certificate is not made out to GRPC_CLIENT_TLS_SAN: {error}")
+            format!("the client certificate is not issued to GRPC_CLIENT_TLS_SAN: {error}")
         }
-        // The reasons of a library below rustls; only their names are shown.
+        // Errors of rustls-webpki, which have a name only.
         CertificateError::Other(other) => match other.to_string().as_str() {
-            "UnsupportedCertVersion" => "the client's certificate is not taken: it is of X.509's version 1; \
-                sign one with an extension, such as a subjectAltName"
-                .to_owned(),
-            "CaUsedAsEndEntity" => "the client's certificate is not taken: it is that of an authority; \
-                sign one for the client with it"
-                .to_owned(),
-            name => format!("the client's certificate is not taken: {name}"),
+            "UnsupportedCertVersion" => "invalid client certificate: X.509 version 1; issue one with an \
+                extension, such as a subjectAltName"
+                .into(),
+            "CaUsedAsEndEntity" => {
+                "invalid client certificate: it is a CA certificate; issue one for the client with it".into()
+            }
+            name => format!("invalid client certificate: {name}"),
         },
-        other => format!("the client's certificate is not taken: {other}"),
+        other => format!("invalid client certificate: {other}"),
     }
 }
 
-/// What a client has against us.
-fn complaint(alert: AlertDescription) -> String {
+/// The reason of a client to reject the handshake.
+fn rejection(alert: AlertDescription) -> String {
     match alert {
         AlertDescription::UnknownCA => {
-            "it does not know the authority that signed the certificate in GRPC_SERVER_TLS_CERT".to_owned()
+            "it does not trust the CA of the certificate in GRPC_SERVER_TLS_CERT".into()
         }
-        AlertDescription::CertificateExpired => {
-            "the certificate in GRPC_SERVER_TLS_CERT has expired".to_owned()
-        }
+        AlertDescription::CertificateExpired => "the certificate in GRPC_SERVER_TLS_CERT has expired".into(),
         AlertDescription::BadCertificate | AlertDescription::CertificateUnknown => {
-            format!("it does not take the certificate in GRPC_SERVER_TLS_CERT ({alert:?})")
+            format!("it does not accept the certificate in GRPC_SERVER_TLS_CERT ({alert:?})")
         }
         other => format!("{other:?}"),
     }
@@ -203,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn names_causes_by_what_an_operator_can_change() {
+    fn descriptions_name_the_variable_to_change() {
         let certificate = rustls::Error::InvalidCertificate;
         for (error, cause, expected) in [
             (rustls::Error::NoCertificatesPresented, Cause::ClientCertificate, "GRPC_CLIENT_TLS_CACERT"),
@@ -213,7 +196,7 @@ mod tests {
                 "GRPC_CLIENT_TLS_CACERT",
             ),
             (certificate(CertificateError::NotValidForName), Cause::ClientCertificate, "GRPC_CLIENT_TLS_SAN"),
-            (certificate(CertificateError::Expired), Cause::ClientCertificate, "not taken"),
+            (certificate(CertificateError::Expired), Cause::ClientCertificate, "invalid client certificate"),
             (
                 rustls::Error::AlertReceived(AlertDescription::UnknownCA),
                 Cause::RefusedByClient,
@@ -237,7 +220,7 @@ mod tests {
     fn counts_every_cause_and_logs_few() {
         let failures = Failures::default();
         for (times, cause) in (1..).zip(Cause::ALL) {
-            (0..times).for_each(|_| failures.note(cause, "", &""));
+            (0..times).for_each(|_| failures.record(cause, "", &""));
         }
         let counts: Vec<_> = failures.counted().into_iter().map(|(_, count)| count).collect();
         assert_eq!(counts, [1, 2, 3, 4, 5]);

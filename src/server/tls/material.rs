@@ -1,7 +1,7 @@
-//! From the bytes of the files to what rustls serves, or to everything that is wrong with them.
+//! Converts the contents of the files to a configuration of rustls, or lists all of their problems.
 //!
-//! A plain function of its arguments. It takes what the Go service takes: several certificates in a
-//! file, other things between them, a key in any of three forms.
+//! A pure function. It accepts what the Go service accepts: several certificates in a file, other blocks between them, a
+//! key in any of three formats.
 
 use std::{path::Path, sync::Arc};
 
@@ -17,20 +17,20 @@ use x509_cert::{
     der::{Decode as _, Encode as _},
 };
 
-use super::{Contents, Files, clients::Named};
+use super::{Contents, Files, clients::Named, handshake::HTTP_2};
 use crate::{
     clock::Time,
     net::tls::pem,
     settings::{ClientName, GrpcTls},
 };
 
-/// What is served to those who connect.
+/// The configuration for new connections.
 pub(super) struct Material {
     pub(super) config: Arc<ServerConfig>,
     pub(super) lifetime: Lifetime,
 }
 
-/// When the certificate may be used, for the clock and for people.
+/// The validity of the certificate, as times and as text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Lifetime {
     pub(super) from: Time,
@@ -39,7 +39,7 @@ pub(super) struct Lifetime {
     pub(super) shown_until: String,
 }
 
-/// A certificate as it is sent, and what is to be known of it.
+/// The certificate chain to send, and properties of its first certificate.
 struct Chain {
     sent: Vec<CertificateDer<'static>>,
     public_key: Vec<u8>,
@@ -47,15 +47,14 @@ struct Chain {
 }
 
 impl Material {
-    /// What these files come to.
     pub(super) fn new(options: &GrpcTls, files: &Files) -> Result<Self, Vec<String>> {
         let provider = Arc::new(ring::default_provider());
         let mut problems = Vec::new();
-        let mut refuse = |variable: &str, path: &Path, problem: String| {
+        let mut report = |variable: &str, path: &Path, problem: String| {
             problems.push(format!("{variable}={}: {problem}", path.display()));
         };
         let chain = chain(&files.certificate)
-            .map_err(|problem| refuse("GRPC_SERVER_TLS_CERT", &options.certificate, problem));
+            .map_err(|problem| report("GRPC_SERVER_TLS_CERT", &options.certificate, problem));
         let key = bytes(&files.key)
             .and_then(|bytes| pem::key(bytes, &provider))
             .and_then(|key| match &chain {
@@ -65,11 +64,11 @@ impl Material {
                 )),
                 _ => Ok(key),
             })
-            .map_err(|problem| refuse("GRPC_SERVER_TLS_KEY", &options.key, problem));
+            .map_err(|problem| report("GRPC_SERVER_TLS_KEY", &options.key, problem));
         let clients = match (&options.clients, &files.authorities) {
             (Some(clients), Some(authorities)) => verifier(authorities, clients.name.as_ref(), &provider)
                 .map(Some)
-                .map_err(|problem| refuse("GRPC_CLIENT_TLS_CACERT", &clients.authorities, problem)),
+                .map_err(|problem| report("GRPC_CLIENT_TLS_CACERT", &clients.authorities, problem)),
             _ => Ok(None),
         };
         let (Ok(chain), Ok(key), Ok(clients)) = (chain, key, clients) else { return Err(problems) };
@@ -85,16 +84,16 @@ fn config(
     provider: Arc<CryptoProvider>,
 ) -> Result<ServerConfig, String> {
     let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let builder = versions.map_err(|error| format!("TLS cannot be served: {error}"))?;
+    let builder = versions.map_err(|error| format!("unusable TLS configuration: {error}"))?;
     let builder = match clients {
         Some(clients) => builder.with_client_cert_verifier(clients),
         None => builder.with_no_client_auth(),
     };
     let mut config =
         builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key))));
-    config.alpn_protocols = vec![b"h2".to_vec()];
-    // Envoy's connections last, so that resuming a session saves nothing; and a session that is resumed
-    // is one whose certificate nobody looks at again.
+    config.alpn_protocols = vec![HTTP_2.to_vec()];
+    // Envoy's connections are long-lived, so resumption saves nothing, and a resumed session skips the verification of the
+    // certificate.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
@@ -117,7 +116,7 @@ fn chain(contents: &Contents) -> Result<Chain, String> {
     Ok(Chain { sent, public_key, lifetime })
 }
 
-/// Compared here and not by rustls, which cannot read certificates of X.509's first version.
+/// Not by rustls, which cannot parse X.509 version 1.
 fn belong_together(chain: &Chain, key: &dyn SigningKey) -> bool {
     key.public_key().is_none_or(|public_key| public_key.as_ref() == chain.public_key)
 }
@@ -128,10 +127,10 @@ fn verifier(
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let mut roots = RootCertStore::empty();
-    // As in the Go service, one that can be read is enough.
-    let (taken, _) = roots.add_parsable_certificates(pem::certificates(bytes(contents)?)?);
-    if taken == 0 {
-        return Err("holds no certificate of an authority: a block BEGIN CERTIFICATE is wanted".to_owned());
+    // As in the Go service, one valid certificate is enough.
+    let (added, _) = roots.add_parsable_certificates(pem::certificates(bytes(contents)?)?);
+    if added == 0 {
+        return Err("holds no CA certificate: expected a BEGIN CERTIFICATE block".to_owned());
     }
     let signed = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
     let signed = signed.map_err(|error| format!("cannot be used: {error}"))?;

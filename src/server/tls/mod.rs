@@ -1,17 +1,16 @@
-//! TLS on the gRPC port: a certificate that is reloaded when it changes, and the verification of clients.
+//! TLS of the gRPC port: reloads changed certificates and verifies clients.
 //!
-//! `app` creates [`Tls`] once from checked files; [`Tls::look`] reads them again and serves the new ones if they are
-//! valid. `material` converts them for rustls, `clients` verifies names, and `handshake` accepts connections. A reload
-//! affects new connections only.
+//! `app` creates [`Tls`] once from checked files; [`Tls::reload`] reads them again and uses new ones if they are valid.
+//! `material` converts them for rustls, `clients` verifies names, and `handshake` accepts connections. A reload affects
+//! new connections only.
 
 mod clients;
-pub(super) mod handshake;
+mod handshake;
 mod material;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    fmt,
     hash::{BuildHasher, RandomState},
     sync::{Arc, Mutex},
     time::Duration,
@@ -22,6 +21,7 @@ use tokio::sync::watch;
 use tokio_rustls::rustls::ServerConfig;
 use tracing::{error, info, warn};
 
+pub(super) use self::handshake::{HTTP_1, HTTP_2};
 use self::{
     handshake::Failures,
     material::{Lifetime, Material},
@@ -35,23 +35,22 @@ use crate::{
     telemetry::metrics::TlsGauges,
 };
 
-/// The interval at which the files are read and compared. A file system reports little about changes behind symlinks,
-/// and nothing on some networks. Three small files cost microseconds.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The interval at which the files are read and compared, which takes microseconds. Notifications of changes are unreliable
+/// behind symlinks and absent on some network file systems.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The files as they are now.
 #[derive(Hash)]
 struct Files {
     certificate: Contents,
     key: Contents,
-    /// None without client certificates.
+    /// `None` without client certificates.
     authorities: Option<Contents>,
 }
 
-/// The bytes of a file, or why there are none.
+/// The bytes of a file, or the error of reading it.
 type Contents = Result<Vec<u8>, String>;
 
-/// TLS as it is now.
+/// The certificate in use, and the state of its reloads.
 pub struct Tls {
     options: GrpcTls,
     hasher: RandomState,
@@ -60,21 +59,16 @@ pub struct Tls {
     failures: Failures,
 }
 
-/// The state between two reads.
 struct State {
-    /// The files that were loaded or rejected last.
-    settled: Digest,
-    /// Invalid at the last read. A file that is being written, or a key that is yet to follow its certificate, differs
-    /// at the next.
-    rejected_once: Option<Digest>,
+    /// The hash of the files that were loaded or rejected last.
+    settled: u64,
+    /// The hash of files that were invalid at the last read. A file that is being written, or a key that has not followed
+    /// its certificate yet, differs at the next.
+    rejected_once: Option<u64>,
     lifetime: Lifetime,
-    /// The expiry of the certificate was logged.
     expiry_logged: bool,
     reload_errors: u64,
 }
-
-/// Distinguishes what was read from what is read later.
-type Digest = u64;
 
 impl Files {
     fn read(options: &GrpcTls) -> Self {
@@ -90,7 +84,7 @@ impl Tls {
     /// Reads the files for the first time.
     ///
     /// # Errors
-    /// Everything that keeps them from being served, a line each.
+    /// All problems of the files, a line each.
     pub fn load(options: GrpcTls, now: Time) -> Result<Self, Vec<String>> {
         let files = Files::read(&options);
         let material = Material::new(&options, &files)?;
@@ -116,35 +110,36 @@ impl Tls {
         Ok(tls)
     }
 
-    /// Reads the files again, and serves what they hold if that is new and good.
+    /// Reads the files again, and uses them if they are new and valid.
     ///
-    /// Invalid files are logged once, when two reads have found the same; the previous ones stay in use.
-    pub fn look(&self, now: Time) {
+    /// Invalid files are logged once, after two reads of the same content; the previous ones stay in use.
+    pub fn reload(&self, now: Time) {
         let files = Files::read(&self.options);
-        let digest = self.hasher.hash_one(&files);
+        let hash = self.hasher.hash_one(&files);
         let mut state = lock(&self.state);
-        if digest != state.settled {
+        if hash != state.settled {
             match Material::new(&self.options, &files) {
                 Ok(material) => {
                     self.log_loaded(&material.lifetime, now);
                     self.serving.store(material.config);
-                    state.settle(digest);
+                    state.settled = hash;
+                    state.rejected_once = None;
                     state.lifetime = material.lifetime;
                     state.expiry_logged = false;
                 }
-                Err(problems) if state.rejected_once == Some(digest) => {
-                    state.settle(digest);
+                Err(problems) if state.rejected_once == Some(hash) => {
+                    state.settled = hash;
                     state.reload_errors = state.reload_errors.saturating_add(1);
                     let problems = problems.join("; ");
                     error!("changed TLS files are invalid, keeping the previous ones: {problems}");
                 }
-                Err(_) => state.rejected_once = Some(digest),
+                Err(_) => state.rejected_once = Some(hash),
             }
         }
         self.log_expiry(&mut state, now);
     }
 
-    /// Its state, for the metrics.
+    /// The metrics of TLS.
     #[must_use]
     pub fn gauges(&self) -> TlsGauges {
         let state = lock(&self.state);
@@ -160,45 +155,35 @@ impl Tls {
         info!(valid_until = %lifetime.shown_until, "serving TLS with the certificate {path}");
         if now < lifetime.from {
             let from = &lifetime.shown_from;
-            warn!("the certificate {path} is not valid before {from}: clients will refuse it until then");
+            warn!("the certificate {path} is not valid before {from}: clients will reject it until then");
         }
     }
 
     fn log_expiry(&self, state: &mut State, now: Time) {
         if now >= state.lifetime.until && !std::mem::replace(&mut state.expiry_logged, true) {
             let (path, until) = (self.options.certificate.display(), &state.lifetime.shown_until);
-            warn!("the certificate {path} has expired, at {until}: clients will refuse it");
+            warn!("the certificate {path} has expired, at {until}: clients will reject it");
         }
     }
 }
 
-impl State {
-    fn settle(&mut self, digest: Digest) {
-        self.settled = digest;
-        self.rejected_once = None;
-    }
-}
-
-/// Reads the files every two seconds, until `stop` becomes true.
-pub async fn look_after(tls: Arc<Tls>, clock: impl Clock + Clone + 'static, mut stop: watch::Receiver<bool>) {
+/// Reloads the files every two seconds, until `stop` becomes true.
+pub async fn reload_periodically(
+    tls: Arc<Tls>,
+    clock: impl Clock + Clone + 'static,
+    mut stop: watch::Receiver<bool>,
+) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(RELOAD_INTERVAL) => {}
             _ = stop.wait_for(|stop| *stop) => return,
         }
         let (tls, clock) = (tls.clone(), clock.clone());
-        let look = move || {
+        let reload = move || {
             panics::point("tls_reload");
-            tls.look(clock.now());
+            tls.reload(clock.now());
         };
-        // On another thread, because a file system may be slow and this thread answers probes. After a panic the next
-        // read follows as usual.
-        let _ = tokio::task::spawn_blocking(|| panics::catch(Boundary::TlsReload, look)).await;
-    }
-}
-
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("options", &self.options).finish_non_exhaustive()
+        // On another thread, because file systems may be slow and this thread serves probes. A panic costs one reload.
+        let _ = tokio::task::spawn_blocking(|| panics::catch(Boundary::TlsReload, reload)).await;
     }
 }

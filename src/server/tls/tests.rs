@@ -1,7 +1,8 @@
-//! What files come to, and what becomes of what is served when they change.
+//! Loading, reloading and rejecting certificate files.
 
 use std::{fs, path::Path};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use proptest::prelude::*;
 use rcgen::{CertificateParams, CertifiedKey, KeyPair, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, date_time_ymd};
 use tempfile::TempDir;
@@ -12,7 +13,7 @@ use crate::settings::GrpcTlsClients;
 /// 2026-01-01.
 const NOW: Time = Time::from_seconds(1_767_225_600);
 
-/// A certificate of its own authority, valid through 2026 or until the end of the year before.
+/// A self-signed certificate that expires at the end of 2026, or of 2025.
 fn certificate(valid: bool) -> CertifiedKey<KeyPair> {
     signed_with(KeyPair::generate().unwrap(), valid)
 }
@@ -24,7 +25,7 @@ fn signed_with(signing_key: KeyPair, valid: bool) -> CertifiedKey<KeyPair> {
     CertifiedKey { cert: params.self_signed(&signing_key).unwrap(), signing_key }
 }
 
-/// A directory with these files and TLS made of them.
+/// A directory with these files, and settings with their paths.
 fn written(certificate: &str, key: &str, authorities: Option<&str>) -> (TempDir, GrpcTls) {
     let dir = tempfile::tempdir().unwrap();
     let put = |name: &str, text: &str| {
@@ -50,7 +51,7 @@ fn problems(options: GrpcTls) -> Vec<String> {
 }
 
 #[test]
-fn what_go_takes_is_taken() {
+fn accepts_the_files_that_go_accepts() {
     let one = certificate(true);
     let (pem, key) = (one.cert.pem(), one.signing_key.serialize_pem());
     let both = format!("Bag Attributes: none\n{key}\n{pem}{}", certificate(true).cert.pem());
@@ -84,8 +85,13 @@ fn reports_all_errors_at_once() {
         (&damaged, &key, None, &["CERT=", "cannot be read"]),
         (&pem, &pem, None, &["KEY=", "holds no private key"]),
         (&pem, &locked, None, &["KEY=", "under a password"]),
-        (&pem, &key, Some(&*key), &["CACERT=", "no certificate of an authority"]),
-        ("", "", Some(""), &["CERT=", "no certificate", "KEY=", "no private key", "CACERT=", "authority"]),
+        (&pem, &key, Some(&*key), &["CACERT=", "no CA certificate"]),
+        (
+            "",
+            "",
+            Some(""),
+            &["CERT=", "no certificate", "KEY=", "no private key", "CACERT=", "no CA certificate"],
+        ),
     ] {
         let (_dir, options) = written(certificate, key, authorities);
         let problems = problems(options);
@@ -97,15 +103,15 @@ fn reports_all_errors_at_once() {
 }
 
 #[test]
-fn new_files_are_served_to_those_who_come_later() {
+fn new_files_are_used_for_new_connections() {
     let (dir, options) = of(&certificate(true));
     let tls = Tls::load(options, NOW).unwrap();
     let first = tls.serving.load_full();
-    tls.look(NOW);
+    tls.reload(NOW);
     assert!(Arc::ptr_eq(&first, &tls.serving.load_full()), "nothing has changed");
 
     put(dir.path(), &certificate(false));
-    tls.look(NOW);
+    tls.reload(NOW);
     assert!(!Arc::ptr_eq(&first, &tls.serving.load_full()));
     assert_eq!(tls.gauges().certificate_expiry, Duration::from_secs(NOW.seconds()));
     assert!(lock(&tls.state).expiry_logged, "it has expired at this moment");
@@ -113,12 +119,12 @@ fn new_files_are_served_to_those_who_come_later() {
 }
 
 #[test]
-fn bad_files_are_refused_once_and_when_they_have_settled() {
+fn invalid_files_are_logged_once_after_two_reads() {
     let (dir, options) = of(&certificate(true));
     let tls = Tls::load(options.clone(), NOW).unwrap();
     let first = tls.serving.load_full();
-    let errors_after = |looks: usize| {
-        (0..looks).for_each(|_| tls.look(NOW));
+    let errors_after = |reloads: usize| {
+        (0..reloads).for_each(|_| tls.reload(NOW));
         tls.gauges().reload_errors
     };
 
@@ -127,7 +133,7 @@ fn bad_files_are_refused_once_and_when_they_have_settled() {
     assert_eq!(errors_after(3), 1);
     fs::remove_file(&options.key).unwrap();
     assert_eq!(errors_after(3), 2, "another problem is logged as well");
-    assert!(Arc::ptr_eq(&first, &tls.serving.load_full()), "the old one stays in force");
+    assert!(Arc::ptr_eq(&first, &tls.serving.load_full()), "the previous one stays in use");
 
     put(dir.path(), &certificate(true));
     assert_eq!(errors_after(3), 2);
@@ -135,15 +141,15 @@ fn bad_files_are_refused_once_and_when_they_have_settled() {
 }
 
 #[test]
-fn a_certificate_that_comes_before_its_key_is_no_error() {
+fn a_certificate_written_before_its_key_is_not_an_error() {
     let (dir, options) = of(&certificate(true));
     let tls = Tls::load(options, NOW).unwrap();
     let next = certificate(true);
     fs::write(dir.path().join("tls.crt"), next.cert.pem()).unwrap();
-    tls.look(NOW);
+    tls.reload(NOW);
     put(dir.path(), &next);
-    tls.look(NOW);
-    tls.look(NOW);
+    tls.reload(NOW);
+    tls.reload(NOW);
     assert_eq!(tls.gauges().reload_errors, 0);
 }
 
@@ -152,24 +158,24 @@ fn logs_an_expired_certificate_once() {
     let (_dir, options) = of(&certificate(true));
     let tls = Tls::load(options, NOW).unwrap();
     assert!(!lock(&tls.state).expiry_logged);
-    tls.look(Time::from_seconds(NOW.seconds() + 365 * 86_400));
+    tls.reload(Time::from_seconds(NOW.seconds() + 365 * 86_400));
     assert!(lock(&tls.state).expiry_logged);
 }
 
 proptest! {
     #[test]
-    fn no_bytes_whatsoever_do_more_than_be_refused(
+    fn arbitrary_bytes_never_panic(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         at in any::<prop::sample::Index>(),
-        in_the_armour in any::<bool>(),
+        is_armored in any::<bool>(),
     ) {
         let pair = certificate(true);
         let der = pair.cert.der().to_vec();
         let at = at.index(der.len());
         let end = der.len().min(at + bytes.len());
-        let text = if in_the_armour {
+        let text = if is_armored {
             let changed = [&der[..at], &bytes[..], &der[end..]].concat();
-            let body = base64(&changed);
+            let body = STANDARD.encode(&changed);
             format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n").into_bytes()
         } else {
             bytes
@@ -182,23 +188,7 @@ proptest! {
         let key = pair.signing_key.serialize_pem().into_bytes();
         for key in [key, text.clone()] {
             let files = Files { certificate: Ok(text.clone()), key: Ok(key), authorities: Some(Ok(text.clone())) };
-            // Whatever it says, it says it.
             let _ = Material::new(&options, &files);
         }
     }
-}
-
-/// Base64, which no dependency of ours offers.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for three in bytes.chunks(3) {
-        let number =
-            (0..3).fold(0, |number, at| number << 8 | u32::from(three.get(at).copied().unwrap_or(0)));
-        for place in 0..4 {
-            let digit = (number >> (18 - 6 * place)) as usize % 64;
-            text.push(if place <= three.len() { DIGITS[digit].into() } else { '=' });
-        }
-    }
-    text
 }

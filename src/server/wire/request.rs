@@ -1,8 +1,8 @@
-//! Reads a request from the bytes of a `RateLimitRequest`.
+//! Parses a `RateLimitRequest` from its bytes.
 //!
-//! The texts of the request are slices of the message, and what exceeds a bound is counted without being
-//! kept: the memory of a request is a matter of the bounds, whatever its message holds. The limiter then
-//! refuses it with the number that was seen. Used for every call of `ShouldRateLimit`.
+//! The strings of the request are slices of the message. Descriptors and entries beyond the bounds are counted but not
+//! kept, so the bounds limit the memory of any message; the limiter then rejects it with the number it had. Used for
+//! every call of `ShouldRateLimit`.
 
 #[cfg(test)]
 mod tests;
@@ -12,11 +12,8 @@ use crate::{
     protobuf::{Fields, Malformed},
 };
 
-/// Reads a request and keeps as many descriptors and entries as the bounds allow.
-///
-/// # Errors
-/// When the bytes are not a `RateLimitRequest`.
-pub fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malformed> {
+/// Parses a request and keeps as many descriptors and entries as the bounds allow.
+pub(in crate::server) fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malformed> {
     let mut request = Request::default();
     let mut fields = Fields::new(message);
     while let Some(key) = fields.next()? {
@@ -25,7 +22,7 @@ pub fn read(message: &[u8], bounds: Bounds) -> Result<Request<'_>, Malformed> {
             2 => {
                 let message = fields.message(key)?;
                 if request.descriptors.len() < bounds.descriptors {
-                    // Filled where it stays: it is large to move.
+                    // Filled in place: it is large to move.
                     request.descriptors.push(Descriptor::default());
                     if let Some(descriptor) = request.descriptors.last_mut() {
                         read_descriptor(message, bounds.entries, descriptor)?;
@@ -81,7 +78,7 @@ fn read_entry(mut fields: Fields<'_>) -> Result<Entry<'_>, Malformed> {
     Ok(entry)
 }
 
-/// A limit that comes twice is one: the fields of the second replace those of the first.
+/// A repeated limit is merged: the fields of the second replace those of the first.
 fn read_limit(mut fields: Fields<'_>, limit: &mut LimitOverride) -> Result<(), Malformed> {
     while let Some(key) = fields.next()? {
         match key.number {
@@ -104,15 +101,15 @@ fn read_wrapped(mut fields: Fields<'_>, value: &mut u64) -> Result<(), Malformed
     Ok(())
 }
 
-/// Protobuf's numbers of 32 bits are the lower half of what was sent.
+/// Protobuf truncates varints of 32-bit fields.
 #[expect(clippy::cast_possible_truncation, reason = "the upper half is dropped on purpose")]
 fn low_half(number: u64) -> u32 {
     number as u32
 }
 
-/// Holds the reader against prost: both accept the same bytes, and read the same content.
+/// Compares the parser with prost: both accept the same bytes, with the same content.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
+pub(crate) fn fuzz(bytes: &[u8]) {
     use prost::Message;
 
     use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;

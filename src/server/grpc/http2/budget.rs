@@ -1,24 +1,22 @@
-//! The memory that all connections together may hold for what peers send or do not take.
+//! The limit on the memory of all connections for unfinished input and blocked output.
 //!
-//! One budget for the process (`GRPC_MAX_INFLIGHT_BYTES`). What is held is charged by its capacity before it is
-//! allocated: unfinished messages and header blocks, parts of frames, streams beyond the first few of a
-//! connection, and answers that the peer's windows keep back. A message that is complete in one read is
-//! never held, so it needs no budget.
+//! The process has one budget (`GRPC_MAX_INFLIGHT_BYTES`). Memory is charged by capacity before it is allocated:
+//! unfinished messages and header blocks, incomplete frames, streams beyond the first few of a connection, and
+//! responses that the peer's windows block. A message that is complete in one read is not stored and needs no budget.
 //!
-//! A message larger than a stream's first window is granted all of its length at once, before the window is
-//! opened for it: what was granted always completes. Grants take at most half of the budget, so that large
-//! messages cannot exhaust it for small ones.
+//! A message larger than a stream's initial window is granted its whole length before the window is opened for it, so
+//! a granted message always completes. Grants take at most half of the budget, so that large messages cannot starve
+//! small ones.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-/// What is left to be held.
 #[derive(Debug)]
 pub(in super::super) struct Budget {
     limit: usize,
-    used: AtomicUsize,
+    pub(super) used: AtomicUsize,
     granted: AtomicUsize,
 }
 
@@ -26,15 +24,9 @@ impl Budget {
     pub(in super::super) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self { limit, used: AtomicUsize::new(0), granted: AtomicUsize::new(0) })
     }
-
-    /// Bytes that are held.
-    #[cfg(test)]
-    pub(super) fn used(&self) -> usize {
-        self.used.load(Relaxed)
-    }
 }
 
-/// Part of the budget, given back when it is dropped.
+/// A reservation of bytes, returned to the budget on drop.
 #[derive(Debug)]
 pub(in super::super) struct Share {
     budget: Arc<Budget>,
@@ -47,7 +39,7 @@ impl Share {
         Self { budget: budget.clone(), bytes: 0, granted: 0 }
     }
 
-    /// Makes it so large; false, and nothing changes, if the budget does not allow it.
+    /// Changes the size; false without a change if the budget is exhausted.
     pub(in super::super) fn resize(&mut self, bytes: usize) -> bool {
         let taken = take(&self.budget.used, bytes, self.bytes, self.budget.limit);
         if taken {
@@ -56,7 +48,7 @@ impl Share {
         taken
     }
 
-    /// Makes it so large as a grant; false, and nothing changes, if the budget does not allow it.
+    /// Changes the size to a granted length; false without a change if the budget or the half for grants is exhausted.
     pub(in super::super) fn grant(&mut self, bytes: usize) -> bool {
         if !take(&self.budget.granted, bytes, self.granted, self.budget.limit >> 1) {
             return false;
@@ -77,7 +69,7 @@ impl Drop for Share {
     }
 }
 
-/// Takes `new` in place of `old`, unless more than `limit` would be taken.
+/// Replaces `old` by `new` in a counter; false without a change if the counter would exceed `limit`.
 fn take(from: &AtomicUsize, new: usize, old: usize, limit: usize) -> bool {
     if new <= old {
         from.fetch_sub(old.saturating_sub(new), Relaxed);
@@ -93,22 +85,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_shares_together_stay_within_the_budget() {
+    fn shares_stay_within_the_budget() {
         let budget = Budget::new(100);
         let (mut a, mut b) = (Share::new(&budget), Share::new(&budget));
         assert!(a.resize(60) && b.resize(39));
         assert!(b.resize(40), "at the limit");
         assert!(!b.resize(41), "one above it");
-        assert_eq!(budget.used(), 100);
+        assert_eq!(budget.used.load(Relaxed), 100);
         assert!(a.resize(59) && b.resize(41));
         drop(a);
-        assert_eq!(budget.used(), 41);
+        assert_eq!(budget.used.load(Relaxed), 41);
         drop(b);
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.used.load(Relaxed), 0);
     }
 
     #[test]
-    fn grants_leave_half_of_the_budget_to_others() {
+    fn grants_take_at_most_half_of_the_budget() {
         let budget = Budget::new(100);
         let (mut a, mut b, mut small) = (Share::new(&budget), Share::new(&budget), Share::new(&budget));
         assert!(a.resize(10) && a.grant(30));
@@ -117,16 +109,16 @@ mod tests {
         drop(a);
         assert!(!b.grant(51), "half is the most");
         assert!(b.grant(50));
-        assert_eq!((budget.used(), budget.granted.load(Relaxed)), (100, 50));
+        assert_eq!((budget.used.load(Relaxed), budget.granted.load(Relaxed)), (100, 50));
         drop((b, small));
-        assert_eq!((budget.used(), budget.granted.load(Relaxed)), (0, 0));
+        assert_eq!((budget.used.load(Relaxed), budget.granted.load(Relaxed)), (0, 0));
     }
 
     #[test]
-    fn a_grant_that_the_others_leave_no_room_for_is_refused() {
+    fn a_grant_beyond_the_free_budget_fails() {
         let budget = Budget::new(100);
         let (mut a, mut small) = (Share::new(&budget), Share::new(&budget));
         assert!(small.resize(80) && !a.grant(21) && a.grant(20));
-        assert_eq!((budget.used(), budget.granted.load(Relaxed)), (100, 20));
+        assert_eq!((budget.used.load(Relaxed), budget.granted.load(Relaxed)), (100, 20));
     }
 }

@@ -1,35 +1,26 @@
-//! The short way of nearly every request: HEADERS that repeat the last header block, and all of its DATA in the same
-//! read.
+//! The fast path of nearly every request: HEADERS that repeat the last header block, and all DATA in the same read.
 //!
-//! Such a request is handed to the service before its stream is opened; where the answer is known at once and fits
-//! the windows, the stream is never opened. Whatever looks different takes the long way through `headers` and
-//! `connection`, with the same result.
+//! The service handles such a request before its stream is opened; if the response is ready at once and fits the
+//! windows, the stream is never opened. All other requests take `headers` and `connection`, with the same result.
 
 use super::{
-    connection::{Connection, FIRST_WINDOW, Goodbye, Phase, Service},
+    connection::{Connection, GoAway, Phase, Service},
     frame::{FrameHead, HEAD, MAX_PAYLOAD, flag, kind},
     head::{Head, Route},
     sending::{HEAD_BLOCK, TRAILERS},
-    streams::Stream,
 };
 
-/// The frame of a response's head.
 const HEAD_FRAME: usize = HEAD + HEAD_BLOCK.len();
 
-/// What stands before a message: the frame of the response's head, and the head of a DATA frame. Streams, and the
-/// length of the data, are written in.
-const BEFORE: [u8; HEAD_FRAME + HEAD] = before();
+/// The bytes before a message: the HEADERS frame and the head of the DATA frame, without stream and data length.
+const BEFORE: [u8; HEAD_FRAME + HEAD] = headers_frame(HEAD_BLOCK, flag::END_HEADERS);
 
-/// What stands behind it: the frame of the trailers.
-const BEHIND: [u8; HEAD + TRAILERS.len()] = behind();
+/// The bytes after a message: the HEADERS frame of the trailers, without stream.
+const BEHIND: [u8; HEAD + TRAILERS.len()] = headers_frame(TRAILERS, flag::END_HEADERS | flag::END_STREAM);
 
-impl<C> Connection<C> {
-    /// Takes a complete request at the start of `bytes`, and returns what follows it; `None` for anything else.
-    pub(super) fn take_complete<'b, S: Service<Call = C>>(
-        &mut self,
-        bytes: &'b [u8],
-        service: &mut S,
-    ) -> Option<&'b [u8]> {
+impl<S: Service> Connection<S> {
+    /// Handles a complete request at the start of `bytes` and returns the bytes after it; `None` for anything else.
+    pub(super) fn take_complete<'b>(&mut self, bytes: &'b [u8], service: &mut S) -> Option<&'b [u8]> {
         let head = FrameHead::read(bytes)?;
         let (block, rest) = bytes.get(HEAD..)?.split_at_checked(head.length)?;
         let data = FrameHead::read(rest)?;
@@ -41,14 +32,13 @@ impl<C> Connection<C> {
         let is_next = id & 1 == 1 && id > self.last && id <= self.last.saturating_add(2);
         let is_open = self.phase == Phase::Open
             && self.block.is_none()
-            && !matches!(self.goodbye, Goodbye::Said(_))
-            && self.streams.len() < self.config.max_streams as usize;
-        if !(is_complete && is_next && is_open) || block != self.memo.block {
+            && !matches!(self.goaway, GoAway::Final(_))
+            && self.streams.open.len() < self.config.max_streams as usize;
+        if !(is_complete && is_next && is_open) {
             return None;
         }
-        let is_same = self.memo.version == self.decoder.version();
-        let fits = |head: &&Head| is_same && head.route == Route::Unary && head.content_length.is_none();
-        let head = self.memo.head.as_ref().filter(fits)?.clone();
+        let is_simple = |head: &&Head| head.route == Route::Unary && head.content_length.is_none();
+        let head = self.cached_head(block).filter(is_simple)?.clone();
         if !self.streams.reserve() || !self.take_window(data.length) {
             return None;
         }
@@ -57,24 +47,15 @@ impl<C> Connection<C> {
         Some(behind)
     }
 
-    /// Opens the stream of a request that has come completely.
-    pub(in super::super) fn open_complete(&mut self, id: u32, call: C) {
-        let stream = Stream {
-            send_window: self.first_send_window,
-            receive_window: FIRST_WINDOW.into(),
-            missing: None,
-            receiving: false,
-            opened: self.now,
-            outgoing: None,
-            call,
-        };
-        self.streams.insert(id, stream);
+    /// Opens the stream of a request that is complete.
+    pub(in super::super) fn open_complete(&mut self, id: u32, call: S::Call) {
+        self.open_stream(id, call, None, false);
     }
 
-    /// Answers a request whose stream is not open with one message; false, and nothing is done, if that does not fit
-    /// the windows.
+    /// Responds with one message to a request whose stream is not open; false without a change if the message does not
+    /// fit the windows.
     pub(in super::super) fn send_complete(&mut self, id: u32, message: &[u8]) -> bool {
-        let fits = self.fits(message, self.first_send_window);
+        let fits = self.fits(message, self.initial_send_window);
         if fits {
             self.write_answer(id, message);
             self.limits.answered();
@@ -82,13 +63,15 @@ impl<C> Connection<C> {
         fits
     }
 
-    /// True for a message that can be sent in one frame now, on a stream with this window.
+    /// True for a message that can be sent now in one frame, on a stream with this window.
     pub(super) fn fits(&self, message: &[u8], window: i64) -> bool {
         let length = i64::try_from(message.len()).unwrap_or(i64::MAX);
-        length <= window.min(self.send_window) && message.len() <= self.max_frame && !self.says_table_size
+        length <= window.min(self.send_window)
+            && message.len() <= self.max_frame
+            && !self.must_send_table_size
     }
 
-    /// Writes an answer that fits, with its head and trailers.
+    /// Writes a response that fits, with its head and trailers.
     pub(super) fn write_answer(&mut self, id: u32, message: &[u8]) {
         let length = i64::try_from(message.len()).unwrap_or(i64::MAX);
         self.send_window = self.send_window.saturating_sub(length);
@@ -113,28 +96,15 @@ fn write_at(frame: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
+/// A HEADERS frame at the start of `N` bytes, the others zero.
 #[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "the compiler evaluates it")]
 #[expect(clippy::cast_possible_truncation, reason = "the block is short")]
-const fn before() -> [u8; HEAD_FRAME + HEAD] {
-    let mut bytes = [0; HEAD_FRAME + HEAD];
-    (bytes[2], bytes[3], bytes[4]) = (HEAD_BLOCK.len() as u8, kind::HEADERS, flag::END_HEADERS);
+const fn headers_frame<const N: usize>(block: &[u8], flags: u8) -> [u8; N] {
+    let mut bytes = [0; N];
+    (bytes[2], bytes[3], bytes[4]) = (block.len() as u8, kind::HEADERS, flags);
     let mut at = 0;
-    while at < HEAD_BLOCK.len() {
-        bytes[HEAD + at] = HEAD_BLOCK[at];
-        at += 1;
-    }
-    bytes
-}
-
-#[allow(clippy::indexing_slicing, clippy::arithmetic_side_effects, reason = "the compiler evaluates it")]
-#[expect(clippy::cast_possible_truncation, reason = "the block is short")]
-const fn behind() -> [u8; HEAD + TRAILERS.len()] {
-    let mut bytes = [0; HEAD + TRAILERS.len()];
-    (bytes[2], bytes[3], bytes[4]) =
-        (TRAILERS.len() as u8, kind::HEADERS, flag::END_HEADERS | flag::END_STREAM);
-    let mut at = 0;
-    while at < TRAILERS.len() {
-        bytes[HEAD + at] = TRAILERS[at];
+    while at < block.len() {
+        bytes[HEAD + at] = block[at];
         at += 1;
     }
     bytes

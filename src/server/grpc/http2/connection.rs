@@ -1,8 +1,8 @@
-//! The state machine of a connection: what each frame that the peer sends means.
+//! The state machine of a connection: dispatches the frames of the peer.
 //!
-//! [`Connection::receive`] takes the bytes that were read. Requests reach the [`Service`], which answers through
-//! the methods of `sending`, at once or later. Errors of a stream reset it; an error of the connection is
-//! returned, and [`Connection::fail`] then says goodbye.
+//! [`Connection::receive`] parses received bytes. Requests reach the [`Service`], which responds through the methods
+//! of `sending`, at once or later. A stream error resets the stream; a connection error is returned, and
+//! [`Connection::fail`] then sends the GOAWAY.
 
 use std::{sync::Arc, time::Instant};
 
@@ -17,82 +17,81 @@ use super::{
 };
 use crate::telemetry::metrics::PeerError;
 
-/// The first bytes that a client sends.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The window of a stream, and of a new connection, before anything opens it.
-pub(super) const FIRST_WINDOW: u32 = 65_535;
+/// The initial window of a stream and of a connection (RFC 9113, section 6.9.2).
+pub(in super::super) const INITIAL_WINDOW: u32 = 65_535;
 
-/// The window of a connection. It does not bound what is held, which the streams' windows and the budget do: what
-/// arrives is counted as taken at once, so that a message which waits keeps none of the others.
+/// The window of a connection. It is replenished as soon as data arrives, so that an unfinished message does not block
+/// the others; the streams' windows and the budget bound the memory.
 const WINDOW: u32 = 1 << 20;
 
-/// The peer receives a `WINDOW_UPDATE` when this much was taken.
+/// A `WINDOW_UPDATE` is sent for at least this much data.
 const CREDIT_STEP: u32 = WINDOW / 2;
 
-/// What is the same for all connections of a worker.
+/// The part that all connections of a worker share.
 #[derive(Clone)]
 pub(in super::super) struct Config {
     pub(in super::super) max_streams: u32,
     pub(in super::super) budget: Arc<Budget>,
-    /// The path of the call that is answered in place.
+    /// The path of the call that `Route::Unary` stands for.
     pub(in super::super) unary: &'static str,
-    /// Whether that call needs all fields of its head as well.
+    /// Whether that call needs all of its header fields.
     pub(in super::super) keep_fields: bool,
 }
 
-/// Who answers the requests of a connection.
+/// Responds to the requests of a connection.
 pub(in super::super) trait Service: Sized {
-    /// What is kept of a call while its stream is open.
+    /// The state of a call while its stream is open.
     type Call;
 
-    /// A call begins.
+    /// Begins a call.
     fn open(&mut self, id: u32, head: &Head) -> Self::Call;
 
-    /// Some of its data came; with `end` there is no more.
-    fn data(&mut self, http: &mut Connection<Self::Call>, id: u32, data: &[u8], end: bool);
+    /// Handles request data; `end` marks the last of it.
+    fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool);
 
-    /// A request came at once with all of its data, and its stream is not open. Answers it by
-    /// [`Connection::send_complete`], or opens it by [`Connection::open_complete`].
-    fn complete(&mut self, http: &mut Connection<Self::Call>, id: u32, head: &Head, data: &[u8]) {
+    /// Handles a request that arrived with all of its data and whose stream is not open. Responds with
+    /// [`Connection::send_complete`], or opens the stream with [`Connection::open_complete`].
+    fn complete(&mut self, http: &mut Connection<Self>, id: u32, head: &Head, data: &[u8]) {
         let call = self.open(id, head);
         http.open_complete(id, call);
         self.data(http, id, data, true);
     }
 
-    /// The peer gave it up, or broke the protocol.
+    /// Drops a call that the peer cancelled, or that a protocol error ended.
     fn closed(&mut self, call: Self::Call);
 }
 
 /// A connection.
-pub(in super::super) struct Connection<C> {
-    /// What is to be written.
+pub(in super::super) struct Connection<S: Service> {
+    /// Bytes to write.
     pub(in super::super) out: Vec<u8>,
     pub(super) config: Config,
-    pub(super) streams: Streams<C>,
+    pub(super) streams: Streams<S::Call>,
     pub(super) limits: Limits,
-    /// How large frames to the peer may be.
+    /// The peer's `SETTINGS_MAX_FRAME_SIZE`.
     pub(super) max_frame: usize,
-    /// The window of a new stream to the peer.
-    pub(super) first_send_window: i64,
+    /// The peer's `SETTINGS_INITIAL_WINDOW_SIZE`.
+    pub(super) initial_send_window: i64,
     pub(super) send_window: i64,
-    /// Data that waited was sent since this was looked at last.
+    /// Blocked data was sent since the last [`take_unblocked`](Self::take_unblocked).
     pub(super) unblocked: bool,
-    /// The next header block has to say that no table is used.
-    pub(super) says_table_size: bool,
-    pub(super) said_table_size: bool,
+    /// The next header block starts with a table size update to 0.
+    pub(super) must_send_table_size: bool,
+    pub(super) has_sent_table_size: bool,
     receive_window: u32,
-    /// What was taken and not yet returned to the peer's window.
+    /// Received bytes that no `WINDOW_UPDATE` has returned yet.
     credit: u32,
     pub(super) phase: Phase,
-    pub(super) goodbye: Goodbye,
-    /// The peer opens no more streams.
-    pub(super) peer_left: bool,
+    pub(super) goaway: GoAway,
+    /// The peer sent a GOAWAY.
+    pub(super) peer_sent_goaway: bool,
     /// The last stream that the peer opened.
-    pub(super) last: u32,
-    /// The numbers that the peer skipped last: they are closed and were never open.
+    pub(in super::super) last: u32,
+    /// The stream numbers last skipped by the peer, exclusive: those are closed and were never open.
     pub(super) skipped: (u32, u32),
-    /// Streams that we reset: what is on its way to them is dropped without another reset.
+    /// Streams that we reset: frames in flight for them are dropped without another reset.
     pub(super) resets: Resets,
     pub(super) peer_resets: Resets,
     pub(super) decoder: Decoder,
@@ -102,26 +101,25 @@ pub(in super::super) struct Connection<C> {
     pub(super) now: Instant,
 }
 
-/// How far the peer has come.
+/// The progress of the peer's connection preface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Phase {
     /// The preface is not complete.
     Preface,
     /// The first SETTINGS are missing.
     Settings,
-    /// Requests may come.
+    /// The peer may send requests.
     Open,
 }
 
-/// How far we have come with leaving.
+/// The progress of a graceful shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Goodbye {
-    /// Nothing was said.
-    None,
-    /// The peer knows that it should leave. What it sent before it knew is still taken.
+pub(super) enum GoAway {
+    NotSent,
+    /// The first GOAWAY is sent, which allows the streams that the peer opens before it reads it.
     Announced,
-    /// Streams above this one are not taken.
-    Said(u32),
+    /// The final GOAWAY is sent: streams above this one are ignored.
+    Final(u32),
 }
 
 /// The DATA frame whose payload is being received.
@@ -131,13 +129,13 @@ struct Data {
     left: usize,
     padding: usize,
     end: bool,
-    /// Its stream is not open: the payload is dropped.
+    /// The stream is not open: the payload is dropped.
     dropped: bool,
     under_way: bool,
 }
 
-impl<C> Connection<C> {
-    /// A new connection, which greets the peer.
+impl<S: Service> Connection<S> {
+    /// A new connection, with our SETTINGS in `out`.
     pub(in super::super) fn new(config: Config, now: Instant) -> Self {
         let mut out = Vec::with_capacity(64);
         let mut settings = Vec::with_capacity(2 * frame::SETTING);
@@ -145,7 +143,7 @@ impl<C> Connection<C> {
         let list = u32::try_from(MAX_LIST).unwrap_or(u32::MAX);
         frame::write_setting(&mut settings, setting::MAX_HEADER_LIST_SIZE, list);
         frame::write(&mut out, kind::SETTINGS, 0, 0, &settings);
-        let more = (WINDOW - FIRST_WINDOW).to_be_bytes();
+        let more = (WINDOW - INITIAL_WINDOW).to_be_bytes();
         frame::write(&mut out, kind::WINDOW_UPDATE, 0, 0, &more);
         Self {
             out,
@@ -153,33 +151,33 @@ impl<C> Connection<C> {
             config,
             limits: Limits::new(now),
             max_frame: MAX_PAYLOAD,
-            first_send_window: FIRST_WINDOW.into(),
-            send_window: FIRST_WINDOW.into(),
+            initial_send_window: INITIAL_WINDOW.into(),
+            send_window: INITIAL_WINDOW.into(),
             unblocked: false,
-            says_table_size: false,
-            said_table_size: false,
+            must_send_table_size: false,
+            has_sent_table_size: false,
             receive_window: WINDOW,
             credit: 0,
             phase: Phase::Preface,
-            goodbye: Goodbye::None,
-            peer_left: false,
+            goaway: GoAway::NotSent,
+            peer_sent_goaway: false,
             last: 0,
             skipped: (0, 0),
             resets: Resets::default(),
             peer_resets: Resets::default(),
-            decoder: Decoder::new(),
-            memo: Memo { block: Vec::new(), version: 0, head: None },
+            decoder: Decoder::default(),
+            memo: Memo::default(),
             block: None,
             data: Data::default(),
             now,
         }
     }
 
-    /// Takes what was read, and returns how much of it; the rest is passed again with more behind it.
+    /// Parses received bytes and returns the number consumed; the caller passes the rest again with what follows.
     ///
     /// # Errors
-    /// When the peer broke the protocol in a way that ends the connection.
-    pub(in super::super) fn receive<S: Service<Call = C>>(
+    /// A connection error.
+    pub(in super::super) fn receive(
         &mut self,
         bytes: &[u8],
         now: Instant,
@@ -245,12 +243,7 @@ impl<C> Connection<C> {
         }
     }
 
-    fn frame<S: Service<Call = C>>(
-        &mut self,
-        head: FrameHead,
-        payload: &[u8],
-        service: &mut S,
-    ) -> Result<(), Reason> {
+    fn frame(&mut self, head: FrameHead, payload: &[u8], service: &mut S) -> Result<(), Reason> {
         match head.kind {
             kind::HEADERS => self.headers(head, payload, service),
             kind::CONTINUATION => self.continuation(head, payload, service),
@@ -261,18 +254,18 @@ impl<C> Connection<C> {
             kind::GOAWAY if head.stream != 0 => Err(Reason::ProtocolError),
             kind::GOAWAY if payload.len() < 8 => Err(Reason::FrameSizeError),
             kind::GOAWAY => {
-                self.peer_left = true;
+                self.peer_sent_goaway = true;
                 self.limits.spend(1, PeerError::OtherFlood)
             }
             kind::WINDOW_UPDATE => self.window_update(head, payload, service),
             kind::PUSH_PROMISE => Err(Reason::ProtocolError),
-            // Kinds that are not known are ignored.
+            // RFC 9113, section 4.1: unknown types are ignored.
             _ => self.limits.spend(1, PeerError::OtherFlood),
         }
     }
 
-    /// Begins with a DATA frame, whose payload may be incomplete. `None` if too little of it is there.
-    fn begin_data<'b, S: Service<Call = C>>(
+    /// Starts a DATA frame, whose payload may be incomplete. `None` if the padding length is missing.
+    fn begin_data<'b>(
         &mut self,
         head: FrameHead,
         payload: &'b [u8],
@@ -293,26 +286,22 @@ impl<C> Connection<C> {
             return Err(Reason::FlowControlError);
         }
         let end = head.has(flag::END_STREAM);
-        if left < limits::TINY && !end {
+        if left < limits::SMALL_DATA && !end {
             self.limits.spend(1, PeerError::DataFlood)?;
         }
-        let dropped = match self.take_data(head.stream, head.length, left, end) {
-            Ok(()) => false,
-            Err(reason) => {
-                self.refuse(head.stream, reason, service)?;
-                true
-            }
-        };
+        let taken = self.take_data(head.stream, head.length, left, end);
+        if let Err(reason) = taken {
+            self.reject(head.stream, reason, service)?;
+        }
+        let dropped = taken.is_err();
         self.data = Data { stream: head.stream, left, padding, end, dropped, under_way: true };
         Ok(Some(payload))
     }
 
-    /// Counts data against the window of the connection; false, and nothing changes, if it does not fit.
+    /// Counts data against the window of the connection; false without a change if it does not fit.
     pub(super) fn take_window(&mut self, length: usize) -> bool {
-        let left = u32::try_from(length)
-            .ok()
-            .and_then(|length| Some((length, self.receive_window.checked_sub(length)?)));
-        let Some((length, left)) = left else { return false };
+        let Ok(length) = u32::try_from(length) else { return false };
+        let Some(left) = self.receive_window.checked_sub(length) else { return false };
         self.receive_window = left;
         self.credit = self.credit.saturating_add(length);
         true
@@ -320,7 +309,7 @@ impl<C> Connection<C> {
 
     /// Counts data of a stream against its window and its content-length.
     fn take_data(&mut self, id: u32, length: usize, data: usize, end: bool) -> Result<(), Reason> {
-        let stream = self.streams.get_mut(id).ok_or(Reason::StreamClosed)?;
+        let stream = self.streams.open.get_mut(&id).ok_or(Reason::StreamClosed)?;
         if !stream.receiving {
             return Err(Reason::StreamClosed);
         }
@@ -339,8 +328,8 @@ impl<C> Connection<C> {
         Ok(())
     }
 
-    /// Hands on what is there of a DATA frame's payload, and returns what follows it.
-    fn continue_data<'b, S: Service<Call = C>>(&mut self, bytes: &'b [u8], service: &mut S) -> &'b [u8] {
+    /// Passes the available part of a DATA payload to the service, and returns the bytes after it.
+    fn continue_data<'b>(&mut self, bytes: &'b [u8], service: &mut S) -> &'b [u8] {
         let (data, behind) = bytes.split_at_checked(self.data.left).unwrap_or((bytes, &[]));
         self.data.left = self.data.left.saturating_sub(data.len());
         let padding = self.data.padding.min(behind.len());
@@ -352,35 +341,30 @@ impl<C> Connection<C> {
         let (_, behind) = behind.split_at_checked(padding).unwrap_or((&[], behind));
         let (id, end) = (self.data.stream, whole && self.data.end && !self.data.under_way);
         if !self.data.dropped && (end || !data.is_empty()) {
-            let Some(stream) = self.streams.get_mut(id) else { return behind };
+            let Some(stream) = self.streams.open.get_mut(&id) else { return behind };
             stream.receiving = !end;
             service.data(self, id, data, end);
         }
         behind
     }
 
-    /// What is missing of the DATA frame that is being received, if it is for this stream.
+    /// The missing bytes of the current DATA frame, if it is for this stream.
     pub(super) fn rest_of_data(&self, id: u32) -> u32 {
         let left = if self.data.under_way && self.data.stream == id { self.data.left } else { 0 };
         u32::try_from(left).unwrap_or(u32::MAX)
     }
 
-    /// Resets a stream because of what the peer sent on it. The stream may be closed.
+    /// Resets a stream, open or closed, after an invalid frame of the peer.
     ///
     /// # Errors
-    /// When the peer had ended the stream, or it has broken the protocol too often.
-    pub(super) fn refuse<S: Service<Call = C>>(
-        &mut self,
-        id: u32,
-        reason: Reason,
-        service: &mut S,
-    ) -> Result<(), Reason> {
+    /// When both sides had ended the stream, or the limit of invalid frames is exceeded.
+    pub(super) fn reject(&mut self, id: u32, reason: Reason, service: &mut S) -> Result<(), Reason> {
         if let Some(call) = self.reset(id, reason) {
             service.closed(call);
             return self.limits.spend(limits::MALFORMED, PeerError::MalformedFlood);
         }
-        if self.resets.contains(id) || matches!(self.goodbye, Goodbye::Said(last) if id > last) {
-            // This was on its way when we reset the stream, or did not take it.
+        if self.resets.contains(id) || matches!(self.goaway, GoAway::Final(last) if id > last) {
+            // The frame was in flight when we reset or ignored the stream.
             return self.limits.spend(1, PeerError::ClosedStreamFlood);
         }
         let was_reset = self.resets.may_contain(id) || self.peer_resets.may_contain(id);
@@ -391,7 +375,7 @@ impl<C> Connection<C> {
         self.limits.spend(limits::MALFORMED, PeerError::ClosedStreamFlood)
     }
 
-    pub(super) fn refuse_unopened(&mut self, id: u32, reason: Reason) -> Result<(), Reason> {
+    pub(super) fn reject_unopened(&mut self, id: u32, reason: Reason) -> Result<(), Reason> {
         self.write_reset(id, reason);
         match reason {
             Reason::RefusedStream => self.limits.spend(1, PeerError::RefusedFlood),
@@ -399,7 +383,7 @@ impl<C> Connection<C> {
         }
     }
 
-    /// True for a stream that was never opened. We open none, and even numbers would be ours.
+    /// True for a stream that was never opened; even numbers would be streams of the server, which opens none.
     pub(super) fn never_opened(&self, id: u32) -> bool {
         id > self.last || id & 1 == 0
     }

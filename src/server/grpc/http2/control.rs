@@ -1,21 +1,21 @@
-//! Frames that carry no request: priorities, resets, settings, pings and window updates.
+//! Frames without request data: PRIORITY, RST_STREAM, SETTINGS, PING and WINDOW_UPDATE.
 
 use super::{
-    connection::{Connection, Goodbye, Service},
+    connection::{Connection, GoAway, Service},
     frame::{self, FrameHead, Reason, flag, kind, setting},
     limits,
-    sending::GOODBYE_PING,
+    sending::GOAWAY_PING,
 };
 use crate::telemetry::metrics::PeerError;
 
-impl<C> Connection<C> {
-    pub(super) fn priority<S: Service<Call = C>>(
+impl<S: Service> Connection<S> {
+    pub(super) fn priority(
         &mut self,
         head: FrameHead,
         payload: &[u8],
         service: &mut S,
     ) -> Result<(), Reason> {
-        // Priorities are not followed, so no tree of them is kept (CVE-2019-9513).
+        // Priorities are ignored, so there is no dependency tree to attack (CVE-2019-9513).
         self.limits.spend(1, PeerError::PriorityFlood)?;
         if head.stream == 0 {
             return Err(Reason::ProtocolError);
@@ -27,10 +27,10 @@ impl<C> Connection<C> {
         } else {
             return Ok(());
         };
-        if self.never_opened(head.stream) { Err(reason) } else { self.refuse(head.stream, reason, service) }
+        if self.never_opened(head.stream) { Err(reason) } else { self.reject(head.stream, reason, service) }
     }
 
-    pub(super) fn peer_reset<S: Service<Call = C>>(
+    pub(super) fn peer_reset(
         &mut self,
         head: FrameHead,
         payload: &[u8],
@@ -45,10 +45,10 @@ impl<C> Connection<C> {
         let Some(stream) = self.streams.remove(head.stream) else {
             return self.limits.spend(1, PeerError::ClosedStreamFlood);
         };
-        let lasted = self.now.saturating_duration_since(stream.opened);
+        let open_for = self.now.saturating_duration_since(stream.opened);
         service.closed(stream.call);
         self.peer_resets.add(head.stream);
-        if lasted < limits::RAPID { self.limits.spend(1, PeerError::ResetFlood) } else { Ok(()) }
+        if open_for < limits::RAPID_RESET { self.limits.spend(1, PeerError::ResetFlood) } else { Ok(()) }
     }
 
     pub(super) fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Result<(), Reason> {
@@ -75,17 +75,17 @@ impl<C> Connection<C> {
 
     fn setting(&mut self, id: u16, value: u32) -> Result<(), Reason> {
         match id {
-            // Responses use no table. A smaller table than before must be acknowledged once.
-            setting::HEADER_TABLE_SIZE if value < 4096 && !self.said_table_size => {
-                self.said_table_size = true;
-                self.says_table_size = true;
+            // Responses use no table; a smaller one must be acknowledged once.
+            setting::HEADER_TABLE_SIZE if value < 4096 && !self.has_sent_table_size => {
+                self.has_sent_table_size = true;
+                self.must_send_table_size = true;
             }
             setting::ENABLE_PUSH if value > 1 => return Err(Reason::ProtocolError),
             setting::INITIAL_WINDOW_SIZE => {
                 let value = i32::try_from(value).map_err(|_| Reason::FlowControlError)?;
-                let change = i64::from(value).saturating_sub(self.first_send_window);
-                self.first_send_window = value.into();
-                for (_, stream) in self.streams.iter_mut() {
+                let change = i64::from(value).saturating_sub(self.initial_send_window);
+                self.initial_send_window = value.into();
+                for stream in self.streams.open.values_mut() {
                     stream.send_window = stream.send_window.saturating_add(change);
                     if stream.send_window > i32::MAX.into() {
                         return Err(Reason::FlowControlError);
@@ -113,13 +113,13 @@ impl<C> Connection<C> {
         self.limits.spend(1, PeerError::PingFlood)?;
         if !head.has(flag::ACK) {
             frame::write(&mut self.out, kind::PING, flag::ACK, 0, payload);
-        } else if payload == GOODBYE_PING && self.goodbye == Goodbye::Announced {
-            self.say_goodbye();
+        } else if payload == GOAWAY_PING && self.goaway == GoAway::Announced {
+            self.send_final_goaway();
         }
         Ok(())
     }
 
-    pub(super) fn window_update<S: Service<Call = C>>(
+    pub(super) fn window_update(
         &mut self,
         head: FrameHead,
         payload: &[u8],
@@ -144,21 +144,21 @@ impl<C> Connection<C> {
             self.send_blocked();
             return Ok(());
         }
-        // One for a stream that is closed was on its way.
-        let Some(stream) = self.streams.get_mut(head.stream) else { return Ok(()) };
+        // A frame for a closed stream was in flight.
+        let Some(stream) = self.streams.open.get_mut(&head.stream) else { return Ok(()) };
         if more == 0 {
-            return self.refuse(head.stream, Reason::ProtocolError, service);
+            return self.reject(head.stream, Reason::ProtocolError, service);
         }
         stream.send_window = stream.send_window.saturating_add(more);
         if stream.send_window > i32::MAX.into() {
-            return self.refuse(head.stream, Reason::FlowControlError, service);
+            return self.reject(head.stream, Reason::FlowControlError, service);
         }
         self.send_outgoing(head.stream);
         Ok(())
     }
 }
 
-/// True if a priority names the stream that it is for.
+/// True if a priority makes a stream depend on itself.
 pub(super) fn depends_on(priority: &[u8], id: u32) -> bool {
     frame::u32_at(priority).is_some_and(|other| other & 0x7fff_ffff == id)
 }

@@ -1,16 +1,10 @@
-//! The frames of HTTP/2 (RFC 9113, sections 4, 6 and 7): their head, kinds, flags and error codes.
-//!
-//! Used by `connection`, which knows what the frames mean.
+//! HTTP/2 frames (RFC 9113, sections 4, 6 and 7): header, types, flags, settings and error codes.
 
-use std::fmt;
-
-/// Bytes of a frame before its payload.
 pub(super) const HEAD: usize = 9;
 
 /// The largest payload that is accepted: the initial value of `SETTINGS_MAX_FRAME_SIZE`.
 pub(super) const MAX_PAYLOAD: usize = 16_384;
 
-/// Payload bytes of a SETTINGS entry.
 pub(super) const SETTING: usize = 6;
 
 pub(super) mod kind {
@@ -58,26 +52,8 @@ pub(in super::super) enum Reason {
     EnhanceYourCalm = 11,
 }
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoError => "NO_ERROR",
-            Self::ProtocolError => "PROTOCOL_ERROR",
-            Self::FlowControlError => "FLOW_CONTROL_ERROR",
-            Self::StreamClosed => "STREAM_CLOSED",
-            Self::FrameSizeError => "FRAME_SIZE_ERROR",
-            Self::RefusedStream => "REFUSED_STREAM",
-            Self::Cancel => "CANCEL",
-            Self::CompressionError => "COMPRESSION_ERROR",
-            Self::EnhanceYourCalm => "ENHANCE_YOUR_CALM",
-        })
-    }
-}
-
-/// The head of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FrameHead {
-    /// Bytes of the payload.
     pub(super) length: usize,
     pub(super) kind: u8,
     pub(super) flags: u8,
@@ -86,7 +62,7 @@ pub(super) struct FrameHead {
 }
 
 impl FrameHead {
-    /// Reads the head at the start of `bytes`; `None` if it is not complete.
+    /// Reads the header at the start of `bytes`; `None` if it is incomplete.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, kind, flags, stream @ ..] = bytes.first_chunk::<HEAD>()?;
         Some(Self {
@@ -102,7 +78,7 @@ impl FrameHead {
     }
 }
 
-/// Writes the head of a frame whose payload is below 2^24 bytes.
+/// Writes the header of a frame whose payload is below 2^24 bytes.
 pub(super) fn write_head(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, stream: u32) {
     let [_, length @ ..] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();
     out.extend_from_slice(&length);
@@ -110,19 +86,16 @@ pub(super) fn write_head(out: &mut Vec<u8>, length: usize, kind: u8, flags: u8, 
     out.extend_from_slice(&stream.to_be_bytes());
 }
 
-/// Writes a frame.
 pub(super) fn write(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     write_head(out, payload.len(), kind, flags, stream);
     out.extend_from_slice(payload);
 }
 
-/// Writes an entry of a SETTINGS payload.
 pub(super) fn write_setting(out: &mut Vec<u8>, id: u16, value: u32) {
     out.extend_from_slice(&id.to_be_bytes());
     out.extend_from_slice(&value.to_be_bytes());
 }
 
-/// A big-endian number at the start of `bytes`.
 pub(super) fn u32_at(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }

@@ -1,4 +1,4 @@
-//! Bytes of a peer, after the preface or instead of it: what is received does not depend on how they arrive.
+//! Fuzzes a connection: the result must not depend on how the bytes are split into reads.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use super::{
     head::Head,
 };
 
-/// Keeps what was received, and answers each complete request with it.
+/// Stores each request, and sends it back as the response.
 #[derive(Default)]
 struct Echo {
     received: Vec<(u32, Vec<u8>)>,
@@ -24,7 +24,7 @@ impl Service for Echo {
         Vec::new()
     }
 
-    fn data(&mut self, http: &mut Connection<Vec<u8>>, id: u32, data: &[u8], end: bool) {
+    fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool) {
         let Some(call) = http.call(id) else { return };
         call.extend_from_slice(data);
         if end {
@@ -40,8 +40,8 @@ impl Service for Echo {
     }
 }
 
-/// The first byte says whether the greetings come first, and how large the pieces are in which the rest arrives.
-pub(in super::super) fn fuzz(bytes: &[u8]) {
+/// The first byte selects whether the preface is prepended, and the size of the reads.
+pub(crate) fn fuzz(bytes: &[u8]) {
     let Some((shape, bytes)) = bytes.split_first() else { return };
     let greeting: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let bytes = if shape & 1 == 0 { [greeting, bytes].concat() } else { bytes.to_vec() };

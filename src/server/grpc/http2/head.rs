@@ -1,49 +1,38 @@
-//! The head of a request: what is kept of its fields, and which requests are malformed (RFC 9113, section 8).
+//! The head of a request: parses its header fields and rejects malformed requests (RFC 9113, section 8).
 //!
-//! Requests are judged by `:method`, `:path` and `content-type`. Whatever `:authority` holds is accepted: Envoy
-//! sends the name of its cluster there (`outbound|8081||ratelimit.default.svc.cluster.local`), gRPC's C core an
-//! escaped socket path. All fields are kept only for calls that need them.
+//! `:method`, `:path` and `content-type` determine the route. Any `:authority` is accepted: Envoy sends the name of its
+//! cluster (`outbound|8081||ratelimit.default.svc.cluster.local`), gRPC's C core an escaped socket path. All fields are
+//! kept only for calls that need them.
 
 use std::{rc::Rc, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
-/// The largest list of fields that is accepted, as `SETTINGS_MAX_HEADER_LIST_SIZE` counts it.
+/// Our `SETTINGS_MAX_HEADER_LIST_SIZE`.
 pub(super) const MAX_LIST: usize = 16 * 1024;
 
-/// What is kept of a request's head.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Head {
     pub(in super::super) route: Route,
-    /// `grpc-timeout`.
     pub(in super::super) timeout: Option<Duration>,
     pub(super) content_length: Option<u64>,
-    /// Everything, where somebody reads it.
-    pub(in super::super) fields: Option<Rc<Fields>>,
+    /// All fields, for calls that need them.
+    pub(in super::super) request: Option<Rc<Request<()>>>,
 }
 
-/// Which call it is.
+/// The destination of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Route {
-    /// The one that is answered in place.
+    /// `ShouldRateLimit`.
     Unary,
-    /// It too, but the method is not POST.
+    /// Its path, but not with POST.
     NotPost,
-    /// It too, but the content is not gRPC's.
+    /// Its path, but not with `content-type: application/grpc`.
     NotGrpc,
-    /// Another one.
     Other,
 }
 
-/// The fields of a head.
-#[derive(Clone, Debug)]
-pub(in super::super) struct Fields {
-    pub(in super::super) method: Method,
-    pub(in super::super) path: Vec<u8>,
-    pub(in super::super) headers: HeaderMap,
-}
-
-/// Why a head is not accepted.
+/// Why a head is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BadHead {
     Malformed,
@@ -51,9 +40,10 @@ pub(super) enum BadHead {
     TooLarge,
 }
 
-/// Reads a head field by field.
+/// Parses a head field by field.
+#[derive(Default)]
 pub(super) struct Reader<'p> {
-    /// The path of the call that is answered in place.
+    /// The path of [`Route::Unary`].
     unary: &'p str,
     keep_fields: bool,
     size: usize,
@@ -62,7 +52,7 @@ pub(super) struct Reader<'p> {
     has_scheme: bool,
     has_authority: bool,
     path: Option<Path>,
-    /// Pseudo-fields come first.
+    /// A regular field was seen; pseudo-fields must precede it.
     regular: bool,
     is_grpc: Option<bool>,
     timeout: Option<Duration>,
@@ -77,21 +67,7 @@ enum Path {
 
 impl<'p> Reader<'p> {
     pub(super) fn new(unary: &'p str, keep_fields: bool) -> Self {
-        Self {
-            unary,
-            keep_fields,
-            size: 0,
-            bad: None,
-            method: None,
-            has_scheme: false,
-            has_authority: false,
-            path: None,
-            regular: false,
-            is_grpc: None,
-            timeout: None,
-            content_length: None,
-            headers: HeaderMap::new(),
-        }
+        Self { unary, keep_fields, ..Self::default() }
     }
 
     pub(super) fn field(&mut self, name: &[u8], value: &[u8]) {
@@ -148,7 +124,7 @@ impl<'p> Reader<'p> {
             _ => {}
         }
         if self.keep_fields || matches!(self.path, Some(Path::Other(_))) {
-            // What the http crate does not accept nobody reads.
+            // Fields that the http crate rejects are of no use to the services.
             if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
                 self.headers.append(name, value);
             }
@@ -169,14 +145,17 @@ impl<'p> Reader<'p> {
             (Path::Unary, Some(true)) => Route::Unary,
             (Path::Unary, _) => Route::NotGrpc,
         };
-        let fields = (self.keep_fields || route == Route::Other || route == Route::NotPost).then(|| {
-            let path = match path {
-                Path::Unary => self.unary.into(),
-                Path::Other(path) => path,
-            };
-            Rc::new(Fields { method, path, headers: self.headers })
+        let request = (self.keep_fields || route == Route::Other).then(|| {
+            let mut request = Request::new(());
+            (*request.version_mut(), *request.method_mut()) = (Version::HTTP_2, method);
+            if let Path::Other(path) = path {
+                // An invalid path becomes `/`, which no service has.
+                *request.uri_mut() = Uri::try_from(path).unwrap_or_default();
+            }
+            *request.headers_mut() = self.headers;
+            Rc::new(request)
         });
-        Ok(Head { route, timeout: self.timeout, content_length: self.content_length, fields })
+        Ok(Head { route, timeout: self.timeout, content_length: self.content_length, request })
     }
 }
 
@@ -185,7 +164,7 @@ pub(super) fn is_trailer(name: &[u8], value: &[u8]) -> bool {
     is_name(name) && is_value(value)
 }
 
-/// RFC 9113, section 8.2.1: no colon, since pseudo-fields are treated before.
+/// RFC 9113, section 8.2.1; pseudo-fields are handled before.
 fn is_name(name: &[u8]) -> bool {
     let fits = |byte: &u8| matches!(byte, 0x21..=0x39 | 0x3b..=0x40 | 0x5b..=0x7e);
     !name.is_empty() && name.iter().all(fits)
@@ -195,7 +174,7 @@ fn is_value(value: &[u8]) -> bool {
     !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
 }
 
-/// gRPC's timeout: at most eight digits and a unit. One that cannot be read is ignored.
+/// Parses `grpc-timeout`: at most eight digits and a unit. An invalid one is ignored.
 pub(in super::super) fn grpc_timeout(text: &[u8]) -> Option<Duration> {
     let (unit, digits) = text.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {

@@ -1,8 +1,8 @@
-//! Requests and trailers: HEADERS and CONTINUATION frames, and what their blocks mean.
+//! Requests and trailers: HEADERS and CONTINUATION frames and their header blocks.
 
 use super::{
     budget::Share,
-    connection::{Connection, FIRST_WINDOW, Goodbye, Service},
+    connection::{Connection, GoAway, INITIAL_WINDOW, Service},
     control::depends_on,
     frame::{FrameHead, Reason, flag},
     head::{BadHead, Head, MAX_LIST, Reader, is_trailer},
@@ -11,23 +11,24 @@ use super::{
 };
 use crate::telemetry::metrics::PeerError;
 
-/// A header block that takes more is an attack (CVE-2024-27316): no list below [`MAX_LIST`] needs it.
+/// The maximum size of a header block: no list below [`MAX_LIST`] needs more (CVE-2024-27316).
 const MAX_BLOCK: usize = 2 * MAX_LIST;
 
-/// So is one of more frames.
+/// The maximum number of frames of a header block, for the same reason.
 const MAX_BLOCK_FRAMES: u32 = 16;
 
-/// Buffers up to this size are kept between frames.
+/// The largest header block that is cached.
 const KEPT_CAPACITY: usize = 1024;
 
-/// The last header block that left the table as it was, and what it meant.
+/// The last header block that did not change the HPACK table, and its decoded head.
+#[derive(Default)]
 pub(super) struct Memo {
     pub(super) block: Vec<u8>,
     pub(super) version: u64,
     pub(super) head: Option<Head>,
 }
 
-/// A header block that continues in other frames.
+/// A header block that CONTINUATION frames complete.
 pub(super) struct Block {
     pub(super) stream: u32,
     pub(super) end: bool,
@@ -37,13 +38,8 @@ pub(super) struct Block {
     pub(super) share: Share,
 }
 
-impl<C> Connection<C> {
-    pub(super) fn headers<S: Service<Call = C>>(
-        &mut self,
-        head: FrameHead,
-        payload: &[u8],
-        service: &mut S,
-    ) -> Result<(), Reason> {
+impl<S: Service> Connection<S> {
+    pub(super) fn headers(&mut self, head: FrameHead, payload: &[u8], service: &mut S) -> Result<(), Reason> {
         if head.stream & 1 == 0 {
             return Err(Reason::ProtocolError);
         }
@@ -78,7 +74,7 @@ impl<C> Connection<C> {
         Ok(())
     }
 
-    pub(super) fn continuation<S: Service<Call = C>>(
+    pub(super) fn continuation(
         &mut self,
         head: FrameHead,
         payload: &[u8],
@@ -89,20 +85,15 @@ impl<C> Connection<C> {
             return self.limits.exceed(PeerError::HeaderFlood);
         }
         if head.has(flag::END_HEADERS) {
-            return self.header_block(
-                block.stream,
-                &block.bytes,
-                block.end,
-                block.depends_on_itself,
-                service,
-            );
+            let Block { stream, bytes, end, depends_on_itself, .. } = block;
+            return self.header_block(stream, &bytes, end, depends_on_itself, service);
         }
         self.block = Some(block);
         Ok(())
     }
 
-    /// A complete header block: a request, or trailers.
-    fn header_block<S: Service<Call = C>>(
+    /// Handles a complete header block: a request or trailers.
+    fn header_block(
         &mut self,
         id: u32,
         block: &[u8],
@@ -118,7 +109,7 @@ impl<C> Connection<C> {
         }
         self.last = id;
         let head = self.head(block)?;
-        if matches!(self.goodbye, Goodbye::Said(last) if id > last) {
+        if matches!(self.goaway, GoAway::Final(last) if id > last) {
             return Ok(());
         }
         let head = match head {
@@ -128,28 +119,21 @@ impl<C> Connection<C> {
             Ok(_) if depends_on_itself => Err(BadHead::Malformed),
             head => head,
         };
-        let stream = |call, missing| Stream {
-            send_window: self.first_send_window,
-            receive_window: FIRST_WINDOW.into(),
-            missing,
-            receiving: !end,
-            opened: self.now,
-            outgoing: None,
-            call,
-        };
         match head {
-            Err(BadHead::Malformed) => self.refuse_unopened(id, Reason::ProtocolError),
+            Err(BadHead::Malformed) => self.reject_unopened(id, Reason::ProtocolError),
             Err(BadHead::TooLarge) => {
                 self.limits.spend(limits::MALFORMED, PeerError::MalformedFlood)?;
-                self.answer_431(id, end);
+                self.respond_431(id, end);
                 Ok(())
             }
-            Ok(_) if self.streams.len() >= self.config.max_streams as usize || !self.streams.reserve() => {
-                self.refuse_unopened(id, Reason::RefusedStream)
+            Ok(_)
+                if self.streams.open.len() >= self.config.max_streams as usize || !self.streams.reserve() =>
+            {
+                self.reject_unopened(id, Reason::RefusedStream)
             }
             Ok(head) => {
                 let call = service.open(id, &head);
-                self.streams.insert(id, stream(call, head.content_length));
+                self.open_stream(id, call, head.content_length, !end);
                 if end {
                     service.data(self, id, &[], true);
                 }
@@ -158,21 +142,36 @@ impl<C> Connection<C> {
         }
     }
 
-    /// What a block means. Blocks that repeat the last one, and do not touch the table, are not decoded again.
+    pub(super) fn open_stream(&mut self, id: u32, call: S::Call, missing: Option<u64>, receiving: bool) {
+        let stream = Stream {
+            send_window: self.initial_send_window,
+            receive_window: INITIAL_WINDOW.into(),
+            missing,
+            receiving,
+            opened: self.now,
+            outgoing: None,
+            call,
+        };
+        self.streams.open.insert(id, stream);
+    }
+
+    /// The head of a block that repeats the cached one.
+    pub(super) fn cached_head(&self, block: &[u8]) -> Option<&Head> {
+        let is_same = self.memo.block == block && self.memo.version == self.decoder.table.version;
+        self.memo.head.as_ref().filter(|_| is_same)
+    }
+
+    /// Decodes the block of a request, unless it repeats the cached one.
     fn head(&mut self, block: &[u8]) -> Result<Result<Head, BadHead>, Reason> {
-        let version = self.decoder.version();
-        if self.memo.version == version
-            && self.memo.block == block
-            && let Some(head) = &self.memo.head
-        {
+        if let Some(head) = self.cached_head(block) {
             return Ok(Ok(head.clone()));
         }
+        let version = self.decoder.table.version;
         let mut reader = Reader::new(self.config.unary, self.config.keep_fields);
-        let decoded = self.decoder.decode(block, |name, value| reader.field(name, value));
-        decoded.map_err(|_| Reason::CompressionError)?;
+        self.decoder.decode(block, |name, value| reader.field(name, value))?;
         let head = reader.finish();
         if let Ok(head) = &head
-            && self.decoder.version() == version
+            && self.decoder.table.version == version
             && block.len() <= KEPT_CAPACITY
         {
             self.memo.block.clear();
@@ -183,26 +182,19 @@ impl<C> Connection<C> {
         Ok(head)
     }
 
-    /// A header block on a stream that was opened before: trailers, or nonsense.
-    fn trailers<S: Service<Call = C>>(
-        &mut self,
-        id: u32,
-        block: &[u8],
-        end: bool,
-        service: &mut S,
-    ) -> Result<(), Reason> {
-        let mut good = true;
-        let decoded = self.decoder.decode(block, |name, value| good &= is_trailer(name, value));
-        decoded.map_err(|_| Reason::CompressionError)?;
+    /// Handles a header block on a stream that was opened before.
+    fn trailers(&mut self, id: u32, block: &[u8], end: bool, service: &mut S) -> Result<(), Reason> {
+        let mut is_valid = true;
+        self.decoder.decode(block, |name, value| is_valid &= is_trailer(name, value))?;
         let (first, next) = self.skipped;
         if id > first && id < next {
             return Err(Reason::ProtocolError);
         }
-        let Some(stream) = self.streams.get_mut(id).filter(|stream| stream.receiving) else {
-            return self.refuse(id, Reason::StreamClosed, service);
+        let Some(stream) = self.streams.open.get_mut(&id).filter(|stream| stream.receiving) else {
+            return self.reject(id, Reason::StreamClosed, service);
         };
-        if !good || !end || stream.missing.is_some_and(|missing| missing > 0) {
-            return self.refuse(id, Reason::ProtocolError, service);
+        if !is_valid || !end || stream.missing.is_some_and(|missing| missing > 0) {
+            return self.reject(id, Reason::ProtocolError, service);
         }
         stream.receiving = false;
         service.data(self, id, &[], true);
@@ -211,7 +203,6 @@ impl<C> Connection<C> {
 }
 
 impl Block {
-    /// False when it is too large.
     fn add(&mut self, bytes: &[u8]) -> bool {
         self.frames = self.frames.saturating_add(1);
         let length = self.bytes.len().saturating_add(bytes.len());

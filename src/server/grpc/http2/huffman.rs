@@ -1,9 +1,9 @@
 //! HPACK's Huffman code (RFC 7541, section 5.2 and appendix B).
 //!
-//! The code is canonical: within one length codes ascend with the symbols, and longer codes follow shorter
-//! ones. So the lengths say all, and a code's length is found by comparing it with the last code of each.
+//! The code is canonical: codes of one length ascend with the symbols, and longer codes follow shorter ones. So the
+//! lengths determine the code, and the length of the next code is found by comparison with the last code of each length.
 
-/// Bits of the code of each byte, and of EOS behind them.
+/// The code lengths of all bytes and EOS, in bits.
 const LENGTHS: [u8; SYMBOLS] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28,
     28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6,
@@ -17,25 +17,23 @@ const LENGTHS: [u8; SYMBOLS] = [
     27, 27, 26, 30,
 ];
 
-/// All bytes and EOS.
 const SYMBOLS: usize = 257;
 
-/// The symbol that never stands in a text.
+/// The symbol that no valid text contains.
 const EOS: u16 = 256;
 
 /// The codes of one length.
 #[derive(Clone, Copy)]
 struct Run {
     bits: u8,
-    /// The first code, and the one after the last, both aligned to the left of 32 bits. The run of the longest
-    /// codes ends with the last number there is, so its end is not a 32-bit number.
+    /// The first code and the end (exclusive), left-aligned in 32 bits. The end of the longest codes is 2^32.
     first: u32,
     end: u64,
-    /// The place of the first symbol in [`BY_CODE`].
+    /// The index of the first symbol in [`BY_CODE`].
     place: usize,
 }
 
-/// How many lengths there are.
+/// The number of different lengths.
 const RUNS: usize = 21;
 
 const TABLES: ([u16; SYMBOLS], [Run; RUNS]) = tables();
@@ -69,9 +67,9 @@ const fn tables() -> ([u16; SYMBOLS], [Run; RUNS]) {
     (by_code, runs)
 }
 
-/// Decodes a text behind what `into` holds; false if it is not one.
+/// Appends the decoded text to `into`; false if the code is invalid.
 pub(super) fn decode(text: &[u8], into: &mut Vec<u8>) -> bool {
-    // The next bits stand at the left.
+    // Left-aligned.
     let (mut waiting, mut bits) = (0_u64, 0_u8);
     let mut text = text.iter();
     loop {
@@ -83,7 +81,7 @@ pub(super) fn decode(text: &[u8], into: &mut Vec<u8>) -> bool {
         let next = (waiting >> 32) as u32;
         let Some(run) = BY_LENGTH.iter().find(|run| u64::from(next) < run.end) else { return false };
         if run.bits > bits {
-            // What is left is padding: ones, and less than a byte of them.
+            // The rest is padding: less than a byte of ones.
             return bits < 8 && waiting == !(u64::MAX.checked_shr(bits.into()).unwrap_or(0));
         }
         let within = next.wrapping_sub(run.first).checked_shr(32_u32.wrapping_sub(run.bits.into()));
@@ -108,7 +106,7 @@ mod tests {
 
     /// RFC 7541, appendix C.4 and C.6.
     #[test]
-    fn decodes_the_texts_of_the_rfc() {
+    fn decodes_the_examples_of_the_rfc() {
         for (code, text) in [
             (
                 &[0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff][..],
@@ -125,10 +123,10 @@ mod tests {
     }
 
     #[test]
-    fn refuses_eos_and_padding_that_is_long_or_not_of_ones() {
+    fn rejects_eos_and_invalid_padding() {
         assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xff]), None, "EOS");
         assert_eq!(decoded(&[0x64, 0x02, 0xff]), None, "eight bits of padding");
-        assert_eq!(decoded(&[0b0000_0000]), None, "five bits are a 0, three zeros are no padding");
+        assert_eq!(decoded(&[0b0000_0000]), None, "padding of zeros");
         assert_eq!(decoded(&[0b0000_0111]), Some(b"0".to_vec()));
     }
 

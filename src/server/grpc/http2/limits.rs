@@ -1,9 +1,9 @@
-//! How much a connection may cost beyond the requests that it is for.
+//! A token bucket per connection against floods of frames.
 //!
-//! Every frame that carries no request forward costs a token: pings, settings, resets, priorities, window
-//! updates, empty or tiny pieces, unknown frames, malformed requests. Tokens come with each answer and slowly
-//! with time. Honest peers stay far from the end; each flood that has a CVE number meets it after
-//! [`Limits::BURST`] frames, and the connection ends with `ENHANCE_YOUR_CALM`.
+//! Every frame that does not advance a request costs a token: pings, settings, resets, priorities, window updates,
+//! empty or tiny DATA, unknown frames, malformed requests. Each response earns tokens, and so does time, slowly. Honest
+//! peers stay far above zero; each flood with a CVE number exhausts the bucket after [`Limits::BURST`] frames, and the
+//! connection ends with `ENHANCE_YOUR_CALM`.
 
 use std::time::{Duration, Instant};
 
@@ -12,30 +12,27 @@ use crate::telemetry::metrics::PeerError;
 
 pub(super) struct Limits {
     tokens: u32,
-    /// What the last token was missing for.
     exceeded_by: Option<PeerError>,
-    /// When tokens came with time.
     refilled: Instant,
 }
 
-/// A reset after this time is a caller's timeout rather than an attempt to make work for nothing.
-pub(super) const RAPID: Duration = Duration::from_millis(10);
+/// A reset after this time is a caller's timeout rather than a rapid reset attack (CVE-2023-44487).
+pub(super) const RAPID_RESET: Duration = Duration::from_millis(10);
 
-/// Data frames below this size that do not end their request cost a token.
-pub(super) const TINY: usize = 64;
+/// DATA frames below this size that do not end a request cost a token.
+pub(super) const SMALL_DATA: usize = 64;
 
-/// What a malformed request costs: the service answers it with a reset (CVE-2025-8671).
+/// The cost of a malformed request, which is reset (CVE-2025-8671).
 pub(super) const MALFORMED: u32 = 4;
 
 impl Limits {
-    /// As many as can be saved.
+    /// The capacity of the bucket.
     pub(super) const BURST: u32 = 2_000;
 
-    /// Tokens for each answer. A client may send several frames for each of its requests: grpc-go sends a `PING`
-    /// and two of `WINDOW_UPDATE`.
+    /// Tokens per response. Clients send several frames per request: grpc-go sends a `PING` and two `WINDOW_UPDATE`.
     const PER_ANSWER: u32 = 8;
 
-    /// Tokens a second.
+    /// Tokens per second.
     const PER_SECOND: u128 = 100;
 
     pub(super) fn new(now: Instant) -> Self {
@@ -43,7 +40,7 @@ impl Limits {
     }
 
     /// # Errors
-    /// When there are not so many tokens.
+    /// If too few tokens are left.
     pub(super) fn spend(&mut self, tokens: u32, flood: PeerError) -> Result<(), Reason> {
         let Some(left) = self.tokens.checked_sub(tokens) else { return self.exceed(flood) };
         self.tokens = left;
@@ -51,13 +48,13 @@ impl Limits {
     }
 
     /// # Errors
-    /// Always: the connection ends with this reason.
+    /// Always: the connection ends.
     pub(super) fn exceed(&mut self, flood: PeerError) -> Result<(), Reason> {
         self.exceeded_by = Some(flood);
         Err(Reason::EnhanceYourCalm)
     }
 
-    /// Why the connection ends that broke the protocol, or exceeded its limits.
+    /// The error to count for a connection that ends with an error.
     pub(super) fn peer_error(&self) -> PeerError {
         self.exceeded_by.unwrap_or(PeerError::Protocol)
     }

@@ -1,14 +1,12 @@
-//! HTTP/2 for the gRPC port, without I/O: bytes that were read go in, calls come out, and what is to be written
-//! gathers in a buffer.
+//! HTTP/2 for the gRPC port, without I/O: received bytes go in, calls come out, and output collects in a buffer.
 //!
-//! Reading order: [`connection`] is the state machine of a connection (RFC 9113), `headers` its frames that begin
-//! requests, `complete` the short way of most of them, `control` the frames that carry none, `sending` the side that
-//! answers; `frame` knows how frames are written, `hpack` with `table` and `huffman` how header blocks are
-//! (RFC 7541), `head` which requests are malformed, `streams` what is kept of an open one, and which were reset.
-//! `limits` bounds what a peer can cost, [`budget`] what all of them together can make us hold. `super::driver` does
-//! the I/O, `super::calls` answers.
+//! Reading order: `connection` is the state machine of a connection (RFC 9113). `headers` handles frames that open
+//! requests, `complete` is the fast path of most requests, `control` handles all other frames, and `sending` writes
+//! responses. `frame` encodes frames, `hpack` with `table` and `huffman` encodes and decodes header blocks (RFC 7541),
+//! `head` rejects malformed requests, and `streams` holds the open streams and the numbers of reset ones. `limits`
+//! bounds the cost of one peer, `budget` the memory of all. `super::driver` does the I/O, `super::calls` responds.
 //!
-//! Nothing here panics on what a peer sends: there is no indexing and no unchecked arithmetic.
+//! No input from a peer causes a panic: there is no indexing and no unchecked arithmetic.
 
 pub(super) mod budget;
 mod complete;
@@ -30,8 +28,8 @@ mod tests;
 
 pub(super) use self::{
     budget::{Budget, Share},
-    connection::{Config, Connection, Service},
+    connection::{Config, Connection, INITIAL_WINDOW, Service},
     frame::Reason,
-    head::{Fields, Head, Route, grpc_timeout},
+    head::{Head, Route, grpc_timeout},
     streams::End,
 };

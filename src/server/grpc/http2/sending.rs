@@ -1,20 +1,19 @@
-//! The side of a connection that answers: heads, data as the peer's windows allow, trailers, resets, and
-//! goodbyes.
+//! Responses: HEADERS, DATA as the peer's windows allow, trailers, resets and GOAWAY.
 //!
-//! Nearly every answer fits the windows and is written at once. One that does not waits at its stream, charged
-//! to the budget, until the peer opens its window.
+//! Nearly every response fits the windows and is written at once. Data that does not fit is blocked at its stream,
+//! charged to the budget, until the peer opens a window.
 
 use super::{
     budget::Share,
-    connection::{Connection, FIRST_WINDOW, Goodbye, Phase, Service},
+    connection::{Connection, GoAway, Phase, Service},
     frame::{self, Reason, flag, kind},
     hpack,
     streams::{End, Outgoing},
 };
 use crate::telemetry::metrics::PeerError;
 
-/// Sent behind the first GOAWAY: when its answer comes, the peer has read that.
-pub(super) const GOODBYE_PING: &[u8] = b"tollgate";
+/// Sent after the first GOAWAY: its acknowledgement shows that the peer has read the GOAWAY.
+pub(super) const GOAWAY_PING: &[u8] = b"tollgate";
 
 /// `:status: 200`, `content-type: application/grpc`, the name being the static table's entry 31.
 pub(super) const HEAD_BLOCK: &[u8] = b"\x88\x0f\x10\x10application/grpc";
@@ -22,10 +21,10 @@ pub(super) const HEAD_BLOCK: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 /// `grpc-status: 0`.
 pub(super) const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
 
-impl<C> Connection<C> {
-    /// Answers a call with one message, framed as gRPC does, and the status that all went well.
+impl<S: Service> Connection<S> {
+    /// Responds to a call with one length-prefixed message and `grpc-status: 0`.
     pub(in super::super) fn send_message(&mut self, id: u32, message: &[u8]) {
-        let Some(stream) = self.streams.get(id) else { return };
+        let Some(stream) = self.streams.open.get(&id) else { return };
         if !self.fits(message, stream.send_window) {
             self.send_head(id, HEAD_BLOCK, false);
             return self.send_data(id, message, End::Trailers(TRAILERS.into()));
@@ -34,9 +33,9 @@ impl<C> Connection<C> {
         self.finish(id);
     }
 
-    /// Begins an answer. With `end` this is all of it.
+    /// Starts a response. With `end` it is complete.
     pub(in super::super) fn send_head(&mut self, id: u32, block: &[u8], end: bool) {
-        if self.streams.get(id).is_some() {
+        if self.streams.open.contains_key(&id) {
             self.write_block(id, block, end);
             if end {
                 self.finish(id);
@@ -44,9 +43,9 @@ impl<C> Connection<C> {
         }
     }
 
-    /// Goes on with an answer.
+    /// Continues a response.
     pub(in super::super) fn send_data(&mut self, id: u32, data: &[u8], end: End) {
-        let Some(stream) = self.streams.get_mut(id) else { return };
+        let Some(stream) = self.streams.open.get_mut(&id) else { return };
         if let Some(outgoing) = &mut stream.outgoing {
             outgoing.data.extend_from_slice(data);
             outgoing.end = end;
@@ -55,33 +54,32 @@ impl<C> Connection<C> {
             self.streams.block(id, Outgoing { data: data.to_vec(), sent: 0, end, share });
         }
         self.send_outgoing(id);
-        let Some(outgoing) = self.streams.get_mut(id).and_then(|stream| stream.outgoing.as_mut()) else {
+        let Some(outgoing) = self.streams.open.get_mut(&id).and_then(|stream| stream.outgoing.as_mut())
+        else {
             return;
         };
-        // What waits is charged; an answer for which there is no room is not waited for.
+        // Blocked data is charged; a response that exceeds the budget is dropped.
         if !outgoing.share.resize(outgoing.data.capacity()) {
             self.reset(id, Reason::EnhanceYourCalm);
         }
     }
 
-    /// True while data of this stream waits for a window.
     pub(in super::super) fn is_blocked(&self, id: u32) -> bool {
-        self.streams.get(id).is_some_and(|stream| stream.outgoing.is_some())
+        self.streams.open.get(&id).is_some_and(|stream| stream.outgoing.is_some())
     }
 
-    /// True while data of any stream does.
     pub(in super::super) fn has_blocked(&self) -> bool {
-        self.streams.has_blocked()
+        self.streams.blocked > 0
     }
 
-    /// True if data that waited was sent since this was called last.
+    /// True if blocked data was sent since the last call.
     pub(in super::super) fn take_unblocked(&mut self) -> bool {
         std::mem::take(&mut self.unblocked)
     }
 
-    /// Sends what the windows allow of a stream's waiting data.
+    /// Sends as much blocked data of a stream as the windows allow.
     pub(super) fn send_outgoing(&mut self, id: u32) {
-        let Some(stream) = self.streams.get_mut(id) else { return };
+        let Some(stream) = self.streams.open.get_mut(&id) else { return };
         let Some(outgoing) = &mut stream.outgoing else { return };
         loop {
             let rest = outgoing.data.get(outgoing.sent..).unwrap_or_default();
@@ -117,7 +115,7 @@ impl<C> Connection<C> {
         }
     }
 
-    /// Sends what a wider window allows of all streams' waiting data.
+    /// Sends as much blocked data of all streams as the windows allow.
     pub(super) fn send_blocked(&mut self) {
         for id in self.streams.blocked() {
             if self.send_window <= 0 {
@@ -127,33 +125,30 @@ impl<C> Connection<C> {
         }
     }
 
-    /// Opens the window of a stream for so much more.
     pub(in super::super) fn open_window(&mut self, id: u32, more: u32) {
-        let Some(stream) = self.streams.get_mut(id) else { return };
+        let Some(stream) = self.streams.open.get_mut(&id) else { return };
         if more > 0 && stream.receiving {
             stream.receive_window = stream.receive_window.saturating_add(more.into());
             frame::write(&mut self.out, kind::WINDOW_UPDATE, 0, id, &more.to_be_bytes());
         }
     }
 
-    /// What may still come on a stream: its window, and the rest of a frame that is counted against it already.
+    /// The bytes that may still arrive on a stream: its window, and the rest of a frame that was already counted.
     pub(in super::super) fn window(&self, id: u32) -> u32 {
-        let window = self.streams.get(id).map_or(0, |stream| stream.receive_window);
+        let window = self.streams.open.get(&id).map_or(0, |stream| stream.receive_window);
         u32::try_from(window).unwrap_or(0).saturating_add(self.rest_of_data(id))
     }
 
-    /// What the service keeps of a call.
-    pub(in super::super) fn call(&mut self, id: u32) -> Option<&mut C> {
-        self.streams.get_mut(id).map(|stream| &mut stream.call)
+    pub(in super::super) fn call(&mut self, id: u32) -> Option<&mut S::Call> {
+        self.streams.open.get_mut(&id).map(|stream| &mut stream.call)
     }
 
-    /// The calls that are open.
-    pub(in super::super) fn calls(&mut self) -> impl Iterator<Item = (u32, &mut C)> {
-        self.streams.iter_mut().map(|(id, stream)| (id, &mut stream.call))
+    pub(in super::super) fn calls(&mut self) -> impl Iterator<Item = (u32, &mut S::Call)> {
+        self.streams.open.iter_mut().map(|(id, stream)| (*id, &mut stream.call))
     }
 
-    /// Ends a stream before its time, and returns what was kept of its call.
-    pub(in super::super) fn reset(&mut self, id: u32, reason: Reason) -> Option<C> {
+    /// Resets an open stream, and returns the state of its call.
+    pub(in super::super) fn reset(&mut self, id: u32, reason: Reason) -> Option<S::Call> {
         let stream = self.streams.remove(id)?;
         self.write_reset(id, reason);
         Some(stream.call)
@@ -164,7 +159,7 @@ impl<C> Connection<C> {
         frame::write(&mut self.out, kind::RST_STREAM, 0, id, &(reason as u32).to_be_bytes());
     }
 
-    /// Closes a stream whose answer is sent. A request that has not ended is not waited for.
+    /// Closes a stream whose response is complete, even if the request is not.
     fn finish(&mut self, id: u32) {
         if self.streams.remove(id).is_some_and(|stream| stream.receiving) {
             self.write_reset(id, Reason::NoError);
@@ -172,7 +167,7 @@ impl<C> Connection<C> {
         self.limits.answered();
     }
 
-    pub(super) fn answer_431(&mut self, id: u32, ended: bool) {
+    pub(super) fn respond_431(&mut self, id: u32, ended: bool) {
         let mut block = Vec::with_capacity(8);
         hpack::write_status(&mut block, "431");
         self.write_block(id, &block, true);
@@ -182,7 +177,7 @@ impl<C> Connection<C> {
     }
 
     fn write_block(&mut self, id: u32, block: &[u8], end: bool) {
-        let sizes = usize::from(std::mem::take(&mut self.says_table_size));
+        let sizes = usize::from(std::mem::take(&mut self.must_send_table_size));
         let length = block.len().saturating_add(sizes);
         let (first, rest) =
             block.split_at_checked(self.max_frame.saturating_sub(sizes)).unwrap_or((block, &[]));
@@ -201,32 +196,31 @@ impl<C> Connection<C> {
         }
     }
 
-    /// Pings the peer.
     pub(in super::super) fn send_ping(&mut self) {
         frame::write(&mut self.out, kind::PING, 0, 0, b"alive???");
     }
 
-    /// Asks the peer to open no more streams. What it opens before it reads this is still answered: a second
-    /// goodbye follows when it has.
-    pub(in super::super) fn announce_goodbye(&mut self) {
-        if self.goodbye == Goodbye::None {
-            self.goodbye = Goodbye::Announced;
+    /// Sends the first GOAWAY. Streams that the peer opens before it reads the GOAWAY are still served; the final GOAWAY
+    /// follows when the peer has read the first.
+    pub(in super::super) fn announce_goaway(&mut self) {
+        if self.goaway == GoAway::NotSent {
+            self.goaway = GoAway::Announced;
             self.write_goaway(0x7fff_ffff, Reason::NoError);
-            frame::write(&mut self.out, kind::PING, 0, 0, GOODBYE_PING);
+            frame::write(&mut self.out, kind::PING, 0, 0, GOAWAY_PING);
         }
     }
 
-    /// Takes no more streams.
-    pub(in super::super) fn say_goodbye(&mut self) {
-        if !matches!(self.goodbye, Goodbye::Said(_)) {
-            self.goodbye = Goodbye::Said(self.last);
+    /// Sends the final GOAWAY, after which new streams are ignored.
+    pub(in super::super) fn send_final_goaway(&mut self) {
+        if !matches!(self.goaway, GoAway::Final(_)) {
+            self.goaway = GoAway::Final(self.last);
             self.write_goaway(self.last, Reason::NoError);
         }
     }
 
-    /// Says why the connection ends, and returns what is to be counted.
+    /// Sends a GOAWAY with an error code, and returns the error to count.
     pub(in super::super) fn fail(&mut self, reason: Reason) -> PeerError {
-        self.goodbye = Goodbye::Said(self.last);
+        self.goaway = GoAway::Final(self.last);
         self.write_goaway(self.last, reason);
         self.limits.peer_error()
     }
@@ -236,39 +230,28 @@ impl<C> Connection<C> {
         frame::write(&mut self.out, kind::GOAWAY, 0, 0, payload.as_flattened());
     }
 
-    /// True while the peer has not come so far that it can send requests.
-    pub(in super::super) fn is_greeting(&self) -> bool {
+    /// True until the peer has sent its preface and its first SETTINGS.
+    pub(in super::super) fn awaits_preface(&self) -> bool {
         self.phase != Phase::Open
     }
 
-    /// True when nothing is open and nothing will be.
+    /// True when no stream is open and none will be.
     pub(in super::super) fn is_done(&self) -> bool {
-        self.streams.is_empty() && (self.peer_left || matches!(self.goodbye, Goodbye::Said(_)))
+        self.is_idle() && (self.peer_sent_goaway || matches!(self.goaway, GoAway::Final(_)))
     }
 
-    /// True when no stream is open.
     pub(in super::super) fn is_idle(&self) -> bool {
-        self.streams.is_empty()
+        self.streams.open.is_empty()
     }
 
-    /// The number of the last stream that the peer opened.
-    pub(in super::super) fn last_stream(&self) -> u32 {
-        self.last
+    pub(in super::super) fn has_announced_goaway(&self) -> bool {
+        self.goaway == GoAway::Announced
     }
 
-    /// True after the first goodbye and before the second.
-    pub(in super::super) fn has_announced(&self) -> bool {
-        self.goodbye == Goodbye::Announced
-    }
-
-    /// Ends all streams without a word, since the connection is over.
-    pub(in super::super) fn abandon<S: Service<Call = C>>(&mut self, service: &mut S) {
-        let calls: Vec<C> = self.streams.drain().map(|stream| stream.call).collect();
-        for call in calls {
-            service.closed(call);
+    /// Drops all calls of a connection that has ended.
+    pub(in super::super) fn abandon(&mut self, service: &mut S) {
+        for stream in self.streams.drain() {
+            service.closed(stream.call);
         }
     }
-
-    /// The first window of a stream.
-    pub(in super::super) const FIRST_WINDOW: u32 = FIRST_WINDOW;
 }

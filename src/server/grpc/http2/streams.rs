@@ -1,4 +1,4 @@
-//! The open streams of a connection, by their number, and those that ended with a reset.
+//! The open streams of a connection by number, and the streams that were reset last.
 
 use std::{sync::Arc, time::Instant};
 
@@ -6,37 +6,34 @@ use hashbrown::HashMap;
 
 use super::budget::{Budget, Share};
 
-/// Streams that a connection has room for without being charged.
+/// Streams of a connection that are not charged to the budget.
 pub(super) const FREE: usize = 64;
 
-/// What each further one is charged: its entry, and what a call keeps of itself.
+/// The charge for each further stream: its entry and the state of its call.
 const CHARGE: usize = 512;
 
-/// The open streams; `C` is what the service keeps of a call.
+/// The open streams; `C` is the state of a call.
 pub(super) struct Streams<C> {
-    open: HashMap<u32, Stream<C>>,
-    /// How many of them have data that waits.
-    blocked: usize,
+    /// Entries leave through [`remove`](Self::remove) and [`drain`](Self::drain), which keep count of the blocked.
+    pub(super) open: HashMap<u32, Stream<C>>,
+    pub(super) blocked: usize,
     share: Share,
 }
 
-/// One open stream.
 pub(super) struct Stream<C> {
-    /// What may be sent; below 0 where the peer has taken back what it allowed.
+    /// Negative after the peer has reduced `SETTINGS_INITIAL_WINDOW_SIZE`.
     pub(super) send_window: i64,
-    /// What may be received.
     pub(super) receive_window: i64,
-    /// What is missing of the content-length, if one was sent.
+    /// The rest of the content-length, if one was sent.
     pub(super) missing: Option<u64>,
     /// The peer has not ended its side.
     pub(super) receiving: bool,
     pub(super) opened: Instant,
-    /// What waits for the peer's windows.
     pub(super) outgoing: Option<Box<Outgoing>>,
     pub(super) call: C,
 }
 
-/// Data that waits for a window, and what follows it.
+/// Data that is blocked by the peer's windows.
 pub(super) struct Outgoing {
     pub(super) data: Vec<u8>,
     pub(super) sent: usize,
@@ -49,9 +46,9 @@ pub(super) struct Outgoing {
 pub(in super::super) enum End {
     /// More data.
     Open,
-    /// Nothing.
+    /// The end of the stream.
     Data,
-    /// A block of trailers.
+    /// Trailers, as a header block.
     Trailers(Vec<u8>),
 }
 
@@ -60,34 +57,10 @@ impl<C> Streams<C> {
         Self { open: HashMap::new(), blocked: 0, share: Share::new(budget) }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.open.len()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-
-    pub(super) fn get(&self, id: u32) -> Option<&Stream<C>> {
-        self.open.get(&id)
-    }
-
-    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut Stream<C>> {
-        self.open.get_mut(&id)
-    }
-
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Stream<C>)> {
-        self.open.iter_mut().map(|(id, stream)| (*id, stream))
-    }
-
-    /// Takes room for one more stream; false if the budget does not allow so many.
+    /// Charges one more stream; false if the budget is exhausted.
     pub(super) fn reserve(&mut self) -> bool {
         let charged = self.open.len().saturating_sub(FREE - 1);
         charged == 0 || self.share.resize(charged.saturating_mul(CHARGE))
-    }
-
-    pub(super) fn insert(&mut self, id: u32, stream: Stream<C>) {
-        self.open.insert(id, stream);
     }
 
     pub(super) fn remove(&mut self, id: u32) -> Option<Stream<C>> {
@@ -102,7 +75,6 @@ impl<C> Streams<C> {
         removed
     }
 
-    /// Streams whose data waits.
     pub(super) fn blocked(&self) -> Vec<u32> {
         if self.blocked == 0 {
             return Vec::new();
@@ -110,11 +82,7 @@ impl<C> Streams<C> {
         self.open.iter().filter(|(_, stream)| stream.outgoing.is_some()).map(|(id, _)| *id).collect()
     }
 
-    pub(super) fn has_blocked(&self) -> bool {
-        self.blocked > 0
-    }
-
-    /// Keeps data that waits; it must not have any yet.
+    /// Keeps blocked data of a stream that has none yet.
     pub(super) fn block(&mut self, id: u32, outgoing: Outgoing) {
         if let Some(stream) = self.open.get_mut(&id) {
             stream.outgoing = Some(Box::new(outgoing));
@@ -122,7 +90,7 @@ impl<C> Streams<C> {
         }
     }
 
-    /// The data of this stream waits no more.
+    /// Takes the data of a stream that is no longer blocked.
     pub(super) fn unblock(&mut self, id: u32) -> Option<Box<Outgoing>> {
         let outgoing = self.open.get_mut(&id)?.outgoing.take()?;
         self.blocked = self.blocked.saturating_sub(1);
@@ -135,19 +103,17 @@ impl<C> Streams<C> {
     }
 }
 
-/// Streams that are remembered by their number.
 const REMEMBERED: usize = 16;
 
 /// The streams that one side reset last.
 ///
-/// A frame on a closed stream is a late one if we reset the stream, an error of the stream if the peer did, and an
-/// error of the connection if both sides had ended it (RFC 9113, section 5.1). `connection` decides with this which
-/// it is.
+/// A frame on a closed stream is ignored if we reset the stream, a stream error if the peer did, and a connection error
+/// if both sides had ended it (RFC 9113, section 5.1).
 #[derive(Default)]
 pub(super) struct Resets {
     last: [u32; REMEMBERED],
     next: usize,
-    /// Streams above this one are not forgotten.
+    /// The highest stream that was forgotten.
     forgotten: u32,
 }
 
@@ -159,7 +125,6 @@ impl Resets {
         self.next = self.next.wrapping_add(1) & (REMEMBERED - 1);
     }
 
-    /// True for a stream that was reset and is remembered.
     pub(super) fn contains(&self, id: u32) -> bool {
         self.last.contains(&id)
     }
@@ -175,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reset_stream_is_never_taken_for_another() {
+    fn remembers_the_last_resets_and_never_confuses_streams() {
         let mut resets = Resets::default();
         for id in (1..=31).step_by(2) {
             resets.add(id);

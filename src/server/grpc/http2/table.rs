@@ -1,26 +1,24 @@
-//! HPACK's tables of fields (RFC 7541, section 2.3): the static one, and one that the peer fills.
+//! HPACK's static and dynamic tables (RFC 7541, section 2.3).
 
 use std::collections::VecDeque;
 
-/// A name and a value.
 type Field<'a> = (&'a [u8], &'a [u8]);
 
-/// What an entry costs beside its bytes.
+/// The size of an entry beside its bytes (RFC 7541, section 4.1).
 const OVERHEAD: usize = 32;
 
 /// The largest size that the peer may choose: the initial value of `SETTINGS_HEADER_TABLE_SIZE`.
 pub(super) const MAX_SIZE: usize = 4096;
 
-/// Fields that the peer added, the latest first.
 pub(super) struct Table {
     /// The oldest first.
     entries: VecDeque<Entry>,
-    /// Names and values, each entry's behind those of the one before; those at the start may be evicted.
+    /// Names and values in the order of the entries, after those of evicted entries.
     bytes: Vec<u8>,
     size: usize,
     max: usize,
-    /// Changes whenever a reference may mean another field than before.
-    version: u64,
+    /// Changes with the meaning of any index.
+    pub(super) version: u64,
 }
 
 struct Entry {
@@ -39,17 +37,14 @@ impl Entry {
     }
 }
 
-impl Table {
-    pub(super) fn new() -> Self {
+impl Default for Table {
+    fn default() -> Self {
         Self { entries: VecDeque::new(), bytes: Vec::new(), size: 0, max: MAX_SIZE, version: 0 }
     }
+}
 
-    /// Differs after any change.
-    pub(super) fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// The field of this index, in either table.
+impl Table {
+    /// The field at an index of the static table and then the dynamic one.
     pub(super) fn get(&self, index: usize) -> Option<Field<'_>> {
         let place = index.checked_sub(1)?;
         if let Some((name, value)) = STATIC.get(place) {
@@ -60,7 +55,7 @@ impl Table {
         self.bytes.get(entry.start..entry.end())?.split_at_checked(entry.name)
     }
 
-    /// Sets the size that the peer chose; false if it is larger than it may be.
+    /// Sets the maximum size; false if it is above [`MAX_SIZE`].
     pub(super) fn resize(&mut self, max: usize) -> bool {
         if max > MAX_SIZE {
             return false;
@@ -73,55 +68,39 @@ impl Table {
 
     /// Adds a field; one that is larger than the table empties it.
     pub(super) fn add(&mut self, name: &[u8], value: &[u8]) {
-        if let Some(start) = self.make_room(name.len(), value.len()) {
-            self.bytes.extend_from_slice(name);
-            self.bytes.extend_from_slice(value);
-            self.push(start, name.len(), value.len());
-        }
-    }
-
-    /// Adds a field whose name is that of the field at `index`, which may be evicted by it.
-    pub(super) fn add_with_name_of(&mut self, index: usize, value: &[u8]) {
-        let Some((name, _)) = self.get(index) else { return };
-        if STATIC.len() < index {
-            // Off the usual way: the name may move or go while room is made.
-            let name = name.to_vec();
-            return self.add(&name, value);
-        }
-        if let Some((name, _)) = index.checked_sub(1).and_then(|place| STATIC.get(place)) {
-            self.add(name.as_bytes(), value);
-        }
-    }
-
-    /// Where an entry of these lengths begins; `None` if it is not kept.
-    fn make_room(&mut self, name: usize, value: usize) -> Option<usize> {
         self.version = self.version.wrapping_add(1);
-        let entry = Entry { start: 0, name, value };
-        let Some(left) = self.max.checked_sub(entry.size()) else {
-            self.evict(0);
-            return None;
-        };
+        let mut entry = Entry { start: 0, name: name.len(), value: value.len() };
+        let Some(left) = self.max.checked_sub(entry.size()) else { return self.evict(0) };
         self.evict(left);
         let unused = self.entries.front().map_or(self.bytes.len(), |entry| entry.start);
-        // Moving at most as many bytes as were added since the last time.
+        // Moves at most as many bytes as were added since the last time.
         if unused >= MAX_SIZE || self.entries.is_empty() {
             self.bytes.drain(..unused);
             for entry in &mut self.entries {
                 entry.start = entry.start.saturating_sub(unused);
             }
         }
-        Some(self.bytes.len())
-    }
-
-    fn push(&mut self, start: usize, name: usize, value: usize) {
-        let entry = Entry { start, name, value };
+        entry.start = self.bytes.len();
+        self.bytes.extend_from_slice(name);
+        self.bytes.extend_from_slice(value);
         self.size = self.size.saturating_add(entry.size());
         self.entries.push_back(entry);
     }
 
-    /// Drops the oldest entries until the others take at most so much.
-    fn evict(&mut self, most: usize) {
-        while self.size > most {
+    /// Adds a field with the name of the field at `index`, which may be evicted for it.
+    pub(super) fn add_with_name_of(&mut self, index: usize, value: &[u8]) {
+        if let Some((name, _)) = index.checked_sub(1).and_then(|place| STATIC.get(place)) {
+            self.add(name.as_bytes(), value);
+        } else if let Some((name, _)) = self.get(index) {
+            // Adding may move or evict the name.
+            let name = name.to_vec();
+            self.add(&name, value);
+        }
+    }
+
+    /// Drops the oldest entries until the others have at most this size.
+    fn evict(&mut self, size: usize) {
+        while self.size > size {
             let Some(entry) = self.entries.pop_front() else { return };
             self.size = self.size.saturating_sub(entry.size());
         }

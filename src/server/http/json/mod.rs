@@ -14,12 +14,11 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use crate::server::{
     health::Health,
     http::{Answer, text, typed},
-    span_attributes,
+    span_attributes, wire,
 };
 use crate::{
     limiter::{self, Code, DecisionTrace, Limiter, RequestError},
-    panics,
-    proto::{self, envoy::service::ratelimit::v3::RateLimitResponse},
+    panics, proto,
     telemetry::tracing::{OpenSpan, Tracer},
     text::cut,
 };
@@ -75,7 +74,7 @@ impl Parts {
         let mut span = self.tracer.as_ref().and_then(|tracer| tracer.join(request.headers(), "POST /json"));
         let decided = decide(request.body(), &self.limiter, span.as_deref_mut()).await;
         let (answer, error) = match decided {
-            Ok(answer) => (answered(answer), None),
+            Ok(answer) => (answered(&answer), None),
             Err(NotDecided::BadRequest(why)) => {
                 (text(StatusCode::BAD_REQUEST, format!("Bad Request: {}\n", cut(&why))), Some(why))
             }
@@ -124,12 +123,12 @@ async fn decide(
     Ok(decided?)
 }
 
-fn answered(answer: limiter::Answer) -> Answer {
+fn answered(answer: &limiter::Answer) -> Answer {
     let status = match answer.code {
         Code::Ok => StatusCode::OK,
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
     };
-    match write(&RateLimitResponse::from(answer)) {
+    match write(answer) {
         Ok(json) => typed(status, "application/json", json),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
     }
@@ -139,9 +138,11 @@ fn answered(answer: limiter::Answer) -> Answer {
 ///
 /// # Errors
 /// When the response cannot be written, which no response of this service causes.
-pub fn write(response: &RateLimitResponse) -> Result<Bytes, String> {
-    let mut message = DynamicMessage::new(descriptor("envoy.service.ratelimit.v3.RateLimitResponse")?);
-    message.transcode_from(response).map_err(|error| error.to_string())?;
+fn write(answer: &limiter::Answer) -> Result<Bytes, String> {
+    let mut encoded = Vec::new();
+    wire::encode(answer, &mut encoded);
+    let descriptor = descriptor("envoy.service.ratelimit.v3.RateLimitResponse")?;
+    let message = DynamicMessage::decode(descriptor, &*encoded).map_err(|error| error.to_string())?;
     serde_json::to_vec(&message).map(Bytes::from).map_err(|error| error.to_string())
 }
 

@@ -1,5 +1,5 @@
-//! Holds the reader against prost, the independent decoder of the same messages: both accept and refuse the
-//! same bytes, and read the same content.
+//! Compares the parser with prost: both accept and reject the
+//! same bytes, with the same content.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use prost::Message;
@@ -15,7 +15,7 @@ use crate::proto::envoy::{
 
 const NONE: Bounds = Bounds { descriptors: usize::MAX, entries: usize::MAX };
 
-/// What prost reads, cut at the bounds.
+/// The request that prost decodes, cut to the bounds.
 fn expected(message: &RateLimitRequest, bounds: Bounds) -> Request<'_> {
     let mut request = Request::from(message);
     request.excess_descriptors = request.descriptors.len().saturating_sub(bounds.descriptors);
@@ -38,7 +38,7 @@ fn check(bytes: &[u8], bounds: Bounds) -> Result<bool, TestCaseError> {
     Ok(ours.is_ok())
 }
 
-/// One field as it is sent, well or badly made: every number around those in use, every wire type, and values
+/// A valid or invalid field: every number around those in use, every wire type, and values
 /// of every kind.
 fn field() -> impl Strategy<Value = Vec<u8>> {
     let leaf = (0_u64..6, 0_u64..8, value()).prop_map(|(number, wire_type, value)| {
@@ -53,7 +53,7 @@ fn field() -> impl Strategy<Value = Vec<u8>> {
             [varint(number << 3 | 2), varint(fields.len() as u64), fields].concat()
         });
         let group = (1_u64..5, 1_u64..5, vec(field, 0..4)).prop_map(|(start, end, fields)| {
-            // Mostly the end belongs to the start.
+            // Mostly the end matches the start.
             let end = if end == 1 { end } else { start };
             [varint(start << 3 | 3), fields.concat(), varint(end << 3 | 4)].concat()
         });
@@ -70,12 +70,12 @@ fn text_field() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(number, text)| [varint(number << 3 | 2), varint(text.len() as u64), text].concat())
 }
 
-/// The bytes of a value, which need not fit the wire type before it.
+/// The bytes of a value, which may not fit the wire type.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => (0_u64..8).prop_map(varint),
         4 => any::<u64>().prop_map(varint),
-        // Longer than it has to be, up to one byte too long.
+        // Longer than necessary, up to one byte too long.
         2 => (any::<u64>(), 0_usize..11).prop_map(|(number, length)| {
             let mut bytes = varint(number);
             while bytes.len() < length {
@@ -132,23 +132,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_message_is_read_as_prost_reads_it(message in message(), bounds in bounds()) {
+    fn a_message_parses_as_in_prost(message in message(), bounds in bounds()) {
         prop_assert!(check(&message.encode_to_vec(), bounds)?);
     }
 
     #[test]
-    fn hostile_fields_are_accepted_and_refused_as_by_prost(fields in vec(field(), 0..8), bounds in bounds()) {
+    fn hostile_fields_parse_as_in_prost(fields in vec(field(), 0..8), bounds in bounds()) {
         check(&fields.concat(), bounds)?;
     }
 
     #[test]
-    fn damaged_messages_are_accepted_and_refused_as_by_prost(
+    fn damaged_messages_parse_as_in_prost(
         first in message(),
         second in message(),
         damage in vec((any::<prop::sample::Index>(), any::<u8>(), 0..4), 0..4),
         bounds in bounds(),
     ) {
-        // Two messages in a row are one message: fields that come twice are merged.
+        // Two concatenated messages are one message: repeated fields are merged.
         let mut bytes = [first.encode_to_vec(), second.encode_to_vec()].concat();
         for (at, byte, kind) in damage {
             if bytes.is_empty() {
@@ -166,17 +166,17 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_are_accepted_and_refused_as_by_prost(
+    fn random_bytes_parse_as_in_prost(
         bytes in vec(prop_oneof![any::<u8>(), select(&[8_u8, 10, 18, 24, 26, 32, 11, 12, 0x80, 1, 2][..])], 0..40),
     ) {
         check(&bytes, NONE)?;
     }
 }
 
-/// Groups within groups, at the top, in a descriptor and in an entry, at the depth that is accepted and one
+/// Nested groups at the top, in a descriptor and in an entry, at the accepted depth and one
 /// above it.
 #[test]
-fn groups_are_nested_as_deep_as_prost_allows_and_no_deeper() {
+fn groups_nest_exactly_as_deep_as_in_prost() {
     let groups = |depth: usize| [vec![0x2b; depth], vec![0x2c; depth]].concat();
     let within = |inner: Vec<u8>, field: u8| [vec![field], varint(inner.len() as u64), inner].concat();
     let deepest = |wrap: &dyn Fn(Vec<u8>) -> Vec<u8>| {
@@ -190,7 +190,7 @@ fn groups_are_nested_as_deep_as_prost_allows_and_no_deeper() {
 }
 
 #[test]
-fn a_limit_that_comes_twice_is_merged() {
+fn a_repeated_limit_is_merged() {
     let limit = |fields: &[u8]| {
         [&[0x12, 2 + u8::try_from(fields.len()).unwrap()][..], &[0x12], &varint(fields.len() as u64), fields]
             .concat()
@@ -203,7 +203,7 @@ fn a_limit_that_comes_twice_is_merged() {
 }
 
 #[test]
-fn what_exceeds_a_bound_is_counted_and_not_kept() {
+fn items_beyond_a_bound_are_counted_but_not_kept() {
     for count in [0, 1, 2, 3, 4, 2_000_000] {
         let request = [0x12, 0].repeat(count);
         let request = read(&request, Bounds { descriptors: 3, entries: 2 }).unwrap();
@@ -220,7 +220,7 @@ fn what_exceeds_a_bound_is_counted_and_not_kept() {
 }
 
 #[test]
-fn a_usual_request_does_not_touch_the_heap() {
+fn a_usual_request_allocates_nothing() {
     let entry = |key: &str| rate_limit_descriptor::Entry { key: key.into(), value: "v".into() };
     let descriptor = || RateLimitDescriptor {
         entries: ["a", "b", "c", "d"].map(entry).to_vec(),

@@ -1,4 +1,4 @@
-//! Which heads are accepted, and what is kept of them.
+//! Valid and malformed heads, and the fields that are kept.
 
 use super::*;
 
@@ -65,7 +65,7 @@ fn distinguishes_calls_by_path_method_and_content_type() {
 }
 
 #[test]
-fn malformed_heads_are_refused() {
+fn malformed_heads_are_rejected() {
     let extra = |name: &'static str, value: &'static str| {
         let mut fields = GOOD.to_vec();
         fields.push((name, value));
@@ -107,7 +107,7 @@ fn malformed_heads_are_refused() {
 }
 
 #[test]
-fn content_lengths_that_differ_are_malformed() {
+fn differing_content_lengths_are_malformed() {
     let lengths = |other| {
         let mut fields = GOOD.to_vec();
         fields.extend([("content-length", "5"), ("content-length", other)]);
@@ -117,7 +117,7 @@ fn content_lengths_that_differ_are_malformed() {
 }
 
 #[test]
-fn a_list_at_the_bound_is_accepted_and_one_byte_more_is_not() {
+fn a_header_list_at_the_limit_is_accepted_and_one_byte_more_is_not() {
     let size = |fields: &[(&str, &str)]| -> usize {
         fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum()
     };
@@ -130,7 +130,7 @@ fn a_list_at_the_bound_is_accepted_and_one_byte_more_is_not() {
 }
 
 #[test]
-fn timeouts_are_read_as_grpc_writes_them() {
+fn parses_grpc_timeouts() {
     for (text, expected) in [
         ("20m", Some(Duration::from_millis(20))),
         ("1H", Some(Duration::from_secs(3600))),
@@ -148,20 +148,20 @@ fn timeouts_are_read_as_grpc_writes_them() {
 }
 
 #[test]
-fn fields_are_kept_for_those_who_read_them() {
-    let fields = |path, keep| {
+fn all_fields_are_kept_for_calls_that_need_them() {
+    let request = |path, keep| {
         let mut reader = Reader::new(UNARY, keep);
         for (name, value) in
             [(":method", "POST"), (":scheme", "http"), (":path", path), ("a", "1"), ("a", "2")]
         {
             reader.field(name.as_bytes(), value.as_bytes());
         }
-        reader.finish().unwrap().fields
+        reader.finish().unwrap().request
     };
-    assert!(fields(UNARY, false).is_none());
+    assert!(request(UNARY, false).is_none());
+    assert_eq!(request("/other", false).unwrap().uri(), "/other");
     for (path, keep) in [("/other", false), (UNARY, true)] {
-        let fields = fields(path, keep).unwrap();
-        assert_eq!(fields.path, path.as_bytes());
-        assert_eq!(fields.headers.get_all("a").iter().collect::<Vec<_>>(), ["1", "2"]);
+        let request = request(path, keep).unwrap();
+        assert_eq!(request.headers().get_all("a").iter().collect::<Vec<_>>(), ["1", "2"]);
     }
 }

@@ -1,5 +1,7 @@
-//! Each attack on HTTP/2 that has a CVE number, by its name. The peer is cut off after a bounded number of frames,
-//! and never makes us hold more than the budget.
+//! Each attack on HTTP/2 with a CVE number. The connection ends after a limited number of frames,
+//! and its memory stays within the budget.
+
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::{
     super::{
@@ -10,7 +12,7 @@ use super::{
 };
 use crate::telemetry::metrics::PeerError;
 
-/// How many rounds the peer is let, until it is cut off for this.
+/// The number of rounds until the connection ends for this flood.
 fn rounds(flood: PeerError, mut round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) -> u32 {
     let mut peer = Peer::new();
     for number in 0..100_000 {
@@ -23,7 +25,7 @@ fn rounds(flood: PeerError, mut round: impl FnMut(&mut Peer, u32) -> Result<(), 
     panic!("it goes on for ever");
 }
 
-/// At most the burst, in as many frames as a round has.
+/// At most the burst, in frames of a round.
 fn assert_cut_off(flood: PeerError, round: impl FnMut(&mut Peer, u32) -> Result<(), Reason>) {
     let rounds = rounds(flood, round);
     assert!((100..=Limits::BURST).contains(&rounds), "after {rounds} rounds");
@@ -38,7 +40,7 @@ fn data_dribble_cve_2019_9511() {
         }
         peer.data(1, b"x", false)
     });
-    // One byte of an answer at a time.
+    // One byte of a response at a time.
     assert_cut_off(PeerError::WindowUpdateFlood, |peer, number| {
         if number == 0 {
             peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])?;
@@ -62,7 +64,7 @@ fn resource_loop_of_priorities_cve_2019_9513() {
 
 #[test]
 fn reset_flood_cve_2019_9514() {
-    // Requests that are malformed, each answered with a reset.
+    // Malformed requests, each of which is reset.
     let bad = head_with(&[("Upper", "x")]);
     assert_cut_off(PeerError::MalformedFlood, |peer, number| {
         peer.send(kind::HEADERS, flag::END_HEADERS, 2 * number + 1, &bad)
@@ -80,7 +82,7 @@ fn reset_flood_cve_2019_9514() {
 #[test]
 fn settings_flood_cve_2019_9515() {
     assert_cut_off(PeerError::SettingsFlood, |peer, _| peer.send(kind::SETTINGS, 0, 0, &[]));
-    // Many settings in one frame count as many.
+    // Each setting of a frame counts.
     let many = [0, 3, 0, 0, 0, 1].repeat(100);
     assert!(rounds(PeerError::SettingsFlood, |peer, _| peer.send(kind::SETTINGS, 0, 0, &many)) <= 20);
 }
@@ -91,7 +93,7 @@ fn headers_without_names_and_values_cve_2019_9516() {
     assert_cut_off(PeerError::MalformedFlood, |peer, number| {
         peer.send(kind::HEADERS, flag::END_HEADERS, 2 * number + 1, &empty)
     });
-    // With names, and indexed: the table stays within its bound, and the request is answered.
+    // With indexed names: the table stays within its bound, and the request succeeds.
     let mut peer = Peer::new();
     for number in 0..5000 {
         let block = [&head()[..], &[0x40, 1, b'a', 0].repeat(100)].concat();
@@ -100,7 +102,7 @@ fn headers_without_names_and_values_cve_2019_9516() {
     }
 }
 
-/// The peer opens its windows and does not read: `driver` stops to read from it. Here: what waits is bounded.
+/// The peer opens its windows and does not read. `driver` stops reading from it; here the blocked data is bounded.
 #[test]
 fn internal_data_buffering_cve_2019_9517() {
     let mut peer = Peer::with(1000, 100_000);
@@ -115,7 +117,7 @@ fn internal_data_buffering_cve_2019_9517() {
         refused += peer.resets().len();
     }
     assert!(refused > 300, "{refused}");
-    assert!(peer.http.config.budget.used() <= 100_000);
+    assert!(peer.http.config.budget.used.load(Relaxed) <= 100_000);
 }
 
 #[test]
@@ -156,9 +158,9 @@ fn rapid_reset_cve_2023_44487() {
     });
 }
 
-/// Envoy resets every request that takes longer than its timeout. When Redis is lost that is all of them.
+/// Envoy resets every request at its timeout. Without Redis that may be all requests.
 #[test]
-fn timeouts_of_callers_are_no_attack() {
+fn resets_after_a_timeout_are_not_a_flood() {
     let mut peer = Peer::new();
     peer.echo.waits = true;
     for number in 0..20_000 {
@@ -188,7 +190,7 @@ fn continuation_flood_cve_2024_27316() {
     assert_eq!(peer.send(kind::CONTINUATION, 0, 1, &[0; 16_000]), Err(Reason::EnhanceYourCalm));
 }
 
-/// The peer makes the service reset its streams, so that it does not count them against itself.
+/// The peer makes the service reset streams, so that they do not count against its limit.
 #[test]
 fn made_you_reset_cve_2025_8671() {
     for (kind, payload) in [
@@ -209,7 +211,7 @@ fn made_you_reset_cve_2025_8671() {
 }
 
 #[test]
-fn unknown_frames_acknowledgements_and_goodbyes_are_floods_too() {
+fn unknown_frames_acknowledgements_and_goaways_are_limited() {
     assert_cut_off(PeerError::OtherFlood, |peer, _| peer.send(200, 0, 0, b""));
     assert_cut_off(PeerError::SettingsFlood, |peer, _| peer.send(kind::SETTINGS, flag::ACK, 0, b""));
     assert_cut_off(PeerError::PingFlood, |peer, _| peer.send(kind::PING, flag::ACK, 0, &[0; 8]));
@@ -220,7 +222,7 @@ fn unknown_frames_acknowledgements_and_goodbyes_are_floods_too() {
 }
 
 #[test]
-fn streams_that_are_opened_and_left_are_charged() {
+fn idle_open_streams_are_charged_to_the_budget() {
     let mut peer = Peer::with(1024, 100_000);
     peer.greet();
     peer.frames();
@@ -234,9 +236,9 @@ fn streams_that_are_opened_and_left_are_charged() {
     assert_eq!(peer.echo.closed, 0);
 }
 
-/// A client that sends many frames for each of its requests is honest as long as it sends requests.
+/// A client may send many frames per request as long as it sends requests.
 #[test]
-fn the_frames_of_an_honest_client_are_no_flood() {
+fn the_frames_of_an_honest_client_are_not_a_flood() {
     let mut peer = Peer::new();
     for number in 0..20_000 {
         let stream = 2 * number + 1;

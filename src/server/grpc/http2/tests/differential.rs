@@ -1,8 +1,8 @@
-//! The same random frames, good and bad, to this connection and to a server on the `h2` crate: what a client sees
-//! has to be the same.
+//! Sends the same random frames, valid and invalid, to this connection and to a server of the `h2` crate: a client must
+//! see the same.
 //!
-//! Compared after each frame: the data of each stream, which streams were answered, which were reset, and whether the
-//! connection ended with an error. Where RFC 9113 allows more than one answer the two may differ, and a sequence ends
+//! Compared after each frame: the data of each stream, the streams with a response, the reset ones, and whether the
+//! connection ended with an error. Where RFC 9113 allows several reactions the two may differ, and the sequence ends
 //! there; see [`is_allowed`].
 //!
 //! `TOLLGATE_TEST_SEQUENCES` sets how many sequences are compared, `TOLLGATE_TEST_SEED` the first of them.
@@ -30,7 +30,7 @@ use super::{
     peer::{PATH, Peer},
 };
 
-/// Random numbers that a seed brings back.
+/// Reproducible random numbers.
 struct Noise(u64);
 
 impl Noise {
@@ -62,11 +62,11 @@ impl Noise {
     }
 }
 
-/// Makes frames that mostly make sense.
+/// Generates mostly valid frames.
 struct Frames {
     noise: Noise,
     next: u32,
-    /// Streams whose requests have not ended.
+    /// Streams with incomplete requests.
     open: Vec<u32>,
 }
 
@@ -107,7 +107,7 @@ impl Frames {
             }
             18 | 19 => (kind::SETTINGS, 0, 0, self.settings()),
             20 => (kind::PING, 0, 0, vec![7; 8]),
-            // Seldom, since they mostly end a stream or the connection.
+            // Rare, since most of them end a stream or the connection.
             21 => (kind::PRIORITY, 0, self.known(), vec![0, 0, 0, self.noise.byte() & 31, 9]),
             22 => {
                 let block = self.noise.pick(&[&[0, 1, b'x', 1, b'y'][..], &[0x40, 1, b'z', 1, b'y']]);
@@ -121,7 +121,7 @@ impl Frames {
         }
     }
 
-    /// A stream that was opened, or nearly; mostly one that is open.
+    /// A stream number around those that were opened, mostly an open one.
     fn known(&mut self) -> u32 {
         if !self.open.is_empty() && !self.noise.once_in(12) {
             return self.open[self.noise.below(self.open.len())];
@@ -190,7 +190,7 @@ impl Frames {
         for _ in 0..self.noise.below(3) {
             let id = self.noise.pick(&[1, 2, 3, 4, 5, 6, 8, 99]);
             let value = match id {
-                // The extension that 8 belongs to gives it no other values either.
+                // The extension that defines 8 has no other values.
                 8 => self.noise.pick(&[0, 1]),
                 2 => self.noise.pick(&[0, 1, 1, 0, 1, 0, 2]),
                 4 => self.noise.pick(&[0, 1, 3, 65_535, 65_535, 1 << 20, 1 << 20, 1 << 31]),
@@ -203,7 +203,7 @@ impl Frames {
     }
 }
 
-/// What a client sees.
+/// The view of a client.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Seen {
     data: BTreeMap<u32, Vec<u8>>,
@@ -214,7 +214,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Notes what was sent.
+    /// Records received bytes.
     fn note(&mut self, mut bytes: &[u8]) {
         while let Some(head) = FrameHead::read(bytes) {
             let (payload, behind) = bytes[HEAD..].split_at(head.length);
@@ -226,7 +226,7 @@ impl Seen {
                 kind::DATA | kind::HEADERS if head.has(flag::END_STREAM) => {
                     self.answered.insert(head.stream);
                 }
-                // Who has answered may reset what still comes.
+                // After a response the rest of the request may be reset.
                 kind::RST_STREAM if frame::u32_at(payload) != Some(0) => {
                     self.reset.insert(head.stream);
                 }
@@ -240,7 +240,7 @@ impl Seen {
     }
 }
 
-/// A server on the `h2` crate, which does what `Echo` does.
+/// A server of the `h2` crate that behaves like `Echo`.
 struct Other<'r> {
     runtime: &'r Runtime,
     tasks: &'r LocalSet,
@@ -265,7 +265,7 @@ impl<'r> Other<'r> {
         Self { runtime, tasks, client, serving }
     }
 
-    /// Sends bytes and returns what came back.
+    /// Sends bytes and returns the output.
     fn send(&mut self, bytes: &[u8]) -> Vec<u8> {
         let client = &mut self.client;
         self.tasks.block_on(self.runtime, async {
@@ -314,36 +314,36 @@ async fn echo(mut body: h2::RecvStream, mut respond: h2::server::SendResponse<By
     }
 }
 
-/// Where the two may differ, after a frame that they treat differently.
+/// Whether the two may differ after this frame.
 fn is_allowed(frame: &[u8], is_damaged: bool, ours: &Seen, theirs: &Seen) -> bool {
     let head = FrameHead::read(frame).unwrap();
     let resets_more = |some: &Seen, other: &Seen| some.reset.len() > other.reset.len();
     match (ours.ended, theirs.ended) {
-        // An error of a stream may be treated as one of the connection (section 5.4.2). `h2` does not where both
-        // sides had ended the stream, where HEADERS come on an even stream, or cannot be decoded.
+        // A stream error may be treated as a connection error (section 5.4.2). `h2` does not if both
+        // sides had ended the stream, or if HEADERS arrive on an even stream or cannot be decoded.
         (None, Some(_)) if resets_more(ours, theirs) => true,
         (Some(_), None) if resets_more(theirs, ours) => true,
-        // Late frames on a stream that was reset are ignored here (section 5.1), whatever they hold.
+        // Late frames on a reset stream are ignored here (section 5.1), whatever their content.
         (None, Some(_)) if ours.reset.contains(&head.stream) => true,
-        // A client must not send PUSH_PROMISE (section 8.4), nor HEADERS on an even stream. `h2` waits for the block's
-        // end first.
+        // A client must not send PUSH_PROMISE (section 8.4) or HEADERS on an even stream. `h2` waits for the end of the
+        // block first.
         (Some(1), None) => {
             head.kind == kind::PUSH_PROMISE || head.kind == kind::HEADERS && !head.has(flag::END_HEADERS)
         }
-        // `h2` decodes a header block, and looks at its priority, before it is complete.
+        // `h2` decodes a header block and checks its priority before it is complete.
         (None, Some(_)) if holds_headers(head.kind) && !head.has(flag::END_HEADERS) => true,
         // An increment of 0 on a closed stream, an acknowledgement of settings that were acknowledged, and values of
         // settings that belong to extensions.
         (None, Some(1)) => match head.kind {
             kind::WINDOW_UPDATE => frame.ends_with(&[0; 4]),
             kind::SETTINGS => head.has(flag::ACK) || is_damaged,
-            // A path of other bytes than UTF-8, or without a slash, leads nowhere here.
+            // A path that is not UTF-8 or has no leading slash matches nothing here.
             _ => is_damaged && head.kind == kind::HEADERS,
         },
         (None, None) if resets_more(theirs, ours) => {
             head.kind == kind::HEADERS && (is_damaged || !head.has(flag::END_HEADERS))
         }
-        // Trailers must not hold pseudo-fields (section 8.1). `h2` passes them over.
+        // Trailers must not contain pseudo-fields (section 8.1). `h2` ignores them.
         (None, None) => head.kind == kind::HEADERS && resets_more(ours, theirs),
         _ => false,
     }
@@ -353,8 +353,8 @@ fn holds_headers(of: u8) -> bool {
     of == kind::HEADERS || of == kind::CONTINUATION
 }
 
-/// True for HEADERS on a stream that depends on itself. `h2` does not decode their block, so its table of header fields
-/// is no longer the client's.
+/// True for HEADERS on a stream that depends on itself. `h2` does not decode their block, so its dynamic table differs
+/// from the client's.
 fn depends_on_itself(frame: &[u8]) -> bool {
     let head = FrameHead::read(frame).unwrap();
     let at = HEAD + usize::from(head.has(flag::PADDED));
@@ -363,7 +363,7 @@ fn depends_on_itself(frame: &[u8]) -> bool {
     head.kind == kind::HEADERS && head.has(flag::PRIORITY) && dependency == Some(head.stream)
 }
 
-/// Compares one sequence; the text says how the two differ.
+/// Compares one sequence; the error describes the difference.
 fn compare(seed: u64, runtime: &Runtime, tasks: &LocalSet) -> Result<usize, String> {
     let mut frames = Frames {
         noise: Noise(seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15) | 1),
@@ -399,12 +399,12 @@ fn compare(seed: u64, runtime: &Runtime, tasks: &LocalSet) -> Result<usize, Stri
 }
 
 #[test]
-fn clients_see_what_they_see_of_the_h2_crate() {
+fn clients_see_the_same_as_with_the_h2_crate() {
     let runtime = Builder::new_current_thread().build().unwrap();
     let tasks = LocalSet::new();
     let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let sequences = number("TOLLGATE_TEST_SEQUENCES").unwrap_or(2_000);
-    // The same ones each time, unless another first one is named.
+    // The same seeds in every run, unless the variable sets another first one.
     let first = number("TOLLGATE_TEST_SEED").unwrap_or(1 << 40);
     let (mut compared, mut differ) = (0, Vec::new());
     for seed in first..first + sequences {

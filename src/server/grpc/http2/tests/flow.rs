@@ -1,11 +1,11 @@
-//! Windows, ours and the peer's.
+//! Flow control in both directions.
 
 use super::{
     super::frame::{Reason, flag, kind},
     peer::Peer,
 };
 
-/// A peer whose streams begin with this window.
+/// A peer with this initial window for streams.
 fn with_window(window: u8) -> Peer {
     let mut peer = Peer::new();
     peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, window]).unwrap();
@@ -19,7 +19,7 @@ fn data_of(peer: &mut Peer) -> Vec<(u32, usize)> {
 }
 
 #[test]
-fn an_answer_waits_for_the_window_of_its_stream() {
+fn a_response_waits_for_the_window_of_its_stream() {
     let mut peer = with_window(3);
     peer.request(1, b"abcde").unwrap();
     peer.request(3, b"abc").unwrap();
@@ -52,7 +52,7 @@ fn settings_change_the_windows_of_open_streams() {
     let mut peer = with_window(3);
     peer.request(1, b"abcdef").unwrap();
     assert_eq!(data_of(&mut peer), [(1, 3)]);
-    // Two less: the window is below zero now.
+    // Two less: the window is negative now.
     peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 1]).unwrap();
     peer.send(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 2]).unwrap();
     assert_eq!(data_of(&mut peer), []);
@@ -63,7 +63,7 @@ fn settings_change_the_windows_of_open_streams() {
 }
 
 #[test]
-fn answers_wait_for_the_window_of_the_connection() {
+fn responses_wait_for_the_window_of_the_connection() {
     let mut peer = Peer::new();
     let large = vec![7; 60_000];
     peer.request(1, &large).unwrap_err();
@@ -84,7 +84,7 @@ fn answers_wait_for_the_window_of_the_connection() {
 }
 
 #[test]
-fn large_frames_are_sent_to_those_who_take_them_alone() {
+fn large_frames_are_sent_only_to_peers_that_allow_them() {
     let mut peer = Peer::new();
     peer.echo.waits = true;
     peer.request(1, b"x").unwrap();
@@ -99,7 +99,7 @@ fn large_frames_are_sent_to_those_who_take_them_alone() {
 }
 
 #[test]
-fn a_stream_whose_window_is_not_kept_to_is_reset() {
+fn a_stream_that_exceeds_its_window_is_reset() {
     let mut peer = Peer::new();
     peer.open(1).unwrap();
     for _ in 0..3 {
@@ -114,7 +114,7 @@ fn a_stream_whose_window_is_not_kept_to_is_reset() {
 }
 
 #[test]
-fn the_window_of_the_connection_is_opened_before_it_is_used_up() {
+fn the_window_of_the_connection_is_replenished_before_it_is_exhausted() {
     let mut peer = Peer::new();
     let mut updates = 0;
     for stream in 0..200 {
@@ -128,7 +128,7 @@ fn the_window_of_the_connection_is_opened_before_it_is_used_up() {
 }
 
 #[test]
-fn a_connection_whose_window_is_not_kept_to_ends() {
+fn a_connection_that_exceeds_its_window_ends() {
     let mut peer = Peer::new();
     let mut bytes = Vec::new();
     for stream in 0..17_u32 {
@@ -143,7 +143,7 @@ fn a_connection_whose_window_is_not_kept_to_ends() {
 }
 
 #[test]
-fn an_answer_that_waits_is_charged() {
+fn a_blocked_response_is_charged_to_the_budget() {
     let mut peer = Peer::with(100, 1000);
     peer.greet();
     peer.send(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]).unwrap();
@@ -158,13 +158,13 @@ fn an_answer_that_waits_is_charged() {
     assert_eq!(peer.resets(), [], "room again");
 }
 
-/// An answer whose frames are written at once, and one that goes the long way, look the same.
+/// The fast path and the general path write the same response.
 #[test]
-fn a_request_in_one_piece_and_one_in_two_get_the_same_frames() {
+fn the_fast_path_and_the_general_path_send_the_same_frames() {
     for (length, window) in [(5, 65_535), (5, 5), (6, 5), (16_384, 65_535), (16_379, 0)] {
         let sent = [true, false].map(|at_once| {
             let mut peer = Peer::new();
-            // The header block that is repeated.
+            // The header block to repeat.
             peer.request(1, b"first").unwrap();
             let mut setting = vec![0, 4];
             setting.extend_from_slice(&u32::to_be_bytes(window));
@@ -185,9 +185,9 @@ fn a_request_in_one_piece_and_one_in_two_get_the_same_frames() {
     }
 }
 
-/// The window was reduced by all of a frame when its head came.
+/// The window was reduced by the whole frame when its header arrived.
 #[test]
-fn the_rest_of_a_frame_is_part_of_what_may_come() {
+fn the_rest_of_a_frame_counts_as_expected_data() {
     let mut peer = Peer::new();
     peer.echo.waits = true;
     peer.open(1).unwrap();

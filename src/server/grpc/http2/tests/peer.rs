@@ -1,4 +1,4 @@
-//! A client of frames, and a service that answers each complete request with its own length.
+//! A client that sends frames, and a service that echoes each complete request.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use super::super::{
 
 pub(super) const PATH: &str = "/s/m";
 
-/// Answers with what it received, or when the test says so.
+/// Responds with the request, at once or on demand.
 #[derive(Default)]
 pub(super) struct Echo {
-    /// Answers wait for [`Peer::answer`].
+    /// Responses wait for the test.
     pub(super) waits: bool,
     pub(super) opened: Vec<u32>,
     pub(super) closed: usize,
@@ -29,7 +29,7 @@ impl Service for Echo {
         Vec::new()
     }
 
-    fn data(&mut self, http: &mut Connection<Vec<u8>>, id: u32, data: &[u8], end: bool) {
+    fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool) {
         let Some(call) = http.call(id) else { return };
         call.extend_from_slice(data);
         if end && !self.waits {
@@ -43,7 +43,7 @@ impl Service for Echo {
     }
 }
 
-/// What the other side sent.
+/// A frame that the other side sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Sent {
     pub(super) kind: u8,
@@ -53,15 +53,15 @@ pub(super) struct Sent {
 }
 
 pub(super) struct Peer {
-    pub(super) http: Connection<Vec<u8>>,
+    pub(super) http: Connection<Echo>,
     pub(super) echo: Echo,
     pub(super) now: Instant,
-    /// What was not taken yet.
+    /// Bytes that are not consumed yet.
     rest: Vec<u8>,
 }
 
 impl Peer {
-    /// A connection whose greetings are over.
+    /// A connection after the exchange of SETTINGS.
     pub(super) fn new() -> Self {
         let mut peer = Self::with(100, 1 << 20);
         peer.greet();
@@ -111,12 +111,12 @@ impl Peer {
         self.now += Duration::from_millis(millis);
     }
 
-    /// What was sent since this was called last.
+    /// The frames since the last call.
     pub(super) fn frames(&mut self) -> Vec<Sent> {
         frames(&std::mem::take(&mut self.http.out))
     }
 
-    /// The data of complete answers, by their streams.
+    /// The data of complete responses, by stream.
     pub(super) fn answers(&mut self) -> Vec<(u32, Vec<u8>)> {
         let frames = self.frames();
         let ended = frames.iter().filter(|sent| sent.flags & flag::END_STREAM != 0 && sent.kind <= 1);
@@ -128,7 +128,7 @@ impl Peer {
             .collect()
     }
 
-    /// The streams that were reset, and why.
+    /// The reset streams with their error codes.
     pub(super) fn resets(&mut self) -> Vec<(u32, u32)> {
         let resets = self.frames().into_iter().filter(|sent| sent.kind == kind::RST_STREAM);
         resets.map(|sent| (sent.stream, frame::u32_at(&sent.payload).unwrap())).collect()
@@ -147,7 +147,7 @@ pub(super) fn frames(mut bytes: &[u8]) -> Vec<Sent> {
     frames
 }
 
-/// The header block of a good request.
+/// The header block of a valid request.
 pub(super) fn head() -> Vec<u8> {
     head_with(&[])
 }

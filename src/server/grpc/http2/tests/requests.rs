@@ -1,4 +1,4 @@
-//! Requests in all the shapes that clients send them, and frames that break the rules.
+//! Every form of a request, and invalid frames.
 
 use proptest::prelude::*;
 
@@ -8,20 +8,20 @@ use super::{
 };
 
 #[test]
-fn the_greeting_comes_first_and_settings_are_acknowledged() {
+fn our_settings_come_first_and_the_peers_are_acknowledged() {
     let mut peer = Peer::with(7, 1000);
     let greeting = peer.frames();
     assert_eq!((greeting[0].kind, greeting[1].kind), (kind::SETTINGS, kind::WINDOW_UPDATE));
     assert_eq!(greeting[0].payload[..6], [0, 3, 0, 0, 0, 7]);
-    assert!(peer.http.is_greeting());
+    assert!(peer.http.awaits_preface());
     peer.greet();
-    assert!(!peer.http.is_greeting());
+    assert!(!peer.http.awaits_preface());
     let answer = peer.frames();
     assert_eq!((answer.len(), answer[0].kind, answer[0].flags), (1, kind::SETTINGS, flag::ACK));
 }
 
 #[test]
-fn a_request_is_answered_with_a_head_data_and_trailers() {
+fn a_response_has_headers_data_and_trailers() {
     let mut peer = Peer::new();
     peer.request(1, b"abc").unwrap();
     let sent = peer.frames();
@@ -40,14 +40,14 @@ fn a_request_is_answered_with_a_head_data_and_trailers() {
 }
 
 #[test]
-fn requests_come_in_many_shapes() {
+fn accepts_every_form_of_a_request() {
     let mut peer = Peer::new();
     let block = head();
-    // The end in a frame of its own.
+    // END_STREAM in a separate frame.
     peer.open(1).unwrap();
     peer.data(1, b"ab", false).unwrap();
     peer.data(1, b"", true).unwrap();
-    // The end in trailers.
+    // END_STREAM in trailers.
     peer.open(3).unwrap();
     peer.data(3, b"ab", false).unwrap();
     peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 3, &[0, 1, b'x', 1, b'y']).unwrap();
@@ -62,15 +62,15 @@ fn requests_come_in_many_shapes() {
     peer.send(kind::HEADERS, flags, 7, &padded).unwrap();
     peer.send(kind::DATA, flag::PADDED, 7, &[4, b'a', 0, 0, 0, 0]).unwrap();
     peer.send(kind::DATA, flag::PADDED | flag::END_STREAM, 7, &[0, b'b']).unwrap();
-    // Streams with others between them.
+    // Interleaved streams.
     peer.open(9).unwrap();
     peer.open(15).unwrap();
     peer.data(15, b"ab", true).unwrap();
     peer.data(9, b"ab", true).unwrap();
-    // The right length.
+    // A correct content-length.
     peer.send(kind::HEADERS, flag::END_HEADERS, 17, &head_with(&[("content-length", "2")])).unwrap();
     peer.data(17, b"ab", true).unwrap();
-    // Kinds that are not known.
+    // Unknown frame types.
     peer.send(99, 255, 17, b"whatever").unwrap();
     let answered = [1, 3, 5, 7, 15, 9, 17].map(|stream| (stream, b"ab".to_vec()));
     assert_eq!(peer.answers(), answered);
@@ -78,7 +78,7 @@ fn requests_come_in_many_shapes() {
 
 proptest! {
     #[test]
-    fn it_makes_no_difference_how_bytes_are_cut(cuts in prop::collection::vec(1..40_usize, 0..60)) {
+    fn the_split_into_reads_makes_no_difference(cuts in prop::collection::vec(1..40_usize, 0..60)) {
         let mut bytes = Vec::new();
         let mut write = |kind, flags, stream, payload: &[u8]| {
             super::super::frame::write(&mut bytes, kind, flags, stream, payload);
@@ -107,16 +107,16 @@ proptest! {
 }
 
 #[test]
-fn a_repeated_header_block_means_what_it_meant_until_the_table_changes() {
+fn a_repeated_header_block_has_the_same_meaning_until_the_table_changes() {
     let mut peer = Peer::new();
-    // :path is added to the table and then named by its index.
+    // :path is added to the table and then referenced by its index.
     let adding = [&[0x83, 0x86, 0x44, 4][..], b"/s/m"].concat();
     peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &adding).unwrap();
     for stream in [3, 5, 7] {
         peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, stream, &[0x83, 0x86, 0xbe]).unwrap();
     }
     assert_eq!(peer.answers().len(), 4);
-    // Another field takes the index: the block is malformed now.
+    // Another field gets the index: now the block is malformed.
     let adding = [&[0x83, 0x86, 0xbe, 0x40, 1, b'a', 1, b'b'][..]].concat();
     peer.send(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 9, &adding).unwrap();
     assert_eq!(peer.answers().len(), 1);
@@ -124,7 +124,7 @@ fn a_repeated_header_block_means_what_it_meant_until_the_table_changes() {
     assert_eq!(peer.resets(), [(11, 1)]);
 }
 
-/// Frames, the error of the last one, and what is wrong with it.
+/// Frames, the error of the last one, and its mistake.
 type Broken<'a> = (Vec<(u8, u8, u32, &'a [u8])>, Reason, &'a str);
 
 /// RFC 9113, frame by frame: the last of these frames ends the connection with this code.
@@ -139,13 +139,13 @@ fn end_the_connection(cases: &[Broken<'_>]) {
         assert_eq!(peer.send(kind, flags, stream, payload), Err(*reason), "{why}");
         peer.frames();
         peer.http.fail(*reason);
-        let goodbye = peer.frames();
-        assert_eq!((goodbye[0].kind, goodbye[0].payload[7]), (kind::GOAWAY, *reason as u8));
+        let goaway = peer.frames();
+        assert_eq!((goaway[0].kind, goaway[0].payload[7]), (kind::GOAWAY, *reason as u8));
     }
 }
 
 #[test]
-fn broken_frames_of_a_stream_end_the_connection() {
+fn invalid_frames_of_a_stream_end_the_connection() {
     let head = head();
     let block = head.as_slice();
     let end = flag::END_HEADERS | flag::END_STREAM;
@@ -197,7 +197,7 @@ fn broken_frames_of_a_stream_end_the_connection() {
 }
 
 #[test]
-fn broken_frames_of_the_connection_end_it() {
+fn invalid_frames_of_the_connection_end_it() {
     end_the_connection(&[
         (vec![(kind::SETTINGS, 0, 1, b"")], Reason::ProtocolError, "SETTINGS on a stream"),
         (vec![(kind::SETTINGS, 0, 0, &[0; 5])], Reason::FrameSizeError, "half a setting"),
@@ -223,7 +223,7 @@ fn broken_frames_of_the_connection_end_it() {
 }
 
 #[test]
-fn what_comes_before_the_greeting_ends_the_connection() {
+fn frames_before_the_first_settings_end_the_connection() {
     let mut peer = Peer::with(1, 1000);
     assert_eq!(peer.bytes(b"GET / HTTP/1.1\r\n"), Err(Reason::ProtocolError));
     let mut peer = Peer::with(1, 1000);
@@ -234,9 +234,9 @@ fn what_comes_before_the_greeting_ends_the_connection() {
     assert_eq!(peer.send(kind::PING, 0, 0, &[0; 8]), Err(Reason::ProtocolError), "SETTINGS are missing");
 }
 
-/// What ends a stream and leaves the others alone.
+/// Each case resets one stream and keeps the others.
 #[test]
-fn errors_of_a_stream() {
+fn stream_errors_reset_only_the_stream() {
     let end = flag::END_HEADERS | flag::END_STREAM;
     let good = head();
     for (frames, code, why) in [
@@ -291,7 +291,7 @@ fn errors_of_a_stream() {
     }
 }
 
-/// RFC 9113, section 5.1: what is allowed on a closed stream depends on how it was closed.
+/// RFC 9113, section 5.1: the frames allowed on a closed stream depend on how it was closed.
 #[test]
 fn frames_on_a_stream_that_both_sides_ended_end_the_connection() {
     let end = flag::END_HEADERS | flag::END_STREAM;
@@ -337,7 +337,7 @@ fn frames_on_a_stream_that_we_reset_are_ignored() {
     };
     on_their_way(&mut peer, 1);
     assert_eq!(peer.frames(), []);
-    // One that was answered before it had ended is reset without an error.
+    // A request with an early response is reset without an error.
     peer.open(3).unwrap();
     peer.http.send_message(3, b"early");
     assert_eq!(peer.resets(), [(3, 0)]);
@@ -347,9 +347,9 @@ fn frames_on_a_stream_that_we_reset_are_ignored() {
     assert_eq!(peer.answers().len(), 1);
 }
 
-/// Only the latest resets are remembered; of older ones the connection must not end.
+/// Only the latest resets are remembered; older ones must not end the connection.
 #[test]
-fn frames_on_a_stream_whose_reset_is_forgotten_reset_it_again() {
+fn frames_on_a_stream_with_a_forgotten_reset_reset_it_again() {
     let mut peer = Peer::new();
     for stream in (1..=33).step_by(2) {
         peer.open(stream).unwrap();
@@ -363,7 +363,7 @@ fn frames_on_a_stream_whose_reset_is_forgotten_reset_it_again() {
 }
 
 #[test]
-fn frames_on_a_stream_that_the_peer_reset_are_errors_of_the_stream() {
+fn frames_on_a_stream_that_the_peer_reset_are_stream_errors() {
     for count in [1, 17] {
         let mut peer = Peer::new();
         for stream in (0..count).map(|number| 2 * number + 1) {
@@ -378,7 +378,7 @@ fn frames_on_a_stream_that_the_peer_reset_are_errors_of_the_stream() {
 }
 
 #[test]
-fn a_list_that_is_too_large_is_answered_with_431() {
+fn a_header_list_above_the_limit_returns_431() {
     let mut peer = Peer::new();
     let value = "v".repeat(9000);
     let block = head_with(&[("a", &value), ("b", &value)]);
@@ -393,7 +393,7 @@ fn a_list_that_is_too_large_is_answered_with_431() {
 }
 
 #[test]
-fn streams_beyond_the_most_are_refused_and_may_be_sent_again() {
+fn streams_beyond_the_limit_are_refused_and_can_be_retried() {
     let mut peer = Peer::with(2, 1 << 20);
     peer.greet();
     for stream in [1, 3, 5] {
@@ -406,7 +406,7 @@ fn streams_beyond_the_most_are_refused_and_may_be_sent_again() {
 }
 
 #[test]
-fn a_peer_with_a_smaller_table_receives_a_table_size_of_0() {
+fn a_peer_with_a_smaller_table_receives_a_table_size_update() {
     let mut peer = Peer::new();
     peer.send(kind::SETTINGS, 0, 0, &[0, 1, 0, 0, 0, 100]).unwrap();
     peer.frames();
@@ -419,20 +419,20 @@ fn a_peer_with_a_smaller_table_receives_a_table_size_of_0() {
 }
 
 #[test]
-fn nothing_is_lost_when_we_leave() {
+fn a_graceful_shutdown_loses_no_request() {
     let mut peer = Peer::new();
     peer.open(1).unwrap();
-    peer.http.announce_goodbye();
+    peer.http.announce_goaway();
     let sent = peer.frames();
     assert_eq!((sent[0].kind, &sent[0].payload[..4]), (kind::GOAWAY, &[0x7f, 255, 255, 255][..]));
     let ping = sent[1].payload.clone();
-    // A request that crosses the first goodbye is answered.
+    // A request that crosses the first GOAWAY succeeds.
     peer.request(3, b"x").unwrap();
     assert_eq!(peer.answers().len(), 1);
     peer.send(kind::PING, flag::ACK, 0, &ping).unwrap();
     let sent = peer.frames();
     assert_eq!((sent[0].kind, &sent[0].payload[..]), (kind::GOAWAY, &[0, 0, 0, 3, 0, 0, 0, 0][..]));
-    // One that comes later is not taken, and was promised not to be.
+    // A later one is ignored, as the final GOAWAY declares.
     peer.request(5, b"x").unwrap();
     assert_eq!(peer.frames(), []);
     assert!(!peer.http.is_done());
@@ -442,7 +442,7 @@ fn nothing_is_lost_when_we_leave() {
 }
 
 #[test]
-fn a_peer_that_leaves_is_answered_first() {
+fn a_peer_that_sends_goaway_still_receives_its_responses() {
     let mut peer = Peer::new();
     peer.open(1).unwrap();
     peer.send(kind::GOAWAY, 0, 0, &[0; 8]).unwrap();
@@ -452,7 +452,7 @@ fn a_peer_that_leaves_is_answered_first() {
 }
 
 #[test]
-fn pings_are_answered() {
+fn pings_are_acknowledged() {
     let mut peer = Peer::new();
     peer.send(kind::PING, 0, 0, b"12345678").unwrap();
     peer.send(kind::PING, flag::ACK, 0, b"12345678").unwrap();
@@ -462,7 +462,7 @@ fn pings_are_answered() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(frames_in in prop::collection::vec(
+    fn random_frames_never_panic(frames_in in prop::collection::vec(
         (0..12_u8, any::<u8>(), 0..8_u32, prop::collection::vec(any::<u8>(), 0..40)), 0..40,
     )) {
         let mut peer = Peer::new();
