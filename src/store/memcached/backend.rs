@@ -1,28 +1,54 @@
 //! memcached as a [`Backend`]: what connections send to it, and what its replies mean.
 
 use super::{
-    dialer::{Dialer, VERSION},
     pipeline::MemcachedPipeline,
     reply::{self, FramedStream, Reply, Text},
 };
 use crate::{
-    settings::ServerAddress,
+    net::tls::Words as Names,
+    settings::{
+        ServerAddress,
+        memcached::{Memcached, MemcachedServers},
+    },
     store::remote::{
         self, Backend,
         failure::{Failure, Kind},
+        handshake::Handshake,
+        transport::{Connector, TlsAdvice},
     },
 };
 
+static TLS_ADVICE: TlsAdvice = TlsAdvice {
+    tls: Names {
+        ca: "MEMCACHE_TLS_CACERT",
+        certificate: "MEMCACHE_TLS_CLIENT_CERT",
+        key: "MEMCACHE_TLS_CLIENT_KEY",
+        other_host: "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=true accepts a certificate for another host",
+        plain_text: "if the server does not use TLS, unset MEMCACHE_TLS",
+    },
+    use_tls: "if the server uses TLS, set MEMCACHE_TLS=true",
+};
+
 /// State that all connections share.
-pub(super) struct MemcachedBackend {
-    pub(super) dialer: Dialer,
-}
+pub(super) struct MemcachedBackend(Connector);
 
 /// A connection to one server.
 pub(super) type Connection = remote::Connection<MemcachedBackend>;
 
 /// A reply to come from one connection.
 pub(super) type PendingReply = remote::PendingReply<MemcachedBackend>;
+
+impl MemcachedBackend {
+    /// Loads certificates if TLS is enabled. Returns every problem with the files.
+    pub(super) fn new(settings: &Memcached) -> Result<Self, Vec<String>> {
+        let origin = match settings.servers {
+            MemcachedServers::Named(_) => "see MEMCACHE_HOST_PORT",
+            MemcachedServers::Srv { .. } => "the address comes from MEMCACHE_SRV",
+        };
+        let (tls, timeout) = (settings.tls.as_ref(), settings.connect_timeout);
+        Connector::new(Self::NAME, tls, &TLS_ADVICE, timeout, origin).map(Self)
+    }
+}
 
 impl Backend for MemcachedBackend {
     type Codec = Text;
@@ -31,10 +57,23 @@ impl Backend for MemcachedBackend {
     const NAME: &'static str = "memcached";
     const TIMEOUT: &'static str = "MEMCACHE_TIMEOUT";
     const MAX_QUEUED: &'static str = "MEMCACHE_MAX_QUEUED";
-    const PROBE: &'static [u8] = VERSION;
+    const PROBE: &'static [u8] = b"version\r\n";
 
     async fn dial(&self, to: &ServerAddress, _: bool) -> Result<FramedStream, Failure> {
-        self.dialer.dial(to).await
+        let mut handshake = Handshake::begin(&self.0, to).await?;
+        handshake.send(1, Self::PROBE).await;
+        match handshake.receive("version").await? {
+            Reply::Version => Ok(handshake.finish()),
+            Reply::Error(error) => {
+                let kind = reply::kind(&error);
+                let what = format!("error reply to version: \"{error}\"{}", reply::hint(kind));
+                Err(handshake.failure(kind, what))
+            }
+            _ => {
+                Err(handshake
+                    .failure(Kind::ProtocolError, "unexpected reply to version; see MEMCACHE_HOST_PORT"))
+            }
+        }
     }
 
     fn write(pipeline: &MemcachedPipeline, into: &mut Vec<u8>) -> usize {
@@ -71,7 +110,7 @@ impl Backend for MemcachedBackend {
     ) -> Result<(), Failure> {
         let failures = pipeline.complete(replies, |kind, error| connection.error_reply(kind, error));
         for failure in &failures {
-            connection.metrics().failed(failure);
+            connection.shared.metrics.failed(failure);
         }
         // A server that rejected a command may take the bytes after it for the next one, which would shift all
         // replies.

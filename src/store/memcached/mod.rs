@@ -7,7 +7,6 @@
 pub(crate) mod key;
 
 mod backend;
-mod dialer;
 mod pipeline;
 mod reply;
 mod resets;
@@ -19,10 +18,11 @@ use std::sync::Arc;
 pub use self::resets::ResetLog;
 pub use crate::net::resolve::name_servers::NameServers;
 
-use super::{Applied, Batch, Counting, PoolUsage, Store};
+use super::{Applied, Batch, Counting, PoolUsage, Store, batch::Plan};
 use crate::store::remote::WorkerIndexes;
 use crate::{
     clock::Time,
+    limiter::algorithm::Hits,
     panics::{self, Boundary, Panicked, caught},
     rules::Countable,
     settings::memcached::{Memcached, MemcachedServers},
@@ -82,7 +82,7 @@ impl Store for MemcachedStore {
 
     /// memcached counts only fixed windows, which a refund of all hits resets.
     fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
-        Applied::Later(Box::pin(self.refund_all(batch, now)))
+        Applied::Later(Box::pin(self.apply_hits(batch, now, Plan::Each(Hits::Refund(u64::MAX)))))
     }
 
     fn start_worker(&self) {

@@ -56,7 +56,7 @@ impl Codec for Text {
             _ if line.starts_with(b"VALUE ") => return value(bytes, line, after),
             _ if line.starts_with(b"VERSION ") => Reply::Version,
             _ if is_error(line) => Reply::Error(cut(&String::from_utf8_lossy(line)).to_owned()),
-            _ => Reply::Number(number(line).ok_or_else(|| protocol_error(bytes))?),
+            _ => Reply::Number(number(line).ok_or_else(|| ProtocolError::new(bytes))?),
         };
         Ok(Some((reply, after)))
     }
@@ -68,12 +68,12 @@ fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ProtocolError> {
     match shown.iter().position(|byte| *byte == b'\n') {
         Some(end) => {
             let line = bytes.get(..end).and_then(|line| line.strip_suffix(b"\r"));
-            Ok(Some((line.ok_or_else(|| protocol_error(bytes))?, end.saturating_add(1))))
+            Ok(Some((line.ok_or_else(|| ProtocolError::new(bytes))?, end.saturating_add(1))))
         }
-        None if shown.len() == MAX_LINE => Err(protocol_error(bytes)),
+        None if shown.len() == MAX_LINE => Err(ProtocolError::new(bytes)),
         // Bytes that cannot become a reply are not waited for.
         None if bytes.iter().any(|byte| !(b' '..=b'~').contains(byte) && *byte != b'\r') => {
-            Err(protocol_error(bytes))
+            Err(ProtocolError::new(bytes))
         }
         None => Ok(None),
     }
@@ -84,7 +84,7 @@ fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize
     let mut numbers = line.split(|byte| *byte == b' ').skip(3).map(number);
     let (length, unique) = (numbers.next().flatten(), numbers.next().flatten());
     let length = length.and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= MAX_VALUE);
-    let length = length.ok_or_else(|| protocol_error(bytes))?;
+    let length = length.ok_or_else(|| ProtocolError::new(bytes))?;
     let behind = bytes.get(after..).unwrap_or_default();
     let Some((value, rest)) = behind.split_at_checked(length) else { return Ok(None) };
     let end = b"\r\nEND\r\n";
@@ -98,7 +98,7 @@ fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize
             };
             Ok(Some((reply, taken)))
         }
-        Some(_) => Err(protocol_error(rest)),
+        Some(_) => Err(ProtocolError::new(rest)),
         None => Ok(None),
     }
 }
@@ -117,11 +117,6 @@ fn number(digits: &[u8]) -> Option<u64> {
 
 fn is_error(line: &[u8]) -> bool {
     line == b"ERROR" || [&b"CLIENT_ERROR "[..], b"SERVER_ERROR "].iter().any(|begin| line.starts_with(begin))
-}
-
-fn protocol_error(bytes: &[u8]) -> ProtocolError {
-    let shown = bytes.get(..40).unwrap_or(bytes);
-    ProtocolError(shown.escape_ascii().to_string())
 }
 
 /// The kind of an error reply.

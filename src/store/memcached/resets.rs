@@ -19,7 +19,10 @@ use super::{
     reply::{FramedStream, Reply},
     servers::Servers,
 };
-use crate::{settings::ServerAddress, store::Resets};
+use crate::{
+    settings::ServerAddress,
+    store::{Resets, remote::Backend},
+};
 
 /// How often the key is read: a reset holds everywhere within a second.
 const POLL: Duration = Duration::from_millis(400);
@@ -162,12 +165,12 @@ impl ResetLog {
     /// The server that owns the key.
     fn server(&self) -> Result<ServerAddress, String> {
         let connection = self.servers.connection(&self.key).map_err(|error| error.to_string())?;
-        Ok(connection.address().clone())
+        Ok(connection.address.clone())
     }
 
     async fn dial(&self, address: &ServerAddress) -> Result<FramedStream, String> {
         let backend = &self.servers.pool.shared.backend;
-        backend.dialer.dial(address).await.map_err(|failure| failure.message)
+        backend.dial(address, false).await.map_err(|failure| failure.message)
     }
 }
 

@@ -7,7 +7,6 @@ use tracing::{info, warn};
 
 use super::{
     backend::{Connection, MemcachedBackend},
-    dialer::Dialer,
     reply::KINDS,
 };
 use crate::{
@@ -28,12 +27,9 @@ pub(super) struct Servers {
 
 impl Servers {
     /// Servers for this many worker threads.
-    ///
-    /// # Errors
-    /// Every problem with the files in the settings.
     pub(super) fn new(settings: &Memcached, threads: usize) -> Result<Self, Vec<String>> {
         let shared = Shared {
-            backend: MemcachedBackend { dialer: Dialer::new(settings)? },
+            backend: MemcachedBackend::new(settings)?,
             metrics: ClientMetrics::default(),
             bounds: Bounds {
                 timeout: settings.timeout,
@@ -50,9 +46,6 @@ impl Servers {
     }
 
     /// The calling thread's connection to the server that owns a key.
-    ///
-    /// # Errors
-    /// While there are no servers.
     pub(super) fn connection(&self, name: &str) -> Result<Arc<Connection>, StoreError> {
         let connection = self.pool.connection(|known| Some(key::server_index(name, known.servers.len())));
         connection.ok_or_else(|| StoreError {

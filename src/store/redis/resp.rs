@@ -25,6 +25,16 @@ pub(super) enum Reply {
     Error(String),
 }
 
+impl Reply {
+    /// The content of a string.
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => str::from_utf8(text).ok(),
+            _ => None,
+        }
+    }
+}
+
 /// The protocol.
 pub(super) enum Resp {}
 
@@ -79,15 +89,12 @@ pub(super) fn write_number(into: &mut Vec<u8>, number: u64) {
 }
 
 /// Decodes the reply at the front of `bytes`, and returns it with its length; `None` while it is incomplete.
-///
-/// # Errors
-/// When the bytes are not RESP.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let mut reader = Reader { bytes, at: 0 };
     match reader.reply(MAX_DEPTH) {
         Ok(reply) => Ok(Some((reply, reader.at))),
         Err(DecodeError::Incomplete) => Ok(None),
-        Err(DecodeError::Invalid) => Err(protocol_error(bytes)),
+        Err(DecodeError::Invalid) => Err(ProtocolError::new(bytes)),
     }
 }
 
@@ -168,11 +175,6 @@ impl<'a> Reader<'a> {
             _ => Err(DecodeError::Invalid),
         }
     }
-}
-
-fn protocol_error(bytes: &[u8]) -> ProtocolError {
-    let shown = bytes.get(..40).unwrap_or(bytes);
-    ProtocolError(shown.escape_ascii().to_string())
 }
 
 /// A reply is not longer than its bytes, and a part of it is incomplete.

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A kind of server. All connections of a pool share one value.
-pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
+pub(crate) trait Backend: Sized + Send + Sync + 'static {
     /// The protocol.
     type Codec: Codec;
     /// Commands that are sent together.
@@ -51,9 +51,6 @@ pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
     fn merge(pipeline: &Self::Pipeline, replies: &mut [Reply<Self>], again: Vec<Reply<Self>>);
 
     /// Answers the callers from the replies, and updates what is known about the server.
-    ///
-    /// # Errors
-    /// When the connection must be closed.
     fn complete(
         &self,
         connection: &Connection<Self>,
@@ -78,13 +75,13 @@ pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
 }
 
 /// A server's reply.
-pub(in crate::store) type Reply<B> = <<B as Backend>::Codec as Codec>::Reply;
+pub(crate) type Reply<B> = <<B as Backend>::Codec as Codec>::Reply;
 
 /// The outcome of one check.
-pub(in crate::store) type Outcome<B> = <<B as Backend>::Pipeline as Pipeline>::Outcome;
+pub(crate) type Outcome<B> = <<B as Backend>::Pipeline as Pipeline>::Outcome;
 
 /// Commands that are written together, and the callers that wait for their outcomes.
-pub(in crate::store) trait Pipeline: Default + Send + 'static {
+pub(crate) trait Pipeline: Default + Send + 'static {
     /// What finds a check's outcome among the replies.
     type Check: Send;
     /// The outcome of one check.

@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 use crate::store::StoreError;
 
 /// The outcomes of a caller's checks, in the caller's order.
-pub(in crate::store) type Answered<O> = Result<SmallVec<[O; 2]>, StoreError>;
+pub(crate) type Answered<O> = Result<SmallVec<[O; 2]>, StoreError>;
 
 /// Checks and their callers. `C` is what a store needs to find a check's outcome among the replies.
-pub(in crate::store) struct Callers<C, O> {
+pub(crate) struct Callers<C, O> {
     checks: Vec<C>,
     callers: Vec<Caller<O>>,
 }
@@ -34,7 +34,7 @@ impl<C, O> Callers<C, O> {
     }
 
     /// Adds a check of the caller that is added next.
-    pub(in crate::store) fn push(&mut self, check: C) {
+    pub(crate) fn push(&mut self, check: C) {
         self.checks.push(check);
     }
 
@@ -46,7 +46,7 @@ impl<C, O> Callers<C, O> {
     }
 
     /// Answers every caller, in their order.
-    pub(in crate::store) fn complete(&mut self, mut outcome: impl FnMut(&C) -> O) {
+    pub(crate) fn complete(&mut self, mut outcome: impl FnMut(&C) -> O) {
         for caller in self.callers.drain(..) {
             let checks = self.checks.get(caller.checks.start as usize..caller.checks.end as usize);
             let outcomes = checks.unwrap_or_default().iter().map(&mut outcome).collect();
@@ -63,13 +63,13 @@ impl<C, O> Callers<C, O> {
     }
 
     /// Removes checks and callers, and keeps the memory.
-    pub(in crate::store) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.checks.clear();
         self.callers.clear();
     }
 }
 
 /// An index into a pipeline's lists, which are far shorter than 2³²: a queue is bounded.
-pub(in crate::store) fn index(index: usize) -> u32 {
+pub(crate) fn index(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -4,18 +4,20 @@
 
 use std::fmt;
 
+use crate::store::{FailureReason, StoreError};
+
 /// A failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::store) struct Failure {
+pub(crate) struct Failure {
     /// The label `kind` of metrics.
-    pub(in crate::store) kind: Kind,
+    pub(crate) kind: Kind,
     /// The server, what was seen, and advice. Contains no secret.
-    pub(in crate::store) message: String,
+    pub(crate) message: String,
 }
 
 named! {
     /// The kinds of failure.
-    pub(in crate::store) enum Kind {
+    pub(crate) enum Kind {
         /// The name has no address.
         Resolve = "resolve",
         /// The connection was refused, or there is no route.
@@ -54,12 +56,17 @@ named! {
 }
 
 impl Failure {
-    pub(in crate::store) fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
+    /// The error for callers.
+    pub(crate) fn to_error(&self, reason: FailureReason) -> StoreError {
+        StoreError { reason, message: self.message.as_str().into() }
+    }
+
     /// The server: every message begins with the store, the address and `: `.
-    pub(in crate::store) fn server(&self) -> &str {
+    pub(crate) fn server(&self) -> &str {
         self.message.split(": ").next().unwrap_or_default()
     }
 }

@@ -12,6 +12,7 @@
 pub(crate) mod client_metrics;
 pub(crate) mod failure;
 pub(crate) mod framed;
+pub(crate) mod handshake;
 pub(crate) mod transport;
 
 mod backend;
@@ -59,8 +60,8 @@ use crate::{settings::ServerAddress, text::cut};
 
 /// A connection to a server, reopened whenever it is lost.
 pub(super) struct Connection<B: Backend> {
-    address: ServerAddress,
-    shared: Arc<Shared<B>>,
+    pub(super) address: ServerAddress,
+    pub(super) shared: Arc<Shared<B>>,
     state: Mutex<State<B::Pipeline>>,
     /// Wakes the connection's task.
     work: Notify,
@@ -149,15 +150,7 @@ impl<B: Backend> Connection<B> {
         Self { address, shared, state, work: Notify::new(), overloaded }
     }
 
-    /// The server's address.
-    pub(super) fn address(&self) -> &ServerAddress {
-        &self.address
-    }
-
     /// Queues a caller that waits until `until`; `fill` adds its `checks` checks.
-    ///
-    /// # Errors
-    /// When the breaker is open, the queue is full, or the server is overloaded.
     pub(super) fn submit(
         &self,
         checks: usize,
@@ -219,7 +212,7 @@ impl<B: Backend> Connection<B> {
     /// Opens the breaker: callers are refused until the server has recovered.
     fn open_breaker(&self, reason: FailureReason, failure: &Failure) {
         self.shared.metrics.failed(failure);
-        self.refuse(store_error(FailureReason::Unavailable, failure), &store_error(reason, failure));
+        self.refuse(failure.to_error(FailureReason::Unavailable), &failure.to_error(reason));
     }
 
     /// Fails waiting callers with `now`, and later ones with `later`.
@@ -238,11 +231,6 @@ impl<B: Backend> Connection<B> {
         if was_open {
             info!("{}", self.describe("recovered, breaker closed"));
         }
-    }
-
-    /// The metrics of its pool.
-    pub(super) fn metrics(&self) -> &ClientMetrics {
-        &self.shared.metrics
     }
 
     /// The failure for an error reply.
@@ -276,13 +264,9 @@ impl<B: Backend> Connection<B> {
     }
 }
 
-fn store_error(reason: FailureReason, failure: &Failure) -> StoreError {
-    StoreError { reason, message: failure.message.as_str().into() }
-}
-
 /// The name of a key that a server cannot or should not take as it is: `tollgate:` and its SHA-256, in every version.
 /// Keys contain the `_` after their domain, which such names do not, so no key equals one.
-pub(in crate::store) fn hashed(key: &str) -> String {
+pub(crate) fn hashed(key: &str) -> String {
     let mut name = "tollgate:".to_owned();
     for byte in digest(&SHA256, key.as_bytes()).as_ref() {
         // Writing to a String cannot fail.

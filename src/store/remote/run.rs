@@ -13,7 +13,6 @@ use super::{
     flight::{Flight, Sent},
     limit::Bound,
     queue::Queued,
-    store_error,
 };
 use super::{after, part};
 use crate::{
@@ -144,11 +143,11 @@ impl<B: Backend> Connection<B> {
             match exit {
                 Ok(Unresponsive) => {
                     let failure = self.timed_out();
-                    flight.fail(&store_error(FailureReason::Timeout, &failure));
+                    flight.fail(&failure.to_error(FailureReason::Timeout));
                     self.open_breaker(FailureReason::Timeout, &failure);
                 }
                 Err(Exit::Failed(failure)) => {
-                    flight.fail(&store_error(FailureReason::ConnectionLost, &failure));
+                    flight.fail(&failure.to_error(FailureReason::ConnectionLost));
                     return Err(Exit::Failed(failure));
                 }
                 Err(Exit::Ended) => return Err(Exit::Ended),
@@ -282,7 +281,7 @@ impl<B: Backend> Connection<B> {
     /// Fails callers that timed out.
     fn expire(&self, flight: &mut Flight<B>, now: Instant) {
         let timeout = self.shared.bounds.timeout;
-        let error = || store_error(FailureReason::Timeout, &self.timed_out());
+        let error = || self.timed_out().to_error(FailureReason::Timeout);
         if flight.expire(now, timeout, error) {
             self.shared.metrics.failed(&self.timed_out());
         }
@@ -301,7 +300,7 @@ impl<B: Backend> Connection<B> {
             return;
         }
         let failure = self.failure(Kind::Timeout, format_args!("not sent: the reply would come too late"));
-        let error = store_error(FailureReason::Timeout, &failure);
+        let error = failure.to_error(FailureReason::Timeout);
         for mut queued in late {
             self.shared.metrics.dropped(queued.pipeline.checks());
             queued.pipeline.fail(&error);

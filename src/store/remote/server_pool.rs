@@ -25,11 +25,11 @@ thread_local! {
 
 /// Assigns indexes to worker threads.
 #[derive(Default)]
-pub(in crate::store) struct WorkerIndexes(AtomicUsize);
+pub(crate) struct WorkerIndexes(AtomicUsize);
 
 impl WorkerIndexes {
     /// Assigns the next index to the calling thread.
-    pub(in crate::store) fn take(&self) -> usize {
+    pub(crate) fn take(&self) -> usize {
         let worker = self.0.fetch_add(1, Relaxed);
         WORKER_INDEX.set(worker);
         worker
@@ -37,29 +37,29 @@ impl WorkerIndexes {
 }
 
 /// Servers and the connections to them. `O` maps keys to servers.
-pub(in crate::store) struct ServerPool<B: Backend, O> {
-    pub(in crate::store) shared: Arc<Shared<B>>,
+pub(crate) struct ServerPool<B: Backend, O> {
+    pub(crate) shared: Arc<Shared<B>>,
     current: ArcSwap<Servers<B, O>>,
     /// The runtimes of the worker threads, by index.
     threads: Mutex<Vec<Option<Handle>>>,
 }
 
 /// The current servers.
-pub(in crate::store) struct Servers<B: Backend, O> {
-    pub(in crate::store) servers: Vec<Server<B>>,
+pub(crate) struct Servers<B: Backend, O> {
+    pub(crate) servers: Vec<Server<B>>,
     /// Which server owns which keys.
-    pub(in crate::store) owners: O,
+    pub(crate) owners: O,
 }
 
 /// A server and the connections to it.
-pub(in crate::store) struct Server<B: Backend> {
-    pub(in crate::store) address: ServerAddress,
+pub(crate) struct Server<B: Backend> {
+    pub(crate) address: ServerAddress,
     connections: Vec<Arc<Connection<B>>>,
 }
 
 impl<B: Backend, O: Default> ServerPool<B, O> {
     /// A pool without servers; each server gets so many connections.
-    pub(in crate::store) fn new(shared: Shared<B>, connections_each: usize) -> Self {
+    pub(crate) fn new(shared: Shared<B>, connections_each: usize) -> Self {
         Self {
             shared: Arc::new(shared),
             current: ArcSwap::from_pointee(Servers { servers: Vec::new(), owners: O::default() }),
@@ -68,7 +68,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
     }
 
     /// The calling thread runs the connections of this index from now on.
-    pub(in crate::store) fn start_worker(&self, worker: usize) {
+    pub(crate) fn start_worker(&self, worker: usize) {
         let mut threads = lock(&self.threads);
         let Some(slot) = threads.get_mut(worker) else { return };
         let handle = Handle::current();
@@ -81,7 +81,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
     }
 
     /// Replaces the servers. Connections to servers that stay are kept; those to removed servers end.
-    pub(in crate::store) fn set_servers(&self, addresses: &[ServerAddress], owners: O) {
+    pub(crate) fn set_servers(&self, addresses: &[ServerAddress], owners: O) {
         let threads = lock(&self.threads);
         let current = self.current.load_full();
         let mut removed: Vec<_> = current.servers.iter().collect();
@@ -110,7 +110,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
     }
 
     /// The calling thread's connection to the server at the index that `choose` returns.
-    pub(in crate::store) fn connection(
+    pub(crate) fn connection(
         &self,
         choose: impl FnOnce(&Servers<B, O>) -> Option<usize>,
     ) -> Option<Arc<Connection<B>>> {
@@ -120,19 +120,19 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
     }
 
     /// Every connection to every server.
-    pub(in crate::store) fn each_connection(&self, each: impl FnMut(&Arc<Connection<B>>)) {
+    pub(crate) fn each_connection(&self, each: impl FnMut(&Arc<Connection<B>>)) {
         self.current.load().servers.iter().flat_map(|server| &server.connections).for_each(each);
     }
 
     /// True when every server has an open connection.
-    pub(in crate::store) fn is_reachable(&self) -> bool {
+    pub(crate) fn is_reachable(&self) -> bool {
         let current = self.current.load();
         let is_open = |server: &Server<B>| server.connections.iter().any(|connection| connection.is_open());
         !current.servers.is_empty() && current.servers.iter().all(is_open)
     }
 
     /// The pool's metrics.
-    pub(in crate::store) fn usage(&self, kind: StoreKind) -> PoolUsage {
+    pub(crate) fn usage(&self, kind: StoreKind) -> PoolUsage {
         let current = self.current.load();
         let connections = || current.servers.iter().flat_map(|server| &server.connections);
         PoolUsage {

@@ -25,16 +25,16 @@ use crate::{
 };
 
 /// One check.
-pub(in crate::store::redis) struct Guarded<'a> {
-    pub(in crate::store::redis) key: Cow<'a, str>,
-    pub(in crate::store::redis) limit: AtomicCheck,
-    pub(in crate::store::redis) hits: Hits,
-    pub(in crate::store::redis) member: Member,
+pub(crate) struct Guarded<'a> {
+    pub(crate) key: Cow<'a, str>,
+    pub(crate) limit: AtomicCheck,
+    pub(crate) hits: Hits,
+    pub(crate) member: Member,
 }
 
 /// The limit of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store::redis) enum AtomicCheck {
+pub(crate) enum AtomicCheck {
     /// A fixed window's limit and its expiry in seconds. `uncached` has the hash of the key and the end of its window,
     /// if the key may expire before.
     Count { limit: u32, seconds: u32, uncached: Option<(Key, Time)> },
@@ -106,9 +106,6 @@ impl PendingAtomicCheck {
     }
 
     /// Reads the outcomes, and adds the keys whose expiry is confirmed to `expiring`.
-    ///
-    /// # Errors
-    /// When the command failed.
     pub(super) fn read(
         &self,
         reply: Reply,

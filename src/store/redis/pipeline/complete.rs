@@ -27,21 +27,23 @@ use crate::{
 
 /// What a pipeline's replies showed about the server and its keys.
 #[derive(Default)]
-pub(in crate::store::redis) struct Learned {
+pub(crate) struct Learned {
     /// Error replies.
-    pub(in crate::store::redis) failures: Vec<Arc<Failure>>,
+    pub(crate) failures: Vec<Arc<Failure>>,
     /// Keys that have an expiry, and the end of their windows.
-    pub(in crate::store::redis) expiring: Vec<(Key, Time)>,
+    pub(crate) expiring: Vec<(Key, Time)>,
     /// Keys that were created without one because the server had lost them, and their expiry in seconds.
-    pub(in crate::store::redis) missing_ttl: Vec<(Box<str>, u32)>,
-    /// Keys that were counted and whose expiry could not be set, the expiry in seconds, and whether `EXPIRE` may work.
-    pub(in crate::store::redis) not_expiring: Vec<(Box<str>, u32, bool)>,
-    /// Whether the server knows `INCREX`, if it was asked.
-    pub(in crate::store::redis) has_increx: Option<bool>,
+    pub(crate) missing_ttl: Vec<(Box<str>, u32)>,
+    /// Counted keys whose expiry was not set because the script was denied; `EXPIRE` may work.
+    pub(crate) not_extended: Vec<(Box<str>, u32)>,
+    /// The number of counted keys whose expiry could not be set.
+    pub(crate) without_expiry: usize,
+    /// Whether the server knows `INCREX`, if that was tested.
+    pub(crate) has_increx: Option<bool>,
     /// Commands that the server denied our user, once per denial.
-    pub(in crate::store::redis) denied: Vec<&'static str>,
+    pub(crate) denied: Vec<&'static str>,
     /// Commands that a permission test found denied.
-    pub(in crate::store::redis) missing: Vec<&'static str>,
+    pub(crate) missing: Vec<&'static str>,
 }
 
 /// A command's result, while its callers get their outcomes.
@@ -69,7 +71,7 @@ struct Reading<'a> {
 
 impl RedisPipeline {
     /// Answers the callers from the replies. `failure` converts error replies.
-    pub(in crate::store::redis) fn complete(
+    pub(crate) fn complete(
         &mut self,
         replies: Vec<Reply>,
         failure: impl Fn(Kind, &str) -> Failure,
@@ -202,9 +204,11 @@ impl Reading<'_> {
     /// Records a counted key without an expiry.
     fn no_expiry(&mut self, key: Box<str>, seconds: u32, error: &str, by: &'static str) {
         self.failed(error, 1, by);
-        // If only the script was denied, EXPIRE may work.
-        let is_denied = Kind::of_reply(error) == Kind::Denied;
-        self.learned.not_expiring.push((key, seconds, is_denied && by == "evalsha"));
+        if by == "evalsha" && Kind::of_reply(error) == Kind::Denied {
+            self.learned.not_extended.push((key, seconds));
+        } else {
+            self.learned.without_expiry = self.learned.without_expiry.saturating_add(1);
+        }
     }
 
     /// The outcome of an error reply to a command with this many keys.
@@ -257,7 +261,7 @@ fn outcome(check: &PendingCheck, results: &mut [Completion]) -> Outcome {
 }
 
 /// True for the error of a server that has only some of a command's keys because their slot is migrating.
-pub(in crate::store::redis) fn cannot_count_together(error: &str) -> bool {
+pub(crate) fn cannot_count_together(error: &str) -> bool {
     error.starts_with("TRYAGAIN")
 }
 
@@ -272,8 +276,8 @@ fn saturated(count: Result<u64, String>) -> Result<u64, String> {
 fn number(reply: Reply) -> Result<u64, String> {
     match reply {
         Reply::Nil => Ok(0),
-        Reply::Text(text) => {
-            let number = str::from_utf8(&text).ok().and_then(|text| text.parse::<i64>().ok());
+        Reply::Text(_) => {
+            let number = reply.text().and_then(|text| text.parse::<i64>().ok());
             let number = number.ok_or("ERR value is not an integer or out of range")?;
             Ok(u64::try_from(number).unwrap_or_default())
         }

@@ -249,14 +249,12 @@ impl RedisPipeline {
         self.push(key, CommandKind::Expire { seconds, set });
     }
 
-    /// Tests the user's permission for these commands.
+    /// Tests the user's permission for these commands, and whether the server knows `INCREX` if it is needed.
     pub(super) fn check(&mut self, needs: Needs) {
         self.push("", CommandKind::Check(needs));
-    }
-
-    /// Asks whether the server knows `INCREX`.
-    pub(super) fn find_increx(&mut self) {
-        self.push("", CommandKind::FindIncrex);
+        if needs.include(Needs::LEASES) {
+            self.push("", CommandKind::FindIncrex);
+        }
     }
 
     /// Ends the joining of earlier commands.

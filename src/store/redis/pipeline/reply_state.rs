@@ -114,18 +114,12 @@ fn state<const BYTES: usize>(reply: &Reply, read: impl FnOnce([u8; BYTES]) -> St
 }
 
 /// Splits a reply into this many elements and the time after them, a second and microseconds.
-///
-/// # Errors
-/// When it is an error or has another form.
 pub(super) fn with_time(reply: Reply, expected: usize) -> Result<(Time, Vec<Reply>), String> {
     let mut list = match reply {
         Reply::List(list) => list,
         other => return Err(unexpected("an array", other)),
     };
-    let number = |reply: &Reply| match reply {
-        Reply::Text(text) => str::from_utf8(text).ok().and_then(|text| text.parse::<u64>().ok()),
-        _ => None,
-    };
+    let number = |reply: &Reply| reply.text()?.parse::<u64>().ok();
     let now = match list.get(expected..) {
         Some([second, micros]) => number(second).zip(number(micros)),
         _ => None,

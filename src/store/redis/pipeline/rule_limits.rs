@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::{
     AtomicCheck, Guarded, complete,
     reply_state::{self, ReplyState},
-    script_call::Run,
+    script_call::{self, Run},
 };
 use crate::{
     clock::Time,
@@ -75,14 +75,7 @@ impl RuleLimits {
 
     /// Adds a caller's hits, and returns the index of its run.
     pub(super) fn join(&mut self, hits: Hits) -> u32 {
-        match self.runs.last_mut() {
-            // Each refund of a log sees another newest entry, so refunds do not share runs.
-            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
-                run.times = run.times.saturating_add(1);
-            }
-            _ => self.runs.push(Run { hits, times: 1 }),
-        }
-        index(self.runs.len().saturating_sub(1))
+        script_call::join(&mut self.runs, hits)
     }
 
     /// Fixed windows alone need no time, and reply with their counts.
@@ -132,9 +125,6 @@ impl RuleLimits {
     }
 
     /// Reads the states before the hits, and their time.
-    ///
-    /// # Errors
-    /// When the command failed.
     pub(super) fn read(&self, reply: Reply) -> Result<(Time, SmallVec<[Limit; 2]>), String> {
         let (now, states) = if self.only_counts() {
             (Time::default(), complete::list(reply, self.keys())?)

@@ -28,7 +28,7 @@ const ARGUMENT_WINDOW: usize = 8;
 
 /// A limit that a script implements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store::redis) struct ScriptCall {
+pub(crate) struct ScriptCall {
     limit: Limit,
     /// Its kind, for errors.
     kind: Kind,
@@ -68,7 +68,7 @@ pub(super) struct Run {
 
 impl ScriptCall {
     /// `None` for a fixed window, which needs no script.
-    pub(in crate::store::redis) fn new(algorithm: Algorithm, jitter: impl FnOnce() -> u32) -> Option<Self> {
+    pub(crate) fn new(algorithm: Algorithm, jitter: impl FnOnce() -> u32) -> Option<Self> {
         let limit = match algorithm {
             Algorithm::FixedWindow(_) => return None,
             Algorithm::SlidingWindow(limit) => Limit::SlidingWindow(limit),
@@ -101,9 +101,6 @@ impl ScriptCall {
     }
 
     /// Decodes a key's state.
-    ///
-    /// # Errors
-    /// A Redis error, when the key has another type.
     pub(super) fn read(&self, reply: Reply) -> Result<ReplyState, String> {
         let state = match self.limit {
             Limit::SlidingWindow(limit) => ReplyState::window(limit, &reply),
@@ -138,15 +135,7 @@ impl PendingScriptCall {
 
     /// Adds a caller of a key, and returns the index of its run.
     pub(super) fn join(&mut self, key: u32, hits: Hits) -> u32 {
-        let Some(call) = self.calls.get_mut(key as usize) else { return 0 };
-        match call.runs.last_mut() {
-            // Each refund of a log sees another newest entry, so refunds do not share runs.
-            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
-                run.times = run.times.saturating_add(1);
-            }
-            _ => call.runs.push(Run { hits, times: 1 }),
-        }
-        index(call.runs.len().saturating_sub(1))
+        self.calls.get_mut(key as usize).map_or(0, |call| join(&mut call.runs, hits))
     }
 
     /// The number of keys.
@@ -183,13 +172,22 @@ impl PendingScriptCall {
     }
 
     /// Decodes the state of each key, and the time of the call.
-    ///
-    /// # Errors
-    /// When the command failed.
     pub(super) fn read(&self, reply: Reply) -> Result<(Time, Vec<Result<ReplyState, String>>), String> {
         let (now, states) = reply_state::with_time(reply, self.calls.len())?;
         Ok((now, states.into_iter().zip(&self.calls).map(|(state, call)| call.call.read(state)).collect()))
     }
+}
+
+/// Adds a caller's hits, and returns the index of its run.
+pub(super) fn join(runs: &mut SmallVec<[Run; 1]>, hits: Hits) -> u32 {
+    match runs.last_mut() {
+        // Each refund of a log sees another newest entry, so refunds do not share runs.
+        Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
+            run.times = run.times.saturating_add(1);
+        }
+        _ => runs.push(Run { hits, times: 1 }),
+    }
+    index(runs.len().saturating_sub(1))
 }
 
 impl Run {

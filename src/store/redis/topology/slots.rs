@@ -26,7 +26,7 @@ const CRC16: [u16; 256] = {
 };
 
 /// The slot of a key.
-pub(in crate::store::redis) fn slot(key: &[u8]) -> u16 {
+pub(crate) fn slot(key: &[u8]) -> u16 {
     let step = |crc: u16, byte: &u8| {
         let [high, _] = crc.to_be_bytes();
         (crc << 8) ^ CRC16.get(usize::from(high ^ byte)).copied().unwrap_or_default()
@@ -46,18 +46,18 @@ fn hash_tag(key: &[u8]) -> &[u8] {
 
 /// A redirection, `-MOVED` or `-ASK`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::store::redis) struct Redirection {
+pub(crate) struct Redirection {
     /// For one command only, after `ASKING`.
-    pub(in crate::store::redis) ask: bool,
+    pub(crate) ask: bool,
     /// The slot of the key.
-    pub(in crate::store::redis) slot: u16,
+    pub(crate) slot: u16,
     /// The target.
-    pub(in crate::store::redis) to: HostPort,
+    pub(crate) to: HostPort,
 }
 
 /// Parses an error such as `MOVED 3999 10.0.0.2:6379` from the server `from`; `None` for other errors, and without an
 /// address.
-pub(in crate::store::redis) fn redirection(error: &str, from: &RedisAddress) -> Option<Redirection> {
+pub(crate) fn redirection(error: &str, from: &RedisAddress) -> Option<Redirection> {
     let mut words = error.split_ascii_whitespace();
     let ask = match words.next()? {
         "MOVED" => false,
