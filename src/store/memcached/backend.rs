@@ -1,4 +1,4 @@
-//! memcached as a [`Backend`]: what connections send to it, and what its replies mean.
+//! memcached as a [`Backend`].
 
 use super::{
     pipeline::MemcachedPipeline,
@@ -32,10 +32,8 @@ static TLS_ADVICE: TlsAdvice = TlsAdvice {
 /// State that all connections share.
 pub(super) struct MemcachedBackend(Connector);
 
-/// A connection to one server.
 pub(super) type Connection = remote::Connection<MemcachedBackend>;
 
-/// A reply to come from one connection.
 pub(super) type PendingReply = remote::PendingReply<MemcachedBackend>;
 
 impl MemcachedBackend {
@@ -77,16 +75,12 @@ impl Backend for MemcachedBackend {
     }
 
     fn write(pipeline: &MemcachedPipeline, into: &mut Vec<u8>) -> usize {
-        pipeline.write(into);
-        pipeline.commands()
+        pipeline.write(into)
     }
 
     /// Missing counters are created, and their commands sent again.
     fn write_again(pipeline: &MemcachedPipeline, replies: &[Reply], into: &mut Vec<u8>) -> usize {
-        let missing = pipeline.missing(replies);
-        pipeline.write_again(&missing, into);
-        let made = missing.iter().filter(|index| pipeline.creates(**index)).count();
-        missing.len().saturating_add(made)
+        pipeline.write_again(&pipeline.missing(replies), into)
     }
 
     fn merge(pipeline: &MemcachedPipeline, replies: &mut [Reply], again: Vec<Reply>) {
@@ -94,7 +88,7 @@ impl Backend for MemcachedBackend {
         for index in pipeline.missing(replies) {
             let added = if pipeline.creates(index) { again.next() } else { None };
             let reply = again.next();
-            // The error of the `add` says why there is still no counter.
+            // An error of the `add` is the reason that there is still no counter.
             let added = added.filter(|added| matches!(added, Reply::Error(_)));
             if let (Some(first), Some(reply)) = (replies.get_mut(index), added.or(reply)) {
                 *first = reply;
@@ -112,8 +106,7 @@ impl Backend for MemcachedBackend {
         for failure in &failures {
             connection.shared.metrics.failed(failure);
         }
-        // A server that rejected a command may take the bytes after it for the next one, which would shift all
-        // replies.
+        // A server that rejected a command may parse the bytes after it as the next one, which would shift all replies.
         let unknown = failures.iter().find(|failure| failure.kind == Kind::ProtocolError);
         unknown.map_or(Ok(()), |failure| Err((**failure).clone()))
     }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{
     MemcachedStore,
     backend::{Connection, PendingReply},
-    key,
+    servers::key_name,
 };
 use crate::{
     clock::Time,
@@ -116,7 +116,7 @@ impl MemcachedStore {
                 continue;
             }
             check_countable(check.limit)?;
-            let name = key::name(batch.key(check));
+            let name = key_name(batch.key(check));
             let connection = self.servers.connection(&name)?;
             match groups.iter_mut().find(|group| Arc::ptr_eq(&group.connection, &connection)) {
                 Some(group) => group.checks.push((index, name)),
@@ -162,14 +162,14 @@ fn check_countable(limit: &Limit) -> Result<(), StoreError> {
     Err(StoreError { reason: FailureReason::BadAnswer, message: message.into() })
 }
 
-/// The expiry of a counter that is created now: its window's length and random jitter. One second more, because
+/// The expiry of a counter that is created now: its window's length and random jitter, and one second more because
 /// memcached's clock ticks once a second: an expiry of one second may pass at once.
 fn expiry(limit: &Limit, jitter: u64, now: Time) -> u64 {
     let seconds = limit.window().seconds().saturating_add(1);
     relative_or_date(seconds.saturating_add(fastrand::u64(..jitter.max(1))), now)
 }
 
-/// An expiry in so many seconds, as memcached expects it.
+/// An expiry in seconds as memcached expects it.
 fn relative_or_date(seconds: u64, now: Time) -> u64 {
     let date = now.seconds().saturating_add(seconds);
     match seconds {

@@ -1,4 +1,4 @@
-//! The checks of a pipeline and the callers that wait for their outcomes; both stores' pipelines contain one.
+//! The checks of a pipeline and the callers that wait for their outcomes.
 
 use std::ops::Range;
 
@@ -28,12 +28,11 @@ impl<C, O> Default for Callers<C, O> {
 }
 
 impl<C, O> Callers<C, O> {
-    /// The number of checks.
     pub(super) fn checks(&self) -> usize {
         self.checks.len()
     }
 
-    /// Adds a check of the caller that is added next.
+    /// Adds a check of the next caller.
     pub(crate) fn push(&mut self, check: C) {
         self.checks.push(check);
     }
@@ -45,17 +44,16 @@ impl<C, O> Callers<C, O> {
         receiver
     }
 
-    /// Answers every caller, in their order.
+    /// Answers all callers in order.
     pub(crate) fn complete(&mut self, mut outcome: impl FnMut(&C) -> O) {
         for caller in self.callers.drain(..) {
             let checks = self.checks.get(caller.checks.start as usize..caller.checks.end as usize);
             let outcomes = checks.unwrap_or_default().iter().map(&mut outcome).collect();
-            // A caller may have gone away.
+            // A caller may have timed out.
             let _ = caller.reply.send(Ok(outcomes));
         }
     }
 
-    /// Answers every caller with an error.
     pub(super) fn fail(&mut self, error: &StoreError) {
         for caller in self.callers.drain(..) {
             let _ = caller.reply.send(Err(error.clone()));

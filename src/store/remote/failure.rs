@@ -6,7 +6,6 @@ use std::fmt;
 
 use crate::store::{FailureReason, StoreError};
 
-/// A failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Failure {
     /// The label `kind` of metrics.
@@ -16,7 +15,6 @@ pub(crate) struct Failure {
 }
 
 named! {
-    /// The kinds of failure.
     pub(crate) enum Kind {
         /// The name has no address.
         Resolve = "resolve",
@@ -26,7 +24,7 @@ named! {
         Tls = "tls",
         /// Authentication failed.
         Auth = "auth",
-        /// `-NOPERM`: the user may not run a command, or not with a key.
+        /// `-NOPERM`: the user lacks the permission for a command or a key.
         Denied = "denied",
         /// No reply within the timeout.
         Timeout = "timeout",
@@ -40,7 +38,7 @@ named! {
         ReadOnly = "readonly",
         /// `-OOM`: it is out of memory.
         OutOfMemory = "out_of_memory",
-        /// `-MISCONF` or `-NOREPLICAS`: it refuses writes for now.
+        /// `-MISCONF` or `-NOREPLICAS`: writes are disabled.
         WritesDisabled = "writes_disabled",
         /// `-BUSY`: a script blocks it.
         Busy = "busy",
@@ -48,7 +46,7 @@ named! {
         NotANumber = "not_a_number",
         /// `-MOVED` or `-ASK`: another server owns the key.
         Moved = "moved",
-        /// `-CLUSTERDOWN` or `-TRYAGAIN`: no server owns the key for now.
+        /// `-CLUSTERDOWN` or `-TRYAGAIN`: currently no server owns the key.
         ClusterDown = "cluster_down",
         /// Any other error reply.
         Other = "error",

@@ -19,7 +19,7 @@ use crate::{
 };
 
 thread_local! {
-    /// The index of the connections that the thread runs and uses; other threads use the first.
+    /// The index of the thread's connections; other threads use those of the first.
     static WORKER_INDEX: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -44,7 +44,6 @@ pub(crate) struct ServerPool<B: Backend, O> {
     threads: Mutex<Vec<Option<Handle>>>,
 }
 
-/// The current servers.
 pub(crate) struct Servers<B: Backend, O> {
     pub(crate) servers: Vec<Server<B>>,
     /// Which server owns which keys.
@@ -58,7 +57,7 @@ pub(crate) struct Server<B: Backend> {
 }
 
 impl<B: Backend, O: Default> ServerPool<B, O> {
-    /// A pool without servers; each server gets so many connections.
+    /// A pool without servers; each server will have this many connections.
     pub(crate) fn new(shared: Shared<B>, connections_each: usize) -> Self {
         Self {
             shared: Arc::new(shared),
@@ -67,7 +66,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         }
     }
 
-    /// The calling thread runs the connections of this index from now on.
+    /// Makes the calling thread run the connections of this index.
     pub(crate) fn start_worker(&self, worker: usize) {
         let mut threads = lock(&self.threads);
         let Some(slot) = threads.get_mut(worker) else { return };
@@ -119,7 +118,6 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         connections.get(WORKER_INDEX.get().checked_rem(connections.len())?).cloned()
     }
 
-    /// Every connection to every server.
     pub(crate) fn each_connection(&self, each: impl FnMut(&Arc<Connection<B>>)) {
         self.current.load().servers.iter().flat_map(|server| &server.connections).for_each(each);
     }
@@ -131,16 +129,19 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         !current.servers.is_empty() && current.servers.iter().all(is_open)
     }
 
-    /// The pool's metrics.
     pub(crate) fn usage(&self, kind: StoreKind) -> PoolUsage {
         let current = self.current.load();
         let connections = || current.servers.iter().flat_map(|server| &server.connections);
+        let max_queued = self.shared.bounds.max_queued;
+        let max_outstanding = |connection: &Arc<Connection<B>>| {
+            connection.lock().queue.bound.outstanding.min(max_queued) as u64
+        };
         PoolUsage {
             kind,
             breakers_open: connections().filter(|connection| connection.is_breaker_open()).count() as u64,
-            queued: connections().map(|connection| connection.load().0 as u64).sum(),
-            max_outstanding: connections().map(|connection| connection.load().1 as u64).sum(),
-            max_queued: (connections().count() as u64).saturating_mul(self.shared.bounds.max_queued as u64),
+            queued: connections().map(|connection| connection.lock().queue.checks as u64).sum(),
+            max_outstanding: connections().map(max_outstanding).sum(),
+            max_queued: (connections().count() as u64).saturating_mul(max_queued as u64),
             ..self.shared.metrics.usage()
         }
     }
