@@ -29,7 +29,6 @@ static TLS_ADVICE: TlsAdvice = TlsAdvice {
     use_tls: "if the server uses TLS, set MEMCACHE_TLS=true",
 };
 
-/// State that all connections share.
 pub(super) struct MemcachedBackend(Connector);
 
 pub(super) type Connection = remote::Connection<MemcachedBackend>;

@@ -14,13 +14,10 @@ use crate::{
 pub(super) enum Reply {
     /// A counter's new value.
     Number(u64),
-    /// A key's value.
     Value(Vec<u8>),
     /// A key's value and its `cas` number.
     Unique(Vec<u8>, u64),
-    /// The key does not exist.
     Missing,
-    /// The value was stored.
     Stored,
     /// The value was not stored: the key exists, or another client changed it.
     NotStored,
@@ -115,7 +112,6 @@ fn is_error(line: &[u8]) -> bool {
     line == b"ERROR" || [&b"CLIENT_ERROR "[..], b"SERVER_ERROR "].iter().any(|begin| line.starts_with(begin))
 }
 
-/// The kind of an error reply.
 pub(super) fn kind(error: &str) -> Kind {
     if error.contains("out of memory") {
         Kind::OutOfMemory
@@ -131,7 +127,6 @@ pub(super) fn kind(error: &str) -> Kind {
     }
 }
 
-/// Advice on an error of this kind.
 pub(super) const fn hint(kind: Kind) -> &'static str {
     match kind {
         Kind::OutOfMemory => "; give it more memory (-m), or allow eviction (no -M)",

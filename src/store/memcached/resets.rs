@@ -46,7 +46,6 @@ pub struct ResetLog {
     key: String,
 }
 
-/// The value of the key.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 struct Entries {
     /// A random number, new whenever the key is created.
@@ -161,7 +160,6 @@ impl ResetLog {
         query(stream, &[b"gets ", self.key.as_bytes(), b"\r\n"]).await
     }
 
-    /// The server that owns the key.
     fn server(&self) -> Result<ServerAddress, String> {
         let connection = self.servers.connection(&self.key).map_err(|error| error.to_string())?;
         Ok(connection.address.clone())

@@ -139,7 +139,6 @@ impl MemcachedStore {
     }
 }
 
-/// Waits for the replies and sets the outcomes.
 async fn receive(batch: &mut Batch<'_>, submitted: SmallVec<[Submitted; 1]>) -> Result<(), StoreError> {
     for Submitted { checks, mut reply } in submitted {
         let outcomes = reply.wait(batch.until).await?;

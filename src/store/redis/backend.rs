@@ -26,7 +26,6 @@ pub(super) struct RedisBackend {
     pub(super) dialer: Dialer,
     pub(super) topology: Topology,
     pub(super) ttl_cache: TtlCache,
-    /// Connect only to masters.
     pub(super) only_masters: bool,
     /// The user; `None` is `default`.
     pub(super) user: Option<String>,
@@ -38,10 +37,8 @@ pub(super) struct RedisBackend {
     pub(super) cannot_extend: AtomicBool,
 }
 
-/// A connection to one server.
 pub(super) type Connection = remote::Connection<RedisBackend>;
 
-/// A reply to come from one connection.
 pub(super) type PendingReply = remote::PendingReply<RedisBackend>;
 
 impl Backend for RedisBackend {
@@ -123,12 +120,10 @@ impl RedisBackend {
         }
     }
 
-    /// How hits are leased.
     pub(super) fn lease_by(&self) -> LeaseBy {
         if self.has_increx.load(Relaxed) { LeaseBy::Increx } else { LeaseBy::Script }
     }
 
-    /// Updates the state from the replies.
     fn learn(&self, connection: &Connection, learned: Learned) -> Result<(), Failure> {
         let (now, metrics) = (SystemClock.now(), &connection.shared.metrics);
         if let Some(has_increx) = learned.has_increx {

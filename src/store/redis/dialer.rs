@@ -48,7 +48,6 @@ const MAX_SHOWN: usize = 160;
 
 type Handshake<'c> = handshake::Handshake<'c, Resp>;
 
-/// Opens connections.
 #[derive(Clone)]
 pub(super) struct Dialer {
     connector: Connector,

@@ -11,7 +11,6 @@ use std::borrow::Cow;
 
 use crate::store::{Batch, Check, Member, remote::hashed};
 
-/// The longest name in bytes.
 const MAX_BYTES: usize = 512;
 
 /// Converts counter keys to Redis keys.

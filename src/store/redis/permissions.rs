@@ -86,12 +86,10 @@ impl Needs {
         needed.map(|(command, _, words)| (*command, *words))
     }
 
-    /// The number of commands to test.
     pub(super) fn count(self) -> usize {
         self.probes().count()
     }
 
-    /// Writes the commands.
     pub(super) fn write(self, into: &mut Vec<u8>) {
         for (_, words) in self.probes() {
             resp::begin_command(into, words.len());

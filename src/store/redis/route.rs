@@ -40,7 +40,6 @@ struct Submitted {
 /// A request's checks that were sent.
 pub(crate) struct Sent(SmallVec<[Submitted; 1]>);
 
-/// The checks of one connection.
 struct Group<'a> {
     pool: &'a Pool,
     connection: Arc<Connection>,
@@ -56,10 +55,8 @@ struct Mode<'p> {
     is_grouped: bool,
 }
 
-/// The indexes of checks in their batch.
 type Indexes = SmallVec<[usize; 4]>;
 
-/// A check that was redirected to another server.
 struct Redirected {
     index: usize,
     error: Arc<str>,
@@ -151,7 +148,6 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Submits the checks and waits for the outcomes.
     async fn apply_hits(&self, batch: &mut Batch<'_>, mode: Mode<'_>) -> Result<(), StoreError> {
         let mut submitted = self.submit(batch, mode)?;
         self.receive(batch, mode, &mut submitted).await
@@ -279,8 +275,7 @@ impl RedisStore {
             return Err(StoreError { reason: FailureReason::BadAnswer, message });
         };
         let pool = self.pool(check);
-        let redirection = slots::redirection(&redirected.error, &redirected.from);
-        let (to, ask) = redirection.map_or((None, false), |to| (Some(RedisAddress::Tcp(to.to)), to.ask));
+        let (to, ask) = slots::redirection(&redirected.error, &redirected.from).unzip();
         let known = to.as_ref().and_then(|to| pool.connection_to(to));
         let connection = if let Some(connection) = known {
             connection
@@ -293,7 +288,7 @@ impl RedisStore {
             }
             pool.connection(&pool.names.of(batch, check))?
         };
-        let asking = ask && to.as_ref() == Some(&connection.address);
+        let asking = ask == Some(true) && to.as_ref() == Some(&connection.address);
         let checks: Indexes = match batch.group_at(redirected.index) {
             Some(group) if mode.is_grouped => group.collect(),
             _ => SmallVec::from_slice(&[redirected.index]),
@@ -304,7 +299,6 @@ impl RedisStore {
         Ok(Submitted { checks, reply, connection })
     }
 
-    /// The deadline for all redirections.
     fn deadline(&self, batch: &Batch<'_>) -> Instant {
         let own = after(Instant::now(), self.main.servers.shared.bounds.timeout);
         batch.until.map_or(own, |until| own.min(until.into()))

@@ -16,9 +16,7 @@ pub(super) struct Script {
 /// How a command refers to a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
-    /// By its hash.
     Hash,
-    /// By its source.
     Source,
 }
 

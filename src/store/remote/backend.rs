@@ -16,12 +16,10 @@ use crate::{
     },
 };
 
-/// A kind of server. All connections of a pool share one value.
 pub(crate) trait Backend: Sized + Send + Sync + 'static {
     type Codec: Codec;
     type Pipeline: Pipeline;
 
-    /// The store's name in errors.
     const NAME: &'static str;
     /// The variable that bounds the time of an operation.
     const TIMEOUT: &'static str;

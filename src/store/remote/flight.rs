@@ -10,7 +10,6 @@ use crate::store::{
     remote::{failure::Failure, framed::FramedStream},
 };
 
-/// A pipeline in flight.
 pub(super) struct Sent<B: Backend> {
     pub(super) pipeline: B::Pipeline,
     /// When its first caller was added.
@@ -122,7 +121,6 @@ impl<B: Backend> Flight<B> {
         any.is_some()
     }
 
-    /// Fails all callers and removes all pipelines.
     pub(super) fn fail(&mut self, error: &StoreError) {
         for mut sent in self.sent.drain(..) {
             sent.pipeline.fail(error);

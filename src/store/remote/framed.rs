@@ -10,9 +10,7 @@ use crate::store::remote::transport::Transport;
 
 /// A server's protocol, as far as reading replies.
 pub(crate) trait Codec: Send + 'static {
-    /// One reply.
     type Reply: Send;
-    /// The protocol's name in errors.
     const NAME: &'static str;
 
     /// Decodes the reply at the front of `bytes`, and returns it with its length; `None` while it is incomplete.
@@ -32,7 +30,6 @@ impl ProtocolError {
 /// A connection with a codec. Every method is cancel safe.
 pub(crate) struct FramedStream<C> {
     transport: Transport,
-    /// The server's name in failures.
     server: String,
     /// Bytes to write, and how many of them were written.
     out: Vec<u8>,
@@ -73,7 +70,6 @@ impl<C: Codec> FramedStream<C> {
         self.pending
     }
 
-    /// The undecoded bytes.
     pub(crate) fn incoming(&self) -> &[u8] {
         &self.incoming
     }
@@ -111,7 +107,6 @@ impl<C: Codec> FramedStream<C> {
         self.flush().await
     }
 
-    /// Sends the unsent bytes.
     pub(crate) async fn flush(&mut self) -> Result<(), Failure> {
         if self.unsolicited {
             // They would be taken for the replies to the next commands.
@@ -133,7 +128,6 @@ impl<C: Codec> FramedStream<C> {
         Ok(())
     }
 
-    /// The next pending reply.
     pub(crate) async fn receive(&mut self) -> Result<C::Reply, Failure> {
         loop {
             if let Some(reply) = self.decode()? {
@@ -163,7 +157,6 @@ impl<C: Codec> FramedStream<C> {
         }
     }
 
-    /// Receives more bytes.
     pub(crate) async fn read(&mut self) -> io::Result<()> {
         match self.transport.read_buf(&mut self.incoming).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -202,7 +195,6 @@ impl<C: Codec> FramedStream<C> {
         self.failure(Kind::ProtocolError, format_args!("expected a {} reply, received \"{seen}\"", C::NAME))
     }
 
-    /// A failure of the server.
     pub(crate) fn failure(&self, kind: Kind, what: impl std::fmt::Display) -> Failure {
         Failure::new(kind, format!("{}: {what}", self.server))
     }

@@ -23,7 +23,6 @@ pub(crate) struct Handshake<'c, C> {
 }
 
 impl<'c, C: Codec> Handshake<'c, C> {
-    /// Connects to a server.
     pub(crate) async fn begin(connector: &'c Connector, to: &ServerAddress) -> Result<Self, Failure> {
         let until = after(Instant::now(), connector.timeout);
         let server = format!("{} {to}", connector.store);
@@ -71,12 +70,10 @@ impl<'c, C: Codec> Handshake<'c, C> {
         }
     }
 
-    /// The undecoded bytes.
     pub(crate) fn incoming(&self) -> &[u8] {
         self.stream.incoming()
     }
 
-    /// A failure of the server.
     pub(crate) fn failure(&self, kind: Kind, what: impl fmt::Display) -> Failure {
         self.stream.failure(kind, what)
     }

@@ -225,7 +225,6 @@ impl<B: Backend> Connection<B> {
         self.failure(Kind::Timeout, format_args!("no reply within {timeout:?} ({})", B::TIMEOUT))
     }
 
-    /// A failure of the server.
     pub(super) fn failure(&self, kind: Kind, what: impl fmt::Display) -> Failure {
         Failure::new(kind, self.describe(what))
     }

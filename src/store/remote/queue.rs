@@ -12,7 +12,6 @@ use super::{after, backend::Pipeline, callers::Answered, limit::Bound, part};
 /// The most empty pipelines that are kept for reuse.
 const SPARE: usize = 4;
 
-/// A queued pipeline.
 pub(super) struct Queued<P> {
     pub(super) pipeline: P,
     /// When its first caller was added.

@@ -276,7 +276,6 @@ impl<B: Backend> Connection<B> {
         completed
     }
 
-    /// Fails callers that timed out.
     fn expire(&self, flight: &mut Flight<B>, now: Instant) {
         let timeout = self.shared.bounds.timeout;
         let error = || self.timed_out().to_error(FailureReason::Timeout);
@@ -349,7 +348,6 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Completes when the server was removed from the pool.
     async fn ended(&self) {
         while !self.lock().ended {
             sleep(MAX_SILENCE).await;

@@ -23,7 +23,6 @@ thread_local! {
     static WORKER_INDEX: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Assigns indexes to worker threads.
 #[derive(Default)]
 pub(crate) struct WorkerIndexes(AtomicUsize);
 
@@ -50,7 +49,6 @@ pub(crate) struct Servers<B: Backend, O> {
     pub(crate) owners: O,
 }
 
-/// A server and the connections to it.
 pub(crate) struct Server<B: Backend> {
     pub(crate) address: ServerAddress,
     connections: Vec<Arc<Connection<B>>>,
@@ -122,7 +120,6 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         self.current.load().servers.iter().flat_map(|server| &server.connections).for_each(each);
     }
 
-    /// True when every server has an open connection.
     pub(crate) fn is_reachable(&self) -> bool {
         let current = self.current.load();
         let is_open = |server: &Server<B>| server.connections.iter().any(|connection| connection.is_open());

@@ -22,7 +22,6 @@ use crate::{
 /// Idle time before the first keepalive probe: network address translators drop idle connections after minutes.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
-/// The interval of keepalive probes.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 
 /// A socket, with or without TLS.
@@ -132,7 +131,6 @@ impl Connector {
         Failure::new(Kind::Timeout, format!("no reply within {timeout:?} ({step}); {advice}"))
     }
 
-    /// The failure for a lost connection.
     pub(crate) fn lost(&self, error: &io::Error, step: &str, advice: &str) -> Failure {
         if let Some(why) = tls::explain(error, &self.advice.tls) {
             return Failure::new(Kind::Tls, format!("TLS failed: {why}"));

@@ -48,7 +48,6 @@ impl Command {
         self.write(key, into);
     }
 
-    /// True if it creates a missing counter.
     pub(super) fn creates(&self) -> bool {
         matches!(self.kind, CommandKind::Count { added: 1.., .. })
     }

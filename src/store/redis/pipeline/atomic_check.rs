@@ -24,7 +24,6 @@ use crate::{
     },
 };
 
-/// One check.
 pub(crate) struct Guarded<'a> {
     pub(crate) key: Cow<'a, str>,
     pub(crate) limit: AtomicCheck,
@@ -42,37 +41,29 @@ pub(crate) enum AtomicCheck {
     ScriptCall(ScriptCall),
 }
 
-/// The checks of a request.
-pub(super) struct PendingAtomicCheck {
-    keys: Vec<Box<str>>,
-    checks: Vec<(AtomicCheck, Hits, Member)>,
-}
+pub(super) struct PendingAtomicCheck(Vec<Guarded<'static>>);
 
 impl<'a> FromIterator<Guarded<'a>> for PendingAtomicCheck {
     fn from_iter<I: IntoIterator<Item = Guarded<'a>>>(checks: I) -> Self {
-        let of = |check: Guarded<'_>| (check.key.into(), (check.limit, check.hits, check.member));
-        let (keys, checks) = checks.into_iter().map(of).unzip();
-        Self { keys, checks }
+        let owned = |check: Guarded<'_>| Guarded { key: Cow::Owned(check.key.into_owned()), ..check };
+        Self(checks.into_iter().map(owned).collect())
     }
 }
 
 impl PendingAtomicCheck {
-    /// The number of keys.
     pub(super) fn keys(&self) -> usize {
-        self.keys.len()
+        self.0.len()
     }
 
-    /// The hits of each check.
     pub(super) fn hits(&self) -> impl Iterator<Item = Hits> {
-        self.checks.iter().map(|(_, hits, _)| *hits)
+        self.0.iter().map(|check| check.hits)
     }
 
     /// Fixed windows alone need no time, and reply with their counts.
     fn only_counts(&self) -> bool {
-        self.checks.iter().all(|(limit, ..)| matches!(limit, AtomicCheck::Count { .. }))
+        self.0.iter().all(|check| matches!(check.limit, AtomicCheck::Count { .. }))
     }
 
-    /// Writes the command.
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
         let only_counts = self.only_counts();
         if only_counts {
@@ -80,10 +71,10 @@ impl PendingAtomicCheck {
         } else {
             script::CHECK_GUARDED.begin(into, form, self.keys(), self.keys().saturating_add(1));
         }
-        for key in &self.keys {
-            resp::write_word(into, key.as_bytes());
+        for check in &self.0 {
+            resp::write_word(into, check.key.as_bytes());
         }
-        for (limit, hits, member) in &self.checks {
+        for Guarded { limit, hits, member, .. } in &self.0 {
             let run = Run { hits: within_bounds(*hits), times: 1 };
             let mut argument = Vec::with_capacity(48);
             match limit {
@@ -100,7 +91,7 @@ impl PendingAtomicCheck {
         }
         if !only_counts {
             let members: SmallVec<[u8; 8]> =
-                self.checks.iter().map(|(limit, _, member)| limit.letter(*member)).collect();
+                self.0.iter().map(|check| check.limit.letter(check.member)).collect();
             resp::write_word(into, &members);
         }
     }
@@ -120,19 +111,21 @@ impl PendingAtomicCheck {
         // Two replies per check: its key's state, and the result.
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or(Reply::Nil);
-        let outcome = |(limit, hits, _): &(AtomicCheck, Hits, Member)| {
+        let outcome = |check: &Guarded<'_>| {
             let (state, result) = (next(), next());
-            if result == Reply::Integer(0) && hits.taken() > 0 {
-                expiring.extend(limit.uncached());
+            if result == Reply::Integer(0)
+                && check.hits.taken() > 0
+                && let AtomicCheck::Count { uncached, .. } = check.limit
+            {
+                expiring.extend(uncached);
             }
-            limit.outcome(state, &result, *hits, now)
+            check.limit.outcome(state, &result, check.hits, now)
         };
-        self.checks.iter().map(outcome).collect()
+        self.0.iter().map(outcome).collect()
     }
 }
 
 impl AtomicCheck {
-    /// Writes an argument with these runs.
     pub(super) fn write(&self, runs: &[Run], into: &mut Vec<u8>) {
         match self {
             Self::Count { limit, seconds, .. } => {
@@ -148,13 +141,6 @@ impl AtomicCheck {
             (Self::Count { limit, .. }, Self::Count { limit: other, .. }) => limit == other,
             (Self::ScriptCall(call), Self::ScriptCall(other)) => call.is_same_limit(other),
             _ => false,
-        }
-    }
-
-    fn uncached(&self) -> Option<(Key, Time)> {
-        match self {
-            Self::Count { uncached, .. } => *uncached,
-            Self::ScriptCall(_) => None,
         }
     }
 

@@ -58,7 +58,6 @@ pub(crate) struct UnknownScript {
 }
 
 impl Command {
-    /// The number of its replies.
     pub(super) fn replies(&self) -> usize {
         let once = if self.asking { 2 } else { 1 };
         match &self.kind {
@@ -81,7 +80,6 @@ impl Command {
         }
     }
 
-    /// The number of its keys.
     pub(super) fn keys(&self) -> usize {
         match &self.kind {
             CommandKind::ScriptCall(call) => call.keys(),
@@ -107,7 +105,6 @@ impl Command {
 }
 
 impl RedisPipeline {
-    /// Writes the pipeline.
     pub(crate) fn write(&self, into: &mut Vec<u8>) {
         for command in &self.commands {
             self.write_command(command, into, Form::Hash);
@@ -163,7 +160,6 @@ impl RedisPipeline {
         }
     }
 
-    /// The number of the pipeline's replies.
     pub(crate) fn replies(&self) -> usize {
         self.commands.iter().map(Command::replies).sum()
     }
@@ -190,7 +186,6 @@ impl RedisPipeline {
         unknown
     }
 
-    /// A command's key.
     pub(super) fn key(&self, command: &Command) -> &[u8] {
         self.keys.get(command.key.start as usize..command.key.end as usize).unwrap_or_default()
     }

@@ -28,7 +28,6 @@ use crate::{
 /// What a pipeline's replies showed about the server and its keys.
 #[derive(Default)]
 pub(crate) struct Learned {
-    /// Error replies.
     pub(crate) failures: Vec<Arc<Failure>>,
     /// Keys that have an expiry, and the end of their windows.
     pub(crate) expiring: Vec<(Key, Time)>,
@@ -86,7 +85,6 @@ impl RedisPipeline {
         reading.learned
     }
 
-    /// Reads a command's replies.
     fn result(
         &self,
         command: &Command,
@@ -175,7 +173,6 @@ impl RedisPipeline {
         Ok(Completion::Running(before))
     }
 
-    /// Records the result of setting a key's expiry.
     fn expiry(
         &self,
         command: &Command,
@@ -201,7 +198,6 @@ impl RedisPipeline {
 }
 
 impl Reading<'_> {
-    /// Records a counted key without an expiry.
     fn no_expiry(&mut self, key: Box<str>, seconds: u32, error: &str, by: &'static str) {
         self.failed(error, 1, by);
         if by == "evalsha" && Kind::of_reply(error) == Kind::Denied {
@@ -230,7 +226,6 @@ impl Reading<'_> {
     }
 }
 
-/// The outcome of a check.
 fn outcome(check: &PendingCheck, results: &mut [Completion]) -> Outcome {
     let key = check.target.key as usize;
     let outcome = match results.get_mut(check.target.command as usize) {

@@ -14,7 +14,6 @@ use crate::store::{
     table::Key,
 };
 
-/// How hits are added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LeaseBy {
     Script,

@@ -40,16 +40,13 @@ pub(super) use {
     script_call::ScriptCall,
 };
 
-/// The outcome of one check.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
-    /// Counted.
     Counted(store::Outcome),
     /// The counter after hits were added ahead of time, and whether they were.
     Leased(u64, bool),
     /// Not counted: the server redirected it, or cannot count it together with others. Contains the error reply.
     Redirected(Arc<str>),
-    /// Not counted.
     Failed(Arc<Failure>),
 }
 
@@ -57,12 +54,10 @@ pub(super) enum Outcome {
 /// 1,000 such hits do not overflow a counter of Redis, and Lua numbers are exact up to it.
 const MAX_HITS: u64 = 1 << 53;
 
-/// The expiry of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Expiry {
     /// Seconds from now.
     pub(super) seconds: u32,
-    /// The end of its window.
     pub(super) end: Time,
     /// Whether the server has to set it.
     pub(super) set: Expire,
@@ -79,7 +74,6 @@ pub(super) enum Expire {
     Extend,
 }
 
-/// A pipeline.
 #[derive(Default)]
 pub(super) struct RedisPipeline {
     /// The keys of commands with one key, concatenated.
@@ -141,7 +135,6 @@ impl RedisPipeline {
         self.callers.push(PendingCheck { target, run: 0, hits: Hits::Take(hits) });
     }
 
-    /// Refunds hits of a counter.
     pub(super) fn refund(&mut self, key: &str, id: Key, hits: u64) {
         // Later hits need a later command, so that each caller gets the outcome it would have got alone.
         self.counting.remove(&id);
@@ -163,7 +156,6 @@ impl RedisPipeline {
         self.callers.push(PendingCheck { target, run, hits });
     }
 
-    /// Adds a key to a script call.
     fn script_key(&mut self, key: &str, slot: u16, call: ScriptCall) -> CommandKey {
         let filling = (call.is_log(), slot);
         let known = self.filling.get(&filling).copied();

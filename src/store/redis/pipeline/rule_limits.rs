@@ -29,9 +29,7 @@ use crate::{
 /// The most runs in one call: each puts two numbers on Lua's stack, which holds 8,000.
 const MAX_RUNS: usize = 1000;
 
-/// The limits of a rule, and the hits on them.
 pub(super) struct RuleLimits {
-    /// All keys, concatenated.
     keys: Vec<u8>,
     limits: SmallVec<[(Range<u32>, AtomicCheck); 2]>,
     runs: SmallVec<[Run; 1]>,
@@ -57,7 +55,6 @@ impl<'a> FromIterator<Guarded<'a>> for RuleLimits {
 }
 
 impl RuleLimits {
-    /// The number of keys.
     pub(super) fn keys(&self) -> usize {
         self.limits.len()
     }
@@ -73,7 +70,6 @@ impl RuleLimits {
         self.runs.len() < MAX_RUNS && checks.all(is_same) && own.next().is_none()
     }
 
-    /// Adds a caller's hits, and returns the index of its run.
     pub(super) fn join(&mut self, hits: Hits) -> u32 {
         script_call::join(&mut self.runs, hits)
     }
@@ -83,7 +79,6 @@ impl RuleLimits {
         self.limits.iter().all(|(_, by)| matches!(by, AtomicCheck::Count { .. }))
     }
 
-    /// Writes the command.
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
         let only_counts = self.only_counts();
         if only_counts {

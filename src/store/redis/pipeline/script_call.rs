@@ -30,9 +30,7 @@ const ARGUMENT_WINDOW: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ScriptCall {
     limit: Limit,
-    /// Its kind, for errors.
     kind: Kind,
-    /// Random jitter of the expiry, in seconds.
     jitter: u32,
 }
 
@@ -46,12 +44,10 @@ enum Limit {
 /// The keys of one command.
 pub(super) struct PendingScriptCall {
     script: &'static Script,
-    /// All keys, concatenated.
     keys: Vec<u8>,
     calls: Vec<KeyCall>,
 }
 
-/// The call for one key.
 struct KeyCall {
     key: Range<u32>,
     call: ScriptCall,
@@ -88,7 +84,6 @@ impl ScriptCall {
         matches!(self.limit, Limit::SlidingLog(_))
     }
 
-    /// Writes an argument with these runs.
     pub(super) fn write(&self, runs: &[Run], into: &mut Vec<u8>) {
         let (letter, numbers) = match self.limit {
             Limit::SlidingWindow(SlidingWindow { limit, window }) => {
@@ -100,7 +95,6 @@ impl ScriptCall {
         write_argument(letter, self.jitter, numbers, runs, into);
     }
 
-    /// Decodes a key's state.
     pub(super) fn read(&self, reply: Reply) -> Result<ReplyState, String> {
         let state = match self.limit {
             Limit::SlidingWindow(limit) => ReplyState::window(limit, &reply),
@@ -115,7 +109,6 @@ impl ScriptCall {
 }
 
 impl PendingScriptCall {
-    /// A command for logs, or for other state.
     pub(super) fn new(logs: bool) -> Self {
         let script = if logs { &script::LOGS } else { &script::STATES };
         Self { script, keys: Vec::new(), calls: Vec::new() }
@@ -125,7 +118,6 @@ impl PendingScriptCall {
         self.calls.len() >= MAX_KEYS
     }
 
-    /// Adds a key, and returns its index.
     pub(super) fn push(&mut self, key: &str, call: ScriptCall) -> u32 {
         let (start, added) = (index(self.keys.len()), index(self.calls.len()));
         self.keys.extend_from_slice(key.as_bytes());
@@ -138,7 +130,6 @@ impl PendingScriptCall {
         self.calls.get_mut(key as usize).map_or(0, |call| join(&mut call.runs, hits))
     }
 
-    /// The number of keys.
     pub(super) fn keys(&self) -> usize {
         self.calls.len()
     }
@@ -178,7 +169,6 @@ impl PendingScriptCall {
     }
 }
 
-/// Adds a caller's hits, and returns the index of its run.
 pub(super) fn join(runs: &mut SmallVec<[Run; 1]>, hits: Hits) -> u32 {
     match runs.last_mut() {
         // Each refund of a log sees another newest entry, so refunds do not share runs.

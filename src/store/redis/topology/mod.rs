@@ -46,7 +46,6 @@ struct Inner {
 struct Known {
     servers: ArcSwap<Servers>,
     changes: watch::Sender<u64>,
-    /// A refresh was requested.
     refresh: Notify,
 }
 
@@ -76,7 +75,6 @@ impl Servers {
         Self { masters: vec![master], slots: None }
     }
 
-    /// The number of slots without an owner.
     fn orphans(&self) -> usize {
         self.slots.iter().flatten().filter(|owner| **owner == NO_OWNER).count()
     }
@@ -121,7 +119,6 @@ impl Topology {
         }
     }
 
-    /// The current servers.
     pub(super) fn servers(&self) -> Arc<Servers> {
         self.0.known.servers.load_full()
     }
@@ -131,7 +128,6 @@ impl Topology {
         self.0.known.changes.subscribe()
     }
 
-    /// Requests a poll soon.
     pub(super) fn request_refresh(&self) {
         self.0.known.refresh.notify_one();
     }

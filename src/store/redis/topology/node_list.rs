@@ -22,7 +22,6 @@ const MAX_REPLY: usize = 16 * 1024 * 1024;
 pub(super) struct NodeList {
     dialer: Dialer,
     nodes: Vec<Node>,
-    /// The index of the node that replied last.
     last: usize,
 }
 

@@ -22,7 +22,6 @@ const SENTINEL_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval for clusters, which announce moved slots by `MOVED`.
 const CLUSTER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is polled.
 pub(super) enum Source {
     Sentinel { master: String },
     Cluster { seeds: Vec<HostPort> },
@@ -37,7 +36,6 @@ impl fmt::Display for Source {
     }
 }
 
-/// Polls a source.
 pub(super) struct Watcher {
     source: Source,
     nodes: NodeList,
