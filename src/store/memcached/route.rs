@@ -84,8 +84,8 @@ impl MemcachedStore {
         self.count_and_refund(batch, now, hits).await
     }
 
-    /// Counts these hits, and refunds those of groups that went over a limit meanwhile: a group never admits more than
-    /// its limits, and rejected hits leave no trace.
+    /// Counts these hits, and refunds those of groups that concurrent requests took over a limit: a group never exceeds its
+    /// limits, and its rejected hits are not counted.
     async fn count_and_refund(
         &self,
         batch: &mut Batch<'_>,

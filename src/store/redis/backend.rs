@@ -1,4 +1,4 @@
-//! Redis as a [`Backend`]: what connections send to it, and what its replies mean.
+//! Redis as a [`Backend`].
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
@@ -33,7 +33,7 @@ pub(super) struct RedisBackend {
     pub(super) needs: AtomicU8,
     /// The servers know `INCREX`.
     pub(super) has_increx: AtomicBool,
-    /// The user may not run scripts, so expiries are set without comparing them to existing ones.
+    /// The user lacks the permission for scripts, so expiries are set without comparing them to existing ones.
     pub(super) cannot_extend: AtomicBool,
 }
 
@@ -85,7 +85,7 @@ impl Backend for RedisBackend {
     }
 
     fn connected(&self, connection: &Connection) {
-        // Permissions may have changed.
+        // The user's permissions may have changed.
         self.cannot_extend.store(false, Relaxed);
         connection.piggyback(|first| first.check(Needs(self.needs.load(Relaxed))));
     }

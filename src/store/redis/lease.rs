@@ -1,4 +1,4 @@
-//! The hits that leases take and give back in the background, over the same connections as requests.
+//! The hits that leases take and return in the background, over the same connections as requests.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::{
     store::{Batch, Check, StoreError},
 };
 
-/// The reply to come to hits that are leased or given back.
+/// The pending reply to a lease or a return of hits.
 pub(crate) struct LeaseReply(PendingReply);
 
 /// A counter from which hits are leased.
@@ -33,7 +33,7 @@ impl RedisStore {
             .map(LeaseReply)
     }
 
-    /// Gives hits of a lease back, unless the counter has fewer than the `own` that this replica has added to it.
+    /// Returns hits of a lease, unless the counter has fewer than the `own` that this replica has added to it.
     pub(crate) fn give_back(
         &self,
         name: &str,
@@ -52,7 +52,7 @@ impl RedisStore {
 }
 
 impl LeaseReply {
-    /// The counter, and whether the hits were added; `None` if that is not known, or they were not.
+    /// The counter, and whether the hits were added; `None` after a failure.
     pub(crate) async fn wait(mut self) -> Option<(u64, bool)> {
         match self.0.wait(None).await.ok()?.into_iter().next()? {
             Outcome::Leased(after, is_granted) => Some((after, is_granted)),

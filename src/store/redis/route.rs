@@ -10,13 +10,13 @@ use super::{
     RedisStore,
     backend::{Connection, PendingReply},
     permissions::Needs,
-    pipeline::{self, AtomicCheck, Guarded, Outcome, RedisPipeline, ScriptCall},
+    pipeline::{self, Guarded, Outcome, RedisPipeline, ScriptCall},
     pool::Pool,
     topology::slots,
 };
 use crate::{
     clock::Time,
-    limiter::algorithm::Hits,
+    limiter::algorithm::{Algorithm, Hits},
     rules::Unit,
     settings::redis::RedisAddress,
     store::{
@@ -124,8 +124,8 @@ impl RedisStore {
     /// Counts groups whose slot is migrating, by the indexes of their first checks: during a migration neither server
     /// updates keys of which it has only some.
     ///
-    /// The counters are read and then updated one by one, and hits are refunded if other requests came between. So
-    /// never more is admitted than the limits, and rejected hits leave no trace.
+    /// The counters are read and then updated one by one, and hits are refunded if concurrent requests used the room. So
+    /// the limits are never exceeded, and rejected hits are not counted.
     async fn count_split(
         &self,
         batch: &mut Batch<'_>,
@@ -366,16 +366,17 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch<'_>, index: usiz
         }
         Member::Alone | Member::First | Member::Next => {}
     }
-    match (ScriptCall::new(check.limit.algorithm, || ttl_cache.jitter()), hits) {
-        (Some(call), hits) => {
-            // Only a cluster has keys that cannot be counted in one command.
-            let slot = if pool.is_cluster { slots::slot(key.as_bytes()) } else { 0 };
-            pipeline.call_script(key, id, slot, call, hits);
-        }
-        (None, Hits::Take(hits)) => {
+    match (check.limit.algorithm, hits) {
+        (Algorithm::FixedWindow(_), Hits::Take(hits)) => {
             pipeline.count(key, id, hits, pool.backend().expiry(id, check.limit, mode.now));
         }
-        (None, Hits::Refund(hits)) => pipeline.refund(key, id, hits),
+        (Algorithm::FixedWindow(_), Hits::Refund(hits)) => pipeline.refund(key, id, hits),
+        (algorithm, hits) => {
+            // Only a cluster has keys that cannot be counted in one command.
+            let slot = if pool.is_cluster { slots::slot(key.as_bytes()) } else { 0 };
+            let call = ScriptCall { algorithm, seconds: ttl_cache.jitter() };
+            pipeline.call_script(key, id, slot, call, hits);
+        }
     }
 }
 
@@ -383,13 +384,13 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch<'_>, index: usiz
 fn atomic_check<'b>(pool: &Pool, batch: &'b Batch<'_>, index: usize, now: Time) -> Option<Guarded<'b>> {
     let (ttl_cache, check) = (&pool.backend().ttl_cache, batch.checks().get(index)?);
     let key = pool.names.of(batch, check);
-    let limit = match ScriptCall::new(check.limit.algorithm, || ttl_cache.jitter()) {
-        Some(call) => AtomicCheck::ScriptCall(call),
-        None => AtomicCheck::Count {
-            limit: check.limit.requests_per_unit,
-            seconds: ttl_cache.seconds(check.limit),
-            uncached: ttl_cache.uncached(&key, check.limit, now),
-        },
+    let algorithm = check.limit.algorithm;
+    let (seconds, uncached) = match algorithm {
+        Algorithm::FixedWindow(_) => {
+            (ttl_cache.seconds(check.limit), ttl_cache.uncached(&key, check.limit, now))
+        }
+        _ => (ttl_cache.jitter(), None),
     };
-    Some(Guarded { key, limit, hits: check.hits, member: check.member })
+    let call = ScriptCall { algorithm, seconds };
+    Some(Guarded { key, call, uncached, hits: check.hits, member: check.member })
 }

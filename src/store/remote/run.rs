@@ -38,34 +38,14 @@ const STALL: Duration = Duration::from_millis(90);
 const MIN_TICK: Duration = Duration::from_millis(1);
 const MAX_TICK: Duration = Duration::from_millis(20);
 
-/// After waiting this long for pending replies the connection is reopened: the network may have dropped it silently.
+/// If pending replies take longer, the connection is reopened: the network may have dropped it silently.
 const MAX_SILENCE: Duration = Duration::from_millis(500);
 
 /// A connection that was lost sooner is reopened after a pause.
 const MIN_LIFETIME: Duration = Duration::from_millis(500);
 
-/// Why a connection ended.
-enum Exit {
-    /// It failed and must be reopened.
-    Failed(Failure),
-    /// The server was removed from the pool.
-    Ended,
-}
-
-/// The server no longer replies in time.
-struct Unresponsive;
-
-impl Exit {
-    fn is_lost(&self) -> bool {
-        matches!(self, Self::Failed(failure) if failure.kind == Kind::Lost)
-    }
-}
-
-impl From<Failure> for Exit {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
+/// Why a connection ended: its failure, after which it must be reopened; `None` if the server was removed from the pool.
+type Exit = Option<Failure>;
 
 impl<B: Backend> Connection<B> {
     /// Runs until the server is removed; restarts after a panic.
@@ -92,13 +72,13 @@ impl<B: Backend> Connection<B> {
                     let Err(exit) = self.serve(stream, &mut backoff).await;
                     self.lock().connected = false;
                     backend.forget_keys();
-                    open.lost = exit.is_lost();
+                    open.lost = is_lost(&exit);
                     (exit, start.elapsed())
                 }
                 Err(exit) => (exit, Duration::ZERO),
             };
-            let is_lost = exit.is_lost();
-            let Exit::Failed(failure) = exit else { return };
+            let is_lost = is_lost(&exit);
+            let Some(failure) = exit else { return };
             backend.request_refresh();
             if is_lost && served > MIN_LIFETIME && !self.is_breaker_open() {
                 // Queued checks may still be answered in time on a new connection.
@@ -119,7 +99,7 @@ impl<B: Backend> Connection<B> {
             dialled = dialled => dialled,
             // Queued callers must not wait beyond their timeout.
             never = self.fail_late() => match never {},
-            () = self.ended() => Err(Exit::Ended),
+            () = self.ended() => Err(None),
         }
     }
 
@@ -143,26 +123,23 @@ impl<B: Backend> Connection<B> {
                 (state.queue.in_flight, state.queue.bound) = (0, Bound::UNKNOWN);
             }
             match exit {
-                Ok(Unresponsive) => {
+                Ok(()) => {
                     let failure = self.timed_out();
                     flight.fail(&failure.to_error(FailureReason::Timeout));
                     self.open_breaker(FailureReason::Timeout, &failure);
                 }
-                Err(Exit::Failed(failure)) => {
-                    flight.fail(&failure.to_error(FailureReason::ConnectionLost));
-                    return Err(Exit::Failed(failure));
+                Err(exit) => {
+                    if let Some(failure) = &exit {
+                        flight.fail(&failure.to_error(FailureReason::ConnectionLost));
+                    }
+                    return Err(exit);
                 }
-                Err(Exit::Ended) => return Err(Exit::Ended),
             }
         }
     }
 
     /// Sends and completes pipelines until the server is unresponsive.
-    async fn pump(
-        &self,
-        stream: &mut FramedStream<B::Codec>,
-        flight: &mut Flight<B>,
-    ) -> Result<Unresponsive, Exit> {
+    async fn pump(&self, stream: &mut FramedStream<B::Codec>, flight: &mut Flight<B>) -> Result<(), Exit> {
         let timeout = self.shared.bounds.timeout;
         let tick = part(timeout, 10).clamp(MIN_TICK, MAX_TICK);
         let mut next = Instant::now();
@@ -202,7 +179,7 @@ impl<B: Backend> Connection<B> {
             if !flight.is_empty()
                 && now >= after(flight.last_in_time, timeout.saturating_add(STALL.max(part(timeout, 2))))
             {
-                return Ok(Unresponsive);
+                return Ok(());
             }
         }
     }
@@ -214,7 +191,7 @@ impl<B: Backend> Connection<B> {
             let since = {
                 let mut state = self.lock();
                 if state.ended {
-                    return Err(Exit::Ended);
+                    return Err(None);
                 }
                 state.idle = state.queue.is_empty();
                 state.queue.since()
@@ -325,7 +302,7 @@ impl<B: Backend> Connection<B> {
             }
             self.shared.metrics.failed(&self.timed_out());
             if self.ended_within(backoff.next_pause()).await {
-                return Err(Exit::Ended);
+                return Err(None);
             }
         }
     }
@@ -358,6 +335,10 @@ impl<B: Backend> Connection<B> {
         sleep(pause).await;
         self.lock().ended
     }
+}
+
+fn is_lost(exit: &Exit) -> bool {
+    exit.as_ref().is_some_and(|failure| failure.kind == Kind::Lost)
 }
 
 /// Counts the end of a connection, also when its task panics.

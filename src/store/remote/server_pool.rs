@@ -86,7 +86,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
             // A server that is listed twice owns two shares of the keys, with separate connections.
             let connections = match removed.iter().position(|server| server.address == *address) {
                 Some(index) => removed.swap_remove(index).connections.clone(),
-                None => self.open(address, &threads),
+                None => threads.iter().map(|thread| self.open(address, thread.as_ref())).collect(),
             };
             Server { address: address.clone(), connections }
         };
@@ -95,15 +95,12 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         removed.iter().flat_map(|server| &server.connections).for_each(|connection| connection.end());
     }
 
-    fn open(&self, address: &ServerAddress, threads: &[Option<Handle>]) -> Vec<Arc<Connection<B>>> {
-        let open = |thread: &Option<Handle>| {
-            let connection = Arc::new(Connection::new(address.clone(), self.shared.clone()));
-            if let Some(thread) = thread {
-                thread.spawn(connection.clone().keep_running());
-            }
-            connection
-        };
-        threads.iter().map(open).collect()
+    fn open(&self, address: &ServerAddress, thread: Option<&Handle>) -> Arc<Connection<B>> {
+        let connection = Arc::new(Connection::new(address.clone(), self.shared.clone()));
+        if let Some(thread) = thread {
+            thread.spawn(connection.clone().keep_running());
+        }
+        connection
     }
 
     /// The calling thread's connection to the server at the index that `choose` returns.

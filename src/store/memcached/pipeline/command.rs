@@ -1,4 +1,4 @@
-//! One command of a pipeline: its bytes, and its result.
+//! One command of a pipeline: its bytes and its result.
 
 use std::{ops::Range, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Reads a pipeline's replies: an outcome for each check, and what they show about the server and its keys.
+//! Reads a pipeline's replies: outcomes of checks, and facts about the server and its keys.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// What a pipeline's replies showed about the server and its keys.
+/// Facts about the server and its keys from a pipeline's replies.
 #[derive(Default)]
 pub(crate) struct Learned {
     pub(crate) failures: Vec<Arc<Failure>>,
@@ -39,7 +39,7 @@ pub(crate) struct Learned {
     pub(crate) without_expiry: usize,
     /// Whether the server knows `INCREX`, if that was tested.
     pub(crate) has_increx: Option<bool>,
-    /// Commands that the server denied our user, once per denial.
+    /// Denied commands, once per denial.
     pub(crate) denied: Vec<&'static str>,
     /// Commands that a permission test found denied.
     pub(crate) missing: Vec<&'static str>,
@@ -62,7 +62,7 @@ enum Completion {
     Failed(Outcome),
 }
 
-/// Collects what the replies show, and converts errors to failures.
+/// Collects facts, and converts errors to failures.
 struct Reading<'a> {
     learned: Learned,
     failure: &'a dyn Fn(Kind, &str) -> Failure,
@@ -138,7 +138,7 @@ impl RedisPipeline {
         if let (CommandKind::Lease { by: LeaseBy::Increx, .. }, Err(error)) = (&command.kind, &result)
             && is_denied(error)
         {
-            // Another server of the same cluster may know it, or it was taken from the user. The script is next.
+            // Another server of the cluster may know it, or the user lost the permission. The next lease runs the script.
             reading.learned.has_increx = Some(false);
         }
         result.unwrap_or_else(|error| {
@@ -146,7 +146,7 @@ impl RedisPipeline {
         })
     }
 
-    /// The count before the hits that a command added, with the expiry that it set.
+    /// The count before the hits that a command added. Records whether it set the expiry.
     fn counted(
         &self,
         command: &Command,
@@ -164,32 +164,19 @@ impl RedisPipeline {
         });
         let before = count?.saturating_sub(added);
         match set {
-            Some(set) => self.expiry(command, id, expiry, set, reading),
+            Some(Ok(1..)) => reading.learned.expiring.push((id, expiry.end)),
+            // The key was evicted or deleted meanwhile. The next hit creates it again.
+            Some(Ok(0)) => {}
+            Some(Err(error)) => {
+                let by = if expiry.set == Expire::Extend { "evalsha" } else { "expire" };
+                reading.no_expiry(self.key_text(command), expiry.seconds, &error, by);
+            }
             None if before == 0 => {
                 reading.learned.missing_ttl.push((self.key_text(command), expiry.seconds));
             }
             None => {}
         }
         Ok(Completion::Running(before))
-    }
-
-    fn expiry(
-        &self,
-        command: &Command,
-        id: Key,
-        expiry: Expiry,
-        set: Result<u64, String>,
-        reading: &mut Reading<'_>,
-    ) {
-        match set {
-            Ok(1..) => reading.learned.expiring.push((id, expiry.end)),
-            // The key was evicted or deleted meanwhile. The next hit creates it again.
-            Ok(0) => {}
-            Err(error) => {
-                let by = if expiry.set == Expire::Extend { "evalsha" } else { "expire" };
-                reading.no_expiry(self.key_text(command), expiry.seconds, &error, by);
-            }
-        }
     }
 
     fn key_text(&self, command: &Command) -> Box<str> {
@@ -210,7 +197,7 @@ impl Reading<'_> {
     /// The outcome of an error reply to a command with this many keys.
     fn failed(&mut self, error: &str, keys: usize, command: &'static str) -> Outcome {
         let kind = match Kind::of_reply(error) {
-            // Some of the keys are migrating: count each alone.
+            // Some of the keys are migrating: each is counted alone.
             Kind::ClusterDown if keys > 1 && cannot_count_together(error) => Kind::Moved,
             kind => kind,
         };

@@ -34,7 +34,7 @@ use command::{Command, CommandKind};
 use rule_limits::RuleLimits;
 use script_call::PendingScriptCall;
 pub(super) use {
-    atomic_check::{AtomicCheck, Guarded},
+    atomic_check::Guarded,
     complete::{Learned, cannot_count_together},
     lease::LeaseBy,
     script_call::ScriptCall,
@@ -179,8 +179,8 @@ impl RedisPipeline {
         }
     }
 
-    /// Counts the limits of a rule in one step on the server: hits that one limit rejects are counted by none. `id` is
-    /// the hash of their first key.
+    /// Counts the limits of a rule in one step on the server: if one rejects the hits, none counts them. `id` is the hash
+    /// of their first key.
     pub(super) fn count_together<'a>(
         &mut self,
         id: Key,
@@ -273,7 +273,7 @@ impl RedisPipeline {
         let fits = together <= MAX_HITS;
         if fits {
             *added = together;
-            // Of two windows that share a key the longer one wins.
+            // If two windows share a key, the longer one sets the expiry.
             if expiry.set != Expire::Known && (known.set == Expire::Known || known.end < expiry.end) {
                 *known = expiry;
             }

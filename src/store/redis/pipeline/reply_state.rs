@@ -1,7 +1,7 @@
 //! The state of a key in a script's reply, to which the hits of each caller are applied in turn.
 //!
 //! For windows and buckets the script replies with the state before, and the algorithm updates it here. For logs it
-//! replies only with what verdicts need.
+//! replies only with the inputs of verdicts.
 
 use smallvec::SmallVec;
 

@@ -1,14 +1,14 @@
-//! The limits of a rule with several: hits that one limit rejects are counted by none.
+//! The limits of a rule with several: if one limit rejects hits, none counts them.
 //!
 //! One command updates all of them in one step on the server. Callers with the same limits and keys join it, in runs as
-//! in `script_call`. The script replies with the state before, from which each caller's outcome is computed in turn.
+//! in `script_call`. The script replies with the state before, from which each caller's outcome is computed.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::{
-    AtomicCheck, Guarded, complete,
+    Guarded, ScriptCall, complete,
     reply_state::{self, ReplyState},
     script_call::{self, Run},
 };
@@ -31,7 +31,7 @@ const MAX_RUNS: usize = 1000;
 
 pub(super) struct RuleLimits {
     keys: Vec<u8>,
-    limits: SmallVec<[(Range<u32>, AtomicCheck); 2]>,
+    limits: SmallVec<[(Range<u32>, ScriptCall); 2]>,
     runs: SmallVec<[Run; 1]>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> FromIterator<Guarded<'a>> for RuleLimits {
         for check in checks {
             let start = index(keys.len());
             keys.extend_from_slice(check.key.as_bytes());
-            limits.push((start..index(keys.len()), check.limit));
+            limits.push((start..index(keys.len()), check.call));
         }
         Self { keys, limits, runs: SmallVec::new() }
     }
@@ -64,7 +64,7 @@ impl RuleLimits {
         let mut own = self.limits.iter();
         let is_same = |check: Guarded<'_>| {
             own.next().is_some_and(|(key, limit)| {
-                self.key(key) == check.key.as_bytes() && limit.is_same_limit(check.limit)
+                self.key(key) == check.key.as_bytes() && limit.algorithm == check.call.algorithm
             })
         };
         self.runs.len() < MAX_RUNS && checks.all(is_same) && own.next().is_none()
@@ -76,7 +76,7 @@ impl RuleLimits {
 
     /// Fixed windows alone need no time, and reply with their counts.
     fn only_counts(&self) -> bool {
-        self.limits.iter().all(|(_, by)| matches!(by, AtomicCheck::Count { .. }))
+        self.limits.iter().all(|(_, call)| call.window_limit().is_some())
     }
 
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
@@ -99,19 +99,17 @@ impl RuleLimits {
             run.write(&mut argument);
         }
         resp::write_word(into, &argument);
-        for (_, by) in &self.limits {
+        for (_, call) in &self.limits {
             argument.clear();
-            by.write(&[], &mut argument);
+            call.write(&[], &mut argument);
             resp::write_word(into, &argument);
         }
     }
 
     fn write_counts(&self, into: &mut Vec<u8>) {
-        for (_, by) in &self.limits {
-            if let AtomicCheck::Count { limit, seconds, .. } = by {
-                resp::write_number(into, u64::from(*limit));
-                resp::write_number(into, u64::from(*seconds));
-            }
+        for (_, call) in &self.limits {
+            resp::write_number(into, call.window_limit().unwrap_or_default().into());
+            resp::write_number(into, call.seconds.into());
         }
         for run in &self.runs {
             resp::write_word(into, itoa::Buffer::new().format(run.signed()).as_bytes());
@@ -126,11 +124,9 @@ impl RuleLimits {
         } else {
             reply_state::with_time(reply, self.keys())?
         };
-        let limit = |(state, (_, limit)): (Reply, &(Range<u32>, AtomicCheck))| match limit {
-            AtomicCheck::Count { limit, .. } => {
-                complete::integer(state).map(|count| Limit::Count(*limit, count))
-            }
-            AtomicCheck::ScriptCall(call) => call.read(state).map(Limit::ScriptCall),
+        let limit = |(state, (_, call)): (Reply, &(Range<u32>, ScriptCall))| match call.window_limit() {
+            Some(limit) => complete::integer(state).map(|count| Limit::Count(limit, count)),
+            None => call.read(state).map(Limit::ScriptCall),
         };
         let limits: Result<_, String> = states.into_iter().zip(&self.limits).map(limit).collect();
         limits.map(|limits| (now, limits))

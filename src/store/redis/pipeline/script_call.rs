@@ -1,7 +1,7 @@
 //! Keys that a script on the server counts, many in one command.
 //!
-//! Callers in a row with the same key and hits form a run. The script applies all runs at one time of the server's clock,
-//! and replies with that time and the states before. From these the algorithm computes each caller's verdict in turn.
+//! Successive callers with the same key and hits form a run. The script applies all runs at one time of the server's
+//! clock, and replies with that time and the states before, from which the algorithm computes each caller's verdict.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::reply_state::{self, ReplyState};
 use crate::{
     clock::Time,
-    limiter::algorithm::{Algorithm, Bucket, Hits, Kind, SlidingLog, SlidingWindow},
+    limiter::algorithm::{Algorithm, FixedWindow, Hits, SlidingLog, SlidingWindow},
     store::{
         redis::{
             resp::{self, Reply},
@@ -20,25 +20,18 @@ use crate::{
     },
 };
 
-/// The most keys of one command: the server does nothing else meanwhile, and a byte refers to an argument.
+/// The most keys of one command: it blocks the server, and a byte refers to an argument.
 const MAX_KEYS: usize = 255;
 
-/// An equal argument is searched among this many previous ones.
+/// Equal arguments are looked up in this many previous ones.
 const ARGUMENT_WINDOW: usize = 8;
 
-/// A limit that a script implements.
+/// A limit as the scripts receive it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ScriptCall {
-    limit: Limit,
-    kind: Kind,
-    jitter: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Limit {
-    SlidingWindow(SlidingWindow),
-    SlidingLog(SlidingLog),
-    Bucket(Bucket),
+    pub(crate) algorithm: Algorithm,
+    /// The expiry of a fixed window; for others the random jitter of the expiry.
+    pub(crate) seconds: u32,
 }
 
 /// The keys of one command.
@@ -54,7 +47,7 @@ struct KeyCall {
     runs: SmallVec<[Run; 1]>,
 }
 
-/// Callers in a row with the same hits.
+/// Successive callers with the same hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     /// At most [`MAX_HITS`](super::MAX_HITS).
@@ -63,47 +56,52 @@ pub(super) struct Run {
 }
 
 impl ScriptCall {
-    /// `None` for a fixed window, which needs no script.
-    pub(crate) fn new(algorithm: Algorithm, jitter: impl FnOnce() -> u32) -> Option<Self> {
-        let limit = match algorithm {
-            Algorithm::FixedWindow(_) => return None,
-            Algorithm::SlidingWindow(limit) => Limit::SlidingWindow(limit),
-            Algorithm::SlidingLog(limit) => Limit::SlidingLog(limit),
-            Algorithm::Bucket(limit) => Limit::Bucket(limit),
-        };
-        Some(Self { limit, kind: algorithm.kind(), jitter: jitter() })
-    }
-
-    /// True for the same limit; the random expiry may differ.
-    pub(super) fn is_same_limit(self, other: Self) -> bool {
-        self.limit == other.limit
+    /// The limit of a fixed window.
+    pub(super) fn window_limit(self) -> Option<u32> {
+        match self.algorithm {
+            Algorithm::FixedWindow(window) => Some(window.limit),
+            _ => None,
+        }
     }
 
     /// Logs are too long to share a command with other state.
     pub(super) fn is_log(&self) -> bool {
-        matches!(self.limit, Limit::SlidingLog(_))
+        matches!(self.algorithm, Algorithm::SlidingLog(_))
     }
 
+    /// Writes an argument with these runs.
     pub(super) fn write(&self, runs: &[Run], into: &mut Vec<u8>) {
-        let (letter, numbers) = match self.limit {
-            Limit::SlidingWindow(SlidingWindow { limit, window }) => {
+        let (letter, numbers) = match self.algorithm {
+            Algorithm::FixedWindow(FixedWindow { limit, .. }) => (b'c', [limit.into(), 0, 0]),
+            Algorithm::SlidingWindow(SlidingWindow { limit, window }) => {
                 (b'w', [limit.into(), window.seconds(), 0])
             }
-            Limit::SlidingLog(SlidingLog { limit, window }) => (b'l', [limit.into(), window.seconds(), 0]),
-            Limit::Bucket(limit) => (b'b', [limit.ticks_per_second(), limit.ticks_per_hit(), limit.burst()]),
+            Algorithm::SlidingLog(SlidingLog { limit, window }) => {
+                (b'l', [limit.into(), window.seconds(), 0])
+            }
+            Algorithm::Bucket(limit) => {
+                (b'b', [limit.ticks_per_second(), limit.ticks_per_hit(), limit.burst()])
+            }
         };
-        write_argument(letter, self.jitter, numbers, runs, into);
+        into.push(letter);
+        into.extend(self.seconds.to_le_bytes());
+        for number in numbers {
+            into.extend(number.to_le_bytes());
+        }
+        runs.iter().for_each(|run| run.write(into));
     }
 
+    /// Decodes a key's state; not for fixed windows. Fails if the key has another type.
     pub(super) fn read(&self, reply: Reply) -> Result<ReplyState, String> {
-        let state = match self.limit {
-            Limit::SlidingWindow(limit) => ReplyState::window(limit, &reply),
-            Limit::SlidingLog(limit) => ReplyState::log(limit, &reply),
-            Limit::Bucket(limit) => ReplyState::bucket(limit, &reply),
+        let state = match self.algorithm {
+            Algorithm::FixedWindow(_) => None,
+            Algorithm::SlidingWindow(limit) => ReplyState::window(limit, &reply),
+            Algorithm::SlidingLog(limit) => ReplyState::log(limit, &reply),
+            Algorithm::Bucket(limit) => ReplyState::bucket(limit, &reply),
         };
         state.ok_or_else(|| match reply {
             Reply::Error(error) if !error.starts_with("WRONGTYPE") => error,
-            _ => format!("WRONGTYPE the value is not the state of a {}", self.kind.name()),
+            _ => format!("WRONGTYPE the value is not the state of a {}", self.algorithm.kind().name()),
         })
     }
 }
@@ -199,18 +197,6 @@ impl Run {
 impl KeyCall {
     /// True for the same limit and runs; the random expiry may differ.
     fn is_same_call(&self, other: &Self) -> bool {
-        self.call.limit == other.call.limit && self.runs == other.runs
-    }
-}
-
-/// Writes an argument as the scripts read it.
-pub(super) fn write_argument(letter: u8, seconds: u32, numbers: [u64; 3], runs: &[Run], into: &mut Vec<u8>) {
-    into.push(letter);
-    into.extend(seconds.to_le_bytes());
-    for number in numbers {
-        into.extend(number.to_le_bytes());
-    }
-    for run in runs {
-        run.write(into);
+        self.call.algorithm == other.call.algorithm && self.runs == other.runs
     }
 }

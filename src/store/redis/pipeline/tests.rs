@@ -332,7 +332,7 @@ fn keys_of_a_script_share_a_command_and_equal_arguments() {
     let mut pipeline = RedisPipeline::default();
     let limit = |requests| {
         let minute = Window::of_seconds(60).unwrap();
-        ScriptCall::new(Kind::TokenBucket.at(requests, minute, None), || 0).unwrap()
+        ScriptCall { algorithm: Kind::TokenBucket.at(requests, minute, None), seconds: 0 }
     };
     let call = |pipeline: &mut RedisPipeline, number: usize, slot, call, hits| {
         let key = format!("key {number}");
@@ -368,7 +368,7 @@ fn keys_that_cannot_be_counted_together_are_redirected() {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     let log = Kind::SlidingLog.at(5, Window::of_seconds(60).unwrap(), None);
-    let call = ScriptCall::new(log, || 0).unwrap();
+    let call = ScriptCall { algorithm: log, seconds: 0 };
     let error = "TRYAGAIN Multiple keys request during rehashing of slot";
     for (keys, is_elsewhere) in [(2, true), (1, false)] {
         let mut received: Vec<_> = ["a", "b"][..keys]
