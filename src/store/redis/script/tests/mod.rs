@@ -391,7 +391,10 @@ fn a_key_expires_shortly_after_its_state_is_empty() {
         redis.exchange(&mut pipeline, now);
         let Reply::Integer(lives) = redis.command(&["TTL", name.name()]) else { panic!("{name:?}") };
         let lives = u64::try_from(lives).unwrap();
-        assert!((needed + 1..=needed + 3 + 7).contains(&lives), "{name:?} needs {needed} and expires in {lives}");
+        assert!(
+            (needed + 1..=needed + 3 + 7).contains(&lives),
+            "{name:?} needs {needed} and expires in {lives}"
+        );
     }
 }
 
