@@ -1,4 +1,4 @@
-//! Counters in memcached: real servers, what is kept in them, and what happens without them.
+//! Counters in real memcached servers: keys and values, and failures.
 
 use crate::{
     redis::{RULES, by_policy, code, counter, decision, one},
@@ -11,24 +11,24 @@ use crate::{
 
 use tollgate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
-// Servers that are not what they should be, and values that are no counters.
+// Servers that are not memcached, and values that are not counters.
 mod bad_input;
 // Contention: exactly the limit is admitted.
 mod exact;
-// Names, values and expiries, to the letter.
+// Exact names, values and expiries.
 mod keys;
-// memcached killed, frozen and cut off, under load.
+// memcached killed, frozen and unreachable, under load.
 mod loss;
 // Limits that memcached cannot count.
 mod refused;
 // Rules with several limits, which count all or nothing.
 mod several;
-// Several servers, and those that a name server lists.
+// Several servers, and those of an SRV record.
 mod servers;
-// TLS, and certificates that do not fit.
+// TLS, and invalid certificates.
 mod tls;
 
-/// Services with the rules that the tests of Redis have.
+/// Services with the rules of the Redis tests.
 fn with_rules(setup: Setup) -> Setup {
     setup.rules("d.yaml", RULES)
 }

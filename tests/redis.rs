@@ -1,7 +1,7 @@
-//! Counters in Redis: real servers in each topology, what is kept in them, and what happens without them.
+//! Counters in real Redis servers of each topology: keys and values, and failures.
 //!
-//! The tests wait for Redis as long as a busy machine takes, but for those about time: these ask a control
-//! beside each request, one that needs no counter, and take off what the control suffered.
+//! Timeouts are long enough for a busy machine, except in tests about time. These send a control beside each request,
+//! which needs no counter, and subtract the delay of the control.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -21,19 +21,19 @@ use crate::support::{
 
 // Sliding windows, logs and buckets, which scripts count.
 mod algorithms;
-// Servers that are not what they should be, and values that are no counters.
+// Servers that are not Redis, and values that are not counters.
 mod bad_input;
 // Keys that are over their limit cost Redis nothing.
 mod cache;
 // Contention: exactly the limit is admitted.
 pub(crate) mod exact;
-// Masters that are replaced, and slots that move, while requests come.
+// Failovers and moving slots under load.
 mod failover;
-// Names, values and expiries, to the letter.
+// Exact names, values and expiries.
 mod keys;
-// Redis killed, frozen, cut off and slow, under load.
+// Redis killed, frozen, unreachable and slow, under load.
 mod loss;
-// Commands that are denied, errors of every kind, and answers that are none.
+// Denied commands, errors of every kind, and unexpected replies.
 mod replies;
 // Rules with several limits, which count all or nothing.
 pub(crate) mod several;
@@ -44,10 +44,10 @@ mod start;
 // Every way to reach a Redis.
 mod topologies;
 
-/// What Envoy waits for an answer when nothing is said about it.
+/// Envoy's default timeout for a response.
 pub(crate) const ENVOYS_PATIENCE: Duration = Duration::from_millis(20);
 
-/// Limits a year, so that no window ends during a test; and the control, which needs no counter.
+/// Limits per year, so that no window ends during a test; and the control, which needs no counter.
 pub(crate) const RULES: &str = "
 domain: d
 descriptors:
@@ -66,42 +66,42 @@ pub(crate) fn one(key: &str, value: &str) -> RateLimitRequest {
     request("d", &[&[(key, value)]])
 }
 
-/// The code of the answer to a request of one descriptor, and what is left.
+/// The code and the remaining hits of the response to a request of one descriptor.
 pub(crate) fn code(client: &Client, key: &str, value: &str) -> (Code, u32) {
     decision(&client.ask(one(key, value)).expect("the request is answered"))
 }
 
-/// The overall code of an answer, and what is left by its first status.
+/// The overall code of a response, and the remaining hits of its first status.
 pub(crate) fn decision(answer: &RateLimitResponse) -> (Code, u32) {
     (answer.overall_code(), answer.statuses[0].limit_remaining)
 }
 
-/// The name of a counter in [`RULES`], now.
+/// The current name of a counter in [`RULES`].
 pub(crate) fn counter(key: &str, value: &str) -> String {
     format!("d_{key}_{value}_{}", window(YEAR))
 }
 
-/// How many decisions were made without counters.
+/// The number of decisions made without counters.
 pub(crate) fn by_policy(server: &Server) -> f64 {
     let of = |name: &str| name.starts_with("tollgate_store_failure_decisions_total{");
     server.metrics().iter().filter(|(name, _)| of(name)).map(|(_, value)| value).sum()
 }
 
-/// Waits for its turn: tests about time would be each other's noise.
+/// Serializes tests about time, which would disturb each other.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
-    // One that failed has had its turn as well.
+    // A test that failed has poisoned the lock.
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The requests of this place in the list of those that were asked.
+/// The requests with this index in the list.
 pub(crate) fn of_kind(outcome: &Outcome, kind: usize) -> impl Iterator<Item = &Asked> {
     outcome.asked.iter().filter(move |one| one.kind == kind)
 }
 
-/// Fails when answers were lost, or came when nobody waited for them any more. One in a thousand may be
-/// late; of less than a few thousand, one in a hundred. What the control suffered is taken off: twice, since
-/// who waits for an answer or a deadline depends on the machine twice, where the control does once.
+/// Fails if responses were lost or late. One in a thousand may be late; of less than a few thousand, one in a hundred.
+/// The delay of the control is subtracted twice, since a response or a deadline depends on the machine twice, and the
+/// control once.
 pub(crate) fn assert_in_time(outcome: &Outcome, patience: Duration) {
     let Outcome { asked, control } = outcome;
     let lost: Vec<_> = asked.iter().filter(|one| matches!(one.verdict, Verdict::Lost(_))).collect();

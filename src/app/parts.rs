@@ -195,8 +195,7 @@ fn store(settings: &Settings) -> Result<Counters, StartError> {
                 RedisStore::new(redis, &settings.store.key_prefix, jitter, workers).map_err(StartError)?;
             store.watch();
             if is_shared {
-                let side = || store.side().map_err(StartError);
-                others = Some(Others::Redis([side()?, side()?]));
+                others = Some(Others::Redis([store.side(), store.side()]));
             }
             Arc::new(LeasedStore::new(store, settings.store.max_leases))
         }

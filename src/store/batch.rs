@@ -276,6 +276,30 @@ impl<'r> Batch<'r> {
 /// The hits of each check, by index; `None` for checks that are skipped.
 pub(super) type NextHits = SmallVec<[Option<Hits>; 8]>;
 
+/// The hits that a networked store sends for each check.
+#[derive(Clone, Copy)]
+pub(super) enum Plan<'p> {
+    /// The check's own.
+    Own,
+    /// None: a read. Refunds stay.
+    Read,
+    /// The same for every check.
+    Each(Hits),
+    Next(&'p NextHits),
+}
+
+impl Plan<'_> {
+    /// The hits of the check at an index; `None` if it is skipped.
+    pub(super) fn hits(self, index: usize, check: &Check<'_>) -> Option<Hits> {
+        match self {
+            Self::Own => Some(check.hits),
+            Self::Read => Some(without_taking(check.hits)),
+            Self::Each(hits) => Some(hits),
+            Self::Next(hits) => hits.get(index).copied().flatten(),
+        }
+    }
+}
+
 impl Check<'_> {
     /// True if the outcome is over the limit.
     #[must_use]

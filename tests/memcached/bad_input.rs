@@ -1,5 +1,5 @@
-//! Servers that are not what they should be, and values that are no counters: each is in the log with its
-//! address, and the service goes on.
+//! Servers that are not memcached, and values that are not counters: each is logged with its address, and the service
+//! continues.
 
 use crate::support::{fake::Fake, server::Server};
 
@@ -10,31 +10,31 @@ fn start(address: &str) -> Server {
     setup.env("MEMCACHE_TIMEOUT", "300ms").start()
 }
 
-/// It answers with an error, and the log holds all of `texts`.
+/// Requests return an error, and the log contains all of `texts`.
 fn logs(address: &str, texts: &[&str]) {
     let mut server = start(address);
     let client = server.client();
     for _ in 0..3 {
-        let error = client.ask(one("two", "v")).expect_err("nothing can be counted");
+        let error = client.ask(one("two", "v")).expect_err("expected an error");
         assert_eq!(error.code(), tonic::Code::Unknown, "{error:?}");
     }
     server.wait_for_log(&[&[address], texts].concat());
-    assert_eq!(code(&client, "control", "v").0, Code::Ok, "what needs no counter is answered");
+    assert_eq!(code(&client, "control", "v").0, Code::Ok, "a request without a counter succeeds");
     let log = server.process.log();
     assert!(!log.contains("panicked") && log.lines().count() < 100, "{log}");
     drop(client);
-    assert!(server.process.stop().success(), "it ends as usual");
+    assert!(server.process.stop().success(), "it stops without an error");
 }
 
 #[test]
-fn servers_that_are_not_there() {
+fn unreachable_servers() {
     logs("memcached.invalid:11211", &["MEMCACHE_HOST_PORT"]);
     logs(&Memcached::prepared(&[]).address(), &["connection refused"]);
     logs("/nowhere/memcached.sock", &["no such socket"]);
 }
 
 #[test]
-fn servers_that_speak_something_else() {
+fn servers_with_another_protocol() {
     for (bytes, seen) in [
         (&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], "HTTP/1.1 400"),
         (b"\x15\x03\x03\0\x02\x02\x46", "expected a memcached reply"),
@@ -50,13 +50,13 @@ fn servers_that_speak_something_else() {
 }
 
 #[test]
-fn a_server_that_says_nothing() {
+fn a_silent_server() {
     let fake = Fake::saying(b"");
     logs(&fake.address(), &["no reply within 300ms (version)"]);
 }
 
 #[test]
-fn a_counter_that_holds_no_number_spoils_no_other() {
+fn a_value_that_is_not_a_number_fails_only_its_counter() {
     let memcached = Memcached::single();
     let server = with_rules(memcached.setup()).start_healthy();
     let client = server.client();
@@ -64,17 +64,17 @@ fn a_counter_that_holds_no_number_spoils_no_other() {
     for hits in [0, 1] {
         let mut request = one("many", "text");
         request.descriptors[0].hits_addend = Some(hits);
-        let error = client.ask(request).expect_err("it is no counter");
+        let error = client.ask(request).expect_err("expected an error");
         assert_eq!(error.code(), tonic::Code::Unknown, "{error:?}");
     }
     server.wait_for_log(&[&memcached.address(), "CACHE_KEY_PREFIX"]);
-    assert_eq!(code(&client, "five", "v"), (Code::Ok, 4), "others are counted");
-    assert_eq!(memcached.get(&counter("many", "text")).as_deref(), Some("abc"), "it is left alone");
-    assert!(server.is_healthy(), "one bad counter is no loss");
+    assert_eq!(code(&client, "five", "v"), (Code::Ok, 4), "other counters work");
+    assert_eq!(memcached.get(&counter("many", "text")).as_deref(), Some("abc"), "the value is not changed");
+    assert!(server.is_healthy(), "one invalid counter does not make it unhealthy");
 }
 
 #[test]
-fn a_counter_that_is_full_breaks_nothing() {
+fn a_counter_may_overflow() {
     let memcached = Memcached::single();
     let server = with_rules(memcached.setup()).start_healthy();
     let client = server.client();
@@ -86,7 +86,7 @@ fn a_counter_that_is_full_breaks_nothing() {
 }
 
 #[test]
-fn a_server_without_memory_is_logged() {
+fn a_server_out_of_memory_is_logged() {
     let memcached = Memcached::with(&["-M", "-m", "2"]);
     let server = with_rules(memcached.setup()).start_healthy();
     let client = server.client();
@@ -97,7 +97,7 @@ fn a_server_without_memory_is_logged() {
         let descriptors: Vec<_> = entries.iter().map(<[_; 1]>::as_slice).collect();
         client.ask(request("d", &descriptors)).err()
     });
-    assert!(refused.is_some(), "it never ran out of memory");
+    assert!(refused.is_some(), "memcached did not run out of memory");
     server.wait_for_log(&[&memcached.address(), "out of memory", "-m"]);
-    assert!(server.is_healthy(), "counters that are there are counted");
+    assert!(server.is_healthy(), "existing counters work");
 }

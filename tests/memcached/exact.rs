@@ -1,5 +1,5 @@
-//! Four processes on three memcached, with as much contention as the machine gives: whatever was gathered into
-//! one command, each caller sees its own before and after, and exactly the limit is admitted.
+//! Four processes on three memcached servers under contention: although hits share commands, each caller receives its
+//! own outcome, and exactly the limit is admitted.
 
 use crate::redis::exact::Servers;
 

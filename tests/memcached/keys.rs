@@ -1,4 +1,4 @@
-//! What is kept, under which names, and for how long: as the Go service would have it, and could go on with it.
+//! The keys, values and expiries in memcached, which are those of the Go service.
 
 use crate::support::clock::{now, window};
 
@@ -21,7 +21,7 @@ fn keys_and_values_are_those_of_the_go_service() {
 }
 
 #[test]
-fn counters_live_a_little_longer_than_their_windows() {
+fn counters_expire_shortly_after_their_windows() {
     let units = [("second", 1), ("minute", 60), ("hour", 3600), ("day", 86_400), ("week", 604_800)];
     let units = [&units[..], &[("month", 30 * 86_400), ("year", YEAR)]].concat();
     let rule = |(unit, _): &(&str, i64)| {
@@ -60,7 +60,7 @@ fn code_of(client: &crate::support::client::Client, unit: &str) -> Code {
 }
 
 #[test]
-fn jitter_spreads_the_ends() {
+fn jitter_spreads_the_expiries() {
     let memcached = Memcached::single();
     let rules = "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {unit: hour, requests_per_unit: 5}\n";
     let setup = memcached.setup().rules("d.yaml", rules).env("EXPIRATION_JITTER_MAX_SECONDS", "100000");
@@ -77,7 +77,7 @@ fn jitter_spreads_the_ends() {
 }
 
 #[test]
-fn keys_that_memcached_does_not_take_are_counted_by_their_hash() {
+fn keys_that_memcached_rejects_are_hashed() {
     let memcached = Memcached::single();
     let server = with_rules(memcached.setup()).start_healthy();
     let client = server.client();
@@ -93,7 +93,7 @@ fn keys_that_memcached_does_not_take_are_counted_by_their_hash() {
 }
 
 #[test]
-fn looking_makes_no_counter_and_counts_nothing() {
+fn a_read_creates_no_counter() {
     let memcached = Memcached::single();
     let server = with_rules(memcached.setup()).start_healthy();
     let client = server.client();
@@ -110,7 +110,7 @@ fn looking_makes_no_counter_and_counts_nothing() {
 }
 
 #[test]
-fn what_is_given_back_never_falls_below_zero() {
+fn refunds_stop_at_zero() {
     let memcached = Memcached::single();
     let server = with_rules(memcached.setup()).start_healthy();
     let client = server.client();
@@ -125,14 +125,14 @@ fn what_is_given_back_never_falls_below_zero() {
     let mut many = one("many", "v");
     many.hits_addend = 12;
     client.ask(many).unwrap();
-    // memcached leaves a blank where the number was longer, and we read past it.
+    // memcached pads a shorter number with a space.
     assert_eq!(back(5).as_deref(), Some("7 "));
     assert_eq!(code(&client, "many", "v").1, 4_000_000_000 - 8);
     assert_eq!(back(100).as_deref().map(str::trim_end), Some("0"));
 }
 
 #[test]
-fn a_refused_request_counts_where_it_is_over_if_that_is_asked_for() {
+fn a_rejected_request_counts_only_over_limits_if_configured() {
     let memcached = Memcached::single();
     let setup = with_rules(memcached.setup()).env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
     let server = setup.start_healthy();
@@ -144,7 +144,7 @@ fn a_refused_request_counts_where_it_is_over_if_that_is_asked_for() {
 }
 
 #[test]
-fn a_key_that_was_lost_is_made_anew() {
+fn a_lost_key_is_created_again() {
     let memcached = Memcached::single();
     let server = with_rules(memcached.setup()).start_healthy();
     let client = server.client();
@@ -156,7 +156,7 @@ fn a_key_that_was_lost_is_made_anew() {
 }
 
 #[test]
-fn what_comes_together_goes_together() {
+fn concurrent_hits_share_commands() {
     let memcached = Memcached::single();
     let server = with_rules(memcached.setup()).start_healthy();
     let client = server.client();

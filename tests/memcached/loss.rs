@@ -1,4 +1,4 @@
-//! memcached killed, frozen and cut off, under a steady load, with each policy side by side.
+//! memcached killed, frozen and unreachable under a steady load, with all policies at the same time.
 
 use std::{
     ops::Range,
@@ -18,19 +18,19 @@ use crate::{
 
 use super::{Memcached, one, setup, with_rules};
 
-/// Places in the list of requests that the load asks in turn.
+/// Indexes in the list of requests that the load cycles through.
 const MANY: usize = 0;
 const FIVE: usize = 1;
 
 const PER_SECOND: u32 = 60;
-/// Before the fault.
+/// The time before the fault.
 const CALM: Duration = Duration::from_millis(700);
 const FAULT: Duration = Duration::from_secs(2);
-/// memcached is back, and within this counters decide every request again.
+/// The time until counters decide every request again after memcached is back.
 const RECOVERY: Duration = Duration::from_secs(1);
-/// The first decisions may still come from memcached, or wait for it; the last ones may be made late.
+/// The first decisions may still come from memcached or wait for it; the last ones may be late.
 const MARGIN: Duration = Duration::from_millis(300);
-/// Over so long it is looked who decides.
+/// The interval in which decisions are counted.
 const WINDOW: Duration = Duration::from_millis(300);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,11 +52,11 @@ fn memcached_is_frozen() {
 }
 
 #[test]
-fn the_way_to_memcached_is_a_black_hole() {
+fn packets_to_memcached_are_dropped() {
     play(|_, proxy| proxy.set(Way::BlackHole), |_, proxy| proxy.set(Way::CLEAR));
 }
 
-/// Has services with all policies suffer a fault together, again where a busy machine may be why counters were late.
+/// Runs services with all policies through a fault, again if counters were late because the machine may be busy.
 fn play(begin: impl Fn(&mut Memcached, &Proxy), end: impl Fn(&mut Memcached, &Proxy)) {
     let _turn = turn();
     let late: Vec<_> = (0..4).map_while(|_| play_once(&begin, &end).err()).collect();
@@ -94,7 +94,7 @@ fn play_once(
         eventually("counters decide again", || service.decides_by_counters());
         ended.elapsed()
     });
-    // All are checked, whatever comes of the first.
+    // All are checked, even if the first fails.
     let checked = services.into_iter().zip(back).map(|(service, back)| service.check(&lost, back));
     let late: Vec<_> = checked.filter_map(Result::err).collect();
     holds(late.is_empty(), || late.join(", "))
@@ -110,7 +110,7 @@ struct Service {
 impl Service {
     fn start(policy: Policy, proxy: &Proxy) -> Self {
         let name = format!("{policy:?}").to_lowercase();
-        // Time limits as they are when nothing is set; counters apart from those of the other services.
+        // Default timeouts; counters separate from those of the other services.
         let setup = with_rules(setup(&proxy.address())).unset("MEMCACHE_TIMEOUT");
         let setup = setup.unset("MEMCACHE_CONNECT_TIMEOUT").env("CACHE_KEY_PREFIX", &name);
         let server = setup.env("STORE_FAILURE_POLICY", &name).start_healthy();
@@ -126,7 +126,7 @@ impl Service {
         self.server.metrics().iter().any(|(name, count)| is_over(name) && *count > 0.0)
     }
 
-    /// For a while nothing is decided by policy; one decision in ten may be a busy machine's doing.
+    /// Waits until counters decide: at most one decision in ten is made by policy, because the machine may be busy.
     fn decides_by_counters(&self) -> Result<(), String> {
         let before = by_policy(&self.server);
         thread::sleep(WINDOW);
@@ -135,15 +135,14 @@ impl Service {
         holds(without <= all / 10.0, || format!("{without} of {all} decisions without counters"))
     }
 
-    /// An error when counters decided again too late.
+    /// An error if counters decided again too late.
     fn check(self, lost: &Range<Instant>, back: Duration) -> Result<(), String> {
         let Self { policy, server, load } = self;
         server.wait_until_healthy();
         let outcome = load.stop();
         assert_in_time(&outcome, ENVOYS_PATIENCE);
         check_verdicts(policy, &outcome, lost);
-        // The services are looked at one after the other, and the way back has several steps, for each of which
-        // the machine may have had no time.
+        // The services are checked one after the other, and a busy machine may delay each of several steps.
         let machine = outcome.control.iter().map(|one| one.took).max().unwrap_or_default();
         let may_take = RECOVERY + 4 * WINDOW + 10 * machine;
         assert!(!server.process.log().contains("panicked"));
@@ -151,7 +150,7 @@ impl Service {
     }
 }
 
-/// What took longer was late before it was asked: the machine had no time for it.
+/// Longer requests were late before they were sent: the machine was busy.
 fn is_in_time(one: &Asked) -> bool {
     one.took <= ENVOYS_PATIENCE
 }

@@ -1,11 +1,11 @@
-//! Rules that ask for what memcached cannot count: they are refused when they are read, whatever the policy for
-//! lost counters, so that none of their limits is silently none.
+//! Rules with limits that memcached cannot count are rejected at load, whatever the failure policy, so that no limit is
+//! silently ignored.
 
 use crate::support::{eventually, holds, http};
 
 use super::{Code, Memcached, RULES, by_policy, code, one, request, with_rules};
 
-/// A limit of a kind that memcached cannot count.
+/// A limit that memcached cannot count.
 const BUCKET: &str = "\
 domain: e
 descriptors:
@@ -16,7 +16,7 @@ descriptors:
       requests_per_unit: 1
 ";
 
-/// What is reported of it, with its place.
+/// The reported error, with its location.
 const REPORTED: &[&str] = &[
     "bucket.yaml:6:18",
     "descriptors[0].rate_limit.algorithm",
@@ -26,7 +26,7 @@ const REPORTED: &[&str] = &[
 ];
 
 #[test]
-fn a_start_with_a_limit_that_is_not_counted_lets_no_request_pass_it() {
+fn no_request_passes_after_a_start_with_such_a_limit() {
     let memcached = Memcached::single();
     let setup = memcached.setup().env("STORE_FAILURE_POLICY", "allow");
     let server = setup.rules("bucket.yaml", BUCKET).start_healthy();
@@ -35,14 +35,14 @@ fn a_start_with_a_limit_that_is_not_counted_lets_no_request_pass_it() {
         let status = server.ask(request("e", &[&[("bucket", "v")]])).unwrap_err();
         assert_eq!(status.message(), "no rate limit configuration loaded");
     }
-    assert!(by_policy(&server) < 0.5, "nothing was decided by the policy");
+    assert!(by_policy(&server) < 0.5, "the policy decided nothing");
 
     server.write("bucket.yaml", &BUCKET.replace("token_bucket", "fixed_window"));
     server.wait_for_rule("e.bucket: unit=HOUR requests_per_unit=1");
 }
 
 #[test]
-fn a_reload_with_such_a_limit_leaves_the_last_good_rules_counting() {
+fn a_reload_with_such_a_limit_keeps_the_previous_rules() {
     let memcached = Memcached::single();
     let server = with_rules(memcached.setup().env("STORE_FAILURE_POLICY", "allow")).start_healthy();
     let client = server.client();
@@ -50,13 +50,13 @@ fn a_reload_with_such_a_limit_leaves_the_last_good_rules_counting() {
 
     server.write("bucket.yaml", BUCKET);
     server.wait_for_log(REPORTED);
-    eventually("the page has it", || {
+    eventually("the page shows the error", || {
         let page = http::get(server.ports.debug, "/rlconfig").text();
         holds(REPORTED.iter().all(|reported| page.contains(reported)), || page)
     });
     assert_eq!(code(&client, "two", "v"), (Code::Ok, 0));
-    assert_eq!(code(&client, "two", "v").0, Code::OverLimit, "counters go on");
-    assert!(by_policy(&server) < 0.5, "nothing was decided by the policy");
+    assert_eq!(code(&client, "two", "v").0, Code::OverLimit, "counters continue");
+    assert!(by_policy(&server) < 0.5, "the policy decided nothing");
 
     server.write("bucket.yaml", &RULES.replace("domain: d", "domain: e"));
     server.wait_for_rule("e.two: ");

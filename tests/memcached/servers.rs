@@ -1,4 +1,4 @@
-//! Several servers: who keeps which key, as the Go service has it, and those that a name server lists.
+//! Several servers: keys have the owners that they have in the Go service; and servers of an SRV record.
 
 use std::{
     net::UdpSocket,
@@ -22,14 +22,14 @@ use crate::support::{eventually, holds};
 
 use super::{Code, Memcached, code, counter, setup, with_rules};
 
-/// The checksum by which the client of the Go service deals out keys, a bit at a time.
+/// The checksum that the Go service's client distributes keys by, computed bit by bit.
 fn checksum(text: &str) -> u32 {
     let bits = |sum: u32, _| if sum & 1 == 1 { (sum >> 1) ^ 0xedb8_8320 } else { sum >> 1 };
     !text.bytes().fold(!0, |sum, byte| (0..8).fold(sum ^ u32::from(byte), bits))
 }
 
 #[test]
-fn each_key_is_kept_where_the_go_service_keeps_it() {
+fn each_key_is_on_the_server_of_the_go_service() {
     let servers = [(); 3].map(|()| Memcached::single());
     let addresses = servers.each_ref().map(Memcached::address).join(",");
     let server = with_rules(setup(&addresses)).start_healthy();
@@ -48,7 +48,7 @@ fn each_key_is_kept_where_the_go_service_keeps_it() {
 }
 
 #[test]
-fn one_lost_server_loses_its_own_keys_alone() {
+fn a_lost_server_loses_only_its_own_keys() {
     let mut servers = [(); 2].map(|()| Memcached::single());
     let addresses = servers.each_ref().map(Memcached::address).join(",");
     let server = with_rules(setup(&addresses)).env("STORE_FAILURE_POLICY", "deny").start_healthy();
@@ -64,14 +64,14 @@ fn one_lost_server_loses_its_own_keys_alone() {
 }
 
 #[test]
-fn a_unix_socket_is_one_too() {
+fn a_unix_socket_may_be_a_server() {
     let memcached = Memcached::with(&["-s", "memcached.sock"]);
     let path = memcached.socket().display().to_string();
     let client = with_rules(setup(&path)).start_healthy();
     assert_eq!(code(&client.client(), "five", "v"), (Code::Ok, 4));
 }
 
-/// A name server that lists these ports of 127.0.0.1, in the order in which they stand.
+/// A name server that lists these ports of 127.0.0.1, in their order.
 struct NameServer {
     ports: Arc<Mutex<Vec<u16>>>,
     name_servers: NameServers,
@@ -89,7 +89,7 @@ impl NameServer {
         };
         let ports = Arc::new(Mutex::new(Vec::<u16>::new()));
         let listed = ports.clone();
-        // It ends with the process: nobody else asks it.
+        // It ends with the process.
         thread::spawn(move || {
             let mut buffer = [0; 512];
             while let Ok((length, from)) = socket.recv_from(&mut buffer) {
@@ -104,7 +104,7 @@ impl NameServer {
     }
 }
 
-/// The question, and a record of each port.
+/// The question, and a record for each port.
 fn answer(question: &[u8], ports: &[u16]) -> Vec<u8> {
     let mut message = question.to_vec();
     message[2] |= 0x80;
@@ -174,7 +174,7 @@ async fn servers_of_an_srv_record_are_used_and_followed() {
     name_server.list(&[&other]);
     eventually_counts(&store, &other, "k").await;
 
-    // In whatever order they are listed, they stand in that of their texts.
+    // They are sorted by their text, whatever their order in the record.
     name_server.list(&[&other, &one]);
     let mut sorted = [&one, &other];
     sorted.sort_by_key(|server| server.address());
@@ -182,14 +182,14 @@ async fn servers_of_an_srv_record_are_used_and_followed() {
         let key = format!("d_k_{value}_0");
         eventually_counts(&store, sorted[checksum(&key) as usize % 2], &key).await;
     }
-    // While none is listed, the last ones stay in use.
+    // Without records, the last servers stay in use.
     name_server.list(&[]);
     tokio::time::sleep(Duration::from_millis(300)).await;
     count(&store, "k").await.unwrap();
 }
 
 #[tokio::test]
-async fn without_a_refresh_they_stay_what_they_were_at_first() {
+async fn without_a_refresh_the_first_servers_stay() {
     let [one, other] = [(); 2].map(|()| Memcached::single());
     let name_server = NameServer::start();
     name_server.list(&[&one]);

@@ -1,5 +1,5 @@
-//! Rules with several limits. memcached changes one counter at a time, so the counters are read, changed, and given
-//! back where others came between: no more is admitted than the limits say, and nothing is left of what was refused.
+//! Rules with several limits. memcached changes one counter at a time, so the counters are read, changed, and refunded
+//! after concurrent changes: the limits are never exceeded, and rejected hits are not counted.
 
 use crate::{
     redis::{
@@ -11,13 +11,13 @@ use crate::{
 
 use super::{Code, Memcached, decision, setup};
 
-/// The counter of a fixed window of so many years.
+/// The counter of a fixed window of this many years.
 fn counter(key: &str, value: &str, years: u64) -> String {
     format!("d_{key}_{value}_{}/{}", window(years * YEAR), years * YEAR)
 }
 
 #[test]
-fn no_more_than_the_limit_is_admitted_and_nothing_is_kept_of_what_was_refused() {
+fn the_limit_is_not_exceeded_and_rejected_hits_are_not_counted() {
     let memcached = [(); 3].map(|()| Memcached::single());
     let addresses = memcached.each_ref().map(Memcached::address).join(",");
     for stop in ["false", "true"] {
@@ -30,7 +30,7 @@ fn no_more_than_the_limit_is_admitted_and_nothing_is_kept_of_what_was_refused() 
         };
         for ((key, value), admitted) in admitted(&servers, &offered(&["fixed"])) {
             assert!(admitted <= 40, "{key} {value}: {admitted}");
-            // Requests that gave back what they had taken may have been in the way of others. Alone nobody is.
+            // Hits that were refunded may have displaced others, which a request without concurrency is not.
             let client = servers.first().client();
             let more =
                 (0..50).filter(|_| decision(&client.ask(hits(&key, &value, 1)).unwrap()).0 == Code::Ok);
@@ -41,7 +41,7 @@ fn no_more_than_the_limit_is_admitted_and_nothing_is_kept_of_what_was_refused() 
 }
 
 #[test]
-fn hits_are_given_back_to_every_limit_and_looks_take_nothing() {
+fn refunds_apply_to_every_limit_and_reads_count_nothing() {
     let memcached = Memcached::single();
     let server = setup(&memcached.address()).rules("d.yaml", &rules(&[FIXED])).start_healthy();
     let client = server.client();

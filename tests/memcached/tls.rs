@@ -1,10 +1,10 @@
-//! TLS to a real memcached: whom we trust, who trusts us, and what is logged when it fails.
+//! TLS to a real memcached: certificates of both sides, and the logs of failures.
 
 use crate::support::{certificates::Certificates, eventually, holds, memcached::setup, server::Setup};
 
 use super::{Code, Memcached, RULES, code, one};
 
-/// A memcached that speaks TLS; it may want a certificate of its clients.
+/// A memcached with TLS, which may require client certificates.
 fn speaking(certificates: &Certificates, wants_ours: bool) -> Memcached {
     let file = |name: &str| certificates.path(name).display().to_string();
     let mut options = vec![
@@ -31,7 +31,7 @@ fn showing(setup: Setup, certificates: &Certificates) -> Setup {
         .env("MEMCACHE_TLS_CLIENT_KEY", &file("client.key"))
 }
 
-/// It does not count, and says why.
+/// Counting fails, and the log has the reason.
 fn logs(setup: Setup, texts: &[&str]) {
     let server = setup.start();
     assert!(server.ask(one("five", "v")).is_err());
@@ -49,13 +49,13 @@ fn counters_are_reached_over_tls() {
 }
 
 #[test]
-fn certificates_are_asked_for_and_shown() {
+fn client_certificates_are_required_and_sent() {
     let certificates = Certificates::made_out_to("127.0.0.1");
     let memcached = speaking(&certificates, true);
     let setup = showing(trusting(&memcached, &certificates), &certificates).env("GRPC_WORKERS", "2");
     let server = setup.start_healthy();
     assert_eq!(code(&server.client(), "five", "v"), (Code::Ok, 4));
-    // Every thread has a connection: those that come later are taken as the first.
+    // Every thread has a connection; later ones are accepted like the first.
     eventually("all connections are open", || {
         let open = server.metrics()["tollgate_memcached_connections_open"];
         holds(open > 1.5, || server.process.log())
@@ -65,7 +65,7 @@ fn certificates_are_asked_for_and_shown() {
 }
 
 #[test]
-fn a_file_of_authorities_replaces_those_of_the_system_unless_they_are_to_be_trusted_too() {
+fn a_ca_file_replaces_the_system_cas_unless_both_are_trusted() {
     let certificates = Certificates::made_out_to("127.0.0.1");
     let memcached = speaking(&certificates, false);
     let system = certificates.path("ca.pem").display().to_string();
@@ -78,7 +78,7 @@ fn a_file_of_authorities_replaces_those_of_the_system_unless_they_are_to_be_trus
 }
 
 #[test]
-fn explains_a_failed_handshake_and_what_to_do() {
+fn a_failed_handshake_is_logged_with_advice() {
     let certificates = Certificates::made_out_to("elsewhere.test");
     let memcached = speaking(&certificates, false);
     let address = memcached.address();

@@ -1,5 +1,5 @@
-//! Sliding windows, logs and buckets, which scripts on the server count: several processes admit what one
-//! would, whatever becomes of the scripts, the keys and the slots they lie in.
+//! Sliding windows, logs and buckets, which scripts on the server count: several processes admit as much as one, even if
+//! scripts are flushed, values are foreign and slots move.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use crate::support::{
 
 use super::{Code, RateLimitRequest, decision, one, request};
 
-/// A year's limits, so that nothing comes back during a test, but for the buckets of `flow`.
+/// Limits per year, so that nothing refills during a test, except the buckets of `flow`.
 const RULES: &str = "
 domain: d
 descriptors:
@@ -42,7 +42,7 @@ descriptors:
 
 const ALGORITHMS: [&str; 4] = ["sliding_window", "sliding_log", "token_bucket", "leaky_bucket"];
 
-/// What each of them admits.
+/// The hits that each of them admits.
 const LIMIT: usize = 40;
 
 const PROCESSES: usize = 4;
@@ -53,7 +53,7 @@ fn start(env: &Env, further: &[(&str, &str)]) -> Server {
     setup.rules("d.yaml", RULES).start_healthy()
 }
 
-/// Several processes, each asked by several callers until `enough` says so; what was admitted.
+/// The admitted hits of several processes with several callers each, until `enough` returns true.
 fn admitted(
     env: &Env,
     enough: impl Fn(usize) -> bool + Sync,
@@ -86,7 +86,7 @@ fn admitted(
     })
 }
 
-/// Every algorithm and several keys of each; each hit that is admitted leaves one less than the one before.
+/// Every algorithm with several keys; each admitted hit leaves one less than the previous one.
 fn exactly_the_limit(env: &Env) {
     let values = 3;
     let kinds = ALGORITHMS.len() * values;
@@ -105,7 +105,7 @@ fn exactly_the_limit(env: &Env) {
 }
 
 #[test]
-fn four_processes_admit_what_one_would() {
+fn four_processes_admit_as_much_as_one() {
     let redis = Redis::single();
     exactly_the_limit(&redis.env());
     for key in redis.keys() {
@@ -115,26 +115,25 @@ fn four_processes_admit_what_one_would() {
 }
 
 #[test]
-fn four_processes_admit_what_one_would_in_a_cluster() {
+fn four_processes_admit_as_much_as_one_in_a_cluster() {
     let cluster = Cluster::start(Duration::from_secs(15));
     exactly_the_limit(&cluster.env());
 }
 
 #[test]
-fn what_flows_into_a_bucket_is_admitted_and_no_more() {
+fn a_bucket_admits_exactly_its_refill() {
     let redis = Redis::single();
     let first = OnceLock::new();
     let is_over = |_| first.get_or_init(Instant::now).elapsed() > Duration::from_secs(4);
     let admitted = admitted(&redis.env(), is_over, |_| one("flow", "v")).len();
     let micros = first.get().expect("it was asked").elapsed().as_micros();
-    // Ten at once, and one each fiftieth of a second; fewer where a busy machine lets nobody ask for longer
-    // than the bucket takes to fill.
+    // Ten at once, and one every 20 ms; fewer if a busy machine delays all requests until the bucket is full.
     let most = 10 + usize::try_from(micros / 20_000).expect("it was some seconds");
     assert!((most / 2..=most).contains(&admitted), "{admitted} were admitted, and {most} could be");
 }
 
 #[test]
-fn no_request_fails_when_redis_forgets_the_scripts() {
+fn no_request_fails_after_script_flush() {
     let redis = Redis::single();
     let server = start(&redis.env(), &[]);
     let stop = &AtomicBool::new(false);
@@ -159,7 +158,7 @@ fn no_request_fails_when_redis_forgets_the_scripts() {
 }
 
 #[test]
-fn each_of_several_hits_on_one_key_sees_what_the_one_before_left() {
+fn hits_on_one_key_in_a_request_count_in_order() {
     let redis = Redis::single();
     let server = start(&redis.env(), &[]);
     for algorithm in ALGORITHMS {
@@ -180,7 +179,7 @@ fn each_of_several_hits_on_one_key_sees_what_the_one_before_left() {
 }
 
 #[test]
-fn a_refusal_takes_nothing_from_others_where_that_is_asked_for() {
+fn a_rejected_request_counts_only_over_limits_if_configured() {
     let redis = Redis::single();
     let server = start(&redis.env(), &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")]);
     let spent = |key: &'static str| {
@@ -205,7 +204,7 @@ fn a_refusal_takes_nothing_from_others_where_that_is_asked_for() {
 }
 
 #[test]
-fn what_is_no_state_fails_those_who_ask_it_and_is_named() {
+fn a_foreign_value_fails_its_requests_and_is_logged() {
     let redis = Redis::single();
     let server = start(&redis.env(), &[]);
     for algorithm in ALGORITHMS {
@@ -225,11 +224,11 @@ fn what_is_no_state_fails_those_who_ask_it_and_is_named() {
 }
 
 #[test]
-fn a_slot_that_moves_takes_what_was_counted_along() {
+fn counts_move_with_their_slot() {
     let cluster = Cluster::start(Duration::from_secs(15));
     let server = start(&cluster.env(), &[]);
     let stop = &AtomicBool::new(false);
-    // All keys are in one slot, of which for some time only a few have moved.
+    // All keys are in one slot, and for some time only a few have moved.
     let all = |user: usize| {
         let value = format!("{{t}}{user}");
         let pairs = ALGORITHMS.map(|algorithm| [(algorithm, value.as_str())]);
@@ -250,7 +249,7 @@ fn a_slot_that_moves_takes_what_was_counted_along() {
                 assert_eq!(admitted, [LIMIT; ALGORITHMS.len()], "of user {user}");
             });
         }
-        // It goes round the three masters, twice.
+        // The slot moves around the three masters twice.
         for to in cluster.servers[..3].iter().chain(&cluster.servers[..3]) {
             thread::sleep(Duration::from_millis(50));
             if cluster.owner(slot("{t}")).port != to.port {

@@ -1,5 +1,5 @@
-//! Servers that are not what they should be, and values that are no counters: each is in the log with
-//! its address and no secret, and the service goes on.
+//! Servers that are not Redis, and values that are not counters: each is logged with its address and without secrets, and
+//! the service continues.
 
 use crate::support::{
     certificates::Certificates,
@@ -13,10 +13,10 @@ use crate::support::{
 
 use super::{Code, RULES, code, counter, one};
 
-// Clusters that send us from server to server.
+// Clusters that redirect in circles.
 mod storms;
 
-/// A service that cannot count by these settings.
+/// A service that cannot count with these settings.
 struct Lost {
     server: Server,
     client: Client,
@@ -31,14 +31,14 @@ impl Lost {
         Self { server, client }
     }
 
-    /// It is unready, and [`logs_when_asked`](Self::logs_when_asked).
+    /// It is not ready, and [`logs_on_request`](Self::logs_on_request).
     fn logs(self, texts: &[&str]) {
         assert!(!self.server.is_healthy());
-        self.logs_when_asked(texts);
+        self.logs_on_request(texts);
     }
 
-    /// It answers, the answer is an error that holds no secret, and the log holds all of `texts`.
-    fn logs_when_asked(self, texts: &[&str]) {
+    /// A request returns an error without secrets, and the log contains all of `texts`.
+    fn logs_on_request(self, texts: &[&str]) {
         let Self { mut server, client } = self;
         for _ in 0..3 {
             let error = client.ask(one("two", "v")).expect_err("nothing can be counted");
@@ -53,7 +53,7 @@ impl Lost {
         assert!(!log.contains("panicked"), "{log}");
         assert!(log.lines().count() < 100, "the log is flooded:\n{log}");
         assert!(server.process.exited().is_none(), "{log}");
-        // A connection that is open would be waited for.
+        // The drain would wait for an open connection.
         drop(client);
         assert!(server.process.stop().success(), "it ends as usual");
     }
@@ -75,19 +75,19 @@ fn a_port_that_refuses_connections() {
 }
 
 #[test]
-fn a_socket_that_is_not_there() {
+fn a_missing_socket() {
     let path = "/nowhere/redis.sock";
     Lost::start(&[set("REDIS_SOCKET_TYPE", "unix"), set("REDIS_URL", path)]).logs(&[path]);
 }
 
 #[test]
-fn a_server_that_speaks_http() {
+fn an_http_server() {
     let fake = Fake::saying(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n");
     Lost::start(&[tcp(&fake.address())]).logs(&[&fake.address(), "HTTP/1.1 400"]);
 }
 
 #[test]
-fn a_server_that_speaks_rubbish_or_promises_too_much() {
+fn a_server_that_sends_garbage_or_too_long_replies() {
     for bytes in [
         &b"\x00\xff\xfe\r\n\r\n"[..],
         b"$9223372036854775807\r\n",
@@ -102,13 +102,13 @@ fn a_server_that_speaks_rubbish_or_promises_too_much() {
 }
 
 #[test]
-fn a_server_that_says_nothing() {
+fn a_silent_server() {
     let fake = Fake::answering(|_, _| String::new());
     Lost::start(&[tcp(&fake.address())]).logs(&[&fake.address()]);
 }
 
 #[test]
-fn a_wrong_password_and_none_where_one_is_needed() {
+fn a_wrong_or_missing_password() {
     let redis = Redis::with(&["--requirepass", "right"]);
     let address = redis.address();
     Lost::start(&[redis.env(), set("REDIS_AUTH", "hush")]).logs(&[&address, "WRONGPASS"]);
@@ -117,20 +117,20 @@ fn a_wrong_password_and_none_where_one_is_needed() {
 }
 
 #[test]
-fn a_user_who_may_not_count() {
+fn a_user_without_permissions() {
     let ann = ["--user", "ann", "on", ">hush", "~*", "&*", "+@connection"];
     let redis = Redis::with(&ann);
-    Lost::start(&[redis.env(), set("REDIS_AUTH", "ann:hush")]).logs_when_asked(&[&redis.address(), "NOPERM"]);
+    Lost::start(&[redis.env(), set("REDIS_AUTH", "ann:hush")]).logs_on_request(&[&redis.address(), "NOPERM"]);
 }
 
 #[test]
-fn a_database_that_is_not_there() {
+fn a_database_out_of_range() {
     let redis = Redis::single();
     Lost::start(&[tcp(&format!("redis://{}/9999", redis.address()))]).logs(&[&redis.address(), "SELECT"]);
 }
 
 #[test]
-fn tls_to_a_port_in_the_clear_and_the_other_way_round() {
+fn tls_to_a_plain_text_port_and_plain_text_to_tls() {
     let certificates = Certificates::made_out_to("127.0.0.1");
     let (port, args) = certificates.redis_args(false);
     let redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -141,25 +141,25 @@ fn tls_to_a_port_in_the_clear_and_the_other_way_round() {
 }
 
 #[test]
-fn certificates_that_do_not_fit() {
+fn untrusted_certificates() {
     let certificates = Certificates::made_out_to("127.0.0.1");
     let others = Certificates::made_out_to("127.0.0.1");
     let (port, args) = certificates.redis_args(true);
     let _redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
     let address = format!("127.0.0.1:{port}");
     let url = || tcp(&format!("rediss://{address}"));
-    // An authority that we do not know; a certificate of ours that the server does not know; and none.
+    // An unknown CA; a client certificate that the server does not trust; and no client certificate.
     Lost::start(&[url(), others.trusted(), certificates.shown()]).logs(&[&address, "REDIS_TLS_CACERT"]);
     Lost::start(&[url(), certificates.trusted(), others.shown()]).logs(&[&address]);
     Lost::start(&[url(), certificates.trusted()]).logs(&[&address]);
-    // One that the system trusts, where a file names others.
+    // A CA of the system, while a file has others.
     let system = vec![("SSL_CERT_FILE", certificates.path("ca.pem").display().to_string())];
     Lost::start(&[url(), others.trusted(), certificates.shown(), system])
         .logs(&[&address, "REDIS_TLS_CACERT"]);
 }
 
 #[test]
-fn a_certificate_that_is_made_out_to_another_host() {
+fn a_certificate_for_another_host() {
     let certificates = Certificates::made_out_to("elsewhere.test");
     let (port, args) = certificates.redis_args(false);
     let _redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -169,7 +169,7 @@ fn a_certificate_that_is_made_out_to_another_host() {
 }
 
 #[test]
-fn a_server_that_loads_its_data() {
+fn a_server_that_is_loading() {
     let fake = Fake::answering(|_, _| "-LOADING Redis is loading the dataset in memory\r\n".to_owned());
     Lost::start(&[tcp(&fake.address())]).logs(&[&fake.address(), "LOADING"]);
 }
@@ -198,14 +198,14 @@ fn a_master_that_becomes_a_replica_and_a_master_again() {
 }
 
 #[test]
-fn a_server_without_memory_is_logged_and_used_again_when_it_has_some() {
+fn a_server_out_of_memory_is_logged_and_used_again_later() {
     let redis = Redis::single();
     let server = healthy(&redis);
     let client = server.client();
     redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     redis.ask(&["CONFIG", "SET", "maxmemory", "1mb"]);
     eventually("it is logged", || {
-        // Each key takes some of it.
+        // Each key takes some memory.
         let _ = client.ask(one("many", &format!("{}-{}", clock::now(), "x".repeat(5000))));
         let refused = client.ask(one("many", "v")).is_err();
         holds(refused && server.process.log().contains("OOM"), || server.process.log())
@@ -216,7 +216,7 @@ fn a_server_without_memory_is_logged_and_used_again_when_it_has_some() {
 }
 
 #[test]
-fn a_counter_that_holds_no_number_spoils_no_other() {
+fn a_value_that_is_not_a_number_fails_only_its_counter() {
     let redis = Redis::single();
     let server = healthy(&redis);
     let client = server.client();
@@ -233,7 +233,7 @@ fn a_counter_that_holds_no_number_spoils_no_other() {
 }
 
 #[test]
-fn a_counter_that_is_full_or_negative_breaks_nothing() {
+fn a_counter_may_overflow_or_be_negative() {
     let redis = Redis::single();
     let server = healthy(&redis);
     let client = server.client();

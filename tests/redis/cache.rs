@@ -1,4 +1,4 @@
-//! The local cache of keys that are over their limit: with it, a fully limited load costs Redis nothing.
+//! The local over-limit cache: with it, a load that is entirely over its limits causes no commands.
 
 use crate::support::{
     redis::Redis,
@@ -16,7 +16,7 @@ fn start(redis: &Redis) -> Server {
 }
 
 #[test]
-fn a_fully_limited_load_costs_redis_nothing() {
+fn a_load_over_its_limits_sends_no_commands() {
     let redis = Redis::single();
     let server = start(&redis);
     let client = server.client();
@@ -41,7 +41,7 @@ fn a_fully_limited_load_costs_redis_nothing() {
 }
 
 #[test]
-fn a_rule_of_which_one_limit_refuses_costs_redis_nothing() {
+fn a_rule_with_one_limit_reached_sends_no_commands() {
     let redis = Redis::single();
     let setup = Setup::new().redis(&redis.env()).rules("d.yaml", &rules(&[FIXED]));
     let server = setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000").start_healthy();
@@ -59,7 +59,7 @@ fn a_rule_of_which_one_limit_refuses_costs_redis_nothing() {
 }
 
 #[test]
-fn each_replica_learns_by_itself_and_other_keys_are_asked() {
+fn each_replica_has_its_own_cache_and_counts_other_keys() {
     let redis = Redis::single();
     let (one, other) = (start(&redis), start(&redis));
     for _ in 0..3 {
@@ -71,7 +71,7 @@ fn each_replica_learns_by_itself_and_other_keys_are_asked() {
 }
 
 #[test]
-fn hits_that_are_given_back_make_it_ask_again() {
+fn a_refund_removes_the_key_from_the_cache() {
     let redis = Redis::single();
     let server = start(&redis);
     let client = server.client();

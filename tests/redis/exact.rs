@@ -1,5 +1,5 @@
-//! Four processes on one Redis, with as much contention as the machine gives: whatever was gathered into
-//! one command, each caller sees its own before and after, and exactly the limit is admitted.
+//! Four processes on one Redis under contention: although hits share commands, each caller receives its own outcome, and
+//! exactly the limit is admitted.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,12 +24,12 @@ use crate::support::{
 use super::{Code, RateLimitRequest, RateLimitResponse, YEAR, request};
 
 const PROCESSES: usize = 4;
-/// Requests that each process has open at a time.
+/// Concurrent requests per process.
 const IN_FLIGHT: usize = 12;
-/// Descriptors of a request; a key may be among them more than once.
+/// Descriptors per request; a key may occur more than once.
 const DESCRIPTORS: usize = 20;
 
-/// Limits, and how many keys have each: a hundred keys.
+/// Limits and their numbers of keys: a hundred keys.
 const LIMITS: [(u32, usize); 9] =
     [(1, 20), (2, 20), (5, 20), (10, 15), (50, 10), (200, 8), (1000, 4), (3000, 2), (10_000, 1)];
 
@@ -48,12 +48,12 @@ fn exactly_the_limit_is_admitted_by_a_master_that_sentinels_know() {
 
 #[test]
 fn exactly_the_limit_is_admitted_by_a_cluster() {
-    // So patient, it does not think a master lost that the machine has no time for.
+    // Long enough that a busy machine causes no failover.
     let cluster = Cluster::start(Duration::from_secs(15));
     exactly_the_limit(&patient(&cluster.env()), &|key| cluster.counter(key));
 }
 
-/// Every way of counting, on the counters of one set-up.
+/// All ways of counting with one topology.
 fn exactly_the_limit(setup: &Setup, counter: &dyn Fn(&str) -> i64) {
     let servers = Servers::start(setup);
     servers.each_hit_is_one(counter);
@@ -63,33 +63,32 @@ fn exactly_the_limit(setup: &Setup, counter: &dyn Fn(&str) -> i64) {
     servers.refused_requests_count_where_they_are_over(counter);
 }
 
-/// Services that wait for this Redis as long as it takes.
+/// Services with long timeouts for this Redis.
 pub(crate) fn patient(env: &Env) -> Setup {
     Setup::new().redis(env).env("REDIS_TIMEOUT", "20s")
 }
 
-/// Processes of ours that share counters.
+/// Processes that share counters.
 pub(crate) struct Servers(Vec<Server>);
 
 impl Servers {
-    /// Each with these rules and so many threads.
+    /// Processes with these rules and this many threads.
     pub(crate) fn with(setup: &Setup, rules: &str, workers: &str) -> Self {
         let start = || setup.clone().rules("d.yaml", rules).env("GRPC_WORKERS", workers).start_healthy();
         Self((0..PROCESSES).map(|_| start()).collect())
     }
 
-    /// One of them.
     pub(crate) fn first(&self) -> &Server {
         &self.0[0]
     }
 
-    /// Each as this set-up has it.
+    /// Processes with this setup.
     pub(crate) fn start(setup: &Setup) -> Self {
         let rule = |(limit, _)| {
             format!("  - key: l{limit}\n    rate_limit: {{unit: year, requests_per_unit: {limit}}}\n")
         };
         let rules = format!("domain: d\ndescriptors:\n{}", LIMITS.map(rule).concat());
-        // One thread each: the machine is shared by all of them.
+        // One thread each, because they share the machine.
         Self::with(setup, &rules, "1")
     }
 
@@ -115,7 +114,7 @@ impl Servers {
         for ((limit, value), asked) in totals(&hits) {
             let mut admitted = seen.get(&(limit, value.clone())).cloned().unwrap_or_default();
             admitted.sort_unstable_by(|one, other| other.cmp(one));
-            // Each took what the one before it had left, until one did not fit; after that none fits.
+            // Each takes from the rest of the previous one, until one does not fit; after that none fits.
             let left = admitted.iter().fold(limit, |before, (left, hits)| {
                 assert_eq!(before, left + hits, "of {limit} for {value}: {admitted:?}");
                 *left
@@ -125,7 +124,7 @@ impl Servers {
         }
     }
 
-    /// Hits and given-back hits in any order: nothing is lost, and nothing falls below zero.
+    /// Hits and refunds in any order: none is lost, and no counter is negative.
     pub(crate) fn hits_are_given_back(&self, counter: &dyn Fn(&str) -> i64) {
         let (plenty, little) = ("plenty", "little");
         self.ask_all(&[single(10_000, plenty, 3000)]);
@@ -148,8 +147,8 @@ impl Servers {
         assert!((0..=400).contains(&counter(&name(10_000, little))));
     }
 
-    /// Pairs of a small and a large limit. Their names share a part in braces, so that a cluster keeps both
-    /// on one server: those it keeps apart cannot be counted in one step.
+    /// Pairs of a small and a large limit. Their names share a hash tag, so that a cluster has both on one server and can
+    /// count them in one step.
     fn refused_requests_count_where_they_are_over(&self, counter: &dyn Fn(&str) -> i64) {
         let pairs = [(1, "{a}"), (10, "{b}"), (200, "{c}")];
         let asked = 350;
@@ -173,7 +172,7 @@ impl Servers {
         }
     }
 
-    /// What was reported as left to each admitted hit, and how many hits it was, by limit and value.
+    /// The remaining hits and the hits of each admitted request, by limit and value.
     fn seen(&self, hits: &[Hits]) -> HashMap<(u32, String), Vec<(u32, u32)>> {
         let requests: Vec<_> = hits.chunks(DESCRIPTORS).map(together).collect();
         let answers = self.ask_all(&requests);
@@ -188,7 +187,7 @@ impl Servers {
         seen
     }
 
-    /// Asks all of them, dealt out to the processes as they come to it; the answers in the same order.
+    /// Sends all requests through the processes; returns the responses in the same order.
     pub(crate) fn ask_all(&self, requests: &[RateLimitRequest]) -> Vec<RateLimitResponse> {
         let bodies: Vec<Bytes> = requests.iter().map(framed).collect();
         let (bodies, next) = (&bodies, &AtomicUsize::new(0));
@@ -208,7 +207,7 @@ impl Servers {
     }
 }
 
-/// Takes requests from the list and asks one process, until none is left.
+/// Sends requests from the list to one process until the list is empty.
 fn ask_one(port: u16, bodies: &[Bytes], next: &AtomicUsize) -> Vec<(usize, RateLimitResponse)> {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
     runtime.block_on(async {
@@ -237,7 +236,7 @@ struct Hits {
     count: u32,
 }
 
-/// Hits on every key, a third more than its limit and some, in any order.
+/// Hits on every key, a third more than its limit, in random order.
 fn offered(seed: u64, count: impl Fn(&mut Noise) -> u32, prefix: &str) -> Vec<Hits> {
     let mut noise = Noise::new(seed);
     let mut all = Vec::new();
@@ -269,7 +268,7 @@ pub(crate) fn shuffle<T>(list: &mut [T], noise: &mut Noise) {
     }
 }
 
-/// One request of these hits.
+/// One request with these hits.
 fn together(hits: &[Hits]) -> RateLimitRequest {
     let each = |hits: &Hits| {
         let mut descriptor = descriptor(&[(&format!("l{}", hits.limit), &hits.value)]);

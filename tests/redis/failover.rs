@@ -1,5 +1,5 @@
-//! A master is lost, or slots move, while requests come: each is answered in time, by policy where it must
-//! be, and soon by the counters again.
+//! Failovers and moving slots under load: every request is answered in time, if necessary by policy, and soon by the
+//! counters again.
 
 use std::{
     thread,
@@ -15,10 +15,10 @@ use crate::support::{
 
 use super::{ENVOYS_PATIENCE, RULES, assert_in_time, by_policy, counter, of_kind, one, turn};
 
-/// Within so long after a new master serves, counters decide again.
+/// The time until counters decide again after a failover.
 const SECONDS: Duration = Duration::from_secs(3);
 
-/// A service with time limits as they are when nothing is set, which lets requests pass without counters.
+/// A service with default timeouts that allows requests without counters.
 fn start(env: &Env) -> Server {
     let setup = Setup::new().redis(env).unset("REDIS_TIMEOUT").unset("REDIS_CONNECT_TIMEOUT");
     setup.env("STORE_FAILURE_POLICY", "allow").rules("d.yaml", RULES).start_healthy()
@@ -61,7 +61,7 @@ fn counts_again(server: &Server, counter: &dyn Fn() -> i64) {
         let now = counter();
         holds(now > counted, || format!("{now}\n{}", server.process.log()))
     });
-    // Among other tests, many a question is not answered within the 10 ms that it has.
+    // With other tests running, many replies take longer than the timeout of 10 ms.
     eventually("counters make most decisions", || {
         let before = by_policy(server);
         thread::sleep(Duration::from_millis(300));
@@ -82,9 +82,9 @@ fn assert_served(load: Steady) {
 }
 
 #[test]
-fn slots_move_without_a_failed_answer_or_a_lost_hit() {
+fn moving_slots_fail_no_request_and_lose_no_hit() {
     const USERS: usize = 12;
-    // So patient, no master is thought lost; and neither is the service's patience at an end.
+    // Long enough that neither a failover nor a timeout occurs.
     let patience = Duration::from_secs(15);
     let cluster = Cluster::start(patience);
     let server = Setup::new().redis(&cluster.env()).rules("d.yaml", RULES).start_healthy();

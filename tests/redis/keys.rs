@@ -1,5 +1,4 @@
-//! What is left in Redis: the names, the values and the expiries that a replica of the Go service would
-//! leave, so that both may count together.
+//! The keys, values and expiries in Redis, which are those of the Go service, so that replicas of both share counters.
 
 use crate::support::{
     client::{descriptor, request},
@@ -21,7 +20,7 @@ const UNITS: [(&str, u64); 7] = [
     ("year", YEAR),
 ];
 
-/// A rule for each unit, whose key is the unit's name.
+/// A rule for each unit, with the unit's name as key.
 fn rule_per_unit() -> String {
     let rules = UNITS.map(|(unit, _)| {
         format!("  - key: {unit}\n    rate_limit: {{unit: {unit}, requests_per_unit: 100}}\n")
@@ -34,14 +33,14 @@ fn start(redis: &Redis, rules: &str) -> Server {
 }
 
 #[test]
-fn a_counter_is_named_for_its_window_and_ends_with_it() {
+fn a_counters_name_and_expiry_are_those_of_its_window() {
     let redis = Redis::single();
-    // Seconds last longer than the test looks.
+    // Counters of seconds outlive the test's reads.
     let setup = Setup::new().redis(&redis.env()).rules("d.yaml", &rule_per_unit());
     let server = setup.env("EXPIRATION_JITTER_MAX_SECONDS", "300").start_healthy();
     let client = server.client();
     let windows = || UNITS.map(|(_, seconds)| window(seconds));
-    // A second may end meanwhile; then it is done again, with counters that nobody has touched.
+    // If a second ends meanwhile, it is repeated with new counters.
     let (turn, starts) = (0..)
         .find_map(|turn| {
             let (before, value) = (windows(), format!("v{turn}"));
@@ -75,12 +74,12 @@ fn expiries_are_spread_over_the_jitter() {
     assert_eq!(ttls.len(), 50);
     assert!(ttls.iter().all(|ttl| (year - 30..year + 1000).contains(ttl)), "{ttls:?}");
     let widest = ttls.iter().max().unwrap() - ttls.iter().min().unwrap();
-    // Fifty even draws lie closer together than that once in 10^9 runs.
+    // Fifty uniform draws are closer together once in 10^9 runs.
     assert!(widest > 500, "{ttls:?}");
 }
 
 #[test]
-fn entries_follow_each_other_in_the_name_behind_the_prefix() {
+fn a_name_is_the_prefix_and_the_entries_in_order() {
     let rules = "
 domain: shop
 descriptors:
@@ -98,7 +97,7 @@ descriptors:
 }
 
 #[test]
-fn limits_per_second_have_a_redis_of_their_own_and_others_have_not() {
+fn only_limits_per_second_use_the_second_redis() {
     let (main, per_second) = (Redis::single(), Redis::single());
     let setup = Setup::new().redis(&main.env()).rules("d.yaml", &rule_per_unit());
     let setup = setup.env("EXPIRATION_JITTER_MAX_SECONDS", "300").env("REDIS_PERSECOND", "true");
@@ -131,7 +130,7 @@ fn replicas_count_together() {
 }
 
 #[test]
-fn what_a_go_replica_counted_counts() {
+fn hits_of_a_go_replica_count() {
     let redis = Redis::single();
     let server = start(&redis, RULES);
     let name = counter("five", "v");
@@ -141,12 +140,12 @@ fn what_a_go_replica_counted_counts() {
     assert_eq!(code(&client, "five", "v"), (Code::Ok, 1));
     assert_eq!(code(&client, "five", "v"), (Code::Ok, 0));
     assert_eq!(code(&client, "five", "v"), (Code::OverLimit, 0));
-    // The Go service would set it again with every hit; ours may leave it as it is.
+    // The Go service sets the expiry with every hit; ours may keep it.
     assert!(redis.ask(&["TTL", &name]).number() > 0);
 }
 
 #[test]
-fn given_back_hits_leave_no_less_than_nothing() {
+fn refunds_stop_at_zero() {
     let redis = Redis::single();
     let server = start(&redis, RULES);
     let client = server.client();
@@ -167,7 +166,7 @@ fn given_back_hits_leave_no_less_than_nothing() {
 }
 
 #[test]
-fn a_look_counts_nothing() {
+fn a_read_counts_nothing() {
     let redis = Redis::single();
     let server = start(&redis, RULES);
     let client = server.client();
@@ -186,7 +185,7 @@ fn a_look_counts_nothing() {
 }
 
 #[test]
-fn a_refused_request_counts_where_it_is_over_alone_when_configured() {
+fn a_rejected_request_counts_only_over_limits_if_configured() {
     let redis = Redis::single();
     let setup = Setup::new().redis(&redis.env()).rules("d.yaml", RULES);
     let server = setup.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true").start_healthy();
@@ -202,7 +201,7 @@ fn a_refused_request_counts_where_it_is_over_alone_when_configured() {
 }
 
 #[test]
-fn no_counter_stays_for_ever() {
+fn every_counter_expires() {
     let mut redis = Redis::single();
     let setup = Setup::new().redis(&redis.env()).rules("d.yaml", &rule_per_unit());
     let server = setup.env("EXPIRATION_JITTER_MAX_SECONDS", "300").start_healthy();
@@ -217,7 +216,7 @@ fn no_counter_stays_for_ever() {
     ask();
     every_key_ends(&redis);
 
-    // The keys are known to the service, and gone.
+    // The service has cached the keys, but they are gone.
     redis.ask(&["FLUSHALL"]);
     ask();
     every_key_ends(&redis);
@@ -231,7 +230,7 @@ fn no_counter_stays_for_ever() {
     ask();
     every_key_ends(&redis);
 
-    // Counters of seconds that have ended stay for their jitter, which may be short.
+    // Counters of past seconds exist for their jitter, which may be short.
     eventually("some seconds have ended meanwhile", || {
         ask();
         holds(redis.keys().len() > UNITS.len() + 2, || format!("{:?}", redis.keys()))
@@ -239,14 +238,14 @@ fn no_counter_stays_for_ever() {
     every_key_ends(&redis);
 }
 
-/// Fails when a key has no expiry, but for one that is just about to get it.
+/// Fails if a key has no expiry, except one whose expiry is about to be set.
 fn every_key_ends(redis: &Redis) {
     let keys = redis.keys();
     assert!(!keys.is_empty(), "nothing was counted");
     for key in keys {
         eventually("the key has an expiry", || {
             let ttl = redis.ask(&["TTL", &key]).number();
-            // -2: it came to its end meanwhile.
+            // -2: the key expired meanwhile.
             holds(ttl >= 0 || ttl == -2, || format!("{key}: {ttl}"))
         });
     }

@@ -1,7 +1,7 @@
-//! Redis killed, frozen, cut off and slow, under a steady load, with each policy.
+//! Redis killed, frozen, unreachable and slow under a steady load, with each policy.
 //!
-//! A short form runs with all tests, all policies side by side. The long one takes them one after another
-//! and prints a table; it needs a machine that does nothing else:
+//! A short form runs with all tests, with all policies at the same time. The long form runs one policy at a time and
+//! prints a table; it needs an idle machine:
 //!
 //! ```sh
 //! TOLLGATE_TEST_LOSS_SECONDS=30 TOLLGATE_TEST_LOSS_RATE=5000 \
@@ -29,15 +29,15 @@ mod row;
 
 use row::Row;
 
-/// Places in the list of requests that the load asks in turn.
+/// Indexes in the list of requests that the load cycles through.
 const MANY: usize = 0;
 const FIVE: usize = 1;
 
-/// Before the fault and after it.
+/// The time before the fault and after it.
 const CALM: Duration = Duration::from_millis(700);
-/// Redis is back, and within this counters decide every request again.
+/// The time until counters decide every request again after Redis is back.
 const RECOVERY: Duration = Duration::from_secs(1);
-/// Over so long it is looked who decides.
+/// The interval in which decisions are counted.
 const WINDOW: Duration = Duration::from_millis(200);
 
 #[test]
@@ -51,12 +51,12 @@ fn redis_is_frozen() {
 }
 
 #[test]
-fn the_way_to_redis_is_a_black_hole() {
+fn packets_to_redis_are_dropped() {
     play(Fault::BlackHole);
 }
 
 #[test]
-fn the_way_to_redis_is_long() {
+fn packets_to_redis_are_delayed() {
     play(Fault::Slow);
 }
 
@@ -68,7 +68,7 @@ enum Fault {
     Slow,
 }
 
-/// What is done without counters.
+/// The decision without counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Policy {
     Error,
@@ -77,8 +77,7 @@ enum Policy {
     Local,
 }
 
-/// How long the fault lasts, how many requests a second there are, and whether one policy is played at a
-/// time.
+/// The duration of the fault, requests per second, and whether policies run one at a time.
 struct Form {
     lasts: Duration,
     per_second: u32,
@@ -86,7 +85,7 @@ struct Form {
 }
 
 impl Form {
-    fn asked_for() -> Self {
+    fn from_env() -> Self {
         let number =
             |name: &str| env::var(name).ok().map(|text| text.parse::<u32>().expect("it is a whole number"));
         let seconds = number("TOLLGATE_TEST_LOSS_SECONDS");
@@ -101,7 +100,7 @@ impl Form {
 
 fn play(fault: Fault) {
     let _turn = turn();
-    let form = Form::asked_for();
+    let form = Form::from_env();
     let policies = [Policy::Error, Policy::Allow, Policy::Deny, Policy::Local];
     println!("{}", Row::HEAD);
     if form.alone {
@@ -113,7 +112,7 @@ fn play(fault: Fault) {
     }
 }
 
-/// Has services with these policies suffer the fault together.
+/// Runs services with these policies through the fault at the same time.
 fn under(fault: Fault, policies: &[Policy], form: &Form) {
     let mut redis = Redis::single();
     let proxy = Proxy::to(redis.port);
@@ -174,7 +173,7 @@ struct Service {
     server: Server,
     load: Steady,
     per_second: u32,
-    /// The share of decisions that may be made without counters though Redis is there.
+    /// The share of decisions that may be made without counters while Redis is up.
     may_be_late: f64,
     back_within: Duration,
     memory_before: u64,
@@ -184,7 +183,7 @@ impl Service {
     fn start(policy: Policy, proxy: &Proxy, form: &Form) -> Self {
         let name = format!("{policy:?}").to_lowercase();
         let setup = Setup::new().redis(&tcp(&proxy.address())).rules("d.yaml", RULES);
-        // Time limits as they are when nothing is set; counters apart from those of the other services.
+        // Default timeouts; counters separate from those of the other services.
         let setup = setup.unset("REDIS_TIMEOUT").unset("REDIS_CONNECT_TIMEOUT");
         let setup = setup.env("CACHE_KEY_PREFIX", &name).env("STORE_FAILURE_POLICY", &name);
         let server = setup.start_healthy();
@@ -192,7 +191,7 @@ impl Service {
         let load = Steady::start(server.ports.grpc, form.per_second, ENVOYS_PATIENCE, &requests, &control);
         let memory_before = server.process.resident_kib();
         let per_second = form.per_second;
-        // Among other tests, many a question is not answered within the 10 ms that it has.
+        // With other tests running, many replies take longer than the timeout of 10 ms.
         let may_be_late = if form.alone { 0.01 } else { 0.5 };
         // The short form has four services and other tests on the same cores.
         let back_within = if form.alone { RECOVERY } else { 3 * RECOVERY };
@@ -209,7 +208,7 @@ impl Service {
         });
     }
 
-    /// The loss is shown on the metrics page, and by the health checks.
+    /// Metrics and health checks show the loss.
     fn assert_seen(&self, fault: Fault) {
         let metrics = self.server.metrics();
         let name = format!("{:?}", self.policy).to_lowercase();
@@ -228,14 +227,14 @@ impl Service {
         }
     }
 
-    /// How long after the return of Redis the counters decided again; none when it took too long to wait for.
+    /// The time until counters decided again after Redis was back; `None` if it took too long.
     fn recovery(&self, ended: Instant) -> Option<Duration> {
         let mut seen = Vec::new();
         let all = f64::from(self.per_second) * WINDOW.as_secs_f64();
         while ended.elapsed() < 8 * RECOVERY {
             let now = (ended.elapsed(), by_policy(&self.server));
             seen.push(now);
-            // Of what was seen a window ago, the latest.
+            // The latest value that is at least a window old.
             let before = seen.iter().rev().find(|(time, _)| *time + WINDOW <= now.0);
             if let Some((begin, _)) = before.filter(|(_, before)| now.1 - before <= all * self.may_be_late) {
                 return Some(*begin);

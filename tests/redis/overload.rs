@@ -1,7 +1,7 @@
-//! A Redis that stalls, or is slower than its callers: only those are decided by policy for whom it is too late.
+//! A Redis that stalls, or is slower than its callers: the policy decides only requests that would be late.
 //!
-//! The tests look at who was decided by policy, and leave the figures to a table that runs when it is called by
-//! name, on a machine that does nothing else:
+//! The tests check which requests the policy decided. A table of figures is printed when its test is run by name on an
+//! idle machine:
 //!
 //! ```sh
 //! cargo test --release --test all redis::overload::figures -- --ignored --nocapture
@@ -33,10 +33,10 @@ use crate::support::{
 
 use super::{ENVOYS_PATIENCE, RULES, RateLimitRequest, one, turn};
 
-/// As many keys, so that few hits are counted by one command.
+/// Enough keys that few hits share a command.
 const KEYS: usize = 2000;
 
-/// Rules of which a script counts one.
+/// Rules, one of which a script counts.
 const SCRIPTED: &str = "
 domain: d
 descriptors:
@@ -54,7 +54,7 @@ fn service(env: &Env, timeout: &str) -> Server {
     measured(Setup::new().redis(env).env("REDIS_TIMEOUT", timeout).rules("d.yaml", RULES))
 }
 
-/// Starts the service, or another binary whose figures are to be compared.
+/// Starts the service, or another binary to compare with.
 fn measured(setup: Setup) -> Server {
     match env::var_os("TOLLGATE_TEST_BINARY") {
         Some(path) => setup.program(path.as_ref(), &[]).start_healthy(),
@@ -80,7 +80,7 @@ fn failed(outcome: &Outcome) -> Vec<&Asked> {
     outcome.asked.iter().filter(|one| !matches!(one.verdict, Verdict::Ok | Verdict::OverLimit)).collect()
 }
 
-/// What became of the requests in each quarter of a second.
+/// The outcomes of requests in each quarter of a second.
 fn timeline(outcome: &Outcome, begun: Instant) -> String {
     let mut quarters = BTreeMap::<u128, BTreeMap<String, usize>>::new();
     for one in &outcome.asked {
@@ -96,7 +96,7 @@ fn timeline(outcome: &Outcome, begun: Instant) -> String {
 }
 
 #[test]
-fn a_stall_shorter_than_the_timeout_refuses_nobody() {
+fn a_stall_shorter_than_the_timeout_rejects_no_request() {
     let _turn = turn();
     let redis = Redis::single();
     let server = service(&redis.env(), "4s");
@@ -116,10 +116,10 @@ fn a_stall_shorter_than_the_timeout_refuses_nobody() {
 }
 
 #[test]
-fn a_stall_longer_than_the_timeout_costs_only_those_who_were_late() {
+fn a_stall_longer_than_the_timeout_fails_only_late_requests() {
     const TIMEOUT: Duration = Duration::from_secs(4);
     const LATE: Duration = Duration::from_millis(500);
-    // The service and a busy machine may take so long for what takes no time.
+    // The delay that a busy machine may add.
     const SLACK: Duration = Duration::from_millis(1500);
     let _turn = turn();
     let redis = Redis::single();
@@ -146,7 +146,7 @@ fn a_stall_longer_than_the_timeout_costs_only_those_who_were_late() {
 }
 
 #[test]
-fn a_late_answer_before_a_quiet_time_is_not_held_against_redis() {
+fn a_late_reply_before_an_idle_time_does_not_open_the_breaker() {
     let _turn = turn();
     let redis = Redis::single();
     let server = service(&redis.env(), "1s");
@@ -155,7 +155,7 @@ fn a_late_answer_before_a_quiet_time_is_not_held_against_redis() {
     assert!(client.ask(one("many", "v")).is_err(), "late");
     redis.thaw();
     thread::sleep(Duration::from_secs(2));
-    // Longer than it is looked whether Redis is lost, shorter than it is waited for.
+    // Longer than the limit for a stall, shorter than the timeout of the connection.
     redis.freeze();
     let asked = thread::scope(|scope| {
         let asked = scope.spawn(|| client.ask(one("many", "v")));
@@ -168,7 +168,7 @@ fn a_late_answer_before_a_quiet_time_is_not_held_against_redis() {
 }
 
 #[test]
-fn a_redis_that_is_gone_is_found_so() {
+fn a_redis_that_does_not_reply_opens_the_breaker() {
     let _turn = turn();
     let redis = Redis::single();
     let server = service(&redis.env(), "50ms");
@@ -183,7 +183,7 @@ fn a_redis_that_is_gone_is_found_so() {
 }
 
 #[test]
-fn above_what_redis_can_do_only_the_excess_is_refused() {
+fn only_the_load_above_the_rate_of_redis_is_rejected() {
     const PER_SECOND: u32 = 300;
     let _turn = turn();
     let redis = Redis::single();
@@ -194,12 +194,12 @@ fn above_what_redis_can_do_only_the_excess_is_refused() {
     let load = Steady::start(server.ports.grpc, 3 * PER_SECOND, patience, &requests(), &one("control", "v"));
     let begun = Instant::now();
     thread::sleep(Duration::from_secs(5));
-    // A stall meanwhile changes nothing of it.
+    // A stall does not change that.
     slow.stall(Duration::from_millis(100));
     thread::sleep(Duration::from_secs(5));
     let outcome = load.stop();
     let answered = (outcome.asked.len() - failed(&outcome).len()) as f64;
-    // A busy machine leaves the server less than its pace.
+    // A busy machine slows the server down.
     let served = slow.served() as f64;
     let reasons = by_reason(&server);
     let seen = || format!("{reasons:?}\n{}\n{}", timeline(&outcome, begun), server.process.log());
@@ -214,7 +214,7 @@ fn above_what_redis_can_do_only_the_excess_is_refused() {
     assert!(most <= f64::from(4 * PER_SECOND), "{most} checks wait for longer than they may");
 }
 
-/// Prints what is answered in time, at several loads: a table for docs/redis.md.
+/// Prints the rate of responses in time at several loads: a table for docs/redis.md.
 #[test]
 #[ignore = "a measurement, on a machine that does nothing else"]
 fn figures() {
@@ -265,7 +265,7 @@ fn open_loop(pause: u64, name: &str, rules: &str, load: f64) {
     );
 }
 
-/// Callers that ask again as soon as they are answered, in several processes on one Redis.
+/// Callers that send the next request after each response, in several processes on one Redis.
 fn closed_loop(processes: usize, outstanding: usize, timeout: &str) {
     let redis = Redis::single();
     let servers: Vec<_> = (0..processes).map(|_| service(&redis.env(), timeout)).collect();

@@ -1,5 +1,5 @@
-//! What Redis answers besides a count: commands that its user may not run, errors of every kind, and answers that are
-//! none to what was asked. Nothing is taken for done that was not, and each is named in the log and in the metrics.
+//! Denied commands, errors of every kind, and unexpected replies: nothing counts as done that was not, and each is in the
+//! log and the metrics.
 
 use std::{thread, time::Duration};
 
@@ -35,11 +35,11 @@ descriptors:
 const COUNTERS: &str =
     "domain: d\ndescriptors:\n  - key: many\n    rate_limit: {unit: hour, requests_per_unit: 4000000}\n";
 
-/// All that docs/redis.md says the rules above need.
+/// The permissions that the rules above need according to docs/redis.md.
 const ALL: &str = "+incrby +expire +get +evalsha +eval +set +ttl +time +mget +setex +setrange +lrange +lindex +llen \
                    +ltrim +del +rpush +ping +client|setname";
 
-/// A server whose user `ann` may do this and no more.
+/// A server whose user `ann` has only these permissions.
 fn with_user(may: &str) -> Redis {
     let mut args = vec!["--user", "ann", "on", ">hush", "~*"];
     args.extend(may.split_whitespace());
@@ -67,7 +67,7 @@ fn ask(client: &Client, key: &str) -> Result<(Code, u32), String> {
 }
 
 #[test]
-fn a_user_who_may_not_expire_is_named_before_the_first_request() {
+fn a_missing_permission_for_expire_is_logged_before_the_first_request() {
     let redis = with_user(&ALL.replace("+expire ", ""));
     let mut server = as_ann(&redis, COUNTERS).start_healthy();
     server.wait_for_log(&[
@@ -79,7 +79,7 @@ fn a_user_who_may_not_expire_is_named_before_the_first_request() {
     assert!(denied(&server, "expire") >= 1.0);
     assert_eq!(redis.keys().len(), 0, "the check leaves nothing");
 
-    // Each hit tries again, and says that it failed.
+    // Each hit tries again, and the failure is reported.
     let client = server.client();
     assert_eq!(ask(&client, "many"), Ok((Code::Ok, 3_999_999)));
     assert_eq!(ask(&client, "many"), Ok((Code::Ok, 3_999_998)));
@@ -95,7 +95,7 @@ fn a_user_who_may_not_expire_is_named_before_the_first_request() {
 }
 
 #[test]
-fn every_command_that_the_rules_need_is_checked_and_no_other() {
+fn exactly_the_commands_that_the_rules_need_are_checked() {
     let redis = with_user(ALL);
     let server = as_ann(&redis, RULES).start_healthy();
     let client = server.client();
@@ -108,7 +108,7 @@ fn every_command_that_the_rules_need_is_checked_and_no_other() {
             continue;
         }
         redis.ask(&["ACL", "SETUSER", "ann", &format!("-{command}")]);
-        // Who connects anew checks anew, as after a failover.
+        // A new connection checks again, as after a failover.
         let before = denied(&server, command);
         redis.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
         eventually("it is denied", || {
@@ -128,10 +128,10 @@ fn rules_that_need_more_are_checked_when_they_are_loaded() {
     assert_eq!(ask(&server.client(), "many"), Ok((Code::Ok, 3_999_999)));
     server.wait_for_log(&["may not run EXPIRE, which"]);
     assert!(!server.process.log().contains("RPUSH"), "counters need no lists: {}", server.process.log());
-    // What is missing beyond that is said however soon it comes.
+    // Other missing permissions are logged even within the throttle's interval.
     server.write("d.yaml", RULES);
     server.wait_for_log(&["user \"ann\" may not run EXPIRE, RPUSH", "ACL SETUSER ann +expire +rpush"]);
-    // What does not need it is counted.
+    // Limits that do not need it are counted.
     assert_eq!(ask(&server.client(), "many"), Ok((Code::Ok, 3_999_998)));
     ask(&server.client(), "bucket").expect("a bucket is no list");
     ask(&server.client(), "log").expect_err("a log is one");
@@ -139,7 +139,7 @@ fn rules_that_need_more_are_checked_when_they_are_loaded() {
 }
 
 #[test]
-fn a_refused_request_of_a_rule_leaves_nothing_where_a_script_may_not_finish() {
+fn a_script_that_fails_midway_counts_nothing() {
     let redis = with_user(&ALL.replace("+set ", ""));
     let server = as_ann(&redis, RULES).start_healthy();
     ask(&server.client(), "several").expect_err("it may not be kept");
@@ -147,7 +147,7 @@ fn a_refused_request_of_a_rule_leaves_nothing_where_a_script_may_not_finish() {
 }
 
 #[test]
-fn keys_that_a_user_may_not_touch_fail_alone() {
+fn keys_without_permission_fail_alone() {
     let redis = Redis::with(&["--user", "ann", "on", ">hush", "~d_many_*", "+@all"]);
     let server = as_ann(&redis, RULES).start_healthy();
     let client = server.client();
@@ -184,7 +184,7 @@ fn refuses_and_recovers(redis: &Redis, word: &str, kind: &str, begin: impl FnOnc
 }
 
 #[test]
-fn a_server_that_cannot_save_takes_no_writes() {
+fn a_server_that_cannot_save_rejects_writes() {
     let redis = Redis::with(&["--enable-protected-configs", "yes"]);
     let begin = || {
         redis.ask(&["CONFIG", "SET", "dir", "/proc", "save", "3600 1000000"]);
@@ -199,14 +199,14 @@ fn a_server_that_cannot_save_takes_no_writes() {
 }
 
 #[test]
-fn a_server_without_its_replicas_takes_no_writes() {
+fn a_server_without_its_replicas_rejects_writes() {
     let redis = Redis::single();
     let set = |replicas| drop(redis.ask(&["CONFIG", "SET", "min-replicas-to-write", replicas]));
     refuses_and_recovers(&redis, "NOREPLICAS", "writes_disabled", || set("1"), || set("0"));
 }
 
 #[test]
-fn a_server_without_memory_counts_nothing_of_a_refused_rule() {
+fn a_server_out_of_memory_counts_nothing_of_a_failed_rule() {
     let redis = Redis::single();
     redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     let server = Setup::new().redis(&redis.env()).rules("d.yaml", RULES).start_healthy();
@@ -224,7 +224,7 @@ fn a_server_without_memory_counts_nothing_of_a_refused_rule() {
 }
 
 #[test]
-fn a_server_that_is_busy_with_somebodys_script() {
+fn a_server_that_is_busy_with_a_script() {
     let redis = Redis::with(&["--busy-reply-threshold", "10"]);
     thread::scope(|scope| {
         let begin = || {
@@ -247,7 +247,7 @@ fn a_server_that_is_busy_with_somebodys_script() {
 }
 
 #[test]
-fn a_cluster_that_names_a_server_which_is_not_there() {
+fn a_cluster_that_redirects_to_a_missing_server() {
     let fake = Fake::answering(|words, port| match words[0].to_ascii_uppercase().as_str() {
         "PING" => "+PONG\r\n".to_owned(),
         "CLUSTER" => format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n"),
@@ -258,7 +258,7 @@ fn a_cluster_that_names_a_server_which_is_not_there() {
     let server = setup.env("REDIS_TIMEOUT", "200ms").rules("d.yaml", RULES).start();
     let client = server.client();
     for key in ["many", "several", "bucket"] {
-        // Twice: once to hear of the other server, once to look for it. The rest is a busy machine's.
+        // Two commands: one is redirected, one follows. The rest is for a busy machine.
         let most = Duration::from_millis(200 * 2 + 1500);
         at_best_within(key, most, 10, || time_of(|| ask(&client, key).expect_err("nobody counts it")));
     }
@@ -266,7 +266,7 @@ fn a_cluster_that_names_a_server_which_is_not_there() {
 }
 
 #[test]
-fn an_answer_that_is_none_to_what_was_asked_ends_the_connection() {
+fn an_unexpected_reply_closes_the_connection() {
     for answer in ["+OK\r\n", "$-1\r\n", "*0\r\n", "$1\r\n7\r\n"] {
         let fake = Fake::answering(move |words, _| match words[0].to_ascii_uppercase().as_str() {
             "PING" => "+PONG\r\n".to_owned(),
@@ -286,7 +286,7 @@ fn an_answer_that_is_none_to_what_was_asked_ends_the_connection() {
     }
 }
 
-/// A request that brings its own limit per minute, beside a rule's limit per hour under the same name.
+/// A request with its own limit per minute, beside a rule's limit per hour with the same key.
 fn per_minute(value: &str) -> RateLimitRequest {
     let mut request = one("many", value);
     request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 4_000_000, unit: 2 });
@@ -294,7 +294,7 @@ fn per_minute(value: &str) -> RateLimitRequest {
 }
 
 #[test]
-fn of_two_windows_that_share_a_key_the_longer_one_keeps_it_alive() {
+fn the_longer_of_two_windows_sets_the_expiry_of_their_key() {
     let clock = Clock::at("2026-11-23T10:00:01Z");
     let _entered = clock.enter();
     let redis = Redis::single();
@@ -309,7 +309,7 @@ fn of_two_windows_that_share_a_key_the_longer_one_keeps_it_alive() {
         assert_eq!(keys.len(), 1, "both count under one name: {keys:?}");
         redis.ask(&["TTL", &keys[0]]).number()
     };
-    // By one process, or by two that know nothing of each other.
+    // By one process, or by two.
     for (first, second) in [(0, 0), (0, 1)] {
         let minute =
             |by: usize, value: &str| drop(clients[by].ask(per_minute(value)).expect("it is answered"));
@@ -328,7 +328,7 @@ fn of_two_windows_that_share_a_key_the_longer_one_keeps_it_alive() {
         }
         redis.ask(&["SCRIPT", "FLUSH"]);
     }
-    // With every counter of a request in one step, too.
+    // Also with all counters of a request in one step.
     let setup = Setup::new().redis(&redis.env()).rules("d.yaml", COUNTERS);
     let server = setup.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true").start_healthy();
     for value in ["minute-stop", "hour-stop"] {

@@ -1,5 +1,5 @@
-//! Rules with several limits: hits that one of them refuses are counted by none, however many processes and callers
-//! ask at once, on one server, in a cluster, and while a slot moves.
+//! Rules with several limits: if one rejects hits, none counts them, with concurrent processes and callers, on one server,
+//! in a cluster, and while a slot moves.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use super::{
     one, request, window,
 };
 
-/// Years, so that nothing comes back during a test.
+/// Years, so that nothing refills during a test.
 pub(crate) const FIXED: &str = "
   - key: fixed
     rate_limit:
@@ -51,12 +51,12 @@ pub(crate) fn rules(several: &[&str]) -> String {
     format!("domain: d\ndescriptors:{}", several.concat())
 }
 
-/// What all of these rules let pass: the smaller limit.
+/// The hits that each of these rules admits: the smaller limit.
 const LIMIT: u64 = 40;
 
 const VALUES: [&str; 3] = ["a", "{b}", "c}{d}"];
 
-/// The counter of a fixed window of so many years. A cluster reads what stands in braces.
+/// The counter of a fixed window of this many years, with a hash tag.
 pub(crate) fn counter(key: &str, value: &str, years: u64) -> String {
     let escaped: String = value
         .chars()
@@ -75,7 +75,7 @@ pub(crate) fn hits(key: &str, value: &str, hits: u64) -> RateLimitRequest {
     request
 }
 
-/// Requests of few hits, and of more than the smaller limit ever admits but the larger does, on each key.
+/// Requests on each key with few hits, and with more than the smaller limit admits.
 pub(crate) fn offered(keys: &[&str]) -> Vec<RateLimitRequest> {
     let mut noise = Noise::new(9);
     let mut all = Vec::new();
@@ -90,7 +90,7 @@ pub(crate) fn offered(keys: &[&str]) -> Vec<RateLimitRequest> {
     all
 }
 
-/// How many hits were admitted of each key and value.
+/// The admitted hits of each key and value.
 pub(crate) fn admitted(servers: &Servers, requests: &[RateLimitRequest]) -> BTreeMap<(String, String), u64> {
     let mut sums = BTreeMap::new();
     for (request, answer) in requests.iter().zip(servers.ask_all(requests)) {
@@ -114,7 +114,7 @@ fn exactly_the_limit(setup: &Setup, counter_of: &dyn Fn(&str) -> i64) {
         let counts = [1, 2].map(|years| counter_of(&counter("fixed", value, years)));
         assert_eq!(counts, [40, 40], "{value}: each has counted what was admitted");
     }
-    // Of what is left of the larger limits nothing was taken by what the smaller refused.
+    // The larger limits did not count hits that the smaller ones rejected.
     let client = servers.first().client();
     for key in keys {
         let mut back = hits(key, "a", 30);
@@ -135,7 +135,7 @@ fn exactly_the_limit_is_admitted_by_one_server() {
 }
 
 #[test]
-fn exactly_the_limit_is_admitted_where_refused_requests_count_nowhere() {
+fn exactly_the_limit_is_admitted_if_rejected_requests_are_not_counted() {
     let redis = Redis::single();
     let setup = patient(&redis.env()).env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
     exactly_the_limit(&setup, &|key| redis.counter(key));
@@ -145,7 +145,7 @@ fn exactly_the_limit_is_admitted_where_refused_requests_count_nowhere() {
 fn exactly_the_limit_is_admitted_by_a_cluster() {
     let cluster = Cluster::start(Duration::from_secs(15));
     exactly_the_limit(&patient(&cluster.env()), &|key| cluster.counter(key));
-    // Callers' braces decide neither the slot nor that there is only one.
+    // Braces in values do not choose the slot.
     let server = patient(&cluster.env()).rules("d.yaml", &rules(&[FIXED])).start_healthy();
     let client = server.client();
     for user in 0..40 {
@@ -158,7 +158,7 @@ fn exactly_the_limit_is_admitted_by_a_cluster() {
 }
 
 #[test]
-fn a_slot_that_moves_takes_what_was_counted_along() {
+fn counts_move_with_their_slot() {
     let cluster = Cluster::start(Duration::from_secs(15));
     let server = patient(&cluster.env()).rules("d.yaml", &rules(&[FIXED, OTHERS])).start_healthy();
     let stop = &AtomicBool::new(false);
@@ -175,8 +175,8 @@ fn a_slot_that_moves_takes_what_was_counted_along() {
                 });
             }
         }
-        // While keys are on two servers they are changed one by one: what comes between may be refused, so that
-        // each caller tries until all have what there is.
+        // While keys are on two servers they are changed one by one, and concurrent requests may be rejected. So each
+        // caller retries until the limit is used up.
         let callers: Vec<_> = keys
             .iter()
             .flat_map(|key| [(key, server.client()), (key, server.client())])
@@ -219,7 +219,7 @@ fn a_slot_that_moves_takes_what_was_counted_along() {
 }
 
 #[test]
-fn no_request_fails_when_redis_forgets_the_scripts() {
+fn no_request_fails_after_script_flush() {
     let redis = Redis::single();
     let server = patient(&redis.env()).rules("d.yaml", &rules(&[FIXED, OTHERS])).start_healthy();
     let client = server.client();
@@ -234,7 +234,7 @@ fn no_request_fails_when_redis_forgets_the_scripts() {
 }
 
 #[test]
-fn the_limits_of_one_rule_stay_together_where_limits_per_second_have_their_own_redis() {
+fn the_limits_of_a_rule_stay_in_one_redis() {
     let (main, per_second) = (Redis::single(), Redis::single());
     let setup = patient(&main.env()).env("REDIS_PERSECOND", "true").env("REDIS_PERSECOND_SOCKET_TYPE", "tcp");
     let setup = setup.env("REDIS_PERSECOND_TYPE", "SINGLE").env("EXPIRATION_JITTER_MAX_SECONDS", "300");
@@ -258,7 +258,7 @@ fn the_limits_of_one_rule_stay_together_where_limits_per_second_have_their_own_r
 }
 
 #[test]
-fn a_rule_of_one_limit_counts_what_another_rule_refuses_as_before() {
+fn a_rule_with_one_limit_counts_hits_that_another_rule_rejects() {
     let redis = Redis::single();
     let server = patient(&redis.env()).rules("d.yaml", &rules(&[FIXED, OTHERS])).start_healthy();
     let client = server.client();

@@ -1,4 +1,4 @@
-//! The service starts before its Redis, says so, answers by policy, and counts as soon as it can.
+//! The service starts before its Redis: it logs that, decides by policy, and counts as soon as Redis is up.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn setup(redis: &Redis, policy: &str) -> Setup {
 }
 
 #[test]
-fn without_redis_it_starts_and_is_not_ready_where_that_is_asked_for() {
+fn without_redis_it_starts_and_is_not_ready_if_configured() {
     let redis = Redis::prepared(&[]);
     let server = setup(&redis, "deny").start();
     assert!(!server.is_healthy());
@@ -39,11 +39,11 @@ fn a_redis_that_comes_late_is_used_within_a_second() {
     let server = setup(&redis, "allow").start();
     let client = server.client();
     assert_eq!(code(&client, "two", "v"), (Code::Ok, 2));
-    // Long enough for the pauses between attempts to have grown.
+    // Long enough for the backoff to reach its maximum.
     std::thread::sleep(Duration::from_secs(2));
 
     at_best_within("it counts", Duration::from_secs(1), 5, || {
-        // Stopped for as long again where the machine was too busy to show it.
+        // Stopped again if the machine was too busy.
         if redis.try_ask(&["PING"]).is_ok() {
             redis.kill();
             std::thread::sleep(Duration::from_secs(2));
@@ -57,7 +57,7 @@ fn a_redis_that_comes_late_is_used_within_a_second() {
         time_of(|| eventually("it counts", counts))
     });
     server.wait_until_healthy();
-    assert!(redis.counter(&counter("two", "v")) == 0, "what passed without counters is not made up for");
+    assert!(redis.counter(&counter("two", "v")) == 0, "hits without counters are not counted later");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_lost_redis_makes_it_unready_until_it_is_back() {
 }
 
 #[test]
-fn the_policy_keeps_the_deadline_of_a_caller_in_a_hurry() {
+fn the_policy_decides_within_a_callers_short_deadline() {
     let _turn = turn();
     let hurry = Duration::from_millis(5);
     let redis = Redis::single();

@@ -11,10 +11,10 @@ use crate::support::{
 
 use super::{Code, RULES, code, counter};
 
-/// Long enough that no master of a cluster is thought lost on a busy machine.
+/// Long enough that a busy machine causes no failover of a cluster.
 const STEADY: Duration = Duration::from_secs(15);
 
-/// Starts a service with these settings and has it count.
+/// Starts a service with these settings, and counts hits.
 fn counts(env: &[Env]) {
     let setup = Setup::new().rules("d.yaml", RULES);
     let server = setup.redis(&env.concat()).start_healthy();
@@ -47,7 +47,7 @@ fn a_url_with_a_password_and_a_database() {
     let mut connection = redis.connect();
     connection.ask(&["SELECT", "3"]).unwrap();
     assert_eq!(connection.ask(&["GET", &counter("two", "v")]).unwrap().number(), 3);
-    assert_eq!(redis.counter(&counter("two", "v")), 0, "the database 0 holds nothing");
+    assert_eq!(redis.counter(&counter("two", "v")), 0, "database 0 is empty");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn tls_by_the_urls_scheme_or_by_the_variable() {
 }
 
 #[test]
-fn tls_with_a_certificate_of_ours_to_an_ip_address() {
+fn tls_with_a_client_certificate_to_an_ip_address() {
     let certificates = Certificates::made_out_to("127.0.0.1");
     let (port, args) = certificates.redis_args(true);
     let redis = Redis::with(&args.iter().map(String::as_str).collect::<Vec<_>>());
@@ -82,7 +82,7 @@ fn tls_with_a_certificate_of_ours_to_an_ip_address() {
 }
 
 #[test]
-fn the_authorities_of_the_system_count_where_no_file_is_named_or_both_are_to() {
+fn system_cas_are_trusted_without_a_ca_file_or_if_both_are_configured() {
     let certificates = Certificates::made_out_to("127.0.0.1");
     let others = Certificates::made_out_to("127.0.0.1");
     let (port, args) = certificates.redis_args(false);
@@ -106,14 +106,14 @@ fn a_certificate_of_another_host_is_accepted_when_configured() {
 }
 
 #[test]
-fn a_master_that_sentinels_know() {
+fn a_master_with_sentinels() {
     let sentinels = Sentinels::start();
     counts(&[sentinels.env()]);
     assert_eq!(sentinels.master().counter(&counter("two", "v")), 3);
 }
 
 #[test]
-fn sentinels_and_servers_with_passwords_of_their_own() {
+fn sentinels_and_servers_with_different_passwords() {
     let sentinels = Sentinels::with(&["--requirepass", "hush"], Some("hush-hush"));
     let auth = [set("REDIS_AUTH", "hush"), set("REDIS_SENTINEL_AUTH", "hush-hush")];
     counts(&[&[sentinels.env()], &auth[..]].concat());
@@ -126,7 +126,7 @@ fn a_cluster_with_a_password_whose_masters_share_the_keys() {
     counts(&env);
 
     let server = Setup::new().rules("d.yaml", RULES).redis(&env.concat()).start_healthy();
-    // Names that differ in their last digits alone lie in few slots.
+    // Names that differ only in their last digits are in few slots.
     let users: Vec<_> = (0..60).map(|user| (user * 7919).to_string()).collect();
     let descriptors: Vec<_> = users.iter().map(|user| vec![("many", user.as_str())]).collect();
     let descriptors: Vec<_> = descriptors.iter().map(Vec::as_slice).collect();
@@ -140,7 +140,7 @@ fn a_cluster_with_a_password_whose_masters_share_the_keys() {
         assert_eq!(cluster.counter(&counter("many", user)), 3);
     }
     let masters = cluster.servers[..3].iter().filter(|server| !server.keys().is_empty());
-    assert_eq!(masters.count(), 3, "each has some of them");
+    assert_eq!(masters.count(), 3, "each master has some keys");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Real memcached, each on a port and in a directory of its own, and the services that count in it.
+//! Real memcached servers, each with its own port and directory, and the services that use them.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::{clock::Clock, eventually, ports::free_port, process::Process, server::Setup};
 
-/// A running memcached. It is killed when this is dropped.
+/// A running memcached, killed on drop.
 pub(crate) struct Memcached {
     pub(crate) port: u16,
     args: Vec<String>,
@@ -22,12 +22,12 @@ pub(crate) struct Memcached {
 }
 
 impl Memcached {
-    /// A server with nothing special about it.
+    /// A server with default settings.
     pub(crate) fn single() -> Self {
         Self::with(&[])
     }
 
-    /// A server with further arguments.
+    /// A server with more arguments.
     pub(crate) fn with(args: &[&str]) -> Self {
         let mut memcached = Self::prepared(args);
         memcached.start();
@@ -38,7 +38,7 @@ impl Memcached {
     pub(crate) fn prepared(args: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("tollgate-memcached-").tempdir();
         let port = free_port();
-        // Who is root must say so; who is not is not asked.
+        // memcached requires a user when it runs as root.
         let fixed =
             ["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "2", "-m", "64", "-p", &port.to_string()]
                 .map(str::to_owned);
@@ -52,7 +52,7 @@ impl Memcached {
         }
     }
 
-    /// Starts it, on the same port every time, and waits until it listens.
+    /// Starts it, always on the same port, and waits until it listens.
     pub(crate) fn start(&mut self) {
         assert!(self.process.is_none(), "the server on port {} runs already", self.port);
         let mut command = Command::new("memcached");
@@ -70,12 +70,12 @@ impl Memcached {
         });
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub(crate) fn kill(&mut self) {
         self.process = None;
     }
 
-    /// SIGSTOP: connections stay open, and nothing is answered.
+    /// SIGSTOP: connections stay open without replies.
     pub(crate) fn freeze(&self) {
         self.process.as_ref().expect("the server runs").signal("STOP");
     }
@@ -85,7 +85,7 @@ impl Memcached {
         self.process.as_ref().expect("the server runs").signal("CONT");
     }
 
-    /// What it answers to this text, until a line that ends an answer.
+    /// The reply to a command, up to its last line.
     pub(crate) fn ask(&self, text: &str) -> String {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("memcached takes connections");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out can be set");
@@ -104,17 +104,17 @@ impl Memcached {
         }
     }
 
-    /// What a key holds.
+    /// The value of a key.
     pub(crate) fn get(&self, key: &str) -> Option<String> {
         self.ask(&format!("get {key}")).lines().nth(1).map(str::to_owned)
     }
 
-    /// The counter of this key; none is zero.
+    /// The counter of a key; 0 if it is missing.
     pub(crate) fn counter(&self, key: &str) -> i64 {
         self.get(key).map_or(0, |value| value.trim_end().parse().expect("a counter is a number"))
     }
 
-    /// Seconds until a key is forgotten.
+    /// Seconds until a key expires.
     pub(crate) fn expires_in(&self, key: &str) -> Option<i64> {
         let reply = self.ask(&format!("mg {key} t"));
         reply
@@ -123,7 +123,7 @@ impl Memcached {
             .map(|seconds| seconds.parse().expect("it is a number of seconds"))
     }
 
-    /// One of its statistics.
+    /// A value of `stats`.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let stats = self.ask("stats");
         let prefix = format!("STAT {name} ");
@@ -136,21 +136,20 @@ impl Memcached {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The path that `-s` may be given, relative to where it runs.
+    /// The path for `-s`, relative to the working directory.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("memcached.sock")
     }
 
-    /// Services that count in it, and are unhealthy without it.
+    /// Services that use it, and are unhealthy without it.
     pub(crate) fn setup(&self) -> Setup {
         setup(&self.address())
     }
 }
 
-/// Services that count in these servers, and are unhealthy without one of them.
+/// Services that use these servers, and are unhealthy without one of them.
 ///
-/// An operation may take so long that a busy machine changes nothing; a test that is about time takes
-/// `MEMCACHE_TIMEOUT` out.
+/// Timeouts are long enough for a busy machine; tests about time unset `MEMCACHE_TIMEOUT`.
 pub(crate) fn setup(servers: &str) -> Setup {
     let fixed = [
         ("BACKEND_TYPE", "memcache"),

@@ -1,28 +1,51 @@
-//! memcached as a [`Backend`]: what connections send to it, and what its replies mean.
+//! memcached as a [`Backend`].
 
 use super::{
-    dialer::{Dialer, VERSION},
     pipeline::MemcachedPipeline,
     reply::{self, FramedStream, Reply, Text},
 };
 use crate::{
-    settings::ServerAddress,
+    net::tls::Words as Names,
+    settings::{
+        ServerAddress,
+        memcached::{Memcached, MemcachedServers},
+    },
     store::remote::{
         self, Backend,
         failure::{Failure, Kind},
+        handshake::Handshake,
+        transport::{Connector, TlsAdvice},
     },
 };
 
-/// State that all connections share.
-pub(super) struct MemcachedBackend {
-    pub(super) dialer: Dialer,
-}
+static TLS_ADVICE: TlsAdvice = TlsAdvice {
+    tls: Names {
+        ca: "MEMCACHE_TLS_CACERT",
+        certificate: "MEMCACHE_TLS_CLIENT_CERT",
+        key: "MEMCACHE_TLS_CLIENT_KEY",
+        other_host: "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION=true accepts a certificate for another host",
+        plain_text: "if the server does not use TLS, unset MEMCACHE_TLS",
+    },
+    use_tls: "if the server uses TLS, set MEMCACHE_TLS=true",
+};
 
-/// A connection to one server.
+pub(super) struct MemcachedBackend(Connector);
+
 pub(super) type Connection = remote::Connection<MemcachedBackend>;
 
-/// A reply to come from one connection.
 pub(super) type PendingReply = remote::PendingReply<MemcachedBackend>;
+
+impl MemcachedBackend {
+    /// Loads certificates if TLS is enabled. Returns every problem with the files.
+    pub(super) fn new(settings: &Memcached) -> Result<Self, Vec<String>> {
+        let origin = match settings.servers {
+            MemcachedServers::Named(_) => "see MEMCACHE_HOST_PORT",
+            MemcachedServers::Srv { .. } => "the address comes from MEMCACHE_SRV",
+        };
+        let (tls, timeout) = (settings.tls.as_ref(), settings.connect_timeout);
+        Connector::new(Self::NAME, tls, &TLS_ADVICE, timeout, origin).map(Self)
+    }
+}
 
 impl Backend for MemcachedBackend {
     type Codec = Text;
@@ -31,23 +54,32 @@ impl Backend for MemcachedBackend {
     const NAME: &'static str = "memcached";
     const TIMEOUT: &'static str = "MEMCACHE_TIMEOUT";
     const MAX_QUEUED: &'static str = "MEMCACHE_MAX_QUEUED";
-    const PROBE: &'static [u8] = VERSION;
+    const PROBE: &'static [u8] = b"version\r\n";
 
     async fn dial(&self, to: &ServerAddress, _: bool) -> Result<FramedStream, Failure> {
-        self.dialer.dial(to).await
+        let mut handshake = Handshake::begin(&self.0, to).await?;
+        handshake.send(1, Self::PROBE).await;
+        match handshake.receive("version").await? {
+            Reply::Version => Ok(handshake.finish()),
+            Reply::Error(error) => {
+                let kind = reply::kind(&error);
+                let what = format!("error reply to version: \"{error}\"{}", reply::hint(kind));
+                Err(handshake.failure(kind, what))
+            }
+            _ => {
+                Err(handshake
+                    .failure(Kind::ProtocolError, "unexpected reply to version; see MEMCACHE_HOST_PORT"))
+            }
+        }
     }
 
     fn write(pipeline: &MemcachedPipeline, into: &mut Vec<u8>) -> usize {
-        pipeline.write(into);
-        pipeline.commands()
+        pipeline.write(into)
     }
 
     /// Missing counters are created, and their commands sent again.
     fn write_again(pipeline: &MemcachedPipeline, replies: &[Reply], into: &mut Vec<u8>) -> usize {
-        let missing = pipeline.missing(replies);
-        pipeline.write_again(&missing, into);
-        let made = missing.iter().filter(|index| pipeline.creates(**index)).count();
-        missing.len().saturating_add(made)
+        pipeline.write_again(&pipeline.missing(replies), into)
     }
 
     fn merge(pipeline: &MemcachedPipeline, replies: &mut [Reply], again: Vec<Reply>) {
@@ -55,7 +87,7 @@ impl Backend for MemcachedBackend {
         for index in pipeline.missing(replies) {
             let added = if pipeline.creates(index) { again.next() } else { None };
             let reply = again.next();
-            // The error of the `add` says why there is still no counter.
+            // An error of the `add` is the reason that there is still no counter.
             let added = added.filter(|added| matches!(added, Reply::Error(_)));
             if let (Some(first), Some(reply)) = (replies.get_mut(index), added.or(reply)) {
                 *first = reply;
@@ -71,10 +103,9 @@ impl Backend for MemcachedBackend {
     ) -> Result<(), Failure> {
         let failures = pipeline.complete(replies, |kind, error| connection.error_reply(kind, error));
         for failure in &failures {
-            connection.metrics().failed(failure);
+            connection.shared.metrics.failed(failure);
         }
-        // A server that rejected a command may take the bytes after it for the next one, which would shift all
-        // replies.
+        // A server that rejected a command may parse the bytes after it as the next one, which would shift all replies.
         let unknown = failures.iter().find(|failure| failure.kind == Kind::ProtocolError);
         unknown.map_or(Ok(()), |failure| Err((**failure).clone()))
     }

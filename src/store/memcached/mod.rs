@@ -1,13 +1,10 @@
 //! Counters in memcached, shared by all replicas and by replicas of the Go service.
 //!
-//! In reading order: `route` sends a request's checks to the connections of the `servers` that own their keys (`key`),
-//! as commands of a `pipeline`. `backend` implements the shared connection's `Backend`,
-//! `dialer` opens connections, `reply` decodes replies. `resets` notifies other replicas of resets.
-
-pub(crate) mod key;
+//! In reading order: `route` sends a request's checks to the connections of the `servers` that own their keys, as commands
+//! of a `pipeline`. `backend` implements the shared connection's `Backend`, `reply` decodes replies. `resets` notifies
+//! other replicas of resets.
 
 mod backend;
-mod dialer;
 mod pipeline;
 mod reply;
 mod resets;
@@ -19,10 +16,11 @@ use std::sync::Arc;
 pub use self::resets::ResetLog;
 pub use crate::net::resolve::name_servers::NameServers;
 
-use super::{Applied, Batch, Counting, PoolUsage, Store};
+use super::{Applied, Batch, Counting, PoolUsage, Store, batch::Plan};
 use crate::store::remote::WorkerIndexes;
 use crate::{
     clock::Time,
+    limiter::algorithm::Hits,
     panics::{self, Boundary, Panicked, caught},
     rules::Countable,
     settings::memcached::{Memcached, MemcachedServers},
@@ -57,7 +55,7 @@ impl MemcachedStore {
         ResetLog::new(self.servers.clone(), key_prefix)
     }
 
-    /// Starts to resolve `MEMCACHE_SRV`, if set, by the name servers that the function returns each time. Called once,
+    /// Starts to resolve `MEMCACHE_SRV`, if set, with the name servers that the function returns each time. Called once,
     /// within a runtime that lives as long as the service.
     pub fn watch(&self, name_servers: impl Fn() -> NameServers + Send + Sync + 'static) {
         if let MemcachedServers::Srv { name, refresh } = &self.found_by {
@@ -82,7 +80,7 @@ impl Store for MemcachedStore {
 
     /// memcached counts only fixed windows, which a refund of all hits resets.
     fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
-        Applied::Later(Box::pin(self.refund_all(batch, now)))
+        Applied::Later(Box::pin(self.apply_hits(batch, now, Plan::Each(Hits::Refund(u64::MAX)))))
     }
 
     fn start_worker(&self) {
@@ -98,7 +96,6 @@ impl Store for MemcachedStore {
     }
 }
 
-/// Decodes a reply.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_reply(bytes: &[u8]) {
     use crate::store::remote::framed::Codec;

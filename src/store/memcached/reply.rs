@@ -1,4 +1,4 @@
-//! Replies of memcached's text protocol, as far as counting needs them.
+//! The replies of memcached's text protocol that counting needs.
 
 use std::str;
 
@@ -10,37 +10,30 @@ use crate::{
     text::cut,
 };
 
-/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
     /// A counter's new value.
     Number(u64),
-    /// A key's value.
     Value(Vec<u8>),
-    /// A key's value, and what its next change must name.
+    /// A key's value and its `cas` number.
     Unique(Vec<u8>, u64),
-    /// The key does not exist.
     Missing,
-    /// The value was stored.
     Stored,
-    /// The value was not stored: the key exists, or was changed by another.
+    /// The value was not stored: the key exists, or another client changed it.
     NotStored,
-    /// The server's version.
     Version,
-    /// An error.
     Error(String),
 }
 
 /// The protocol.
 pub(super) enum Text {}
 
-/// A stream of it.
 pub(super) type FramedStream = framed::FramedStream<Text>;
 
 /// The longest first line: it repeats a key of 250 bytes.
 const MAX_LINE: usize = 4 * 1024;
 
-/// The longest value that is read.
+/// The longest accepted value.
 const MAX_VALUE: usize = 64 * 1024;
 
 impl Codec for Text {
@@ -56,7 +49,7 @@ impl Codec for Text {
             _ if line.starts_with(b"VALUE ") => return value(bytes, line, after),
             _ if line.starts_with(b"VERSION ") => Reply::Version,
             _ if is_error(line) => Reply::Error(cut(&String::from_utf8_lossy(line)).to_owned()),
-            _ => Reply::Number(number(line).ok_or_else(|| protocol_error(bytes))?),
+            _ => Reply::Number(number(line).ok_or_else(|| ProtocolError::new(bytes))?),
         };
         Ok(Some((reply, after)))
     }
@@ -68,25 +61,25 @@ fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ProtocolError> {
     match shown.iter().position(|byte| *byte == b'\n') {
         Some(end) => {
             let line = bytes.get(..end).and_then(|line| line.strip_suffix(b"\r"));
-            Ok(Some((line.ok_or_else(|| protocol_error(bytes))?, end.saturating_add(1))))
+            Ok(Some((line.ok_or_else(|| ProtocolError::new(bytes))?, end.saturating_add(1))))
         }
-        None if shown.len() == MAX_LINE => Err(protocol_error(bytes)),
-        // Bytes that cannot become a reply are not waited for.
+        None if shown.len() == MAX_LINE => Err(ProtocolError::new(bytes)),
+        // Such bytes cannot become a reply.
         None if bytes.iter().any(|byte| !(b' '..=b'~').contains(byte) && *byte != b'\r') => {
-            Err(protocol_error(bytes))
+            Err(ProtocolError::new(bytes))
         }
         None => Ok(None),
     }
 }
 
-/// Decodes what follows `VALUE key flags length`, and the number behind it that only `gets` returns.
+/// Decodes the value after the line `VALUE key flags length`, which has one more number for `gets`.
 fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let mut numbers = line.split(|byte| *byte == b' ').skip(3).map(number);
     let (length, unique) = (numbers.next().flatten(), numbers.next().flatten());
     let length = length.and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= MAX_VALUE);
-    let length = length.ok_or_else(|| protocol_error(bytes))?;
-    let behind = bytes.get(after..).unwrap_or_default();
-    let Some((value, rest)) = behind.split_at_checked(length) else { return Ok(None) };
+    let length = length.ok_or_else(|| ProtocolError::new(bytes))?;
+    let rest = bytes.get(after..).unwrap_or_default();
+    let Some((value, rest)) = rest.split_at_checked(length) else { return Ok(None) };
     let end = b"\r\nEND\r\n";
     match rest.get(..end.len()) {
         Some(seen) if seen == end => {
@@ -98,7 +91,7 @@ fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize
             };
             Ok(Some((reply, taken)))
         }
-        Some(_) => Err(protocol_error(rest)),
+        Some(_) => Err(ProtocolError::new(rest)),
         None => Ok(None),
     }
 }
@@ -119,12 +112,6 @@ fn is_error(line: &[u8]) -> bool {
     line == b"ERROR" || [&b"CLIENT_ERROR "[..], b"SERVER_ERROR "].iter().any(|begin| line.starts_with(begin))
 }
 
-fn protocol_error(bytes: &[u8]) -> ProtocolError {
-    let shown = bytes.get(..40).unwrap_or(bytes);
-    ProtocolError(shown.escape_ascii().to_string())
-}
-
-/// The kind of an error reply.
 pub(super) fn kind(error: &str) -> Kind {
     if error.contains("out of memory") {
         Kind::OutOfMemory
@@ -135,12 +122,11 @@ pub(super) fn kind(error: &str) -> Kind {
     } else if error.starts_with("SERVER_ERROR") {
         Kind::Other
     } else {
-        // It rejected the command, so the following replies may be shifted.
+        // The server rejected the command, so the following replies may be shifted.
         Kind::ProtocolError
     }
 }
 
-/// Advice on an error of this kind.
 pub(super) const fn hint(kind: Kind) -> &'static str {
     match kind {
         Kind::OutOfMemory => "; give it more memory (-m), or allow eviction (no -M)",
@@ -149,20 +135,6 @@ pub(super) const fn hint(kind: Kind) -> &'static str {
         _ => "",
     }
 }
-
-/// The kinds of failure that memcached can have.
-pub(super) const KINDS: [Kind; 10] = [
-    Kind::Resolve,
-    Kind::Connect,
-    Kind::Tls,
-    Kind::Auth,
-    Kind::Timeout,
-    Kind::Lost,
-    Kind::ProtocolError,
-    Kind::OutOfMemory,
-    Kind::NotANumber,
-    Kind::Other,
-];
 
 #[cfg(test)]
 mod tests {
@@ -177,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read() {
+    fn decodes_replies() {
         for (text, reply) in [
             ("0\r\n", Reply::Number(0)),
             ("18446744073709551615\r\n", Reply::Number(u64::MAX)),
@@ -200,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn other_protocols_are_recognised() {
+    fn rejects_other_protocols() {
         for text in [
             "+PONG\r\n",
             "HTTP/1.1 400 Bad Request\r\n",
@@ -219,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_may_have_blanks_behind_them() {
+    fn counters_may_have_trailing_spaces() {
         for (value, count) in
             [("12", Some(12)), ("9 ", Some(9)), ("", None), ("x", None), (" 1", None), ("1 2", None)]
         {
@@ -228,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_errors_are_distinguished() {
+    fn errors_have_kinds() {
         for (error, expected) in [
             ("SERVER_ERROR out of memory storing object", Kind::OutOfMemory),
             ("CLIENT_ERROR cannot increment or decrement non-numeric value", Kind::NotANumber),
@@ -243,7 +215,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn decodes_any_bytes_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Text::decode(&bytes);
             let _ = Text::decode(&[b"VALUE ", &bytes[..]].concat());
         }

@@ -1,8 +1,8 @@
-//! Resets of counters, by which the over-limit caches of other replicas know them.
+//! Notifies the over-limit caches of other replicas of resets of counters.
 //!
-//! memcached has no messages. The last resets are in one key that lives for a minute after the latest. It is changed
-//! with `cas`, so that two replicas lose none of each other's, and each replica with an over-limit cache reads it twice
-//! a second, over a connection of its own: no request waits for it.
+//! memcached has no messages. One key holds the last resets, until a minute after the latest. It is changed with `cas`, so
+//! that concurrent changes are not lost, and each replica with an over-limit cache reads it twice a second over a separate
+//! connection, so that no request waits.
 
 use std::{
     convert::Infallible,
@@ -15,26 +15,28 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::{
-    key,
     reply::{FramedStream, Reply},
-    servers::Servers,
+    servers::{Servers, key_name},
 };
-use crate::{settings::ServerAddress, store::Resets};
+use crate::{
+    settings::ServerAddress,
+    store::{Resets, remote::Backend},
+};
 
-/// How often the key is read: a reset holds everywhere within a second.
+/// The interval of reads: a reset takes effect everywhere within a second.
 const POLL: Duration = Duration::from_millis(400);
 
-/// How long reading or changing the key may take.
+/// The timeout for reading or changing the key.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The key lives so long after the last reset.
+/// The expiry of the key after the last reset.
 const LIFETIME_SECONDS: u64 = 60;
 
-/// A replica that has not read the key for so long may have missed some.
+/// A replica that has not read the key for longer may have missed some resets.
 const LONGEST_GAP: Duration = Duration::from_secs(LIFETIME_SECONDS / 2);
 
-/// The longest value: the oldest resets leave. It is what a server is sent for a reset, and what it sends to each replica
-/// twice a second for a minute.
+/// The longest value: the oldest resets are dropped. Each reset writes the value, and each replica reads it twice a
+/// second for a minute.
 const MAX_BYTES: usize = 16 * 1024;
 
 /// The last resets in memcached.
@@ -44,18 +46,17 @@ pub struct ResetLog {
     key: String,
 }
 
-/// The value of the key.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
 struct Entries {
-    /// Drawn at random whenever the key is created.
+    /// A random number, new whenever the key is created.
     id: u64,
-    /// Resets that have left.
+    /// The number of dropped resets.
     dropped: u64,
     /// The full keys of each reset, the newest last.
     resets: Vec<Vec<String>>,
 }
 
-/// How far a replica has read: the identifier of the value, and how many resets of it.
+/// What a replica has read: the identifier of the value, and the number of its resets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Position {
     id: u64,
@@ -65,25 +66,25 @@ struct Position {
 impl ResetLog {
     pub(super) fn new(servers: Arc<Servers>, key_prefix: &str) -> Self {
         // Without `_`, which follows the domain in the key of every counter.
-        Self { servers, key: key::name(&format!("{key_prefix}tollgate:resets")).into_owned() }
+        Self { servers, key: key_name(&format!("{key_prefix}tollgate:resets")).into_owned() }
     }
 
     /// Notifies other replicas that counters were reset.
     ///
     /// # Errors
-    /// When the server that owns the key is not reached or refuses.
+    /// When the server that owns the key cannot be reached or rejects the change.
     pub async fn announce(&self, full_keys: &[String]) -> Result<(), String> {
         let address = self.server()?;
         let announced = timeout(TIMEOUT, async {
             let mut stream = self.dial(&address).await?;
-            // Another replica that changes it at the same time has it read once more.
+            // After a concurrent change by another replica it is read again.
             while !self.add(&mut stream, full_keys).await? {}
             Ok(())
         });
         announced.await.unwrap_or_else(|_| Err(late(&address)))
     }
 
-    /// Reads the value, and changes it unless another has changed it meanwhile. Returns whether it did.
+    /// Reads and changes the value; returns false if another replica has changed it meanwhile.
     async fn add(&self, stream: &mut FramedStream, full_keys: &[String]) -> Result<bool, String> {
         let (known, unique) = match self.read(stream).await? {
             Reply::Unique(value, unique) => (serde_json::from_slice(&value).ok(), Some(unique)),
@@ -97,7 +98,7 @@ impl ResetLog {
             Some(unique) => format!("cas {key} 0 {LIFETIME_SECONDS} {length} {unique}\r\n"),
             None => format!("add {key} 0 {LIFETIME_SECONDS} {length}\r\n"),
         };
-        match ask(stream, &[command.as_bytes(), &value, b"\r\n"]).await? {
+        match query(stream, &[command.as_bytes(), &value, b"\r\n"]).await? {
             Reply::Stored => Ok(true),
             Reply::NotStored | Reply::Missing => Ok(false),
             _ => Err("memcached: unexpected reply to cas".to_owned()),
@@ -134,7 +135,7 @@ impl ResetLog {
         }
     }
 
-    /// Reads the value; `None` if there is none, or if another program wrote it.
+    /// Reads the value; `None` if there is none, or another program wrote it.
     async fn poll(
         &self,
         connection: &mut Option<(ServerAddress, FramedStream)>,
@@ -156,22 +157,21 @@ impl ResetLog {
     }
 
     async fn read(&self, stream: &mut FramedStream) -> Result<Reply, String> {
-        ask(stream, &[b"gets ", self.key.as_bytes(), b"\r\n"]).await
+        query(stream, &[b"gets ", self.key.as_bytes(), b"\r\n"]).await
     }
 
-    /// The server that owns the key.
     fn server(&self) -> Result<ServerAddress, String> {
         let connection = self.servers.connection(&self.key).map_err(|error| error.to_string())?;
-        Ok(connection.address().clone())
+        Ok(connection.address.clone())
     }
 
     async fn dial(&self, address: &ServerAddress) -> Result<FramedStream, String> {
         let backend = &self.servers.pool.shared.backend;
-        backend.dialer.dial(address).await.map_err(|failure| failure.message)
+        backend.dial(address, false).await.map_err(|failure| failure.message)
     }
 }
 
-async fn ask(stream: &mut FramedStream, command: &[&[u8]]) -> Result<Reply, String> {
+async fn query(stream: &mut FramedStream, command: &[&[u8]]) -> Result<Reply, String> {
     let exchange = async {
         stream.send(1, |into| into.extend(command.iter().copied().flatten())).await?;
         stream.receive().await
@@ -192,7 +192,7 @@ impl Entries {
         Self { id: fastrand::u64(..), dropped: 0, resets: Vec::new() }
     }
 
-    /// Adds a reset. The oldest leave if the value would be too long.
+    /// Adds a reset. Drops the oldest if the value would be too long.
     fn add(&mut self, full_keys: &[String]) {
         self.resets.push(full_keys.to_vec());
         // The quotes, commas and escapes of JSON.
@@ -209,7 +209,7 @@ impl Entries {
 }
 
 impl Position {
-    /// The resets that were not read before, if there are some.
+    /// The resets that were not read before.
     fn advance(&mut self, entries: Entries) -> Option<Resets> {
         let Entries { id, dropped, mut resets } = entries;
         let seen = if self.id == id { self.seen } else { 0 };
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_that_does_not_fit_is_one_that_nobody_knows() {
+    fn a_reset_that_does_not_fit_is_reported_as_unknown() {
         let (mut entries, mut position) = (Entries::new(), Position::default());
         entries.add(&reset("a"));
         assert_eq!(position.advance(entries.clone()), Some(Resets::Of(reset("a"))));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_before_is_continued() {
+    fn a_value_keeps_its_form() {
         let mut entries = Entries::new();
         entries.add(&reset("d_k_\"v\"\r\n_0#0.1.1.3/60"));
         let written = serde_json::to_vec(&entries).unwrap();
@@ -276,10 +276,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Unless the key has ended in between, a replica receives every reset, each once, or that it has missed
-        /// some.
+        /// Unless the key expired, a replica receives every reset once, or that it has missed some.
         #[test]
-        fn nothing_is_missed_and_nothing_comes_twice(events in prop::collection::vec(event(), 0..60)) {
+        fn every_reset_is_received_once_or_known_to_be_missed(events in prop::collection::vec(event(), 0..60)) {
             let mut value: Option<Entries> = None;
             let mut unread: [Vec<String>; 3] = Default::default();
             let mut positions = [Position::default(); 3];

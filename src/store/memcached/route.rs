@@ -7,15 +7,15 @@ use smallvec::SmallVec;
 use super::{
     MemcachedStore,
     backend::{Connection, PendingReply},
-    key,
+    servers::key_name,
 };
 use crate::{
     clock::Time,
     limiter::algorithm::Hits,
     rules::Limit,
     store::{
-        Applied, Batch, Check, Counting, FailureReason, Member, Outcome, StoreError, batch::NextHits,
-        without_taking,
+        Applied, Batch, Check, Counting, FailureReason, Member, Outcome, StoreError,
+        batch::{NextHits, Plan},
     },
 };
 
@@ -40,30 +40,36 @@ struct Group<'b> {
 impl MemcachedStore {
     /// Counts every check; a group counts all or nothing.
     pub(super) fn count<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
-        let look = batch.counting == Counting::ReadOnly;
-        if batch.has_groups() && !look {
-            return Applied::Later(Box::pin(self.count_groups(batch, now)));
-        }
-        let hits =
-            |_: usize, check: &Check<'_>| Some(if look { without_taking(check.hits) } else { check.hits });
-        match self.submit(batch, now, hits) {
+        let plan = match batch.counting {
+            Counting::ReadOnly => Plan::Read,
+            _ if batch.has_groups() => return Applied::Later(Box::pin(self.count_groups(batch, now))),
+            Counting::Always | Counting::StopWhenOver => Plan::Own,
+        };
+        match self.submit(batch, now, plan) {
             Ok(submitted) => Applied::Later(Box::pin(receive(batch, submitted))),
             Err(error) => Applied::Now(Err(error)),
         }
     }
 
-    /// Refunds every hit that was counted.
-    pub(super) async fn refund_all(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
-        receive(batch, self.submit(batch, now, |_, _| Some(Hits::Refund(u64::MAX)))?).await
+    /// Submits these hits and waits for the outcomes.
+    pub(super) async fn apply_hits(
+        &self,
+        batch: &mut Batch<'_>,
+        now: Time,
+        plan: Plan<'_>,
+    ) -> Result<(), StoreError> {
+        let submitted = self.submit(batch, now, plan)?;
+        receive(batch, submitted).await
     }
 
     /// Counts single checks and reads those of groups; then counts the groups that fit.
     async fn count_groups(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
         let is_read_first = |check: &Check<'_>| check.member != Member::Alone && check.takes();
         let read_first: SmallVec<[bool; 8]> = batch.checks().iter().map(is_read_first).collect();
-        let hits =
-            |_: usize, check: &Check<'_>| Some(if is_read_first(check) { Hits::Take(0) } else { check.hits });
-        receive(batch, self.submit(batch, now, hits)?).await?;
+        let reads = batch.checks().iter();
+        let reads = reads.map(|check| Some(if is_read_first(check) { Hits::Take(0) } else { check.hits }));
+        let reads: NextHits = reads.collect();
+        self.apply_hits(batch, now, Plan::Next(&reads)).await?;
         let hits = batch.hits_that_fit(|index| read_first.get(index) == Some(&true));
         self.count_and_refund(batch, now, hits).await
     }
@@ -73,29 +79,26 @@ impl MemcachedStore {
     /// memcached cannot do both in one step, so the counters are read and then changed. A concurrent request may
     /// find the same room; then a group refunds its hits.
     pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
-        receive(batch, self.submit(batch, now, |_, _| Some(Hits::Take(0)))?).await?;
+        self.apply_hits(batch, now, Plan::Each(Hits::Take(0))).await?;
         let hits = batch.hits_after_read();
         self.count_and_refund(batch, now, hits).await
     }
 
-    /// Counts these hits, and refunds those of groups that went over a limit meanwhile: a group never admits more than
-    /// its limits, and rejected hits leave no trace.
+    /// Counts these hits, and refunds those of groups that concurrent requests took over a limit: a group never exceeds its
+    /// limits, and its rejected hits are not counted.
     async fn count_and_refund(
         &self,
         batch: &mut Batch<'_>,
         now: Time,
         hits: NextHits,
     ) -> Result<(), StoreError> {
-        if hits.iter().all(Option::is_none) {
-            return Ok(());
-        }
-        receive(batch, self.submit(batch, now, |index, _| hits.get(index).copied().flatten())?).await?;
+        self.apply_hits(batch, now, Plan::Next(&hits)).await?;
         let refunds = batch.refunds(&hits);
         if refunds.iter().all(Option::is_none) {
             return Ok(());
         }
         let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        receive(batch, self.submit(batch, now, |index, _| refunds.get(index).copied().flatten())?).await?;
+        self.apply_hits(batch, now, Plan::Next(&refunds)).await?;
         batch.reject_refunded(&refunds, &over);
         Ok(())
     }
@@ -105,15 +108,15 @@ impl MemcachedStore {
         &self,
         batch: &Batch<'_>,
         now: Time,
-        hits: impl Fn(usize, &Check<'_>) -> Option<Hits>,
+        plan: Plan<'_>,
     ) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
         for (index, check) in batch.checks().iter().enumerate() {
-            if hits(index, check).is_none() {
+            if plan.hits(index, check).is_none() {
                 continue;
             }
             check_countable(check.limit)?;
-            let name = key::name(batch.key(check));
+            let name = key_name(batch.key(check));
             let connection = self.servers.connection(&name)?;
             match groups.iter_mut().find(|group| Arc::ptr_eq(&group.connection, &connection)) {
                 Some(group) => group.checks.push((index, name)),
@@ -124,7 +127,7 @@ impl MemcachedStore {
             let reply = connection.submit(checks.len(), batch.until, |pipeline| {
                 for (index, name) in &checks {
                     if let Some(check) = batch.checks().get(*index)
-                        && let Some(hits) = hits(*index, check)
+                        && let Some(hits) = plan.hits(*index, check)
                     {
                         pipeline.add(name, hits, expiry(check.limit, self.jitter, now));
                     }
@@ -136,22 +139,18 @@ impl MemcachedStore {
     }
 }
 
-/// Waits for the replies and sets the outcomes.
 async fn receive(batch: &mut Batch<'_>, submitted: SmallVec<[Submitted; 1]>) -> Result<(), StoreError> {
     for Submitted { checks, mut reply } in submitted {
         let outcomes = reply.wait(batch.until).await?;
         for (index, outcome) in checks.into_iter().zip(outcomes) {
-            let after = outcome.map_err(|failure| StoreError {
-                reason: FailureReason::BadAnswer,
-                message: failure.message.as_str().into(),
-            })?;
+            let after = outcome.map_err(|failure| failure.to_error(FailureReason::BadAnswer))?;
             batch.set(index, Outcome::Counted(after));
         }
     }
     Ok(())
 }
 
-/// Rules with another algorithm are refused at load. This catches rules that were loaded without
+/// Rules with another algorithm are rejected at load. This catches rules that were loaded without
 /// [`COUNTABLE`](MemcachedStore::COUNTABLE): counted as fixed windows, their counters would never expire.
 fn check_countable(limit: &Limit) -> Result<(), StoreError> {
     let kind = limit.algorithm.kind();
@@ -162,14 +161,14 @@ fn check_countable(limit: &Limit) -> Result<(), StoreError> {
     Err(StoreError { reason: FailureReason::BadAnswer, message: message.into() })
 }
 
-/// The expiry of a counter that is created now: its window's length and random jitter. One second more, because
+/// The expiry of a counter that is created now: its window's length and random jitter, and one second more because
 /// memcached's clock ticks once a second: an expiry of one second may pass at once.
 fn expiry(limit: &Limit, jitter: u64, now: Time) -> u64 {
     let seconds = limit.window().seconds().saturating_add(1);
     relative_or_date(seconds.saturating_add(fastrand::u64(..jitter.max(1))), now)
 }
 
-/// An expiry in so many seconds, as memcached expects it.
+/// An expiry in seconds as memcached expects it.
 fn relative_or_date(seconds: u64, now: Time) -> u64 {
     let date = now.seconds().saturating_add(seconds);
     match seconds {
@@ -185,7 +184,7 @@ mod tests {
     use crate::{limiter::algorithm::Kind, rules::Unit};
 
     #[test]
-    fn long_times_are_sent_as_dates() {
+    fn long_expiries_are_sent_as_dates() {
         let now = Time::from_seconds(1_800_000_000);
         for (seconds, expected) in [
             (2, 2),
@@ -211,9 +210,9 @@ mod tests {
     fn only_fixed_windows_are_counted() {
         for kind in Kind::ALL {
             let quarter = Limit::new(5, Unit::Minute, 15.try_into().unwrap(), kind, None).unwrap();
-            let refused = check_countable(&quarter).map_err(|error| error.to_string());
+            let result = check_countable(&quarter).map_err(|error| error.to_string());
             let expected = format!("memcached supports only fixed windows, not `{}`", kind.name());
-            assert_eq!(refused, if kind == Kind::FixedWindow { Ok(()) } else { Err(expected) });
+            assert_eq!(result, if kind == Kind::FixedWindow { Ok(()) } else { Err(expected) });
         }
     }
 }

@@ -1,39 +1,47 @@
-//! The current servers: those of `MEMCACHE_HOST_PORT`, or the targets of `MEMCACHE_SRV`, which may change.
+//! The current servers, which are those of `MEMCACHE_HOST_PORT` or the targets of `MEMCACHE_SRV`, and the owners of keys.
+//!
+//! Names and owners of keys are those of the Go service, so its replicas and ours share every counter that it supports.
+//! Keys that memcached does not accept, because they are too long or contain spaces, are hashed.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{borrow::Cow, mem, sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{
-    backend::{Connection, MemcachedBackend},
-    dialer::Dialer,
-    reply::KINDS,
-};
+use super::backend::{Connection, MemcachedBackend};
 use crate::{
-    net::backoff::Backoff,
+    net::{backoff::Backoff, resolve::name_servers::NameServers},
     panics,
     settings::memcached::{Memcached, MemcachedServers},
     store::{
         FailureReason, PoolUsage, StoreError, StoreKind,
-        remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics},
+        remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics, failure::Kind, hashed},
     },
 };
-use crate::{net::resolve::name_servers::NameServers, store::memcached::key};
 
-/// The servers.
+/// The longest key that memcached accepts.
+const MAX_KEY: usize = 250;
+
+/// The kinds of failure that memcached does not have.
+const NOT_OF_MEMCACHED: [Kind; 7] = [
+    Kind::Denied,
+    Kind::Loading,
+    Kind::ReadOnly,
+    Kind::WritesDisabled,
+    Kind::Busy,
+    Kind::Moved,
+    Kind::ClusterDown,
+];
+
 pub(super) struct Servers {
     pub(super) pool: ServerPool<MemcachedBackend, ()>,
 }
 
 impl Servers {
-    /// Servers for this many worker threads.
-    ///
-    /// # Errors
-    /// Every problem with the files in the settings.
+    /// Servers for this many worker threads. Returns every problem with the TLS files.
     pub(super) fn new(settings: &Memcached, threads: usize) -> Result<Self, Vec<String>> {
         let shared = Shared {
-            backend: MemcachedBackend { dialer: Dialer::new(settings)? },
+            backend: MemcachedBackend::new(settings)?,
             metrics: ClientMetrics::default(),
             bounds: Bounds {
                 timeout: settings.timeout,
@@ -50,21 +58,17 @@ impl Servers {
     }
 
     /// The calling thread's connection to the server that owns a key.
-    ///
-    /// # Errors
-    /// While there are no servers.
     pub(super) fn connection(&self, name: &str) -> Result<Arc<Connection>, StoreError> {
-        let connection = self.pool.connection(|known| Some(key::server_index(name, known.servers.len())));
+        let connection = self.pool.connection(|known| Some(server_index(name, known.servers.len())));
         connection.ok_or_else(|| StoreError {
             reason: FailureReason::Unavailable,
             message: "memcached: no servers yet; see MEMCACHE_SRV".into(),
         })
     }
 
-    /// The pool's metrics.
     pub(super) fn usage(&self) -> PoolUsage {
         let mut usage = self.pool.usage(StoreKind::Memcached);
-        usage.errors.retain(|(name, _)| KINDS.iter().any(|kind| kind.name() == *name));
+        usage.errors.retain(|(name, _)| NOT_OF_MEMCACHED.iter().all(|kind| kind.name() != *name));
         usage
     }
 
@@ -100,6 +104,79 @@ impl Servers {
                 }
             };
             sleep(pause).await;
+        }
+    }
+}
+
+/// The key in memcached: the counter's key if memcached accepts it, else its hash.
+pub(super) fn key_name(key: &str) -> Cow<'_, str> {
+    if is_accepted(key) { Cow::Borrowed(key) } else { Cow::Owned(hashed(key)) }
+}
+
+/// The rule of the Go service's client.
+fn is_accepted(key: &str) -> bool {
+    (1..=MAX_KEY).contains(&key.len()) && key.bytes().all(|byte| byte > b' ' && byte != 0x7f)
+}
+
+/// The index of the server that owns a key, of this many.
+fn server_index(name: &str, servers: usize) -> usize {
+    let checksum = usize::try_from(crc32fast::hash(name.as_bytes())).unwrap_or_default();
+    checksum.checked_rem(servers).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn checksums_are_crc32() {
+        for (text, sum) in [
+            ("", 0),
+            ("123456789", 0xcbf4_3926),
+            ("The quick brown fox jumps over the lazy dog", 0x414f_a339),
+        ] {
+            assert_eq!(crc32fast::hash(text.as_bytes()), sum, "{text}");
+        }
+    }
+
+    #[test]
+    fn one_server_owns_every_key() {
+        assert_eq!((server_index("d_k_v_120", 1), server_index("d_k_v_120", 0)), (0, 0));
+    }
+
+    #[test]
+    fn accepted_keys_are_not_changed() {
+        for key in ["d_k_v_120", "d_\u{fc}_\u{4f60}_120", &"x".repeat(250)] {
+            assert_eq!(key_name(key), key);
+        }
+    }
+
+    #[test]
+    fn other_keys_are_hashed() {
+        let long = "x".repeat(251);
+        for key in ["a b", "a\r\nflush_all\r\n", "a\u{7f}", "\0", "", &long] {
+            let name = key_name(key);
+            assert!(
+                name.starts_with("tollgate:") && name.len() == 73 && is_accepted(&name),
+                "{key:?}: {name}"
+            );
+        }
+        let of_space = "tollgate:36a9e7f1c95b82ffb99743e0c5c4ce95d83c9a430aac59f84ef3cbfab6145068";
+        assert_eq!(key_name(" "), of_space, "every version uses the same name");
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_is_accepted_and_unique(one in ".{0,300}", other in ".{0,300}") {
+            prop_assert!(is_accepted(&key_name(&one)));
+            prop_assert_eq!(key_name(&one) == key_name(&other), one == other);
+        }
+
+        #[test]
+        fn an_index_is_below_the_number_of_servers(name in ".*", servers in 1_usize..100) {
+            prop_assert!(server_index(&name, servers) < servers);
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Redis as a [`Backend`]: what connections send to it, and what its replies mean.
+//! Redis as a [`Backend`].
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
 use super::{
+    dialer::Dialer,
     failure::{Failure, Kind},
     permissions::{self, Needs},
     pipeline::{Expire, Expiry, Learned, LeaseBy, RedisPipeline},
     resp::{FramedStream, Reply, Resp},
     topology::Topology,
     ttl_cache::TtlCache,
-    wire::Dialer,
 };
 use crate::{
     clock::{Clock, SystemClock, Time},
@@ -26,7 +26,6 @@ pub(super) struct RedisBackend {
     pub(super) dialer: Dialer,
     pub(super) topology: Topology,
     pub(super) ttl_cache: TtlCache,
-    /// Connect only to masters.
     pub(super) only_masters: bool,
     /// The user; `None` is `default`.
     pub(super) user: Option<String>,
@@ -34,14 +33,12 @@ pub(super) struct RedisBackend {
     pub(super) needs: AtomicU8,
     /// The servers know `INCREX`.
     pub(super) has_increx: AtomicBool,
-    /// The user may not run scripts, so expiries are set without comparing them to existing ones.
+    /// The user lacks the permission for scripts, so expiries are set without comparing them to existing ones.
     pub(super) cannot_extend: AtomicBool,
 }
 
-/// A connection to one server.
 pub(super) type Connection = remote::Connection<RedisBackend>;
 
-/// A reply to come from one connection.
 pub(super) type PendingReply = remote::PendingReply<RedisBackend>;
 
 impl Backend for RedisBackend {
@@ -54,8 +51,7 @@ impl Backend for RedisBackend {
     const PROBE: &'static [u8] = b"*1\r\n$4\r\nPING\r\n";
 
     async fn dial(&self, to: &ServerAddress, was_replica: bool) -> Result<FramedStream, Failure> {
-        let transport = self.dialer.dial(to, was_replica || self.only_masters).await?;
-        Ok(FramedStream::new(transport, format!("redis {to}")))
+        self.dialer.dial(to, was_replica || self.only_masters).await
     }
 
     fn write(pipeline: &RedisPipeline, into: &mut Vec<u8>) -> usize {
@@ -67,12 +63,11 @@ impl Backend for RedisBackend {
     fn write_again(pipeline: &RedisPipeline, replies: &[Reply], into: &mut Vec<u8>) -> usize {
         let unknown = pipeline.unknown_scripts(replies);
         pipeline.write_with_scripts(&unknown, into);
-        unknown.iter().map(|unknown| unknown.replies().len()).sum()
+        unknown.iter().map(|unknown| unknown.replies.len()).sum()
     }
 
     fn merge(pipeline: &RedisPipeline, replies: &mut [Reply], again: Vec<Reply>) {
-        let unknown = pipeline.unknown_scripts(replies);
-        let indexes = unknown.iter().flat_map(|unknown| unknown.replies());
+        let indexes = pipeline.unknown_scripts(replies).into_iter().flat_map(|unknown| unknown.replies);
         for (index, reply) in indexes.zip(again) {
             if let Some(first) = replies.get_mut(index) {
                 *first = reply;
@@ -90,13 +85,9 @@ impl Backend for RedisBackend {
     }
 
     fn connected(&self, connection: &Connection) {
-        // Permissions may have changed.
+        // The user's permissions may have changed.
         self.cannot_extend.store(false, Relaxed);
-        let needs = Needs::from_bits(self.needs.load(Relaxed));
-        connection.piggyback(|first| first.check(needs));
-        if needs.include(Needs::LEASES) {
-            connection.piggyback(RedisPipeline::find_increx);
-        }
+        connection.piggyback(|first| first.check(Needs(self.needs.load(Relaxed))));
     }
 
     fn error(reply: Reply) -> Option<(Kind, String)> {
@@ -129,14 +120,12 @@ impl RedisBackend {
         }
     }
 
-    /// How hits are leased.
     pub(super) fn lease_by(&self) -> LeaseBy {
         if self.has_increx.load(Relaxed) { LeaseBy::Increx } else { LeaseBy::Script }
     }
 
-    /// Updates the state by what the replies showed.
     fn learn(&self, connection: &Connection, learned: Learned) -> Result<(), Failure> {
-        let now = SystemClock.now();
+        let (now, metrics) = (SystemClock.now(), &connection.shared.metrics);
         if let Some(has_increx) = learned.has_increx {
             self.has_increx.store(has_increx, Relaxed);
         }
@@ -146,23 +135,22 @@ impl RedisBackend {
         if !learned.missing_ttl.is_empty() {
             // The server has lost keys, so other cached keys may be missing too.
             self.ttl_cache.clear();
+        }
+        if !learned.not_extended.is_empty() {
+            self.cannot_extend.store(true, Relaxed);
+        }
+        metrics.without_expiry(learned.without_expiry);
+        let mut expiries = learned.missing_ttl.iter().chain(&learned.not_extended).peekable();
+        if expiries.peek().is_some() {
             connection.piggyback(|next| {
-                for (key, seconds) in &learned.missing_ttl {
-                    next.expire(key, *seconds, Expire::Set);
-                }
+                expiries.for_each(|(key, seconds)| next.expire(key, *seconds, Expire::Set));
             });
         }
-        self.retry_expiries(connection, &learned.not_expiring);
-        learned
-            .denied
-            .iter()
-            .chain(&learned.missing)
-            .for_each(|command| connection.metrics().denied(command));
+        learned.denied.iter().chain(&learned.missing).for_each(|command| metrics.denied(command));
         if !learned.missing.is_empty() {
             let user = self.user.as_deref().unwrap_or("default");
-            connection
-                .metrics()
-                .failed_once(&connection.failure(Kind::Denied, permissions::denial(user, &learned.missing)));
+            let denial = permissions::denial(user, &learned.missing);
+            metrics.failed_once(&connection.failure(Kind::Denied, denial));
         }
         let mut result = Ok(());
         for failure in learned.failures {
@@ -175,24 +163,10 @@ impl RedisBackend {
             }
             match failure.kind {
                 // Expected while slots of a cluster move.
-                Kind::Moved => connection.metrics().count(failure.kind),
-                _ => connection.metrics().failed(&failure),
+                Kind::Moved => metrics.count(failure.kind),
+                _ => metrics.failed(&failure),
             }
         }
         result
-    }
-
-    /// Keys were counted without an expiry. If the script was denied, `EXPIRE` may work.
-    fn retry_expiries(&self, connection: &Connection, not_expiring: &[(Box<str>, u32, bool)]) {
-        let (retry, lost): (Vec<_>, Vec<_>) = not_expiring.iter().partition(|(.., retry)| *retry);
-        connection.metrics().without_expiry(lost.len());
-        if !retry.is_empty() {
-            self.cannot_extend.store(true, Relaxed);
-            connection.piggyback(|next| {
-                for (key, seconds, _) in retry {
-                    next.expire(key, *seconds, Expire::Set);
-                }
-            });
-        }
     }
 }

@@ -7,7 +7,6 @@ pub(super) use crate::store::remote::failure::{Failure, Kind};
 pub(super) const UNEXPECTED: &str = "unexpected-reply";
 
 impl Kind {
-    /// Advice on an error of this kind.
     pub(super) const fn hint(self) -> &'static str {
         match self {
             Self::Auth => "; check REDIS_AUTH",
@@ -25,7 +24,6 @@ impl Kind {
         }
     }
 
-    /// The kind of an error reply.
     pub(super) fn of_reply(error: &str) -> Self {
         // Before Redis 7 an error within a script follows its location.
         let inner = error.strip_prefix("ERR Error running script").and_then(|text| text.rsplit_once(": -"));

@@ -1,4 +1,4 @@
-//! The hits that leases take and give back in the background, over the same connections as requests.
+//! The hits that leases take and return in the background, over the same connections as requests.
 
 use std::borrow::Cow;
 
@@ -9,27 +9,19 @@ use crate::{
     store::{Batch, Check, StoreError},
 };
 
-/// The reply to come to hits that are leased or given back.
-pub(in crate::store) struct LeaseReply(PendingReply);
+/// The pending reply to a lease or a return of hits.
+pub(crate) struct LeaseReply(PendingReply);
 
 /// A counter from which hits are leased.
-pub(in crate::store) struct Leased<'a> {
-    pub(in crate::store) name: &'a str,
-    pub(in crate::store) is_per_second: bool,
-    pub(in crate::store) limit: &'a Limit,
+pub(crate) struct Leased<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) is_per_second: bool,
+    pub(crate) limit: &'a Limit,
 }
 
 impl RedisStore {
     /// Adds hits to a counter if they are within its limit.
-    ///
-    /// # Errors
-    /// When they cannot be sent.
-    pub(in crate::store) fn lease(
-        &self,
-        counter: &Leased<'_>,
-        hits: u64,
-        now: Time,
-    ) -> Result<LeaseReply, StoreError> {
+    pub(crate) fn lease(&self, counter: &Leased<'_>, hits: u64, now: Time) -> Result<LeaseReply, StoreError> {
         let pool = self.pool_of(counter.is_per_second);
         let connection = pool.connection(counter.name)?;
         let backend = pool.backend();
@@ -41,11 +33,8 @@ impl RedisStore {
             .map(LeaseReply)
     }
 
-    /// Gives hits of a lease back, unless the counter has fewer than the `own` that this replica has added to it.
-    ///
-    /// # Errors
-    /// When they cannot be sent.
-    pub(in crate::store) fn give_back(
+    /// Returns hits of a lease, unless the counter has fewer than the `own` that this replica has added to it.
+    pub(crate) fn give_back(
         &self,
         name: &str,
         is_per_second: bool,
@@ -57,18 +46,14 @@ impl RedisStore {
     }
 
     /// The name of a check's counter, and whether it is in the Redis for limits per second.
-    pub(in crate::store) fn place<'b>(
-        &self,
-        batch: &'b Batch<'_>,
-        check: &Check<'_>,
-    ) -> (Cow<'b, str>, bool) {
-        (self.pool(check).name(batch, check), is_per_second(check))
+    pub(crate) fn place<'b>(&self, batch: &'b Batch<'_>, check: &Check<'_>) -> (Cow<'b, str>, bool) {
+        (self.pool(check).names.of(batch, check), is_per_second(check))
     }
 }
 
 impl LeaseReply {
-    /// The counter, and whether the hits were added; `None` if that is not known, or they were not.
-    pub(in crate::store) async fn wait(mut self) -> Option<(u64, bool)> {
+    /// The counter, and whether the hits were added; `None` after a failure.
+    pub(crate) async fn wait(mut self) -> Option<(u64, bool)> {
         match self.0.wait(None).await.ok()?.into_iter().next()? {
             Outcome::Leased(after, is_granted) => Some((after, is_granted)),
             _ => None,

@@ -1,13 +1,13 @@
 //! Counters in Redis, shared by all replicas and by replicas of the Go service.
 //!
 //! In reading order: `route` sends a request's checks to the connections of the `pool` that own their keys (`name`), as
-//! commands of a `pipeline`, and `lease` the hits that leases take and give back. `backend` implements the shared
-//! connection's `Backend`.
-//! `permissions` checks the user's rights, `script` has the Lua scripts, `ttl_cache` knows which keys have an expiry,
-//! `topology` which server owns which keys. `wire` opens connections, `resp` is the protocol, `failure` classifies
-//! errors. `side` is for everything but counting, apart from these connections.
+//! commands of a `pipeline`; `lease` does so for hits that leases take and return. `backend` implements the shared
+//! connection's `Backend`. `permissions` checks the user's permissions, `script` has the Lua scripts, `ttl_cache` the
+//! keys with an expiry, `topology` the owners of keys. `dialer` opens connections, `resp` is the protocol, `failure`
+//! classifies errors. `side` is for all other commands, over separate connections.
 
 mod backend;
+mod dialer;
 mod failure;
 mod lease;
 mod name;
@@ -20,11 +20,10 @@ mod script;
 mod side;
 mod topology;
 mod ttl_cache;
-mod wire;
 
 use std::sync::Arc;
 
-use super::{Applied, Batch, Counting, PoolUsage, Store, remote::WorkerIndexes};
+use super::{Applied, Batch, Counting, PoolUsage, Store, StoreKind, remote::WorkerIndexes};
 use crate::{
     clock::Time,
     rules::{Limit, Limits, RuleSet, Unit},
@@ -57,8 +56,8 @@ impl RedisStore {
         match (main, per_second) {
             (Ok(main), Ok(per_second)) => Ok(Self { main, per_second, workers: WorkerIndexes::default() }),
             (main, per_second) => {
-                let mut problems: Vec<String> =
-                    main.err().into_iter().chain(per_second.err()).flatten().collect();
+                let problems = main.err().into_iter().chain(per_second.err());
+                let mut problems: Vec<String> = problems.flatten().collect();
                 problems.dedup();
                 Err(problems)
             }
@@ -71,11 +70,9 @@ impl RedisStore {
     }
 
     /// Connections to the Redis of the counters for everything but counting, for the runtime of one thread.
-    ///
-    /// # Errors
-    /// Every problem with the files in the settings.
-    pub fn side(&self) -> Result<Side, Vec<String>> {
-        self.main.side()
+    #[must_use]
+    pub fn side(&self) -> Side {
+        self.main.side.separate()
     }
 
     fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
@@ -125,8 +122,8 @@ impl Store for RedisStore {
     }
 
     fn pools(&self) -> Vec<PoolUsage> {
-        let main = self.main.usage(false);
-        std::iter::once(main).chain(self.per_second.iter().map(|pool| pool.usage(true))).collect()
+        let kinds = [StoreKind::Redis, StoreKind::RedisPerSecond];
+        self.pools().zip(kinds).map(|(pool, kind)| pool.servers.usage(kind)).collect()
     }
 }
 

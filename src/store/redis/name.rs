@@ -1,4 +1,4 @@
-//! A counter's key in Redis: as in the Go service, so that its replicas and ours share it.
+//! The name of a counter's key in Redis, which is that of the Go service, so that its replicas and ours share the counter.
 //!
 //! The counters of a rule with several limits, which the Go service does not have, are updated in one step. Their
 //! common part is in braces, a hash tag, so that a Redis Cluster keeps them on one server. Braces in values from callers
@@ -11,7 +11,6 @@ use std::borrow::Cow;
 
 use crate::store::{Batch, Check, Member, remote::hashed};
 
-/// The longest name in bytes.
 const MAX_BYTES: usize = 512;
 
 /// Converts counter keys to Redis keys.
@@ -21,8 +20,8 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// For keys with this prefix (`CACHE_KEY_PREFIX`), which stays before the braces, unless it contains `{}`: a cluster
-    /// ignores all braces after an empty pair.
+    /// For keys with this prefix (`CACHE_KEY_PREFIX`), which precedes the braces unless it contains `{}`: a cluster ignores
+    /// all braces after an empty pair.
     pub(super) fn new(prefix: &str) -> Self {
         let has_empty_tag = prefix.split_once('{').is_some_and(|(_, behind)| behind.starts_with('}'));
         Self { before: if has_empty_tag { 0 } else { prefix.len() } }
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_above_512_bytes_go_by_their_hash() {
+    fn keys_above_512_bytes_are_hashed() {
         for length in [0, 1, 511, 512] {
             let key = "x".repeat(length);
             assert!(matches!(shortened(&key), Cow::Borrowed(name) if name == key), "{length}");
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_members_name_but_prefix_and_end_stands_in_braces() {
+    fn the_shared_part_of_a_groups_keys_is_in_braces() {
         for (prefix, key, expected) in [
             ("", "d_k_v_120/60", "{d_k_v_}120/60"),
             ("pre:", "pre:d_k_v_b/1000/60", "pre:{d_k_v_}b/1000/60"),
@@ -115,14 +114,14 @@ mod tests {
         assert_eq!(tag(&one), tag(&other));
     }
 
-    /// As Redis Cluster reads it.
+    /// The hash tag, by the rules of Redis Cluster.
     fn tag(key: &str) -> Option<&str> {
         let inner = &key[key.find('{')? + 1..];
         inner.find('}').filter(|close| *close > 0).map(|close| &inner[..close])
     }
 
     #[test]
-    fn a_counter_has_one_of_the_names_of_its_full_key() {
+    fn a_counters_name_is_one_of_those_of_its_full_key() {
         let names = Names::new("pre:");
         let limit = crate::rules::Limit::plain(5, crate::rules::Unit::Minute);
         for value in ["v", "{v}#/60", &"v".repeat(600)] {
@@ -150,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_two_keys_have_one_name_and_none_chooses_its_server(
+        fn names_are_unique_and_values_do_not_choose_the_server(
             prefix in "[a{}_]{0,3}", one in "[ab{}%27BD_]{0,9}_", other in "[ab{}%27BD_]{0,9}_",
         ) {
             let name = |rest: &str, end| Names::new(&prefix).of_member(&format!("{prefix}{rest}{end}"));

@@ -1,8 +1,7 @@
 //! The commands that the rules need, and whether the server allows our user to run them.
 //!
 //! A connection checks them with its first pipeline, and again when a reload needs more: each command is sent with
-//! arguments that have no effect. So a missing permission is logged at once, and not when a request fails or counters
-//! never expire.
+//! arguments that have no effect. So a missing permission is logged before a request fails or counters never expire.
 
 use super::resp::{self, Reply};
 use crate::{
@@ -12,15 +11,7 @@ use crate::{
 
 /// The features that rules need commands for, as bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Needs(u8);
-
-/// A command without effects that tests a permission.
-struct Probe {
-    command: &'static str,
-    /// Its words; `KEY` is an unused key.
-    words: &'static [&'static str],
-    needed_for: u8,
-}
+pub(super) struct Needs(pub(super) u8);
 
 const KEY: &str = "tollgate:check";
 
@@ -38,33 +29,26 @@ const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 /// `RPUSH` always has an effect, so it is undone in the same step.
 const RPUSH: &str = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], '') redis.call('DEL', KEYS[1])";
 
-const PROBES: [Probe; 18] = [
-    Probe {
-        command: "incrby",
-        words: &["INCRBY", KEY, "x"],
-        needed_for: COUNTERS | SEVERAL | WHOLE_REQUESTS,
-    },
-    Probe { command: "expire", words: &["EXPIRE", KEY, "1"], needed_for: COUNTERS | LOGS | WHOLE_REQUESTS },
-    Probe { command: "get", words: &["GET", KEY], needed_for: COUNTERS | SEVERAL | WHOLE_REQUESTS },
-    Probe { command: "evalsha", words: &["EVALSHA", NO_SCRIPT, "1", KEY], needed_for: SCRIPTS },
-    Probe { command: "eval", words: &["EVAL", "return 1", "1", KEY], needed_for: SCRIPTS },
-    Probe {
-        command: "set",
-        words: &["SET", KEY, "", "EX", "0"],
-        needed_for: SEVERAL | STATES | WHOLE_REQUESTS,
-    },
-    Probe { command: "ttl", words: &["TTL", KEY], needed_for: WHOLE_REQUESTS | LEASES },
-    Probe { command: "decrby", words: &["DECRBY", KEY, "x"], needed_for: LEASES },
-    Probe { command: "time", words: &["TIME"], needed_for: STATES | LOGS },
-    Probe { command: "mget", words: &["MGET", KEY], needed_for: STATES },
-    Probe { command: "setex", words: &["SETEX", KEY, "0", ""], needed_for: STATES },
-    Probe { command: "setrange", words: &["SETRANGE", KEY, "0", ""], needed_for: STATES },
-    Probe { command: "lrange", words: &["LRANGE", KEY, "0", "0"], needed_for: LOGS },
-    Probe { command: "lindex", words: &["LINDEX", KEY, "0"], needed_for: LOGS },
-    Probe { command: "llen", words: &["LLEN", KEY], needed_for: LOGS },
-    Probe { command: "ltrim", words: &["LTRIM", KEY, "0", "0"], needed_for: LOGS },
-    Probe { command: "del", words: &["DEL", KEY], needed_for: LOGS },
-    Probe { command: "rpush", words: &["EVAL", RPUSH, "1", KEY], needed_for: LOGS },
+/// Commands, the features that need them, and calls without effects that test the permission.
+const PROBES: [(&str, u8, &[&str]); 18] = [
+    ("incrby", COUNTERS | SEVERAL | WHOLE_REQUESTS, &["INCRBY", KEY, "x"]),
+    ("expire", COUNTERS | LOGS | WHOLE_REQUESTS, &["EXPIRE", KEY, "1"]),
+    ("get", COUNTERS | SEVERAL | WHOLE_REQUESTS, &["GET", KEY]),
+    ("evalsha", SCRIPTS, &["EVALSHA", NO_SCRIPT, "1", KEY]),
+    ("eval", SCRIPTS, &["EVAL", "return 1", "1", KEY]),
+    ("set", SEVERAL | STATES | WHOLE_REQUESTS, &["SET", KEY, "", "EX", "0"]),
+    ("ttl", WHOLE_REQUESTS | LEASES, &["TTL", KEY]),
+    ("decrby", LEASES, &["DECRBY", KEY, "x"]),
+    ("time", STATES | LOGS, &["TIME"]),
+    ("mget", STATES, &["MGET", KEY]),
+    ("setex", STATES, &["SETEX", KEY, "0", ""]),
+    ("setrange", STATES, &["SETRANGE", KEY, "0", ""]),
+    ("lrange", LOGS, &["LRANGE", KEY, "0", "0"]),
+    ("lindex", LOGS, &["LINDEX", KEY, "0"]),
+    ("llen", LOGS, &["LLEN", KEY]),
+    ("ltrim", LOGS, &["LTRIM", KEY, "0", "0"]),
+    ("del", LOGS, &["DEL", KEY]),
+    ("rpush", LOGS, &["EVAL", RPUSH, "1", KEY]),
 ];
 
 impl Needs {
@@ -92,57 +76,41 @@ impl Needs {
         Self(needs)
     }
 
-    /// The bits, for an atomic.
-    pub(super) const fn bits(self) -> u8 {
-        self.0
-    }
-
-    pub(super) const fn from_bits(bits: u8) -> Self {
-        Self(bits)
-    }
-
     /// True if it includes all needs of `other`.
     pub(super) const fn include(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    fn probes(self) -> impl Iterator<Item = &'static Probe> {
-        PROBES.iter().filter(move |probe| probe.needed_for & self.0 != 0)
+    fn probes(self) -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+        let needed = PROBES.iter().filter(move |(_, needs, _)| needs & self.0 != 0);
+        needed.map(|(command, _, words)| (*command, *words))
     }
 
-    /// The number of commands to test.
     pub(super) fn count(self) -> usize {
         self.probes().count()
     }
 
-    /// Writes the commands.
     pub(super) fn write(self, into: &mut Vec<u8>) {
-        for probe in self.probes() {
-            resp::begin_command(into, probe.words.len());
-            for word in probe.words {
-                resp::write_word(into, word.as_bytes());
-            }
+        for (_, words) in self.probes() {
+            resp::begin_command(into, words.len());
+            words.iter().for_each(|word| resp::write_word(into, word.as_bytes()));
         }
     }
 
     /// The commands that the server denied, by its replies.
     pub(super) fn denied(self, mut next: impl FnMut() -> Reply) -> Vec<&'static str> {
-        let mut denied = Vec::new();
-        for probe in self.probes() {
-            if let Reply::Error(error) = next()
-                && is_denied(&error)
-                // Only if the command within the script was denied, and not the script.
-                && (probe.command != "rpush" || is_denied_in_script(&error))
-            {
-                denied.push(probe.command);
-            }
-        }
-        denied
+        let denied = self.probes().filter(|(command, _)| match next() {
+            // Only if the command within the script was denied, and not the script.
+            Reply::Error(error) if *command == "rpush" => is_denied_in_script(&error),
+            Reply::Error(error) => is_denied(&error),
+            _ => false,
+        });
+        denied.map(|(command, _)| command).collect()
     }
 }
 
 /// True for errors about denied and unknown commands. Errors about keys do not count: a user may have access to the
-/// rules' keys and not to the one of this check.
+/// rules' keys and not to that of the probes.
 pub(super) fn is_denied(error: &str) -> bool {
     let of_command = error.starts_with("NOPERM") && !error.contains("access one of the keys");
     of_command || error.starts_with("ERR unknown command") || is_denied_in_script(error)
@@ -175,14 +143,14 @@ mod tests {
         let text = format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {rate_limit}\n");
         let file = SourceFile { name: "a.yaml".to_owned(), text: text.into_bytes() };
         let rules = compile(&[file], CompileOptions::default()).rules.unwrap();
-        Needs::of(&rules, |_, _| true).probes().map(|probe| probe.command).collect()
+        Needs::of(&rules, |_, _| true).probes().map(|(command, _)| command).collect()
     }
 
     #[test]
     fn rules_need_the_commands_of_their_limits() {
         let counters = ["incrby", "expire", "get"];
         assert_eq!(needs("{unit: hour, requests_per_unit: 1}"), counters);
-        assert_eq!(needs("{unlimited: true}"), counters, "requests may bring limits");
+        assert_eq!(needs("{unlimited: true}"), counters, "requests may contain limits");
         let several = needs("[{unit: hour, requests_per_unit: 1}, {unit: day, requests_per_unit: 1}]");
         assert_eq!(several, [&counters[..], &["evalsha", "eval", "set"]].concat());
         let bucket = needs("{unit: hour, requests_per_unit: 1, algorithm: token_bucket}");
@@ -192,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_permission_are_those_of_a_command() {
+    fn only_errors_about_commands_are_denials() {
         for (error, expected) in [
             ("NOPERM this user has no permissions to run the 'expire' command", true),
             ("NOPERM this user has no permissions to run the 'expire' command or its subcommand", true),
@@ -215,9 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_names_user_and_commands_and_what_to_grant() {
-        let said = denial("ann", &["expire", "ttl"]);
-        assert!(said.contains("user \"ann\" may not run EXPIRE, TTL"), "{said}");
-        assert!(said.contains("ACL SETUSER ann +expire +ttl"), "{said}");
+    fn a_denial_names_the_user_the_commands_and_the_grant() {
+        let message = denial("ann", &["expire", "ttl"]);
+        assert!(message.contains("user \"ann\" may not run EXPIRE, TTL"), "{message}");
+        assert!(message.contains("ACL SETUSER ann +expire +ttl"), "{message}");
     }
 }

@@ -1,30 +1,27 @@
 //! One Redis: its current servers and the connections to them.
 
-use std::{
-    borrow::Cow,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU8, Ordering::Relaxed},
 };
 
 use deadpool_redis::redis::cmd;
 
 use super::{
     backend::{Connection, RedisBackend},
+    dialer::Dialer,
     name::Names,
     permissions::Needs,
     side::Side,
     topology::{Servers, Topology},
     ttl_cache::TtlCache,
-    wire::Dialer,
 };
 use crate::{
     net::backoff::Backoff,
     panics::{self, Boundary, Panicked},
     settings::redis::{RedisAddress, RedisPool, RedisServers, Startup},
     store::{
-        Batch, Check, FailureReason, PoolUsage, StoreError, StoreKind,
+        Batch, Check, FailureReason, StoreError,
         remote::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics},
     },
 };
@@ -32,19 +29,15 @@ use crate::{
 /// One Redis.
 pub(super) struct Pool {
     pub(super) servers: ServerPool<RedisBackend, Arc<Servers>>,
-    cluster: bool,
-    names: Names,
-    settings: RedisPool,
-    prefix: Box<str>,
+    /// Keys of different slots cannot be counted in one step.
+    pub(super) is_cluster: bool,
+    pub(super) names: Names,
     /// For deleting counters.
-    side: Side,
+    pub(super) side: Side,
 }
 
 impl Pool {
-    /// A Redis for this many worker threads.
-    ///
-    /// # Errors
-    /// Every problem with the files in the settings.
+    /// A Redis for this many worker threads. Returns every problem with the TLS files.
     pub(super) fn new(
         settings: &RedisPool,
         startup: Startup,
@@ -62,7 +55,7 @@ impl Pool {
                 ttl_cache: TtlCache::new(jitter),
                 only_masters: matches!(settings.servers, RedisServers::Sentinel { .. }),
                 user: settings.credentials.as_ref().and_then(|login| login.user.clone()),
-                needs: AtomicU8::new(Needs::COUNTERS.bits()),
+                needs: AtomicU8::new(Needs::COUNTERS.0),
                 has_increx: AtomicBool::new(false),
                 cannot_extend: AtomicBool::new(false),
             },
@@ -77,10 +70,8 @@ impl Pool {
         let pool = Self {
             // One connection per worker thread, up to the configured number.
             servers: ServerPool::new(shared, threads.min(settings.connections)),
-            cluster: matches!(settings.servers, RedisServers::Cluster { .. }),
+            is_cluster: matches!(settings.servers, RedisServers::Cluster { .. }),
             names: Names::new(key_prefix),
-            settings: settings.clone(),
-            prefix: key_prefix.into(),
             side,
         };
         pool.follow();
@@ -92,31 +83,25 @@ impl Pool {
         &self.servers.shared.backend
     }
 
-    /// Sets the needs of the rules. If some are new, every connection checks them.
+    /// Sets the needs of the rules.
     pub(super) fn need(&self, needs: Needs) {
         // This need comes from a setting and not from rules.
-        let merge = |bits| Some(needs.bits() | bits & Needs::WHOLE_REQUESTS.bits());
-        self.need_by(needs, merge);
+        self.need_by(needs, |bits| Some(needs.0 | bits & Needs::WHOLE_REQUESTS.0));
     }
 
     /// Adds needs of a request.
     pub(super) fn add_needs(&self, needs: Needs) {
-        if !Needs::from_bits(self.backend().needs.load(Relaxed)).include(needs) {
-            self.need_by(needs, |bits| Some(bits | needs.bits()));
+        if !Needs(self.backend().needs.load(Relaxed)).include(needs) {
+            self.need_by(needs, |bits| Some(bits | needs.0));
         }
     }
 
+    /// Changes the needs. If some are new, every connection checks them; new connections check them anyway.
     fn need_by(&self, needs: Needs, change: impl FnMut(u8) -> Option<u8>) {
         let before = self.backend().needs.fetch_update(Relaxed, Relaxed, change);
-        if before.is_ok_and(|before| !Needs::from_bits(before).include(needs)) {
-            // New connections check them anyway.
+        if before.is_ok_and(|before| !Needs(before).include(needs)) {
             self.servers.each_connection(|connection| {
-                drop(connection.submit(0, None, |pipeline| {
-                    pipeline.check(needs);
-                    if needs.include(Needs::LEASES) {
-                        pipeline.find_increx();
-                    }
-                }));
+                drop(connection.submit(0, None, |pipeline| pipeline.check(needs)));
             });
         }
     }
@@ -144,9 +129,6 @@ impl Pool {
     }
 
     /// The calling thread's connection to the server that owns a key.
-    ///
-    /// # Errors
-    /// When no known server owns it.
     pub(super) fn connection(&self, key: &str) -> Result<Arc<Connection>, StoreError> {
         self.servers.connection(|known| known.owners.owner(key.as_bytes())).ok_or_else(|| {
             self.backend().topology.request_refresh();
@@ -162,43 +144,12 @@ impl Pool {
         self.servers.connection(|known| known.owners.masters.iter().position(|master| master == address))
     }
 
-    /// Connections for everything but counting.
-    ///
-    /// # Errors
-    /// Every problem with the files in the settings.
-    pub(super) fn side(&self) -> Result<Side, Vec<String>> {
-        Side::new(&self.settings, &self.backend().topology, &self.prefix)
-    }
-
     /// Deletes a check's counter.
-    ///
-    /// # Errors
-    /// When the server that owns it is not reached or refuses.
     pub(super) async fn delete(&self, batch: &Batch<'_>, check: &Check<'_>) -> Result<(), StoreError> {
-        let name = self.name(batch, check);
+        let name = self.names.of(batch, check);
         let deleted = self.side.command::<u64>(&name, cmd("DEL").arg(&*name)).await;
-        let failed =
-            |message: String| StoreError { reason: FailureReason::Unavailable, message: message.into() };
-        deleted.map(|_| ()).map_err(failed)
-    }
-
-    /// The Redis key of a check's counter.
-    pub(super) fn name<'b>(&self, batch: &'b Batch<'_>, check: &Check<'_>) -> Cow<'b, str> {
-        self.names.of(batch, check)
-    }
-
-    /// The Redis keys that a counter with this full key may have.
-    pub(super) fn names(&self, full_key: &str) -> [String; 4] {
-        self.names.of_full_key(full_key)
-    }
-
-    /// True if keys of different slots cannot be counted in one step.
-    pub(super) fn is_cluster(&self) -> bool {
-        self.cluster
-    }
-
-    /// The pool's metrics.
-    pub(super) fn usage(&self, per_second: bool) -> PoolUsage {
-        self.servers.usage(if per_second { StoreKind::RedisPerSecond } else { StoreKind::Redis })
+        deleted
+            .map(drop)
+            .map_err(|message| StoreError { reason: FailureReason::Unavailable, message: message.into() })
     }
 }

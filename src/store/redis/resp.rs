@@ -10,25 +10,28 @@ use crate::{
     text::cut,
 };
 
-/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
-    /// An integer.
     Integer(i64),
     /// A simple or bulk string.
     Text(Vec<u8>),
-    /// Null.
     Nil,
-    /// An array.
     List(Vec<Reply>),
-    /// An error.
     Error(String),
+}
+
+impl Reply {
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => str::from_utf8(text).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// The protocol.
 pub(super) enum Resp {}
 
-/// A stream of it.
 pub(super) type FramedStream = framed::FramedStream<Resp>;
 
 impl Codec for Resp {
@@ -49,7 +52,6 @@ const MAX_LENGTH: i64 = 16 * 1024 * 1024;
 /// The bytes of the shortest element: its type and the end of its line.
 const SHORTEST_ELEMENT: usize = 3;
 
-/// Writes a command of these words.
 pub(super) fn write_command(into: &mut Vec<u8>, words: &[&[u8]]) {
     begin_command(into, words.len());
     for word in words {
@@ -57,14 +59,12 @@ pub(super) fn write_command(into: &mut Vec<u8>, words: &[&[u8]]) {
     }
 }
 
-/// Begins a command with this many words.
 pub(super) fn begin_command(into: &mut Vec<u8>, words: usize) {
     into.push(b'*');
     into.extend_from_slice(itoa::Buffer::new().format(words).as_bytes());
     into.extend_from_slice(b"\r\n");
 }
 
-/// Writes a word of the current command.
 pub(super) fn write_word(into: &mut Vec<u8>, word: &[u8]) {
     into.push(b'$');
     into.extend_from_slice(itoa::Buffer::new().format(word.len()).as_bytes());
@@ -79,19 +79,15 @@ pub(super) fn write_number(into: &mut Vec<u8>, number: u64) {
 }
 
 /// Decodes the reply at the front of `bytes`, and returns it with its length; `None` while it is incomplete.
-///
-/// # Errors
-/// When the bytes are not RESP.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let mut reader = Reader { bytes, at: 0 };
     match reader.reply(MAX_DEPTH) {
         Ok(reply) => Ok(Some((reply, reader.at))),
         Err(DecodeError::Incomplete) => Ok(None),
-        Err(DecodeError::Invalid) => Err(protocol_error(bytes)),
+        Err(DecodeError::Invalid) => Err(ProtocolError::new(bytes)),
     }
 }
 
-/// Why a reply cannot be decoded.
 enum DecodeError {
     Incomplete,
     Invalid,
@@ -138,7 +134,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The bytes up to the next end of line.
     fn line(&mut self) -> Result<&'a [u8], DecodeError> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let Some(end) = rest.iter().position(|byte| *byte == b'\r') else {
@@ -168,11 +163,6 @@ impl<'a> Reader<'a> {
             _ => Err(DecodeError::Invalid),
         }
     }
-}
-
-fn protocol_error(bytes: &[u8]) -> ProtocolError {
-    let shown = bytes.get(..40).unwrap_or(bytes);
-    ProtocolError(shown.escape_ascii().to_string())
 }
 
 /// A reply is not longer than its bytes, and a part of it is incomplete.

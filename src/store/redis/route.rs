@@ -10,18 +10,20 @@ use super::{
     RedisStore,
     backend::{Connection, PendingReply},
     permissions::Needs,
-    pipeline::{self, AtomicCheck, Guarded, Outcome, RedisPipeline, ScriptCall},
+    pipeline::{self, Guarded, Outcome, RedisPipeline, ScriptCall},
     pool::Pool,
     topology::slots,
 };
 use crate::{
     clock::Time,
-    limiter::algorithm::Hits,
+    limiter::algorithm::{Algorithm, Hits},
     rules::Unit,
     settings::redis::RedisAddress,
     store::{
-        self, Applied, Batch, Check, Counting, FailureReason, Member, StoreError, batch::NextHits,
-        remote::after, without_taking,
+        self, Applied, Batch, Check, Counting, FailureReason, Member, StoreError,
+        batch::{NextHits, Plan},
+        remote::after,
+        without_taking,
     },
 };
 
@@ -36,35 +38,25 @@ struct Submitted {
 }
 
 /// A request's checks that were sent.
-pub(in crate::store) struct Sent(SmallVec<[Submitted; 1]>);
+pub(crate) struct Sent(SmallVec<[Submitted; 1]>);
 
-/// The checks of one connection.
 struct Group<'a> {
     pool: &'a Pool,
     connection: Arc<Connection>,
     checks: Indexes,
 }
 
-/// A connection that can count all checks of a request in one step.
-struct OneStep<'a> {
-    pool: &'a Arc<Pool>,
-    connection: Arc<Connection>,
+/// How the checks of a batch are counted.
+#[derive(Clone, Copy)]
+struct Mode<'p> {
+    now: Time,
+    plan: Plan<'p>,
+    /// The limits of a rule are counted in one step.
+    is_grouped: bool,
 }
 
-/// Whether the limits of a rule are counted in one step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Grouping {
-    Grouped,
-    Separate,
-}
-
-/// The hits of the check at an index; `None` for a check that is skipped.
-type HitsOf<'a> = dyn Fn(usize, &Check<'_>) -> Option<Hits> + Send + Sync + 'a;
-
-/// The indexes of checks in their batch.
 type Indexes = SmallVec<[usize; 4]>;
 
-/// A check that was redirected to another server.
 struct Redirected {
     index: usize,
     error: Arc<str>,
@@ -74,47 +66,37 @@ struct Redirected {
 impl RedisStore {
     /// Counts every check; a group counts all or nothing.
     pub(super) fn count<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
-        let look = batch.counting == Counting::ReadOnly;
-        let grouping = if look { Grouping::Separate } else { Grouping::Grouped };
-        let hits = move |_: usize, check: &Check<'_>| {
-            Some(if look { without_taking(check.hits) } else { check.hits })
+        let mode = match batch.counting {
+            Counting::ReadOnly => Mode { now, plan: Plan::Read, is_grouped: false },
+            Counting::Always | Counting::StopWhenOver => Mode { now, plan: Plan::Own, is_grouped: true },
         };
-        match self.submit(batch, now, grouping, hits) {
-            Ok(mut submitted) => Applied::Later(Box::pin(async move {
-                self.receive(batch, now, &mut submitted, grouping, hits).await
-            })),
+        match self.submit(batch, mode) {
+            Ok(mut submitted) => {
+                Applied::Later(Box::pin(async move { self.receive(batch, mode, &mut submitted).await }))
+            }
             Err(error) => Applied::Now(Err(error)),
         }
     }
 
-    /// Sends these hits of each check, and nothing of those without; the limits of a rule as one.
-    ///
-    /// # Errors
-    /// When they cannot be sent.
-    pub(in crate::store) fn send(
-        &self,
-        batch: &Batch<'_>,
-        now: Time,
-        hits: &NextHits,
-    ) -> Result<Sent, StoreError> {
-        let submitted = self.submit(batch, now, Grouping::Grouped, |index, _| hits_at(hits, index))?;
-        Ok(Sent(submitted))
+    /// Sends these hits of each check; the limits of a rule are counted in one step.
+    pub(crate) fn send(&self, batch: &Batch<'_>, now: Time, hits: &NextHits) -> Result<Sent, StoreError> {
+        self.submit(batch, Mode { now, plan: Plan::Next(hits), is_grouped: true }).map(Sent)
     }
 
-    /// Waits for the outcomes of what was sent.
-    pub(in crate::store) async fn outcomes(
+    /// Waits for the outcomes of the sent checks.
+    pub(crate) async fn outcomes(
         &self,
         batch: &mut Batch<'_>,
         now: Time,
         sent: &mut Sent,
         hits: &NextHits,
     ) -> Result<(), StoreError> {
-        self.receive(batch, now, &mut sent.0, Grouping::Grouped, |index, _| hits_at(hits, index)).await
+        self.receive(batch, Mode { now, plan: Plan::Next(hits), is_grouped: true }, &mut sent.0).await
     }
 
-    /// The names that a counter with this full key may have.
-    pub(in crate::store) fn names(&self, full_key: &str) -> [String; 4] {
-        self.main.names(full_key)
+    /// The Redis keys that a counter with this full key may have.
+    pub(crate) fn names(&self, full_key: &str) -> [String; 4] {
+        self.main.names.of_full_key(full_key)
     }
 
     /// Counts every check unless one would be over its limit; then only those that would be, and no group.
@@ -122,7 +104,7 @@ impl RedisStore {
     /// It is one step if one server has all keys. Keys in different slots or in two Redis are read first and then
     /// counted: a concurrent request may find the same room.
     pub(super) async fn count_unless_over(&self, batch: &mut Batch<'_>, now: Time) -> Result<(), StoreError> {
-        if let Some(OneStep { pool, connection }) = self.one_step(batch)? {
+        if let Some((pool, connection)) = self.one_step(batch)? {
             pool.add_needs(Needs::WHOLE_REQUESTS);
             let checks = (0..batch.checks().len()).filter_map(|index| atomic_check(pool, batch, index, now));
             let reply = connection
@@ -133,16 +115,17 @@ impl RedisStore {
                 return Ok(());
             }
         }
-        self.apply_hits(batch, now, Grouping::Separate, |_, _| Some(Hits::Take(0))).await?;
+        let read = Plan::Each(Hits::Take(0));
+        self.apply_hits(batch, Mode { now, plan: read, is_grouped: false }).await?;
         let hits = batch.hits_after_read();
-        self.apply_hits(batch, now, Grouping::Grouped, |index, _| hits.get(index).copied().flatten()).await
+        self.apply_hits(batch, Mode { now, plan: Plan::Next(&hits), is_grouped: true }).await
     }
 
     /// Counts groups whose slot is migrating, by the indexes of their first checks: during a migration neither server
     /// updates keys of which it has only some.
     ///
-    /// The counters are read and then updated one by one, and hits are refunded if other requests came between. So
-    /// never more is admitted than the limits, and rejected hits leave no trace.
+    /// The counters are read and then updated one by one, and hits are refunded if concurrent requests used the room. So
+    /// the limits are never exceeded, and rejected hits are not counted.
     async fn count_split(
         &self,
         batch: &mut Batch<'_>,
@@ -151,46 +134,37 @@ impl RedisStore {
     ) -> Result<(), StoreError> {
         let groups = || firsts.iter().filter_map(|first| batch.group_at(*first)).flatten();
         let split: SmallVec<[usize; 8]> = groups().collect();
-        let grouping = Grouping::Separate;
-        self.apply_hits(batch, now, grouping, |index, check| {
-            split.contains(&index).then(|| without_taking(check.hits))
-        })
-        .await?;
+        let reads = batch.checks().iter().enumerate();
+        let reads = reads.map(|(index, check)| split.contains(&index).then(|| without_taking(check.hits)));
+        let reads: NextHits = reads.collect();
+        let mode = |plan| Mode { now, plan, is_grouped: false };
+        self.apply_hits(batch, mode(Plan::Next(&reads))).await?;
         let hits = batch.hits_that_fit(|index| split.contains(&index));
-        self.apply_hits(batch, now, grouping, |index, _| hits.get(index).copied().flatten()).await?;
+        self.apply_hits(batch, mode(Plan::Next(&hits))).await?;
         let refunds = batch.refunds(&hits);
         let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        self.apply_hits(batch, now, grouping, |index, _| refunds.get(index).copied().flatten()).await?;
+        self.apply_hits(batch, mode(Plan::Next(&refunds))).await?;
         batch.reject_refunded(&refunds, &over);
         Ok(())
     }
 
-    /// Submits the checks and waits for the outcomes.
-    async fn apply_hits(
-        &self,
-        batch: &mut Batch<'_>,
-        now: Time,
-        grouping: Grouping,
-        hits: impl Fn(usize, &Check<'_>) -> Option<Hits> + Send + Sync,
-    ) -> Result<(), StoreError> {
-        let mut submitted = self.submit(batch, now, grouping, &hits)?;
-        self.receive(batch, now, &mut submitted, grouping, &hits).await
+    async fn apply_hits(&self, batch: &mut Batch<'_>, mode: Mode<'_>) -> Result<(), StoreError> {
+        let mut submitted = self.submit(batch, mode)?;
+        self.receive(batch, mode, &mut submitted).await
     }
 
-    /// The connection that can count all checks in one step.
-    fn one_step(&self, batch: &Batch<'_>) -> Result<Option<OneStep<'_>>, StoreError> {
+    /// The connection that can count all checks of a request in one step.
+    fn one_step(&self, batch: &Batch<'_>) -> Result<Option<(&Arc<Pool>, Arc<Connection>)>, StoreError> {
         let Some(first) = batch.checks().first() else { return Ok(None) };
-        let (pool, key) = (self.pool(first), self.pool(first).name(batch, first));
+        let pool = self.pool(first);
+        let key = pool.names.of(batch, first);
         let together = |check: &Check<'_>| {
             Arc::ptr_eq(self.pool(check), pool)
-                && (!pool.is_cluster()
-                    || slots::slot(pool.name(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
+                && (!pool.is_cluster
+                    || slots::slot(pool.names.of(batch, check).as_bytes()) == slots::slot(key.as_bytes()))
         };
-        if batch.checks().iter().all(together) {
-            Ok(Some(OneStep { pool, connection: pool.connection(&key)? }))
-        } else {
-            Ok(None)
-        }
+        let is_one = batch.checks().iter().all(together);
+        is_one.then(|| pool.connection(&key).map(|connection| (pool, connection))).transpose()
     }
 
     /// The Redis of a check's counter. A group stays together, whatever its units.
@@ -203,20 +177,14 @@ impl RedisStore {
     }
 
     /// Submits to each connection the checks whose keys it owns.
-    fn submit(
-        &self,
-        batch: &Batch<'_>,
-        now: Time,
-        grouping: Grouping,
-        hits: impl Fn(usize, &Check<'_>) -> Option<Hits>,
-    ) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
+    fn submit(&self, batch: &Batch<'_>, mode: Mode<'_>) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
         let mut last = 0;
         for (index, check) in batch.checks().iter().enumerate() {
-            if hits(index, check).is_none() {
+            if mode.plan.hits(index, check).is_none() {
                 continue;
             }
-            if grouping == Grouping::Grouped && check.member == Member::Next {
+            if mode.is_grouped && check.member == Member::Next {
                 // Its key is on the same server as the first one's.
                 if let Some(group) = groups.get_mut(last) {
                     group.checks.push(index);
@@ -224,7 +192,7 @@ impl RedisStore {
                 continue;
             }
             let pool = self.pool(check);
-            let connection = pool.connection(&pool.name(batch, check))?;
+            let connection = pool.connection(&pool.names.of(batch, check))?;
             last = groups
                 .iter()
                 .position(|group| Arc::ptr_eq(&group.connection, &connection))
@@ -236,13 +204,7 @@ impl RedisStore {
         }
         let submitted = groups.into_iter().map(|Group { pool, connection, checks }| {
             let reply = connection.submit(checks.len(), batch.until, |pipeline| {
-                for index in &checks {
-                    if let Some(check) = batch.checks().get(*index)
-                        && let Some(hits) = hits(*index, check)
-                    {
-                        add(pipeline, pool, batch, *index, grouping, hits, now);
-                    }
-                }
+                checks.iter().for_each(|index| add(pipeline, pool, batch, *index, mode));
             })?;
             Ok(Submitted { checks, reply, connection })
         });
@@ -255,16 +217,11 @@ impl RedisStore {
     async fn receive(
         &self,
         batch: &mut Batch<'_>,
-        now: Time,
+        mode: Mode<'_>,
         submitted: &mut [Submitted],
-        grouping: Grouping,
-        hits: impl Fn(usize, &Check<'_>) -> Option<Hits> + Send + Sync,
     ) -> Result<(), StoreError> {
         let redirected = receive_outcomes(batch, submitted).await?;
-        if redirected.is_empty() {
-            return Ok(());
-        }
-        self.follow(batch, now, redirected, grouping, &hits).await
+        if redirected.is_empty() { Ok(()) } else { self.follow(batch, mode, redirected).await }
     }
 
     /// Follows redirections.
@@ -273,33 +230,31 @@ impl RedisStore {
     fn follow<'f>(
         &'f self,
         batch: &'f mut Batch<'_>,
-        now: Time,
+        mode: Mode<'f>,
         mut redirected: Vec<Redirected>,
-        grouping: Grouping,
-        hits: &'f HitsOf<'_>,
     ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'f>> {
         Box::pin(async move {
             let mut split = SmallVec::<[usize; 1]>::new();
             let deadline = self.deadline(batch);
             for _ in 0..MAX_REDIRECTS {
-                redirected.retain(|redirected| is_resubmitted(batch, redirected, grouping, &mut split));
+                redirected
+                    .retain(|redirected| is_resubmitted(batch, redirected, mode.is_grouped, &mut split));
                 if redirected.is_empty() {
                     break;
                 }
                 let mut again = SmallVec::<[Submitted; 1]>::new();
                 for redirected in redirected.drain(..) {
-                    again.push(self.resubmit(batch, now, &redirected, grouping, hits, deadline).await?);
+                    again.push(self.resubmit(batch, mode, &redirected, deadline).await?);
                 }
                 redirected.append(&mut receive_outcomes(batch, &mut again).await?);
             }
             match redirected.first() {
                 None if split.is_empty() => Ok(()),
-                None => self.count_split(batch, now, &split).await,
-                Some(last) => Err(StoreError {
+                None => self.count_split(batch, mode.now, &split).await,
+                Some(Redirected { from, error, .. }) => Err(StoreError {
                     reason: FailureReason::BadAnswer,
                     message: format!(
-                        "redis {}: \"{}\" after {MAX_REDIRECTS} redirections; the servers redirect to each other",
-                        last.from, last.error
+                        "redis {from}: \"{error}\" after {MAX_REDIRECTS} redirections; the servers redirect to each other"
                     )
                     .into(),
                 }),
@@ -311,10 +266,8 @@ impl RedisStore {
     async fn resubmit(
         &self,
         batch: &Batch<'_>,
-        now: Time,
+        mode: Mode<'_>,
         redirected: &Redirected,
-        grouping: Grouping,
-        hits: &HitsOf<'_>,
         deadline: Instant,
     ) -> Result<Submitted, StoreError> {
         let Some(check) = batch.checks().get(redirected.index) else {
@@ -322,8 +275,7 @@ impl RedisStore {
             return Err(StoreError { reason: FailureReason::BadAnswer, message });
         };
         let pool = self.pool(check);
-        let redirection = slots::redirection(&redirected.error, &redirected.from);
-        let (to, ask) = redirection.map_or((None, false), |to| (Some(RedisAddress::Tcp(to.to)), to.ask));
+        let (to, ask) = slots::redirection(&redirected.error, &redirected.from).unzip();
         let known = to.as_ref().and_then(|to| pool.connection_to(to));
         let connection = if let Some(connection) = known {
             connection
@@ -334,24 +286,19 @@ impl RedisStore {
                 pool.backend().topology.request_refresh();
                 let _ = timeout_at(deadline, changes.changed()).await;
             }
-            pool.connection(&pool.name(batch, check))?
+            pool.connection(&pool.names.of(batch, check))?
         };
-        let asking = ask && to.as_ref() == Some(connection.address());
-        let checks: Indexes = match (grouping, batch.group_at(redirected.index)) {
-            (Grouping::Grouped, Some(group)) => group.collect(),
+        let asking = ask == Some(true) && to.as_ref() == Some(&connection.address);
+        let checks: Indexes = match batch.group_at(redirected.index) {
+            Some(group) if mode.is_grouped => group.collect(),
             _ => SmallVec::from_slice(&[redirected.index]),
         };
         let reply = connection.submit(checks.len(), batch.until, |pipeline| {
-            pipeline.add_alone(asking, |pipeline| {
-                if let Some(hits) = hits(redirected.index, check) {
-                    add(pipeline, pool, batch, redirected.index, grouping, hits, now);
-                }
-            });
+            pipeline.add_alone(asking, |pipeline| add(pipeline, pool, batch, redirected.index, mode));
         })?;
         Ok(Submitted { checks, reply, connection })
     }
 
-    /// The deadline for all redirections.
     fn deadline(&self, batch: &Batch<'_>) -> Instant {
         let own = after(Instant::now(), self.main.servers.shared.bounds.timeout);
         batch.until.map_or(own, |until| own.min(until.into()))
@@ -363,27 +310,20 @@ pub(super) fn is_per_second(check: &Check<'_>) -> bool {
     check.member == Member::Alone && check.limit.unit == Unit::Second
 }
 
-fn hits_at(hits: &NextHits, index: usize) -> Option<Hits> {
-    hits.get(index).copied().flatten()
-}
-
 /// True if a redirected check is submitted again. A group follows its first check; one whose keys are on two servers is
 /// added to `split`.
 fn is_resubmitted(
     batch: &Batch<'_>,
     redirected: &Redirected,
-    grouping: Grouping,
+    is_grouped: bool,
     split: &mut SmallVec<[usize; 1]>,
 ) -> bool {
-    let member = batch.checks().get(redirected.index).map_or(Member::Alone, |check| check.member);
-    match member {
-        Member::First
-            if grouping == Grouping::Grouped && pipeline::cannot_count_together(&redirected.error) =>
-        {
+    match batch.checks().get(redirected.index).map_or(Member::Alone, |check| check.member) {
+        Member::First if is_grouped && pipeline::cannot_count_together(&redirected.error) => {
             split.push(redirected.index);
             false
         }
-        Member::Next => grouping == Grouping::Separate,
+        Member::Next => !is_grouped,
         Member::First | Member::Alone => true,
     }
 }
@@ -402,16 +342,9 @@ async fn receive_outcomes(
                 // No check of a request leases.
                 Outcome::Leased(after, _) => batch.set(index, store::Outcome::Counted(after)),
                 Outcome::Redirected(error) => {
-                    redirected.push(Redirected {
-                        index,
-                        error,
-                        from: submitted.connection.address().clone(),
-                    });
+                    redirected.push(Redirected { index, error, from: submitted.connection.address.clone() });
                 }
-                Outcome::Failed(failure) => {
-                    let message = failure.message.as_str().into();
-                    return Err(StoreError { reason: FailureReason::BadAnswer, message });
-                }
+                Outcome::Failed(failure) => return Err(failure.to_error(FailureReason::BadAnswer)),
             }
         }
     }
@@ -419,55 +352,45 @@ async fn receive_outcomes(
 }
 
 /// Adds a check to a pipeline; the first check of a group adds the whole group.
-fn add(
-    pipeline: &mut RedisPipeline,
-    pool: &Pool,
-    batch: &Batch<'_>,
-    index: usize,
-    grouping: Grouping,
-    hits: Hits,
-    now: Time,
-) {
+fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch<'_>, index: usize, mode: Mode<'_>) {
     let Some(check) = batch.checks().get(index) else { return };
-    let (key, ttl_cache) = (&*pool.name(batch, check), &pool.backend().ttl_cache);
+    let Some(hits) = mode.plan.hits(index, check) else { return };
+    let (key, ttl_cache) = (&*pool.names.of(batch, check), &pool.backend().ttl_cache);
     let id = ttl_cache.id(key);
-    match (grouping, check.member) {
-        (Grouping::Separate, _) | (_, Member::Alone) => {}
-        (Grouping::Grouped, Member::Next) => return,
-        (Grouping::Grouped, Member::First) => {
+    match check.member {
+        Member::Next if mode.is_grouped => return,
+        Member::First if mode.is_grouped => {
             let group = batch.group_at(index).unwrap_or_default();
-            pipeline.count_together(
-                id,
-                hits,
-                group.filter_map(|index| atomic_check(pool, batch, index, now)),
-            );
-            return;
+            let checks = group.filter_map(|index| atomic_check(pool, batch, index, mode.now));
+            return pipeline.count_together(id, hits, checks);
         }
+        Member::Alone | Member::First | Member::Next => {}
     }
-    match (ScriptCall::new(check.limit.algorithm, || ttl_cache.jitter()), hits) {
-        (Some(call), hits) => {
+    match (check.limit.algorithm, hits) {
+        (Algorithm::FixedWindow(_), Hits::Take(hits)) => {
+            pipeline.count(key, id, hits, pool.backend().expiry(id, check.limit, mode.now));
+        }
+        (Algorithm::FixedWindow(_), Hits::Refund(hits)) => pipeline.refund(key, id, hits),
+        (algorithm, hits) => {
             // Only a cluster has keys that cannot be counted in one command.
-            let slot = if pool.is_cluster() { slots::slot(key.as_bytes()) } else { 0 };
+            let slot = if pool.is_cluster { slots::slot(key.as_bytes()) } else { 0 };
+            let call = ScriptCall { algorithm, seconds: ttl_cache.jitter() };
             pipeline.call_script(key, id, slot, call, hits);
         }
-        (None, Hits::Take(hits)) => {
-            pipeline.count(key, id, hits, pool.backend().expiry(id, check.limit, now));
-        }
-        (None, Hits::Refund(hits)) => pipeline.refund(key, id, hits),
     }
 }
 
 /// A check that counts together with others.
 fn atomic_check<'b>(pool: &Pool, batch: &'b Batch<'_>, index: usize, now: Time) -> Option<Guarded<'b>> {
     let (ttl_cache, check) = (&pool.backend().ttl_cache, batch.checks().get(index)?);
-    let key = pool.name(batch, check);
-    let limit = match ScriptCall::new(check.limit.algorithm, || ttl_cache.jitter()) {
-        Some(call) => AtomicCheck::ScriptCall(call),
-        None => AtomicCheck::Count {
-            limit: check.limit.requests_per_unit,
-            seconds: ttl_cache.seconds(check.limit),
-            uncached: ttl_cache.uncached(&key, check.limit, now),
-        },
+    let key = pool.names.of(batch, check);
+    let algorithm = check.limit.algorithm;
+    let (seconds, uncached) = match algorithm {
+        Algorithm::FixedWindow(_) => {
+            (ttl_cache.seconds(check.limit), ttl_cache.uncached(&key, check.limit, now))
+        }
+        _ => (ttl_cache.jitter(), None),
     };
-    Some(Guarded { key, limit, hits: check.hits, member: check.member })
+    let call = ScriptCall { algorithm, seconds };
+    Some(Guarded { key, call, uncached, hits: check.hits, member: check.member })
 }

@@ -1,6 +1,6 @@
 //! The Lua scripts, for counters that must be read and updated in one step.
 //!
-//! They are called by hash. A server that does not know one gets its source.
+//! They are called by hash. A server that does not know a script receives its source.
 
 use std::sync::LazyLock;
 
@@ -8,7 +8,6 @@ use deadpool_redis::redis;
 
 use super::resp;
 
-/// A script and its hash.
 pub(super) struct Script {
     source: &'static str,
     hash: LazyLock<String>,
@@ -17,26 +16,27 @@ pub(super) struct Script {
 /// How a command refers to a script.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
-    /// By its hash.
     Hash,
-    /// By its source.
     Source,
 }
 
 impl Script {
+    /// Writes a command that runs the script on one key.
+    pub(super) fn call(&self, into: &mut Vec<u8>, form: Form, key: &[u8], arguments: &[u64]) {
+        self.begin(into, form, 1, arguments.len());
+        resp::write_word(into, key);
+        arguments.iter().for_each(|argument| resp::write_number(into, *argument));
+    }
+
     /// Begins a command that runs the script; its keys and arguments follow.
     pub(super) fn begin(&self, into: &mut Vec<u8>, form: Form, keys: usize, arguments: usize) {
+        let (command, script) = match form {
+            Form::Hash => ("EVALSHA", self.hash.as_str()),
+            Form::Source => ("EVAL", self.source),
+        };
         resp::begin_command(into, keys.saturating_add(arguments).saturating_add(3));
-        match form {
-            Form::Hash => {
-                resp::write_word(into, b"EVALSHA");
-                resp::write_word(into, self.hash.as_bytes());
-            }
-            Form::Source => {
-                resp::write_word(into, b"EVAL");
-                resp::write_word(into, self.source.as_bytes());
-            }
-        }
+        resp::write_word(into, command.as_bytes());
+        resp::write_word(into, script.as_bytes());
         resp::write_number(into, keys as u64);
     }
 }
@@ -56,7 +56,7 @@ scripts! {
     /// One key, the hits to add if they are within the limit, the limit, the expiry in seconds, and 1 if the key may
     /// expire before.
     LEASE = "lease";
-    /// One key, the hits to subtract, and the least that the counter must have.
+    /// One key, the hits to subtract, and the counter's minimum for that.
     GIVE_BACK = "give_back";
     /// One key, and its expiry in seconds unless it already expires later.
     EXTEND = "extend";

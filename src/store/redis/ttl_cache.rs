@@ -1,8 +1,8 @@
 //! A cache of keys that have an expiry, so that it need not be set again.
 //!
-//! A missing entry costs one command; a wrong one would leave a key without expiry. So keys are added when the server
-//! has confirmed their expiry, until their window ends, and all are removed when a connection was lost, because the
-//! server may have restarted without data.
+//! A missing entry costs one command; a wrong one would leave a key without expiry. So a key is added when the server has
+//! confirmed its expiry, until its window ends, and all keys are removed when a connection was lost, because the server
+//! may have restarted without data.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -19,9 +19,8 @@ const MAX_KEYS: usize = 1 << 20;
 /// A sweep visits one of this many parts.
 const SWEEP_PARTS: usize = 16;
 
-/// The cache.
 pub(super) struct TtlCache {
-    /// For each key the generation of its entry, and the second until which it lives at least.
+    /// For each key the generation of its entry, and the second before which it does not expire.
     keys: Table<u64>,
     /// Entries of earlier generations are invalid.
     generation: AtomicU64,
@@ -39,7 +38,6 @@ impl TtlCache {
         Self { keys: Table::new(max_keys), generation: AtomicU64::new(1), jitter, swept: AtomicU64::new(0) }
     }
 
-    /// The hash of a key.
     pub(super) fn id(&self, key: &str) -> Key {
         self.keys.key(key)
     }
@@ -47,8 +45,7 @@ impl TtlCache {
     /// A counter's expiry, and whether the server has to set it.
     pub(super) fn expiry(&self, id: Key, limit: &Limit, now: Time) -> Expiry {
         let end = limit.window().end(now);
-        let known = self.keys.get(id, now).is_some_and(|seen| self.lasts(seen, end));
-        let set = match known {
+        let set = match self.is_known(id, end, now) {
             true => Expire::Known,
             false if Self::may_be_shared(limit, now) => Expire::Extend,
             false => Expire::Set,
@@ -56,23 +53,24 @@ impl TtlCache {
         Expiry { seconds: self.seconds(limit), end, set }
     }
 
-    /// The hash of a key and the end of its window, if the key may expire before: a shorter window may have begun at the
+    /// The hash of a key and the end of its window, if the key may expire earlier: a shorter window may have begun at the
     /// same time and created it. Limits with a tag share no keys.
     pub(super) fn uncached(&self, key: &str, limit: &Limit, now: Time) -> Option<(Key, Time)> {
         if !limit.tag.is_empty() {
             return None;
         }
         let (id, end) = (self.id(key), limit.window().end(now));
-        let known = self.keys.get(id, now).is_some_and(|seen| self.lasts(seen, end));
-        (!known).then_some((id, end))
+        (!self.is_known(id, end, now)).then_some((id, end))
     }
 
-    /// True for an entry of this generation that lives until `end`.
-    fn lasts(&self, seen: u64, end: Time) -> bool {
-        seen >> 32 == self.generation() && seen & u64::from(u32::MAX) >= end.seconds()
+    /// True if an entry of this generation expires at `end` or later.
+    fn is_known(&self, id: Key, end: Time, now: Time) -> bool {
+        self.keys.get(id, now).is_some_and(|seen| {
+            seen >> 32 == self.generation() && seen & u64::from(u32::MAX) >= end.seconds()
+        })
     }
 
-    /// 32 bits, more than a process ever uses.
+    /// 32 bits: a process never uses as many.
     fn generation(&self) -> u64 {
         self.generation.load(Relaxed) & u64::from(u32::MAX)
     }
@@ -91,7 +89,6 @@ impl TtlCache {
         limit.tag.is_empty() && Unit::ALL.iter().any(begins_together)
     }
 
-    /// Random jitter in seconds.
     pub(super) fn jitter(&self) -> u32 {
         u32::try_from(fastrand::u64(..self.jitter.max(1))).unwrap_or(u32::MAX)
     }
@@ -103,12 +100,10 @@ impl TtlCache {
         self.keys.update(id, now, end, |known| *known = seen);
     }
 
-    /// Removes all keys.
     pub(super) fn clear(&self) {
         self.generation.fetch_add(1, Relaxed);
     }
 
-    /// Removes expired keys.
     pub(super) fn sweep(&self, now: Time) {
         let part = usize::try_from(self.swept.fetch_add(1, Relaxed)).unwrap_or_default() % SWEEP_PARTS;
         self.keys.sweep(part, SWEEP_PARTS, now);
@@ -120,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_known_until_its_window_ends_or_all_are_forgotten() {
+    fn a_key_is_known_until_its_window_ends_or_the_cache_is_cleared() {
         let seen = TtlCache::new(0);
         let limit = Limit::plain(1, Unit::Minute);
         let (id, now) = (seen.id("a"), Time::from_seconds(130));
@@ -134,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_ends_too_soon_for_a_longer_window_is_not_known() {
+    fn a_key_that_expires_before_a_longer_window_is_not_known() {
         let seen = TtlCache::new(0);
         let (minute, hour) = (Limit::plain(1, Unit::Minute), Limit::plain(1, Unit::Hour));
         let (id, now) = (seen.id("a"), Time::from_seconds(7 * 3600));
@@ -151,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_share_a_key_only_where_a_longer_one_begins_with_them() {
+    fn windows_share_a_key_only_if_a_longer_one_begins_with_them() {
         let day = 86_400;
         for (unit, second, expected) in [
             (Unit::Second, 60, true),
@@ -169,11 +164,11 @@ mod tests {
             assert_eq!(shared, expected, "{unit} {second}");
         }
         let tagged = Limit::plain(1, Unit::Minute).tagged();
-        assert!(!TtlCache::may_be_shared(&tagged, Time::from_seconds(3600)), "its key says how long it is");
+        assert!(!TtlCache::may_be_shared(&tagged, Time::from_seconds(3600)), "its key contains the window");
     }
 
     #[test]
-    fn more_keys_than_there_is_room_for_have_their_expiry_set_again() {
+    fn keys_beyond_the_maximum_have_their_expiry_set_again() {
         let limit = Limit::plain(1, Unit::Second);
         for max_keys in [1, 2, 100, 5000] {
             let seen = TtlCache::of(max_keys, 0);

@@ -1,6 +1,5 @@
-//! What a networked store implements: its protocol, its pipelines, and what its replies mean.
-//!
-//! [`Connection`] handles sockets, queues and time, and knows neither Redis nor memcached.
+//! What a networked store implements: its protocol, its pipelines, and the meaning of replies. [`Connection`] handles
+//! sockets, queues and time, and knows neither Redis nor memcached.
 
 use tokio::sync::oneshot;
 
@@ -17,20 +16,16 @@ use crate::{
     },
 };
 
-/// A kind of server. All connections of a pool share one value.
-pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
-    /// The protocol.
+pub(crate) trait Backend: Sized + Send + Sync + 'static {
     type Codec: Codec;
-    /// Commands that are sent together.
     type Pipeline: Pipeline;
 
-    /// The store's name in errors.
     const NAME: &'static str;
     /// The variable that bounds the time of an operation.
     const TIMEOUT: &'static str;
     /// The variable that bounds the queued checks.
     const MAX_QUEUED: &'static str;
-    /// A command without effects: a server that replies to it has recovered.
+    /// A command without effects, for finding out whether the server has recovered.
     const PROBE: &'static [u8];
 
     /// Opens a connection that is ready for commands. If `was_replica`, the server must be a master now.
@@ -43,17 +38,14 @@ pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
     /// Writes a pipeline; returns the number of expected replies.
     fn write(pipeline: &Self::Pipeline, into: &mut Vec<u8>) -> usize;
 
-    /// Writes the commands that must be sent again after these replies; returns the number of expected replies, 0
-    /// if there are none.
+    /// Writes the commands that must be sent again after these replies; returns the number of expected replies.
     fn write_again(pipeline: &Self::Pipeline, replies: &[Reply<Self>], into: &mut Vec<u8>) -> usize;
 
-    /// Replaces replies by those to the commands that were sent again.
+    /// Replaces replies with those to the commands that were sent again.
     fn merge(pipeline: &Self::Pipeline, replies: &mut [Reply<Self>], again: Vec<Reply<Self>>);
 
-    /// Answers the callers from the replies, and updates what is known about the server.
-    ///
-    /// # Errors
-    /// When the connection must be closed.
+    /// Answers the callers from the replies, and updates the state of the backend. Fails if the connection must be
+    /// closed.
     fn complete(
         &self,
         connection: &Connection<Self>,
@@ -77,29 +69,23 @@ pub(in crate::store) trait Backend: Sized + Send + Sync + 'static {
     fn request_refresh(&self) {}
 }
 
-/// A server's reply.
-pub(in crate::store) type Reply<B> = <<B as Backend>::Codec as Codec>::Reply;
+pub(crate) type Reply<B> = <<B as Backend>::Codec as Codec>::Reply;
 
-/// The outcome of one check.
-pub(in crate::store) type Outcome<B> = <<B as Backend>::Pipeline as Pipeline>::Outcome;
+pub(crate) type Outcome<B> = <<B as Backend>::Pipeline as Pipeline>::Outcome;
 
 /// Commands that are written together, and the callers that wait for their outcomes.
-pub(in crate::store) trait Pipeline: Default + Send + 'static {
-    /// What finds a check's outcome among the replies.
+pub(crate) trait Pipeline: Default + Send + 'static {
+    /// Finds a check's outcome among the replies.
     type Check: Send;
-    /// The outcome of one check.
     type Outcome: Send;
 
-    /// The checks and their callers.
     fn callers(&self) -> &Callers<Self::Check, Self::Outcome>;
 
-    /// The checks and their callers.
     fn callers_mut(&mut self) -> &mut Callers<Self::Check, Self::Outcome>;
 
     /// Removes everything, and keeps the memory.
     fn clear(&mut self);
 
-    /// The number of checks.
     fn checks(&self) -> usize {
         self.callers().checks()
     }

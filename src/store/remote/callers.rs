@@ -1,4 +1,4 @@
-//! The checks of a pipeline and the callers that wait for their outcomes; both stores' pipelines contain one.
+//! The checks of a pipeline and the callers that wait for their outcomes.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 use crate::store::StoreError;
 
 /// The outcomes of a caller's checks, in the caller's order.
-pub(in crate::store) type Answered<O> = Result<SmallVec<[O; 2]>, StoreError>;
+pub(crate) type Answered<O> = Result<SmallVec<[O; 2]>, StoreError>;
 
 /// Checks and their callers. `C` is what a store needs to find a check's outcome among the replies.
-pub(in crate::store) struct Callers<C, O> {
+pub(crate) struct Callers<C, O> {
     checks: Vec<C>,
     callers: Vec<Caller<O>>,
 }
@@ -28,13 +28,12 @@ impl<C, O> Default for Callers<C, O> {
 }
 
 impl<C, O> Callers<C, O> {
-    /// The number of checks.
     pub(super) fn checks(&self) -> usize {
         self.checks.len()
     }
 
-    /// Adds a check of the caller that is added next.
-    pub(in crate::store) fn push(&mut self, check: C) {
+    /// Adds a check of the next caller.
+    pub(crate) fn push(&mut self, check: C) {
         self.checks.push(check);
     }
 
@@ -45,17 +44,16 @@ impl<C, O> Callers<C, O> {
         receiver
     }
 
-    /// Answers every caller, in their order.
-    pub(in crate::store) fn complete(&mut self, mut outcome: impl FnMut(&C) -> O) {
+    /// Answers all callers in order.
+    pub(crate) fn complete(&mut self, mut outcome: impl FnMut(&C) -> O) {
         for caller in self.callers.drain(..) {
             let checks = self.checks.get(caller.checks.start as usize..caller.checks.end as usize);
             let outcomes = checks.unwrap_or_default().iter().map(&mut outcome).collect();
-            // A caller may have gone away.
+            // A caller may have timed out.
             let _ = caller.reply.send(Ok(outcomes));
         }
     }
 
-    /// Answers every caller with an error.
     pub(super) fn fail(&mut self, error: &StoreError) {
         for caller in self.callers.drain(..) {
             let _ = caller.reply.send(Err(error.clone()));
@@ -63,13 +61,13 @@ impl<C, O> Callers<C, O> {
     }
 
     /// Removes checks and callers, and keeps the memory.
-    pub(in crate::store) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.checks.clear();
         self.callers.clear();
     }
 }
 
 /// An index into a pipeline's lists, which are far shorter than 2³²: a queue is bounded.
-pub(in crate::store) fn index(index: usize) -> u32 {
+pub(crate) fn index(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -1,5 +1,5 @@
-//! Metrics and logging for the servers of one store. Every failure is counted; of each kind the first is logged, and
-//! then at most one every ten seconds.
+//! Metrics and logging for the servers of one store. Every failure is counted; of each kind at most one every ten
+//! seconds is logged.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,8 @@ const MICROS: [u64; 13] =
 const CHECKS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096];
 
 /// The metrics of one store's servers.
-pub(in crate::store) struct ClientMetrics {
+#[derive(Default)]
+pub(crate) struct ClientMetrics {
     opened: AtomicU64,
     ended: AtomicU64,
     closed: AtomicU64,
@@ -40,8 +41,7 @@ pub(in crate::store) struct ClientMetrics {
     without_expiry: AtomicU64,
     overloaded: AtomicU64,
     late: AtomicU64,
-    /// By kind and what failed. A server that sends new errors each time is logged each time.
-    log: LogThrottles<(&'static str, String)>,
+    log: Log,
 }
 
 #[derive(Default)]
@@ -50,73 +50,62 @@ struct Buckets {
     sum: AtomicU64,
 }
 
-impl Default for ClientMetrics {
+/// By kind and what failed. A server that sends new errors each time is logged each time.
+struct Log(LogThrottles<(&'static str, String)>);
+
+impl Default for Log {
     fn default() -> Self {
-        Self {
-            opened: AtomicU64::default(),
-            ended: AtomicU64::default(),
-            closed: AtomicU64::default(),
-            reconnects: AtomicU64::default(),
-            errors: Default::default(),
-            times: Buckets::default(),
-            batches: Buckets::default(),
-            denied: Mutex::default(),
-            without_expiry: AtomicU64::default(),
-            overloaded: AtomicU64::default(),
-            late: AtomicU64::default(),
-            log: LogThrottles::new(10, 256),
-        }
+        Self(LogThrottles::new(10, 256))
     }
 }
 
 impl ClientMetrics {
     /// Counts an opened connection, and a reconnect if there was one before.
-    pub(in crate::store) fn connected(&self, is_reconnect: bool) {
+    pub(crate) fn connected(&self, is_reconnect: bool) {
         self.opened.fetch_add(1, Relaxed);
         self.reconnects.fetch_add(u64::from(is_reconnect), Relaxed);
     }
 
     /// Counts a closed connection; `by_us` if the server did not close it.
-    pub(in crate::store) fn disconnected(&self, by_us: bool) {
+    pub(crate) fn disconnected(&self, by_us: bool) {
         self.ended.fetch_add(1, Relaxed);
         self.closed.fetch_add(u64::from(by_us), Relaxed);
     }
 
-    /// Counts a completed pipeline.
-    pub(in crate::store) fn answered(&self, checks: usize, took: Duration) {
+    pub(crate) fn answered(&self, checks: usize, took: Duration) {
         self.times.add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), &MICROS);
         self.batches.add(checks as u64, &CHECKS);
     }
 
-    /// Counts checks that were refused because the server is overloaded.
-    pub(in crate::store) fn overloaded(&self, checks: usize, failure: &Failure) {
+    /// Counts checks that were rejected because the server is overloaded.
+    pub(crate) fn overloaded(&self, checks: usize, failure: &Failure) {
         self.overloaded.fetch_add(checks as u64, Relaxed);
         self.log("overloaded", failure.server(), failure);
     }
 
     /// Counts checks that were dropped unsent because their replies would have come too late.
-    pub(in crate::store) fn dropped(&self, checks: usize) {
+    pub(crate) fn dropped(&self, checks: usize) {
         self.late.fetch_add(checks as u64, Relaxed);
     }
 
-    /// Counts a failure, and logs it unless a failure of the same kind and server was logged just now.
-    pub(in crate::store) fn failed(&self, failure: &Failure) {
+    /// Counts a failure, and logs it unless one of the same kind and server was logged in the last ten seconds.
+    pub(crate) fn failed(&self, failure: &Failure) {
         self.count(failure.kind);
         self.log(failure.kind.name(), failure.server(), failure);
     }
 
-    /// Counts a failure that occurs once and not at every request, and logs it unless the same message was logged just
-    /// now.
-    pub(in crate::store) fn failed_once(&self, failure: &Failure) {
+    /// Counts a failure that does not occur at every request, and logs it unless the same message was logged in the last
+    /// ten seconds.
+    pub(crate) fn failed_once(&self, failure: &Failure) {
         self.count(failure.kind);
         self.log(failure.kind.name(), &failure.message, failure);
     }
 
     /// Throttled by `kind` and `what`.
     fn log(&self, kind: &'static str, what: &str, failure: &Failure) {
-        let Some(suppressed) = self.log.admit_now((kind, what.to_owned())) else { return };
+        let Some(suppressed) = self.log.0.admit_now((kind, what.to_owned())) else { return };
         if kind == Kind::Denied.name() {
-            // Only the operator can fix that.
+            // Only the operator can fix it.
             error!(kind, suppressed, "{failure}");
         } else if suppressed > 0 {
             warn!(kind, suppressed, "{failure}");
@@ -125,27 +114,25 @@ impl ClientMetrics {
         }
     }
 
-    /// Counts a failure that is not worth logging.
-    pub(in crate::store) fn count(&self, kind: Kind) {
+    /// Counts a failure without logging it.
+    pub(crate) fn count(&self, kind: Kind) {
         if let Some(errors) = self.errors.get(kind as usize) {
             errors.fetch_add(1, Relaxed);
         }
     }
 
-    /// Counts a command that the server denied our user.
-    pub(in crate::store) fn denied(&self, command: &'static str) {
+    pub(crate) fn denied(&self, command: &'static str) {
         let mut denied = lock(&self.denied);
         let times = denied.entry(command).or_default();
         *times = times.saturating_add(1);
     }
 
-    /// Counts keys that have no expiry.
-    pub(in crate::store) fn without_expiry(&self, keys: usize) {
+    pub(crate) fn without_expiry(&self, keys: usize) {
         self.without_expiry.fetch_add(keys as u64, Relaxed);
     }
 
     /// All metrics; those that only the connections know are 0.
-    pub(in crate::store) fn usage(&self) -> PoolUsage {
+    pub(crate) fn usage(&self) -> PoolUsage {
         let ended = self.ended.load(Relaxed);
         let opened = self.opened.load(Relaxed);
         let denied = lock(&self.denied);

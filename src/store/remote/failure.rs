@@ -4,18 +4,18 @@
 
 use std::fmt;
 
-/// A failure.
+use crate::store::{FailureReason, StoreError};
+
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::store) struct Failure {
+pub(crate) struct Failure {
     /// The label `kind` of metrics.
-    pub(in crate::store) kind: Kind,
+    pub(crate) kind: Kind,
     /// The server, what was seen, and advice. Contains no secret.
-    pub(in crate::store) message: String,
+    pub(crate) message: String,
 }
 
 named! {
-    /// The kinds of failure.
-    pub(in crate::store) enum Kind {
+    pub(crate) enum Kind {
         /// The name has no address.
         Resolve = "resolve",
         /// The connection was refused, or there is no route.
@@ -24,7 +24,7 @@ named! {
         Tls = "tls",
         /// Authentication failed.
         Auth = "auth",
-        /// `-NOPERM`: the user may not run a command, or not with a key.
+        /// `-NOPERM`: the user lacks the permission for a command or a key.
         Denied = "denied",
         /// No reply within the timeout.
         Timeout = "timeout",
@@ -38,7 +38,7 @@ named! {
         ReadOnly = "readonly",
         /// `-OOM`: it is out of memory.
         OutOfMemory = "out_of_memory",
-        /// `-MISCONF` or `-NOREPLICAS`: it refuses writes for now.
+        /// `-MISCONF` or `-NOREPLICAS`: writes are disabled.
         WritesDisabled = "writes_disabled",
         /// `-BUSY`: a script blocks it.
         Busy = "busy",
@@ -46,7 +46,7 @@ named! {
         NotANumber = "not_a_number",
         /// `-MOVED` or `-ASK`: another server owns the key.
         Moved = "moved",
-        /// `-CLUSTERDOWN` or `-TRYAGAIN`: no server owns the key for now.
+        /// `-CLUSTERDOWN` or `-TRYAGAIN`: currently no server owns the key.
         ClusterDown = "cluster_down",
         /// Any other error reply.
         Other = "error",
@@ -54,12 +54,17 @@ named! {
 }
 
 impl Failure {
-    pub(in crate::store) fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
+    /// The error for callers.
+    pub(crate) fn to_error(&self, reason: FailureReason) -> StoreError {
+        StoreError { reason, message: self.message.as_str().into() }
+    }
+
     /// The server: every message begins with the store, the address and `: `.
-    pub(in crate::store) fn server(&self) -> &str {
+    pub(crate) fn server(&self) -> &str {
         self.message.split(": ").next().unwrap_or_default()
     }
 }

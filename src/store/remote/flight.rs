@@ -1,4 +1,4 @@
-//! The pipelines of one connection that were sent and are not complete yet, and how fast the server answers them.
+//! The pipelines in flight on one connection, and the rate at which the server completes them.
 
 use std::{collections::VecDeque, future, mem, time::Duration};
 
@@ -10,14 +10,12 @@ use crate::store::{
     remote::{failure::Failure, framed::FramedStream},
 };
 
-/// A pipeline in flight.
 pub(super) struct Sent<B: Backend> {
     pub(super) pipeline: B::Pipeline,
-    /// When its first caller came.
+    /// When its first caller was added.
     pub(super) since: Instant,
     pub(super) at: Instant,
     pub(super) checks: usize,
-    /// The number of replies to come, and those that have come.
     expected: usize,
     replies: Vec<Reply<B>>,
     /// The replies of the first round, if some commands were sent again.
@@ -95,7 +93,7 @@ impl<B: Backend> Flight<B> {
             if again == 0 {
                 return Ok((sent, replies));
             }
-            // These replies come after those to everything that was sent meanwhile.
+            // Their replies follow those to everything that was sent meanwhile.
             sent.expected = again;
             sent.first = Some(replies);
             self.sent.push_back(sent);
@@ -111,8 +109,8 @@ impl<B: Backend> Flight<B> {
         }
     }
 
-    /// Fails callers that timed out; returns true if there were any. Their pipelines stay in flight, because their
-    /// replies still come.
+    /// Fails callers that timed out; returns true if there were any. Their pipelines stay in flight until the replies
+    /// arrive.
     pub(super) fn expire(&mut self, now: Instant, timeout: Duration, error: impl Fn() -> StoreError) -> bool {
         let late = |sent: &&mut Sent<B>| !sent.is_late && after(sent.since, timeout) <= now;
         let mut any = None;
@@ -123,7 +121,6 @@ impl<B: Backend> Flight<B> {
         any.is_some()
     }
 
-    /// Fails all callers and removes all pipelines.
     pub(super) fn fail(&mut self, error: &StoreError) {
         for mut sent in self.sent.drain(..) {
             sent.pipeline.fail(error);

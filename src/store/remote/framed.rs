@@ -1,5 +1,4 @@
-//! A framed stream: writes commands, decodes replies, and knows how many replies are pending, even after a wait was
-//! cancelled.
+//! A framed stream: writes commands, decodes replies, and counts the pending ones, even after a wait was cancelled.
 
 use std::{io, marker::PhantomData};
 
@@ -10,27 +9,27 @@ use super::failure::{Failure, Kind};
 use crate::store::remote::transport::Transport;
 
 /// A server's protocol, as far as reading replies.
-pub(in crate::store) trait Codec: Send + 'static {
-    /// One reply.
+pub(crate) trait Codec: Send + 'static {
     type Reply: Send;
-    /// The protocol's name in errors.
     const NAME: &'static str;
 
     /// Decodes the reply at the front of `bytes`, and returns it with its length; `None` while it is incomplete.
-    ///
-    /// # Errors
-    /// When the bytes are not of this protocol.
     fn decode(bytes: &[u8]) -> Result<Option<(Self::Reply, usize)>, ProtocolError>;
 }
 
-/// Bytes that are not of the protocol; contains the beginning of them, escaped.
+/// Bytes that are not of the protocol: the first of them, escaped.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::store) struct ProtocolError(pub(in crate::store) String);
+pub(crate) struct ProtocolError(pub(crate) String);
+
+impl ProtocolError {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self(bytes.get(..40).unwrap_or(bytes).escape_ascii().to_string())
+    }
+}
 
 /// A connection with a codec. Every method is cancel safe.
-pub(in crate::store) struct FramedStream<C> {
+pub(crate) struct FramedStream<C> {
     transport: Transport,
-    /// The server's name in failures.
     server: String,
     /// Bytes to write, and how many of them were written.
     out: Vec<u8>,
@@ -40,7 +39,7 @@ pub(in crate::store) struct FramedStream<C> {
     pending: usize,
     /// How many undecoded bytes are accepted.
     allowed: usize,
-    /// Bytes came while no reply was pending.
+    /// Bytes arrived while no reply was pending.
     unsolicited: bool,
     codec: PhantomData<C>,
 }
@@ -53,14 +52,13 @@ const ALWAYS_ALLOWED: usize = 128 * 1024;
 const ALLOWED_PER_BYTE_SENT: usize = 8;
 
 impl<C: Codec> FramedStream<C> {
-    pub(in crate::store) fn new(transport: Transport, server: String) -> Self {
-        let incoming = BytesMut::with_capacity(16 * 1024);
+    pub(crate) fn new(transport: Transport, server: String) -> Self {
         Self {
             transport,
             server,
             out: Vec::with_capacity(16 * 1024),
             written: 0,
-            incoming,
+            incoming: BytesMut::with_capacity(16 * 1024),
             pending: 0,
             allowed: ALWAYS_ALLOWED,
             unsolicited: false,
@@ -68,14 +66,22 @@ impl<C: Codec> FramedStream<C> {
         }
     }
 
-    /// Replies still to come.
-    pub(in crate::store) fn pending(&self) -> usize {
+    pub(crate) fn pending(&self) -> usize {
         self.pending
     }
 
-    /// Appends commands to the unsent bytes. `write` returns the number of replies that they get.
+    pub(crate) fn incoming(&self) -> &[u8] {
+        &self.incoming
+    }
+
+    /// Accepts this many undecoded bytes more, until all pending replies were received.
+    pub(crate) fn allow(&mut self, bytes: usize) {
+        self.allowed = self.allowed.saturating_add(bytes);
+    }
+
+    /// Appends commands to the unsent bytes. `write` returns the number of their replies.
     /// [`flush`](Self::flush) sends them.
-    pub(in crate::store) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> usize) -> usize {
+    pub(crate) fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> usize) -> usize {
         if self.pending == 0 {
             self.unsolicited |= !self.incoming.is_empty();
             self.allowed = ALWAYS_ALLOWED;
@@ -84,12 +90,12 @@ impl<C: Codec> FramedStream<C> {
         let replies = write(&mut self.out);
         self.pending = self.pending.saturating_add(replies);
         let sent = self.out.len().saturating_sub(before);
-        self.allowed = self.allowed.saturating_add(sent.saturating_mul(ALLOWED_PER_BYTE_SENT));
+        self.allow(sent.saturating_mul(ALLOWED_PER_BYTE_SENT));
         replies
     }
 
-    /// Sends commands that get this many replies.
-    pub(in crate::store) async fn send(
+    /// Sends commands with this many replies.
+    pub(crate) async fn send(
         &mut self,
         replies: usize,
         write: impl FnOnce(&mut Vec<u8>),
@@ -101,11 +107,10 @@ impl<C: Codec> FramedStream<C> {
         self.flush().await
     }
 
-    /// Sends the unsent bytes.
-    pub(in crate::store) async fn flush(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn flush(&mut self) -> Result<(), Failure> {
         if self.unsolicited {
-            // They would be taken for the replies to what is sent now.
-            return Err(self.protocol_error(&self.received()));
+            // They would be taken for the replies to the next commands.
+            return Err(self.protocol_error(&ProtocolError::new(&self.incoming)));
         }
         if self.out.is_empty() {
             return Ok(());
@@ -123,23 +128,44 @@ impl<C: Codec> FramedStream<C> {
         Ok(())
     }
 
-    /// The next pending reply.
-    pub(in crate::store) async fn receive(&mut self) -> Result<C::Reply, Failure> {
+    pub(crate) async fn receive(&mut self) -> Result<C::Reply, Failure> {
         loop {
-            match C::decode(&self.incoming) {
-                Ok(Some((reply, length))) => {
-                    self.incoming.advance(length);
-                    self.pending = self.pending.saturating_sub(1);
-                    return Ok(reply);
-                }
-                Ok(None) => self.read().await?,
-                Err(error) => return Err(self.protocol_error(&error.0)),
+            if let Some(reply) = self.decode()? {
+                return Ok(reply);
             }
+            self.read().await.map_err(|error| self.lost(&error))?;
+        }
+    }
+
+    /// The next pending reply, if it was received completely.
+    pub(crate) fn decode(&mut self) -> Result<Option<C::Reply>, Failure> {
+        match C::decode(&self.incoming) {
+            Ok(Some((reply, length))) => {
+                self.incoming.advance(length);
+                self.pending = self.pending.saturating_sub(1);
+                Ok(Some(reply))
+            }
+            Ok(None) if self.incoming.len() > self.allowed => {
+                let message = format!(
+                    "{}: sent more than {} bytes, the maximum for {} pending replies",
+                    self.server, self.allowed, self.pending
+                );
+                Err(Failure::new(Kind::ProtocolError, message))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => Err(self.protocol_error(&error)),
+        }
+    }
+
+    pub(crate) async fn read(&mut self) -> io::Result<()> {
+        match self.transport.read_buf(&mut self.incoming).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
         }
     }
 
     /// Sends the unsent bytes, and discards all pending replies.
-    pub(in crate::store) async fn drain(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn drain(&mut self) -> Result<(), Failure> {
         self.flush().await?;
         while self.pending > 0 {
             self.receive().await?;
@@ -148,44 +174,28 @@ impl<C: Codec> FramedStream<C> {
     }
 
     /// Completes when the server closes the connection, or sends unsolicited bytes.
-    pub(in crate::store) async fn idle(&mut self) -> Failure {
+    pub(crate) async fn idle(&mut self) -> Failure {
         match self.read().await {
-            Ok(()) => self.protocol_error(&self.received()),
-            Err(failure) => failure,
-        }
-    }
-
-    async fn read(&mut self) -> Result<(), Failure> {
-        if self.incoming.len() > self.allowed {
-            let message = format!(
-                "{}: sent more than {} bytes, the maximum for {} pending replies",
-                self.server, self.allowed, self.pending
-            );
-            return Err(Failure::new(Kind::ProtocolError, message));
-        }
-        match self.transport.read_buf(&mut self.incoming).await {
-            Ok(0) => Err(self.lost(&io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.lost(&error)),
+            Ok(()) => self.protocol_error(&ProtocolError::new(&self.incoming)),
+            Err(error) => self.lost(&error),
         }
     }
 
     fn lost(&self, error: &io::Error) -> Failure {
-        let why = match error.kind() {
-            io::ErrorKind::UnexpectedEof => "connection closed by the server".to_owned(),
-            _ => format!("connection lost: {error}"),
-        };
-        Failure::new(Kind::Lost, format!("{}: {why}", self.server))
+        self.failure(
+            Kind::Lost,
+            match error.kind() {
+                io::ErrorKind::UnexpectedEof => "connection closed by the server".to_owned(),
+                _ => format!("connection lost: {error}"),
+            },
+        )
     }
 
-    /// The beginning of the unsolicited bytes, escaped.
-    fn received(&self) -> String {
-        self.incoming.iter().take(80).flat_map(|byte| byte.escape_ascii()).map(char::from).collect()
+    fn protocol_error(&self, ProtocolError(seen): &ProtocolError) -> Failure {
+        self.failure(Kind::ProtocolError, format_args!("expected a {} reply, received \"{seen}\"", C::NAME))
     }
 
-    fn protocol_error(&self, seen: &str) -> Failure {
-        let seen: String = seen.chars().take(80).collect();
-        let message = format!("{}: expected a {} reply, received \"{seen}\"", self.server, C::NAME);
-        Failure::new(Kind::ProtocolError, message)
+    pub(crate) fn failure(&self, kind: Kind, what: impl std::fmt::Display) -> Failure {
+        Failure::new(kind, format!("{}: {what}", self.server))
     }
 }

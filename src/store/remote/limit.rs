@@ -1,8 +1,7 @@
-//! The adaptive limit on one connection's outstanding checks: what its server answers in time, measured while it is
-//! busy.
+//! The adaptive limit on one connection's outstanding checks: as many as its server answers in time, measured while it
+//! is busy.
 //!
-//! The connection records every complete pipeline; callers are admitted by the resulting [`Bound`]. Plain arithmetic;
-//! times are passed in.
+//! The connection records every complete pipeline; the resulting [`Bound`] admits callers.
 
 use std::{cmp, time::Duration};
 
@@ -13,22 +12,22 @@ use tokio::time::Instant;
 /// process.
 const OUTSTANDING_SHARE: f64 = 0.6;
 
-/// Checks in flight take at most this share of it.
+/// Checks in flight take at most this share of the timeout.
 const WINDOW_SHARE: f64 = 0.4;
 
-/// Measurements fade within about this many timeouts, within these bounds in seconds: long enough to average a stall
+/// Measurements decay within about this many timeouts, between these bounds in seconds: long enough to average a stall
 /// with the burst after it.
 const MEMORY: f64 = 5.0;
 const MIN_MEMORY: f64 = 0.05;
 const MAX_MEMORY: f64 = 5.0;
 
-/// The number of checks in that time that make a measurement. Fewer were not delayed by their number.
+/// The fewest checks in that time that make a measurement. Fewer do not delay each other.
 const MIN_CHECKS: f64 = 16.0;
 
-/// A server that was not busy for this long is measured again: it may have become faster.
+/// A server that was not busy for this long is measured anew: it may have become faster.
 const FORGET: Duration = Duration::from_secs(1);
 
-/// The largest pipeline: longer ones do not cost less per check.
+/// The largest pipeline: longer ones are not cheaper per check.
 const MAX_PIPELINE: usize = 128;
 
 /// Bounds, in checks.
@@ -49,7 +48,7 @@ impl Bound {
     pub(super) const UNKNOWN: Self =
         Self { outstanding: usize::MAX, window: 2 * MAX_PIPELINE, pipeline: MAX_PIPELINE, seconds_each: 0.0 };
 
-    /// The time that so many checks take; 0 if unknown.
+    /// The time that this many checks take; 0 if unknown.
     #[expect(clippy::cast_precision_loss, reason = "a queue is bounded")]
     pub(super) fn time(&self, checks: usize) -> Duration {
         Duration::from_secs_f64((self.seconds_each * checks as f64).min(60.0))
@@ -61,7 +60,7 @@ pub(super) struct Capacity {
     timeout: Duration,
     /// The first measurements. Their median counts: one may include a stall, another almost no work.
     first: SmallVec<[Sample; 3]>,
-    /// Checks answered and their seconds, both fading. By Little's law outstanding checks take their number times
+    /// Checks answered and their seconds, both decaying. By Little's law, outstanding checks take their number times
     /// seconds per check.
     sum: Option<Sample>,
     /// When the last pipeline completed.
@@ -69,7 +68,7 @@ pub(super) struct Capacity {
     measured: Option<Instant>,
     /// The fastest pipeline that was alone in flight.
     alone: Option<Sample>,
-    bound: Bound,
+    pub(super) bound: Bound,
 }
 
 #[derive(Clone, Copy)]
@@ -90,11 +89,7 @@ impl Capacity {
         Self { timeout, first, sum: None, last: None, measured: None, alone: None, bound: Bound::UNKNOWN }
     }
 
-    pub(super) fn bound(&self) -> Bound {
-        self.bound
-    }
-
-    /// Records a pipeline that was sent at `sent` and completed `now`. `has_shed` if callers were refused since the
+    /// Records a pipeline that was sent at `sent` and completed `now`. `has_shed` if callers were rejected since the
     /// last one.
     pub(super) fn record(&mut self, checks: usize, sent: Instant, now: Instant, has_shed: bool) {
         let last = self.last.replace(now);
@@ -114,8 +109,8 @@ impl Capacity {
         self.add(sample, now.saturating_duration_since(before).as_secs_f64());
     }
 
-    /// Records a pipeline that was alone: its time is mostly the round trip. The fastest counts, and fades over a
-    /// hundred of them.
+    /// Records a pipeline that was alone in flight: its time is mostly the round trip. The fastest counts, and decays
+    /// over a hundred of them.
     fn record_alone(&mut self, sample: Sample) {
         let alone = self.alone.get_or_insert(sample);
         if sample.seconds < alone.seconds {
@@ -145,7 +140,7 @@ impl Capacity {
             }
             return;
         };
-        // A stall says little about the time after it.
+        // A stall does not predict the time after it.
         let expected = sum.seconds_each() * new.checks;
         new.seconds = new.seconds.min(f64::max(4.0 * expected, timeout / 4.0));
         let decay = memory / (memory + elapsed);
@@ -178,7 +173,7 @@ impl Capacity {
     }
 }
 
-/// The number of checks that fit into so many seconds; at least one.
+/// The number of checks that fit into these seconds; at least one.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast to an integer saturates")]
 fn checks_within(seconds: f64, each: f64) -> usize {
     ((seconds / each.max(1e-9)) as usize).max(1)

@@ -1,17 +1,19 @@
-//! What the networked stores share: a connection to a server, its queue, and pools of them.
+//! The common part of the networked stores: connections to servers, their queues, and pools of them.
 //!
-//! While a pipeline is in flight, checks that arrive gather in the next one; with nothing in flight nothing waits. A
-//! server that is slower than its callers is measured, and callers beyond what it answers in time are refused at
-//! once. A server that answers nothing for clearly longer than a stall is taken for failed: the breaker opens, and
-//! every caller is refused until a probe is answered in time.
+//! While a pipeline is in flight, new checks join the next one; with nothing in flight nothing waits. If callers are
+//! faster than a server, its rate is measured, and callers beyond what it answers in time are rejected at once. A server
+//! that answers nothing for clearly longer than a stall has failed: the breaker opens, and every caller is rejected until
+//! a probe is answered in time.
 //!
 //! This file has the callers' side. `queue` holds the waiting pipelines, `flight` those in flight, `callers` the
-//! callers of one, `limit` the bound on outstanding checks. `run` is a connection's task, `server_pool` the
-//! connections to all servers, `transport` a socket, `framed` the bytes on it. A store implements `backend`.
+//! callers of one, `limit` the bound on outstanding checks. `run` is a connection's task, `server_pool` the connections
+//! to all servers. `transport` connects, `handshake` sends the first commands, `framed` reads and writes. A store
+//! implements `backend`.
 
 pub(crate) mod client_metrics;
 pub(crate) mod failure;
 pub(crate) mod framed;
+pub(crate) mod handshake;
 pub(crate) mod transport;
 
 mod backend;
@@ -35,7 +37,6 @@ use tokio::{
     task::yield_now,
     time::{Instant, timeout_at},
 };
-use tracing::info;
 
 use self::{
     backend::Outcome,
@@ -59,12 +60,12 @@ use crate::{settings::ServerAddress, text::cut};
 
 /// A connection to a server, reopened whenever it is lost.
 pub(super) struct Connection<B: Backend> {
-    address: ServerAddress,
-    shared: Arc<Shared<B>>,
+    pub(super) address: ServerAddress,
+    pub(super) shared: Arc<Shared<B>>,
     state: Mutex<State<B::Pipeline>>,
     /// Wakes the connection's task.
     work: Notify,
-    /// The error for callers that are refused because the server is overloaded.
+    /// The error for callers beyond what the server answers in time.
     overloaded: StoreError,
 }
 
@@ -75,7 +76,6 @@ pub(super) struct Shared<B> {
     pub(super) bounds: Bounds,
 }
 
-/// Timeouts and bounds.
 pub(super) struct Bounds {
     pub(super) timeout: Duration,
     /// How long checks wait for more before they are sent.
@@ -90,33 +90,30 @@ struct State<P> {
     /// Set while the breaker is open: the error for every caller.
     breaker: Option<StoreError>,
     connected: bool,
-    /// The connection's task waits for callers and must be woken.
+    /// The connection's task waits for callers.
     idle: bool,
     /// The server was removed from the pool.
     ended: bool,
 }
 
-/// A reply to come.
 pub(super) struct PendingReply<B: Backend> {
     reply: oneshot::Receiver<Answered<Outcome<B>>>,
-    /// When the reply has come at the latest.
+    /// The connection's own timeout.
     deadline: Instant,
 }
 
 impl<B: Backend> PendingReply<B> {
     /// Waits for the reply. The connection has its own timeout; the caller's may be shorter.
     pub(super) async fn wait(&mut self, until: Option<std::time::Instant>) -> Answered<Outcome<B>> {
-        let failed = |reason, what| {
-            let message = format!("{}: {what}", B::NAME).into();
-            Err(StoreError { reason, message })
-        };
+        let failed =
+            |reason, what| Err(StoreError { reason, message: format!("{}: {what}", B::NAME).into() });
         let reply = match until {
             Some(until) if until < self.deadline.into_std() => {
                 // Boxed: a timer is larger than everything else in this future, and rarely needed.
                 if let Ok(reply) = Box::pin(timeout_at(until.into(), &mut self.reply)).await {
                     reply
                 } else {
-                    // This process may have been late: a reply that has come meanwhile counts.
+                    // This process may have been late: a reply that has arrived meanwhile counts.
                     yield_now().await;
                     let Ok(reply) = self.reply.try_recv() else {
                         return failed(FailureReason::Timeout, "no reply within the caller's timeout");
@@ -140,24 +137,16 @@ impl<B: Backend> Connection<B> {
             ended: false,
         });
         let timeout = shared.bounds.timeout;
+        let (name, variable) = (B::NAME, B::TIMEOUT);
         let message = format!(
-            "{} {address}: overloaded: more checks than it answers within {timeout:?} ({})",
-            B::NAME,
-            B::TIMEOUT
+            "{name} {address}: overloaded: more checks than it answers within {timeout:?} ({variable})"
         );
         let overloaded = StoreError { reason: FailureReason::Overloaded, message: message.into() };
         Self { address, shared, state, work: Notify::new(), overloaded }
     }
 
-    /// The server's address.
-    pub(super) fn address(&self) -> &ServerAddress {
-        &self.address
-    }
-
-    /// Queues a caller that waits until `until`; `fill` adds its `checks` checks.
-    ///
-    /// # Errors
-    /// When the breaker is open, the queue is full, or the server is overloaded.
+    /// Queues a caller that waits until `until`; `fill` adds its `checks` checks. Fails if the breaker is open, the queue
+    /// is full, or the server is overloaded.
     pub(super) fn submit(
         &self,
         checks: usize,
@@ -174,7 +163,8 @@ impl<B: Backend> Connection<B> {
             Err(Full::Overloaded) => return Err(self.overloaded.clone()),
             Err(Full::Queue) => {
                 drop(state);
-                return Err(self.queue_full());
+                let message = self.describe(format_args!("queue full: {max} checks ({})", B::MAX_QUEUED));
+                return Err(StoreError { reason: FailureReason::QueueFull, message: message.into() });
             }
         }
         let (reply, since) = state.queue.add_caller(fill);
@@ -186,17 +176,10 @@ impl<B: Backend> Connection<B> {
         Ok(PendingReply { reply, deadline: after(since, self.shared.bounds.timeout) })
     }
 
-    /// Adds commands without a caller to the next pipeline. For [`Backend::complete`], after which the queue is checked
-    /// anyway.
+    /// Adds commands without a caller to the next pipeline. Does not wake the task: for [`Backend::complete`], after
+    /// which the queue is checked anyway.
     pub(super) fn piggyback(&self, fill: impl FnOnce(&mut B::Pipeline)) {
         fill(&mut self.lock().queue.last().pipeline);
-    }
-
-    /// The queued checks, and the bound on outstanding ones.
-    fn load(&self) -> (usize, usize) {
-        let state = self.lock();
-        let queue = &state.queue;
-        (queue.checks(), queue.bound.outstanding.min(self.shared.bounds.max_queued))
     }
 
     /// True when connected and the breaker is closed.
@@ -205,7 +188,6 @@ impl<B: Backend> Connection<B> {
         state.connected && state.breaker.is_none()
     }
 
-    /// True when the breaker is open.
     fn is_breaker_open(&self) -> bool {
         self.lock().breaker.is_some()
     }
@@ -216,14 +198,14 @@ impl<B: Backend> Connection<B> {
         self.work.notify_one();
     }
 
-    /// Opens the breaker: callers are refused until the server has recovered.
+    /// Rejects callers until the server has recovered.
     fn open_breaker(&self, reason: FailureReason, failure: &Failure) {
         self.shared.metrics.failed(failure);
-        self.refuse(store_error(FailureReason::Unavailable, failure), &store_error(reason, failure));
+        self.reject(failure.to_error(FailureReason::Unavailable), &failure.to_error(reason));
     }
 
     /// Fails waiting callers with `now`, and later ones with `later`.
-    fn refuse(&self, later: StoreError, now: &StoreError) {
+    fn reject(&self, later: StoreError, now: &StoreError) {
         let mut state = self.lock();
         state.breaker = Some(later);
         let queued = state.queue.drain();
@@ -231,18 +213,6 @@ impl<B: Backend> Connection<B> {
         for mut queued in queued {
             queued.pipeline.fail(now);
         }
-    }
-
-    fn close_breaker(&self) {
-        let was_open = self.lock().breaker.take().is_some();
-        if was_open {
-            info!("{}", self.describe("recovered, breaker closed"));
-        }
-    }
-
-    /// The metrics of its pool.
-    pub(super) fn metrics(&self) -> &ClientMetrics {
-        &self.shared.metrics
     }
 
     /// The failure for an error reply.
@@ -255,15 +225,8 @@ impl<B: Backend> Connection<B> {
         self.failure(Kind::Timeout, format_args!("no reply within {timeout:?} ({})", B::TIMEOUT))
     }
 
-    /// A failure of the server.
     pub(super) fn failure(&self, kind: Kind, what: impl fmt::Display) -> Failure {
         Failure::new(kind, self.describe(what))
-    }
-
-    fn queue_full(&self) -> StoreError {
-        let max = self.shared.bounds.max_queued;
-        let message = self.describe(format_args!("queue full: {max} checks ({})", B::MAX_QUEUED));
-        StoreError { reason: FailureReason::QueueFull, message: message.into() }
     }
 
     /// A message that begins with the store and the address.
@@ -276,13 +239,9 @@ impl<B: Backend> Connection<B> {
     }
 }
 
-fn store_error(reason: FailureReason, failure: &Failure) -> StoreError {
-    StoreError { reason, message: failure.message.as_str().into() }
-}
-
-/// The name of a key that a server cannot or should not take as it is: `tollgate:` and its SHA-256, in every version.
-/// Keys contain the `_` after their domain, which such names do not, so no key equals one.
-pub(in crate::store) fn hashed(key: &str) -> String {
+/// The name of a key that is too long or invalid for a server: `tollgate:` and the key's SHA-256, in every version. No key
+/// equals such a name, because keys contain a `_` after their domain.
+pub(crate) fn hashed(key: &str) -> String {
     let mut name = "tollgate:".to_owned();
     for byte in digest(&SHA256, key.as_bytes()).as_ref() {
         // Writing to a String cannot fail.
@@ -291,16 +250,14 @@ pub(in crate::store) fn hashed(key: &str) -> String {
     name
 }
 
-/// The moment so long after another.
 #[expect(
     clippy::arithmetic_side_effects,
-    reason = "a setting has at most 292 years, and an `Instant` far more"
+    reason = "a setting is at most 292 years, and an `Instant` far more"
 )]
 pub(super) fn after(moment: Instant, wait: Duration) -> Instant {
     moment + wait
 }
 
-/// One of so many parts of a timeout.
 pub(super) fn part(timeout: Duration, parts: u32) -> Duration {
     timeout.checked_div(parts).unwrap_or(timeout)
 }

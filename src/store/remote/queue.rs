@@ -1,7 +1,7 @@
 //! The queue of one connection, and the admission of callers.
 //!
-//! Checks gather in pipelines in the order of their callers. While the connection keeps up there is one open
-//! pipeline; behind a slow server a new one begins every millisecond, so that late ones can be dropped unsent.
+//! Checks join pipelines in the order of their callers. While the connection keeps up there is one open pipeline; if the
+//! server is slow a new one begins every millisecond, so that late ones can be dropped unsent.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -9,17 +9,16 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{after, backend::Pipeline, callers::Answered, limit::Bound, part};
 
-/// Empty pipelines that are kept for reuse.
+/// The most empty pipelines that are kept for reuse.
 const SPARE: usize = 4;
 
-/// A queued pipeline.
 pub(super) struct Queued<P> {
     pub(super) pipeline: P,
-    /// When the first of its callers came.
+    /// When its first caller was added.
     pub(super) since: Instant,
 }
 
-/// Why a caller is refused.
+/// Why a caller is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Full {
     /// The configured bound on queued checks was reached.
@@ -34,11 +33,11 @@ pub(super) struct Queue<P> {
     /// The last one accepts no more callers.
     sealed: bool,
     /// Checks in all of them.
-    checks: usize,
+    pub(super) checks: usize,
     /// Checks sent and not answered yet.
     pub(super) in_flight: usize,
     pub(super) bound: Bound,
-    /// Checks refused since this was last read.
+    /// Checks rejected since this was last read.
     pub(super) shed: usize,
     spare: Vec<P>,
 }
@@ -58,22 +57,17 @@ impl<P: Pipeline> Default for Queue<P> {
 }
 
 impl<P: Pipeline> Queue<P> {
-    /// Queued checks.
-    pub(super) fn checks(&self) -> usize {
-        self.checks
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.pipelines.is_empty()
     }
 
-    /// When the oldest queued caller came.
+    /// When the oldest queued caller was added.
     pub(super) fn since(&self) -> Option<Instant> {
         self.pipelines.front().map(|queued| queued.since)
     }
 
-    /// Admits a caller with so many checks that waits until `until`. At most `max` checks may be queued, but one caller
-    /// is always admitted.
+    /// Admits a caller with these checks that waits until `until`. At most `max` checks may be queued, but one caller is
+    /// always admitted.
     pub(super) fn admit(&mut self, checks: usize, until: Option<Instant>, max: usize) -> Result<(), Full> {
         let outstanding = self.checks.saturating_add(self.in_flight);
         let with_these = outstanding.saturating_add(checks);
@@ -90,14 +84,14 @@ impl<P: Pipeline> Queue<P> {
         Err(full)
     }
 
-    /// True if so many checks are not expected to be answered before `until`.
+    /// True if this many checks will probably not be answered before `until`.
     fn is_late(&self, checks: usize, until: Option<Instant>) -> bool {
         let takes = self.bound.time(checks);
         // The clock is read only when there is a backlog.
         takes > MILLISECOND && until.is_some_and(|until| after(Instant::now(), takes) > until)
     }
 
-    /// Adds a caller. Returns its reply to come, and when the first caller of its pipeline came.
+    /// Adds a caller. Returns its pending reply, and when the first caller of its pipeline was added.
     pub(super) fn add_caller(
         &mut self,
         fill: impl FnOnce(&mut P),
@@ -139,14 +133,17 @@ impl<P: Pipeline> Queue<P> {
         self.pop()
     }
 
-    /// Removes the oldest pipeline if its replies would come later than `timeout` after its first caller.
-    pub(super) fn take_late(&mut self, now: Instant, timeout: Duration) -> Option<Queued<P>> {
-        let front = self.pipelines.front()?;
-        let takes = self.bound.time(self.in_flight.saturating_add(front.pipeline.checks()));
-        if after(now, takes.min(part(timeout, 2))) < after(front.since, timeout) {
-            return None;
+    /// Removes the pipelines whose replies would arrive later than `timeout` after their first caller.
+    pub(super) fn take_late(&mut self, now: Instant, timeout: Duration) -> Vec<Queued<P>> {
+        let mut late = Vec::new();
+        while let Some(front) = self.pipelines.front() {
+            let takes = self.bound.time(self.in_flight.saturating_add(front.pipeline.checks()));
+            if after(now, takes.min(part(timeout, 2))) < after(front.since, timeout) {
+                break;
+            }
+            late.extend(self.pop());
         }
-        self.pop()
+        late
     }
 
     fn pop(&mut self) -> Option<Queued<P>> {

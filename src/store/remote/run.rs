@@ -1,21 +1,22 @@
 //! The task of a connection: dials, sends queued pipelines, completes them, and probes a failed server.
 
-use std::{convert::Infallible, future::poll_fn, mem, pin::pin, sync::Arc, task::Poll, time::Duration};
+use std::{convert::Infallible, mem, sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
 use tokio::{
     task::yield_now,
     time::{Instant, sleep, sleep_until, timeout},
 };
+use tracing::info;
 
 use super::{
-    Backend, Connection, Pipeline, Shared,
+    Backend, Connection, Pipeline, Shared, after,
     backend::Reply,
     flight::{Flight, Sent},
     limit::Bound,
+    part,
     queue::Queued,
-    store_error,
 };
-use super::{after, part};
 use crate::{
     net::backoff::Backoff,
     panics::{self, Boundary, Panicked, caught},
@@ -29,42 +30,22 @@ use crate::{
     },
 };
 
-/// A server that has not replied in time for the timeout and this (or half the timeout, if longer) is taken for failed.
-/// Redis stalls for tens of milliseconds when it forks or a command is slow.
+/// A server that has not replied in time for the timeout and this (or half the timeout, if longer) has failed. Redis stalls
+/// for tens of milliseconds when it forks or a command is slow.
 const STALL: Duration = Duration::from_millis(90);
 
 /// Deadlines are checked every tenth of the timeout, within these bounds.
 const MIN_TICK: Duration = Duration::from_millis(1);
 const MAX_TICK: Duration = Duration::from_millis(20);
 
-/// After this long without pending replies the connection is reopened: the network may have dropped it silently.
+/// If pending replies take longer, the connection is reopened: the network may have dropped it silently.
 const MAX_SILENCE: Duration = Duration::from_millis(500);
 
-/// A connection that lasted less than this is reopened after a pause.
+/// A connection that was lost sooner is reopened after a pause.
 const MIN_LIFETIME: Duration = Duration::from_millis(500);
 
-/// Why a connection ended.
-enum Exit {
-    /// It failed and must be reopened.
-    Failed(Failure),
-    /// The server was removed from the pool.
-    Ended,
-}
-
-/// The server no longer replies in time.
-struct Unresponsive;
-
-impl Exit {
-    fn is_lost(&self) -> bool {
-        matches!(self, Self::Failed(failure) if failure.kind == Kind::Lost)
-    }
-}
-
-impl From<Failure> for Exit {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
+/// Why a connection ended: its failure, after which it must be reopened; `None` if the server was removed from the pool.
+type Exit = Option<Failure>;
 
 impl<B: Backend> Connection<B> {
     /// Runs until the server is removed; restarts after a panic.
@@ -76,7 +57,7 @@ impl<B: Backend> Connection<B> {
 
     /// Keeps the connection open and serves callers, until the server is removed.
     async fn run(&self) {
-        let _guard = RefuseOnDrop(self);
+        let _guard = RejectOnDrop(self);
         let Shared { backend, metrics, bounds } = &*self.shared;
         let (mut backoff, mut is_reconnect, mut was_replica) = (bounds.startup_backoff.clone(), false, false);
         loop {
@@ -91,13 +72,13 @@ impl<B: Backend> Connection<B> {
                     let Err(exit) = self.serve(stream, &mut backoff).await;
                     self.lock().connected = false;
                     backend.forget_keys();
-                    open.lost = exit.is_lost();
+                    open.lost = is_lost(&exit);
                     (exit, start.elapsed())
                 }
                 Err(exit) => (exit, Duration::ZERO),
             };
-            let is_lost = exit.is_lost();
-            let Exit::Failed(failure) = exit else { return };
+            let is_lost = is_lost(&exit);
+            let Some(failure) = exit else { return };
             backend.request_refresh();
             if is_lost && served > MIN_LIFETIME && !self.is_breaker_open() {
                 // Queued checks may still be answered in time on a new connection.
@@ -118,7 +99,7 @@ impl<B: Backend> Connection<B> {
             dialled = dialled => dialled,
             // Queued callers must not wait beyond their timeout.
             never = self.fail_late() => match never {},
-            () = self.ended() => Err(Exit::Ended),
+            () = self.ended() => Err(None),
         }
     }
 
@@ -142,26 +123,23 @@ impl<B: Backend> Connection<B> {
                 (state.queue.in_flight, state.queue.bound) = (0, Bound::UNKNOWN);
             }
             match exit {
-                Ok(Unresponsive) => {
+                Ok(()) => {
                     let failure = self.timed_out();
-                    flight.fail(&store_error(FailureReason::Timeout, &failure));
+                    flight.fail(&failure.to_error(FailureReason::Timeout));
                     self.open_breaker(FailureReason::Timeout, &failure);
                 }
-                Err(Exit::Failed(failure)) => {
-                    flight.fail(&store_error(FailureReason::ConnectionLost, &failure));
-                    return Err(Exit::Failed(failure));
+                Err(exit) => {
+                    if let Some(failure) = &exit {
+                        flight.fail(&failure.to_error(FailureReason::ConnectionLost));
+                    }
+                    return Err(exit);
                 }
-                Err(Exit::Ended) => return Err(Exit::Ended),
             }
         }
     }
 
     /// Sends and completes pipelines until the server is unresponsive.
-    async fn pump(
-        &self,
-        stream: &mut FramedStream<B::Codec>,
-        flight: &mut Flight<B>,
-    ) -> Result<Unresponsive, Exit> {
+    async fn pump(&self, stream: &mut FramedStream<B::Codec>, flight: &mut Flight<B>) -> Result<(), Exit> {
         let timeout = self.shared.bounds.timeout;
         let tick = part(timeout, 10).clamp(MIN_TICK, MAX_TICK);
         let mut next = Instant::now();
@@ -186,11 +164,11 @@ impl<B: Backend> Connection<B> {
                 self.complete(flight, sent, replies)?;
                 continue;
             }
-            // This process may have been late for lack of CPU: replies that have come meanwhile count. A yielded task
+            // This process may have been late for lack of CPU: replies that have arrived meanwhile count. A yielded task
             // is polled again after the sockets.
             yield_now().await;
             while !flight.is_empty()
-                && let Some(complete) = now_or_never(flight.next_complete(stream)).await
+                && let Some(complete) = flight.next_complete(stream).now_or_never()
             {
                 let (sent, replies) = complete?;
                 self.complete(flight, sent, replies)?;
@@ -201,7 +179,7 @@ impl<B: Backend> Connection<B> {
             if !flight.is_empty()
                 && now >= after(flight.last_in_time, timeout.saturating_add(STALL.max(part(timeout, 2))))
             {
-                return Ok(Unresponsive);
+                return Ok(());
             }
         }
     }
@@ -213,7 +191,7 @@ impl<B: Backend> Connection<B> {
             let since = {
                 let mut state = self.lock();
                 if state.ended {
-                    return Err(Exit::Ended);
+                    return Err(None);
                 }
                 state.idle = state.queue.is_empty();
                 state.queue.since()
@@ -240,18 +218,14 @@ impl<B: Backend> Connection<B> {
     /// Writes the pipelines that may be sent, and drops those that would be late.
     fn send(&self, stream: &mut FramedStream<B::Codec>, flight: &mut Flight<B>, now: Instant) {
         panics::point("store_exchange");
-        let mut late = Vec::new();
+        let mut state = self.lock();
+        let late = state.queue.take_late(now, self.shared.bounds.timeout);
+        while !state.ended
+            && let Some(queued) = state.queue.take(now)
         {
-            let mut state = self.lock();
-            while let Some(queued) = state.queue.take_late(now, self.shared.bounds.timeout) {
-                late.push(queued);
-            }
-            while !state.ended
-                && let Some(queued) = state.queue.take(now)
-            {
-                flight.push(stream, queued, now);
-            }
+            flight.push(stream, queued, now);
         }
+        drop(state);
         self.drop_late(late);
     }
 
@@ -269,7 +243,7 @@ impl<B: Backend> Connection<B> {
         let mut state = self.lock();
         let shed = mem::take(&mut state.queue.shed);
         flight.record(&sent, now, shed > 0);
-        state.queue.bound = flight.capacity.bound();
+        state.queue.bound = flight.capacity.bound;
         state.queue.in_flight = state.queue.in_flight.saturating_sub(sent.checks);
         state.queue.recycle(sent.pipeline);
         drop(state);
@@ -279,19 +253,13 @@ impl<B: Backend> Connection<B> {
         completed
     }
 
-    /// Fails callers that timed out.
     fn expire(&self, flight: &mut Flight<B>, now: Instant) {
         let timeout = self.shared.bounds.timeout;
-        let error = || store_error(FailureReason::Timeout, &self.timed_out());
+        let error = || self.timed_out().to_error(FailureReason::Timeout);
         if flight.expire(now, timeout, error) {
             self.shared.metrics.failed(&self.timed_out());
         }
-        let mut late = Vec::new();
-        let mut state = self.lock();
-        while let Some(queued) = state.queue.take_late(now, timeout) {
-            late.push(queued);
-        }
-        drop(state);
+        let late = self.lock().queue.take_late(now, timeout);
         self.drop_late(late);
     }
 
@@ -301,7 +269,7 @@ impl<B: Backend> Connection<B> {
             return;
         }
         let failure = self.failure(Kind::Timeout, format_args!("not sent: the reply would come too late"));
-        let error = store_error(FailureReason::Timeout, &failure);
+        let error = failure.to_error(FailureReason::Timeout);
         for mut queued in late {
             self.shared.metrics.dropped(queued.pipeline.checks());
             queued.pipeline.fail(&error);
@@ -313,7 +281,11 @@ impl<B: Backend> Connection<B> {
         loop {
             match timeout(MAX_SILENCE, stream.drain()).await {
                 Ok(drained) => drained?,
-                Err(_) => return Err(self.silent(stream.pending()).into()),
+                Err(_) => {
+                    let pending = stream.pending();
+                    let what = format_args!("{pending} replies pending for {MAX_SILENCE:?}, reconnecting");
+                    return Err(self.failure(Kind::Timeout, what).into());
+                }
             }
             let probe = timeout(self.shared.bounds.timeout, async {
                 stream.send(1, |into| into.extend_from_slice(B::PROBE)).await?;
@@ -323,12 +295,14 @@ impl<B: Backend> Connection<B> {
                 if let Some((kind, error)) = B::error(reply?) {
                     return Err(self.error_reply(kind, &error).into());
                 }
-                self.close_breaker();
+                if self.lock().breaker.take().is_some() {
+                    info!("{}", self.describe("recovered, breaker closed"));
+                }
                 return Ok(());
             }
             self.shared.metrics.failed(&self.timed_out());
             if self.ended_within(backoff.next_pause()).await {
-                return Err(Exit::Ended);
+                return Err(None);
             }
         }
     }
@@ -351,7 +325,6 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Completes when the server was removed from the pool.
     async fn ended(&self) {
         while !self.lock().ended {
             sleep(MAX_SILENCE).await;
@@ -362,11 +335,10 @@ impl<B: Backend> Connection<B> {
         sleep(pause).await;
         self.lock().ended
     }
+}
 
-    fn silent(&self, pending: usize) -> Failure {
-        let what = format_args!("{pending} replies pending for {MAX_SILENCE:?}, reconnecting");
-        self.failure(Kind::Timeout, what)
-    }
+fn is_lost(exit: &Exit) -> bool {
+    exit.as_ref().is_some_and(|failure| failure.kind == Kind::Lost)
 }
 
 /// Counts the end of a connection, also when its task panics.
@@ -382,26 +354,14 @@ impl Drop for OpenConnection<'_> {
     }
 }
 
-/// Refuses callers when the task ends, so that none waits forever.
-struct RefuseOnDrop<'a, B: Backend>(&'a Connection<B>);
+/// Rejects callers when the task ends, so that none waits forever.
+struct RejectOnDrop<'a, B: Backend>(&'a Connection<B>);
 
-impl<B: Backend> Drop for RefuseOnDrop<'_, B> {
+impl<B: Backend> Drop for RejectOnDrop<'_, B> {
     fn drop(&mut self) {
         let message = self.0.describe("connection closed");
         let error = StoreError { reason: FailureReason::Unavailable, message: message.into() };
         self.0.lock().connected = false;
-        self.0.refuse(error.clone(), &error);
+        self.0.reject(error.clone(), &error);
     }
-}
-
-/// The result of a future if it is ready.
-async fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    poll_fn(|context| {
-        Poll::Ready(match future.as_mut().poll(context) {
-            Poll::Ready(value) => Some(value),
-            Poll::Pending => None,
-        })
-    })
-    .await
 }

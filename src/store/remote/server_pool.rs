@@ -19,17 +19,16 @@ use crate::{
 };
 
 thread_local! {
-    /// The index of the connections that the thread runs and uses; other threads use the first.
+    /// The index of the thread's connections; other threads use those of the first.
     static WORKER_INDEX: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Assigns indexes to worker threads.
 #[derive(Default)]
-pub(in crate::store) struct WorkerIndexes(AtomicUsize);
+pub(crate) struct WorkerIndexes(AtomicUsize);
 
 impl WorkerIndexes {
     /// Assigns the next index to the calling thread.
-    pub(in crate::store) fn take(&self) -> usize {
+    pub(crate) fn take(&self) -> usize {
         let worker = self.0.fetch_add(1, Relaxed);
         WORKER_INDEX.set(worker);
         worker
@@ -37,29 +36,27 @@ impl WorkerIndexes {
 }
 
 /// Servers and the connections to them. `O` maps keys to servers.
-pub(in crate::store) struct ServerPool<B: Backend, O> {
-    pub(in crate::store) shared: Arc<Shared<B>>,
+pub(crate) struct ServerPool<B: Backend, O> {
+    pub(crate) shared: Arc<Shared<B>>,
     current: ArcSwap<Servers<B, O>>,
     /// The runtimes of the worker threads, by index.
     threads: Mutex<Vec<Option<Handle>>>,
 }
 
-/// The current servers.
-pub(in crate::store) struct Servers<B: Backend, O> {
-    pub(in crate::store) servers: Vec<Server<B>>,
+pub(crate) struct Servers<B: Backend, O> {
+    pub(crate) servers: Vec<Server<B>>,
     /// Which server owns which keys.
-    pub(in crate::store) owners: O,
+    pub(crate) owners: O,
 }
 
-/// A server and the connections to it.
-pub(in crate::store) struct Server<B: Backend> {
-    pub(in crate::store) address: ServerAddress,
+pub(crate) struct Server<B: Backend> {
+    pub(crate) address: ServerAddress,
     connections: Vec<Arc<Connection<B>>>,
 }
 
 impl<B: Backend, O: Default> ServerPool<B, O> {
-    /// A pool without servers; each server gets so many connections.
-    pub(in crate::store) fn new(shared: Shared<B>, connections_each: usize) -> Self {
+    /// A pool without servers; each server will have this many connections.
+    pub(crate) fn new(shared: Shared<B>, connections_each: usize) -> Self {
         Self {
             shared: Arc::new(shared),
             current: ArcSwap::from_pointee(Servers { servers: Vec::new(), owners: O::default() }),
@@ -67,8 +64,8 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         }
     }
 
-    /// The calling thread runs the connections of this index from now on.
-    pub(in crate::store) fn start_worker(&self, worker: usize) {
+    /// Makes the calling thread run the connections of this index.
+    pub(crate) fn start_worker(&self, worker: usize) {
         let mut threads = lock(&self.threads);
         let Some(slot) = threads.get_mut(worker) else { return };
         let handle = Handle::current();
@@ -81,7 +78,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
     }
 
     /// Replaces the servers. Connections to servers that stay are kept; those to removed servers end.
-    pub(in crate::store) fn set_servers(&self, addresses: &[ServerAddress], owners: O) {
+    pub(crate) fn set_servers(&self, addresses: &[ServerAddress], owners: O) {
         let threads = lock(&self.threads);
         let current = self.current.load_full();
         let mut removed: Vec<_> = current.servers.iter().collect();
@@ -89,7 +86,7 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
             // A server that is listed twice owns two shares of the keys, with separate connections.
             let connections = match removed.iter().position(|server| server.address == *address) {
                 Some(index) => removed.swap_remove(index).connections.clone(),
-                None => self.open(address, &threads),
+                None => threads.iter().map(|thread| self.open(address, thread.as_ref())).collect(),
             };
             Server { address: address.clone(), connections }
         };
@@ -98,19 +95,16 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         removed.iter().flat_map(|server| &server.connections).for_each(|connection| connection.end());
     }
 
-    fn open(&self, address: &ServerAddress, threads: &[Option<Handle>]) -> Vec<Arc<Connection<B>>> {
-        let open = |thread: &Option<Handle>| {
-            let connection = Arc::new(Connection::new(address.clone(), self.shared.clone()));
-            if let Some(thread) = thread {
-                thread.spawn(connection.clone().keep_running());
-            }
-            connection
-        };
-        threads.iter().map(open).collect()
+    fn open(&self, address: &ServerAddress, thread: Option<&Handle>) -> Arc<Connection<B>> {
+        let connection = Arc::new(Connection::new(address.clone(), self.shared.clone()));
+        if let Some(thread) = thread {
+            thread.spawn(connection.clone().keep_running());
+        }
+        connection
     }
 
     /// The calling thread's connection to the server at the index that `choose` returns.
-    pub(in crate::store) fn connection(
+    pub(crate) fn connection(
         &self,
         choose: impl FnOnce(&Servers<B, O>) -> Option<usize>,
     ) -> Option<Arc<Connection<B>>> {
@@ -119,28 +113,29 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         connections.get(WORKER_INDEX.get().checked_rem(connections.len())?).cloned()
     }
 
-    /// Every connection to every server.
-    pub(in crate::store) fn each_connection(&self, each: impl FnMut(&Arc<Connection<B>>)) {
+    pub(crate) fn each_connection(&self, each: impl FnMut(&Arc<Connection<B>>)) {
         self.current.load().servers.iter().flat_map(|server| &server.connections).for_each(each);
     }
 
-    /// True when every server has an open connection.
-    pub(in crate::store) fn is_reachable(&self) -> bool {
+    pub(crate) fn is_reachable(&self) -> bool {
         let current = self.current.load();
         let is_open = |server: &Server<B>| server.connections.iter().any(|connection| connection.is_open());
         !current.servers.is_empty() && current.servers.iter().all(is_open)
     }
 
-    /// The pool's metrics.
-    pub(in crate::store) fn usage(&self, kind: StoreKind) -> PoolUsage {
+    pub(crate) fn usage(&self, kind: StoreKind) -> PoolUsage {
         let current = self.current.load();
         let connections = || current.servers.iter().flat_map(|server| &server.connections);
+        let max_queued = self.shared.bounds.max_queued;
+        let max_outstanding = |connection: &Arc<Connection<B>>| {
+            connection.lock().queue.bound.outstanding.min(max_queued) as u64
+        };
         PoolUsage {
             kind,
             breakers_open: connections().filter(|connection| connection.is_breaker_open()).count() as u64,
-            queued: connections().map(|connection| connection.load().0 as u64).sum(),
-            max_outstanding: connections().map(|connection| connection.load().1 as u64).sum(),
-            max_queued: (connections().count() as u64).saturating_mul(self.shared.bounds.max_queued as u64),
+            queued: connections().map(|connection| connection.lock().queue.checks as u64).sum(),
+            max_outstanding: connections().map(max_outstanding).sum(),
+            max_queued: (connections().count() as u64).saturating_mul(max_queued as u64),
             ..self.shared.metrics.usage()
         }
     }

@@ -1,23 +1,14 @@
 //! A socket to a store's server: resolves its name, connects, and performs the TLS handshake.
-//!
-//! The store sends the first commands. Every failure names the step and the variable to check; the store adds the
-//! address.
 
-use std::{
-    fmt, io,
-    net::SocketAddr,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream, lookup_host},
     time::{Instant, timeout, timeout_at},
 };
-use tokio_rustls::{TlsConnector, client::TlsStream, rustls::client::Resumption};
+use tokio_rustls::{TlsConnector, rustls::client::Resumption};
 
 use super::{
     failure::{Failure, Kind},
@@ -31,58 +22,52 @@ use crate::{
 /// Idle time before the first keepalive probe: network address translators drop idle connections after minutes.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
-/// The interval of keepalive probes.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 
-/// A socket.
-pub(in crate::store) enum Transport {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
+/// A socket, with or without TLS.
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
-/// Connects to servers.
+pub(crate) type Transport = Box<dyn Socket>;
+
+/// Connects to servers. Its failures name the step and the variable to check, but not the server.
 #[derive(Clone)]
-pub(in crate::store) struct Connector {
-    pub(in crate::store) tls: Option<TlsConnector>,
-    pub(in crate::store) advice: &'static TlsAdvice,
+pub(crate) struct Connector {
+    /// The kind of server, in failures.
+    pub(crate) store: &'static str,
+    pub(crate) tls: Option<TlsConnector>,
+    pub(crate) advice: &'static TlsAdvice,
     /// The timeout for everything up to the end of the store's first commands.
-    pub(in crate::store) timeout: Duration,
+    pub(crate) timeout: Duration,
     /// Where the address comes from, as advice.
-    pub(in crate::store) origin: &'static str,
+    pub(crate) origin: &'static str,
 }
 
-/// The step in progress, for failures.
-#[derive(Clone, Copy)]
-enum Step {
-    Resolve,
-    Connect,
-    Secure,
-}
+/// The step in progress and advice, for failures.
+type Step = (&'static str, &'static str);
 
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Resolve => "name resolution",
-            Self::Connect => "connect",
-            Self::Secure => "TLS handshake",
-        })
-    }
-}
+const RESOLVE: Step = ("name resolution", "check the name server");
+const CONNECT: Step = ("connect", "check the address and the network");
 
 impl Connector {
-    /// Connects.
-    ///
-    /// # Errors
-    /// When a step fails, or `until` is reached.
-    pub(in crate::store) async fn connect(
-        &self,
-        to: &ServerAddress,
-        until: Instant,
-    ) -> Result<Transport, Failure> {
-        let mut step = Step::Connect;
+    /// Loads certificates if TLS is enabled. Returns every problem with the files.
+    pub(crate) fn new(
+        store: &'static str,
+        tls: Option<&ClientTls>,
+        advice: &'static TlsAdvice,
+        timeout: Duration,
+        origin: &'static str,
+    ) -> Result<Self, Vec<String>> {
+        let tls = tls.map(|tls| load_tls(tls, advice)).transpose()?;
+        let tls = tls.map(|tls| TlsConnector::from(Arc::new(tls.config)));
+        Ok(Self { store, tls, advice, timeout, origin })
+    }
+
+    /// Connects until `until`.
+    pub(crate) async fn connect(&self, to: &ServerAddress, until: Instant) -> Result<Transport, Failure> {
+        let mut step = CONNECT;
         let connected = timeout_at(until, self.attempt(to, until, &mut step)).await;
-        connected.unwrap_or_else(|_| Err(self.late(step)))
+        connected.unwrap_or_else(|_| Err(self.timed_out(step.0, step.1)))
     }
 
     async fn attempt(
@@ -93,28 +78,32 @@ impl Connector {
     ) -> Result<Transport, Failure> {
         let address = match to {
             ServerAddress::Tcp(address) => address,
-            ServerAddress::Unix(path) => {
-                let socket = UnixStream::connect(path).await;
-                return socket.map(Transport::Unix).map_err(|error| self.unreachable(&error));
-            }
+            ServerAddress::Unix(path) => match UnixStream::connect(path).await {
+                Ok(socket) => return Ok(Box::new(socket)),
+                Err(error) => return Err(self.unreachable(&error)),
+            },
         };
-        *step = Step::Resolve;
+        *step = RESOLVE;
         let found = resolve(address).await.map_err(|error| {
             let (host, origin) = (&address.host, self.origin);
             Failure::new(Kind::Resolve, format!("cannot resolve {host:?}: {error}; {origin}"))
         })?;
-        *step = Step::Connect;
+        *step = CONNECT;
         let socket = self.connect_any(&found, until).await?;
-        let Some(tls) = &self.tls else { return Ok(Transport::Tcp(socket)) };
-        *step = Step::Secure;
-        self.secure(tls, host(address), socket).await
+        let Some(tls) = &self.tls else { return Ok(Box::new(socket)) };
+        *step = ("TLS handshake", self.advice.tls.plain_text);
+        let name = tls::server_name(host(address)).map_err(|why| Failure::new(Kind::Tls, why))?;
+        match tls.connect(name, socket).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(Failure { kind: Kind::Tls, ..self.lost(&error, step.0, step.1) }),
+        }
     }
 
     /// Connects to the first address that accepts. Each gets its share of the time.
     async fn connect_any(&self, addresses: &[SocketAddr], until: Instant) -> Result<TcpStream, Failure> {
         let all = until.saturating_duration_since(Instant::now());
         let share = part(all, u32::try_from(addresses.len()).unwrap_or(u32::MAX));
-        let mut failure = self.late(Step::Connect);
+        let mut failure = self.timed_out(CONNECT.0, CONNECT.1);
         for address in addresses {
             match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(socket)) => {
@@ -122,21 +111,10 @@ impl Connector {
                     return Ok(socket);
                 }
                 Ok(Err(error)) => failure = self.unreachable(&error),
-                Err(_) => failure = self.late(Step::Connect),
+                Err(_) => failure = self.timed_out(CONNECT.0, CONNECT.1),
             }
         }
         Err(failure)
-    }
-
-    async fn secure(&self, tls: &TlsConnector, host: &str, socket: TcpStream) -> Result<Transport, Failure> {
-        let name = tls::server_name(host).map_err(|why| Failure::new(Kind::Tls, why))?;
-        match tls.connect(name, socket).await {
-            Ok(stream) => Ok(Transport::Tls(Box::new(stream))),
-            Err(error) => {
-                let failure = self.lost(&error, &Step::Secure, self.advice.tls.plain_text);
-                Err(Failure { kind: Kind::Tls, ..failure })
-            }
-        }
     }
 
     fn unreachable(&self, error: &io::Error) -> Failure {
@@ -148,27 +126,12 @@ impl Connector {
         Failure::new(Kind::Connect, format!("{seen}; {}", self.origin))
     }
 
-    fn late(&self, step: Step) -> Failure {
-        let advice = match step {
-            Step::Resolve => "check the name server",
-            Step::Connect => "check the address and the network",
-            Step::Secure => self.advice.tls.plain_text,
-        };
-        self.timed_out(&step, advice)
-    }
-
-    /// The store's first commands timed out.
-    pub(in crate::store) fn handshake_timed_out(&self, step: &dyn fmt::Display) -> Failure {
-        self.timed_out(step, if self.tls.is_none() { self.advice.use_tls } else { "is it frozen or busy?" })
-    }
-
-    fn timed_out(&self, step: &dyn fmt::Display, advice: &str) -> Failure {
+    pub(crate) fn timed_out(&self, step: &str, advice: &str) -> Failure {
         let timeout = self.timeout;
         Failure::new(Kind::Timeout, format!("no reply within {timeout:?} ({step}); {advice}"))
     }
 
-    /// The failure for a lost connection.
-    pub(in crate::store) fn lost(&self, error: &io::Error, step: &dyn fmt::Display, advice: &str) -> Failure {
+    pub(crate) fn lost(&self, error: &io::Error, step: &str, advice: &str) -> Failure {
         if let Some(why) = tls::explain(error, &self.advice.tls) {
             return Failure::new(Kind::Tls, format!("TLS failed: {why}"));
         }
@@ -181,18 +144,15 @@ impl Connector {
 }
 
 /// Names of variables and advice in errors about TLS.
-pub(in crate::store) struct TlsAdvice {
+pub(crate) struct TlsAdvice {
     /// Names of the file variables, and advice if the server does not use TLS.
-    pub(in crate::store) tls: tls::Words,
+    pub(crate) tls: tls::Words,
     /// Advice if the server uses TLS and we do not.
-    pub(in crate::store) use_tls: &'static str,
+    pub(crate) use_tls: &'static str,
 }
 
-/// Loads the TLS files of a store.
-///
-/// # Errors
-/// Every problem with them, with its variable and its path.
-pub(in crate::store) fn load_tls(settings: &ClientTls, advice: &TlsAdvice) -> Result<Client, Vec<String>> {
+/// Loads the TLS files of a store. Returns every problem with them, with its variable and its path.
+pub(crate) fn load_tls(settings: &ClientTls, advice: &TlsAdvice) -> Result<Client, Vec<String>> {
     let mut client = tls::load(settings, &advice.tls)?;
     // Connections are long-lived, so resumption saves little; and a memcached that requires client certificates
     // rejects resumed sessions, because it sets no session id context.
@@ -201,7 +161,7 @@ pub(in crate::store) fn load_tls(settings: &ClientTls, advice: &TlsAdvice) -> Re
 }
 
 /// The host to connect to; an empty one is this machine, as in Go.
-pub(in crate::store) fn host(address: &HostPort) -> &str {
+pub(crate) fn host(address: &HostPort) -> &str {
     if address.host.is_empty() { "localhost" } else { &address.host }
 }
 
@@ -216,40 +176,4 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
     SockRef::from(socket).set_tcp_keepalive(&keepalive)
-}
-
-impl AsyncRead for Transport {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_read(cx, into),
-            Self::Unix(socket) => Pin::new(socket).poll_read(cx, into),
-            Self::Tls(socket) => Pin::new(socket).poll_read(cx, into),
-        }
-    }
-}
-
-impl AsyncWrite for Transport {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_write(cx, bytes),
-            Self::Unix(socket) => Pin::new(socket).poll_write(cx, bytes),
-            Self::Tls(socket) => Pin::new(socket).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_flush(cx),
-            Self::Unix(socket) => Pin::new(socket).poll_flush(cx),
-            Self::Tls(socket) => Pin::new(socket).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(cx),
-            Self::Unix(socket) => Pin::new(socket).poll_shutdown(cx),
-            Self::Tls(socket) => Pin::new(socket).poll_shutdown(cx),
-        }
-    }
 }

@@ -1,5 +1,4 @@
-//! Clusters whose servers send us from one to the next and count nothing: the caller gets an answer, and the
-//! servers are not asked for ever.
+//! Clusters whose servers redirect to each other: the caller receives a response, and the number of commands is bounded.
 
 use std::{thread, time::Duration};
 
@@ -8,30 +7,30 @@ use crate::support::{fake::Fake, redis::tcp};
 use super::{Code, Lost, one, set};
 
 #[test]
-fn a_cluster_whose_servers_send_us_round_in_circles() {
+fn a_cluster_that_redirects_in_circles() {
     let fake = Fake::answering(|words, port| {
         let all = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
         let moved = format!("-MOVED 0 127.0.0.1:{port}\r\n");
-        answer_of_a_node(words, all, moved)
+        reply_of_a_node(words, all, moved)
     });
     assert_storm(&fake);
 }
 
 #[test]
-fn a_cluster_whose_servers_send_us_elsewhere() {
+fn a_cluster_that_redirects_to_another_server() {
     let other = Fake::answering(|words, port| {
-        answer_of_a_node(words, String::new(), format!("-ASK 0 127.0.0.1:{port}\r\n"))
+        reply_of_a_node(words, String::new(), format!("-ASK 0 127.0.0.1:{port}\r\n"))
     });
     let elsewhere = other.port;
     let fake = Fake::answering(move |words, port| {
         let all = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
-        answer_of_a_node(words, all, format!("-MOVED 0 127.0.0.1:{elsewhere}\r\n"))
+        reply_of_a_node(words, all, format!("-MOVED 0 127.0.0.1:{elsewhere}\r\n"))
     });
     assert_storm(&fake);
 }
 
-/// What a master says that takes every log-in and question about the cluster, and counts nothing.
-fn answer_of_a_node(words: &[String], slots: String, moved: String) -> String {
+/// The reply of a master that accepts logins and reports its slots, but does not count.
+fn reply_of_a_node(words: &[String], slots: String, moved: String) -> String {
     match words[0].to_ascii_uppercase().as_str() {
         "PING" => "+PONG\r\n".to_owned(),
         "ROLE" => "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_owned(),
@@ -41,7 +40,7 @@ fn answer_of_a_node(words: &[String], slots: String, moved: String) -> String {
     }
 }
 
-/// The caller gets its answer, and the servers are not asked for ever.
+/// The caller receives a response, and the number of commands is bounded.
 fn assert_storm(fake: &Fake) {
     let cluster = [tcp(&fake.address()), set("REDIS_TYPE", "CLUSTER")];
     let lost = Lost::start(&cluster);

@@ -1,5 +1,4 @@
-//! What became of one service's requests while its Redis was lost: a row of the table, and what it is held
-//! against.
+//! The outcomes of one service's requests while its Redis was down: a row of the table, and its bounds.
 
 use std::{
     fmt,
@@ -14,10 +13,10 @@ use super::{
     FIVE, Fault, MANY, Policy,
 };
 
-/// What a service may need more while it is without Redis: room for what waits, which is bounded.
+/// The additional memory of a service without Redis, for waiting requests, which are bounded.
 const MORE_MEMORY_KIB: u64 = 32 * 1024;
 
-/// What became of one service's requests: a row of the table.
+/// The outcomes of one service's requests: a row of the table.
 pub(super) struct Row {
     pub(super) fault: Fault,
     pub(super) policy: Policy,
@@ -26,7 +25,7 @@ pub(super) struct Row {
     pub(super) recovery: Option<Duration>,
     pub(super) back_within: Duration,
     pub(super) by_policy: f64,
-    /// Before the fault, and at most, in KiB.
+    /// Memory before the fault and its maximum, in KiB.
     pub(super) memory: (u64, u64),
 }
 
@@ -37,7 +36,7 @@ impl Row {
         assert_in_time(&self.outcome, ENVOYS_PATIENCE);
         let name = format!("{:?}, {:?}", self.fault, self.policy);
         let back = self.recovery.unwrap_or_else(|| panic!("{name}: decisions without counters never ended"));
-        // Being back takes several steps, each of which waits for a busy machine.
+        // Recovery has several steps, each of which a busy machine may delay.
         let machine = self.outcome.control.iter().map(|one| one.took).max().unwrap_or_default();
         assert!(back <= self.back_within + 10 * machine, "{name}: counters decided again after {back:?}");
         let (before, peak) = self.memory;
@@ -45,9 +44,9 @@ impl Row {
         self.check_verdicts(&name);
     }
 
-    /// While Redis is lost the policy decides.
+    /// While Redis is down the policy decides.
     fn check_verdicts(&self, name: &str) {
-        // The first decisions may still come from Redis, or wait for it.
+        // The first decisions may still come from Redis or wait for it.
         let lost = self.fault_time.start + Duration::from_millis(300)..self.fault_time.end;
         let is_late = |one: &&Asked| matches!(one.verdict, Verdict::Error(4, _));
         let during =

@@ -1,26 +1,26 @@
-//! Three masters that share the keys, and a replica of each.
+//! Three masters that share the keys, each with a replica.
 
 use std::time::{Duration, Instant};
 
 use super::{Env, Redis, Reply, TESTER, ask, eventually, free_port, holds, write};
 
-/// The number of slots, by Redis's own definition.
+/// The number of slots, fixed by Redis.
 const SLOTS: u16 = 16384;
 const MASTERS: usize = 3;
 
-/// A running cluster. All of it is killed when this is dropped.
+/// A running cluster, killed on drop.
 pub(crate) struct Cluster {
-    /// Three masters, then the replica of each in the same order, as they were at the start.
+    /// Three masters, then their replicas in the same order, as at the start.
     pub(crate) servers: Vec<Redis>,
 }
 
 impl Cluster {
-    /// Starts a cluster that finds a master lost after so long.
+    /// Starts a cluster with this `cluster-node-timeout`.
     pub(crate) fn start(node_timeout: Duration) -> Self {
         Self::with(node_timeout, &[])
     }
 
-    /// Starts a cluster with further arguments of its servers.
+    /// Starts a cluster with more arguments for its servers.
     pub(crate) fn with(node_timeout: Duration, args: &[&str]) -> Self {
         let timeout = node_timeout.as_millis().to_string();
         let buses: Vec<_> = (0..2 * MASTERS).map(|_| free_port()).collect();
@@ -47,7 +47,7 @@ impl Cluster {
         cluster
     }
 
-    /// The settings to use it: by one seed of each kind.
+    /// The settings to use it, with one seed of each kind.
     pub(crate) fn env(&self) -> Env {
         let seeds = [&self.servers[0], &self.servers[MASTERS]].map(Redis::address);
         vec![
@@ -57,7 +57,7 @@ impl Cluster {
         ]
     }
 
-    /// The counter of this key, asked of the master that owns it; none is zero.
+    /// The counter of a key on the master that owns it; 0 if it is missing.
     pub(crate) fn counter(&self, key: &str) -> i64 {
         self.owner(slot(key)).counter(key)
     }
@@ -106,7 +106,7 @@ impl Cluster {
             for key in keys {
                 let to = ["127.0.0.1", &port, &key, "0", "1000", "AUTH2", TESTER, TESTER];
                 let moved = from.ask(&[&["MIGRATE"], &to[..]].concat());
-                // `NOKEY`: it came to its end meanwhile.
+                // `NOKEY`: the key expired meanwhile.
                 assert!(matches!(moved, Reply::Text(_)), "{moved}");
             }
         }
@@ -151,7 +151,7 @@ fn is_master(port: u16) -> bool {
     ask(port, &["ROLE"]).is_ok_and(|role| role.word().as_deref() == Some("master"))
 }
 
-/// What a node would have written down once all had met: with it, nothing need be found out.
+/// The configuration that a node writes once all nodes have met, so that none has to be discovered.
 fn config(myself: usize, nodes: &[(u16, u16)]) -> String {
     let id = |index: usize| format!("{:040x}", index + 1);
     let line = |(index, (port, bus)): (usize, &(u16, u16))| {
@@ -169,7 +169,7 @@ fn config(myself: usize, nodes: &[(u16, u16)]) -> String {
     format!("{lines}vars currentEpoch {MASTERS} lastVoteEpoch 0\n")
 }
 
-/// The slot of a key: CRC-16 (XMODEM) of what stands between its first braces, else of all of it.
+/// The slot of a key: CRC-16 (XMODEM) of the content of its first braces, else of the whole key.
 pub(crate) fn slot(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let crc = tag.filter(|tag| !tag.is_empty()).unwrap_or(key).bytes().fold(0_u16, |crc, byte| {

@@ -1,8 +1,8 @@
-//! Real Redis: one server ([`Redis`]), a master that sentinels watch ([`Sentinels`]), and a cluster
-//! ([`Cluster`]), each on ports and in a directory of its own, with nothing written to disk.
+//! Real Redis servers: one server ([`Redis`]), a master with sentinels ([`Sentinels`]), and a cluster ([`Cluster`]), each
+//! with its own ports and directory, and nothing written to disk.
 //!
-//! A test asks a server by [`Redis::ask`], always in the clear and by a user of its own, whatever passwords
-//! and certificates the service under test is to use.
+//! A test sends commands by [`Redis::ask`], always in plain text and with its own user, whatever passwords and
+//! certificates the service under test uses.
 
 use std::{
     fs,
@@ -23,13 +23,13 @@ pub(crate) use cluster::{Cluster, slot};
 pub(crate) use resp::{Connection, Reply, read};
 pub(crate) use sentinels::Sentinels;
 
-/// The user by whom tests ask, and the password.
+/// The user and the password of tests.
 const TESTER: &str = "tester";
 
 /// Settings of the service under test, by name.
 pub(crate) type Env = Vec<(&'static str, String)>;
 
-/// A running redis-server. It is killed when this is dropped.
+/// A running redis-server, killed on drop.
 pub(crate) struct Redis {
     pub(crate) port: u16,
     args: Vec<String>,
@@ -40,12 +40,12 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// A server with nothing special about it.
+    /// A server with default settings.
     pub(crate) fn single() -> Self {
         Self::with(&[])
     }
 
-    /// A server with further arguments.
+    /// A server with more arguments.
     pub(crate) fn with(args: &[&str]) -> Self {
         let mut redis = Self::prepared(args);
         redis.start();
@@ -70,7 +70,7 @@ impl Redis {
         Self { port, args, process: None, dir, starts: AtomicU32::new(0), clock: Clock::current() }
     }
 
-    /// Starts it, on the same port every time, and waits until it answers.
+    /// Starts it, always on the same port, and waits until it replies.
     pub(crate) fn start(&mut self) {
         self.launch();
         self.wait_until_ready();
@@ -78,7 +78,7 @@ impl Redis {
 
     /// Starts it without waiting.
     pub(crate) fn launch(&mut self) {
-        assert!(self.process.is_none(), "the server on port {} runs already", self.port);
+        assert!(self.process.is_none(), "the server on port {} is already running", self.port);
         let mut command = Command::new("redis-server");
         command.args(&self.args).current_dir(self.dir.path());
         self.clock.apply(&mut command);
@@ -87,7 +87,7 @@ impl Redis {
     }
 
     pub(crate) fn wait_until_ready(&mut self) {
-        eventually("redis-server answers", || {
+        eventually("redis-server replies", || {
             if let Some(status) = self.process.as_mut().and_then(Process::exited) {
                 panic!("redis-server ended with {status}:\n{}", self.log());
             }
@@ -96,12 +96,12 @@ impl Redis {
         });
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub(crate) fn kill(&mut self) {
         self.process = None;
     }
 
-    /// SIGSTOP: connections stay open, and nothing is answered.
+    /// SIGSTOP: connections stay open without replies.
     pub(crate) fn freeze(&self) {
         self.signal("STOP");
     }
@@ -115,24 +115,24 @@ impl Redis {
         self.process.as_ref().expect("the server runs").signal(name);
     }
 
-    /// Asks a command.
+    /// Runs a command.
     pub(crate) fn ask(&self, words: &[&str]) -> Reply {
         self.try_ask(words).unwrap_or_else(|error| {
             panic!("{words:?} to Redis on port {}: {error}\n{}", self.port, self.log())
         })
     }
 
-    /// Asks a command of a server that may be gone.
+    /// Runs a command on a server that may be down.
     pub(crate) fn try_ask(&self, words: &[&str]) -> Result<Reply, String> {
         ask(self.port, words)
     }
 
-    /// A connection of a test's own.
+    /// A new connection.
     pub(crate) fn connect(&self) -> Connection {
         open(self.port).unwrap_or_else(|error| panic!("{error}\n{}", self.log()))
     }
 
-    /// The counter of this key; none is zero.
+    /// The counter of a key; 0 if it is missing.
     pub(crate) fn counter(&self, key: &str) -> i64 {
         self.ask(&["GET", key]).word().map_or(0, |word| word.parse().expect("a counter is a number"))
     }
@@ -144,7 +144,7 @@ impl Redis {
         keys
     }
 
-    /// How often it was asked this command since it started.
+    /// The number of calls of a command since the start.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         let stats = self.ask(&["INFO", "commandstats"]).to_string();
         let prefix = format!("cmdstat_{command}:calls=");
@@ -168,7 +168,7 @@ impl Redis {
         tcp(&self.address())
     }
 
-    /// What it has written since it was last started.
+    /// Its log since the last start.
     pub(crate) fn log(&self) -> String {
         self.process.as_ref().map_or_else(|| "(not running)".to_owned(), Process::log)
     }
@@ -176,7 +176,7 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // A frozen process is killed all the same, so there is nothing to thaw.
+        // This also kills a frozen process.
         self.kill();
     }
 }
@@ -190,7 +190,7 @@ pub(crate) fn tcp(url: &str) -> Env {
     ]
 }
 
-/// Asks a command of the server on a port.
+/// Runs a command on the server with this port.
 fn ask(port: u16, words: &[&str]) -> Result<Reply, String> {
     open(port)?.ask(words).map_err(|error| format!("port {port}: {error}"))
 }

@@ -1,4 +1,4 @@
-//! The language of Redis for tests: a connection that asks and waits, and the reader of what comes.
+//! RESP for tests: a blocking connection, and a parser of replies.
 
 use std::{
     fmt,
@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-/// How long an answer may take: a test that stops a server on purpose must learn of it soon.
+/// The timeout for a reply: a test that stops a server must fail soon.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An answer.
+/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
     Integer(i64),
@@ -34,7 +34,7 @@ impl Connection {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sends a command and reads its answer.
+    /// Sends a command and reads its reply.
     pub(crate) fn ask(&mut self, words: &[&str]) -> io::Result<Reply> {
         let mut command = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -45,7 +45,7 @@ impl Connection {
     }
 }
 
-/// Reads one answer, or one command: a list of texts.
+/// Reads one reply, or one command, which is a list of strings.
 pub(crate) fn read(from: &mut impl BufRead) -> io::Result<Reply> {
     let mut line = String::new();
     if from.read_line(&mut line)? == 0 {
@@ -76,31 +76,31 @@ pub(crate) fn read(from: &mut impl BufRead) -> io::Result<Reply> {
 }
 
 fn garbage(line: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("no answer of Redis: {line:?}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("expected a RESP reply, received {line:?}"))
 }
 
 impl Reply {
-    /// The texts and numbers in it, from left to right, as texts.
+    /// All strings and numbers, from left to right.
     pub(crate) fn words(&self) -> Vec<String> {
         match self {
             Self::Integer(number) => vec![number.to_string()],
             Self::Text(text) => vec![text.clone()],
             Self::Nil => Vec::new(),
             Self::List(list) => list.iter().flat_map(Self::words).collect(),
-            Self::Error(error) => panic!("Redis answered: {error}"),
+            Self::Error(error) => panic!("error reply: {error}"),
         }
     }
 
-    /// It, where it is one text or number, or none at all.
+    /// The first string or number.
     pub(crate) fn word(&self) -> Option<String> {
         self.words().into_iter().next()
     }
 
-    /// It, as a number.
+    /// The first string or number, as a number.
     pub(crate) fn number(&self) -> i64 {
         self.word()
             .and_then(|word| word.parse().ok())
-            .unwrap_or_else(|| panic!("Redis answered no number but {self}"))
+            .unwrap_or_else(|| panic!("expected a number, received {self}"))
     }
 }
 
@@ -114,7 +114,7 @@ impl fmt::Display for Reply {
 }
 
 #[test]
-fn answers_are_read() {
+fn parses_replies() {
     let mut bytes: &[u8] = b"*5\r\n:-3\r\n$2\r\n\r\n\r\n+OK\r\n$-1\r\n*1\r\n-ERR no\r\n";
     let want = Reply::List(vec![
         Reply::Integer(-3),

@@ -1,4 +1,4 @@
-//! One master, one replica, and three sentinels that watch them.
+//! One master, one replica, and three sentinels that monitor them.
 
 use std::{
     process::Command,
@@ -10,12 +10,12 @@ use tempfile::TempDir;
 use super::{Env, Redis, TESTER, ask, directory, eventually, free_port, holds, write};
 use crate::support::{clock::Clock, process::Process};
 
-/// What the sentinels call the master.
+/// The name of the master.
 const MASTER: &str = "counters";
 
-/// A running set-up. All of it is killed when this is dropped.
+/// Running servers and sentinels, killed on drop.
 pub(crate) struct Sentinels {
-    /// The master and the replica, in the order of the start.
+    /// The master and the replica at the start.
     pub(crate) servers: [Redis; 2],
     /// The sentinels with their ports.
     watchers: Vec<(u16, Process)>,
@@ -23,12 +23,12 @@ pub(crate) struct Sentinels {
 }
 
 impl Sentinels {
-    /// Starts it; who asks the sentinels needs no password.
+    /// Starts sentinels without a password.
     pub(crate) fn start() -> Self {
         Self::with(&[], None)
     }
 
-    /// Starts it with further arguments of the servers, and with a password of the sentinels.
+    /// Starts servers with more arguments, and sentinels with a password.
     pub(crate) fn with(args: &[&str], password: Option<&str>) -> Self {
         let replicas = ["--masteruser", TESTER, "--masterauth", TESTER];
         let args: Vec<_> = args.iter().copied().chain(replicas).collect();
@@ -60,7 +60,7 @@ impl Sentinels {
         ]
     }
 
-    /// The server that the sentinels take for the master.
+    /// The current master of the sentinels.
     pub(crate) fn master(&self) -> &Redis {
         let port = eventually("a sentinel knows the master", || self.master_port());
         self.servers.iter().find(|server| server.port == port).expect("the master is one of ours")
@@ -102,7 +102,7 @@ impl Sentinels {
     }
 }
 
-/// What a sentinel would have written down after a while of watching: with it, nothing need be found out.
+/// The configuration that a sentinel writes after some time, so that nothing has to be discovered.
 fn config(index: usize, ports: &[u16], [master, replica]: [&Redis; 2], password: Option<&str>) -> String {
     let id = |index: usize| format!("{index:040x}");
     let mut lines = vec![

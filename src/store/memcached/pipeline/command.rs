@@ -1,4 +1,4 @@
-//! One command of a pipeline: its bytes, and its result.
+//! One command of a pipeline: its bytes and its result.
 
 use std::{ops::Range, sync::Arc};
 
@@ -13,7 +13,6 @@ pub(super) struct Command {
     pub(super) kind: CommandKind,
 }
 
-/// The change to a counter.
 pub(super) enum CommandKind {
     /// `incr`, or `get` if nothing is added. A missing counter is created with this expiry.
     Count { added: u64, expiry: u64 },
@@ -31,27 +30,24 @@ pub(super) enum Completion {
 }
 
 impl Command {
-    /// Writes the command.
     pub(super) fn write(&self, key: &str, into: &mut Vec<u8>) {
-        let key = key.as_bytes();
-        match self.kind {
-            CommandKind::Count { added: 0, .. } => write_words(into, &[b"get", key]),
-            CommandKind::Count { added, .. } => write_change(into, b"incr", key, added),
-            CommandKind::Refund { hits } => write_change(into, b"decr", key, hits),
-        }
+        let (command, by) = match self.kind {
+            CommandKind::Count { added: 0, .. } => return write_words(into, &["get", key]),
+            CommandKind::Count { added, .. } => ("incr", added),
+            CommandKind::Refund { hits } => ("decr", hits),
+        };
+        write_words(into, &[command, key, itoa::Buffer::new().format(by)]);
     }
 
-    /// Writes the command again, after an `add` that creates its counter if it counts.
+    /// Writes the command again, preceded by an `add` if it creates its counter.
     pub(super) fn write_again(&self, key: &str, into: &mut Vec<u8>) {
         if let CommandKind::Count { added: 1.., expiry } = self.kind {
-            let mut expires = itoa::Buffer::new();
-            write_words(into, &[b"add", key.as_bytes(), b"0", expires.format(expiry).as_bytes(), b"1"]);
+            write_words(into, &["add", key, "0", itoa::Buffer::new().format(expiry), "1"]);
             into.extend_from_slice(b"0\r\n");
         }
         self.write(key, into);
     }
 
-    /// True if it creates a missing counter.
     pub(super) fn creates(&self) -> bool {
         matches!(self.kind, CommandKind::Count { added: 1.., .. })
     }
@@ -64,7 +60,7 @@ impl Command {
                 reply::counter(&value).ok_or_else(|| (Kind::NotANumber, value.escape_ascii().to_string()))?
             }
             Reply::Missing if self.creates() => {
-                // It was created a moment ago, so it was evicted.
+                // The counter was created just before, so it was evicted.
                 return Err((Kind::OutOfMemory, "NOT_FOUND".to_owned()));
             }
             Reply::Missing => 0,
@@ -80,16 +76,12 @@ impl Command {
     }
 }
 
-fn write_change(into: &mut Vec<u8>, command: &[u8], key: &[u8], by: u64) {
-    write_words(into, &[command, key, itoa::Buffer::new().format(by).as_bytes()]);
-}
-
-fn write_words(into: &mut Vec<u8>, words: &[&[u8]]) {
+fn write_words(into: &mut Vec<u8>, words: &[&str]) {
     for (index, word) in words.iter().enumerate() {
         if index > 0 {
             into.push(b' ');
         }
-        into.extend_from_slice(word);
+        into.extend_from_slice(word.as_bytes());
     }
     into.extend_from_slice(b"\r\n");
 }

@@ -31,7 +31,6 @@ pub(super) type Outcome = Result<u64, Arc<Failure>>;
 /// and 2³¹ such hits do not overflow memcached's 64-bit counters.
 const MAX_HITS: u64 = 1 << 33;
 
-/// A pipeline.
 #[derive(Default)]
 pub(super) struct MemcachedPipeline {
     /// The keys of all commands, concatenated.
@@ -87,7 +86,7 @@ impl MemcachedPipeline {
         self.callers.push(PendingCheck { command, hits });
     }
 
-    /// The command that counts these hits.
+    /// The index of the command that counts these hits.
     fn count(&mut self, hash: u64, key: &str, hits: u64, expiry: u64) -> u32 {
         let known = self.counting.find(hash, |at| key_of(&self.keys, &self.commands, *at) == key).copied();
         if let Some(known) = known {
@@ -111,15 +110,9 @@ impl MemcachedPipeline {
         command
     }
 
-    /// Writes the pipeline; each command gets one reply.
-    pub(super) fn write(&self, into: &mut Vec<u8>) {
-        for command in &self.commands {
-            command.write(self.key(command), into);
-        }
-    }
-
-    /// The number of commands.
-    pub(super) fn commands(&self) -> usize {
+    /// Writes the pipeline; returns the number of its replies.
+    pub(super) fn write(&self, into: &mut Vec<u8>) -> usize {
+        self.commands.iter().for_each(|command| command.write(self.key(command), into));
         self.commands.len()
     }
 
@@ -134,14 +127,17 @@ impl MemcachedPipeline {
         }
     }
 
-    /// Writes these commands again. Each that [`creates`](Self::creates) its counter is preceded by an `add` with its
-    /// own reply.
+    /// Writes these commands again; returns the number of their replies. Each that [`creates`](Self::creates) its counter
+    /// is preceded by an `add` with its own reply.
     ///
     /// The `add` stores 0 and the command increments it, so concurrent creation by another replica loses nothing.
-    pub(super) fn write_again(&self, indexes: &[usize], into: &mut Vec<u8>) {
+    pub(super) fn write_again(&self, indexes: &[usize], into: &mut Vec<u8>) -> usize {
+        let mut replies = 0_usize;
         for command in indexes.iter().filter_map(|index| self.commands.get(*index)) {
             command.write_again(self.key(command), into);
+            replies = replies.saturating_add(if command.creates() { 2 } else { 1 });
         }
+        replies
     }
 
     /// True if the command at this index creates its counter when it is sent again.

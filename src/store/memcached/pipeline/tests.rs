@@ -1,4 +1,4 @@
-//! What is written, and what is made of the answers.
+//! The bytes of pipelines, and the outcomes of replies.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::store::{
 
 type Answered = remote::Answered<Outcome>;
 
-/// A pipeline in which each caller asks these checks, and what each will hear.
+/// A pipeline with these checks of each caller, and the pending outcomes.
 fn pipeline(callers: &[&[(&str, Hits)]]) -> (MemcachedPipeline, Vec<oneshot::Receiver<Answered>>) {
     let mut pipeline = MemcachedPipeline::default();
     let add_caller = |checks: &&[(&str, Hits)]| {
@@ -29,7 +29,7 @@ fn written(pipeline: &MemcachedPipeline) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// What each caller receives of these answers.
+/// The outcomes of each caller after these replies.
 fn completed(
     mut pipeline: MemcachedPipeline,
     received: Vec<oneshot::Receiver<Answered>>,
@@ -42,14 +42,14 @@ fn completed(
         .collect()
 }
 
-const LOOK: Hits = Hits::Take(0);
+const READ: Hits = Hits::Take(0);
 
 #[test]
-fn hits_on_one_key_are_one_command_and_dealt_out_in_order() {
+fn hits_on_one_key_share_a_command_and_count_in_order() {
     let (pipeline, received) = pipeline(&[
         &[("a", Hits::Take(2)), ("b", Hits::Take(1))],
-        &[("a", Hits::Take(3)), ("a", LOOK)],
-        &[("c", LOOK)],
+        &[("a", Hits::Take(3)), ("a", READ)],
+        &[("c", READ)],
     ]);
     assert_eq!(written(&pipeline), "incr a 5\r\nincr b 1\r\nget c\r\n");
     assert_eq!(pipeline.checks(), 5);
@@ -60,7 +60,7 @@ fn hits_on_one_key_are_one_command_and_dealt_out_in_order() {
 }
 
 #[test]
-fn hits_behind_those_given_back_are_counted_behind_them() {
+fn hits_after_a_refund_are_counted_after_it() {
     let (pipeline, received) =
         pipeline(&[&[("a", Hits::Take(2))], &[("a", Hits::Refund(9))], &[("a", Hits::Take(1))]]);
     assert_eq!(written(&pipeline), "incr a 2\r\ndecr a 9\r\nincr a 1\r\n");
@@ -69,10 +69,10 @@ fn hits_behind_those_given_back_are_counted_behind_them() {
 }
 
 #[test]
-fn counters_that_are_not_there_are_made_and_asked_again() {
+fn missing_counters_are_created_and_counted_again() {
     let (pipeline, received) = pipeline(&[
         &[("a", Hits::Take(2)), ("b", Hits::Take(1))],
-        &[("a", Hits::Refund(1)), ("c", LOOK), ("a", LOOK)],
+        &[("a", Hits::Refund(1)), ("c", READ), ("a", READ)],
     ]);
     let replies = [Reply::Missing, Reply::Number(4), Reply::Missing, Reply::Missing, Reply::Missing];
     let missing = pipeline.missing(&replies);
@@ -87,16 +87,16 @@ fn counters_that_are_not_there_are_made_and_asked_again() {
 }
 
 #[test]
-fn looking_and_giving_back_make_no_counter() {
-    let (pipeline, received) = pipeline(&[&[("a", LOOK), ("b", Hits::Refund(1))]]);
+fn reads_and_refunds_create_no_counter() {
+    let (pipeline, received) = pipeline(&[&[("a", READ), ("b", Hits::Refund(1))]]);
     let replies = vec![Reply::Missing, Reply::Missing];
     assert_eq!(pipeline.missing(&replies), [0_usize; 0]);
     assert_eq!(completed(pipeline, received, replies), [vec![Ok(0), Ok(0)]]);
 }
 
 #[test]
-fn one_bad_counter_spoils_no_other() {
-    let (pipeline, received) = pipeline(&[&[("a", LOOK)], &[("b", Hits::Take(1))], &[("c", Hits::Take(1))]]);
+fn an_invalid_counter_fails_only_its_callers() {
+    let (pipeline, received) = pipeline(&[&[("a", READ)], &[("b", Hits::Take(1))], &[("c", Hits::Take(1))]]);
     let replies = vec![
         Reply::Value(b"x".to_vec()),
         Reply::Error("CLIENT_ERROR cannot increment or decrement non-numeric value".to_owned()),
@@ -108,7 +108,7 @@ fn one_bad_counter_spoils_no_other() {
 
 #[test]
 fn every_caller_receives_the_error_of_a_lost_pipeline() {
-    let (mut pipeline, received) = pipeline(&[&[("a", LOOK)], &[("b", LOOK)]]);
+    let (mut pipeline, received) = pipeline(&[&[("a", READ)], &[("b", READ)]]);
     let error = StoreError { reason: FailureReason::Timeout, message: "late".into() };
     pipeline.fail(&error);
     for mut received in received {
@@ -117,10 +117,10 @@ fn every_caller_receives_the_error_of_a_lost_pipeline() {
 }
 
 #[test]
-fn what_was_cleared_is_empty() {
+fn a_cleared_pipeline_is_empty() {
     let (mut pipeline, _) = pipeline(&[&[("a", Hits::Take(1))]]);
     pipeline.clear();
-    assert_eq!((written(&pipeline), pipeline.checks(), pipeline.commands()), (String::new(), 0, 0));
+    assert_eq!((written(&pipeline), pipeline.checks()), (String::new(), 0));
     let mut received = pipeline.add_caller(|pipeline| pipeline.add("a", Hits::Take(1), 61));
     assert_eq!(written(&pipeline), "incr a 1\r\n");
     pipeline.complete(vec![Reply::Number(9)], |kind, error| Failure::new(kind, error));
@@ -132,25 +132,25 @@ fn what_was_cleared_is_empty() {
 struct Model(std::collections::BTreeMap<String, u64>);
 
 impl Model {
-    /// What it says to this text.
-    fn say(&mut self, text: &str) -> String {
+    /// The replies to these commands.
+    fn serve(&mut self, text: &str) -> String {
         let mut lines = text.lines();
-        let mut said = String::new();
+        let mut replies = String::new();
         while let Some(line) = lines.next() {
             let words: Vec<_> = line.split(' ').collect();
             let key = words[1].to_owned();
             let held = self.0.get_mut(&key);
             let number = |at: usize| words[at].parse::<u64>().unwrap();
-            let answer = match (words[0], held) {
+            let reply = match (words[0], held) {
                 ("get", None) => "END\r\n".to_owned(),
                 ("get", Some(held)) => {
                     format!("VALUE {key} 0 {}\r\n{held}\r\nEND\r\n", held.to_string().len())
                 }
                 ("add", held) => {
                     let value = lines.next().unwrap().parse().unwrap();
-                    let is_there = held.is_some();
+                    let exists = held.is_some();
                     self.0.entry(key).or_insert(value);
-                    if is_there { "NOT_STORED\r\n" } else { "STORED\r\n" }.to_owned()
+                    if exists { "NOT_STORED\r\n" } else { "STORED\r\n" }.to_owned()
                 }
                 (_, None) => "NOT_FOUND\r\n".to_owned(),
                 (command, Some(held)) => {
@@ -159,21 +159,22 @@ impl Model {
                     format!("{held}\r\n")
                 }
             };
-            said.push_str(&answer);
+            replies.push_str(&reply);
         }
-        said
+        replies
     }
 
-    /// The answers to what `write` writes, those to `add` left out.
-    fn replies(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Vec<Reply> {
+    /// The replies to the written commands, without those to `add`.
+    fn replies(&mut self, write: impl FnOnce(&mut Vec<u8>) -> usize) -> Vec<Reply> {
         let mut bytes = Vec::new();
-        write(&mut bytes);
-        let said = self.say(str::from_utf8(&bytes).unwrap());
-        let (mut replies, mut rest) = (Vec::new(), said.as_bytes());
+        let count = write(&mut bytes);
+        let sent = self.serve(str::from_utf8(&bytes).unwrap());
+        let (mut replies, mut rest) = (Vec::new(), sent.as_bytes());
         while let Some((reply, length)) = Text::decode(rest).unwrap() {
             rest = &rest[length..];
             replies.push(reply);
         }
+        assert_eq!(replies.len(), count);
         replies.retain(|reply| !matches!(reply, Reply::Stored | Reply::NotStored));
         replies
     }
@@ -184,9 +185,8 @@ fn hits() -> impl Strategy<Value = Hits> {
 }
 
 proptest! {
-    /// Whatever is gathered: each check sees what it would have seen alone, in the order of asking.
     #[test]
-    fn gathering_changes_nothing(
+    fn checks_of_one_pipeline_have_the_outcomes_they_would_have_alone(
         pipelines in prop::collection::vec(
             prop::collection::vec(prop::collection::vec((0..4_usize, hits()), 1..4), 1..5), 1..5),
     ) {
@@ -202,8 +202,8 @@ proptest! {
             let mut replies = server.replies(|into| pipeline.write(into));
             let missing = pipeline.missing(&replies);
             let again = server.replies(|into| pipeline.write_again(&missing, into));
-            for (place, reply) in missing.into_iter().zip(again) {
-                replies[place] = reply;
+            for (index, reply) in missing.into_iter().zip(again) {
+                replies[index] = reply;
             }
             let seen = completed(pipeline, received, replies);
             for (checks, seen) in callers.iter().zip(seen) {

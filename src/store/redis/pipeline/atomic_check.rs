@@ -5,14 +5,10 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::{
-    ScriptCall, complete, reply_state,
-    script_call::{Run, write_argument},
-    within_bounds,
-};
+use super::{ScriptCall, complete, reply_state, script_call::Run, within_bounds};
 use crate::{
     clock::Time,
-    limiter::algorithm::{Hits, fixed_window},
+    limiter::algorithm::{Algorithm, Hits, fixed_window},
     store::{
         Member, Outcome,
         redis::{
@@ -24,55 +20,39 @@ use crate::{
     },
 };
 
-/// One check.
-pub(in crate::store::redis) struct Guarded<'a> {
-    pub(in crate::store::redis) key: Cow<'a, str>,
-    pub(in crate::store::redis) limit: AtomicCheck,
-    pub(in crate::store::redis) hits: Hits,
-    pub(in crate::store::redis) member: Member,
+/// A check that counts together with others.
+pub(crate) struct Guarded<'a> {
+    pub(crate) key: Cow<'a, str>,
+    pub(crate) call: ScriptCall,
+    /// The hash of a fixed window's key and the end of the window, if the key may expire earlier.
+    pub(crate) uncached: Option<(Key, Time)>,
+    pub(crate) hits: Hits,
+    pub(crate) member: Member,
 }
 
-/// The limit of a check.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store::redis) enum AtomicCheck {
-    /// A fixed window's limit and its expiry in seconds. `uncached` has the hash of the key and the end of its window,
-    /// if the key may expire before.
-    Count { limit: u32, seconds: u32, uncached: Option<(Key, Time)> },
-    /// A limit of another algorithm.
-    ScriptCall(ScriptCall),
-}
-
-/// The checks of a request.
-pub(super) struct PendingAtomicCheck {
-    keys: Vec<Box<str>>,
-    checks: Vec<(AtomicCheck, Hits, Member)>,
-}
+pub(super) struct PendingAtomicCheck(Vec<Guarded<'static>>);
 
 impl<'a> FromIterator<Guarded<'a>> for PendingAtomicCheck {
     fn from_iter<I: IntoIterator<Item = Guarded<'a>>>(checks: I) -> Self {
-        let of = |check: Guarded<'_>| (check.key.into(), (check.limit, check.hits, check.member));
-        let (keys, checks) = checks.into_iter().map(of).unzip();
-        Self { keys, checks }
+        let owned = |check: Guarded<'_>| Guarded { key: Cow::Owned(check.key.into_owned()), ..check };
+        Self(checks.into_iter().map(owned).collect())
     }
 }
 
 impl PendingAtomicCheck {
-    /// The number of keys.
     pub(super) fn keys(&self) -> usize {
-        self.keys.len()
+        self.0.len()
     }
 
-    /// The hits of each check.
     pub(super) fn hits(&self) -> impl Iterator<Item = Hits> {
-        self.checks.iter().map(|(_, hits, _)| *hits)
+        self.0.iter().map(|check| check.hits)
     }
 
     /// Fixed windows alone need no time, and reply with their counts.
     fn only_counts(&self) -> bool {
-        self.checks.iter().all(|(limit, ..)| matches!(limit, AtomicCheck::Count { .. }))
+        self.0.iter().all(|check| check.call.window_limit().is_some())
     }
 
-    /// Writes the command.
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
         let only_counts = self.only_counts();
         if only_counts {
@@ -80,35 +60,32 @@ impl PendingAtomicCheck {
         } else {
             script::CHECK_GUARDED.begin(into, form, self.keys(), self.keys().saturating_add(1));
         }
-        for key in &self.keys {
-            resp::write_word(into, key.as_bytes());
+        for check in &self.0 {
+            resp::write_word(into, check.key.as_bytes());
         }
-        for (limit, hits, member) in &self.checks {
-            let run = Run { hits: within_bounds(*hits), times: 1 };
-            let mut argument = Vec::with_capacity(48);
-            match limit {
-                AtomicCheck::Count { limit: requests, seconds, .. } if only_counts => {
+        for check in &self.0 {
+            let run = Run { hits: within_bounds(check.hits), times: 1 };
+            match check.call.window_limit() {
+                Some(limit) if only_counts => {
                     resp::write_word(into, run.signed().to_string().as_bytes());
-                    resp::write_number(into, u64::from(*requests));
-                    resp::write_number(into, u64::from(*seconds));
-                    resp::write_word(into, &[limit.letter(*member)]);
-                    continue;
+                    resp::write_number(into, limit.into());
+                    resp::write_number(into, check.call.seconds.into());
+                    resp::write_word(into, &[check.letter()]);
                 }
-                limit => limit.write(&[run], &mut argument),
+                _ => {
+                    let mut argument = Vec::with_capacity(48);
+                    check.call.write(&[run], &mut argument);
+                    resp::write_word(into, &argument);
+                }
             }
-            resp::write_word(into, &argument);
         }
         if !only_counts {
-            let members: SmallVec<[u8; 8]> =
-                self.checks.iter().map(|(limit, _, member)| limit.letter(*member)).collect();
+            let members: SmallVec<[u8; 8]> = self.0.iter().map(Guarded::letter).collect();
             resp::write_word(into, &members);
         }
     }
 
     /// Reads the outcomes, and adds the keys whose expiry is confirmed to `expiring`.
-    ///
-    /// # Errors
-    /// When the command failed.
     pub(super) fn read(
         &self,
         reply: Reply,
@@ -123,66 +100,40 @@ impl PendingAtomicCheck {
         // Two replies per check: its key's state, and the result.
         let mut replies = replies.into_iter();
         let mut next = || replies.next().unwrap_or(Reply::Nil);
-        let outcome = |(limit, hits, _): &(AtomicCheck, Hits, Member)| {
+        let outcome = |check: &Guarded<'_>| {
             let (state, result) = (next(), next());
-            if result == Reply::Integer(0) && hits.taken() > 0 {
-                expiring.extend(limit.uncached());
+            if result == Reply::Integer(0) && check.hits.taken() > 0 {
+                expiring.extend(check.uncached);
             }
-            limit.outcome(state, &result, *hits, now)
+            check.outcome(state, &result, now)
         };
-        self.checks.iter().map(outcome).collect()
+        self.0.iter().map(outcome).collect()
     }
 }
 
-impl AtomicCheck {
-    /// Writes an argument with these runs.
-    pub(super) fn write(&self, runs: &[Run], into: &mut Vec<u8>) {
-        match self {
-            Self::Count { limit, seconds, .. } => {
-                write_argument(b'c', *seconds, [u64::from(*limit), 0, 0], runs, into);
-            }
-            Self::ScriptCall(call) => call.write(runs, into),
-        }
-    }
-
-    /// True for the same limit; the random expiry may differ.
-    pub(super) fn is_same_limit(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Count { limit, .. }, Self::Count { limit: other, .. }) => limit == other,
-            (Self::ScriptCall(call), Self::ScriptCall(other)) => call.is_same_limit(other),
-            _ => false,
-        }
-    }
-
-    fn uncached(&self) -> Option<(Key, Time)> {
-        match self {
-            Self::Count { uncached, .. } => *uncached,
-            Self::ScriptCall(_) => None,
-        }
-    }
-
+impl Guarded<'_> {
     /// The group membership, as the scripts read it.
-    fn letter(&self, member: Member) -> u8 {
-        match (member, self) {
-            (Member::Alone, Self::Count { uncached: Some(_), .. }) => b'3',
-            (Member::Alone, _) => b'0',
-            (Member::First, _) => b'1',
-            (Member::Next, _) => b'2',
+    fn letter(&self) -> u8 {
+        match self.member {
+            Member::Alone if self.uncached.is_some() => b'3',
+            Member::Alone => b'0',
+            Member::First => b'1',
+            Member::Next => b'2',
         }
     }
 
-    fn outcome(&self, state: Reply, result: &Reply, hits: Hits, now: Time) -> Result<Outcome, String> {
-        match self {
-            Self::Count { .. } if *result == Reply::Integer(2) => {
+    fn outcome(&self, state: Reply, result: &Reply, now: Time) -> Result<Outcome, String> {
+        match (self.call.algorithm, result) {
+            (Algorithm::FixedWindow(_), Reply::Integer(2)) => {
                 complete::integer(state).map(Outcome::NotCounted)
             }
-            Self::Count { .. } if *result == Reply::Integer(1) => {
-                complete::integer(state).map(Outcome::Counted)
+            (Algorithm::FixedWindow(_), Reply::Integer(1)) => complete::integer(state).map(Outcome::Counted),
+            (Algorithm::FixedWindow(_), _) => {
+                Ok(Outcome::Counted(with_all(complete::integer(state)?, self.hits)))
             }
-            Self::Count { .. } => Ok(Outcome::Counted(with_all(complete::integer(state)?, hits))),
-            Self::ScriptCall(call) => {
-                let hits = if *result == Reply::Integer(1) { without_taking(hits) } else { hits };
-                Ok(Outcome::Decided(call.read(state)?.apply(0, within_bounds(hits), now)))
+            (_, result) => {
+                let hits = if *result == Reply::Integer(1) { without_taking(self.hits) } else { self.hits };
+                Ok(Outcome::Decided(self.call.read(state)?.apply(0, within_bounds(hits), now)))
             }
         }
     }

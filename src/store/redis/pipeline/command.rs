@@ -50,23 +50,14 @@ pub(super) enum CommandKind {
 }
 
 /// A command whose script the server does not know.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store::redis) struct UnknownScript {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct UnknownScript {
     command: usize,
     /// The indexes of its replies.
-    first: usize,
-    end: usize,
-}
-
-impl UnknownScript {
-    /// The indexes of its replies.
-    pub(in crate::store::redis) fn replies(self) -> Range<usize> {
-        self.first..self.end
-    }
+    pub(crate) replies: Range<usize>,
 }
 
 impl Command {
-    /// The number of its replies.
     pub(super) fn replies(&self) -> usize {
         let once = if self.asking { 2 } else { 1 };
         match &self.kind {
@@ -89,7 +80,6 @@ impl Command {
         }
     }
 
-    /// The number of its keys.
     pub(super) fn keys(&self) -> usize {
         match &self.kind {
             CommandKind::ScriptCall(call) => call.keys(),
@@ -109,23 +99,20 @@ impl Command {
             | CommandKind::RuleLimits(_) => true,
             CommandKind::Count { added, expiry, .. } => added > 0 && expiry.set == Expire::Extend,
             CommandKind::Expire { set, .. } => set == Expire::Extend,
-            CommandKind::Check(_)
-            | CommandKind::FindIncrex
-            | CommandKind::Lease { by: LeaseBy::Increx, .. } => false,
+            CommandKind::Check(_) | CommandKind::FindIncrex | CommandKind::Lease { .. } => false,
         }
     }
 }
 
 impl RedisPipeline {
-    /// Writes the pipeline.
-    pub(in crate::store::redis) fn write(&self, into: &mut Vec<u8>) {
+    pub(crate) fn write(&self, into: &mut Vec<u8>) {
         for command in &self.commands {
             self.write_command(command, into, Form::Hash);
         }
     }
 
     /// Writes these commands with the source of their scripts.
-    pub(in crate::store::redis) fn write_with_scripts(&self, unknown: &[UnknownScript], into: &mut Vec<u8>) {
+    pub(crate) fn write_with_scripts(&self, unknown: &[UnknownScript], into: &mut Vec<u8>) {
         for command in unknown.iter().filter_map(|unknown| self.commands.get(unknown.command)) {
             match &command.kind {
                 // The hits have been counted.
@@ -151,39 +138,34 @@ impl RedisPipeline {
         match &command.kind {
             CommandKind::Count { added: 0, .. } => resp::write_command(into, &[b"GET", key]),
             CommandKind::Count { added, expiry, .. } => {
-                resp::begin_command(into, 3);
-                resp::write_word(into, b"INCRBY");
-                resp::write_word(into, key);
-                resp::write_number(into, *added);
+                resp::write_command(into, &[b"INCRBY", key, itoa::Buffer::new().format(*added).as_bytes()]);
                 if expiry.set != Expire::Known {
                     self.write_expire(command, *expiry, into, form);
                 }
             }
-            CommandKind::Refund { hits } => {
-                script::REFUND.begin(into, form, 1, 1);
-                resp::write_word(into, key);
-                resp::write_number(into, *hits);
-            }
+            CommandKind::Refund { hits } => script::REFUND.call(into, form, key, &[*hits]),
             CommandKind::Lease { hits, limit, expiry, by, .. } => {
                 lease::write(into, key, *hits, *limit, *expiry, *by, form);
             }
-            CommandKind::GiveBack { hits, own } => lease::write_give_back(into, key, *hits, *own, form),
+            CommandKind::GiveBack { hits, own } => script::GIVE_BACK.call(into, form, key, &[*hits, *own]),
             CommandKind::ScriptCall(call) => call.write(into, form),
             CommandKind::AtomicCheck(check) => check.write(into, form),
             CommandKind::RuleLimits(limits) => limits.write(into, form),
             CommandKind::Expire { seconds, set } => write_expire(into, key, *seconds, *set, form),
             CommandKind::Check(needs) => needs.write(into),
-            CommandKind::FindIncrex => lease::write_question(into),
+            // A server with `INCREX` rejects the argument.
+            CommandKind::FindIncrex => {
+                resp::write_command(into, &[b"INCREX", b"tollgate:check", b"BYINT", b"x"]);
+            }
         }
     }
 
-    /// The number of the pipeline's replies.
-    pub(in crate::store::redis) fn replies(&self) -> usize {
+    pub(crate) fn replies(&self) -> usize {
         self.commands.iter().map(Command::replies).sum()
     }
 
     /// The commands whose script the server does not know.
-    pub(in crate::store::redis) fn unknown_scripts(&self, replies: &[Reply]) -> Vec<UnknownScript> {
+    pub(crate) fn unknown_scripts(&self, replies: &[Reply]) -> Vec<UnknownScript> {
         let mut unknown = Vec::new();
         let mut first = 0_usize;
         for (index, command) in self.commands.iter().enumerate() {
@@ -197,14 +179,13 @@ impl RedisPipeline {
                     CommandKind::Count { .. } => end.saturating_sub(if command.asking { 2 } else { 1 }),
                     _ => first,
                 };
-                unknown.push(UnknownScript { command: index, first: from, end });
+                unknown.push(UnknownScript { command: index, replies: from..end });
             }
             first = end;
         }
         unknown
     }
 
-    /// A command's key.
     pub(super) fn key(&self, command: &Command) -> &[u8] {
         self.keys.get(command.key.start as usize..command.key.end as usize).unwrap_or_default()
     }
@@ -212,11 +193,8 @@ impl RedisPipeline {
 
 fn write_expire(into: &mut Vec<u8>, key: &[u8], seconds: u32, set: Expire, form: Form) {
     if set == Expire::Extend {
-        script::EXTEND.begin(into, form, 1, 1);
+        script::EXTEND.call(into, form, key, &[seconds.into()]);
     } else {
-        resp::begin_command(into, 3);
-        resp::write_word(into, b"EXPIRE");
+        resp::write_command(into, &[b"EXPIRE", key, itoa::Buffer::new().format(seconds).as_bytes()]);
     }
-    resp::write_word(into, key);
-    resp::write_number(into, u64::from(seconds));
 }

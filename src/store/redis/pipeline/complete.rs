@@ -1,4 +1,4 @@
-//! Reads a pipeline's replies: an outcome for each check, and what they show about the server and its keys.
+//! Reads a pipeline's replies: outcomes of checks, and facts about the server and its keys.
 
 use std::sync::Arc;
 
@@ -25,23 +25,24 @@ use crate::{
     },
 };
 
-/// What a pipeline's replies showed about the server and its keys.
+/// Facts about the server and its keys from a pipeline's replies.
 #[derive(Default)]
-pub(in crate::store::redis) struct Learned {
-    /// Error replies.
-    pub(in crate::store::redis) failures: Vec<Arc<Failure>>,
+pub(crate) struct Learned {
+    pub(crate) failures: Vec<Arc<Failure>>,
     /// Keys that have an expiry, and the end of their windows.
-    pub(in crate::store::redis) expiring: Vec<(Key, Time)>,
+    pub(crate) expiring: Vec<(Key, Time)>,
     /// Keys that were created without one because the server had lost them, and their expiry in seconds.
-    pub(in crate::store::redis) missing_ttl: Vec<(Box<str>, u32)>,
-    /// Keys that were counted and whose expiry could not be set, the expiry in seconds, and whether `EXPIRE` may work.
-    pub(in crate::store::redis) not_expiring: Vec<(Box<str>, u32, bool)>,
-    /// Whether the server knows `INCREX`, if it was asked.
-    pub(in crate::store::redis) has_increx: Option<bool>,
-    /// Commands that the server denied our user, once per denial.
-    pub(in crate::store::redis) denied: Vec<&'static str>,
+    pub(crate) missing_ttl: Vec<(Box<str>, u32)>,
+    /// Counted keys whose expiry was not set because the script was denied; `EXPIRE` may work.
+    pub(crate) not_extended: Vec<(Box<str>, u32)>,
+    /// The number of counted keys whose expiry could not be set.
+    pub(crate) without_expiry: usize,
+    /// Whether the server knows `INCREX`, if that was tested.
+    pub(crate) has_increx: Option<bool>,
+    /// Denied commands, once per denial.
+    pub(crate) denied: Vec<&'static str>,
     /// Commands that a permission test found denied.
-    pub(in crate::store::redis) missing: Vec<&'static str>,
+    pub(crate) missing: Vec<&'static str>,
 }
 
 /// A command's result, while its callers get their outcomes.
@@ -61,7 +62,7 @@ enum Completion {
     Failed(Outcome),
 }
 
-/// Collects what the replies show, and converts errors to failures.
+/// Collects facts, and converts errors to failures.
 struct Reading<'a> {
     learned: Learned,
     failure: &'a dyn Fn(Kind, &str) -> Failure,
@@ -69,7 +70,7 @@ struct Reading<'a> {
 
 impl RedisPipeline {
     /// Answers the callers from the replies. `failure` converts error replies.
-    pub(in crate::store::redis) fn complete(
+    pub(crate) fn complete(
         &mut self,
         replies: Vec<Reply>,
         failure: impl Fn(Kind, &str) -> Failure,
@@ -84,7 +85,6 @@ impl RedisPipeline {
         reading.learned
     }
 
-    /// Reads a command's replies.
     fn result(
         &self,
         command: &Command,
@@ -138,7 +138,7 @@ impl RedisPipeline {
         if let (CommandKind::Lease { by: LeaseBy::Increx, .. }, Err(error)) = (&command.kind, &result)
             && is_denied(error)
         {
-            // Another server of the same cluster may know it, or it was taken from the user. The script is next.
+            // Another server of the cluster may know it, or the user lost the permission. The next lease runs the script.
             reading.learned.has_increx = Some(false);
         }
         result.unwrap_or_else(|error| {
@@ -146,7 +146,7 @@ impl RedisPipeline {
         })
     }
 
-    /// The count before the hits that a command added, with the expiry that it set.
+    /// The count before the hits that a command added. Records whether it set the expiry.
     fn counted(
         &self,
         command: &Command,
@@ -164,7 +164,13 @@ impl RedisPipeline {
         });
         let before = count?.saturating_sub(added);
         match set {
-            Some(set) => self.expiry(command, id, expiry, set, reading),
+            Some(Ok(1..)) => reading.learned.expiring.push((id, expiry.end)),
+            // The key was evicted or deleted meanwhile. The next hit creates it again.
+            Some(Ok(0)) => {}
+            Some(Err(error)) => {
+                let by = if expiry.set == Expire::Extend { "evalsha" } else { "expire" };
+                reading.no_expiry(self.key_text(command), expiry.seconds, &error, by);
+            }
             None if before == 0 => {
                 reading.learned.missing_ttl.push((self.key_text(command), expiry.seconds));
             }
@@ -173,44 +179,25 @@ impl RedisPipeline {
         Ok(Completion::Running(before))
     }
 
-    /// Records the result of setting a key's expiry.
-    fn expiry(
-        &self,
-        command: &Command,
-        id: Key,
-        expiry: Expiry,
-        set: Result<u64, String>,
-        reading: &mut Reading<'_>,
-    ) {
-        match set {
-            Ok(1..) => reading.learned.expiring.push((id, expiry.end)),
-            // The key was evicted or deleted meanwhile. The next hit creates it again.
-            Ok(0) => {}
-            Err(error) => {
-                let by = if expiry.set == Expire::Extend { "evalsha" } else { "expire" };
-                reading.no_expiry(self.key_text(command), expiry.seconds, &error, by);
-            }
-        }
-    }
-
     fn key_text(&self, command: &Command) -> Box<str> {
         String::from_utf8_lossy(self.key(command)).into()
     }
 }
 
 impl Reading<'_> {
-    /// Records a counted key without an expiry.
     fn no_expiry(&mut self, key: Box<str>, seconds: u32, error: &str, by: &'static str) {
         self.failed(error, 1, by);
-        // If only the script was denied, EXPIRE may work.
-        let is_denied = Kind::of_reply(error) == Kind::Denied;
-        self.learned.not_expiring.push((key, seconds, is_denied && by == "evalsha"));
+        if by == "evalsha" && Kind::of_reply(error) == Kind::Denied {
+            self.learned.not_extended.push((key, seconds));
+        } else {
+            self.learned.without_expiry = self.learned.without_expiry.saturating_add(1);
+        }
     }
 
     /// The outcome of an error reply to a command with this many keys.
     fn failed(&mut self, error: &str, keys: usize, command: &'static str) -> Outcome {
         let kind = match Kind::of_reply(error) {
-            // Some of the keys are migrating: count each alone.
+            // Some of the keys are migrating: each is counted alone.
             Kind::ClusterDown if keys > 1 && cannot_count_together(error) => Kind::Moved,
             kind => kind,
         };
@@ -226,7 +213,6 @@ impl Reading<'_> {
     }
 }
 
-/// The outcome of a check.
 fn outcome(check: &PendingCheck, results: &mut [Completion]) -> Outcome {
     let key = check.target.key as usize;
     let outcome = match results.get_mut(check.target.command as usize) {
@@ -257,7 +243,7 @@ fn outcome(check: &PendingCheck, results: &mut [Completion]) -> Outcome {
 }
 
 /// True for the error of a server that has only some of a command's keys because their slot is migrating.
-pub(in crate::store::redis) fn cannot_count_together(error: &str) -> bool {
+pub(crate) fn cannot_count_together(error: &str) -> bool {
     error.starts_with("TRYAGAIN")
 }
 
@@ -272,8 +258,8 @@ fn saturated(count: Result<u64, String>) -> Result<u64, String> {
 fn number(reply: Reply) -> Result<u64, String> {
     match reply {
         Reply::Nil => Ok(0),
-        Reply::Text(text) => {
-            let number = str::from_utf8(&text).ok().and_then(|text| text.parse::<i64>().ok());
+        Reply::Text(_) => {
+            let number = reply.text().and_then(|text| text.parse::<i64>().ok());
             let number = number.ok_or("ERR value is not an integer or out of range")?;
             Ok(u64::try_from(number).unwrap_or_default())
         }

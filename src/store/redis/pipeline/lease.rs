@@ -1,6 +1,6 @@
-//! Hits that are added to a counter ahead of time, if they are within its limit, and given back.
+//! Hits that are added to a counter ahead of time, if they are within its limit, and returned.
 //!
-//! A server with `INCREX` (Redis 8.8, Valkey 9.2) does it in a command; others run a script.
+//! A server with `INCREX` (Redis 8.8, Valkey 9.2) does it in one command; others run a script.
 
 use super::{Expire, Expiry, RedisPipeline, complete};
 use crate::limiter::algorithm::Hits;
@@ -14,34 +14,24 @@ use crate::store::{
     table::Key,
 };
 
-/// How hits are added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store::redis) enum LeaseBy {
-    /// By a script.
+pub(crate) enum LeaseBy {
     Script,
-    /// By `INCREX`, which never shortens or extends an expiry.
+    /// `INCREX` never changes an existing expiry.
     Increx,
 }
 
 impl RedisPipeline {
     /// Adds hits to a counter if they are within its limit.
-    pub(in crate::store::redis) fn lease(
-        &mut self,
-        key: &str,
-        id: Key,
-        hits: u64,
-        limit: u64,
-        expiry: Expiry,
-        by: LeaseBy,
-    ) {
+    pub(crate) fn lease(&mut self, key: &str, id: Key, hits: u64, limit: u64, expiry: Expiry, by: LeaseBy) {
         // INCREX cannot extend the expiry that a shorter window has set.
         let by = if expiry.set == Expire::Extend { LeaseBy::Script } else { by };
         let target = self.push(key, CommandKind::Lease { id, hits, limit, expiry, by });
         self.callers.push(PendingCheck { target, run: 0, hits: Hits::Take(hits) });
     }
 
-    /// Gives unspent hits of a lease back, of `own` that this replica has added.
-    pub(in crate::store::redis) fn give_back(&mut self, key: &str, hits: u64, own: u64) {
+    /// Returns unspent hits of a lease, of `own` that this replica has added.
+    pub(crate) fn give_back(&mut self, key: &str, hits: u64, own: u64) {
         let target = self.push(key, CommandKind::GiveBack { hits, own });
         self.callers.push(PendingCheck { target, run: 0, hits: Hits::Refund(hits) });
     }
@@ -59,49 +49,23 @@ pub(super) fn write(
     let seconds = u64::from(expiry.seconds);
     match by {
         LeaseBy::Script => {
-            script::LEASE.begin(into, form, 1, 4);
-            resp::write_word(into, key);
-            resp::write_number(into, hits);
-            resp::write_number(into, limit);
-            resp::write_number(into, seconds);
-            resp::write_number(into, u64::from(expiry.set != Expire::Known));
+            let may_expire = u64::from(expiry.set != Expire::Known);
+            script::LEASE.call(into, form, key, &[hits, limit, seconds, may_expire]);
         }
         LeaseBy::Increx => {
-            resp::begin_command(into, 9);
-            resp::write_word(into, b"INCREX");
-            resp::write_word(into, key);
-            resp::write_word(into, b"BYINT");
-            resp::write_number(into, hits);
-            resp::write_word(into, b"UBOUND");
-            resp::write_number(into, limit);
-            resp::write_word(into, b"EX");
-            resp::write_number(into, seconds);
-            resp::write_word(into, b"ENX");
+            let [hits, limit, seconds] = [hits, limit, seconds].map(|number| number.to_string().into_bytes());
+            let words = [&b"INCREX"[..], key, b"BYINT", &hits, b"UBOUND", &limit, b"EX", &seconds, b"ENX"];
+            resp::write_command(into, &words);
         }
     }
 }
 
-pub(super) fn write_give_back(into: &mut Vec<u8>, key: &[u8], hits: u64, own: u64, form: Form) {
-    script::GIVE_BACK.begin(into, form, 1, 2);
-    resp::write_word(into, key);
-    resp::write_number(into, hits);
-    resp::write_number(into, own);
-}
-
-/// A command that a server with `INCREX` refuses because of its argument.
-pub(super) fn write_question(into: &mut Vec<u8>) {
-    resp::write_command(into, &[b"INCREX", b"tollgate:check", b"BYINT", b"x"]);
-}
-
-/// Whether the server knows `INCREX` and lets us run it, by its reply to the question.
+/// True if the server knows `INCREX` and permits it, by its reply to the test.
 pub(super) fn is_known(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(error) if !is_denied(error))
 }
 
 /// Reads the counter, and whether the hits were added.
-///
-/// # Errors
-/// When the command failed.
 pub(super) fn read(reply: Reply) -> Result<(u64, bool), String> {
     let mut list = complete::list(reply, 2)?.into_iter();
     let mut next = || complete::integer(list.next().unwrap_or(Reply::Nil));
@@ -127,7 +91,7 @@ mod tests {
         Expiry { seconds: 60, end: Time::from_seconds(120), set }
     }
 
-    /// The words of what a lease writes, and what comes of a reply.
+    /// The words of a lease's command, and the results of its reply.
     fn lease(set: Expire, by: LeaseBy, reply: Reply) -> (Vec<String>, Option<Outcome>, Learned) {
         let mut pipeline = RedisPipeline::default();
         let id = Table::<u64>::new(1).key("k");
@@ -158,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_says_whether_the_key_may_expire_before() {
+    fn the_script_receives_whether_the_key_may_expire_before() {
         for (set, by, expected) in [
             (Expire::Set, LeaseBy::Script, "k 5 100 60 1"),
             (Expire::Known, LeaseBy::Script, "k 5 100 60 0"),
@@ -174,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_know_increx_is_not_asked_again() {
+    fn increx_is_not_sent_to_a_server_that_does_not_know_it() {
         let error = "ERR unknown command 'INCREX', with args beginning with: 'k' ";
         let (_, outcome, learned) = lease(Expire::Set, LeaseBy::Increx, Reply::Error(error.to_owned()));
         assert_eq!(learned.has_increx, Some(false));
@@ -187,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_that_is_none_is_no_grant() {
+    fn an_unexpected_reply_grants_nothing() {
         for reply in [Reply::Nil, Reply::Integer(5), Reply::List(Vec::new())] {
             let (_, outcome, learned) = lease(Expire::Set, LeaseBy::Script, reply);
             assert!(matches!(outcome, Some(Outcome::Failed(_))), "{outcome:?}");

@@ -34,22 +34,19 @@ use command::{Command, CommandKind};
 use rule_limits::RuleLimits;
 use script_call::PendingScriptCall;
 pub(super) use {
-    atomic_check::{AtomicCheck, Guarded},
+    atomic_check::Guarded,
     complete::{Learned, cannot_count_together},
     lease::LeaseBy,
     script_call::ScriptCall,
 };
 
-/// The outcome of one check.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
-    /// Counted.
     Counted(store::Outcome),
     /// The counter after hits were added ahead of time, and whether they were.
     Leased(u64, bool),
     /// Not counted: the server redirected it, or cannot count it together with others. Contains the error reply.
     Redirected(Arc<str>),
-    /// Not counted.
     Failed(Arc<Failure>),
 }
 
@@ -57,12 +54,10 @@ pub(super) enum Outcome {
 /// 1,000 such hits do not overflow a counter of Redis, and Lua numbers are exact up to it.
 const MAX_HITS: u64 = 1 << 53;
 
-/// The expiry of a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Expiry {
     /// Seconds from now.
     pub(super) seconds: u32,
-    /// The end of its window.
     pub(super) end: Time,
     /// Whether the server has to set it.
     pub(super) set: Expire,
@@ -79,7 +74,6 @@ pub(super) enum Expire {
     Extend,
 }
 
-/// A pipeline.
 #[derive(Default)]
 pub(super) struct RedisPipeline {
     /// The keys of commands with one key, concatenated.
@@ -141,7 +135,6 @@ impl RedisPipeline {
         self.callers.push(PendingCheck { target, run: 0, hits: Hits::Take(hits) });
     }
 
-    /// Refunds hits of a counter.
     pub(super) fn refund(&mut self, key: &str, id: Key, hits: u64) {
         // Later hits need a later command, so that each caller gets the outcome it would have got alone.
         self.counting.remove(&id);
@@ -163,7 +156,6 @@ impl RedisPipeline {
         self.callers.push(PendingCheck { target, run, hits });
     }
 
-    /// Adds a key to a script call.
     fn script_key(&mut self, key: &str, slot: u16, call: ScriptCall) -> CommandKey {
         let filling = (call.is_log(), slot);
         let known = self.filling.get(&filling).copied();
@@ -187,8 +179,8 @@ impl RedisPipeline {
         }
     }
 
-    /// Counts the limits of a rule in one step on the server: hits that one limit rejects are counted by none. `id` is
-    /// the hash of their first key.
+    /// Counts the limits of a rule in one step on the server: if one rejects the hits, none counts them. `id` is the hash
+    /// of their first key.
     pub(super) fn count_together<'a>(
         &mut self,
         id: Key,
@@ -249,14 +241,12 @@ impl RedisPipeline {
         self.push(key, CommandKind::Expire { seconds, set });
     }
 
-    /// Tests the user's permission for these commands.
+    /// Tests the user's permission for these commands, and whether the server knows `INCREX` if it is needed.
     pub(super) fn check(&mut self, needs: Needs) {
         self.push("", CommandKind::Check(needs));
-    }
-
-    /// Asks whether the server knows `INCREX`.
-    pub(super) fn find_increx(&mut self) {
-        self.push("", CommandKind::FindIncrex);
+        if needs.include(Needs::LEASES) {
+            self.push("", CommandKind::FindIncrex);
+        }
     }
 
     /// Ends the joining of earlier commands.
@@ -283,7 +273,7 @@ impl RedisPipeline {
         let fits = together <= MAX_HITS;
         if fits {
             *added = together;
-            // Of two windows that share a key the longer one wins.
+            // If two windows share a key, the longer one sets the expiry.
             if expiry.set != Expire::Known && (known.set == Expire::Known || known.end < expiry.end) {
                 *known = expiry;
             }

@@ -1,7 +1,7 @@
 //! The state of a key in a script's reply, to which the hits of each caller are applied in turn.
 //!
 //! For windows and buckets the script replies with the state before, and the algorithm updates it here. For logs it
-//! replies only with what verdicts need.
+//! replies only with the inputs of verdicts.
 
 use smallvec::SmallVec;
 
@@ -114,18 +114,12 @@ fn state<const BYTES: usize>(reply: &Reply, read: impl FnOnce([u8; BYTES]) -> St
 }
 
 /// Splits a reply into this many elements and the time after them, a second and microseconds.
-///
-/// # Errors
-/// When it is an error or has another form.
 pub(super) fn with_time(reply: Reply, expected: usize) -> Result<(Time, Vec<Reply>), String> {
     let mut list = match reply {
         Reply::List(list) => list,
         other => return Err(unexpected("an array", other)),
     };
-    let number = |reply: &Reply| match reply {
-        Reply::Text(text) => str::from_utf8(text).ok().and_then(|text| text.parse::<u64>().ok()),
-        _ => None,
-    };
+    let number = |reply: &Reply| reply.text()?.parse::<u64>().ok();
     let now = match list.get(expected..) {
         Some([second, micros]) => number(second).zip(number(micros)),
         _ => None,

@@ -1,16 +1,16 @@
-//! The limits of a rule with several: hits that one limit rejects are counted by none.
+//! The limits of a rule with several: if one limit rejects hits, none counts them.
 //!
 //! One command updates all of them in one step on the server. Callers with the same limits and keys join it, in runs as
-//! in `script_call`. The script replies with the state before, from which each caller's outcome is computed in turn.
+//! in `script_call`. The script replies with the state before, from which each caller's outcome is computed.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::{
-    AtomicCheck, Guarded, complete,
+    Guarded, ScriptCall, complete,
     reply_state::{self, ReplyState},
-    script_call::Run,
+    script_call::{self, Run},
 };
 use crate::{
     clock::Time,
@@ -29,11 +29,9 @@ use crate::{
 /// The most runs in one call: each puts two numbers on Lua's stack, which holds 8,000.
 const MAX_RUNS: usize = 1000;
 
-/// The limits of a rule, and the hits on them.
 pub(super) struct RuleLimits {
-    /// All keys, concatenated.
     keys: Vec<u8>,
-    limits: SmallVec<[(Range<u32>, AtomicCheck); 2]>,
+    limits: SmallVec<[(Range<u32>, ScriptCall); 2]>,
     runs: SmallVec<[Run; 1]>,
 }
 
@@ -50,14 +48,13 @@ impl<'a> FromIterator<Guarded<'a>> for RuleLimits {
         for check in checks {
             let start = index(keys.len());
             keys.extend_from_slice(check.key.as_bytes());
-            limits.push((start..index(keys.len()), check.limit));
+            limits.push((start..index(keys.len()), check.call));
         }
         Self { keys, limits, runs: SmallVec::new() }
     }
 }
 
 impl RuleLimits {
-    /// The number of keys.
     pub(super) fn keys(&self) -> usize {
         self.limits.len()
     }
@@ -67,30 +64,21 @@ impl RuleLimits {
         let mut own = self.limits.iter();
         let is_same = |check: Guarded<'_>| {
             own.next().is_some_and(|(key, limit)| {
-                self.key(key) == check.key.as_bytes() && limit.is_same_limit(check.limit)
+                self.key(key) == check.key.as_bytes() && limit.algorithm == check.call.algorithm
             })
         };
         self.runs.len() < MAX_RUNS && checks.all(is_same) && own.next().is_none()
     }
 
-    /// Adds a caller's hits, and returns the index of its run.
     pub(super) fn join(&mut self, hits: Hits) -> u32 {
-        match self.runs.last_mut() {
-            // Each refund of a log sees another newest entry, so refunds do not share runs.
-            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
-                run.times = run.times.saturating_add(1);
-            }
-            _ => self.runs.push(Run { hits, times: 1 }),
-        }
-        index(self.runs.len().saturating_sub(1))
+        script_call::join(&mut self.runs, hits)
     }
 
     /// Fixed windows alone need no time, and reply with their counts.
     fn only_counts(&self) -> bool {
-        self.limits.iter().all(|(_, by)| matches!(by, AtomicCheck::Count { .. }))
+        self.limits.iter().all(|(_, call)| call.window_limit().is_some())
     }
 
-    /// Writes the command.
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
         let only_counts = self.only_counts();
         if only_counts {
@@ -111,19 +99,17 @@ impl RuleLimits {
             run.write(&mut argument);
         }
         resp::write_word(into, &argument);
-        for (_, by) in &self.limits {
+        for (_, call) in &self.limits {
             argument.clear();
-            by.write(&[], &mut argument);
+            call.write(&[], &mut argument);
             resp::write_word(into, &argument);
         }
     }
 
     fn write_counts(&self, into: &mut Vec<u8>) {
-        for (_, by) in &self.limits {
-            if let AtomicCheck::Count { limit, seconds, .. } = by {
-                resp::write_number(into, u64::from(*limit));
-                resp::write_number(into, u64::from(*seconds));
-            }
+        for (_, call) in &self.limits {
+            resp::write_number(into, call.window_limit().unwrap_or_default().into());
+            resp::write_number(into, call.seconds.into());
         }
         for run in &self.runs {
             resp::write_word(into, itoa::Buffer::new().format(run.signed()).as_bytes());
@@ -132,20 +118,15 @@ impl RuleLimits {
     }
 
     /// Reads the states before the hits, and their time.
-    ///
-    /// # Errors
-    /// When the command failed.
     pub(super) fn read(&self, reply: Reply) -> Result<(Time, SmallVec<[Limit; 2]>), String> {
         let (now, states) = if self.only_counts() {
             (Time::default(), complete::list(reply, self.keys())?)
         } else {
             reply_state::with_time(reply, self.keys())?
         };
-        let limit = |(state, (_, limit)): (Reply, &(Range<u32>, AtomicCheck))| match limit {
-            AtomicCheck::Count { limit, .. } => {
-                complete::integer(state).map(|count| Limit::Count(*limit, count))
-            }
-            AtomicCheck::ScriptCall(call) => call.read(state).map(Limit::ScriptCall),
+        let limit = |(state, (_, call)): (Reply, &(Range<u32>, ScriptCall))| match call.window_limit() {
+            Some(limit) => complete::integer(state).map(|count| Limit::Count(limit, count)),
+            None => call.read(state).map(Limit::ScriptCall),
         };
         let limits: Result<_, String> = states.into_iter().zip(&self.limits).map(limit).collect();
         limits.map(|limits| (now, limits))

@@ -1,7 +1,7 @@
 //! Keys that a script on the server counts, many in one command.
 //!
-//! Callers in a row with the same key and hits form a run. The script applies all runs at one time of the server's clock,
-//! and replies with that time and the states before. From these the algorithm computes each caller's verdict in turn.
+//! Successive callers with the same key and hits form a run. The script applies all runs at one time of the server's
+//! clock, and replies with that time and the states before, from which the algorithm computes each caller's verdict.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::reply_state::{self, ReplyState};
 use crate::{
     clock::Time,
-    limiter::algorithm::{Algorithm, Bucket, Hits, Kind, SlidingLog, SlidingWindow},
+    limiter::algorithm::{Algorithm, FixedWindow, Hits, SlidingLog, SlidingWindow},
     store::{
         redis::{
             resp::{self, Reply},
@@ -20,45 +20,34 @@ use crate::{
     },
 };
 
-/// The most keys of one command: the server does nothing else meanwhile, and a byte refers to an argument.
+/// The most keys of one command: it blocks the server, and a byte refers to an argument.
 const MAX_KEYS: usize = 255;
 
-/// An equal argument is searched among this many previous ones.
+/// Equal arguments are looked up in this many previous ones.
 const ARGUMENT_WINDOW: usize = 8;
 
-/// A limit that a script implements.
+/// A limit as the scripts receive it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::store::redis) struct ScriptCall {
-    limit: Limit,
-    /// Its kind, for errors.
-    kind: Kind,
-    /// Random jitter of the expiry, in seconds.
-    jitter: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Limit {
-    SlidingWindow(SlidingWindow),
-    SlidingLog(SlidingLog),
-    Bucket(Bucket),
+pub(crate) struct ScriptCall {
+    pub(crate) algorithm: Algorithm,
+    /// The expiry of a fixed window; for others the random jitter of the expiry.
+    pub(crate) seconds: u32,
 }
 
 /// The keys of one command.
 pub(super) struct PendingScriptCall {
     script: &'static Script,
-    /// All keys, concatenated.
     keys: Vec<u8>,
     calls: Vec<KeyCall>,
 }
 
-/// The call for one key.
 struct KeyCall {
     key: Range<u32>,
     call: ScriptCall,
     runs: SmallVec<[Run; 1]>,
 }
 
-/// Callers in a row with the same hits.
+/// Successive callers with the same hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Run {
     /// At most [`MAX_HITS`](super::MAX_HITS).
@@ -67,58 +56,57 @@ pub(super) struct Run {
 }
 
 impl ScriptCall {
-    /// `None` for a fixed window, which needs no script.
-    pub(in crate::store::redis) fn new(algorithm: Algorithm, jitter: impl FnOnce() -> u32) -> Option<Self> {
-        let limit = match algorithm {
-            Algorithm::FixedWindow(_) => return None,
-            Algorithm::SlidingWindow(limit) => Limit::SlidingWindow(limit),
-            Algorithm::SlidingLog(limit) => Limit::SlidingLog(limit),
-            Algorithm::Bucket(limit) => Limit::Bucket(limit),
-        };
-        Some(Self { limit, kind: algorithm.kind(), jitter: jitter() })
-    }
-
-    /// True for the same limit; the random expiry may differ.
-    pub(super) fn is_same_limit(self, other: Self) -> bool {
-        self.limit == other.limit
+    /// The limit of a fixed window.
+    pub(super) fn window_limit(self) -> Option<u32> {
+        match self.algorithm {
+            Algorithm::FixedWindow(window) => Some(window.limit),
+            _ => None,
+        }
     }
 
     /// Logs are too long to share a command with other state.
     pub(super) fn is_log(&self) -> bool {
-        matches!(self.limit, Limit::SlidingLog(_))
+        matches!(self.algorithm, Algorithm::SlidingLog(_))
     }
 
     /// Writes an argument with these runs.
     pub(super) fn write(&self, runs: &[Run], into: &mut Vec<u8>) {
-        let (letter, numbers) = match self.limit {
-            Limit::SlidingWindow(SlidingWindow { limit, window }) => {
+        let (letter, numbers) = match self.algorithm {
+            Algorithm::FixedWindow(FixedWindow { limit, .. }) => (b'c', [limit.into(), 0, 0]),
+            Algorithm::SlidingWindow(SlidingWindow { limit, window }) => {
                 (b'w', [limit.into(), window.seconds(), 0])
             }
-            Limit::SlidingLog(SlidingLog { limit, window }) => (b'l', [limit.into(), window.seconds(), 0]),
-            Limit::Bucket(limit) => (b'b', [limit.ticks_per_second(), limit.ticks_per_hit(), limit.burst()]),
+            Algorithm::SlidingLog(SlidingLog { limit, window }) => {
+                (b'l', [limit.into(), window.seconds(), 0])
+            }
+            Algorithm::Bucket(limit) => {
+                (b'b', [limit.ticks_per_second(), limit.ticks_per_hit(), limit.burst()])
+            }
         };
-        write_argument(letter, self.jitter, numbers, runs, into);
+        into.push(letter);
+        into.extend(self.seconds.to_le_bytes());
+        for number in numbers {
+            into.extend(number.to_le_bytes());
+        }
+        runs.iter().for_each(|run| run.write(into));
     }
 
-    /// Decodes a key's state.
-    ///
-    /// # Errors
-    /// A Redis error, when the key has another type.
+    /// Decodes a key's state; not for fixed windows. Fails if the key has another type.
     pub(super) fn read(&self, reply: Reply) -> Result<ReplyState, String> {
-        let state = match self.limit {
-            Limit::SlidingWindow(limit) => ReplyState::window(limit, &reply),
-            Limit::SlidingLog(limit) => ReplyState::log(limit, &reply),
-            Limit::Bucket(limit) => ReplyState::bucket(limit, &reply),
+        let state = match self.algorithm {
+            Algorithm::FixedWindow(_) => None,
+            Algorithm::SlidingWindow(limit) => ReplyState::window(limit, &reply),
+            Algorithm::SlidingLog(limit) => ReplyState::log(limit, &reply),
+            Algorithm::Bucket(limit) => ReplyState::bucket(limit, &reply),
         };
         state.ok_or_else(|| match reply {
             Reply::Error(error) if !error.starts_with("WRONGTYPE") => error,
-            _ => format!("WRONGTYPE the value is not the state of a {}", self.kind.name()),
+            _ => format!("WRONGTYPE the value is not the state of a {}", self.algorithm.kind().name()),
         })
     }
 }
 
 impl PendingScriptCall {
-    /// A command for logs, or for other state.
     pub(super) fn new(logs: bool) -> Self {
         let script = if logs { &script::LOGS } else { &script::STATES };
         Self { script, keys: Vec::new(), calls: Vec::new() }
@@ -128,7 +116,6 @@ impl PendingScriptCall {
         self.calls.len() >= MAX_KEYS
     }
 
-    /// Adds a key, and returns its index.
     pub(super) fn push(&mut self, key: &str, call: ScriptCall) -> u32 {
         let (start, added) = (index(self.keys.len()), index(self.calls.len()));
         self.keys.extend_from_slice(key.as_bytes());
@@ -138,18 +125,9 @@ impl PendingScriptCall {
 
     /// Adds a caller of a key, and returns the index of its run.
     pub(super) fn join(&mut self, key: u32, hits: Hits) -> u32 {
-        let Some(call) = self.calls.get_mut(key as usize) else { return 0 };
-        match call.runs.last_mut() {
-            // Each refund of a log sees another newest entry, so refunds do not share runs.
-            Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
-                run.times = run.times.saturating_add(1);
-            }
-            _ => call.runs.push(Run { hits, times: 1 }),
-        }
-        index(call.runs.len().saturating_sub(1))
+        self.calls.get_mut(key as usize).map_or(0, |call| join(&mut call.runs, hits))
     }
 
-    /// The number of keys.
     pub(super) fn keys(&self) -> usize {
         self.calls.len()
     }
@@ -183,13 +161,21 @@ impl PendingScriptCall {
     }
 
     /// Decodes the state of each key, and the time of the call.
-    ///
-    /// # Errors
-    /// When the command failed.
     pub(super) fn read(&self, reply: Reply) -> Result<(Time, Vec<Result<ReplyState, String>>), String> {
         let (now, states) = reply_state::with_time(reply, self.calls.len())?;
         Ok((now, states.into_iter().zip(&self.calls).map(|(state, call)| call.call.read(state)).collect()))
     }
+}
+
+pub(super) fn join(runs: &mut SmallVec<[Run; 1]>, hits: Hits) -> u32 {
+    match runs.last_mut() {
+        // Each refund of a log sees another newest entry, so refunds do not share runs.
+        Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => {
+            run.times = run.times.saturating_add(1);
+        }
+        _ => runs.push(Run { hits, times: 1 }),
+    }
+    index(runs.len().saturating_sub(1))
 }
 
 impl Run {
@@ -211,18 +197,6 @@ impl Run {
 impl KeyCall {
     /// True for the same limit and runs; the random expiry may differ.
     fn is_same_call(&self, other: &Self) -> bool {
-        self.call.limit == other.call.limit && self.runs == other.runs
-    }
-}
-
-/// Writes an argument as the scripts read it.
-pub(super) fn write_argument(letter: u8, seconds: u32, numbers: [u64; 3], runs: &[Run], into: &mut Vec<u8>) {
-    into.push(letter);
-    into.extend(seconds.to_le_bytes());
-    for number in numbers {
-        into.extend(number.to_le_bytes());
-    }
-    for run in runs {
-        run.write(into);
+        self.call.algorithm == other.call.algorithm && self.runs == other.runs
     }
 }

@@ -1,4 +1,4 @@
-//! Pipelines against a server that is a map, and against callers that ask one by one.
+//! Pipelines against a model of a server, and against one caller at a time.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ use crate::{
     },
 };
 
-/// Reads commands as Redis does and carries them out, as far as counting goes.
+/// Parses and runs the commands that count.
 #[derive(Default)]
 struct Server {
     counters: BTreeMap<String, i64>,
     expiries: BTreeMap<String, u64>,
-    /// Scripts that it has been sent.
+    /// It has received the source of the script.
     scripts: bool,
 }
 
@@ -74,7 +74,7 @@ impl Server {
         }
     }
 
-    /// What a connection does with a pipeline.
+    /// Sends and completes a pipeline as a connection does.
     fn exchange(&mut self, pipeline: &mut RedisPipeline) -> Learned {
         let mut bytes = Vec::new();
         pipeline.write(&mut bytes);
@@ -83,7 +83,8 @@ impl Server {
         let unknown = pipeline.unknown_scripts(&replies);
         bytes.clear();
         pipeline.write_with_scripts(&unknown, &mut bytes);
-        for (at, reply) in unknown.iter().flat_map(|unknown| unknown.replies()).zip(self.serve(&bytes)) {
+        for (at, reply) in unknown.iter().flat_map(|unknown| unknown.replies.clone()).zip(self.serve(&bytes))
+        {
             replies[at] = reply;
         }
         pipeline.complete(replies, |kind, error| Failure::new(kind, format!("redis a:1: {error}")))
@@ -110,9 +111,8 @@ fn any_hits() -> impl Strategy<Value = Hits> {
 }
 
 proptest! {
-    /// Callers of one pipeline see what they would have seen, had each been alone with the server.
     #[test]
-    fn every_caller_sees_what_it_would_have_seen_alone(
+    fn callers_of_one_pipeline_get_the_outcomes_they_would_get_alone(
         pipelines in proptest::collection::vec(
             proptest::collection::vec(
                 proptest::collection::vec((0..4_usize, any_hits()), 1..4), 1..12),
@@ -136,8 +136,8 @@ proptest! {
                 }));
             }
             prop_assert_eq!(pipeline.checks(), callers.iter().map(Vec::len).sum::<usize>());
-            let shown = server.exchange(&mut pipeline);
-            prop_assert!(shown.failures.is_empty() && shown.missing_ttl.is_empty());
+            let learned = server.exchange(&mut pipeline);
+            prop_assert!(learned.failures.is_empty() && learned.missing_ttl.is_empty());
             for (checks, mut received) in callers.into_iter().zip(received) {
                 let expected: Vec<u64> = checks.into_iter().map(|(key, hits)| {
                     let count = alone.entry(key).or_default();
@@ -155,7 +155,7 @@ proptest! {
 }
 
 #[test]
-fn hits_on_one_key_are_one_command_and_look_costs_a_read() {
+fn hits_on_one_key_share_a_command_and_a_read_is_a_get() {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     for _ in 0..50 {
@@ -170,7 +170,7 @@ fn hits_on_one_key_are_one_command_and_look_costs_a_read() {
 }
 
 #[test]
-fn a_script_that_the_server_does_not_know_is_sent_to_it() {
+fn the_source_of_an_unknown_script_is_sent() {
     let table = Table::<()>::new(10);
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     server.counters.insert("a".into(), 5);
@@ -183,70 +183,70 @@ fn a_script_that_the_server_does_not_know_is_sent_to_it() {
 }
 
 #[test]
-fn a_key_that_was_lost_with_its_expiry_is_found() {
+fn detects_a_key_that_lost_its_expiry() {
     let table = Table::<()>::new(10);
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     let known = Expiry { set: Expire::Known, ..HOUR };
     drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, known)));
-    let shown = server.exchange(&mut pipeline);
-    assert_eq!(shown.missing_ttl, [("a".into(), 3600)]);
+    let learned = server.exchange(&mut pipeline);
+    assert_eq!(learned.missing_ttl, [("a".into(), 3600)]);
     pipeline.clear();
     pipeline.expire("a", 3600, Expire::Set);
     server.exchange(&mut pipeline);
     assert_eq!(server.expiries.get("a"), Some(&3600));
 }
 
-/// What a pipeline shows whose one hit on a key gets these answers.
-fn shown_by(expiry: Expiry, replies: Vec<Reply>) -> (Outcome, Learned) {
+/// The outcome and the findings of one hit with these replies.
+fn learned_from(expiry: Expiry, replies: Vec<Reply>) -> (Outcome, Learned) {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     let mut received = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry));
-    let shown = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
-    (received.try_recv().unwrap().unwrap()[0].clone(), shown)
+    let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
+    (received.try_recv().unwrap().unwrap()[0].clone(), learned)
 }
 
 #[test]
-fn an_expiry_is_known_when_the_server_says_that_it_is_set() {
+fn an_expiry_is_known_when_the_server_has_confirmed_it() {
     let denied =
         || Reply::Error("NOPERM this user has no permissions to run the 'expire' command".to_owned());
     let extend = Expiry { set: Expire::Extend, ..HOUR };
     for (expiry, set, known, lost) in [
         (HOUR, Reply::Integer(1), true, None),
-        // It was evicted in between, and whoever counts next makes it anew.
+        // The key was evicted meanwhile. The next hit creates it again.
         (HOUR, Reply::Integer(0), false, None),
         (HOUR, denied(), false, Some(false)),
         (extend, Reply::Integer(1), true, None),
-        // A script that is denied may be done without.
+        // EXPIRE replaces a denied script.
         (extend, denied(), false, Some(true)),
         (HOUR, Reply::Error("ERR timeout".to_owned()), false, Some(false)),
     ] {
-        let (outcome, shown) = shown_by(expiry, vec![Reply::Integer(1), set.clone()]);
+        let (outcome, learned) = learned_from(expiry, vec![Reply::Integer(1), set.clone()]);
         assert!(
             matches!(outcome, Outcome::Counted(store::Outcome::Counted(1))),
             "it was counted: {outcome:?}"
         );
-        assert_eq!(!shown.expiring.is_empty(), known, "{set:?}");
-        let not_expiring: Vec<_> =
-            shown.not_expiring.iter().map(|(key, _, again)| (&**key, *again)).collect();
-        assert_eq!(not_expiring, Vec::from_iter(lost.map(|again| ("a", again))), "{set:?}");
+        assert_eq!(!learned.expiring.is_empty(), known, "{set:?}");
+        let retried: Vec<_> = learned.not_extended.iter().map(|(key, _)| &**key).collect();
+        assert_eq!(retried, Vec::from_iter(lost.filter(|again| *again).map(|_| "a")), "{set:?}");
+        assert_eq!(learned.without_expiry, usize::from(lost == Some(false)), "{set:?}");
         let is_denied = matches!(&set, Reply::Error(error) if error.starts_with("NOPERM"));
-        assert_eq!(shown.denied.len(), usize::from(is_denied), "{:?}", shown.denied);
+        assert_eq!(learned.denied.len(), usize::from(is_denied), "{:?}", learned.denied);
     }
 }
 
 #[test]
-fn an_answer_that_is_none_to_what_was_asked_is_taken_for_nothing() {
+fn an_unexpected_reply_is_a_protocol_error() {
     for reply in [Reply::Nil, Reply::Text(b"OK".to_vec()), Reply::List(Vec::new())] {
         for replies in [vec![reply.clone(), Reply::Integer(1)], vec![Reply::Integer(1), reply.clone()]] {
-            let (_, shown) = shown_by(HOUR, replies);
-            assert_eq!(shown.failures[0].kind, failure::Kind::ProtocolError, "{reply:?}");
-            assert!(shown.expiring.is_empty() || reply != Reply::Nil);
+            let (_, learned) = learned_from(HOUR, replies);
+            assert_eq!(learned.failures[0].kind, failure::Kind::ProtocolError, "{reply:?}");
+            assert!(learned.expiring.is_empty() || reply != Reply::Nil);
         }
     }
 }
 
 #[test]
-fn an_expiry_that_a_script_sets_is_sent_again_alone_where_the_script_is_unknown() {
+fn only_the_expiry_is_sent_again_if_its_script_is_unknown() {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     let extend = Expiry { set: Expire::Extend, ..HOUR };
@@ -259,13 +259,13 @@ fn an_expiry_that_a_script_sets_is_sent_again_alone_where_the_script_is_unknown(
     assert_eq!(
         (text.matches("ASKING").count(), pipeline.replies()),
         (2, 4),
-        "each command needs its own: {text}"
+        "each command needs its own ASKING: {text}"
     );
     let unknown = Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
     let ok = || Reply::Text(b"OK".to_vec());
     let unknown = pipeline.unknown_scripts(&[ok(), Reply::Integer(1), ok(), unknown]);
-    let places: Vec<_> = unknown.iter().flat_map(|unknown| unknown.replies()).collect();
-    assert_eq!(places, [2, 3]);
+    let indexes: Vec<_> = unknown.iter().flat_map(|unknown| unknown.replies.clone()).collect();
+    assert_eq!(indexes, [2, 3]);
     let mut again = Vec::new();
     pipeline.write_with_scripts(&unknown, &mut again);
     let again = String::from_utf8(again).unwrap();
@@ -273,7 +273,7 @@ fn an_expiry_that_a_script_sets_is_sent_again_alone_where_the_script_is_unknown(
 }
 
 #[test]
-fn of_two_windows_in_one_pipeline_the_longer_one_decides_when_their_key_ends() {
+fn the_longer_of_two_windows_sets_the_expiry_of_their_key() {
     let table = Table::<()>::new(10);
     let minute = Expiry { seconds: 60, end: Time::from_seconds(3660), set: Expire::Extend };
     let known = Expiry { set: Expire::Known, ..minute };
@@ -297,7 +297,7 @@ fn of_two_windows_in_one_pipeline_the_longer_one_decides_when_their_key_ends() {
 }
 
 #[test]
-fn one_key_that_fails_fails_its_callers_alone() {
+fn an_error_reply_fails_only_the_callers_of_its_key() {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     let mut good = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, HOUR));
@@ -315,9 +315,9 @@ fn one_key_that_fails_fails_its_callers_alone() {
         error("MOVED 7 127.0.0.1:7001"),
         Reply::Integer(1),
     ];
-    let shown = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
+    let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
     assert_eq!(
-        shown.failures.iter().map(|failure| failure.kind).collect::<Vec<_>>(),
+        learned.failures.iter().map(|failure| failure.kind).collect::<Vec<_>>(),
         [failure::Kind::NotANumber, failure::Kind::Moved]
     );
     assert_eq!(counts(good.try_recv().unwrap()), [5]);
@@ -327,18 +327,18 @@ fn one_key_that_fails_fails_its_callers_alone() {
 }
 
 #[test]
-fn keys_that_a_script_counts_are_one_command_and_what_is_asked_alike_is_said_once() {
+fn keys_of_a_script_share_a_command_and_equal_arguments() {
     let table = Table::<()>::new(1000);
     let mut pipeline = RedisPipeline::default();
     let limit = |requests| {
         let minute = Window::of_seconds(60).unwrap();
-        ScriptCall::new(Kind::TokenBucket.at(requests, minute, None), || 0).unwrap()
+        ScriptCall { algorithm: Kind::TokenBucket.at(requests, minute, None), seconds: 0 }
     };
     let call = |pipeline: &mut RedisPipeline, number: usize, slot, call, hits| {
         let key = format!("key {number}");
         drop(pipeline.add_caller(|pipeline| pipeline.call_script(&key, table.key(&key), slot, call, hits)));
     };
-    // Each key twice; every tenth of another limit; then as many hits of one as of none before.
+    // Each key twice, every tenth with another limit; then other hits than before.
     for number in (0..300).chain(0..300) {
         let requests = if number % 10 == 0 { 9 } else { 5 };
         call(&mut pipeline, number, 0, limit(requests), Hits::Take(1));
@@ -356,7 +356,7 @@ fn keys_that_a_script_counts_are_one_command_and_what_is_asked_alike_is_said_onc
             other => panic!("{other:?}"),
         };
         let keys = number(&words[2]);
-        // Behind the keys, what says which argument is whose.
+        // After the keys, one word has the index of each key's argument.
         commands.push((keys, words.len() - 3 - keys - 1));
     }
     assert_eq!(commands, [(255, 3), (45, 2), (1, 1)]);
@@ -364,11 +364,11 @@ fn keys_that_a_script_counts_are_one_command_and_what_is_asked_alike_is_said_onc
 }
 
 #[test]
-fn keys_that_cannot_be_counted_together_are_to_be_asked_alone() {
+fn keys_that_cannot_be_counted_together_are_redirected() {
     let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     let log = Kind::SlidingLog.at(5, Window::of_seconds(60).unwrap(), None);
-    let call = ScriptCall::new(log, || 0).unwrap();
+    let call = ScriptCall { algorithm: log, seconds: 0 };
     let error = "TRYAGAIN Multiple keys request during rehashing of slot";
     for (keys, is_elsewhere) in [(2, true), (1, false)] {
         let mut received: Vec<_> = ["a", "b"][..keys]

@@ -1,69 +1,68 @@
--- Asks the limits of one rule, all or nothing: what one of them refuses is counted by none. ARGV holds runs, and
--- then for each key what is asked of its limit, without runs. Returns what tells of each key how it was, and the
--- time: by these the caller tells everyone who asked what came of it.
-local LOOK = { 0, 0 }
+-- Counts the limits of one rule, all or nothing: hits that one of them rejects are counted by none. ARGV has runs, and
+-- then an argument without runs for each key. Returns each key's state before, and the time.
+local READ = { 0, 0 }
 local runs = { unpacked('<' .. string.rep('i8I4', #ARGV[1] / 12), ARGV[1]) }
-local logs, asks, is_count, old, present, seconds, told = {}, {}, {}, {}, {}, {}, {}
+local logs, limits, is_count, old, current, seconds, replies = {}, {}, {}, {}, {}, {}, {}
 
--- Nothing is changed before every key was found to be one that is kept here.
+-- Nothing is changed before the values of all keys are known to be valid.
 for i, key in ipairs(KEYS) do
-  local asked = ARGV[i + 1]
-  local letter = asked:sub(1, 1)
+  local argument = ARGV[i + 1]
+  local letter = argument:sub(1, 1)
   if letter == 'l' then
-    logs[i] = asked_of_log(asked)
-    told[i] = ask_log(key, logs[i])
-    if told[i].err then
-      return told[i]
+    logs[i] = log_limit(argument)
+    replies[i] = count_log(key, logs[i])
+    if replies[i].err then
+      return replies[i]
     end
   else
-    asks[i], is_count[i], old[i] = algorithms[letter](asked), letter == 'c', call('GET', key)
-    if asks[i](old[i], LOOK) == false then
+    limits[i], is_count[i], old[i] = algorithms[letter](argument), letter == 'c', call('GET', key)
+    if limits[i](old[i], READ) == false then
       return is_count[i] and { err = 'ERR value is not an integer or out of range' } or FOREIGN
     end
-    told[i], present[i] = is_count[i] and count_of(old[i]) or old[i], old[i]
+    replies[i], current[i] = is_count[i] and count_of(old[i]) or old[i], old[i]
   end
 end
 
 for run = 1, #runs - 1, 2 do
   local hits, times = runs[run], runs[run + 1]
-  local fit, own, states, lives = times, {}, {}, {}
+  local fit, fits_here, states, expiries = times, {}, {}, {}
   for i, key in ipairs(KEYS) do
     if logs[i] then
       logs[i].runs = { hits, times }
-      local _, _, fits = ask_log(key, logs[i], true)
-      own[i] = fits
+      local _, _, fits = count_log(key, logs[i], true)
+      fits_here[i] = fits
     else
-      local state, lasts, _, fits = asks[i](present[i], { hits, times })
-      own[i], states[i], lives[i] = fits, state, lasts
+      local state, expiry, _, fits = limits[i](current[i], { hits, times })
+      fits_here[i], states[i], expiries[i] = fits, state, expiry
     end
-    fit = math.min(fit, own[i])
+    fit = math.min(fit, fits_here[i])
   end
   for i, key in ipairs(KEYS) do
     if logs[i] then
-      local of_run = ask_log(key, logs[i], false, fit)
-      table.insert(told[i], of_run[2])
-      table.insert(told[i], of_run[3])
+      local of_run = count_log(key, logs[i], false, fit)
+      table.insert(replies[i], of_run[2])
+      table.insert(replies[i], of_run[3])
     else
-      if own[i] > fit then
-        states[i], lives[i] = asks[i](present[i], { hits, fit })
+      if fits_here[i] > fit then
+        states[i], expiries[i] = limits[i](current[i], { hits, fit })
       end
       if states[i] then
-        -- A state that lives long enough is told without its end.
-        local rest = not is_count[i] and present[i] and present[i]:sub(#states[i] + 1) or ''
-        present[i], seconds[i] = states[i] .. rest, lives[i] or seconds[i]
+        -- A state whose key does not expire too early has no new expiry.
+        local rest = not is_count[i] and current[i] and current[i]:sub(#states[i] + 1) or ''
+        current[i], seconds[i] = states[i] .. rest, expiries[i] or seconds[i]
       end
     end
   end
 end
 
 for i, key in ipairs(KEYS) do
-  if logs[i] or present[i] == old[i] then
-    -- Logs are kept as they are asked.
+  if logs[i] or current[i] == old[i] then
+    -- Logs are stored while they are counted.
   elseif is_count[i] then
-    keep_count(key, old[i], present[i], seconds[i])
+    keep_count(key, old[i], current[i], seconds[i])
   else
-    keep(key, old[i], present[i], seconds[i])
+    keep(key, old[i], current[i], seconds[i])
   end
 end
-told[#KEYS + 1], told[#KEYS + 2] = now[1], now[2]
-return told
+replies[#KEYS + 1], replies[#KEYS + 2] = now[1], now[2]
+return replies

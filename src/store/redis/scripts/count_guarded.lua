@@ -1,10 +1,9 @@
--- Counts every check, unless one of them would be over its limit: then only those that would be. What is given
--- back is given back in either case. A check is a key, and hits, a limit, seconds to live, and its member: 0 alone,
--- 3 alone under a key that may live too short, 1 the first of a group and 2 the next; a group is counted
--- only if none of it is over. Returns each counter as it is afterwards, and what became of it: 0 counted, 1 looked
--- at, 2 refused.
-local told, over, any_over = {}, {}, false
--- Beyond 2^62, which is over every limit, a double may be no integer of Redis.
+-- Counts every check, unless one of them would be over its limit: then only those that would be. Refunds are always
+-- counted. A check is a key, and hits, a limit, an expiry in seconds, and its membership: 0 alone, 3 alone with a key
+-- that may expire earlier, 1 the first of a group and 2 the next; a group is counted only if none of its checks is over.
+-- Returns each counter afterwards, and its result: 0 counted, 1 read, 2 rejected.
+local reply, over, any_over = {}, {}, false
+-- Above 2^62, which is over every limit, a double may exceed the integers of Redis.
 local MOST = 4611686018427387904
 
 local function read(key)
@@ -28,7 +27,7 @@ local function add(i, count, is_new)
     redis.call('SET', key, string.format('%.0f', hits), 'EX', seconds)
     return hits
   end
-  -- A counter that can hold no more says so, and is left as it is.
+  -- A counter that would overflow returns an error and is not changed.
   local after = redis.pcall('INCRBY', key, string.format('%.0f', hits))
   count = type(after) == 'number' and after or count
   if ARGV[4 * i] == '3' and redis.call('TTL', key) < tonumber(seconds) then
@@ -47,22 +46,22 @@ for i, key in ipairs(KEYS) do
 end
 local first = 1
 while first <= #KEYS do
-  local last, is_group, is_refused = first, ARGV[4 * first] == '1', any_over
+  local last, is_group, is_rejected = first, ARGV[4 * first] == '1', any_over
   while ARGV[4 * (last + 1)] == '2' do
     last = last + 1
   end
   for i = first, last do
-    -- A key may be there twice: its count is read anew.
-    is_refused = is_refused or is_group and is_over(i, (read(KEYS[i])))
+    -- A key may occur twice: its count is read again.
+    is_rejected = is_rejected or is_group and is_over(i, (read(KEYS[i])))
   end
   for i = first, last do
     local count, is_new = read(KEYS[i])
-    if is_refused and tonumber(ARGV[4 * i - 3]) >= 0 and (is_group or not over[i]) then
-      told[2 * i - 1], told[2 * i] = math.min(count, MOST), is_group and is_over(i, count) and 2 or 1
+    if is_rejected and tonumber(ARGV[4 * i - 3]) >= 0 and (is_group or not over[i]) then
+      reply[2 * i - 1], reply[2 * i] = math.min(count, MOST), is_group and is_over(i, count) and 2 or 1
     else
-      told[2 * i - 1], told[2 * i] = math.min(add(i, count, is_new), MOST), 0
+      reply[2 * i - 1], reply[2 * i] = math.min(add(i, count, is_new), MOST), 0
     end
   end
   first = last + 1
 end
-return told
+return reply

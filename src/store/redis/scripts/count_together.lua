@@ -1,7 +1,6 @@
--- Counts the fixed windows of one rule, all or nothing: what does not fit into every window is counted in none.
--- ARGV holds for each key its limit and the seconds that it lives, and then runs: hits (negative when given back),
--- and how many callers take so many. Returns the counters as they were: by these the caller tells everyone who
--- asked what came of it.
+-- Counts the fixed windows of one rule, all or nothing: hits that do not fit into every window are counted in none.
+-- ARGV has the limit and the expiry in seconds of each key, and then runs: hits (negative for a refund), and the number
+-- of callers with these hits. Returns the counters before.
 local call, keys = redis.call, #KEYS
 local counts, after, is_new = {}, {}, {}
 for i = 1, keys do
@@ -9,7 +8,7 @@ for i = 1, keys do
   if not text then
     counts[i], after[i], is_new[i] = 0, 0, true
   elseif string.find(text, '^-?%d+$') then
-    -- No more than a double counts exactly.
+    -- At most the largest count that a double has exactly.
     local count = math.max(math.min(tonumber(text), 9007199254740992), 0)
     counts[i], after[i] = count, count
   else

@@ -1,14 +1,14 @@
--- Fixed windows among limits of other kinds. A state is the count, which the key tells the window of.
+-- Fixed windows among limits of other kinds. A state is the count; the key contains the window.
 local function count_of(state)
   if state and not string.find(state, '^-?%d+$') then
     return nil
   end
-  -- No more than a double counts exactly.
+  -- At most the largest count that a double has exactly.
   return math.max(math.min(tonumber(state or '0'), 9007199254740992), 0)
 end
 
-function algorithms.c(asked)
-  local seconds, limit = unpacked('<xI4I8', asked)
+function algorithms.c(argument)
+  local seconds, limit = unpacked('<xI4I8', argument)
 
   return function(state, runs)
     local count = count_of(state)
@@ -29,7 +29,7 @@ function algorithms.c(asked)
   end
 end
 
--- Keeps a count, which may have changed since it was another's.
+-- Stores a count by its difference to the old one.
 local function keep_count(key, old, state, seconds)
   if old then
     call('INCRBY', key, string.format('%.0f', tonumber(state) - count_of(old)))

@@ -1,10 +1,11 @@
--- Asks of each key's log what its byte of the first argument names. Returns what each tells, and the time.
-local which, asks, told = { ARGV[1]:byte(1, -1) }, {}, {}
+-- Counts each key's log by the argument whose index is the key's byte of the first argument. Returns the reply for each
+-- log, and the time.
+local indexes, limits, replies = { ARGV[1]:byte(1, -1) }, {}, {}
 for i = 2, #ARGV do
-  asks[i - 1] = asked_of_log(ARGV[i])
+  limits[i - 1] = log_limit(ARGV[i])
 end
 for i, key in ipairs(KEYS) do
-  told[i] = ask_log(key, asks[which[i]])
+  replies[i] = count_log(key, limits[indexes[i]])
 end
-told[#KEYS + 1], told[#KEYS + 2] = now[1], now[2]
-return told
+replies[#KEYS + 1], replies[#KEYS + 2] = now[1], now[2]
+return replies

@@ -1,9 +1,9 @@
--- What makes of a state, none where there is none, what it becomes if it changes, for how long its key is to
--- live if that is longer than it does, whether all was admitted, and how many callers of the last run were; and
--- `false` of what is no state. By the letter of what is asked. It takes the runs that were asked, or others.
+-- Functions by the letter of an argument. Each takes a state, or nil if there is none, and runs, by default those of the
+-- argument. It returns the new state if it changes, the key's expiry in seconds if it must be set, whether all was
+-- admitted, and how many callers of the last run were; `false` for an invalid state.
 local algorithms = {}
 
--- Keeps what a state has become, and tells whether there was one at all.
+-- Stores a new state. Returns false if the key has a foreign value.
 local function keep(key, old, state, seconds)
   if not state then
     return state == nil
@@ -12,7 +12,7 @@ local function keep(key, old, state, seconds)
   elseif old then
     call('SETEX', key, whole(seconds), state)
   else
-    -- Where there is no text there may still be something else.
+    -- The key may have a value of another type.
     return call('SET', key, state, 'EX', whole(seconds), 'NX')
   end
   return true

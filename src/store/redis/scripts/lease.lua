@@ -1,5 +1,5 @@
--- Adds hits to a counter if they are within its limit. ARGV holds the hits, the limit, the seconds to live, and 1 if the
--- key may expire before. Returns the counter, and 1 if the hits were added or 0.
+-- Adds hits to a counter if they are within its limit. ARGV has the hits, the limit, the expiry in seconds, and 1 if the
+-- key may expire earlier. Returns the counter, and 1 if the hits were added, else 0.
 local text = redis.call('GET', KEYS[1])
 if text and not string.find(text, '^-?%d+$') then
   return { err = 'ERR value is not an integer or out of range' }

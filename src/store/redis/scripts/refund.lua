@@ -1,4 +1,4 @@
--- Takes hits off a counter, but never below 0, and never makes one.
+-- Subtracts hits from a counter, but never below 0, and creates none.
 if redis.call('EXISTS', KEYS[1]) == 0 then
   return 0
 end

@@ -1,9 +1,9 @@
--- Sliding logs. A log is a list of entries, from old to new: a microsecond, and how many hits there had been by
--- then, in 32 bits that overflow. The first entry is the last that has left the window: from it on they count.
+-- Sliding logs. A log is a list of entries, oldest first: a microsecond, and the number of all hits up to it, in 32 bits
+-- that overflow. The first entry is the last one before the window: hits after it count.
 local OVERFLOW = 4294967296
 local present = second * 1000000 + micros
 
--- When the hits of an entry were taken, and how many there had been by then.
+-- The time of an entry, and its number of hits.
 local function read(entry)
   if #entry ~= 11 then
     return 0, 0
@@ -15,13 +15,13 @@ local function append(key, moment, sum)
   call('RPUSH', key, pack('<I7I4', moment, sum % OVERFLOW))
 end
 
--- The first place from this one on whose moment (1), or whose hits since `gone` (2), are as many as that. It is
--- sought by halving, but first where it mostly is.
-local function find(key, from, gone, field, least)
+-- The index of the first entry from `from` on whose time (field 1), or whose hits since `expired` (field 2), is at least
+-- `least`. A binary search that begins at the most likely index.
+local function find(key, from, expired, field, least)
   local to, middle = call('LLEN', key), from
   while from < to do
     local moment, sum = read(call('LINDEX', key, whole(middle)))
-    if (field == 1 and moment or (sum - gone) % OVERFLOW) < least then
+    if (field == 1 and moment or (sum - expired) % OVERFLOW) < least then
       from = middle + 1
     else
       to = middle
@@ -32,8 +32,8 @@ local function find(key, from, gone, field, least)
   return from
 end
 
--- Forgets what has left the window. Returns whether there is a log, how many hits have left it, how many are in
--- it and when the newest was taken; or nothing, where something else is under the key.
+-- Removes entries before the window. Returns whether there is a log, its numbers of hits before and in the window, and
+-- the time of the newest; nil if the key has a foreign value.
 local function open(key, past)
   local oldest = redis.pcall('LRANGE', key, '0', '2')
   if oldest.err then
@@ -41,16 +41,16 @@ local function open(key, past)
   elseif not oldest[1] then
     return false, 0, 0, 0
   end
-  local _, gone = read(oldest[1])
+  local _, expired = read(oldest[1])
   local newest, sum = read(call('LINDEX', key, '-1'))
-  local total = (sum - gone) % OVERFLOW
+  local total = (sum - expired) % OVERFLOW
   if newest == 0 then
     return nil
   elseif total == 0 then
     return true, sum, 0, 0
   elseif newest > present + 1000000 then
-    -- The clock was set back: what lies ahead is taken as if it were of now.
-    call('LTRIM', key, '0', whole(find(key, 1, gone, 1, present + 1) - 1))
+    -- The clock was set back: entries in the future count as of now.
+    call('LTRIM', key, '0', whole(find(key, 1, expired, 1, present + 1) - 1))
     append(key, present, sum)
     newest = present
   end
@@ -59,38 +59,38 @@ local function open(key, past)
     call('LTRIM', key, '-1', '-1')
     return true, sum, 0, 0
   elseif moment <= past then
-    local behind = 2
+    local first = 2
     if oldest[3] and read(oldest[3]) <= past then
-      behind = find(key, 3, gone, 1, past + 1)
-      _, left = read(call('LINDEX', key, whole(behind - 1)))
+      first = find(key, 3, expired, 1, past + 1)
+      _, left = read(call('LINDEX', key, whole(first - 1)))
     end
-    call('LTRIM', key, whole(behind - 1), '-1')
-    total, gone = (sum - left) % OVERFLOW, left
+    call('LTRIM', key, whole(first - 1), '-1')
+    total, expired = (sum - left) % OVERFLOW, left
   end
-  return true, gone, total, newest
+  return true, expired, total, newest
 end
 
--- Tells of a key's log how many hits there were and, for each run, when the newest was taken afterwards, and
--- the last of those in the way, 0 where there is none; whether all was admitted; and how many callers of the last
--- run fit. A trial takes none, and of a run no more than `most` callers are admitted where that is given. What is
--- under the key and no log is FOREIGN.
-local function ask_log(key, asked, is_trial, most)
-  local exists, gone, total, newest = open(key, present - asked.length * 1000000)
+-- Counts hits in a key's log. Returns a list of the number of hits before and, for each run, the time of the newest
+-- afterwards, and that of the last one that blocks rejected hits, or 0; whether all was admitted; and how many callers
+-- of the last run fit. A trial changes nothing. At most `most` callers of a run are admitted, if given. FOREIGN if the
+-- key has a foreign value.
+local function count_log(key, argument, is_trial, most)
+  local exists, expired, total, newest = open(key, present - argument.length * 1000000)
   if exists == nil then
     return FOREIGN
   end
-  local told, admitted, limit, fit = { total }, true, asked.limit, 0
-  for i = 1, #asked.runs - 1, 2 do
-    local hits, times, way = asked.runs[i], asked.runs[i + 1], 0
+  local reply, admitted, limit, fit = { total }, true, argument.limit, 0
+  for i = 1, #argument.runs - 1, 2 do
+    local hits, times, blocking = argument.runs[i], argument.runs[i + 1], 0
     fit = times
     if hits < 0 and total > 0 and not is_trial then
-      -- The newest are given back first.
+      -- The newest hits are refunded first.
       total = math.max(total + hits * times, 0)
       if total > 0 then
-        local place = find(key, 1, gone, 2, total)
+        local place = find(key, 1, expired, 2, total)
         newest = read(call('LINDEX', key, whole(place)))
         call('LTRIM', key, '0', whole(place - 1))
-        append(key, newest, gone + total)
+        append(key, newest, expired + total)
       else
         exists, newest = false, 0
         call('DEL', key)
@@ -98,34 +98,35 @@ local function ask_log(key, asked, is_trial, most)
     elseif hits > 0 then
       fit = (limit - total) / hits
       fit = math.max(fit - fit % 1, 0)
-      -- Where fewer are admitted elsewhere, nothing here is in the way of the next.
-      local is_refused, is_in_the_way = fit < times, fit <= (most or times)
+      -- If another limit admits fewer, no entry of this log blocks the next caller.
+      local is_rejected, is_blocking = fit < times, fit <= (most or times)
       fit = math.min(fit, times, most or times)
       if fit > 0 and not is_trial then
         if not exists then
-          append(key, 0, gone)
+          append(key, 0, expired)
         end
         local second_before = newest - newest % 1000000
         newest, total, exists = math.max(newest, present), total + fit * hits, true
-        append(key, newest, gone + total)
+        append(key, newest, expired + total)
         if newest - second_before >= 1000000 then
-          -- To the next whole second, as long as time may stand still, and for all that comes this second.
-          call('EXPIRE', key, whole(asked.length + 3 + asked.slack))
+          -- Rounded up to a second, one more because time may stand still after the clock was set back, and one for all
+          -- hits of this second.
+          call('EXPIRE', key, whole(argument.length + 3 + argument.jitter))
         end
       end
-      if is_refused then
+      if is_rejected then
         admitted = false
-        if hits <= limit and is_in_the_way and not is_trial then
-          way = read(call('LINDEX', key, whole(find(key, 1, gone, 2, total + hits - limit))))
+        if hits <= limit and is_blocking and not is_trial then
+          blocking = read(call('LINDEX', key, whole(find(key, 1, expired, 2, total + hits - limit))))
         end
       end
     end
-    told[i + 1], told[i + 2] = newest, way
+    reply[i + 1], reply[i + 2] = newest, blocking
   end
-  return told, admitted, fit
+  return reply, admitted, fit
 end
 
-local function asked_of_log(asked)
-  local slack, limit, length, _, at = unpacked('<xI4I8I8I8', asked)
-  return { slack = slack, limit = limit, length = length, runs = runs_from(asked, at) }
+local function log_limit(argument)
+  local jitter, limit, length, _, at = unpacked('<xI4I8I8I8', argument)
+  return { jitter = jitter, limit = limit, length = length, runs = runs_from(argument, at) }
 end

@@ -1,12 +1,12 @@
--- Sliding windows. A state tells the second at which the present window began, its hits, and those of the
--- window before.
-function algorithms.w(asked)
-  local slack, limit, length, _, at = unpacked('<xI4I8I8I8', asked)
-  local asked_runs = runs_from(asked, at)
+-- Sliding windows. A state has the second at which the current window began, its hits, and those of the previous
+-- window.
+function algorithms.w(argument)
+  local jitter, limit, length, _, at = unpacked('<xI4I8I8I8', argument)
+  local own_runs = runs_from(argument, at)
   local start = second - second % length
 
   return function(state, runs)
-    runs = runs or asked_runs
+    runs = runs or own_runs
     local began, this, last, kept = start, 0, 0, nil
     local changed, admitted, times = false, true, 0
     if state then
@@ -16,14 +16,14 @@ function algorithms.w(asked)
       began, this, last = unpacked('<I5I4I4', state)
       kept = began
       if began > second + 1 then
-        -- It was told before the clock was set back.
+        -- It was stored before the clock was set back.
         began, changed = start, true
       elseif began < start then
         last = began + length >= start and this or 0
         began, this = start, 0
       end
     end
-    -- How much of the last window counts, in millionths. Where this one begins in a moment, all of it.
+    -- The share of the last window that counts, in millionths; all of it if this window begins in the future.
     local overlap = ((second - began) * 1000000 + micros) / length
     overlap = math.min(1000000 - (overlap - overlap % 1), 1000000)
     for i = 1, #runs - 1, 2 do
@@ -50,6 +50,6 @@ function algorithms.w(asked)
     if began == kept then
       return state, nil, admitted, times
     end
-    return state, began + 2 * length - second + 1 + slack, admitted, times
+    return state, began + 2 * length - second + 1 + jitter, admitted, times
   end
 end

@@ -1,12 +1,11 @@
 //! Which servers own the keys.
 //!
-//! A single server is fixed. For sentinels and clusters a task polls the nodes, and immediately when a connection
-//! requests a refresh. Readers take the current servers by one atomic load. A server that should be a master is asked
-//! for its role when a connection opens.
+//! A single server is fixed. For sentinels and clusters a task polls the nodes, and sooner when a connection requests a
+//! refresh. Readers take the current servers by one atomic load. A connection checks the role of a server that should be
+//! a master.
 
-mod cluster;
 mod node_list;
-mod sentinel;
+mod replies;
 pub(super) mod slots;
 #[cfg(test)]
 mod tests;
@@ -14,24 +13,21 @@ mod watcher;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, OnceLock},
-    time::Duration,
+    sync::{Arc, Mutex},
 };
 
 use arc_swap::ArcSwap;
 use tokio::{
     sync::{Notify, watch},
-    task::AbortHandle,
+    task::JoinSet,
 };
 use tracing::warn;
 
-pub(super) use self::node_list::Connector;
 use self::watcher::{Source, Watcher};
-use super::wire::TLS_ADVICE;
-use crate::store::remote::transport::load_tls;
+use super::dialer::Dialer;
 use crate::{
     mutex::lock,
-    settings::redis::{Credentials, RedisAddress, RedisPool, RedisServers},
+    settings::redis::{RedisAddress, RedisPool, RedisServers},
 };
 
 /// The current servers; polls for changes until the last clone is dropped.
@@ -42,22 +38,14 @@ struct Inner {
     known: Arc<Known>,
     /// The watcher, until its task starts.
     watcher: Mutex<Option<Watcher>>,
-    watching: OnceLock<AbortHandle>,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Some(watching) = self.watching.get() {
-            watching.abort();
-        }
-    }
+    /// The watcher's task, which ends with this.
+    task: Mutex<JoinSet<()>>,
 }
 
 /// The current servers, and notifications.
 struct Known {
     servers: ArcSwap<Servers>,
     changes: watch::Sender<u64>,
-    /// A refresh was requested.
     refresh: Notify,
 }
 
@@ -87,7 +75,6 @@ impl Servers {
         Self { masters: vec![master], slots: None }
     }
 
-    /// The number of slots without an owner.
     fn orphans(&self) -> usize {
         self.slots.iter().flatten().filter(|owner| **owner == NO_OWNER).count()
     }
@@ -102,28 +89,18 @@ impl fmt::Display for Servers {
 }
 
 impl Topology {
-    /// Loads certificates if TLS is enabled; polls nothing yet.
-    ///
-    /// # Errors
-    /// Every problem with the files, as in [`Dialer::new`](super::wire::Dialer::new).
+    /// Loads certificates if TLS is enabled; polls nothing yet. Returns every problem with the files.
     pub(super) fn new(pool: &RedisPool) -> Result<Self, Vec<String>> {
         let (servers, watcher) = match &pool.servers {
             RedisServers::Single(server) => (Servers::single(server.clone()), None),
             RedisServers::Sentinel { master, sentinels, credentials } => {
-                let connector = connector(
-                    pool,
-                    "sentinel ",
-                    credentials.as_ref(),
-                    "REDIS_SENTINEL_AUTH (REDIS_PERSECOND_SENTINEL_AUTH)",
-                )?;
+                let dialer = Dialer::of_sentinels(pool, credentials.as_ref())?;
                 let source = Source::Sentinel { master: master.clone() };
-                (Servers::default(), Some(Watcher::new(source, connector, sentinels)))
+                (Servers::default(), Some(Watcher::new(source, dialer, sentinels)))
             }
             RedisServers::Cluster { seeds } => {
-                let connector =
-                    connector(pool, "", pool.credentials.as_ref(), "REDIS_AUTH (REDIS_PERSECOND_AUTH)")?;
                 let source = Source::Cluster { seeds: seeds.clone() };
-                (Servers::default(), Some(Watcher::new(source, connector, seeds)))
+                (Servers::default(), Some(Watcher::new(source, Dialer::new(pool)?, seeds)))
             }
         };
         let known = Known {
@@ -131,21 +108,17 @@ impl Topology {
             changes: watch::Sender::new(0),
             refresh: Notify::new(),
         };
-        let inner = Inner { known: Arc::new(known), watcher: Mutex::new(watcher), watching: OnceLock::new() };
-        Ok(Self(Arc::new(inner)))
+        let (known, watcher) = (Arc::new(known), Mutex::new(watcher));
+        Ok(Self(Arc::new(Inner { known, watcher, task: Mutex::default() })))
     }
 
     /// Starts to poll, within a runtime. Does nothing for a single server, and when called again.
     pub(super) fn watch(&self) {
-        let watcher = lock(&self.0.watcher).take();
-        if let Some(watcher) = watcher {
-            let task = tokio::spawn(watcher.watch(Arc::clone(&self.0.known)));
-            // There is one watcher, so nothing was set before.
-            let _ = self.0.watching.set(task.abort_handle());
+        if let Some(watcher) = lock(&self.0.watcher).take() {
+            lock(&self.0.task).spawn(watcher.watch(Arc::clone(&self.0.known)));
         }
     }
 
-    /// The current servers.
     pub(super) fn servers(&self) -> Arc<Servers> {
         self.0.known.servers.load_full()
     }
@@ -155,36 +128,9 @@ impl Topology {
         self.0.known.changes.subscribe()
     }
 
-    /// Requests a poll soon.
     pub(super) fn request_refresh(&self) {
         self.0.known.refresh.notify_one();
     }
-}
-
-impl Connector {
-    /// A connector to the servers that have the keys.
-    ///
-    /// # Errors
-    /// Every problem with the files, as in [`Dialer::new`](super::wire::Dialer::new).
-    pub(super) fn of_servers(pool: &RedisPool, timeout: Duration) -> Result<Self, Vec<String>> {
-        let variable = "REDIS_AUTH (REDIS_PERSECOND_AUTH)";
-        let pool = RedisPool { connect_timeout: timeout, ..pool.clone() };
-        connector(&pool, "", pool.credentials.as_ref(), variable)
-    }
-}
-
-fn connector(
-    pool: &RedisPool,
-    role: &'static str,
-    credentials: Option<&Credentials>,
-    variable: &'static str,
-) -> Result<Connector, Vec<String>> {
-    let tls = pool
-        .tls
-        .as_ref()
-        .map(|settings| load_tls(settings, &TLS_ADVICE).map(|tls| (tls, settings.skip_hostname)));
-    Connector::new(role, credentials, variable, tls.transpose()?, pool.connect_timeout)
-        .map_err(|error| vec![error])
 }
 
 impl Known {

@@ -25,8 +25,7 @@ const CRC16: [u16; 256] = {
     table
 };
 
-/// The slot of a key.
-pub(in crate::store::redis) fn slot(key: &[u8]) -> u16 {
+pub(crate) fn slot(key: &[u8]) -> u16 {
     let step = |crc: u16, byte: &u8| {
         let [high, _] = crc.to_be_bytes();
         (crc << 8) ^ CRC16.get(usize::from(high ^ byte)).copied().unwrap_or_default()
@@ -44,27 +43,16 @@ fn hash_tag(key: &[u8]) -> &[u8] {
     }
 }
 
-/// A redirection, `-MOVED` or `-ASK`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::store::redis) struct Redirection {
-    /// For one command only, after `ASKING`.
-    pub(in crate::store::redis) ask: bool,
-    /// The slot of the key.
-    pub(in crate::store::redis) slot: u16,
-    /// The target.
-    pub(in crate::store::redis) to: HostPort,
-}
-
-/// Parses an error such as `MOVED 3999 10.0.0.2:6379` from the server `from`; `None` for other errors, and without an
-/// address.
-pub(in crate::store::redis) fn redirection(error: &str, from: &RedisAddress) -> Option<Redirection> {
+/// Parses the target of an error such as `MOVED 3999 10.0.0.2:6379` from the server `from`, and whether it is for one
+/// command only, after `ASKING`; `None` for other errors, and without an address.
+pub(crate) fn redirection(error: &str, from: &RedisAddress) -> Option<(RedisAddress, bool)> {
     let mut words = error.split_ascii_whitespace();
     let ask = match words.next()? {
         "MOVED" => false,
         "ASK" => true,
         _ => return None,
     };
-    let slot = words.next()?.parse().ok().filter(|slot| *slot < SLOTS)?;
+    words.next()?.parse().ok().filter(|slot: &u16| *slot < SLOTS)?;
     // IPv6 addresses have no brackets, so the last colon counts.
     let (host, port) = words.next()?.rsplit_once(':')?;
     let host = match (host, from) {
@@ -72,7 +60,7 @@ pub(in crate::store::redis) fn redirection(error: &str, from: &RedisAddress) -> 
         ("" | "?", _) => return None,
         (host, _) => host.trim_start_matches('[').trim_end_matches(']').to_owned(),
     };
-    Some(Redirection { ask, slot, to: HostPort { host, port: port.parse().ok()? } })
+    Some((RedisAddress::Tcp(HostPort { host, port: port.parse().ok()? }), ask))
 }
 
 #[cfg(test)]
@@ -103,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_choose_what_is_hashed() {
+    fn the_hash_tag_is_the_content_of_the_first_braces() {
         for (key, part) in [
             ("{user1000}.following", "user1000"),
             ("foo{}{bar}", "foo{}{bar}"),
@@ -118,21 +106,21 @@ mod tests {
     }
 
     #[test]
-    fn redirections_are_read() {
-        for (error, ask, slot, to) in [
-            ("MOVED 3999 127.0.0.1:6381", false, 3999, "127.0.0.1:6381"),
-            ("ASK 16383 redis-2.redis:6379", true, 16383, "redis-2.redis:6379"),
-            ("MOVED 0 :7001", false, 0, "10.0.0.1:7001"),
-            ("MOVED 1 fd00::2:6379", false, 1, "[fd00::2]:6379"),
-            ("MOVED 1 [fd00::2]:6379", false, 1, "[fd00::2]:6379"),
+    fn parses_redirections() {
+        for (error, ask, to) in [
+            ("MOVED 3999 127.0.0.1:6381", false, "127.0.0.1:6381"),
+            ("ASK 16383 redis-2.redis:6379", true, "redis-2.redis:6379"),
+            ("MOVED 0 :7001", false, "10.0.0.1:7001"),
+            ("MOVED 1 fd00::2:6379", false, "[fd00::2]:6379"),
+            ("MOVED 1 [fd00::2]:6379", false, "[fd00::2]:6379"),
         ] {
-            let read = redirection(error, &from()).unwrap();
-            assert_eq!((read.ask, read.slot, read.to.to_string().as_str()), (ask, slot, to), "{error}");
+            let (address, is_ask) = redirection(error, &from()).unwrap();
+            assert_eq!((is_ask, address.to_string().as_str()), (ask, to), "{error}");
         }
     }
 
     #[test]
-    fn other_errors_are_no_redirections() {
+    fn ignores_other_errors() {
         for error in [
             "",
             "MOVED",
@@ -152,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_have_a_slot_and_any_text_is_taken(key: Vec<u8>, text in "(MOVED|ASK)? ?[0-9]{0,6} ?.*") {
+        fn any_bytes_have_a_slot_and_any_error_is_parsed(key: Vec<u8>, text in "(MOVED|ASK)? ?[0-9]{0,6} ?.*") {
             prop_assert!(slot(&key) < SLOTS);
             let _ = redirection(&text, &from());
         }

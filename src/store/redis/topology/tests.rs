@@ -1,6 +1,6 @@
-//! Sentinels and clusters that say what a test wants, and change their minds.
+//! Scripted sentinels and clusters, whose replies change.
 
-mod oracle;
+mod fake;
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use crate::{
     net::tls::tests::Authority,
     settings::{
         HostPort,
-        redis::{RedisTls, Secret},
+        redis::{Credentials, RedisTls, Secret},
     },
 };
-use oracle::{Oracle, halves, master};
+use fake::{FakeNode, halves, master};
 
 const SOON: Duration = Duration::from_secs(10);
 
-fn pool(servers: RedisServers) -> RedisPool {
+pub(super) fn pool(servers: RedisServers) -> RedisPool {
     RedisPool {
         servers,
         credentials: None,
@@ -35,7 +35,7 @@ fn pool(servers: RedisServers) -> RedisPool {
     }
 }
 
-fn sentinels(of: &[&HostPort], password: Option<&str>) -> RedisPool {
+pub(super) fn sentinels(of: &[&HostPort], password: Option<&str>) -> RedisPool {
     let credentials =
         password.map(|password| Credentials { user: None, password: Secret(password.to_owned()) });
     let sentinels = of.iter().map(|address| (*address).clone()).collect();
@@ -57,7 +57,7 @@ async fn becomes(topology: &Topology, servers: &str) {
         }
     };
     let seen = timeout(SOON, wait).await;
-    assert!(seen.is_ok(), "they are {} and not {servers}", topology.servers());
+    assert!(seen.is_ok(), "expected {servers}, got {}", topology.servers());
 }
 
 async fn closed_port() -> HostPort {
@@ -78,30 +78,30 @@ async fn a_single_server_is_known_at_once_and_owns_every_key() {
 }
 
 #[tokio::test]
-async fn the_first_sentinel_that_knows_the_master_is_believed() {
-    let (ignorant, knowing) = (Oracle::new(None, None).await, Oracle::new(None, None).await);
-    ignorant.says("*-1\r\n".to_owned());
-    knowing.says(master(6379));
+async fn the_first_sentinel_that_knows_the_master_decides() {
+    let (ignorant, knowing) = (FakeNode::new(None, None).await, FakeNode::new(None, None).await);
+    ignorant.set_reply("*-1\r\n".to_owned());
+    knowing.set_reply(master(6379));
     let down = closed_port().await;
     let topology = watched(&sentinels(&[&down, &ignorant.address, &knowing.address], None));
-    assert_eq!(topology.servers().owner(b"any"), None, "nobody was asked yet");
+    assert_eq!(topology.servers().owner(b"any"), None, "no sentinel was queried yet");
     becomes(&topology, "10.0.0.1:6379").await;
     assert_eq!(topology.servers().owner(b"any"), Some(0));
-    assert_eq!(ignorant.asked(), 1);
+    assert_eq!(ignorant.queries(), 1);
 
-    // It is asked at its own pace.
+    // The next poll comes at the interval.
     let changes = topology.changes();
-    knowing.says(master(6380));
+    knowing.set_reply(master(6380));
     becomes(&topology, "10.0.0.1:6380").await;
     assert!(changes.has_changed().unwrap());
-    assert_eq!(ignorant.asked(), 1, "who answered is asked first");
+    assert_eq!(ignorant.queries(), 1, "the sentinel that replied last is queried first");
 }
 
 #[tokio::test]
-async fn a_requested_refresh_comes_soon_and_from_another_server() {
-    let (stale, fresh) = (Oracle::new(None, None).await, Oracle::new(None, None).await);
-    stale.says(master(6379));
-    fresh.says(master(6380));
+async fn a_refresh_queries_the_next_sentinel_at_once() {
+    let (stale, fresh) = (FakeNode::new(None, None).await, FakeNode::new(None, None).await);
+    stale.set_reply(master(6379));
+    fresh.set_reply(master(6380));
     let topology = watched(&sentinels(&[&stale.address, &fresh.address], None));
     becomes(&topology, "10.0.0.1:6379").await;
     topology.request_refresh();
@@ -109,71 +109,71 @@ async fn a_requested_refresh_comes_soon_and_from_another_server() {
 }
 
 #[tokio::test]
-async fn many_doubts_are_few_questions() {
-    let oracle = Oracle::new(None, None).await;
-    oracle.says(master(6379));
-    let topology = watched(&sentinels(&[&oracle.address], None));
+async fn many_refresh_requests_cause_few_queries() {
+    let node = FakeNode::new(None, None).await;
+    node.set_reply(master(6379));
+    let topology = watched(&sentinels(&[&node.address], None));
     becomes(&topology, "10.0.0.1:6379").await;
-    let (begun, before) = (Instant::now(), oracle.asked());
+    let (begun, before) = (Instant::now(), node.queries());
     while begun.elapsed() < Duration::from_millis(350) {
         for _ in 0..1000 {
             topology.request_refresh();
         }
         sleep(Duration::from_millis(5)).await;
     }
-    let asked = oracle.asked() - before;
+    let queries = node.queries() - before;
     let most = usize::try_from(begun.elapsed().as_millis() / 100).unwrap() + 1;
-    assert!((1..=most).contains(&asked), "{asked} questions in {:?}", begun.elapsed());
+    assert!((1..=most).contains(&queries), "{queries} queries in {:?}", begun.elapsed());
 }
 
 #[tokio::test]
 async fn the_last_master_stays_while_no_sentinel_answers() {
-    let oracle = Oracle::new(None, None).await;
-    oracle.says(master(6379));
-    let topology = watched(&sentinels(&[&oracle.address], None));
+    let node = FakeNode::new(None, None).await;
+    node.set_reply(master(6379));
+    let topology = watched(&sentinels(&[&node.address], None));
     becomes(&topology, "10.0.0.1:6379").await;
-    oracle.says(None);
-    let before = oracle.asked();
+    node.set_reply(None);
+    let before = node.queries();
     topology.request_refresh();
-    while oracle.asked() < before + 2 {
+    while node.queries() < before + 2 {
         sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(topology.servers().to_string(), "10.0.0.1:6379");
-    oracle.says(master(6380));
+    node.set_reply(master(6380));
     becomes(&topology, "10.0.0.1:6380").await;
 }
 
 #[tokio::test]
-async fn nobody_is_asked_when_nobody_wants_to_know() {
-    let oracle = Oracle::new(None, None).await;
-    oracle.says(master(6379));
-    let topology = watched(&sentinels(&[&oracle.address], None));
+async fn polling_ends_with_the_last_clone() {
+    let node = FakeNode::new(None, None).await;
+    node.set_reply(master(6379));
+    let topology = watched(&sentinels(&[&node.address], None));
     let other = topology.clone();
     becomes(&topology, "10.0.0.1:6379").await;
     drop(topology);
-    oracle.says(master(6380));
+    node.set_reply(master(6380));
     becomes(&other, "10.0.0.1:6380").await;
     drop(other);
     sleep(Duration::from_millis(20)).await;
-    let before = oracle.asked();
+    let before = node.queries();
     sleep(Duration::from_millis(1300)).await;
-    assert_eq!(oracle.asked(), before);
+    assert_eq!(node.queries(), before);
 }
 
 #[tokio::test]
-async fn sentinels_have_a_password_of_their_own() {
-    let oracle = Oracle::new(Some("sesame"), None).await;
-    oracle.says(master(6379));
-    let locked_out = watched(&sentinels(&[&oracle.address], Some("wrong")));
-    let unknown = watched(&sentinels(&[&oracle.address], None));
-    becomes(&watched(&sentinels(&[&oracle.address], Some("sesame"))), "10.0.0.1:6379").await;
+async fn sentinels_have_their_own_password() {
+    let node = FakeNode::new(Some("sesame"), None).await;
+    node.set_reply(master(6379));
+    let locked_out = watched(&sentinels(&[&node.address], Some("wrong")));
+    let unknown = watched(&sentinels(&[&node.address], None));
+    becomes(&watched(&sentinels(&[&node.address], Some("sesame"))), "10.0.0.1:6379").await;
     for topology in [locked_out, unknown] {
         assert_eq!(topology.servers().to_string(), "unknown");
     }
 }
 
 #[tokio::test]
-async fn sentinels_are_asked_over_tls() {
+async fn sentinels_are_queried_over_tls() {
     let authority = Authority::new("ours");
     let ca = Some(authority.ca());
     let (ip, elsewhere) = (authority.server("127.0.0.1", true), authority.server("redis.example", false));
@@ -182,9 +182,9 @@ async fn sentinels_are_asked_over_tls() {
         (ip, RedisTls { ca: ca.clone(), trust_system: false, identity, skip_hostname: false }),
         (elsewhere, RedisTls { ca, skip_hostname: true, ..RedisTls::default() }),
     ] {
-        let oracle = Oracle::new(None, Some(config)).await;
-        oracle.says(master(6379));
-        let pool = RedisPool { tls: Some(tls), ..sentinels(&[&oracle.address], None) };
+        let node = FakeNode::new(None, Some(config)).await;
+        node.set_reply(master(6379));
+        let pool = RedisPool { tls: Some(tls), ..sentinels(&[&node.address], None) };
         becomes(&watched(&pool), "10.0.0.1:6379").await;
     }
 }
@@ -198,10 +198,10 @@ fn bad_certificates_are_reported() {
 }
 
 #[tokio::test]
-async fn a_cluster_is_known_when_its_seeds_are_gone() {
+async fn a_cluster_is_followed_after_its_seeds_are_gone() {
     let (seed, one, other) =
-        (Oracle::new(None, None).await, Oracle::new(None, None).await, Oracle::new(None, None).await);
-    seed.says(halves(8192, &one.address, &other.address));
+        (FakeNode::new(None, None).await, FakeNode::new(None, None).await, FakeNode::new(None, None).await);
+    seed.set_reply(halves(8192, &one.address, &other.address));
     let down = closed_port().await;
     let topology = watched(&pool(RedisServers::Cluster { seeds: vec![down, seed.address.clone()] }));
     assert_eq!(topology.servers().owner(b"foo"), None);
@@ -215,9 +215,9 @@ async fn a_cluster_is_known_when_its_seeds_are_gone() {
     // Their slots are 866 and 12182.
     assert_eq!([owner("hello"), owner("foo")], [one.address.to_string(), other.address.to_string()]);
 
-    seed.says(None);
+    seed.set_reply(None);
     for member in [&one, &other] {
-        member.says(halves(100, &one.address, &other.address));
+        member.set_reply(halves(100, &one.address, &other.address));
     }
     let mut changes = topology.changes();
     topology.request_refresh();

@@ -2,31 +2,26 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use deadpool_redis::redis::{Cmd, Value};
 use tokio::time::{sleep, timeout};
 use tracing::error;
 
-use super::{
-    Known, Servers, cluster,
-    node_list::{Connector, NodeList},
-    sentinel,
-};
+use super::{Known, Servers, node_list::NodeList, replies};
 use crate::{
     net::backoff::jittered,
     panics::{self, Boundary, Panicked, caught},
     settings::{HostPort, redis::RedisAddress},
+    store::redis::dialer::Dialer,
 };
 
 /// The shortest time between two polls, however many refreshes are requested.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The interval for sentinels: a demoted master may not say so.
+/// The interval for sentinels: a demoted master may not report it.
 const SENTINEL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The interval for clusters: moved slots announce themselves by `MOVED`.
+/// The interval for clusters, which announce moved slots by `MOVED`.
 const CLUSTER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What is polled.
 pub(super) enum Source {
     Sentinel { master: String },
     Cluster { seeds: Vec<HostPort> },
@@ -41,38 +36,14 @@ impl fmt::Display for Source {
     }
 }
 
-impl Source {
-    fn command(&self) -> Cmd {
-        match self {
-            Self::Sentinel { master } => sentinel::command(master),
-            Self::Cluster { .. } => cluster::command(),
-        }
-    }
-
-    fn read(&self, reply: &Value, from: &HostPort) -> Result<Servers, String> {
-        match self {
-            Self::Sentinel { master } => sentinel::read(reply, master).map(Servers::single),
-            Self::Cluster { .. } => cluster::read(reply, from),
-        }
-    }
-
-    fn interval(&self) -> Duration {
-        match self {
-            Self::Sentinel { .. } => SENTINEL_INTERVAL,
-            Self::Cluster { .. } => CLUSTER_INTERVAL,
-        }
-    }
-}
-
-/// Polls a source.
 pub(super) struct Watcher {
     source: Source,
     nodes: NodeList,
 }
 
 impl Watcher {
-    pub(super) fn new(source: Source, connector: Connector, addresses: &[HostPort]) -> Self {
-        Self { source, nodes: NodeList::new(connector, addresses) }
+    pub(super) fn new(source: Source, dialer: Dialer, addresses: &[HostPort]) -> Self {
+        Self { source, nodes: NodeList::new(dialer, addresses) }
     }
 
     pub(super) async fn watch(mut self, known: Arc<Known>) {
@@ -82,23 +53,37 @@ impl Watcher {
     }
 
     async fn watch_until_panic(&mut self, known: &Known) {
-        let command = self.source.command();
         let (mut is_refresh, mut failed) = (false, false);
         loop {
             panics::point("store_discovery");
+            let polled = self.poll(is_refresh).await;
             let source = &self.source;
-            let polled = self.nodes.query(&command, |reply, from| source.read(reply, from), is_refresh).await;
             if polled.is_none() && !failed {
                 error!("{source}: no node replied; last known: {}", known.servers.load());
             }
             failed = polled.is_none();
-            let interval = if failed { SENTINEL_INTERVAL } else { source.interval() };
+            let interval = match source {
+                Source::Cluster { .. } if !failed => CLUSTER_INTERVAL,
+                _ => SENTINEL_INTERVAL,
+            };
             if let Some(servers) = polled
                 && known.publish(source, servers.clone())
             {
                 self.add_masters(&servers);
             }
             is_refresh = wait(known, interval).await;
+        }
+    }
+
+    async fn poll(&mut self, is_refresh: bool) -> Option<Servers> {
+        match &self.source {
+            Source::Sentinel { master } => {
+                let command = [&b"SENTINEL"[..], b"get-master-addr-by-name", master.as_bytes()];
+                self.nodes.query(&command, |reply, _| replies::master(reply, master), is_refresh).await
+            }
+            Source::Cluster { .. } => {
+                self.nodes.query(&[b"CLUSTER", b"SLOTS"], replies::slots, is_refresh).await
+            }
         }
     }
 

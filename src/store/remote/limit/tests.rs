@@ -52,14 +52,14 @@ fn busy(server: &mut Server, capacity: &mut Capacity, time: Duration) -> Vec<Bou
     let (mut now, mut seen) = (server.free, Vec::new());
     let end = now + time;
     while now < end {
-        let bound = capacity.bound();
+        let bound = capacity.bound;
         while flight.is_empty() || flight.iter().map(|one| one.0).sum::<usize>() < bound.window {
             flight.push_back((bound.pipeline, now, server.answers(bound.pipeline, now)));
         }
         let (checks, sent, answered) = flight.pop_front().unwrap();
         now = answered;
         capacity.record(checks, sent, answered, true);
-        seen.push(capacity.bound());
+        seen.push(capacity.bound);
     }
     seen
 }
@@ -97,7 +97,7 @@ fn an_idle_server_has_only_the_bound_of_the_queue() {
         now += Duration::from_micros(900);
         capacity.record(1, sent, now, false);
     }
-    assert_eq!(capacity.bound(), Bound::UNKNOWN);
+    assert_eq!(capacity.bound, Bound::UNKNOWN);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn few_checks_with_occasional_delays_are_not_bounded() {
         capacity.record(1, sent, now, round % 5 == 0);
         capacity.record(1, sent + (now - sent) / 2, now + Duration::from_millis((round % 7).into()), false);
         now += Duration::from_millis(20);
-        assert_eq!(capacity.bound(), Bound::UNKNOWN, "{round}");
+        assert_eq!(capacity.bound, Bound::UNKNOWN, "{round}");
     }
 }
 
@@ -137,7 +137,7 @@ fn a_long_round_trip_does_not_shrink_the_window() {
     let (mut now, mut done) = (server.free, 0);
     let end = now + Duration::from_secs(1);
     while now < end {
-        let bound = capacity.bound();
+        let bound = capacity.bound;
         while flight.is_empty() || flight.iter().map(|one| one.0).sum::<usize>() < bound.window {
             flight.push_back((bound.pipeline, now, server.answers(bound.pipeline, now + way / 2) + way / 2));
         }
@@ -160,5 +160,5 @@ fn the_bound_follows_a_server_that_becomes_faster_or_slower() {
     // A bound that sheds nobody is given up after a while.
     let sent = server.free + 2 * FORGET;
     capacity.record(1, sent, sent + Duration::from_micros(200), false);
-    assert_eq!(capacity.bound(), Bound::UNKNOWN);
+    assert_eq!(capacity.bound, Bound::UNKNOWN);
 }

@@ -1,5 +1,5 @@
-//! The scripts on a real Redis, with a time that is set by hand: over random histories every caller receives what
-//! the algorithm itself decides, and what is under a key stays what the algorithm keeps.
+//! The scripts on a real Redis with a simulated clock: over random histories, every caller receives the outcome of the
+//! algorithm, and every key has the state of the algorithm.
 
 mod model;
 mod server;
@@ -22,7 +22,7 @@ use crate::{
         self, Member,
         redis::{
             failure::Kind,
-            pipeline::{AtomicCheck, Guarded, Outcome, RedisPipeline, ScriptCall},
+            pipeline::{Guarded, Outcome, RedisPipeline, ScriptCall},
             resp::Reply,
         },
         remote::{self, Pipeline},
@@ -33,7 +33,7 @@ use crate::{
 use model::Model;
 use server::Redis;
 
-/// Long enough that no key is lost during a test, however busy the machine.
+/// Long enough that no key expires during a test on a busy machine.
 const SLACK: u32 = 3600;
 
 fn scripted() -> impl Strategy<Value = (Algorithm, Window)> {
@@ -44,7 +44,7 @@ fn scripted() -> impl Strategy<Value = (Algorithm, Window)> {
     })
 }
 
-/// So few that doubles are exact.
+/// Few enough for exact doubles.
 fn within(hits: Hits) -> Hits {
     match hits {
         Hits::Take(hits) => Hits::Take(hits.min(1 << 45)),
@@ -59,8 +59,7 @@ fn decided(outcome: &Outcome) -> store::Outcome {
     }
 }
 
-/// Asks as many histories as that whether everything holds. A step is a pair of fields of which a test makes
-/// what it wants: whose key, when, how many hits.
+/// Runs a test with this many random histories. A test derives the key, the time and the hits from a step.
 fn holds(
     cases: u32,
     limits: impl Strategy<Value = Vec<(Algorithm, Window)>>,
@@ -76,7 +75,7 @@ fn holds(
     outcome.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The moment of a step, and its hits; most steps stand still.
+/// The time of a step, and its hits; most steps do not advance the time.
 fn moment_and_hits(step: Step, now: Time, model: &Model) -> (Time, Hits) {
     let most = u64::from(model.algorithm.capacity());
     let then = if step.pause.1.is_multiple_of(3) {
@@ -84,17 +83,17 @@ fn moment_and_hits(step: Step, now: Time, model: &Model) -> (Time, Hits) {
     } else {
         now.micros()
     };
-    // A moment of 0 is none.
+    // A time of 0 means none.
     (Time::from_micros(then.max(1)), step.hits(most))
 }
 
-/// Whose key a step asks.
+/// The index of a step's key.
 fn place(step: Step, keys: usize) -> usize {
     usize::try_from(step.pause.1 / 3).unwrap_or_default() % keys
 }
 
 #[test]
-fn every_caller_receives_what_the_algorithm_decides_for_it_alone() {
+fn every_caller_receives_the_algorithms_outcome() {
     let limits = prop::collection::vec(scripted(), 1..4);
     holds(300, limits, 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
@@ -106,7 +105,7 @@ fn every_caller_receives_what_the_algorithm_decides_for_it_alone() {
             if then != now {
                 all_receive(redis, &mut pipeline, now, waiting.drain(..))?;
                 now = then;
-                // What is kept is looked at, too.
+                // The stored state is read too.
                 for (key, model) in models.iter_mut().enumerate() {
                     let received =
                         pipeline.add_caller(|pipeline| call(pipeline, &table, key, model, Hits::Take(0)));
@@ -126,15 +125,15 @@ fn call(pipeline: &mut RedisPipeline, table: &Table<()>, key: usize, model: &Mod
     pipeline.call_script(&key, table.key(&key), 0, model.script_call(), hits);
 }
 
-/// Sends a pipeline, and holds what every caller receives against what is expected.
+/// Sends a pipeline, and compares each caller's outcome with the expected one.
 fn all_receive(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
     waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<Outcome>>, store::Outcome)>,
 ) -> Result<(), TestCaseError> {
-    let shown = redis.exchange(pipeline, now);
-    prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
+    let learned = redis.exchange(pipeline, now);
+    prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
     for (mut received, expected) in waiting {
         let received = received.try_recv().unwrap().unwrap();
         prop_assert_eq!(decided(&received[0]), expected, "at {}", now);
@@ -143,7 +142,7 @@ fn all_receive(
 }
 
 #[test]
-fn refused_requests_count_only_where_they_are_over() {
+fn rejected_requests_count_only_checks_that_are_over() {
     let fixed = (requests(), windows())
         .prop_map(|(limit, window)| (Algorithm::FixedWindow(FixedWindow { limit, window }), window));
     let limits = prop::collection::vec(prop_oneof![3 => scripted(), 1 => fixed], 1..5);
@@ -164,14 +163,15 @@ fn refused_requests_count_only_where_they_are_over() {
             let any_over = over.contains(&true);
             let guarded = checks.iter().zip(&names).map(|((at, hits), key)| Guarded {
                 key: key.as_str().into(),
-                limit: models[*at].guard(),
+                call: models[*at].script_call(),
+                uncached: None,
                 hits: *hits,
                 member: Member::Alone,
             });
             let guarded: Vec<_> = guarded.collect();
             let mut received = pipeline.add_caller(|pipeline| pipeline.count_guarded(guarded.into_iter()));
-            let shown = redis.exchange(&mut pipeline, now);
-            prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
+            let learned = redis.exchange(&mut pipeline, now);
+            prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
             let received = received.try_recv().unwrap().unwrap();
             for (((at, hits), over), received) in checks.into_iter().zip(over).zip(&received) {
                 let hits = if any_over && !over { without_taking(hits) } else { hits };
@@ -194,11 +194,11 @@ fn of_any_kind() -> impl Strategy<Value = (Algorithm, Window)> {
     prop_oneof![2 => scripted(), 1 => fixed]
 }
 
-/// What a group receives that takes these hits: of all of its limits, or of none.
+/// The outcomes of a group with these hits: all of its limits count them, or none.
 fn decided_together(models: &mut [Model], hits: Hits, now: Time) -> Vec<store::Outcome> {
     let takes = matches!(hits, Hits::Take(_));
     let is_refused = takes && models.iter().any(|model| model.would_be_over(hits, now));
-    let one = |model: &mut Model| if is_refused { model.refuse(hits, now) } else { model.apply(hits, now) };
+    let one = |model: &mut Model| if is_refused { model.reject(hits, now) } else { model.apply(hits, now) };
     models.iter_mut().map(one).collect()
 }
 
@@ -209,7 +209,7 @@ fn group<'a>(
 ) -> impl Iterator<Item = Guarded<'a>> + Clone {
     models.iter().zip(names).enumerate().map(move |(at, (model, key))| {
         let member = if at == 0 { Member::First } else { Member::Next };
-        Guarded { key: key.as_str().into(), limit: model.guard(), hits, member }
+        Guarded { key: key.as_str().into(), call: model.script_call(), uncached: None, hits, member }
     })
 }
 
@@ -217,9 +217,9 @@ fn names(models: &[Model], now: Time) -> Vec<String> {
     models.iter().enumerate().map(|(at, model)| model.name(at, now)).collect()
 }
 
-/// Two rules: all limits, and the last one alone, so that one key is asked by both.
+/// Two rules: all limits, and the last one alone, so that both count one key.
 #[test]
-fn the_limits_of_a_rule_count_all_or_nothing_however_many_ask_at_once() {
+fn the_limits_of_a_rule_count_all_or_nothing_for_concurrent_callers() {
     holds(300, prop::collection::vec(of_any_kind(), 1..4), 120, |redis, mut models, steps| {
         let table = Table::<()>::new(10);
         let (mut pipeline, mut now, mut last) = (RedisPipeline::default(), Time::from_micros(BEGIN), 0);
@@ -235,10 +235,10 @@ fn the_limits_of_a_rule_count_all_or_nothing_however_many_ask_at_once() {
                 now = then;
             }
             let hits = within(hits);
-            // Some bring hits for one limit alone, as where the others were replaced.
+            // Some count one limit alone, as if the others were replaced.
             let of = if step.hits.1 % 5 == 0 { models.len() - 1.. } else { 0.. };
             if std::mem::replace(&mut last, of.start) != of.start {
-                // Callers of another group receive what they would before or behind all of this one.
+                // Callers of another group receive the outcomes before or after all of this group.
                 groups_receive(redis, &mut pipeline, now, waiting.drain(..))?;
             }
             let names = &names(&models, now)[of.clone()];
@@ -252,15 +252,15 @@ fn the_limits_of_a_rule_count_all_or_nothing_however_many_ask_at_once() {
     });
 }
 
-/// Sends a pipeline, and holds what every caller receives of its group against what is expected.
+/// Sends a pipeline, and compares each caller's outcomes of its group with the expected ones.
 fn groups_receive(
     redis: &mut Redis,
     pipeline: &mut RedisPipeline,
     now: Time,
     waiting: impl Iterator<Item = (oneshot::Receiver<remote::Answered<Outcome>>, Vec<store::Outcome>)>,
 ) -> Result<(), TestCaseError> {
-    let shown = redis.exchange(pipeline, now);
-    prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
+    let learned = redis.exchange(pipeline, now);
+    prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
     for (mut received, expected) in waiting {
         let received: Vec<_> = received.try_recv().unwrap().unwrap().iter().map(decided).collect();
         prop_assert_eq!(received, expected, "at {}", now);
@@ -269,11 +269,11 @@ fn groups_receive(
 }
 
 #[test]
-fn a_group_that_a_refused_request_holds_counts_nothing() {
+fn a_group_of_a_rejected_request_counts_nothing() {
     holds(300, prop::collection::vec(of_any_kind(), 2..6), 60, |redis, mut models, steps| {
         let (mut pipeline, mut now) = (RedisPipeline::default(), Time::from_micros(BEGIN));
         for step in steps {
-            // Some are in a group, and each of the others is alone, with hits of its own.
+            // Some are in a group; the others are alone and have their own hits.
             let of_group = 1 + place(step, models.len());
             let (then, hits) = moment_and_hits(step, now, &models[0]);
             now = then.max(now);
@@ -283,7 +283,8 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
             let alone = models.iter().zip(&names).skip(of_group);
             let alone = alone.map(|(model, key)| Guarded {
                 key: key.as_str().into(),
-                limit: model.guard(),
+                call: model.script_call(),
+                uncached: None,
                 hits: one,
                 member: Member::Alone,
             });
@@ -293,14 +294,14 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
             let over: Vec<_> = alone.iter().map(|model| model.would_be_over(one, now)).collect();
             let any_over = over.contains(&true) || group.iter().any(|model| model.would_be_over(hits, now));
             let mut expected = match hits {
-                Hits::Take(_) if any_over => group.iter_mut().map(|model| model.refuse(hits, now)).collect(),
+                Hits::Take(_) if any_over => group.iter_mut().map(|model| model.reject(hits, now)).collect(),
                 hits => decided_together(group, hits, now),
             };
             for (model, over) in alone.iter_mut().zip(over) {
                 expected.push(model.apply(if any_over && !over { without_taking(one) } else { one }, now));
             }
-            let shown = redis.exchange(&mut pipeline, now);
-            prop_assert!(shown.failures.is_empty(), "{:?}", shown.failures);
+            let learned = redis.exchange(&mut pipeline, now);
+            prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
             let received: Vec<_> = received.try_recv().unwrap().unwrap().iter().map(decided).collect();
             prop_assert_eq!(received, expected, "{:?} of {:?}", hits, models);
         }
@@ -308,9 +309,9 @@ fn a_group_that_a_refused_request_holds_counts_nothing() {
     });
 }
 
-/// A request that fails must not have counted in the limits before the one that failed it.
+/// A failed request must not be counted by the limits before the one that failed.
 #[test]
-fn nothing_is_counted_where_one_key_of_a_rule_is_not_ours() {
+fn nothing_is_counted_if_one_key_of_a_rule_has_a_foreign_value() {
     let mut redis = Redis::start();
     let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
     let minute = Window::of_seconds(60).unwrap();
@@ -344,9 +345,9 @@ fn nothing_is_counted_where_one_key_of_a_rule_is_not_ours() {
     assert_eq!(redis.command(&["GET", "a broken number"]), Reply::Text(b"1.5".to_vec()));
 }
 
-/// Runs go on a script's stack, which has an end.
+/// A script's stack bounds the number of runs.
 #[test]
-fn callers_who_ask_for_different_hits_in_turn_are_all_served() {
+fn many_callers_with_alternating_hits_are_counted() {
     let mut redis = Redis::start();
     let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
     let day = Window::of_seconds(86_400).unwrap();
@@ -368,21 +369,21 @@ fn callers_who_ask_for_different_hits_in_turn_are_all_served() {
 }
 
 #[test]
-fn a_key_lives_until_nothing_is_kept_there_and_little_longer() {
+fn a_key_expires_shortly_after_its_state_is_empty() {
     let mut redis = Redis::start();
     let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
     let minute = Window::of_seconds(60).unwrap();
-    // The seconds that are left of the window, and of the one behind it.
+    // The seconds until the end of the next window.
     let until_window_after_next = minute.end(now).seconds() + 60 - now.seconds();
     for (name, needed) in [
         (Name::SlidingWindow, until_window_after_next),
         (Name::SlidingLog, 60),
-        // Three of ten hits, each of which takes six seconds to come back.
+        // Three of ten hits, which refill in six seconds each.
         (Name::TokenBucket, 18),
         (Name::LeakyBucket, 18),
     ] {
         let algorithm = name.at(10, minute, NonZeroU32::new(10));
-        let call = ScriptCall::new(algorithm, || 7).unwrap();
+        let call = ScriptCall { algorithm, seconds: 7 };
         let mut pipeline = RedisPipeline::default();
         drop(pipeline.add_caller(|pipeline| {
             pipeline.call_script(name.name(), table.key(name.name()), 0, call, Hits::Take(3));
@@ -390,12 +391,15 @@ fn a_key_lives_until_nothing_is_kept_there_and_little_longer() {
         redis.exchange(&mut pipeline, now);
         let Reply::Integer(lives) = redis.command(&["TTL", name.name()]) else { panic!("{name:?}") };
         let lives = u64::try_from(lives).unwrap();
-        assert!((needed + 1..=needed + 3 + 7).contains(&lives), "{name:?} needs {needed} and lives {lives}");
+        assert!(
+            (needed + 1..=needed + 3 + 7).contains(&lives),
+            "{name:?} needs {needed} and expires in {lives}"
+        );
     }
 }
 
 #[test]
-fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
+fn a_foreign_value_fails_only_the_callers_of_its_key() {
     let mut redis = Redis::start();
     let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
     let minute = Window::of_seconds(60).unwrap();
@@ -404,21 +408,21 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
     redis.command(&["SET", "a short text", "0123456789abcdef!"]);
     redis.command(&["SET", "a long text", &"not a log ".repeat(1000)]);
     for name in &Name::ALL[1..] {
-        let call = ScriptCall::new(name.at(10, minute, None), || SLACK).unwrap();
+        let call = ScriptCall { algorithm: name.at(10, minute, None), seconds: SLACK };
         let keys = ["good", "a list", "a number", "a short text", "a long text"];
         let mut pipeline = RedisPipeline::default();
         let received = keys.map(|key| {
             let own = if key == "good" { name.name() } else { key };
             pipeline.add_caller(|pipeline| pipeline.call_script(own, table.key(own), 0, call, Hits::Take(1)))
         });
-        let shown = redis.exchange(&mut pipeline, now);
+        let learned = redis.exchange(&mut pipeline, now);
         assert!(
-            shown
+            learned
                 .failures
                 .iter()
                 .all(|failure| failure.kind == Kind::NotANumber && failure.message.contains(name.name())),
             "{:?}",
-            shown.failures
+            learned.failures
         );
         for (key, mut received) in keys.into_iter().zip(received) {
             let received = received.try_recv().unwrap().unwrap();
@@ -430,7 +434,8 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
         }
         let guarded = keys.map(|key| Guarded {
             key: key.into(),
-            limit: AtomicCheck::ScriptCall(call),
+            call,
+            uncached: None,
             hits: Hits::Take(1),
             member: Member::Alone,
         });
@@ -443,7 +448,7 @@ fn what_is_under_a_key_and_is_no_state_fails_those_who_ask_it_alone() {
 }
 
 #[test]
-fn any_bytes_of_a_states_length_are_taken_for_one() {
+fn any_bytes_of_a_states_length_are_accepted() {
     let limits = prop::collection::vec(scripted(), 3);
     holds(100, limits, 30, |redis, models, steps| {
         let (table, mut now) = (Table::<()>::new(10), Time::from_micros(BEGIN));

@@ -1,16 +1,13 @@
-//! What is kept under a key, as the algorithm alone would keep it.
+//! The state of a key by the algorithm itself.
 
 use super::SLACK;
 use crate::{
     clock::Time,
     limiter::algorithm::{Algorithm, Hits, State, Verdict, Window, sliding_log::Log},
-    store::{
-        self,
-        redis::pipeline::{AtomicCheck, ScriptCall},
-    },
+    store::{self, redis::pipeline::ScriptCall},
 };
 
-/// A key as the algorithm alone would keep it.
+/// A key's state by the algorithm itself.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
     pub(super) algorithm: Algorithm,
@@ -28,7 +25,7 @@ impl Model {
         let verdict: Verdict;
         match self.algorithm {
             Algorithm::FixedWindow(limit) => {
-                // Its key is of one window, so that another begins with nothing.
+                // The key contains the window, so another window begins with an empty state.
                 let state = if self.state.end > now { self.state } else { State::default() };
                 (self.state, _) = limit.apply(state, hits, now);
                 return store::Outcome::Counted(self.state.number);
@@ -48,8 +45,8 @@ impl Model {
         }
     }
 
-    /// The outcome of hits of which nothing is counted, because they do not fit here or elsewhere in their group.
-    pub(super) fn refuse(&mut self, hits: Hits, now: Time) -> store::Outcome {
+    /// The outcome of hits that are not counted, because they do not fit into this or another limit of their group.
+    pub(super) fn reject(&mut self, hits: Hits, now: Time) -> store::Outcome {
         let is_over = self.would_be_over(hits, now);
         match (self.algorithm, is_over) {
             (Algorithm::FixedWindow(_), true) => match self.apply(Hits::Take(0), now) {
@@ -61,17 +58,7 @@ impl Model {
         }
     }
 
-    /// The limit that a group holds hits against.
-    pub(super) fn guard(&self) -> AtomicCheck {
-        match self.algorithm {
-            Algorithm::FixedWindow(limit) => {
-                AtomicCheck::Count { limit: limit.limit, seconds: SLACK, uncached: None }
-            }
-            _ => AtomicCheck::ScriptCall(self.script_call()),
-        }
-    }
-
-    /// The key, which for a fixed window says when it began.
+    /// The key, which for a fixed window contains its start.
     pub(super) fn name(&self, key: usize, now: Time) -> String {
         match self.algorithm {
             Algorithm::FixedWindow(limit) => format!("key {key} {}", limit.window.start(now)),
@@ -80,6 +67,6 @@ impl Model {
     }
 
     pub(super) fn script_call(&self) -> ScriptCall {
-        ScriptCall::new(self.algorithm, || SLACK).expect("a script knows it")
+        ScriptCall { algorithm: self.algorithm, seconds: SLACK }
     }
 }

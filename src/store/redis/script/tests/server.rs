@@ -1,4 +1,4 @@
-//! A real Redis on a socket of its own, and scripts that take their time from two keys instead of its clock.
+//! A real Redis on its own socket, and scripts that read the time from two keys instead of the clock.
 
 use std::{
     collections::HashMap,
@@ -26,12 +26,12 @@ use crate::{
     },
 };
 
-/// A redis-server of its own. It ends with this.
+/// A redis-server, killed on drop.
 pub(super) struct Redis {
     process: Child,
     stream: UnixStream,
     incoming: Vec<u8>,
-    /// By the hash of each script, that of one which takes the time from two keys.
+    /// For each script's hash, the hash of its version that reads the time from two keys.
     timed: HashMap<String, String>,
     _dir: TempDir,
 }
@@ -91,7 +91,7 @@ impl Redis {
         }
     }
 
-    /// What a connection does with a pipeline, at this moment.
+    /// Sends and completes a pipeline at this time, as a connection does.
     pub(super) fn exchange(&mut self, pipeline: &mut RedisPipeline, now: Time) -> Learned {
         let (mut written, mut sent) = (Vec::new(), Vec::new());
         pipeline.write(&mut written);

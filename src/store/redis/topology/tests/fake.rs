@@ -1,4 +1,4 @@
-//! A sentinel, or a server of a cluster, that says what a test wants.
+//! A scripted sentinel or cluster node.
 
 use std::sync::{
     Arc, Mutex,
@@ -16,45 +16,45 @@ use crate::{
     store::redis::resp::{self, Reply},
 };
 
-/// Reports masters. While it has no answer it closes what it is asked on.
+/// Reports masters. Without a reply it closes the connection of the query.
 #[derive(Clone)]
-pub(super) struct Oracle {
+pub(super) struct FakeNode {
     pub(super) address: HostPort,
-    answer: Arc<Mutex<Option<String>>>,
-    asked: Arc<AtomicUsize>,
+    reply: Arc<Mutex<Option<String>>>,
+    queries: Arc<AtomicUsize>,
 }
 
-impl Oracle {
+impl FakeNode {
     pub(super) async fn new(password: Option<&'static str>, tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = HostPort { host: "127.0.0.1".to_owned(), port: listener.local_addr().unwrap().port() };
-        let oracle = Self { address, answer: Arc::default(), asked: Arc::default() };
-        let speaker = oracle.clone();
+        let node = Self { address, reply: Arc::default(), queries: Arc::default() };
+        let server = node.clone();
         tokio::spawn(async move {
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
-                let (speaker, tls) = (speaker.clone(), tls.clone());
+                let (server, tls) = (server.clone(), tls.clone());
                 tokio::spawn(async move {
                     match tls {
-                        None => speaker.speak(socket, password).await,
+                        None => server.serve(socket, password).await,
                         Some(config) => {
                             let socket = TlsAcceptor::from(config).accept(socket).await.unwrap();
-                            speaker.speak(socket, password).await;
+                            server.serve(socket, password).await;
                         }
                     }
                 });
             }
         });
-        oracle
+        node
     }
 
-    async fn speak(&self, mut socket: impl AsyncRead + AsyncWrite + Unpin, password: Option<&str>) {
+    async fn serve(&self, mut socket: impl AsyncRead + AsyncWrite + Unpin, password: Option<&str>) {
         let (mut unread, mut trusted) = (Vec::new(), password.is_none());
         while let Ok(1..) = socket.read_buf(&mut unread).await {
             while let Ok(Some((Reply::List(words), length))) = resp::read(&unread) {
                 unread.drain(..length);
                 let words: Vec<_> = words.into_iter().map(word).collect();
-                let answer = match &*words[0] {
+                let reply = match &*words[0] {
                     "AUTH" if words.last().map(String::as_str) == password => {
                         trusted = true;
                         "+OK\r\n".to_owned()
@@ -62,33 +62,33 @@ impl Oracle {
                     "AUTH" => "-WRONGPASS invalid username-password pair\r\n".to_owned(),
                     _ if !trusted => "-NOAUTH Authentication required.\r\n".to_owned(),
                     "SENTINEL" | "CLUSTER" => {
-                        self.asked.fetch_add(1, Ordering::Relaxed);
-                        let Some(answer) = self.answer.lock().unwrap().clone() else { return };
-                        answer
+                        self.queries.fetch_add(1, Ordering::Relaxed);
+                        let Some(reply) = self.reply.lock().unwrap().clone() else { return };
+                        reply
                     }
-                    // As sentinels say it to UNWATCH.
+                    "PING" => "+PONG\r\n".to_owned(),
                     other => format!("-ERR unknown command '{other}'\r\n"),
                 };
-                if socket.write_all(answer.as_bytes()).await.is_err() {
+                if socket.write_all(reply.as_bytes()).await.is_err() {
                     return;
                 }
             }
         }
     }
 
-    pub(super) fn says(&self, answer: impl Into<Option<String>>) {
-        *self.answer.lock().unwrap() = answer.into();
+    pub(super) fn set_reply(&self, reply: impl Into<Option<String>>) {
+        *self.reply.lock().unwrap() = reply.into();
     }
 
-    pub(super) fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
+    pub(super) fn queries(&self) -> usize {
+        self.queries.load(Ordering::Relaxed)
     }
 }
 
 fn word(reply: Reply) -> String {
     match reply {
         Reply::Text(text) => String::from_utf8(text).unwrap(),
-        other => panic!("a command of {other:?}"),
+        other => panic!("expected a string, got {other:?}"),
     }
 }
 
@@ -96,7 +96,7 @@ pub(super) fn master(port: u16) -> String {
     format!("*2\r\n$8\r\n10.0.0.1\r\n${}\r\n{port}\r\n", port.to_string().len())
 }
 
-/// All slots below `border` belong to one, the rest to another.
+/// The slots below `border` belong to one node, the rest to the other.
 pub(super) fn halves(border: u16, one: &HostPort, other: &HostPort) -> String {
     let node = |node: &HostPort| format!("*2\r\n${}\r\n{}\r\n:{}\r\n", node.host.len(), node.host, node.port);
     let (one, other, last) = (node(one), node(other), border - 1);

@@ -1,4 +1,4 @@
-//! A server for one connection, which says what a test wants.
+//! A scripted server for one connection.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ use crate::settings::{HostPort, redis::RedisAddress};
 /// A server for one connection.
 pub(super) struct Server {
     pub(super) address: RedisAddress,
-    /// Ends with what was received.
+    /// Returns the received bytes.
     pub(super) received: JoinHandle<Vec<u8>>,
 }
 
-/// Receives until something ends with `until`, says `say`, and closes unless it `stays`.
+/// Receives until the bytes end with `until`, sends `reply`, and closes unless it `stays`.
 pub(super) async fn talk(
     mut socket: impl AsyncRead + AsyncWrite + Unpin,
     until: &[u8],
-    say: &[u8],
+    reply: &[u8],
     stays: bool,
 ) -> Vec<u8> {
     let mut received = Vec::new();
     while let Ok(1..) = socket.read_buf(&mut received).await {
         if received.ends_with(until) {
-            let _ = socket.write_all(say).await;
+            let _ = socket.write_all(reply).await;
             if stays {
                 let _ = socket.read_to_end(&mut received).await;
             }
@@ -41,7 +41,7 @@ pub(super) async fn talk(
 
 pub(super) async fn server(
     until: &'static [u8],
-    say: &'static [u8],
+    reply: &'static [u8],
     stays: bool,
     tls: Option<Arc<ServerConfig>>,
 ) -> Server {
@@ -50,9 +50,9 @@ pub(super) async fn server(
     let received = tokio::spawn(async move {
         let (socket, _) = listener.accept().await.unwrap();
         match tls {
-            None => talk(socket, until, say, stays).await,
+            None => talk(socket, until, reply, stays).await,
             Some(config) => match TlsAcceptor::from(config).accept(socket).await {
-                Ok(socket) => talk(socket, until, say, stays).await,
+                Ok(socket) => talk(socket, until, reply, stays).await,
                 Err(_) => Vec::new(),
             },
         }

@@ -1,9 +1,9 @@
-//! Greetings over TLS, and over plain text where the other side speaks TLS.
+//! TLS, and plain text to a server with TLS.
 
 use super::*;
 
 #[tokio::test]
-async fn tls_trusts_whom_it_was_configured_to_trust() {
+async fn tls_verifies_certificates_as_configured() {
     let (ours, theirs, twin) = (Authority::new("ours"), Authority::new("theirs"), Authority::new("ours"));
     let plain = RedisTls { ca: Some(ours.ca()), ..RedisTls::default() };
     let any_host = RedisTls { skip_hostname: true, ..plain.clone() };
@@ -43,7 +43,7 @@ async fn tls_trusts_whom_it_was_configured_to_trust() {
                 assert_eq!(failure.kind, Kind::Tls, "{case}: {failure}");
                 assert!(failure.message.contains(word), "{case}: {failure}");
             }
-            (Some(_), None) => panic!("{case}: was taken"),
+            (Some(_), None) => panic!("{case}: was accepted"),
         }
     }
 }
@@ -52,8 +52,8 @@ async fn tls_trusts_whom_it_was_configured_to_trust() {
 async fn plain_text_and_tls_are_distinguished() {
     let authority = Authority::new("ours");
     let tls = with_tls(RedisTls { ca: Some(authority.ca()), ..RedisTls::default() });
-    for say in [&b"-ERR unknown command\r\n"[..], b""] {
-        let server = server(b"", say, false, None).await;
+    for reply in [&b"-ERR unknown command\r\n"[..], b""] {
+        let server = server(b"", reply, false, None).await;
         let failure = failure(&tls, &server.address, false).await;
         assert_eq!(failure.kind, Kind::Tls, "{failure}");
         assert!(failure.message.contains("unset REDIS_TLS"), "{failure}");
@@ -64,7 +64,7 @@ async fn plain_text_and_tls_are_distinguished() {
 }
 
 #[test]
-fn a_unix_socket_speaks_no_tls() {
+fn rejects_tls_on_a_unix_socket() {
     let servers = RedisServers::Single(RedisAddress::Unix("/run/redis.sock".into()));
     let problems = Dialer::new(&RedisPool { servers, ..with_tls(RedisTls::default()) }).err().unwrap();
     assert!(problems[0].contains("/run/redis.sock") && problems[0].contains("REDIS_TLS"), "{problems:?}");

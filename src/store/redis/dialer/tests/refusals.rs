@@ -1,19 +1,19 @@
-//! What a server answers that is no welcome.
+//! Servers that reject the first commands, or are not Redis.
 
 use super::*;
 
-/// Holds that this answer to the greeting is refused so, in these words.
-async fn is_refused(pool: &RedisPool, say: &'static [u8], kind: Kind, words: &[&str]) {
-    let server = server(PING, say, false, None).await;
+/// Asserts the kind of the failure after this reply, and words of its message.
+async fn is_rejected(pool: &RedisPool, reply: &'static [u8], kind: Kind, words: &[&str]) {
+    let server = server(PING, reply, false, None).await;
     let failure = failure(pool, &server.address, false).await;
     assert_eq!(failure.kind, kind, "{failure}");
     assert!(words.iter().all(|word| failure.message.contains(word)), "{failure}");
 }
 
 #[tokio::test]
-async fn a_refused_log_in_says_what_was_seen_and_what_to_do() {
+async fn a_rejected_login_is_reported_with_advice() {
     let wanted = b"+OK\r\n-NOAUTH Authentication required.\r\n";
-    is_refused(&pool(), wanted, Kind::Auth, &["PING", "requires a password", "set REDIS_AUTH"]).await;
+    is_rejected(&pool(), wanted, Kind::Auth, &["PING", "requires a password", "set REDIS_AUTH"]).await;
     let cases: [(&'static [u8], &[&str]); 5] = [
         (
             b"-WRONGPASS invalid username-password pair or user is disabled.\r\n",
@@ -27,20 +27,20 @@ async fn a_refused_log_in_says_what_was_seen_and_what_to_do() {
         ),
         (b"-ERR what is hunter2?\r\n", &["not shown"]),
     ];
-    for (say, words) in cases {
-        is_refused(&with_password(None), say, Kind::Auth, words).await;
+    for (reply, words) in cases {
+        is_rejected(&with_password(None), reply, Kind::Auth, words).await;
     }
     let denied = b"+OK\r\n+OK\r\n-NOPERM this user has no permissions to run the 'ping' command\r\n";
-    is_refused(&with_password(None), denied, Kind::Denied, &["NOPERM", "ACL SETUSER"]).await;
+    is_rejected(&with_password(None), denied, Kind::Denied, &["NOPERM", "ACL SETUSER"]).await;
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_us_is_reported_with_what_to_do() {
+async fn a_server_that_rejects_us_is_reported_with_advice() {
     let full = b"-ERR max number of clients reached\r\n";
-    is_refused(&with_password(None), full, Kind::Other, &["maxclients", "REDIS_POOL_SIZE"]).await;
+    is_rejected(&with_password(None), full, Kind::Other, &["maxclients", "REDIS_POOL_SIZE"]).await;
     let database = RedisPool { database: 99, ..pool() };
     let out_of_range = b"-ERR DB index is out of range\r\n";
-    is_refused(&database, out_of_range, Kind::Other, &["SELECT", "out of range", "REDIS_URL"]).await;
+    is_rejected(&database, out_of_range, Kind::Other, &["SELECT", "out of range", "REDIS_URL"]).await;
     let cases: [(&'static [u8], Kind, &[&str]); 5] = [
         (
             b"+OK\r\n-LOADING Redis is loading the dataset in memory\r\n",
@@ -56,32 +56,40 @@ async fn a_server_that_refuses_us_is_reported_with_what_to_do() {
         (b"+OK\r\n", Kind::Lost, &["closed", "PING"]),
         (b"+OK\r\n*2\r\n:1\r\n", Kind::Lost, &["closed"]),
     ];
-    for (say, kind, words) in cases {
-        is_refused(&pool(), say, kind, words).await;
+    for (reply, kind, words) in cases {
+        is_rejected(&pool(), reply, kind, words).await;
     }
 }
 
 #[tokio::test]
-async fn whoever_speaks_otherwise_than_redis_is_shown_with_what_was_said() {
+async fn servers_of_other_protocols_are_reported_with_what_they_sent() {
     let auth = with_password(None);
-    is_refused(&auth, b"*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n", Kind::ProtocolError, &["unexpected reply"])
+    is_rejected(&auth, b"*2\r\n$4\r\nAUTH\r\n$7\r\nhunter2\r\n", Kind::ProtocolError, &["unexpected reply"])
         .await;
-    is_refused(&auth, b"you said AUTH hunter2\r\n", Kind::ProtocolError, &["echo of our commands"]).await;
-    let cases: [(&'static [u8], &[&str]); 5] = [
+    is_rejected(&auth, b"you said AUTH hunter2\r\n", Kind::ProtocolError, &["echo of our commands"]).await;
+    let cases: [(&'static [u8], &[&str]); 4] = [
         (b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", &["HTTP/1.1 400 Bad Request", "REDIS_URL"]),
         (b"ERROR\r\n", &["\"ERROR\\r\\n\""]),
         (b"\x15\x03\x03\0\x02\x02\x46", &["TLS", "REDIS_TLS=true"]),
         (b"+OK\r\n:1\r\n", &["unexpected reply", "PING"]),
-        (b"+OK\r\n+PONG\r\n+PONG\r\n", &["more replies"]),
     ];
-    for (say, words) in cases {
-        is_refused(&pool(), say, Kind::ProtocolError, words).await;
+    for (reply, words) in cases {
+        is_rejected(&pool(), reply, Kind::ProtocolError, words).await;
     }
 }
 
 #[tokio::test]
-async fn only_a_master_is_taken_where_one_is_needed() {
-    for (say, kind, word) in [
+async fn rejects_more_replies_than_commands() {
+    let server = server(PING, b"+OK\r\n+PONG\r\n+PONG\r\n", true, None).await;
+    let mut stream = dialer(&pool()).dial(&server.address, false).await.unwrap();
+    let failure = stream.send(1, |into| resp::write_command(into, &[b"PING"])).await.unwrap_err();
+    assert_eq!(failure.kind, Kind::ProtocolError);
+    assert!(failure.message.ends_with("expected a RESP reply, received \"+PONG\\r\\n\""), "{failure}");
+}
+
+#[tokio::test]
+async fn accepts_only_a_master_when_one_is_required() {
+    for (reply, kind, word) in [
         (
             &b"+OK\r\n+PONG\r\n*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.2\r\n:6379\r\n$9\r\nconnected\r\n:7\r\n"[..],
             Some(Kind::ReadOnly),
@@ -93,7 +101,7 @@ async fn only_a_master_is_taken_where_one_is_needed() {
         (b"+OK\r\n+PONG\r\n-NOPERM no permissions to run 'role'\r\n", None, ""),
         (b"+OK\r\n+PONG\r\n-ERR unknown command 'ROLE'\r\n", None, ""),
     ] {
-        let server = server(ROLE, say, true, None).await;
+        let server = server(ROLE, reply, true, None).await;
         let dialled = dialer(&pool()).dial(&server.address, true).await;
         assert_eq!(dialled.as_ref().err().map(|failure| failure.kind), kind);
         assert!(dialled.err().is_none_or(|failure| failure.message.contains(word)));

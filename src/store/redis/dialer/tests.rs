@@ -1,4 +1,4 @@
-//! Greetings that succeed and fail, against servers that say what a test wants.
+//! Connections that open and fail, against scripted servers.
 
 mod refusals;
 mod server;
@@ -6,19 +6,12 @@ mod tls;
 
 use std::time::{Duration, Instant};
 
-use tokio::{
-    io::AsyncWriteExt,
-    net::{TcpListener, UnixListener},
-};
+use tokio::net::{TcpListener, UnixListener};
 
 use super::*;
 use crate::{
     net::tls::tests::Authority,
-    settings::{
-        HostPort,
-        redis::{Credentials, RedisTls, Secret},
-    },
-    store::remote::failure::Kind,
+    settings::redis::{RedisTls, Secret},
 };
 use server::{server, talk};
 
@@ -63,20 +56,19 @@ async fn failure(pool: &RedisPool, to: &RedisAddress, must_be_master: bool) -> F
 }
 
 #[tokio::test]
-async fn all_is_said_in_one_piece_and_then_the_socket_is_ours() {
+async fn sends_all_commands_in_one_write() {
     let pool = RedisPool { database: 7, ..with_password(Some("me")) };
-    let said = b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$7\r\nhunter2\r\n*2\r\n$6\r\nSELECT\r\n$1\r\n7\r\n\
+    let sent = b"*3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n$7\r\nhunter2\r\n*2\r\n$6\r\nSELECT\r\n$1\r\n7\r\n\
         *3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n$8\r\ntollgate\r\n*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nROLE\r\n";
-    let answers = b"+OK\r\n+OK\r\n-ERR unknown command\r\n+PONG\r\n*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n";
-    let server = server(ROLE, answers, true, None).await;
-    let mut wire = dialer(&pool).dial(&server.address, true).await.unwrap();
-    wire.shutdown().await.unwrap();
-    assert_eq!(server.received.await.unwrap(), said);
+    let replies = b"+OK\r\n+OK\r\n-ERR unknown command\r\n+PONG\r\n*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n";
+    let server = server(ROLE, replies, true, None).await;
+    drop(dialer(&pool).dial(&server.address, true).await.unwrap());
+    assert_eq!(server.received.await.unwrap(), sent);
 }
 
 #[tokio::test]
-async fn what_is_not_needed_is_not_said() {
-    let said = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n$8\r\ntollgate\r\n*1\r\n$4\r\nPING\r\n";
+async fn sends_only_the_commands_it_needs() {
+    let sent = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nSETNAME\r\n$8\r\ntollgate\r\n*1\r\n$4\r\nPING\r\n";
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("redis.sock");
     let listener = UnixListener::bind(&path).unwrap();
@@ -85,18 +77,18 @@ async fn what_is_not_needed_is_not_said() {
         talk(socket, PING, b"+OK\r\n+PONG\r\n", true).await
     });
     drop(dialer(&pool()).dial(&RedisAddress::Unix(path), false).await.unwrap());
-    assert_eq!(received.await.unwrap(), said);
+    assert_eq!(received.await.unwrap(), sent);
 }
 
 #[tokio::test]
-async fn whoever_cannot_be_reached_is_named() {
+async fn unreachable_servers_are_named() {
     let address = |host: &str, port| RedisAddress::Tcp(HostPort { host: host.to_owned(), port });
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let refused = failure(&pool(), &address("127.0.0.1", free), false).await;
     assert_eq!(refused.kind, Kind::Connect);
     assert!(refused.message.contains("connection refused") && refused.message.contains("REDIS_URL"));
 
-    // A label has at most 63 characters, so that no name server is asked.
+    // A label has at most 63 characters, so no name server is queried.
     let unknown = failure(&pool(), &address(&"x".repeat(64), 6379), false).await;
     assert_eq!(unknown.kind, Kind::Resolve);
     assert!(unknown.message.contains("cannot resolve"), "{unknown}");
@@ -107,7 +99,7 @@ async fn whoever_cannot_be_reached_is_named() {
 }
 
 #[tokio::test]
-async fn a_silent_server_is_given_up_in_time() {
+async fn a_silent_server_times_out() {
     let bound = Duration::from_millis(100);
     let authority = Authority::new("ours");
     let tls = RedisTls { ca: Some(authority.ca()), ..RedisTls::default() };
