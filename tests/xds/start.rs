@@ -13,7 +13,7 @@ fn without_a_control_plane_no_port_is_opened() {
     let mut server = setup(&address).launch();
     eventually("the log says what is missing", || {
         let log = server.process.log();
-        holds(log.contains(&address) && log.contains("it cannot be reached"), || log)
+        holds(log.contains(&address) && log.contains("cannot connect"), || log)
     });
     for port in [server.ports.grpc, server.ports.http] {
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());

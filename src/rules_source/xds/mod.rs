@@ -1,10 +1,10 @@
 //! Rules from a control plane over xDS: an aggregated stream, subscribed to all resources of one type.
 //!
-//! [`spawn`] starts a thread that connects, compiles and serves each update, and acknowledges or rejects it.
-//! `app` starts it in place of the watcher of files. Reading order: `client` is the loop, `connect` opens a channel,
-//! `sotw` and `delta` are the two protocol variants on a `stream` that counts the messages of a response
-//! (`message_count`) before it decodes them, `session` applies updates, and `resource` reads resources. [`Source`]
-//! serves: an invalid update leaves the last good rules, and so does a lost connection.
+//! [`spawn`] starts a thread that connects, compiles and serves each update, and acknowledges or rejects it; `app`
+//! starts it in place of the watcher of files. Reading order: `client` is the loop, `connect` opens a channel, `stream`
+//! receives responses and counts their messages (`message_count`) before it decodes them, `sotw` and `delta` are the
+//! protocol variants, `resource` decodes resources, and `session` applies updates. After an invalid update or a lost
+//! connection, [`Source`] keeps serving the previous rules.
 
 mod client;
 mod connect;
@@ -31,22 +31,22 @@ use crate::{
     settings::groups::Xds,
 };
 
-/// A subscription. It ends when this is dropped.
+/// A running subscription; ends when dropped.
 #[derive(Debug)]
 pub struct Subscription {
-    /// The thread ends when the other side of this is gone.
+    /// The thread ends when this is dropped.
     _alive: watch::Sender<()>,
     judged: watch::Receiver<bool>,
 }
 
-/// The state of the subscription, for metrics.
+/// The state of a subscription, shared with the metrics.
 #[derive(Debug, Default)]
 pub struct Status(Mutex<State>);
 
 /// The state of a subscription.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct State {
-    /// There is a connection.
+    /// True while a stream is open.
     pub connected: bool,
     /// Attempts to connect after the first.
     pub reconnects: u64,
@@ -88,25 +88,25 @@ pub fn spawn<T: Send + Sync + 'static>(
         runtime.block_on(async {
             tokio::select! {
                 () = panics::restart_task(Boundary::XdsClient, async || client::run(&settings, &session).await) => {}
-                // Nothing is ever sent, so the other side was dropped.
+                // Nothing is sent, so the sender was dropped.
                 _ = is_alive.changed() => {}
             }
         });
-        // A name lookup may hang and must not delay the end.
+        // A name lookup may hang and must not delay the shutdown.
         runtime.shutdown_background();
     })?;
     Ok(Subscription { _alive: alive, judged })
 }
 
 impl Subscription {
-    /// Waits until a first response was accepted or refused.
+    /// Waits until a first response was accepted or rejected.
     pub async fn judged(&mut self) {
-        // An error means that the thread has ended.
+        // An error means that the thread ended.
         let _ = self.judged.wait_for(|judged| *judged).await;
     }
 }
 
-/// Reads a response of either variant, up to the compiled rules.
+/// Decodes and compiles a response of either variant.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     stream::fuzz(bytes);
