@@ -10,7 +10,7 @@ use tollgate::{
     clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions},
     overrides::{Action, Index, Override, Target, Value},
-    recent::{Recent, RecentOptions},
+    recent::Recent,
     rules::{CompileOptions, OnStoreFailure, RuleSet, Unit},
     rules_source::{RulesDir, Source},
     settings::KeyValues,
@@ -158,7 +158,7 @@ impl Case {
 /// What notes decisions, as the service has it.
 fn recent() -> Arc<Recent> {
     let (shards, values) = (ShardCount::for_workers(1), KeyValues::Plain);
-    Arc::new(Recent::new(RecentOptions { shards, values, logged: None }))
+    Arc::new(Recent::new(shards, values, None))
 }
 
 fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn Error>> {

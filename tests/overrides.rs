@@ -188,7 +188,7 @@ fn overrides_end_at_their_moment() {
     assert!(replica.is_blocked("ann"));
     let ended = within(Duration::from_secs(5), || holds(!replica.is_blocked("ann"), String::new));
     assert!(ended.is_ok());
-    replica.server.wait_for_log(&["override ended", "shop client=ann"]);
+    replica.server.wait_for_log(&["override expired", "shop client=ann"]);
     eventually("it is swept", || {
         let metrics = replica.server.metrics();
         let left = metrics.get(r#"tollgate_overrides{action="block"}"#).copied();
@@ -332,7 +332,7 @@ fn a_mistyped_command_is_explained_and_changes_nothing() {
         (&["set", "shop", "user=a", "--block", "--for", "2 days"], "for: expected a duration such as 10s"),
         (
             &["set", "shop", "user=a", "--block", "--until", "monday"],
-            "expected a moment such as 2026-11-23T00:00:00Z",
+            "expected a timestamp such as 2026-11-23T00:00:00Z",
         ),
         (&["set", "shop", "user=a", "--block", "--until", "2020-01-01T00:00:00Z"], "is in the past"),
         (&["remove", "shop"], "no override"),

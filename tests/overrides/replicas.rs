@@ -76,13 +76,14 @@ fn overrides_hold_while_redis_is_gone_and_are_written_back_when_it_returns_empty
     let refused = one.run(&["override", "set", "shop", "client=eve", "--block"]);
     assert_eq!(refused.status.code(), Some(2), "{}", printed(&refused));
     assert!(
-        printed(&refused).contains("redis 127.0.0.1") && printed(&refused).contains("as they were"),
+        printed(&refused).contains("redis 127.0.0.1")
+            && printed(&refused).contains("the overrides are unchanged"),
         "{}",
         printed(&refused)
     );
     assert!(!one.is_blocked("eve"));
     eventually("an override ends without redis", || holds(!other.is_blocked("brief"), String::new));
-    one.server.wait_for_log(&["keeping the known overrides"]);
+    one.server.wait_for_log(&["keeping previous overrides"]);
     redis.start();
     eventually("the overrides are back in redis", || {
         let fields = redis.ask(&["HLEN", "{tollgate}:overrides"]).number();
@@ -139,7 +140,7 @@ fn a_change_that_was_missed_is_found_by_comparing() {
     redis.ask(&["HSET", "{tollgate}:overrides", "ffffffffffffffffffff", value, "@", "another version"]);
     redis.ask(&["HSET", "{tollgate}:overrides", "eeee", "not an override"]);
     eventually("it is found", || holds(other.is_blocked("eve") && other.is_blocked("ann"), String::new));
-    other.server.wait_for_log(&["ignoring one in redis", "this is not JSON"]);
+    other.server.wait_for_log(&["ignoring an invalid one in redis", "invalid JSON"]);
 }
 
 #[test]
@@ -288,7 +289,7 @@ fn an_import_that_redis_loses_in_the_middle_changes_nothing_and_can_be_made_agai
     for (method, body) in [("POST", &*lines), ("PUT", ""), ("DELETE", "")] {
         let (status, reply) = call(method, &import, body);
         assert_eq!(status, 503, "{method}: {reply}");
-        assert!(reply["error"].as_str().unwrap().contains("the overrides are as they were"), "{reply}");
+        assert!(reply["error"].as_str().unwrap().contains("the overrides are unchanged"), "{reply}");
     }
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("o.jsonl");

@@ -1,24 +1,22 @@
-//! A part of the records, one after another in one piece of memory, and a table of where each begins.
+//! A part of the records, in contiguous memory, and the table of their positions.
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::{hash_values, places::Places, shapes::Shapes};
 use crate::overrides::record::Record;
 
-/// A part of the records.
 #[derive(Default)]
 pub(super) struct Shard {
-    bytes: Box<[u8]>,
-    /// Where each record begins.
+    pub(super) bytes: Box<[u8]>,
     places: Places,
-    /// How many there are of each action.
+    /// The number of records for each action.
     pub(super) by_action: [u32; 4],
-    /// The first second at which a record ends.
+    /// The first second at which a record expires.
     pub(super) next_end: Option<u32>,
 }
 
 impl Shard {
-    /// The records of `parts` for which `keep` is true. Of records with the same target the last one stays.
+    /// The records of `parts` for which `keep` is true. Of records with the same target, the last one is kept.
     pub(super) fn new(
         parts: &[&[u8]],
         shapes: &Shapes,
@@ -48,7 +46,7 @@ impl Shard {
         Self::of(&all, &order, shapes, hasher)
     }
 
-    /// The records that begin at these places.
+    /// The records at these positions.
     fn of(all: &[u8], order: &[u32], shapes: &Shapes, hasher: &DefaultHashBuilder) -> Self {
         let piece = |at: &u32| {
             let bytes = all.get(*at as usize..)?;
@@ -92,17 +90,11 @@ impl Shard {
         records(&self.bytes, shapes).map(|(_, record)| record)
     }
 
-    /// The bytes of the records.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// The number of records.
     pub(super) fn len(&self) -> usize {
-        self.places.len()
+        self.places.len
     }
 
-    /// Its memory in bytes.
+    /// The memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.bytes.len().saturating_add(self.places.memory()).saturating_add(size_of::<Self>())
     }
@@ -120,7 +112,7 @@ fn hash_of(record: &Record<'_>, shapes: &Shapes, hasher: &DefaultHashBuilder) ->
     hash_values(record.shape, record.texts(values_of(record, shapes)).0, hasher)
 }
 
-/// All records of a piece of memory, each with its place.
+/// All records in these bytes, each with its position.
 pub(super) fn records<'b>(bytes: &'b [u8], shapes: &Shapes) -> impl Iterator<Item = (u32, Record<'b>)> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
