@@ -165,12 +165,7 @@ fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn 
     let root = tempfile::tempdir()?;
     fs::create_dir(root.path().join("config"))?;
     fs::write(root.path().join("config/bench.yaml"), rules)?;
-    let directory = RulesDir {
-        root: root.path().into(),
-        subdirectory: String::new(),
-        app_directory: "config".into(),
-        ignore_dot_files: false,
-    };
+    let directory = RulesDir::new(root.path(), "", "config", false);
     let stats = Arc::new(Stats::new(StatsOptions::default()));
     let counters = stats.clone();
     let noted_in = recent.clone();

@@ -3,18 +3,13 @@
 use super::model::{Target, Value};
 use crate::rules::{Entry, Rule, RuleSet, model::Level, nearest};
 
-struct Exact<'a> {
-    key: &'a str,
-    value: &'a str,
-}
-
-impl Entry for Exact<'_> {
+impl Entry for (&str, &str) {
     fn key(&self) -> &str {
-        self.key
+        self.0
     }
 
     fn value(&self) -> &str {
-        self.value
+        self.1
     }
 }
 
@@ -55,7 +50,7 @@ pub fn rule<'r>(target: &Target, rules: &'r RuleSet) -> Result<&'r Rule, String>
 fn node<'r>(level: &'r Level, key: &str, value: &Value) -> Option<&'r crate::rules::model::Node> {
     let text = match value {
         Value::Exact(value) => {
-            return level.step(&Exact { key, value }, &mut String::new()).map(|step| step.node());
+            return level.step(&(key, &**value), &mut String::new()).map(|step| step.node());
         }
         Value::Any => key.to_owned(),
         Value::Pattern(pattern) => format!("{key}_{pattern}"),

@@ -230,13 +230,8 @@ impl Action {
 
     /// The name.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Limit { .. } => "limit",
-            Self::Block => "block",
-            Self::Allow => "allow",
-            Self::Shadow => "shadow",
-        }
+    pub fn name(self) -> &'static str {
+        Self::NAMES.get(self.index()).copied().unwrap_or_default()
     }
 
     /// Adds the action and the expiry to the JSON of an override.

@@ -34,7 +34,7 @@ impl Key {
     }
 
     /// As [`set`](Self::set), with another limit of bytes.
-    pub(super) fn set_within<'a>(&mut self, entries: impl Iterator<Item = (&'a str, &'a str)>, most: usize) {
+    fn set_within<'a>(&mut self, entries: impl Iterator<Item = (&'a str, &'a str)>, most: usize) {
         self.text.clear();
         self.ends.clear();
         self.is_cut = false;
@@ -79,17 +79,21 @@ impl Key {
         self.is_cut
     }
 
-    /// The bytes of text that these entries need beyond the capacity.
-    pub(super) fn needs<'a>(&self, entries: impl Iterator<Item = (&'a str, &'a str)>) -> usize {
-        let lengths = entries.take(MAX_ENTRIES).map(|(key, value)| key.len().saturating_add(value.len()));
+    /// As [`set`](Self::set), but the memory grows only if `take` returns true for the additional bytes. Else the text is
+    /// cut to the capacity.
+    pub(super) fn set_in_budget<'a>(
+        &mut self,
+        entries: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+        take: impl FnOnce(usize) -> bool,
+    ) {
+        let lengths =
+            entries.clone().take(MAX_ENTRIES).map(|(key, value)| key.len().saturating_add(value.len()));
         let needed = lengths.fold(0, usize::saturating_add).min(MAX_BYTES);
-        needed.saturating_sub(self.text.capacity())
-    }
-
-    /// Increases the capacity by this many bytes of text.
-    pub(super) fn grow(&mut self, bytes: usize) {
-        let wanted = self.text.capacity().saturating_add(bytes);
-        self.text.reserve_exact(wanted.saturating_sub(self.text.len()));
+        let more = needed.saturating_sub(self.text.capacity());
+        if more > 0 && take(more) {
+            self.text.reserve_exact(needed.saturating_sub(self.text.len()));
+        }
+        self.set_within(entries, self.text.capacity());
     }
 
     pub(super) fn capacity(&self) -> usize {

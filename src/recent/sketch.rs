@@ -77,12 +77,7 @@ impl Sketch {
         let slots = (self.hashes.get_mut(index), self.counts.get_mut(index), self.held.get_mut(index));
         let (Some(known), Some(count), Some(held)) = slots else { return };
         (*known, *count, held.error) = (hash, before.saturating_add(hits), before);
-        let needed = held.key.needs(entries.clone());
-        if needed > 0 && budget.take(needed) {
-            held.key.grow(needed);
-        }
-        // Without memory for the whole text, it is cut to the memory of the replaced key.
-        held.key.set_within(entries, held.key.capacity());
+        held.key.set_in_budget(entries, |bytes| budget.take(bytes));
     }
 
     /// Removes all keys, and keeps their memory.

@@ -4,6 +4,7 @@
 //! compiler interprets them.
 
 use std::{
+    ffi::OsStr,
     fs::OpenOptions,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Read as _},
@@ -27,16 +28,12 @@ const MAX_BYTES: u64 = 256 << 20;
 /// so that the next reload reads the final state.
 const ATTEMPTS: u32 = 3;
 
-/// The directory of the rules files, by its parts.
+/// A directory of rules files.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RulesDir {
-    /// `RUNTIME_ROOT`.
-    pub root: PathBuf,
-    /// `RUNTIME_SUBDIRECTORY`.
-    pub subdirectory: String,
-    /// `RUNTIME_APPDIRECTORY`.
-    pub app_directory: String,
-    /// `RUNTIME_IGNOREDOTFILES`.
+    /// Its path.
+    pub path: PathBuf,
+    /// Skip files whose names begin with a dot, as with `RUNTIME_IGNOREDOTFILES`.
     pub ignore_dot_files: bool,
 }
 
@@ -50,15 +47,15 @@ pub struct Reading {
 }
 
 impl RulesDir {
-    /// The path, joined as the Go service joins it: a part with a leading slash is still below the root, and `..` removes
-    /// the name before it, even if that is a symlink.
+    /// The directory in `RUNTIME_ROOT`, `RUNTIME_SUBDIRECTORY` and `RUNTIME_APPDIRECTORY`, joined as the Go service joins
+    /// them: a part with a leading slash is still below the root, and `..` removes the name before it, even if that is a
+    /// symlink.
     #[must_use]
-    pub fn path(&self) -> PathBuf {
-        let parts = [&self.root, Path::new(&self.subdirectory), Path::new(&self.app_directory)];
+    pub fn new(root: &Path, subdirectory: &str, app_directory: &str, ignore_dot_files: bool) -> Self {
+        let mut parts = vec![root.as_os_str(), subdirectory.as_ref(), app_directory.as_ref()];
+        parts.retain(|part| !part.is_empty());
         let mut path = PathBuf::new();
-        for component in parts.iter().enumerate().flat_map(|(at, part)| {
-            part.components().filter(move |component| at == 0 || *component != Component::RootDir)
-        }) {
+        for component in Path::new(&parts.join(OsStr::new("/"))).components() {
             match component {
                 Component::CurDir => {}
                 Component::ParentDir if path.file_name().is_some() => {
@@ -68,25 +65,21 @@ impl RulesDir {
                 component => path.push(component),
             }
         }
-        if path.as_os_str().is_empty() { PathBuf::from(".") } else { path }
+        if path.as_os_str().is_empty() {
+            path.push(".");
+        }
+        Self { path, ignore_dot_files }
     }
 
     /// Reads every rules file.
     #[must_use]
     pub fn read(&self) -> Reading {
-        read_dir(&self.path(), self.ignore_dot_files)
+        read_consistently(|| self.list(), |listing| read_files(&self.path, listing))
     }
 
     pub(super) fn list(&self) -> Listing {
-        Listing::of(&self.path(), self.ignore_dot_files, MAX_ENTRIES)
+        Listing::of(&self.path, self.ignore_dot_files, MAX_ENTRIES)
     }
-}
-
-/// Reads every rules file of `directory`.
-#[must_use]
-pub fn read_dir(directory: &Path, ignore_dot_files: bool) -> Reading {
-    let list = || Listing::of(directory, ignore_dot_files, MAX_ENTRIES);
-    read_consistently(list, |listing| read_files(directory, listing))
 }
 
 /// Reads until nothing changed during the read, so that no set mixes old and new files when all are replaced at once, as

@@ -24,7 +24,7 @@ use std::{
 
 use arc_swap::{ArcSwapOption, Guard};
 
-pub use self::files::{Reading, RulesDir, read_dir};
+pub use self::files::{Reading, RulesDir};
 use crate::{
     clock::Time,
     mutex::lock,
@@ -145,9 +145,10 @@ impl<T> Source<T> {
     /// Reads the files of `directory`, and serves them if they are valid and changed since the last read.
     pub fn reload(&self, directory: &RulesDir, now: Time) -> Outcome {
         let mut reloading = lock(&self.reloading);
-        let (path, reading) = (directory.path(), directory.read());
+        let reading = directory.read();
         let (hash, files) = (reading.hash(), reading.files.len());
-        let input = Input { origin: &path.display(), hash, files, diagnostics: reading.diagnostics };
+        let input =
+            Input { origin: &directory.path.display(), hash, files, diagnostics: reading.diagnostics };
         self.load_input(input, || compile(&reading.files, self.options), now, &mut reloading)
     }
 
@@ -176,24 +177,7 @@ impl<T> Source<T> {
         }
         log(&diagnostics);
         let outcome = if let Ok(Some(set)) = built {
-            let rules = &set.rules;
-            let served = ReloadState {
-                hash: rules.fingerprint(),
-                files,
-                domains: rules.domains().count(),
-                rules: rules.rule_count() as usize,
-                warnings: diagnostics.len(),
-                ..ReloadState::default()
-            };
-            tracing::info!(
-                source = %origin,
-                files,
-                domains = served.domains,
-                rules = served.rules,
-                hash = format_args!("{:016x}", served.hash),
-                "rules loaded"
-            );
-            reloading.retired.extend(self.publish(now, set, served));
+            reloading.retired.extend(self.publish(origin, set, files, diagnostics.len(), now));
             Outcome::Loaded
         } else {
             let served = if self.published.load().is_some() {
@@ -210,18 +194,34 @@ impl<T> Source<T> {
         outcome
     }
 
-    /// Puts `set` into service and returns the one that it replaces.
-    fn publish(&self, now: Time, set: Published<T>, mut served: ReloadState) -> Option<Arc<Published<T>>> {
+    /// Puts `set` into service, and returns the one that it replaces.
+    fn publish(
+        &self,
+        origin: &dyn fmt::Display,
+        set: Published<T>,
+        files: usize,
+        warnings: usize,
+        now: Time,
+    ) -> Option<Arc<Published<T>>> {
+        let (hash, domains) = (set.rules.fingerprint(), set.rules.domains().count());
+        let rules = set.rules.rule_count() as usize;
+        let shown_hash = format_args!("{hash:016x}");
+        tracing::info!(source = %origin, files, domains, rules, hash = shown_hash, "rules loaded");
         // Readers of the state wait for the lock until it describes the new rules.
         let mut state = lock(&self.state);
-        let before = self.published.swap(Some(Arc::new(set)));
-        served.last_success = Some(now);
-        served.last_error = state.last_error.take();
-        served.is_current = true;
-        served.loads = state.loads.saturating_add(1);
-        served.errors = state.errors;
-        *state = served;
-        before
+        *state = ReloadState {
+            last_success: Some(now),
+            last_error: state.last_error.take(),
+            is_current: true,
+            loads: state.loads.saturating_add(1),
+            errors: state.errors,
+            hash,
+            files,
+            domains,
+            rules,
+            warnings,
+        };
+        self.published.swap(Some(Arc::new(set)))
     }
 
     fn reject(&self, now: Time, diagnostics: Vec<Diagnostic>) {

@@ -9,7 +9,6 @@ use crate::{
         Reading,
         files::{read_consistently, read_files},
         listing::{Listing, MAX_ENTRIES},
-        read_dir,
     },
 };
 
@@ -19,8 +18,12 @@ fn names(place: &Place, reading: &Reading) -> Vec<String> {
     reading.files.iter().map(|file| file.name.strip_prefix(&config).unwrap().to_owned()).collect()
 }
 
+fn read_dir(place: &Place, below: &str, ignore_dot_files: bool) -> Reading {
+    RulesDir { path: place.path(below), ignore_dot_files }.read()
+}
+
 fn read(place: &Place) -> Reading {
-    read_dir(&place.path("config"), false)
+    read_dir(place, "config", false)
 }
 
 /// The only diagnostic there is.
@@ -47,7 +50,7 @@ fn reads_every_file_in_the_order_of_the_go_service() {
     assert_eq!(names(&place, &reading), expected);
     assert_eq!(reading.files[3].text, b"a");
 
-    let reading = read_dir(&place.path("config"), true);
+    let reading = read_dir(&place, "config", true);
     assert_eq!(names(&place, &reading), expected[3..]);
 }
 
@@ -70,7 +73,7 @@ fn internal_entries_of_a_volume_are_skipped() {
     place.link("config/a.yaml", "..data/a.yaml");
     place.link("config/team", "..data/team");
     for ignore_dot_files in [false, true] {
-        let reading = read_dir(&place.path("config"), ignore_dot_files);
+        let reading = read_dir(&place, "config", ignore_dot_files);
         assert_eq!(reading.diagnostics, [], "{ignore_dot_files}");
         assert_eq!(names(&place, &reading), ["a.yaml", "team/b.yaml"], "{ignore_dot_files}");
     }
@@ -166,7 +169,7 @@ fn accepts_an_empty_directory() {
 #[test]
 fn reports_a_missing_directory_by_the_name_that_is_missing() {
     let place = Place::new();
-    let reading = read_dir(&place.path("current/config"), false);
+    let reading = read_dir(&place, "current/config", false);
     let diagnostic = only(&reading);
     assert_eq!(diagnostic.severity, Severity::Error);
     let seen = format!("`{}` has no `current`", place.root.display());
@@ -235,13 +238,8 @@ fn the_parts_of_the_path_are_joined_as_the_go_service_joins_them() {
         ("", "", "", "."),
         ("a", "..", "", "."),
     ] {
-        let directory = RulesDir {
-            root: root.into(),
-            subdirectory: subdirectory.to_owned(),
-            app_directory: app_directory.to_owned(),
-            ignore_dot_files: false,
-        };
-        assert_eq!(directory.path(), Path::new(expected), "{directory:?}");
+        let directory = RulesDir::new(Path::new(root), subdirectory, app_directory, false);
+        assert_eq!(directory.path, Path::new(expected), "{root} {subdirectory} {app_directory}");
     }
 }
 

@@ -72,12 +72,7 @@ impl Place {
 
     /// `config` below `root`.
     fn directory(&self, root: &str) -> RulesDir {
-        RulesDir {
-            root: self.path(root),
-            subdirectory: String::new(),
-            app_directory: "config".to_owned(),
-            ignore_dot_files: false,
-        }
+        RulesDir::new(&self.path(root), "", "config", false)
     }
 
     /// A source that reads that directory.
