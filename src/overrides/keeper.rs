@@ -285,8 +285,6 @@ impl fmt::Display for ChangeError {
     }
 }
 
-impl std::error::Error for ChangeError {}
-
 /// Removes expired overrides from an index, logs them, and returns them. Overrides that expired at second 0 are
 /// removals, which were logged before.
 pub(super) fn sweep(index: &Index, now: Time) -> Vec<Override> {

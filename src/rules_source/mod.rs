@@ -256,9 +256,3 @@ fn log(diagnostics: &[Diagnostic]) {
         tracing::warn!(suppressed = more, "more errors and warnings; `tollgate check` prints those of files");
     }
 }
-
-impl<T> fmt::Debug for Source<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").field("state", &self.state()).finish_non_exhaustive()
-    }
-}

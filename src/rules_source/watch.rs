@@ -57,21 +57,14 @@ pub struct Watcher {
     _wakeup: Arc<SyncSender<()>>,
 }
 
-/// Watches `directory`, and reloads it now if the files are not those that `source` read last.
+/// The source of events on this system.
+pub type SystemEvents = RecommendedWatcher;
+
+/// Watches `directory` with events from `W`, and reloads it now if the files are not those that `source` read last.
 ///
 /// # Errors
 /// When the system cannot start a thread.
-pub fn spawn<T: Send + Sync + 'static>(
-    source: Arc<Source<T>>,
-    directory: RulesDir,
-    clock: impl Clock + 'static,
-    debounce: Debounce,
-) -> io::Result<Watcher> {
-    spawn_with::<RecommendedWatcher, T>(source, directory, clock, debounce)
-}
-
-/// As [`spawn`], with events from `W`.
-pub(super) fn spawn_with<W: notify::Watcher + 'static, T: Send + Sync + 'static>(
+pub fn spawn<W: notify::Watcher + 'static, T: Send + Sync + 'static>(
     source: Arc<Source<T>>,
     directory: RulesDir,
     clock: impl Clock + 'static,

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use super::{
     Outcome, RulesDir, Source,
-    watch::{Debounce, Watcher, spawn},
+    watch::{Debounce, SystemEvents, Watcher, spawn},
 };
 use crate::{
     clock::{ManualClock, Time},
@@ -120,7 +120,7 @@ impl Watched {
     fn start(files: Files, pace: Debounce) -> Self {
         let Files { source, directory } = files;
         let clock = ManualClock::at(Time::from_seconds(1));
-        let watcher = spawn(Arc::clone(&source), directory, clock, pace).unwrap();
+        let watcher = spawn::<SystemEvents, _>(Arc::clone(&source), directory, clock, pace).unwrap();
         let started = Self { source, _watcher: watcher };
         started.wait_until("the first reload", |source| source.state().loads + source.state().errors == 1);
         started

@@ -286,7 +286,8 @@ fn a_change_during_a_reload_causes_another() {
     place.write("config/a.yaml", rules_of("a"));
     let (files, is_compiled, go) = slow_source(&place);
     let Files { source, directory } = files;
-    let watcher = spawn(Arc::clone(&source), directory, ManualClock::default(), BY_EVENTS).unwrap();
+    let watcher =
+        spawn::<SystemEvents, _>(Arc::clone(&source), directory, ManualClock::default(), BY_EVENTS).unwrap();
     is_compiled.recv().unwrap();
     // The files were read and are not served yet.
     place.write("config/a.yaml", rules_of("b"));

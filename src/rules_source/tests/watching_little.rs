@@ -5,7 +5,6 @@ use std::path::Path;
 use notify::{Config, ErrorKind, EventHandler, NullWatcher, RecursiveMode, WatcherKind};
 
 use super::*;
-use crate::rules_source::watch::spawn_with;
 
 const BY_LISTINGS: Debounce = Debounce {
     quiet: Duration::from_millis(1),
@@ -54,7 +53,7 @@ fn is_detected_by_listings<W: notify::Watcher + 'static>() {
     place.write("config/a.yaml", rules_of("a"));
     let Files { source, directory } = place.source("");
     let clock = ManualClock::default();
-    let watcher = spawn_with::<W, _>(Arc::clone(&source), directory, clock, BY_LISTINGS).unwrap();
+    let watcher = spawn::<W, _>(Arc::clone(&source), directory, clock, BY_LISTINGS).unwrap();
     wait_until(&source, "the first reload", |source| domains(source) == ["a"]);
     place.write("config/a.yaml", rules_of("b"));
     wait_until(&source, "the written file", |source| domains(source) == ["b"]);
@@ -86,7 +85,7 @@ fn an_unchanged_listing_reloads_nothing() {
     place.write("config/a.yaml", rules_of("a"));
     let Files { source, directory } = place.source("");
     let clock = ManualClock::default();
-    let watcher = spawn_with::<OutOfWatches, _>(Arc::clone(&source), directory, clock, BY_LISTINGS).unwrap();
+    let watcher = spawn::<OutOfWatches, _>(Arc::clone(&source), directory, clock, BY_LISTINGS).unwrap();
     wait_until(&source, "the first reload", |source| domains(source) == ["a"]);
     place.write("config/b.yaml", rules_of("b"));
     wait_until(&source, "the written file", |source| domains(source) == ["a", "b"]);

@@ -15,18 +15,13 @@ mod session;
 mod sotw;
 mod stream;
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-    thread,
-};
+use std::{io, sync::Arc, thread};
 
 use tokio::{runtime, sync::watch};
 
 use super::Source;
 use crate::{
     clock::Clock,
-    mutex::lock,
     panics::{self, Boundary},
     settings::groups::Xds,
 };
@@ -36,12 +31,12 @@ use crate::{
 pub struct Subscription {
     /// The thread ends when this is dropped.
     _alive: watch::Sender<()>,
-    judged: watch::Receiver<bool>,
+    status: Arc<Status>,
 }
 
 /// The state of a subscription, shared with the metrics.
 #[derive(Debug, Default)]
-pub struct Status(Mutex<State>);
+pub struct Status(watch::Sender<State>);
 
 /// The state of a subscription.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -62,11 +57,11 @@ impl Status {
     /// The current state.
     #[must_use]
     pub fn state(&self) -> State {
-        lock(&self.0).clone()
+        self.0.borrow().clone()
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut lock(&self.0));
+        self.0.send_modify(change);
     }
 }
 
@@ -81,10 +76,10 @@ pub fn spawn<T: Send + Sync + 'static>(
     status: Arc<Status>,
 ) -> io::Result<Subscription> {
     let (alive, mut is_alive) = watch::channel(());
-    let (judging, judged) = watch::channel(false);
+    let thread_status = status.clone();
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("rules-xds".to_owned()).spawn(move || {
-        let session = session::Session::new(&source, &settings.server, &clock, &status, judging);
+        let session = session::Session::new(&source, &settings.server, &clock, &thread_status);
         runtime.block_on(async {
             tokio::select! {
                 () = panics::restart_task(Boundary::XdsClient, async || client::run(&settings, &session).await) => {}
@@ -95,14 +90,15 @@ pub fn spawn<T: Send + Sync + 'static>(
         // A name lookup may hang and must not delay the shutdown.
         runtime.shutdown_background();
     })?;
-    Ok(Subscription { _alive: alive, judged })
+    Ok(Subscription { _alive: alive, status })
 }
 
 impl Subscription {
     /// Waits until a first response was accepted or rejected.
-    pub async fn judged(&mut self) {
-        // An error means that the thread ended.
-        let _ = self.judged.wait_for(|judged| *judged).await;
+    pub async fn judged(&self) {
+        let mut states = self.status.0.subscribe();
+        // The sender is a field of the status, so it exists.
+        let _ = states.wait_for(|state| state.updates > 0 || state.refused > 0).await;
     }
 }
 

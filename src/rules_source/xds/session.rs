@@ -10,7 +10,6 @@ use std::{
 };
 
 use prost::Message as _;
-use tokio::sync::watch;
 
 use super::{
     super::{Input, Outcome, Source, lock},
@@ -44,7 +43,6 @@ pub(super) struct Session<'a, T> {
     pub(super) origin: String,
     clock: &'a dyn Clock,
     pub(super) status: &'a Status,
-    judged: watch::Sender<bool>,
     /// The last stream ended, and the next one has not sent a response.
     pub(super) is_lost: Cell<bool>,
 }
@@ -65,10 +63,9 @@ impl<'a, T> Session<'a, T> {
         server: &ServerAddress,
         clock: &'a dyn Clock,
         status: &'a Status,
-        judged: watch::Sender<bool>,
     ) -> Self {
         let origin = format!("the control plane {server}");
-        Self { source, origin, clock, status, judged, is_lost: Cell::new(false) }
+        Self { source, origin, clock, status, is_lost: Cell::new(false) }
     }
 
     /// The limit of messages in all resources.
@@ -87,7 +84,6 @@ impl<'a, T> Session<'a, T> {
         });
         processed.await.unwrap_or_else(|Panicked| {
             self.status.change(|status| status.refused = status.refused.saturating_add(1));
-            self.judged.send_replace(true);
             let message = "internal error: processing the response panicked".to_owned();
             Err(google::rpc::Status { code: INTERNAL, message })
         })
@@ -109,7 +105,6 @@ impl<'a, T> Session<'a, T> {
                 status.refused = status.refused.saturating_add(1);
             }
         });
-        self.judged.send_replace(true);
         if state.is_current {
             return Ok(());
         }
