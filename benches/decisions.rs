@@ -10,7 +10,7 @@ use tollgate::{
     clock::{Clock, SystemClock, Time},
     limiter::{self, Bounds, Descriptor, Entry, Limiter, Policy, Request, ResponseOptions},
     overrides::{Action, Index, Override, Target, Value},
-    recent::{Recent, RecentOptions},
+    recent::Recent,
     rules::{CompileOptions, OnStoreFailure, RuleSet, Unit},
     rules_source::{RulesDir, Source},
     settings::KeyValues,
@@ -158,19 +158,14 @@ impl Case {
 /// What notes decisions, as the service has it.
 fn recent() -> Arc<Recent> {
     let (shards, values) = (ShardCount::for_workers(1), KeyValues::Plain);
-    Arc::new(Recent::new(RecentOptions { shards, values, logged: None }))
+    Arc::new(Recent::new(shards, values, None))
 }
 
 fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn Error>> {
     let root = tempfile::tempdir()?;
     fs::create_dir(root.path().join("config"))?;
     fs::write(root.path().join("config/bench.yaml"), rules)?;
-    let directory = RulesDir {
-        root: root.path().into(),
-        subdirectory: String::new(),
-        app_directory: "config".into(),
-        ignore_dot_files: false,
-    };
+    let directory = RulesDir::new(root.path(), "", "config", false);
     let stats = Arc::new(Stats::new(StatsOptions::default()));
     let counters = stats.clone();
     let noted_in = recent.clone();

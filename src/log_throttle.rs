@@ -1,7 +1,7 @@
-//! At most one log line in a while from many threads, with a count of those left out: for lines that callers and
-//! other servers cause, so that they cannot fill the log.
+//! Limits the rate of log lines that callers and other servers cause, so that they cannot fill the log, and counts the
+//! suppressed lines.
 //!
-//! What takes the time as an argument gives it to [`LogThrottle::admit`]; tasks that talk to the network use
+//! Code that takes the time as an argument passes it to [`LogThrottle::admit`]; network tasks use
 //! [`LogThrottle::admit_now`].
 
 use std::{
@@ -16,32 +16,32 @@ use std::{
 
 use crate::{clock::Time, mutex::lock};
 
-/// The monotonic clock begins here.
+/// The origin of the monotonic clock.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Lets one line through in so many seconds.
+/// Admits one line in an interval.
 #[derive(Debug)]
 pub struct LogThrottle {
     seconds: u64,
-    /// The second in which a line was logged last; 0 before the first.
+    /// The second of the last line; 0 before the first.
     last: AtomicU64,
     suppressed: AtomicU64,
 }
 
 impl LogThrottle {
-    /// A throttle that lets one line through in `seconds`.
+    /// A throttle that admits one line in `seconds`.
     #[must_use]
     pub const fn new(seconds: u64) -> Self {
         Self { seconds, last: AtomicU64::new(0), suppressed: AtomicU64::new(0) }
     }
 
-    /// How many lines were suppressed since the last one, when this one may be logged. Of several threads that
-    /// call in one moment one gets an answer. A clock that was set back does not silence the log.
+    /// Admits a line, and returns the number of lines that were suppressed before it. Of several concurrent calls, one is
+    /// admitted. A clock that is set back does not silence the log.
     pub fn admit(&self, now: Time) -> Option<u64> {
         self.admit_in(now.seconds())
     }
 
-    /// The same by the monotonic clock.
+    /// As [`admit`](Self::admit), by the monotonic clock.
     pub fn admit_now(&self) -> Option<u64> {
         self.admit_in(START.elapsed().as_secs())
     }
@@ -57,8 +57,7 @@ impl LogThrottle {
     }
 }
 
-/// A throttle for each kind of line. Of `most` kinds it remembers when they were logged; one more, and all are
-/// forgotten and may be logged again.
+/// A throttle for each kind of line. Beyond `most` kinds, all are removed and may be logged again.
 #[derive(Debug)]
 pub struct LogThrottles<K> {
     seconds: u64,
@@ -67,13 +66,13 @@ pub struct LogThrottles<K> {
 }
 
 impl<K: Eq + Hash> LogThrottles<K> {
-    /// Throttles that let one line of a kind through in `seconds`.
+    /// Throttles that admit one line of a kind in `seconds`.
     #[must_use]
     pub fn new(seconds: u64, most: usize) -> Self {
         Self { seconds, most, known: Mutex::default() }
     }
 
-    /// How many lines of this kind were suppressed since the last one, when this one may be logged.
+    /// Admits a line of this kind, and returns the number of its lines that were suppressed before it.
     pub fn admit_now(&self, kind: K) -> Option<u64> {
         let mut known = lock(&self.known);
         if known.len() >= self.most && !known.contains_key(&kind) {
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lets_one_line_through_in_a_while_and_counts_the_rest() {
+    fn admits_one_line_in_an_interval_and_counts_the_others() {
         let throttle = LogThrottle::new(10);
         let admitted: Vec<_> = [100, 100, 109, 110, 110, 119, 200]
             .map(|second| throttle.admit(Time::from_seconds(second)))
@@ -100,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn logs_in_the_first_second_of_1970_and_after_the_clock_was_set_back() {
+    fn admits_lines_at_time_0_and_after_the_clock_was_set_back() {
         let throttle = LogThrottle::new(10);
         assert_eq!(throttle.admit(Time::from_seconds(0)), Some(0));
         assert_eq!(throttle.admit(Time::from_seconds(5)), None);
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_is_logged_and_the_kinds_are_bounded() {
+    fn admits_each_kind_and_bounds_the_kinds() {
         let throttles = LogThrottles::new(3_600, 2);
         assert_eq!(
             ["a", "a", "b", "a"].map(|kind| throttles.admit_now(kind)),
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_threads_logs() {
+    fn admits_one_of_several_threads() {
         let throttle = LogThrottle::new(1);
         let admitted: usize = thread::scope(|scope| {
             let admit = || (0..1_000).filter(|_| throttle.admit(Time::from_seconds(7)).is_some()).count();

@@ -1,4 +1,4 @@
-//! Enums whose variants have names: labels of metrics, and words of rules files and settings.
+//! Enums whose variants have names: metric labels, and values of rules files and settings.
 
 /// Declares an enum with the name of each variant beside it.
 macro_rules! named {
@@ -15,7 +15,7 @@ macro_rules! named {
         }
 
         impl $enum {
-            /// Every variant, each at its own number.
+            /// Every variant, in the order of its discriminant.
             $vis const ALL: [Self; [$($name),*].len()] = [$(Self::$variant),*];
 
             /// The name of the variant.

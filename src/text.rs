@@ -1,5 +1,5 @@
-//! Texts that came from outside, for every module that writes an error into a log, a span or an answer: whatever a
-//! peer sent, no more than [`LONGEST`] bytes of it are kept or shown, and a terminal obeys none of them.
+//! Untrusted text in errors, logs, spans and responses: at most [`LONGEST`] bytes of it are kept or shown, and none of
+//! them controls a terminal.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -8,18 +8,17 @@ use std::{
     fmt::{self, Write},
 };
 
-/// Bytes of an error, or of a name in one, that are kept. Enough to recognise what was sent.
+/// The most bytes that are kept of an error, or of a name in one: enough to recognise what was sent.
 pub const LONGEST: usize = 256;
 
-/// True for what a terminal obeys instead of showing it, or shows elsewhere: control characters, and those that are
-/// invisible or change the direction of a text.
+/// True for control characters, and for those that are invisible or change the direction of a text.
 #[must_use]
 pub fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// A text that came from outside, for a terminal: characters that are unprintable are escaped.
+/// The text for a terminal: unprintable characters are escaped.
 #[must_use]
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
@@ -36,13 +35,13 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// The beginning of a text, cut between two characters: at most [`LONGEST`] bytes.
+/// The beginning of a text, up to [`LONGEST`] bytes, without a partial character.
 #[must_use]
 pub fn cut(text: &str) -> &str {
     beginning(text, LONGEST)
 }
 
-/// The beginning of a text, without a copy of one that is short enough.
+/// As [`cut`], without copying a text that is short enough.
 #[must_use]
 pub fn cut_owned(mut text: String) -> String {
     if text.len() > LONGEST {
@@ -52,16 +51,16 @@ pub fn cut_owned(mut text: String) -> String {
     text
 }
 
-/// The beginning of what is displayed. What comes behind it is never formatted.
+/// As [`cut`], of a displayed value. The rest is not formatted.
 #[must_use]
 pub fn cut_display(value: impl fmt::Display) -> String {
     let mut text = Bounded(String::new());
-    // The only error is that the text is full.
+    // The only error is that the limit was reached.
     let _ = write!(text, "{value}");
     text.0
 }
 
-/// Takes as much as fits.
+/// A text of at most [`LONGEST`] bytes.
 struct Bounded(String);
 
 impl Write for Bounded {
@@ -73,7 +72,7 @@ impl Write for Bounded {
     }
 }
 
-/// As many whole characters as fit into so many bytes.
+/// The beginning of a text, up to this many bytes, without a partial character.
 #[must_use]
 pub fn beginning(text: &str, bytes: usize) -> &str {
     if bytes >= text.len() {
@@ -83,6 +82,15 @@ pub fn beginning(text: &str, bytes: usize) -> &str {
     text.get(..end.unwrap_or_default()).unwrap_or_default()
 }
 
+/// The bytes in hexadecimal digits.
+pub fn hex<'b>(bytes: impl Iterator<Item = &'b u8>) -> String {
+    bytes.fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -90,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_cut_at_the_bound_and_not_below() {
+    fn texts_are_cut_above_the_limit_only() {
         for length in [0, 1, LONGEST - 1, LONGEST] {
             let text = "x".repeat(length);
             assert_eq!(
@@ -106,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_obeys_nothing_that_came_from_outside() {
+    fn unprintable_characters_are_escaped() {
         for (text, expected) in [
             ("user=ann, \u{fc} \u{1f600} \\n", "user=ann, \u{fc} \u{1f600} \\n"),
             ("a\nb\r\tc", "a\\nb\\r\\tc"),
@@ -119,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_way_to_cut_keeps_whole_characters_and_the_same_of_them(text in "\\PC{0,300}") {
+        fn every_cut_keeps_the_same_whole_characters(text in "\\PC{0,300}") {
             let expected: String = text
                 .char_indices()
                 .take_while(|(at, character)| at + character.len_utf8() <= LONGEST)

@@ -120,12 +120,7 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(root.path().join("config/rules.yaml"), RULES).unwrap();
-    let directory = RulesDir {
-        root: root.path().into(),
-        subdirectory: String::new(),
-        app_directory: "config".into(),
-        ignore_dot_files: false,
-    };
+    let directory = RulesDir::new(root.path(), "", "config", false);
     let counters = stats.clone();
     let source =
         Arc::new(Source::new(CompileOptions::default(), move |rules| limiter::handles(rules, &counters)));

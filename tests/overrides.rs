@@ -72,17 +72,17 @@ impl Replica {
         replica
     }
 
-    /// `tollgate …` with this service's admin API.
+    /// Runs `tollgate …` with this service's admin API.
     fn run(&self, args: &[&str]) -> Output {
         let admin = format!("http://127.0.0.1:{}", self.admin);
         let mut command = Command::new(binary());
         command.args(args).args(["--admin", &admin]).stdin(Stdio::null()).env("USER", "ann");
-        // Times in an import are those of the one who writes it.
+        // The command computes the times of an import.
         Clock::current().apply(&mut command);
         command.output().unwrap()
     }
 
-    /// The same, which must succeed; what it printed.
+    /// As [`run`](Self::run), and returns the output of a successful command.
     #[track_caller]
     fn tollgate(&self, args: &[&str]) -> String {
         let output = self.run(args);
@@ -90,13 +90,13 @@ impl Replica {
         printed(&output)
     }
 
-    /// The overall code of one request, whether it was over limit, with what is left.
+    /// The overall code of a request, and the remaining requests.
     fn ask(&self, key: &str, value: &str) -> (Code, u32) {
         let answer = self.server.ask(request("shop", &[&[(key, value)]])).unwrap();
         (Code::try_from(answer.overall_code).unwrap(), answer.statuses[0].limit_remaining)
     }
 
-    /// Whether an override blocks a client; its rule's limit is never reached.
+    /// True if an override blocks a client; the limit of its rule is never reached.
     fn is_blocked(&self, value: &str) -> bool {
         self.ask("client", value).0 == Code::OverLimit
     }
@@ -106,7 +106,7 @@ impl Replica {
     }
 }
 
-/// The program that is tested, or a release build that is measured.
+/// The tested binary, or a release build for measurements.
 fn binary() -> PathBuf {
     std::env::var_os("TOLLGATE_TEST_BINARY").map_or_else(|| BINARY.into(), PathBuf::from)
 }
@@ -115,7 +115,7 @@ const OK: Code = Code::Ok;
 const OVER: Code = Code::OverLimit;
 
 #[test]
-fn every_action_takes_effect_at_once_and_ends_when_it_is_removed() {
+fn every_action_takes_effect_immediately_and_ends_with_its_removal() {
     let replica = Replica::in_memory();
     let text = replica
         .tollgate(&["override", "set", "shop", "user=ann", "--limit", "5/year", "--reason", "ticket 1"]);
@@ -124,7 +124,7 @@ fn every_action_takes_effect_at_once_and_ends_when_it_is_removed() {
         [(); 6].map(|()| replica.ask("user", "ann")),
         [(OK, 4), (OK, 3), (OK, 2), (OK, 1), (OK, 0), (OVER, 0)]
     );
-    assert_eq!(replica.ask("user", "bob"), (OK, 2), "others have the rule's");
+    assert_eq!(replica.ask("user", "bob"), (OK, 2), "other values have the limit of the rule");
     replica.tollgate(&["override", "set", "shop", "user=ann", "--block"]);
     assert_eq!(replica.ask("user", "ann"), (OVER, 0));
     replica.tollgate(&["override", "set", "shop", "user=ann", "--allow"]);
@@ -154,7 +154,7 @@ fn every_action_takes_effect_at_once_and_ends_when_it_is_removed() {
 }
 
 #[test]
-fn a_whole_rule_is_overridden_but_not_values_with_a_rule_of_their_own() {
+fn a_whole_rule_is_overridden_except_values_with_their_own_rule() {
     let replica = Replica::in_memory();
     replica.tollgate(&["override", "set", "shop", "user", "--limit", "1/year"]);
     assert_eq!([(); 2].map(|()| replica.ask("user", "a").0), [OK, OVER]);
@@ -169,7 +169,7 @@ fn a_whole_rule_is_overridden_but_not_values_with_a_rule_of_their_own() {
         "they share one"
     );
     replica.tollgate(&["override", "set", "shop", "path=/a/4", "--limit", "1/year"]);
-    assert_eq!([(); 2].map(|()| replica.ask("path", "/a/4").0), [OK, OVER], "it has a counter of its own");
+    assert_eq!([(); 2].map(|()| replica.ask("path", "/a/4").0), [OK, OVER], "it has its own counter");
 }
 
 #[test]
@@ -182,14 +182,14 @@ fn rules_for_overrides_only_limit_nothing_else() {
 }
 
 #[test]
-fn overrides_end_at_their_moment() {
+fn overrides_expire() {
     let replica = Replica::in_memory();
     replica.tollgate(&["override", "set", "shop", "client=ann", "--block", "--for", "2s"]);
     assert!(replica.is_blocked("ann"));
     let ended = within(Duration::from_secs(5), || holds(!replica.is_blocked("ann"), String::new));
     assert!(ended.is_ok());
-    replica.server.wait_for_log(&["override ended", "shop client=ann"]);
-    eventually("it is swept", || {
+    replica.server.wait_for_log(&["override expired", "shop client=ann"]);
+    eventually("the override is swept", || {
         let metrics = replica.server.metrics();
         let left = metrics.get(r#"tollgate_overrides{action="block"}"#).copied();
         holds(left == Some(0.0), || format!("{left:?}"))
@@ -197,7 +197,7 @@ fn overrides_end_at_their_moment() {
 }
 
 #[test]
-fn overrides_are_shown_wherever_a_rule_is() {
+fn overrides_are_shown_in_every_view() {
     let replica = Replica::in_memory();
     replica.tollgate(&["override", "set", "shop", "user=ann", "--block", "--until", "2099-01-01T00:00:00Z"]);
     replica.tollgate(&["override", "set", "shop", "user=bob", "--limit", "7/day"]);
@@ -238,7 +238,7 @@ fn overrides_are_shown_wherever_a_rule_is() {
     assert!(printed(&explain).contains("override block until 2099-01-01T00:00:00Z"), "{}", printed(&explain));
 }
 
-/// A replica whose admin API requires a token, and the file that has one.
+/// A replica whose admin API requires a token, and its token file.
 fn with_tokens(dir: &Path) -> (Replica, String) {
     let tokens = dir.join("tokens");
     std::fs::write(&tokens, "ann 0123456789abcdef0123456789abcdef\n").unwrap();
@@ -248,7 +248,7 @@ fn with_tokens(dir: &Path) -> (Replica, String) {
 }
 
 #[test]
-fn explain_applies_the_overrides_that_are_in_force_at_a_service() {
+fn explain_applies_the_overrides_of_a_service() {
     let dir = tempfile::tempdir().unwrap();
     let (replica, tokens) = with_tokens(dir.path());
     let tokens = tokens.as_str();
@@ -294,7 +294,7 @@ fn explain_applies_the_overrides_that_are_in_force_at_a_service() {
 }
 
 #[test]
-fn explain_fails_where_the_overrides_of_a_service_cannot_be_read() {
+fn explain_fails_if_the_overrides_of_a_service_cannot_be_read() {
     let dir = tempfile::tempdir().unwrap();
     let (replica, tokens) = with_tokens(dir.path());
     let rules = replica.server.rules_dir();
@@ -319,7 +319,7 @@ fn explain_fails_where_the_overrides_of_a_service_cannot_be_read() {
 }
 
 #[test]
-fn a_mistyped_command_is_explained_and_changes_nothing() {
+fn an_invalid_command_is_explained_and_changes_nothing() {
     let replica = Replica::in_memory();
     for (args, expected) in [
         (&["set", "shop", "user=a"][..], "<--limit <N/UNIT>|--block|--allow|--shadow>"),
@@ -332,7 +332,7 @@ fn a_mistyped_command_is_explained_and_changes_nothing() {
         (&["set", "shop", "user=a", "--block", "--for", "2 days"], "for: expected a duration such as 10s"),
         (
             &["set", "shop", "user=a", "--block", "--until", "monday"],
-            "expected a moment such as 2026-11-23T00:00:00Z",
+            "expected a timestamp such as 2026-11-23T00:00:00Z",
         ),
         (&["set", "shop", "user=a", "--block", "--until", "2020-01-01T00:00:00Z"], "is in the past"),
         (&["remove", "shop"], "no override"),
@@ -353,7 +353,7 @@ fn a_mistyped_command_is_explained_and_changes_nothing() {
 }
 
 #[test]
-fn a_wrong_request_is_explained() {
+fn an_invalid_request_is_explained() {
     let replica = Replica::in_memory();
     for (path, body, status, expected) in [
         ("/api/v1/overrides", "[]", 400, "expected an object"),
@@ -394,7 +394,7 @@ fn a_wrong_request_is_explained() {
 }
 
 #[test]
-fn an_import_is_whole_or_nothing() {
+fn an_import_is_atomic() {
     let replica = Replica::in_memory();
     replica.tollgate(&["override", "set", "shop", "client=old", "--block"]);
     let dir = tempfile::tempdir().unwrap();
@@ -451,7 +451,7 @@ fn overrides_in_a_file_survive_a_restart() {
 }
 
 #[test]
-fn nothing_is_changed_by_a_read_only_admin_api() {
+fn a_read_only_admin_api_rejects_changes() {
     let replica = Replica::start(Setup::new().rules("shop.yaml", RULES).env("ADMIN_READ_ONLY", "true"));
     for (method, path, body) in [
         ("POST", "/api/v1/overrides", r#"{"domain":"shop","descriptor":"user=a","action":"block"}"#),
@@ -469,7 +469,7 @@ fn nothing_is_changed_by_a_read_only_admin_api() {
 }
 
 #[test]
-fn an_override_precedes_a_limit_that_a_request_brings_along() {
+fn an_override_takes_precedence_over_a_limit_in_the_request() {
     let replica = Replica::in_memory();
     replica.tollgate(&["override", "set", "shop", "user=ann", "--block"]);
     let mut brings = descriptor(&[("user", "ann")]);

@@ -1,4 +1,4 @@
-//! Rules that change while the service answers.
+//! Rules that change at run time.
 
 use std::{env, fs, os::unix::fs::symlink, path::Path};
 
@@ -9,20 +9,20 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-/// A limit of so many an hour for the key.
+/// A limit for the key, in requests per hour.
 fn rules(key: &str, limit: u32) -> String {
     format!(
         "domain: d\ndescriptors: [{{key: {key}, rate_limit: {{unit: hour, requests_per_unit: {limit}}}}}]\n"
     )
 }
 
-/// As `/rlconfig` shows that limit.
+/// The line of that limit in `/rlconfig`.
 fn shown(key: &str, limit: u32) -> String {
     format!("d.{key}: unit=HOUR requests_per_unit={limit},")
 }
 
 #[test]
-fn a_file_that_is_written_renamed_created_or_removed_is_noticed() {
+fn detects_files_that_are_written_renamed_created_or_removed() {
     let server = Server::start(&rules("a", 1));
     let dir = server.rules_dir();
 
@@ -34,7 +34,7 @@ fn a_file_that_is_written_renamed_created_or_removed_is_noticed() {
     fs::write(dir.join("more.yaml"), rules("b", 4).replace("domain: d", "domain: e")).unwrap();
     server.wait_for_rule("e.b: unit=HOUR requests_per_unit=4,");
     fs::rename(dir.join("more.yaml"), server.dir().join("more.yaml")).unwrap();
-    eventually("the rules of a file that left are gone", || {
+    eventually("the rules of a removed file are gone", || {
         let shown = server.rules_shown();
         holds(shown.len() == 1, || format!("{shown:?}"))
     });
@@ -44,7 +44,7 @@ fn a_file_that_is_written_renamed_created_or_removed_is_noticed() {
 }
 
 #[test]
-fn a_swap_of_the_root_symlink_is_noticed() {
+fn detects_a_swap_of_the_root_symlink() {
     let dir = tempfile::tempdir().unwrap();
     let version = |name: &str, limit: u32| {
         let config = dir.path().join(name).join("config");
@@ -66,7 +66,7 @@ fn a_swap_of_the_root_symlink_is_noticed() {
 }
 
 #[test]
-fn the_data_swap_of_a_config_map_is_noticed_and_read_once() {
+fn reads_a_config_map_update_once() {
     let server = Setup::new().start();
     let dir = server.rules_dir();
     let version = |name: &str, limit: u32| {
@@ -85,7 +85,7 @@ fn the_data_swap_of_a_config_map_is_noticed_and_read_once() {
     assert_eq!(server.rules_shown().len(), 1);
 }
 
-/// Points a symlink elsewhere, in one step.
+/// Replaces a symlink atomically.
 fn swap(link: &Path, to: &str) {
     let new = link.with_file_name("..new");
     symlink(to, &new).unwrap();
@@ -93,13 +93,13 @@ fn swap(link: &Path, to: &str) {
 }
 
 #[test]
-fn a_bad_file_leaves_the_last_good_rules_serving() {
+fn an_invalid_file_keeps_the_previous_rules() {
     let server = Server::start(&rules("a", 5));
     let errors = |server: &Server| {
         let metrics = server.metrics();
         metrics.get("ratelimit_service_config_load_error").copied().unwrap_or_default()
     };
-    assert!(errors(&server) < 0.5, "the first load went well");
+    assert!(errors(&server) < 0.5, "the first load succeeded");
 
     server.write("rules.yaml", "domain: d\ndescriptors:\n  - kee: a\n");
     eventually("the failed load is counted", || {
@@ -109,16 +109,16 @@ fn a_bad_file_leaves_the_last_good_rules_serving() {
     let log = server.process.log();
     assert!(log.contains("rules.yaml") && log.contains("kee"), "the log names file and key: {log}");
     let page = server.rules_shown().join("\n");
-    assert!(page.contains(&shown("a", 5)) && page.contains("kee"), "served, and why not replaced: {page}");
+    assert!(page.contains(&shown("a", 5)) && page.contains("kee"), "the served rules and the error: {page}");
     let answer = server.ask(request("d", &[&[("a", "v")]])).unwrap();
-    assert_eq!(answer.statuses[0].limit_remaining, 4, "the old rules still serve");
+    assert_eq!(answer.statuses[0].limit_remaining, 4, "the previous rules are served");
 
     server.write("rules.yaml", &rules("a", 6));
     server.wait_for_rule(&shown("a", 6));
 }
 
 #[test]
-fn rules_that_did_not_change_keep_their_counters() {
+fn unchanged_rules_keep_their_counters() {
     let server = Server::start(&rules("a", 5));
     let remaining =
         |server: &Server| server.ask(request("d", &[&[("a", "v")]])).unwrap().statuses[0].limit_remaining;
@@ -133,14 +133,14 @@ fn rules_that_did_not_change_keep_their_counters() {
     assert_eq!(server.metrics().get(hits), Some(&3.0), "and their statistics");
 }
 
-/// As [`rules`], in block style, so that more can follow.
+/// As [`rules`], in block style, so that rules can be appended.
 fn in_block(key: &str, limit: u32) -> String {
     format!(
         "domain: d\ndescriptors:\n  - {{key: {key}, rate_limit: {{unit: hour, requests_per_unit: {limit}}}}}\n"
     )
 }
 
-/// `TOLLGATE_TEST_RELOADS` asks for more reloads than the test makes by itself.
+/// `TOLLGATE_TEST_RELOADS` sets the number of reloads.
 #[test]
 fn reloads_under_load_lose_no_request() {
     let reloads: u32 = env::var("TOLLGATE_TEST_RELOADS").map_or(50, |text| text.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Rules from a control plane that is not ours: `xds-protos` on grpcio, in `xds/control_plane.py`.
+//! Rules from an independent control plane: `xds-protos` on grpcio, in `xds/control_plane.py`.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-// What has to do with connections: certificates, headers, a control plane that is gone.
+// Connections: certificates, headers, lost control planes.
 mod connections;
 // Starts with and without a control plane.
 mod start;
-// What is taken and what is refused.
+// Accepted and rejected updates.
 mod updates;
 
-/// Asked in the dialect that the Go service speaks, with pauses for impatient people.
+/// The protocol variant of the Go service, with short pauses.
 fn setup(server_url: &str) -> Setup {
     [
         ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
@@ -34,7 +34,7 @@ fn setup(server_url: &str) -> Setup {
     .fold(Setup::new(), |setup, (name, value)| setup.env(name, value))
 }
 
-/// A service and its control plane, which has published `version` of `resources`.
+/// A service and a control plane that publishes `version` of `resources`.
 fn subscribed(version: &str, resources: &[Value]) -> (ControlPlane, Server) {
     let control_plane = ControlPlane::start();
     control_plane.publish(version, resources);
@@ -42,18 +42,18 @@ fn subscribed(version: &str, resources: &[Value]) -> (ControlPlane, Server) {
     (control_plane, server)
 }
 
-/// A resource with a limit of so many an hour for the key.
+/// A resource with a limit for the key, in requests per hour.
 fn limit(name: &str, domain: &str, key: &str, requests: u32) -> Value {
     let rate_limit = json!({"unit": "HOUR", "requests_per_unit": requests});
     json!({"config": {"name": name, "domain": domain, "descriptors": [{"key": key, "rate_limit": rate_limit}]}})
 }
 
-/// As `/rlconfig` shows that limit.
+/// The line of that limit in `/rlconfig`.
 fn shown(domain: &str, key: &str, requests: u32) -> String {
     format!("{domain}.{key}: unit=HOUR requests_per_unit={requests}, shadow_mode: false, quota_mode: false")
 }
 
-/// Waits until `/rlconfig` shows exactly this.
+/// Waits until `/rlconfig` has exactly these lines.
 fn wait_for(server: &Server, lines: &[String]) {
     eventually("these rules are served", || {
         let seen = server.rules_shown();

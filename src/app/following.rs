@@ -100,7 +100,7 @@ async fn announce(parts: &Parts, side: &Side) {
         let per_second = answered.saturating_mul(1000).checked_div(elapsed).unwrap_or_default();
         let state = parts.source.state();
         let own = Replica {
-            id: parts.replicas.id().to_owned(),
+            id: Replicas::own_id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             rules_hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
             requests_per_second: u64::try_from(per_second).unwrap_or(u64::MAX),
@@ -118,7 +118,7 @@ async fn announce(parts: &Parts, side: &Side) {
                     warn!("replicas: {error}");
                 }
                 if Replicas::is_outdated(last_success.elapsed().as_secs()) {
-                    parts.replicas.forget(&own);
+                    parts.replicas.clear(&own);
                 }
             }
         }

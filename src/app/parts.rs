@@ -220,14 +220,9 @@ fn overrides(settings: &Settings, others: Option<Others>) -> Result<(Keeper, Opt
         Some(Others::Memcached(resets)) => Some(resets),
         None => None,
     };
-    let keeper = match &settings.overrides.file {
-        Some(path) => Keeper::in_file(index, path, SystemClock.now()).map_err(StartError)?,
-        None => Keeper::in_memory(index),
-    };
-    Ok(match resets {
-        Some(resets) => (keeper.with_resets(resets.clone()), Some(Link::Memcached(resets))),
-        None => (keeper, None),
-    })
+    let file = settings.overrides.file.as_deref();
+    let keeper = Keeper::local(index, file, resets.clone(), SystemClock.now()).map_err(StartError)?;
+    Ok((keeper, resets.map(Link::Memcached)))
 }
 
 /// TLS on the gRPC port, if it is enabled.

@@ -14,7 +14,7 @@ use crate::{
     clock::{Clock, SystemClock},
     log_throttle::LogThrottle,
     panics::{self, Boundary},
-    recent::{DecisionLog, Recent, RecentOptions},
+    recent::{DecisionLog, Recent},
     settings::{Decisions, Settings},
     telemetry::metrics::ShardCount,
 };
@@ -22,11 +22,8 @@ use crate::{
 /// Empty tables.
 pub(super) fn recent(settings: &Settings) -> Arc<Recent> {
     let Decisions { key_values, log, .. } = &settings.decisions;
-    Arc::new(Recent::new(RecentOptions {
-        shards: ShardCount::for_workers(settings.server.workers),
-        values: *key_values,
-        logged: log.as_ref().map(|log| log.logged),
-    }))
+    let shards = ShardCount::for_workers(settings.server.workers);
+    Arc::new(Recent::new(shards, *key_values, log.as_ref().map(|log| log.logged)))
 }
 
 /// Whether anybody looks at what is noted.

@@ -8,7 +8,7 @@ use crate::{
     rules::{CompileOptions, Countable},
     rules_source::{
         RulesDir, Source,
-        watch::{self, Watcher},
+        watch::{self, SystemEvents, Watcher},
         xds::{self, Subscription},
     },
     settings::{Backend, Settings},
@@ -35,15 +35,12 @@ impl Feed {
             let settings = (**control_plane).clone();
             return xds::spawn(source.clone(), settings, SystemClock, status.clone()).map(Self::ControlPlane);
         }
-        let directory = RulesDir {
-            root: rules.root.clone(),
-            subdirectory: rules.subdirectory.clone(),
-            app_directory: rules.app_directory.clone(),
-            ignore_dot_files: rules.ignore_dot_files,
-        };
+        let directory =
+            RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, rules.ignore_dot_files);
         // After a panic the watcher reads the rules once more.
         let _ = panics::catch(Boundary::RulesReload, || source.reload(&directory, SystemClock.now()));
-        watch::spawn(source.clone(), directory, SystemClock, watch::Debounce::default()).map(Self::Files)
+        let debounce = watch::Debounce::default();
+        watch::spawn::<SystemEvents, _>(source.clone(), directory, SystemClock, debounce).map(Self::Files)
     }
 
     /// Waits until the ports may open: with a control plane, until it has sent rules, valid or not, unless

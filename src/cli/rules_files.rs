@@ -11,7 +11,7 @@ use super::serve::Environment;
 use crate::{
     app,
     rules::{CompileOptions, Countable, SourceFile},
-    rules_source::{Reading, RulesDir, read_dir},
+    rules_source::{Reading, RulesDir},
 };
 
 /// How rules files are read.
@@ -52,7 +52,8 @@ pub(super) fn read(
     if !paths.is_empty() {
         let mut all = Reading::default();
         for path in paths {
-            let read = if path.is_file() { read_file(path)? } else { read_dir(path, args.ignore_dot_files) };
+            let directory = RulesDir { path: path.clone(), ignore_dot_files: args.ignore_dot_files };
+            let read = if path.is_file() { read_file(path)? } else { directory.read() };
             all.files.extend(read.files);
             all.diagnostics.extend(read.diagnostics);
         }
@@ -61,12 +62,8 @@ pub(super) fn read(
     let settings = environment.settings()?.0;
     let options = args.options(app::compile_options(&settings));
     let rules = settings.rules;
-    let directory = RulesDir {
-        root: rules.root,
-        subdirectory: rules.subdirectory,
-        app_directory: rules.app_directory,
-        ignore_dot_files: rules.ignore_dot_files || args.ignore_dot_files,
-    };
+    let ignore_dot_files = rules.ignore_dot_files || args.ignore_dot_files;
+    let directory = RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, ignore_dot_files);
     Ok((directory.read(), options))
 }
 

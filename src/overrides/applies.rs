@@ -1,27 +1,22 @@
-//! The rule that an override applies to now, for those who set one: a mistyped key is found before it is relied on.
+//! Finds the rule that an override applies to, so that setting an override warns about a mistyped key.
 
 use super::model::{Target, Value};
 use crate::rules::{Entry, Rule, RuleSet, model::Level, nearest};
 
-struct Exact<'a> {
-    key: &'a str,
-    value: &'a str,
-}
-
-impl Entry for Exact<'_> {
+impl Entry for (&str, &str) {
     fn key(&self) -> &str {
-        self.key
+        self.0
     }
 
     fn value(&self) -> &str {
-        self.value
+        self.1
     }
 }
 
-/// The rule that a target's requests match.
+/// The rule that requests of a target match.
 ///
 /// # Errors
-/// Why there is none, and what follows from it.
+/// The reason why no rule matches, and its effect.
 pub fn rule<'r>(target: &Target, rules: &'r RuleSet) -> Result<&'r Rule, String> {
     let Some(domain) = rules.domain(target.domain()) else {
         let known = rules.domains().map(|domain| &*domain.name);
@@ -49,13 +44,13 @@ pub fn rule<'r>(target: &Target, rules: &'r RuleSet) -> Result<&'r Rule, String>
         (last, level) = (Some(node), &node.children);
     }
     let rule = last.and_then(|node| node.rule.as_ref());
-    rule.ok_or_else(|| format!("the descriptor of the rules has no limit, so the override {effect}"))
+    rule.ok_or_else(|| format!("the matching descriptor has no limit, so the override {effect}"))
 }
 
 fn node<'r>(level: &'r Level, key: &str, value: &Value) -> Option<&'r crate::rules::model::Node> {
     let text = match value {
         Value::Exact(value) => {
-            return level.step(&Exact { key, value }, &mut String::new()).map(|step| step.node());
+            return level.step(&(key, &**value), &mut String::new()).map(|step| step.node());
         }
         Value::Any => key.to_owned(),
         Value::Pattern(pattern) => format!("{key}_{pattern}"),
@@ -72,7 +67,7 @@ mod tests {
     };
 
     #[test]
-    fn says_which_rule_and_why_there_is_none() {
+    fn finds_the_rule_or_the_reason_why_none_matches() {
         let text = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: day, requests_per_unit: 1}}\n\
             - {key: path, value: '/a/*', rate_limit: {unit: day, requests_per_unit: 1}}\n\
             - key: t\n  descriptors: [{key: p, rate_limit: {unit: day, requests_per_unit: 1}}]\n";

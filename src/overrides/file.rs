@@ -1,7 +1,7 @@
 //! Overrides in a file, for counters in memory: `OVERRIDES_FILE`.
 //!
-//! A line of JSON for each change, appended and flushed to the disk before the change takes effect. At the start, and
-//! when most lines are outdated, the file is written anew beside the old one, which it then replaces.
+//! The file has a line of JSON for each change, flushed to the disk before the change takes effect. At startup, and when
+//! most lines are outdated, a new file is written and renamed over the old one.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -14,15 +14,15 @@ use tracing::warn;
 
 use super::{
     index::Index,
-    model::{Action, Override, Target},
+    model::{Override, Target},
 };
 use crate::clock::Time;
 
-/// More outdated lines than there are overrides, and than this, and the file is written anew.
-const OUTDATED: usize = 1_000;
+/// The file is rewritten when it has more outdated lines than overrides, and more than this.
+const MAX_OUTDATED: usize = 1_000;
 
-/// Mistakes that are reported at once.
-const MAX_MISTAKES: usize = 10;
+/// Errors that are reported in one run.
+const MAX_ERRORS: usize = 10;
 
 /// The file, open for appending.
 pub(super) struct Journal {
@@ -35,7 +35,7 @@ impl Journal {
     /// Reads the file into an index, and creates it if it is missing.
     ///
     /// # Errors
-    /// When it cannot be read or written, and every mistake in it, each with its line.
+    /// When it cannot be read or written, and the errors in it, each with its line.
     pub(super) fn open(path: &Path, index: &Index, now: Time) -> Result<Self, Vec<String>> {
         let failed = |what: &str, error: &io::Error| {
             vec![format!("OVERRIDES_FILE: {}: cannot {what}: {error}", path.display())]
@@ -46,43 +46,25 @@ impl Journal {
             Err(error) => return Err(failed("read", &error)),
         }
         while !index.sweep(now.max(Time::from_seconds(1))).is_empty() {}
-        let (file, lines) = write_anew(path, index).map_err(|error| failed("write", &error))?;
+        let (file, lines) = write_new(path, index).map_err(|error| failed("write", &error))?;
         Ok(Self { path: path.to_owned(), file, lines })
     }
 
-    /// Appends overrides that are set.
-    ///
-    /// # Errors
-    /// When they cannot be written.
-    pub(super) fn append_set(&mut self, one: &Override, index: &Index) -> io::Result<()> {
-        self.append(&one.to_json(), index)
-    }
-
-    /// Appends that the override for a target is removed.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub(super) fn append_removed(&mut self, target: &Target, index: &Index) -> io::Result<()> {
-        self.append(&removed(target), index)
-    }
-
-    /// Writes the file anew with all overrides of an index.
-    ///
-    /// # Errors
-    /// When it cannot be written; then the old one is still there.
+    /// Replaces the file by all overrides of an index. After an error the old file is still there.
     pub(super) fn rewrite(&mut self, index: &Index) -> io::Result<()> {
-        (self.file, self.lines) = write_anew(&self.path, index)?;
+        (self.file, self.lines) = write_new(&self.path, index)?;
         Ok(())
     }
 
-    fn append(&mut self, line: &Json, index: &Index) -> io::Result<()> {
-        if self.lines.saturating_sub(index.len()) > index.len().max(OUTDATED) {
+    /// Appends a change: the JSON of an override that is set, or [`removed`].
+    pub(super) fn append(&mut self, change: &Json, index: &Index) -> io::Result<()> {
+        if self.lines.saturating_sub(index.len()) > index.len().max(MAX_OUTDATED) {
             self.rewrite(index)?;
         }
         let before = self.file.metadata()?.len();
-        let written = self.file.write_all(format!("{line}\n").as_bytes());
+        let written = self.file.write_all(format!("{change}\n").as_bytes());
         if let Err(error) = written.and_then(|()| self.file.sync_data()) {
-            // Half a line would make the next one unreadable.
+            // A partial line would make the next one unreadable.
             let _ = self.file.set_len(before);
             return Err(error);
         }
@@ -91,59 +73,25 @@ impl Journal {
     }
 }
 
-/// The line that removes the override for a target.
+/// The change that removes the override for a target.
 pub(super) fn removed(target: &Target) -> Json {
-    let one = Override {
-        target: target.clone(),
-        action: Action::Block,
-        expires: None,
-        reason: Box::default(),
-        by: Box::default(),
+    json!({"removed": target.to_json()})
+}
+
+/// Reads a change as an override to add to a draft. A removal is an override that expired at second 0.
+pub(super) fn read_change(line: &str) -> Result<Override, String> {
+    let mut json: Json = serde_json::from_str(line).map_err(|error| format!("invalid JSON: {error}"))?;
+    // Expired overrides are read as well, and swept.
+    let Some(Json::Object(mut removed)) = json.get_mut("removed").map(Json::take) else {
+        return Override::from_json(&json, Time::default());
     };
-    let mut json = one.to_json();
-    let descriptor = json.get_mut("descriptor").map(Json::take).unwrap_or_default();
-    json!({"removed": {"domain": target.domain(), "descriptor": descriptor}})
-}
-
-/// One change: an override that is set, or the target of one that is removed.
-pub(super) enum Change {
-    Set(Override),
-    Removed(Target),
-}
-
-impl Change {
-    /// # Errors
-    /// When the line is no change.
-    pub(super) fn read(line: &str) -> Result<Self, String> {
-        let mut json: Json =
-            serde_json::from_str(line).map_err(|error| format!("this is not JSON: {error}"))?;
-        // What ended long ago is read as well, and swept.
-        if let Some(mut removed) = json.get_mut("removed").map(Json::take) {
-            if let Some(fields) = removed.as_object_mut() {
-                fields.insert("action".to_owned(), "block".into());
-            }
-            return Ok(Self::Removed(Override::from_json(&removed, Time::default())?.target));
-        }
-        Ok(Self::Set(Override::from_json(&json, Time::default())?))
-    }
-
-    /// The override to add: one that has ended always stands for a removal.
-    pub(super) fn into_override(self) -> Override {
-        match self {
-            Self::Set(one) => one,
-            Self::Removed(target) => Override {
-                target,
-                action: Action::Allow,
-                expires: Some(0),
-                reason: Box::default(),
-                by: Box::default(),
-            },
-        }
-    }
+    removed.insert("action".to_owned(), "allow".into());
+    let one = Override::from_json(&Json::Object(removed), Time::default())?;
+    Ok(Override { expires: Some(0), ..one })
 }
 
 fn load(path: &Path, mut file: impl io::BufRead, index: &Index) -> Result<(), Vec<String>> {
-    let (mut draft, mut mistakes, mut line, mut number) = (index.draft(), Vec::new(), String::new(), 0_usize);
+    let (mut draft, mut errors, mut line, mut number) = (index.draft(), Vec::new(), String::new(), 0_usize);
     loop {
         line.clear();
         number = number.saturating_add(1);
@@ -153,34 +101,30 @@ fn load(path: &Path, mut file: impl io::BufRead, index: &Index) -> Result<(), Ve
             Ok(_) if line.trim().is_empty() => continue,
             Ok(_) => {}
             Err(error) => {
-                mistakes.push(format!("{at}: {error}"));
+                errors.push(format!("{at}: {error}"));
                 break;
             }
         }
-        let added = Change::read(line.trim_end()).and_then(|change| {
-            let one = change.into_override();
-            index.add_to(&mut draft, &one)
-        });
-        match added {
+        match read_change(line.trim_end()).and_then(|one| index.add_to(&mut draft, &one)) {
             Ok(()) => {}
             Err(error) if !line.ends_with('\n') => {
                 warn!("{at}: ignoring an incomplete last line: {error}");
             }
-            Err(error) => mistakes.push(format!("{at}: {error}")),
+            Err(error) => errors.push(format!("{at}: {error}")),
         }
-        if mistakes.len() >= MAX_MISTAKES {
+        if errors.len() >= MAX_ERRORS {
             break;
         }
     }
-    if mistakes.is_empty() {
+    if errors.is_empty() {
         index.add(&draft).map_err(|error| vec![format!("OVERRIDES_FILE: {}: {error}", path.display())])
     } else {
-        Err(mistakes)
+        Err(errors)
     }
 }
 
-/// Writes all overrides beside the file and renames, so that a crash leaves one of the two.
-fn write_anew(path: &Path, index: &Index) -> io::Result<(File, usize)> {
+/// Writes all overrides to a new file and renames it, so that a crash leaves one of the two.
+fn write_new(path: &Path, index: &Index) -> io::Result<(File, usize)> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);
@@ -218,34 +162,34 @@ mod tests {
     }
 
     #[test]
-    fn changes_survive_a_restart_and_ended_overrides_do_not() {
+    fn changes_survive_a_restart_and_expired_overrides_do_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("overrides.jsonl");
         let (mut journal, index) = open(&path, NOW).unwrap();
         let ending = Override { expires: Some(1_800_000_010), ..one("k=c") };
         for one in [&one("k=a"), &one("k=b"), &ending] {
-            journal.append_set(one, &index).unwrap();
+            journal.append(&one.to_json(), &index).unwrap();
             index.set(one).unwrap();
         }
-        journal.append_removed(&one("k=a").target, &index).unwrap();
+        journal.append(&removed(&one("k=a").target), &index).unwrap();
         let (_, index) = open(&path, NOW).unwrap();
         assert_eq!(index.len(), 2);
         assert_eq!(index.get(&one("k=b").target), Some(one("k=b")));
         let (_, index) = open(&path, Time::from_seconds(1_800_000_010)).unwrap();
         assert_eq!(index.len(), 1);
-        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1, "it was written anew");
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1, "the file was rewritten");
     }
 
     #[test]
-    fn mistakes_have_their_lines_and_half_a_last_line_is_ignored() {
+    fn errors_have_their_lines_and_an_incomplete_last_line_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("overrides.jsonl");
         let good = one("k=a").to_json().to_string();
         fs::write(&path, format!("{good}\nx\n\n{{\"domain\":\"d\"}}\n{good}\n")).unwrap();
-        let mistakes = open(&path, NOW).err().unwrap();
-        assert_eq!(mistakes.len(), 2, "{mistakes:?}");
-        assert!(mistakes[0].contains("overrides.jsonl:2: this is not JSON"), "{mistakes:?}");
-        assert!(mistakes[1].contains("overrides.jsonl:4: descriptor is missing"), "{mistakes:?}");
+        let errors = open(&path, NOW).err().unwrap();
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        assert!(errors[0].contains("overrides.jsonl:2: invalid JSON"), "{errors:?}");
+        assert!(errors[1].contains("overrides.jsonl:4: descriptor is missing"), "{errors:?}");
         fs::write(&path, format!("{good}\n{{\"doma")).unwrap();
         assert_eq!(open(&path, NOW).unwrap().1.len(), 1);
         let missing = open(&dir.path().join("no/such/file"), NOW).err().unwrap();
@@ -256,12 +200,12 @@ mod tests {
     }
 
     #[test]
-    fn outdated_lines_do_not_gather() {
+    fn outdated_lines_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("overrides.jsonl");
         let (mut journal, index) = open(&path, NOW).unwrap();
         for _ in 0..2_500 {
-            journal.append_set(&one("k=a"), &index).unwrap();
+            journal.append(&one("k=a").to_json(), &index).unwrap();
             index.set(&one("k=a")).unwrap();
         }
         assert!(fs::read_to_string(&path).unwrap().lines().count() < 1_100);

@@ -1,4 +1,4 @@
-//! Changes of overrides, and where they are remembered: in this process, in a file, or in Redis.
+//! Changes overrides and stores them: in memory, in a file, or in Redis.
 //!
 //! The admin API calls it. A change that could not be written does not take effect.
 
@@ -12,7 +12,7 @@ use std::{
 use tracing::info;
 
 use super::{
-    file::Journal,
+    file::{Journal, removed},
     index::{Draft, Index, MAX_OVERRIDES},
     model::{Override, Target},
     shared::{Shared, State, token},
@@ -23,11 +23,11 @@ use crate::{
     store::{memcached::ResetLog, redis::Side},
 };
 
-/// An import that nothing is added to for so long makes way for another.
+/// An import that is idle for this long is replaced by the next one.
 const IDLE_IMPORT: Duration = Duration::from_secs(60);
 
-/// Overrides that ended and are logged one by one.
-const LOGGED: usize = 20;
+/// The most expired overrides that are logged one by one.
+const MAX_LOGGED: usize = 20;
 
 /// Changes overrides.
 pub struct Keeper {
@@ -37,66 +37,53 @@ pub struct Keeper {
     import: Mutex<Option<Import>>,
 }
 
-/// Where overrides are remembered.
+/// The storage of overrides.
 enum Place {
-    /// In this process until it ends.
     Memory,
-    /// In a file.
     File(Mutex<Journal>),
-    /// In Redis.
-    Shared(Shared),
+    Redis(Shared),
 }
 
-/// An import that is not in force yet, where it is gathered in this process.
+/// An import that is not in force yet, in this process.
 struct Import {
     id: String,
     draft: Draft,
     last_used: Instant,
 }
 
-/// Why a change was not made.
+/// Why a change failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ChangeError {
-    /// It is invalid.
+    /// The override is invalid.
     Invalid(String),
     /// There is no such override or import.
     NotFound(String),
-    /// Another change is in the way.
+    /// Another change is in progress.
     Conflict(String),
-    /// It could not be written.
+    /// The change could not be written.
     Unavailable(String),
 }
 
 impl Keeper {
-    /// Overrides that end with the process.
-    #[must_use]
-    pub fn in_memory(index: Arc<Index>) -> Self {
-        Self::of(index, Place::Memory)
-    }
-
-    /// Overrides in a file, which are read.
+    /// Overrides in memory, or in a file, which is read now. `resets` notifies the replicas that share a memcached.
     ///
     /// # Errors
-    /// When the file cannot be read or written, and every mistake in it.
-    pub fn in_file(index: Arc<Index>, path: &Path, now: Time) -> Result<Self, Vec<String>> {
-        let journal = Journal::open(path, &index, now)?;
-        Ok(Self::of(index, Place::File(Mutex::new(journal))))
+    /// When the file cannot be read or written, and the errors in it.
+    pub fn local(
+        index: Arc<Index>,
+        file: Option<&Path>,
+        resets: Option<ResetLog>,
+        now: Time,
+    ) -> Result<Self, Vec<String>> {
+        let journal = file.map(|path| Journal::open(path, &index, now)).transpose()?;
+        let place = journal.map_or(Place::Memory, |journal| Place::File(Mutex::new(journal)));
+        Ok(Self { index, place, resets, import: Mutex::default() })
     }
 
-    /// Overrides in Redis, which a [`Follower`](super::shared::Follower) with the same state reads.
+    /// Overrides in Redis. A [`Follower`](super::shared::Follower) with the same state reads them.
     #[must_use]
     pub fn in_redis(index: Arc<Index>, side: Side, state: Arc<State>) -> Self {
-        Self::of(index, Place::Shared(Shared::new(side, state)))
-    }
-
-    fn of(index: Arc<Index>, place: Place) -> Self {
-        Self { index, place, resets: None, import: Mutex::default() }
-    }
-
-    /// The same, notifying the replicas that share a memcached of resets.
-    #[must_use]
-    pub fn with_resets(self, resets: ResetLog) -> Self {
-        Self { resets: Some(resets), ..self }
+        Self { index, place: Place::Redis(Shared { side, state }), resets: None, import: Mutex::default() }
     }
 
     /// The overrides in force.
@@ -105,42 +92,43 @@ impl Keeper {
         &self.index
     }
 
-    /// Where they are remembered: `memory`, `file` or `redis`.
+    /// The storage: `memory`, `file` or `redis`.
     #[must_use]
     pub fn place(&self) -> &'static str {
         match self.place {
             Place::Memory => "memory",
             Place::File(_) => "file",
-            Place::Shared(_) => "redis",
+            Place::Redis(_) => "redis",
         }
     }
 
-    /// Sets an override, in place of the one for the same target.
+    /// Sets an override, which replaces the one for the same target.
     ///
     /// # Errors
-    /// When there are too many, or it cannot be written.
+    /// When there are too many overrides, or it cannot be written.
     pub async fn set(&self, one: &Override) -> Result<(), ChangeError> {
         if self.index.len() >= MAX_OVERRIDES && self.index.get(&one.target).is_none() {
             return Err(ChangeError::Invalid(format!("there are {MAX_OVERRIDES} overrides, the maximum")));
         }
-        // What the index refuses is refused before it is written.
+        // The index must accept it before it is written.
         self.index.add_to(&mut self.index.draft(), one).map_err(ChangeError::Invalid)?;
         match &self.place {
             Place::Memory => {}
-            Place::File(journal) => lock(journal).append_set(one, &self.index).map_err(ChangeError::file)?,
-            Place::Shared(shared) => return shared.set(std::slice::from_ref(one)).await,
+            Place::File(journal) => {
+                lock(journal).append(&one.to_json(), &self.index).map_err(ChangeError::file)?
+            }
+            Place::Redis(shared) => return shared.set(std::slice::from_ref(one)).await,
         }
         self.index.set(one).map_err(ChangeError::Invalid)
     }
 
-    /// The override with this identifier. It is searched among all.
+    /// The override with this identifier. A linear search.
     #[must_use]
     pub fn by_id(&self, id: &str) -> Option<Override> {
         let mut found = None;
         self.index.for_each(|one| {
-            let is_it = one.target.id() == id;
-            found = is_it.then_some(one);
-            !is_it
+            found = (one.target.id() == id).then_some(one);
+            found.is_none()
         });
         found
     }
@@ -148,7 +136,7 @@ impl Keeper {
     /// Removes the override for a target.
     ///
     /// # Errors
-    /// When there is none, or the removal cannot be written.
+    /// When there is no such override, or the removal cannot be written.
     pub async fn remove(&self, target: &Target) -> Result<(), ChangeError> {
         if self.index.get(target).is_none() {
             return Err(ChangeError::NotFound(format!("no override for {target}")));
@@ -156,9 +144,9 @@ impl Keeper {
         match &self.place {
             Place::Memory => {}
             Place::File(journal) => {
-                lock(journal).append_removed(target, &self.index).map_err(ChangeError::file)?;
+                lock(journal).append(&removed(target), &self.index).map_err(ChangeError::file)?;
             }
-            Place::Shared(shared) => return shared.remove(target).await,
+            Place::Redis(shared) => return shared.remove(target).await,
         }
         self.index.remove(target);
         Ok(())
@@ -167,36 +155,36 @@ impl Keeper {
     /// Begins an import, and returns its identifier.
     ///
     /// # Errors
-    /// When another one is under way.
+    /// When another import is in progress.
     pub fn begin_import(&self) -> Result<String, ChangeError> {
         let id = token();
-        if let Place::Shared(_) = self.place {
+        if let Place::Redis(_) = self.place {
             return Ok(id);
         }
         let mut import = lock(&self.import);
         if import.as_ref().is_some_and(|import| import.last_used.elapsed() < IDLE_IMPORT) {
             return Err(ChangeError::Conflict(
-                "another import is under way; try again when it is done".to_owned(),
+                "another import is in progress; try again when it is done".to_owned(),
             ));
         }
         *import = Some(Import { id: id.clone(), draft: self.index.draft(), last_used: Instant::now() });
         Ok(id)
     }
 
-    /// Adds overrides to an import, and returns how many it has. Nothing is in force yet.
+    /// Adds overrides to an import, and returns the number of its overrides. They take effect with the commit.
     ///
     /// # Errors
     /// When there is no such import, there are too many overrides, or they cannot be written.
     pub async fn add_to_import(&self, id: &str, all: &[Override]) -> Result<u64, ChangeError> {
-        if let Place::Shared(shared) = &self.place {
+        if let Place::Redis(shared) = &self.place {
             check_id(id)?;
-            // What the index refuses is refused before it is written.
+            // The index must accept them before they are written.
             let mut draft = self.index.draft();
             for one in all {
                 self.index.add_to(&mut draft, one).map_err(ChangeError::Invalid)?;
             }
             drop(draft);
-            let length = shared.import(id, all).await?;
+            let length = shared.add_to_import(id, all).await?;
             if length > MAX_OVERRIDES as u64 {
                 shared.abort(id).await?;
                 return Err(ChangeError::Invalid(format!(
@@ -209,22 +197,21 @@ impl Keeper {
         let own = import.as_mut().filter(|import| import.id == id).ok_or_else(|| no_import(id))?;
         for one in all {
             if let Err(error) = self.index.add_to(&mut own.draft, one) {
-                // A part of what was sent is in it.
+                // The draft has only a part of them.
                 *import = None;
                 return Err(ChangeError::Invalid(format!("{error}; the import is aborted")));
             }
         }
         own.last_used = Instant::now();
-        Ok(own.draft.len() as u64)
+        Ok(own.draft.count as u64)
     }
 
-    /// Puts an import in force, all of it at one time, and returns how many overrides it had.
+    /// Puts a whole import in force at once, and returns the number of its overrides.
     ///
     /// # Errors
-    /// When there is no such import, there would be too many overrides, or they cannot be written; then nothing has
-    /// changed.
+    /// When there is no such import, there would be too many overrides, or they cannot be written. Then nothing changes.
     pub async fn commit_import(&self, id: &str) -> Result<u64, ChangeError> {
-        if let Place::Shared(shared) = &self.place {
+        if let Place::Redis(shared) = &self.place {
             check_id(id)?;
             return shared.commit(id, &self.index).await;
         }
@@ -240,15 +227,15 @@ impl Keeper {
             self.index.roll_back(before);
             return Err(ChangeError::file(error));
         }
-        Ok(draft.len() as u64)
+        Ok(draft.count as u64)
     }
 
-    /// Forgets an import.
+    /// Aborts an import.
     ///
     /// # Errors
-    /// When Redis is not reached; then the import ends by itself.
+    /// When Redis is unreachable. Then the import expires.
     pub async fn abort_import(&self, id: &str) -> Result<(), ChangeError> {
-        if let Place::Shared(shared) = &self.place {
+        if let Place::Redis(shared) = &self.place {
             check_id(id)?;
             return shared.abort(id).await;
         }
@@ -259,32 +246,32 @@ impl Keeper {
     /// Notifies other replicas that counters were reset.
     ///
     /// # Errors
-    /// When Redis or memcached is not reached.
+    /// When Redis or memcached is unreachable.
     pub async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
         match (&self.place, &self.resets) {
-            (Place::Shared(shared), _) => shared.announce_reset(full_keys).await,
+            (Place::Redis(shared), _) => shared.announce_reset(full_keys).await,
             (_, Some(resets)) => resets.announce(full_keys).await,
             (Place::Memory | Place::File(_), None) => Ok(()),
         }
     }
 
-    /// Removes overrides that have ended; called about once a second. In Redis the follower does.
+    /// Removes expired overrides; called about once a second. In Redis, the follower removes them.
     pub fn sweep(&self, now: Time) {
-        if !matches!(self.place, Place::Shared(_)) {
+        if !matches!(self.place, Place::Redis(_)) {
             sweep(&self.index, now);
         }
     }
 }
 
 impl ChangeError {
-    #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
-    pub(super) fn unavailable(message: String) -> Self {
-        Self::Unavailable(format!("{message}; the overrides are as they were"))
+    pub(super) fn unavailable(mut message: String) -> Self {
+        message.push_str("; the overrides are unchanged");
+        Self::Unavailable(message)
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "the form that map_err calls")]
     fn file(error: std::io::Error) -> Self {
-        Self::Unavailable(format!("OVERRIDES_FILE: cannot write: {error}; the overrides are as they were"))
+        Self::unavailable(format!("OVERRIDES_FILE: cannot write: {error}"))
     }
 }
 
@@ -298,31 +285,29 @@ impl fmt::Display for ChangeError {
     }
 }
 
-impl std::error::Error for ChangeError {}
-
-/// Removes overrides that have ended from an index, logs them, and returns them; those that were removed have been
-/// logged already.
+/// Removes expired overrides from an index, logs them, and returns them. Overrides that expired at second 0 are
+/// removals, which were logged before.
 pub(super) fn sweep(index: &Index, now: Time) -> Vec<Override> {
-    let mut ended = index.sweep(now);
-    ended.retain(|one| one.expires != Some(0));
-    for one in ended.iter().take(LOGGED) {
-        info!(target_descriptor = %one.target, action = %one.action, "override ended");
+    let mut expired = index.sweep(now);
+    expired.retain(|one| one.expires != Some(0));
+    for one in expired.iter().take(MAX_LOGGED) {
+        info!(target_descriptor = %one.target, action = %one.action, "override expired");
     }
-    if ended.len() > LOGGED {
-        info!(suppressed = ended.len().saturating_sub(LOGGED), "overrides ended");
+    if expired.len() > MAX_LOGGED {
+        info!(suppressed = expired.len().saturating_sub(MAX_LOGGED), "overrides expired");
     }
-    ended
+    expired
 }
 
 fn no_import(id: &str) -> ChangeError {
     ChangeError::NotFound(format!(
-        "no import {:?}; it is aborted, in force already, or another one took its place",
+        "no import {:?}; it was aborted, committed or replaced by another one",
         crate::text::cut(id)
     ))
 }
 
-/// Only identifiers of imports may name a key of Redis.
+/// The identifier becomes a part of a Redis key, so only generated ones are accepted.
 fn check_id(id: &str) -> Result<(), ChangeError> {
-    let is_one = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if is_one { Ok(()) } else { Err(no_import(id)) }
+    let is_valid = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_valid { Ok(()) } else { Err(no_import(id)) }
 }

@@ -1,10 +1,9 @@
-//! Overrides: limits, blocks and exemptions that an operator sets while the service runs, for single values or for
-//! whole rules.
+//! Overrides: limits, blocks and exemptions that an operator sets at run time, for single values or whole rules.
 //!
-//! [`model`] is one override and its JSON, and [`table`] reads many from CSV or JSON lines. [`index`] holds up to a
-//! million of them in `record`s of a few dozen bytes, and finds the one that a request's descriptor meets; the limiter
-//! calls it before it plans. [`keeper`] changes them and remembers them: in this process, in a `file`, or in Redis
-//! (`shared`), which all replicas follow.
+//! [`model`] is one override and its JSON, and [`table`] reads many from CSV or JSON lines. [`index`] holds up to two
+//! million of them in `record`s of a few dozen bytes, and finds the one that applies to a request; the limiter calls it
+//! before it plans. [`keeper`] changes and stores them: in memory, in a `file`, or in Redis (`shared`), which all
+//! replicas follow. [`applies`] finds the rule of an override.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 

@@ -1,7 +1,6 @@
-//! One override: whom it is for, what it does, until when; and its form in JSON, which the admin API, the file and
-//! Redis share.
+//! An override: its target, action and expiry; and the JSON that the admin API, the file and Redis share.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use serde_json::{Map, Value as Json, json};
 
@@ -9,25 +8,25 @@ use crate::{
     clock::Time,
     entries,
     rules::{Unit, nearest},
-    text,
+    text::{cut, cut_display, hex},
 };
 
 /// An override.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Override {
-    /// Whom it is for.
+    /// The requests that it applies to.
     pub target: Target,
-    /// What it does.
+    /// The decision on them.
     pub action: Action,
-    /// The second from which on it is gone; `None` if it stays until it is removed.
+    /// The second at which it expires; `None` if it stays until it is removed.
     pub expires: Option<u32>,
     /// Why it was set; may be empty.
     pub reason: Box<str>,
-    /// Who set it; may be empty.
+    /// The user who set it; may be empty.
     pub by: Box<str>,
 }
 
-/// What an override does.
+/// The decision of an override.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// Replaces the limits of the matching rule.
@@ -49,14 +48,14 @@ pub enum Action {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Target {
     domain: Box<str>,
-    /// One at least, and at most [`MAX_ENTRIES`].
+    /// From 1 to [`MAX_ENTRIES`].
     entries: Box<[(Box<str>, Value)]>,
 }
 
 /// The value of an entry.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Value {
-    /// This one.
+    /// This value.
     Exact(Box<str>),
     /// Every value that matches the bare key of a rule.
     Any,
@@ -64,21 +63,37 @@ pub enum Value {
     Pattern(Box<str>),
 }
 
-/// The most entries of a descriptor: an index of them fits into a bit of 32.
+/// The most entries of a descriptor: an index of them is a bit of 32.
 pub const MAX_ENTRIES: usize = 32;
 
-/// The most bytes of a domain, a key or a value, and of a reason. A length of them fits into 16 bits.
+/// The most bytes of a domain, key, value or reason. Records have 16 bits for such a length.
 pub const MAX_BYTES: usize = 4096;
 
-/// The last second that an override can end at: the end of 2099.
+/// The last second at which an override can expire: the end of 2099.
 const LAST_SECOND: u64 = 4_102_444_799;
 
-/// The names of the fields in JSON, and of the columns in CSV.
-pub const FIELDS: [&str; 9] =
-    ["id", "domain", "descriptor", "action", "requests_per_unit", "unit", "expires_at", "reason", "by"];
+/// The fields of JSON, and the columns of CSV, that are accepted.
+pub(super) const INPUT_FIELDS: [&str; 10] = [
+    "id",
+    "domain",
+    "descriptor",
+    "action",
+    "requests_per_unit",
+    "unit",
+    "expires_at",
+    "reason",
+    "by",
+    "for",
+];
+
+/// The fields that are written: all but `for`, which is converted to `expires_at`.
+pub const FIELDS: [&str; 9] = {
+    let [written @ .., _] = INPUT_FIELDS;
+    written
+};
 
 impl Value {
-    /// The value that is written so; a missing one is any.
+    /// The value with this text; [`Any`](Self::Any) without one.
     #[must_use]
     pub fn new(text: Option<&str>) -> Self {
         match text {
@@ -88,7 +103,7 @@ impl Value {
         }
     }
 
-    /// As it is written; nothing for any.
+    /// The text; `None` for any value.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match self {
@@ -97,7 +112,7 @@ impl Value {
         }
     }
 
-    /// True if a rule says which values it is, and not the override itself.
+    /// True if a rule determines the values, and not the override.
     #[must_use]
     pub fn is_of_rule(&self) -> bool {
         !matches!(self, Self::Exact(_))
@@ -105,27 +120,27 @@ impl Value {
 }
 
 impl Target {
-    /// The target of this domain and these entries.
+    /// A target.
     ///
     /// # Errors
-    /// When one of them is missing or too long.
+    /// When the domain or an entry is missing or too long.
     pub fn new(domain: &str, entries: Vec<(Box<str>, Value)>) -> Result<Self, String> {
         if domain.is_empty() {
             return Err("domain is empty; expected the domain of a rules file".to_owned());
         }
         if entries.is_empty() {
-            return Err("descriptor has no entry; expected at least one key".to_owned());
+            return Err("descriptor has no entries; expected at least one key".to_owned());
         }
         if entries.len() > MAX_ENTRIES {
             return Err(format!("descriptor has {} entries; the maximum is {MAX_ENTRIES}", entries.len()));
         }
-        fits("domain", domain)?;
+        check_length("domain", domain)?;
         for (key, value) in &entries {
             if key.is_empty() {
                 return Err("an entry of the descriptor has an empty key".to_owned());
             }
-            fits("key", key)?;
-            fits("value", value.text().unwrap_or_default())?;
+            check_length("key", key)?;
+            check_length("value", value.text().unwrap_or_default())?;
         }
         Ok(Self { domain: domain.into(), entries: entries.into() })
     }
@@ -142,51 +157,56 @@ impl Target {
         &self.entries
     }
 
-    /// True if a request with these entries may meet the override: it does unless a value that is left to the rules
-    /// matches none of them.
+    /// True if the override may apply to a request with these entries. Values that a rule determines are not compared.
     #[must_use]
-    pub fn may_meet(&self, request: &[(Box<str>, Value)]) -> bool {
+    pub fn may_match(&self, request: &[(Box<str>, Value)]) -> bool {
         let mut pairs = self.entries.iter().zip(request);
         self.entries.len() == request.len()
-            && pairs.all(|((key, value), (asked_key, asked))| {
-                key == asked_key && (value.is_of_rule() || value.text() == asked.text())
+            && pairs.all(|((key, value), (request_key, requested))| {
+                key == request_key && (value.is_of_rule() || value.text() == requested.text())
             })
     }
 
-    /// The descriptor as [`entries_of_text`] reads it.
+    /// The descriptor, in the form that [`entries_of_text`] reads.
     #[must_use]
     pub fn descriptor(&self) -> String {
         entries::write(self.entries.iter().map(|(key, value)| (&**key, value.text())))
     }
 
-    /// The identifier of the override for this target: equal on all replicas, and the same when the override is set
-    /// again.
+    /// The identifier of the override for this target: the same on all replicas, and when the override is set again.
     #[must_use]
     pub fn id(&self) -> String {
+        let entries = self.entries.iter().flat_map(|(key, value)| [Some(&**key), value.text()]);
         let mut text = String::with_capacity(64);
-        let mut part = |part: Option<&str>| {
-            // A length never begins with a dash, so no value reads like a missing one.
-            let Some(part) = part else { return text.push('-') };
+        for part in std::iter::once(Some(&*self.domain)).chain(entries) {
+            // A length never begins with a dash, so a missing value differs from every text.
+            let Some(part) = part else {
+                text.push('-');
+                continue;
+            };
             text.push_str(itoa::Buffer::new().format(part.len()));
             text.push(':');
             text.push_str(part);
-        };
-        part(Some(&self.domain));
-        for (key, value) in &self.entries {
-            part(Some(key));
-            part(value.text());
         }
         let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-        // Eighty bits: of a million overrides two have the same with a probability of 10⁻¹².
-        digest.as_ref().iter().take(10).fold(String::with_capacity(20), |mut id, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(id, "{byte:02x}");
-            id
-        })
+        // 80 bits: two of a million overrides have the same with a probability of 10⁻¹².
+        hex(digest.as_ref().iter().take(10))
+    }
+
+    /// The domain and the descriptor as JSON.
+    pub(super) fn to_json(&self) -> Map<String, Json> {
+        let entry = |(key, value): &(Box<str>, Value)| match value.text() {
+            Some(value) => json!({"key": key, "value": value}),
+            None => json!({"key": key}),
+        };
+        let descriptor = self.entries.iter().map(entry).collect();
+        [("domain".to_owned(), (*self.domain).into()), ("descriptor".to_owned(), descriptor)]
+            .into_iter()
+            .collect()
     }
 }
 
-/// `shop.customer=ann`, as logs and tables name it.
+/// `shop user=ann`, for logs and messages.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.domain, self.descriptor())
@@ -197,7 +217,7 @@ impl Action {
     /// The names of the actions, in the order of [`index`](Self::index).
     pub const NAMES: [&str; 4] = ["limit", "block", "allow", "shadow"];
 
-    /// A number for tables.
+    /// The index of the name.
     #[must_use]
     pub const fn index(self) -> usize {
         match self {
@@ -210,16 +230,11 @@ impl Action {
 
     /// The name.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Limit { .. } => "limit",
-            Self::Block => "block",
-            Self::Allow => "allow",
-            Self::Shadow => "shadow",
-        }
+    pub fn name(self) -> &'static str {
+        Self::NAMES.get(self.index()).copied().unwrap_or_default()
     }
 
-    /// Adds what an override does until this second to its fields in JSON.
+    /// Adds the action and the expiry to the JSON of an override.
     pub fn add_to_json(self, expires: Option<u32>, fields: &mut Map<String, Json>) {
         let mut add = |name: &str, value: Json| fields.insert(name.to_owned(), value);
         add("action", self.name().into());
@@ -246,7 +261,7 @@ impl fmt::Display for Action {
 }
 
 impl Override {
-    /// True from the second on at which it ends.
+    /// True if it has expired.
     #[must_use]
     pub fn is_over(&self, now: Time) -> bool {
         self.expires.is_some_and(|end| now.seconds() >= u64::from(end))
@@ -255,15 +270,8 @@ impl Override {
     /// The override as JSON.
     #[must_use]
     pub fn to_json(&self) -> Json {
-        let entry = |(key, value): &(Box<str>, Value)| match value.text() {
-            Some(value) => json!({"key": key, "value": value}),
-            None => json!({"key": key}),
-        };
-        let mut fields = Map::new();
-        let mut add = |name: &str, value: Json| fields.insert(name.to_owned(), value);
-        add("id", self.target.id().into());
-        add("domain", (*self.target.domain).into());
-        add("descriptor", self.target.entries.iter().map(entry).collect());
+        let mut fields = self.target.to_json();
+        fields.insert("id".to_owned(), self.target.id().into());
         self.action.add_to_json(self.expires, &mut fields);
         for (name, text) in [("reason", &self.reason), ("by", &self.by)] {
             if !text.is_empty() {
@@ -273,151 +281,121 @@ impl Override {
         Json::Object(fields)
     }
 
-    /// The override that JSON describes. `for` may stand instead of `expires_at`, and is counted from `now`.
+    /// Reads an override from JSON. `for` is an alternative to `expires_at` and counts from `now`.
     ///
     /// # Errors
-    /// The first thing that is wrong with it: the field, the value seen, what is expected.
+    /// The first error: the field, the value seen, what is expected.
     pub fn from_json(json: &Json, now: Time) -> Result<Self, String> {
         let Json::Object(fields) = json else {
-            return Err(format!("expected an object, got {}", shown(json)));
+            return Err(format!("expected an object, got {}", cut_display(json)));
         };
-        let is_unknown = |name: &&String| !FIELDS.contains(&name.as_str()) && *name != "for";
-        if let Some(name) = fields.keys().find(is_unknown) {
-            let hint = match nearest(name, FIELDS) {
+        if let Some(name) = fields.keys().find(|name| !INPUT_FIELDS.contains(&name.as_str())) {
+            let hint = match nearest(name, INPUT_FIELDS) {
                 Some(meant) => format!("did you mean {meant:?}?"),
-                None => format!("expected {}", FIELDS.join(", ")),
+                None => format!("expected {}", INPUT_FIELDS.join(", ")),
             };
-            return Err(format!("unknown field {:?}; {hint}", text::cut(name)));
+            return Err(format!("unknown field {:?}; {hint}", cut(name)));
         }
-        let field = |name: &str| fields.get(name).filter(|value| !value.is_null());
-        let text_of = |name: &str| match field(name) {
-            None => Ok(None),
-            Some(Json::String(text)) => Ok(Some(text.as_str())),
-            Some(other) => Err(format!("{name}: expected text, got {}", shown(other))),
-        };
-        let domain = text_of("domain")?.ok_or("domain is missing; expected the domain of a rules file")?;
-        let target = Target::new(domain, entries_of_json(field("descriptor"))?)?;
-        let limit =
-            LimitFields { requests_per_unit: number(field("requests_per_unit"))?, unit: text_of("unit")? };
-        let action = Self::action(text_of("action")?, limit)?;
-        let expires = expiry(text_of("expires_at")?, text_of("for")?, now)?;
-        let (reason, by) = (text_of("reason")?.unwrap_or_default(), text_of("by")?.unwrap_or_default());
-        fits("reason", reason)?;
-        fits("by", by)?;
+        let text = |name| text_of(fields, "", name);
+        let domain = text("domain")?.ok_or("domain is missing; expected the domain of a rules file")?;
+        let target = Target::new(domain, entries_of_json(field(fields, "descriptor"))?)?;
+        let requests = field(fields, "requests_per_unit").map(requests_per_unit).transpose()?;
+        let action = action(text("action")?, requests, text("unit")?)?;
+        let expires = expiry(text("expires_at")?, text("for")?, now)?;
+        let (reason, by) = (text("reason")?.unwrap_or_default(), text("by")?.unwrap_or_default());
+        check_length("reason", reason)?;
+        check_length("by", by)?;
         Ok(Self { target, action, expires, reason: reason.into(), by: by.into() })
     }
-
-    /// The action of this name, with the limit's fields.
-    ///
-    /// # Errors
-    /// When it is unknown, or the limit's fields are missing or unexpected.
-    pub fn action(name: Option<&str>, limit: LimitFields<'_>) -> Result<Action, String> {
-        let expected = Action::NAMES.join(", ");
-        let name = name.ok_or_else(|| format!("action is missing; expected {expected}"))?;
-        let action = match name {
-            "limit" => return limit.action(),
-            "block" => Action::Block,
-            "allow" => Action::Allow,
-            "shadow" => Action::Shadow,
-            other => {
-                let hint = nearest(other, Action::NAMES).map_or(format!("expected {expected}"), |meant| {
-                    format!("did you mean {meant:?}? Expected {expected}")
-                });
-                return Err(format!("action: unknown action {:?}; {hint}", text::cut(other)));
-            }
-        };
-        for (field, given) in
-            [("requests_per_unit", limit.requests_per_unit.is_some()), ("unit", limit.unit.is_some())]
-        {
-            if given {
-                return Err(format!(
-                    "{field}: the action {name} has no limit; remove it, or use the action limit"
-                ));
-            }
-        }
-        Ok(action)
-    }
 }
 
-/// The fields of a limit, as they are given.
-#[derive(Clone, Copy, Debug)]
-pub struct LimitFields<'a> {
-    /// Requests in one unit.
-    pub requests_per_unit: Option<u32>,
-    /// The unit's name.
-    pub unit: Option<&'a str>,
-}
-
-impl LimitFields<'_> {
-    fn action(self) -> Result<Action, String> {
-        let units = Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ");
-        let Some(requests_per_unit) = self.requests_per_unit else {
-            let help = "expected a number of requests with the action limit; 0 refuses every request";
-            return Err(format!("requests_per_unit is missing; {help}"));
-        };
-        let Some(unit) = self.unit else { return Err(format!("unit is missing; expected {units}")) };
-        let unit = Unit::from_name(unit).ok_or_else(|| {
-            let meant = Unit::from_abbreviation(unit).map(|unit| unit.name().to_ascii_lowercase());
-            let hint = meant.map_or(String::new(), |meant| format!("did you mean {meant}? "));
-            format!("unit: unknown unit {:?}; {hint}Expected {units}", text::cut(unit))
-        })?;
-        Ok(Action::Limit { requests_per_unit, unit })
-    }
-}
-
-/// When an override ends, by the moment or by the duration that was given.
-///
-/// # Errors
-/// When it is neither, both, in the past or after 2099.
-pub fn expiry(at: Option<&str>, lasts: Option<&str>, now: Time) -> Result<Option<u32>, String> {
-    let (name, given, end) = match (at, lasts) {
-        (None, None) => return Ok(None),
-        (Some(_), Some(_)) => return Err("expires_at and for exclude each other; remove one".to_owned()),
-        (Some(at), None) => ("expires_at", at, moment(at)?),
-        (None, Some(lasts)) => {
-            let seconds = crate::settings::duration(lasts)
-                .map_err(|error| {
-                    let hint = error.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-                    format!("for: expected {}, got {:?}{hint}", error.accepted, text::cut(lasts))
-                })?
-                .as_secs();
-            if seconds == 0 {
-                return Err(format!("for: expected at least 1s, got {:?}", text::cut(lasts)));
-            }
-            ("for", lasts, now.seconds().saturating_add(seconds))
+fn action(name: Option<&str>, requests_per_unit: Option<u32>, unit: Option<&str>) -> Result<Action, String> {
+    let expected = Action::NAMES.join(", ");
+    let name = name.ok_or_else(|| format!("action is missing; expected {expected}"))?;
+    let action = match name {
+        "limit" => return limit(requests_per_unit, unit),
+        "block" => Action::Block,
+        "allow" => Action::Allow,
+        "shadow" => Action::Shadow,
+        other => {
+            let hint = nearest(other, Action::NAMES).map_or(format!("expected {expected}"), |meant| {
+                format!("did you mean {meant:?}? Expected {expected}")
+            });
+            return Err(format!("action: unknown action {:?}; {hint}", cut(other)));
         }
     };
-    if end <= now.seconds() {
-        return Err(format!("{name}: {:?} is in the past; it is {} now", text::cut(given), now_text(now)));
-    }
-    u32::try_from(end).ok().filter(|_| end <= LAST_SECOND).map(Some).ok_or_else(|| {
-        format!("{name}: {:?} ends after 2099; leave it out for an override without an end", text::cut(given))
+    let field = requests_per_unit.map(|_| "requests_per_unit").or(unit.map(|_| "unit"));
+    field.map_or(Ok(action), |field| {
+        Err(format!("{field}: the action {name} has no limit; remove the field, or use the action limit"))
     })
 }
 
-fn moment(text: &str) -> Result<u64, String> {
-    let expected = "expected a moment such as 2026-11-23T00:00:00Z";
+fn limit(requests_per_unit: Option<u32>, unit: Option<&str>) -> Result<Action, String> {
+    let requests_per_unit = requests_per_unit.ok_or(
+        "requests_per_unit is missing; the action limit expects a number of requests; 0 rejects every request",
+    )?;
+    let units = Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ");
+    let unit = unit.ok_or_else(|| format!("unit is missing; expected {units}"))?;
+    let unit = Unit::from_name(unit).ok_or_else(|| {
+        let meant = Unit::from_abbreviation(unit).map(|unit| unit.name().to_ascii_lowercase());
+        let hint = meant.map_or(String::new(), |meant| format!("did you mean {meant}? "));
+        format!("unit: unknown unit {:?}; {hint}Expected {units}", cut(unit))
+    })?;
+    Ok(Action::Limit { requests_per_unit, unit })
+}
+
+/// The second at which an override expires, from a timestamp or a duration.
+pub(super) fn expiry(at: Option<&str>, duration: Option<&str>, now: Time) -> Result<Option<u32>, String> {
+    let (name, given, end) = match (at, duration) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => return Err("expires_at and for exclude each other; remove one".to_owned()),
+        (Some(at), None) => ("expires_at", at, parse_timestamp(at)?),
+        (None, Some(duration)) => {
+            let seconds = crate::settings::duration(duration)
+                .map_err(|error| {
+                    let hint = error.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+                    format!("for: expected {}, got {:?}{hint}", error.accepted, cut(duration))
+                })?
+                .as_secs();
+            if seconds == 0 {
+                return Err(format!("for: expected at least 1s, got {:?}", cut(duration)));
+            }
+            ("for", duration, now.seconds().saturating_add(seconds))
+        }
+    };
+    if end <= now.seconds() {
+        let now = timestamp(now.seconds());
+        return Err(format!("{name}: {:?} is in the past; the current time is {now}", cut(given)));
+    }
+    u32::try_from(end).ok().filter(|_| end <= LAST_SECOND).map(Some).ok_or_else(|| {
+        format!(
+            "{name}: {:?} is after 2099; remove the field for an override that does not expire",
+            cut(given)
+        )
+    })
+}
+
+fn parse_timestamp(text: &str) -> Result<u64, String> {
+    let expected = "expected a timestamp such as 2026-11-23T00:00:00Z";
     let read = text.parse::<prost_types::Timestamp>();
-    let moment = read.map_err(|_| format!("expires_at: {expected}, got {:?}", text::cut(text)))?;
-    // A fraction of a second is rounded up: the override is in force at the moment that was given.
-    let seconds = u64::try_from(moment.seconds).unwrap_or_default();
-    Ok(seconds.saturating_add(u64::from(moment.nanos > 0)))
+    let time = read.map_err(|_| format!("expires_at: {expected}, got {:?}", cut(text)))?;
+    // A fraction of a second is rounded up, so that the override does not expire too early.
+    let seconds = u64::try_from(time.seconds).unwrap_or_default();
+    Ok(seconds.saturating_add(u64::from(time.nanos > 0)))
 }
 
-fn now_text(now: Time) -> String {
-    timestamp(u32::try_from(now.seconds()).unwrap_or(u32::MAX))
-}
-
-/// A second as RFC 3339 writes it, in UTC.
+/// A second in RFC 3339, in UTC.
 #[must_use]
-pub fn timestamp(second: u32) -> String {
-    prost_types::Timestamp { seconds: second.into(), nanos: 0 }.to_string()
+pub fn timestamp(second: impl Into<u64>) -> String {
+    let seconds = i64::try_from(second.into()).unwrap_or(i64::MAX);
+    prost_types::Timestamp { seconds, nanos: 0 }.to_string()
 }
 
-/// The entries of `key=value,key2=value2`. A key alone is for every value without a rule of its own.
+/// The entries of `key=value,key2=value2`. A key without a value stands for every value that the bare key of a rule
+/// matches.
 ///
 /// # Errors
-/// What is wrong with the text, and how to write it.
+/// When the text is malformed.
 pub fn entries_of_text(text: &str) -> Result<Vec<(Box<str>, Value)>, String> {
     let entries = entries::parse(text)?.into_iter();
     Ok(entries.map(|(key, value)| (key.into(), Value::new(value.as_deref()))).collect())
@@ -426,7 +404,7 @@ pub fn entries_of_text(text: &str) -> Result<Vec<(Box<str>, Value)>, String> {
 /// The entries of `[{"key": …, "value": …}]`, or of `"key=value"`.
 ///
 /// # Errors
-/// What is wrong, and what is expected.
+/// When the JSON has another form.
 pub fn entries_of_json(json: Option<&Json>) -> Result<Vec<(Box<str>, Value)>, String> {
     let help = r#"expected [{"key": "…", "value": "…"}] or "key=value""#;
     let items = match json {
@@ -435,50 +413,44 @@ pub fn entries_of_json(json: Option<&Json>) -> Result<Vec<(Box<str>, Value)>, St
             return entries_of_text(text).map_err(|error| format!("descriptor: {error}"));
         }
         Some(Json::Array(items)) => items,
-        Some(other) => return Err(format!("descriptor: {help}, got {}", shown(other))),
+        Some(other) => return Err(format!("descriptor: {help}, got {}", cut_display(other))),
     };
     let entry = |(index, item): (usize, &Json)| {
         let Json::Object(fields) = item else {
-            return Err(format!(
-                "descriptor[{index}]: expected an object with key and value, got {}",
-                shown(item)
-            ));
+            let seen = cut_display(item);
+            return Err(format!("descriptor[{index}]: expected an object with key and value, got {seen}"));
         };
         if let Some(name) = fields.keys().find(|name| !["key", "value"].contains(&name.as_str())) {
-            return Err(format!(
-                "descriptor[{index}]: unknown field {:?}; expected key, value",
-                text::cut(name)
-            ));
+            let name = cut(name);
+            return Err(format!("descriptor[{index}]: unknown field {name:?}; expected key, value"));
         }
-        let text_of = |name: &str| match fields.get(name) {
-            None | Some(Json::Null) => Ok(None),
-            Some(Json::String(text)) => Ok(Some(text.as_str())),
-            Some(other) => {
-                Err(format!("descriptor[{index}].{name}: expected text in quotes, got {}", shown(other)))
-            }
-        };
-        let key = text_of("key")?.ok_or_else(|| format!("descriptor[{index}]: key is missing"))?;
-        Ok((key.into(), Value::new(text_of("value")?)))
+        let text = |name| text_of(fields, &format!("descriptor[{index}]."), name);
+        let key = text("key")?.ok_or_else(|| format!("descriptor[{index}]: key is missing"))?;
+        Ok((key.into(), Value::new(text("value")?)))
     };
     items.iter().enumerate().map(entry).collect()
 }
 
-fn number(json: Option<&Json>) -> Result<Option<u32>, String> {
-    let Some(json) = json else { return Ok(None) };
-    let number = json.as_u64().and_then(|number| u32::try_from(number).ok());
-    let expected =
-        || format!("requests_per_unit: expected an integer between 0 and {}, got {}", u32::MAX, shown(json));
-    number.map(Some).ok_or_else(expected)
+fn field<'j>(fields: &'j Map<String, Json>, name: &str) -> Option<&'j Json> {
+    fields.get(name).filter(|value| !value.is_null())
 }
 
-fn fits(name: &str, text: &str) -> Result<(), String> {
+fn text_of<'j>(fields: &'j Map<String, Json>, path: &str, name: &str) -> Result<Option<&'j str>, String> {
+    let wrong = |seen| format!("{path}{name}: expected text in quotes, got {}", cut_display(seen));
+    field(fields, name).map(|value| value.as_str().ok_or_else(|| wrong(value))).transpose()
+}
+
+fn requests_per_unit(json: &Json) -> Result<u32, String> {
+    let number = json.as_u64().and_then(|number| u32::try_from(number).ok());
+    number.ok_or_else(|| {
+        let seen = cut_display(json);
+        format!("requests_per_unit: expected an integer between 0 and {}, got {seen}", u32::MAX)
+    })
+}
+
+fn check_length(name: &str, text: &str) -> Result<(), String> {
     if text.len() <= MAX_BYTES {
         return Ok(());
     }
     Err(format!("{name} has {} bytes; the maximum is {MAX_BYTES}", text.len()))
-}
-
-/// A value as an error shows it.
-fn shown(json: &Json) -> String {
-    text::cut_display(json)
 }

@@ -1,14 +1,12 @@
-//! One override in some forty bytes: what the index keeps a million of.
+//! An override in about forty bytes, of which the index has a million.
 //!
 //! ```text
 //! kind · note · shape · [limit] · [end] · (length · value)… · [(length · reason) (length · by)]
 //! ```
 //!
-//! `kind` has the action in its two lowest bits, then whether an end follows, then the unit. The shape is the number
-//! of the domain and the keys, of which there are few. Levels without a value have none here either. `note` is the
-//! number of a pair of reason and author that many share, or says that the pair follows.
-
-use std::hash::Hasher;
+//! `kind` has the action in its two lowest bits, then whether an end follows, then the unit. The shape is the number of
+//! the domain and the keys, of which there are few. Levels without a value are omitted. `note` is the number of a pair of
+//! reason and author that many records share, or [`INLINE_NOTE`].
 
 use super::model::{Action, Override, Value};
 use crate::rules::Unit;
@@ -16,23 +14,23 @@ use crate::rules::Unit;
 /// No reason and no author.
 pub(super) const NO_NOTE: u8 = 0;
 
-/// Reason and author follow in the record.
+/// Reason and author are in the record.
 pub(super) const INLINE_NOTE: u8 = u8::MAX;
 
 const HAS_END: u8 = 1 << 2;
 
-/// From this length on, two bytes with the length follow.
+/// The length is in the next two bytes.
 const LONG: u8 = u8::MAX;
 
 /// A record, decoded as far as a lookup needs it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     pub(super) action: Action,
-    /// The second at which it ends; `None` if it stays.
+    /// The second at which it expires, if it does.
     pub(super) expires: Option<u32>,
     pub(super) shape: u16,
     pub(super) note: u8,
-    /// The values and what follows them.
+    /// The values and the note.
     rest: &'a [u8],
 }
 
@@ -74,23 +72,25 @@ fn write_text(text: &str, into: &mut Vec<u8>) {
 }
 
 impl<'a> Record<'a> {
-    /// The record at the head of these bytes.
+    /// Reads the record at the beginning of these bytes.
     pub(super) fn read(bytes: &'a [u8]) -> Option<Self> {
-        let ([kind, note, low, high], mut rest) = split(bytes)?;
+        let mut rest = bytes;
+        let [kind, note, low, high] = take_array(&mut rest)?;
         let action = match kind & 3 {
             0 => {
-                let requests_per_unit = take_u32(&mut rest)?;
+                let requests_per_unit = u32::from_le_bytes(take_array(&mut rest)?);
                 Action::Limit { requests_per_unit, unit: Unit::from_number(i32::from(kind >> 3))? }
             }
             1 => Action::Block,
             2 => Action::Allow,
             _ => Action::Shadow,
         };
-        let expires = if kind & HAS_END == 0 { None } else { Some(take_u32(&mut rest)?) };
+        let expires =
+            if kind & HAS_END == 0 { None } else { Some(u32::from_le_bytes(take_array(&mut rest)?)) };
         Some(Self { action, expires, shape: u16::from_le_bytes([low, high]), note, rest })
     }
 
-    /// The first `count` values, and what follows them.
+    /// The first `count` values, and the bytes after them.
     pub(super) fn texts(&self, count: usize) -> (impl Iterator<Item = &'a str>, &'a [u8]) {
         let mut end = self.rest;
         for _ in 0..count {
@@ -100,7 +100,7 @@ impl<'a> Record<'a> {
         ((0..count).map_while(move |_| take_text(&mut rest)), end)
     }
 
-    /// Reason and author, where they are in the record, and the bytes behind it. `values` is the number of its values.
+    /// Reason and author, if they are in the record, and the bytes after it. `values` is the number of its values.
     pub(super) fn note_and_rest(&self, values: usize) -> (Option<(&'a str, &'a str)>, &'a [u8]) {
         let (_, mut rest) = self.texts(values);
         if self.note != INLINE_NOTE {
@@ -120,35 +120,20 @@ impl<'a> Record<'a> {
         same && values.next().is_none()
     }
 
-    /// True from the second on at which it ends.
     pub(super) fn is_over(&self, second: u64) -> bool {
         self.expires.is_some_and(|end| second >= u64::from(end))
     }
 }
 
-/// Feeds what identifies a record to a hasher.
-pub(super) fn hash<'t>(shape: u16, values: impl Iterator<Item = &'t str>, hasher: &mut impl Hasher) {
-    hasher.write_u16(shape);
-    for value in values {
-        hasher.write(value.as_bytes());
-        // No text has this byte, so that the end of a value is clear.
-        hasher.write_u8(0xff);
-    }
-}
-
-/// The texts of a target's values, as records have them.
+/// The values of a target that its record has.
 pub(super) fn values(entries: &[(Box<str>, Value)]) -> impl Iterator<Item = &str> + Clone {
     entries.iter().filter_map(|(_, value)| value.text())
 }
 
-fn split<const N: usize>(bytes: &[u8]) -> Option<([u8; N], &[u8])> {
-    bytes.split_first_chunk::<N>().map(|(head, rest)| (*head, rest))
-}
-
-fn take_u32(rest: &mut &[u8]) -> Option<u32> {
-    let (number, after) = split::<4>(rest)?;
+fn take_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, after) = rest.split_first_chunk()?;
     *rest = after;
-    Some(u32::from_le_bytes(number))
+    Some(*taken)
 }
 
 fn take_text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
@@ -159,10 +144,9 @@ fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (first, mut after) = rest.split_first()?;
     let mut length = usize::from(*first);
     if *first == LONG {
-        let (long, behind) = split::<2>(after)?;
-        (length, after) = (u16::from_le_bytes(long).into(), behind);
+        length = u16::from_le_bytes(take_array(&mut after)?).into();
     }
-    let (text, behind) = after.split_at_checked(length)?;
-    *rest = behind;
+    let (text, after) = after.split_at_checked(length)?;
+    *rest = after;
     Some(text)
 }

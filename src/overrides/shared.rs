@@ -1,9 +1,9 @@
-//! Overrides in Redis, which all replicas share: one hash, a field for each override.
+//! Overrides in Redis, shared by all replicas: one hash, a field for each override.
 //!
-//! A change writes the hash and publishes the change in one step on the server. Each replica follows the channel, and
-//! compares the hash's version with its own every other second, so that it misses nothing: a version is drawn at
-//! random, and a message names the one before it. While Redis is lost the overrides that are known stay in force. When
-//! it comes back without its data, one replica writes them back.
+//! A script writes a change to the hash and publishes it. Each replica subscribes to the channel, and compares the
+//! version of the hash with its own every two seconds, so that it misses no change: versions are random, and a message
+//! names the previous one. While Redis is unreachable the known overrides stay in force. If Redis has lost its data
+//! when it returns, one replica writes the overrides back.
 //!
 //! The channel also carries resets of counters, for the over-limit caches and the leases of all replicas.
 
@@ -21,8 +21,8 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    file::{Change, removed},
-    index::Index,
+    file::{read_change, removed},
+    index::{Draft, Index},
     keeper::{ChangeError, sweep},
     model::{Override, Target, timestamp},
 };
@@ -31,59 +31,54 @@ use crate::{
     store::{Resets, redis::Side},
 };
 
-/// The field of the hash that has its version. No identifier has this character.
+/// The field of the hash with its version. Identifiers do not have this character.
 const VERSION: &str = "@";
 
-/// How often the version is compared.
+/// The interval at which versions are compared.
 const POLL: Duration = Duration::from_secs(2);
 
 /// The pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Fields that are read or written in one command: about a millisecond of the server's time.
-const AT_ONCE: usize = 1_000;
+/// The most fields in a command: about a millisecond of the server's time.
+const BATCH: usize = 1_000;
 
-/// An import that is smaller is one change.
-const SMALL: usize = 500;
+/// The largest import that is published as one change.
+const SMALL: u64 = 500;
 
-/// An import that is not finished within this is forgotten.
+/// An unfinished import expires after this time.
 const IMPORT_SECONDS: u64 = 900;
 
-/// How long a change waits until it is in force here. It is in any case, by the next comparison.
+/// The longest wait until a change is in force in this process. Without the message, the next comparison applies it.
 const IN_FORCE: Duration = Duration::from_secs(3);
 
-/// How long a large import waits for the same.
+/// The longest wait until a large import is in force in this process.
 const IMPORT_IN_FORCE: Duration = Duration::from_secs(120);
 
 static CHANGE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/change.lua")));
 static SWITCH: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/switch.lua")));
-static ENDED: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/ended.lua")));
+static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/expire.lua")));
 
-/// What the thread that follows Redis and those who change overrides share.
+/// State that the [`Follower`] and the callers of changes share.
+#[derive(Default)]
 pub struct State {
-    /// The version of the overrides in force; `None` until they were read once, and while there are none.
+    /// The version of the overrides in force; `None` until they were read, and while the hash does not exist.
     version: watch::Sender<Option<String>>,
-    /// The overrides were read once, or Redis was not reached.
+    /// True once the overrides were read, or Redis was unreachable.
     settled: watch::Sender<bool>,
 }
 
-/// Overrides in Redis, for those who change them.
+/// Changes overrides in Redis.
 pub(super) struct Shared {
-    side: Side,
-    state: Arc<State>,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self { version: watch::Sender::new(None), settled: watch::Sender::new(false) }
-    }
+    pub(super) side: Side,
+    pub(super) state: Arc<State>,
 }
 
 impl State {
-    /// Waits until the overrides were read once, or Redis turned out to be unreachable: until then a service that has
-    /// just started lets clients pass that an override blocks.
+    /// Waits until the overrides were read, or Redis was unreachable. Before that, a service does not apply overrides, and
+    /// allows clients that one of them blocks.
     pub async fn settled(&self) {
-        // The sender is `self`, so it is never gone.
+        // The sender is a field of `self`, so it exists.
         let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
     }
 
@@ -93,10 +88,6 @@ impl State {
 }
 
 impl Shared {
-    pub(super) fn new(side: Side, state: Arc<State>) -> Self {
-        Self { side, state }
-    }
-
     pub(super) async fn set(&self, all: &[Override]) -> Result<(), ChangeError> {
         let lines: Vec<(String, String)> =
             all.iter().map(|one| (one.target.id(), one.to_json().to_string())).collect();
@@ -108,7 +99,7 @@ impl Shared {
         self.change(&[(target.id(), String::new())], &removed(target).to_string()).await
     }
 
-    /// Writes fields (an empty value removes one), publishes `body`, and waits until the change is in force here.
+    /// Writes fields (an empty value removes one), publishes `body`, and waits until the change is in force in this process.
     async fn change(&self, fields: &[(String, String)], body: &str) -> Result<(), ChangeError> {
         let (key, after) = (self.side.key("overrides"), token());
         let mut versions = self.state.version.subscribe();
@@ -121,7 +112,7 @@ impl Shared {
         let done: bool = self.side.script(&key, &call).await.map_err(ChangeError::unavailable)?;
         if !done {
             return Err(ChangeError::Conflict(
-                "redis has lost its overrides and they are being written back; try again in a few seconds"
+                "redis lost the overrides, and they are being written back; try again in a few seconds"
                     .to_owned(),
             ));
         }
@@ -129,11 +120,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Adds overrides to an import.
-    pub(super) async fn import(&self, import: &str, all: &[Override]) -> Result<u64, ChangeError> {
+    /// Adds overrides to an import, and returns the number of its overrides.
+    pub(super) async fn add_to_import(&self, import: &str, all: &[Override]) -> Result<u64, ChangeError> {
         let key = self.import_key(import);
         let mut commands = pipe();
-        for some in all.chunks(AT_ONCE) {
+        for some in all.chunks(BATCH) {
             let command = commands.cmd("HSET").arg(&key);
             for one in some {
                 command.arg(one.target.id()).arg(one.to_json().to_string());
@@ -148,61 +139,56 @@ impl Shared {
 
     pub(super) async fn abort(&self, import: &str) -> Result<(), ChangeError> {
         let key = self.import_key(import);
-        let done = self.side.command::<u64>(&key, cmd("UNLINK").arg(&key)).await;
-        done.map(|_| ()).map_err(ChangeError::unavailable)
+        self.unlink(&key).await
     }
 
-    /// Puts an import in force as a whole: the overrides that are there are added to it, and it takes their place in
-    /// one step.
+    async fn unlink(&self, key: &str) -> Result<(), ChangeError> {
+        self.side.command(key, cmd("UNLINK").arg(key)).await.map_err(ChangeError::unavailable)
+    }
+
+    /// Puts a whole import in force: the existing overrides are added to it, and it replaces them in one step.
     pub(super) async fn commit(&self, import: &str, index: &Arc<Index>) -> Result<u64, ChangeError> {
-        let temporary = self.import_key(import);
-        let length: u64 = self
-            .side
-            .command(&temporary, cmd("HLEN").arg(&temporary))
-            .await
-            .map_err(ChangeError::unavailable)?;
+        let key = self.import_key(import);
+        let length: Result<u64, _> = self.side.command(&key, cmd("HLEN").arg(&key)).await;
+        let length = length.map_err(ChangeError::unavailable)?;
         if length == 0 {
             return Err(ChangeError::NotFound(format!(
-                "no import {import:?}; it is empty, aborted, in force already, or older than {} minutes",
+                "no import {import:?}; it is empty, was aborted or committed, or is older than {} minutes",
                 IMPORT_SECONDS / 60
             )));
         }
-        if length <= SMALL as u64 {
-            let values: Vec<String> = self
-                .side
-                .command(&temporary, cmd("HVALS").arg(&temporary))
-                .await
-                .map_err(ChangeError::unavailable)?;
-            let all = values.iter().filter_map(|line| match Change::read(line) {
-                Ok(Change::Set(one)) => Some(one),
-                _ => None,
-            });
-            self.set(&all.collect::<Vec<_>>()).await?;
+        if length <= SMALL {
+            let values: Result<Vec<String>, _> = self.side.command(&key, cmd("HVALS").arg(&key)).await;
+            let values = values.map_err(ChangeError::unavailable)?;
+            let all: Vec<_> = values.iter().filter_map(|value| read_change(value).ok()).collect();
+            self.set(&all).await?;
             self.abort(import).await?;
             return Ok(length);
         }
         for _ in 0..3 {
             let before = self.state.version().unwrap_or_default();
-            write_missing(&self.side, &temporary, index).await.map_err(ChangeError::unavailable)?;
-            if self.switch(&temporary, &before).await? {
+            write_missing(&self.side, &key, index).await.map_err(ChangeError::unavailable)?;
+            if self.switch(&key, &before).await? {
                 return Ok(length);
             }
-            // Somebody has set an override meanwhile, which is here in a moment.
+            // Another change was made meanwhile; wait until it is in force in this process.
             sleep(PAUSE).await;
         }
-        Err(ChangeError::Conflict("other overrides change all the time; commit the import again".to_owned()))
+        Err(ChangeError::Conflict(
+            "overrides kept changing during the commit; commit the import again".to_owned(),
+        ))
     }
 
-    async fn switch(&self, temporary: &str, before: &str) -> Result<bool, ChangeError> {
+    /// Replaces the hash by an import, unless its version is not `before`; then it returns false.
+    async fn switch(&self, import: &str, before: &str) -> Result<bool, ChangeError> {
         let (key, after) = (self.side.key("overrides"), token());
         let old = self.side.key(&format!("overrides:old:{after}"));
         let mut versions = self.state.version.subscribe();
         let mut call = SWITCH.key(&key);
-        call.key(temporary).key(&old).arg(&after).arg(channel(&self.side)).arg(before);
+        call.key(import).key(&old).arg(&after).arg(channel(&self.side)).arg(before);
         let done: bool = self.side.script(&key, &call).await.map_err(ChangeError::unavailable)?;
         if done {
-            let unlinked = self.side.command::<u64>(&old, cmd("UNLINK").arg(&old)).await;
-            unlinked.map_err(ChangeError::unavailable)?;
+            self.unlink(&old).await?;
             let _ =
                 timeout(IMPORT_IN_FORCE, versions.wait_for(|version| version.as_ref() == Some(&after))).await;
         }
@@ -213,8 +199,7 @@ impl Shared {
     pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<(), String> {
         let channel = channel(&self.side);
         let message = format!("reset\n{}", serde_json::Value::from(full_keys));
-        let published = self.side.command::<u64>(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await;
-        published.map(|_| ())
+        self.side.command(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await
     }
 
     fn import_key(&self, import: &str) -> String {
@@ -222,7 +207,7 @@ impl Shared {
     }
 }
 
-/// A random text that no other change has.
+/// A random identifier of a version or an import.
 pub(super) fn token() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
@@ -231,15 +216,15 @@ fn channel(side: &Side) -> String {
     side.key("changes")
 }
 
-/// Writes the overrides of an index into a hash, but those that it has.
+/// Adds the overrides of an index to a hash, without replacing those that it has.
 async fn write_missing(side: &Side, key: &str, index: &Arc<Index>) -> Result<(), String> {
     let (chunks, mut written) = tokio::sync::mpsc::channel::<Vec<(String, String)>>(4);
     let index = index.clone();
     let reading = tokio::task::spawn_blocking(move || {
-        let mut some = Vec::with_capacity(AT_ONCE);
+        let mut some = Vec::with_capacity(BATCH);
         index.for_each(|one| {
             some.push((one.target.id(), one.to_json().to_string()));
-            some.len() < AT_ONCE || chunks.blocking_send(std::mem::take(&mut some)).is_ok()
+            some.len() < BATCH || chunks.blocking_send(std::mem::take(&mut some)).is_ok()
         });
         let _ = chunks.blocking_send(some);
     });
@@ -258,15 +243,15 @@ async fn write_missing(side: &Side, key: &str, index: &Arc<Index>) -> Result<(),
 
 /// Follows Redis until the process ends.
 pub struct Follower<C> {
-    /// Connections of this thread.
+    /// Connections that belong to this thread.
     pub side: Arc<Side>,
     /// The overrides in force.
     pub index: Arc<Index>,
-    /// Shared with those who change them.
+    /// The state of the [`Keeper`](super::Keeper).
     pub state: Arc<State>,
-    /// The clock by which overrides end.
+    /// The clock by which overrides expire.
     pub clock: C,
-    /// Called with counters that were reset.
+    /// Called when counters were reset.
     pub on_reset: Box<dyn Fn(&Resets) + Send>,
 }
 
@@ -278,7 +263,7 @@ impl<C: Clock> Follower<C> {
             let failure = match self.side.subscribe(&channel(&self.side)).await {
                 Ok(messages) => {
                     if failing {
-                        // Whatever was published meanwhile is lost. Overrides are compared; resets cannot be.
+                        // Messages were missed. Overrides are compared; resets cannot be.
                         (self.on_reset)(&Resets::Unknown);
                     }
                     self.follow_messages(messages.into_on_message(), &mut failing).await
@@ -287,7 +272,7 @@ impl<C: Clock> Follower<C> {
             };
             self.state.settled.send_replace(true);
             if !failing {
-                warn!(overrides = self.index.len(), "overrides: {failure}; keeping the known overrides");
+                warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
             }
             failing = true;
             sweep(&self.index, self.clock.now());
@@ -295,21 +280,20 @@ impl<C: Clock> Follower<C> {
         }
     }
 
-    /// Follows one connection until it fails, and returns why.
+    /// Follows one connection until it fails, and returns the error.
     async fn follow_messages(
         &self,
         mut messages: impl futures_util::Stream<Item = Msg> + Unpin,
         failing: &mut bool,
     ) -> String {
-        let mut poll = interval(POLL);
+        let (mut poll, mut sweep) = (interval(POLL), interval(Duration::from_secs(1)));
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut sweep = interval(Duration::from_secs(1));
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let done = tokio::select! {
                 message = messages.next() => match message {
                     Some(message) => self.handle(&message.get_payload::<String>().unwrap_or_default()).await,
-                    None => Err("redis: the connection was closed".to_owned()),
+                    None => Err("redis: connection closed".to_owned()),
                 },
                 _ = poll.tick() => self.compare().await,
                 _ = sweep.tick() => self.sweep().await,
@@ -323,11 +307,9 @@ impl<C: Clock> Follower<C> {
         }
     }
 
-    /// Compares the version with that of the hash, and reads what is new.
+    /// Compares the version with that of the hash, and reads the hash if they differ.
     async fn compare(&self) -> Result<(), String> {
-        let key = self.side.key("overrides");
-        let version: Option<String> = self.side.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await?;
-        match version {
+        match self.version_in_redis().await? {
             Some(version) if self.state.version().as_ref() == Some(&version) => {}
             Some(_) => self.read_all().await?,
             None if self.index.is_empty() => self.adopt(None),
@@ -337,6 +319,12 @@ impl<C: Clock> Follower<C> {
         Ok(())
     }
 
+    async fn version_in_redis(&self) -> Result<Option<String>, String> {
+        let key = self.side.key("overrides");
+        self.side.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await
+    }
+
+    /// Applies a message of the channel.
     async fn handle(&self, message: &str) -> Result<(), String> {
         if let Some(keys) = message.strip_prefix("reset\n") {
             (self.on_reset)(&serde_json::from_str(keys).map_or(Resets::Unknown, Resets::Of));
@@ -344,11 +332,8 @@ impl<C: Clock> Follower<C> {
         }
         let Some(change) = message.strip_prefix("overrides\n") else { return Ok(()) };
         let mut parts = change.splitn(3, '\n');
-        let (before, after, body) = (
-            parts.next().unwrap_or_default(),
-            parts.next().unwrap_or_default(),
-            parts.next().unwrap_or_default(),
-        );
+        let mut part = || parts.next().unwrap_or_default();
+        let (before, after, body) = (part(), part(), part());
         let own = self.state.version();
         if own.as_deref() == Some(after) {
             return Ok(());
@@ -364,11 +349,8 @@ impl<C: Clock> Follower<C> {
         }
         let mut draft = self.index.draft();
         for line in body.lines() {
-            let change = Change::read(line);
-            if let Err(error) =
-                change.and_then(|change| self.index.add_to(&mut draft, &change.into_override()))
-            {
-                warn!("overrides: ignoring one in redis: {error}");
+            if let Err(error) = read_change(line).and_then(|one| self.index.add_to(&mut draft, &one)) {
+                warn!("overrides: ignoring an invalid one in redis: {error}");
             }
         }
         self.index.add(&draft)?;
@@ -378,13 +360,12 @@ impl<C: Clock> Follower<C> {
 
     /// Reads the whole hash.
     async fn read_all(&self) -> Result<(), String> {
-        let key = self.side.key("overrides");
-        let mut version: Option<String> = self.side.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await?;
-        // A hash that changes while it is read is read once more; after that the next comparison does so.
+        let mut version = self.version_in_redis().await?;
+        // A hash that changes during the read is read once more. After that, the next comparison reads it.
         for _ in 0..2 {
             let Some(before) = version else { return Ok(()) };
-            let draft = self.scan(&key).await?;
-            version = self.side.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await?;
+            let draft = self.scan().await?;
+            version = self.version_in_redis().await?;
             if version.as_ref() == Some(&before) {
                 self.index.replace(&draft)?;
                 info!(overrides = self.index.len(), "overrides: read from redis");
@@ -395,23 +376,21 @@ impl<C: Clock> Follower<C> {
         Ok(())
     }
 
-    async fn scan(&self, key: &str) -> Result<super::index::Draft, String> {
-        let (mut draft, mut cursor, mut wrong) = (self.index.draft(), 0_u64, 0_usize);
+    async fn scan(&self) -> Result<Draft, String> {
+        let key = self.side.key("overrides");
+        let (mut draft, mut cursor, mut is_logged) = (self.index.draft(), 0_u64, false);
         loop {
             let mut scan = cmd("HSCAN");
-            scan.arg(key).arg(cursor).arg("COUNT").arg(AT_ONCE);
-            let (next, fields): (u64, Vec<String>) = self.side.command(key, &scan).await?;
+            scan.arg(&key).arg(cursor).arg("COUNT").arg(BATCH);
+            let (next, fields): (u64, Vec<String>) = self.side.command(&key, &scan).await?;
             for [id, value] in fields.as_chunks::<2>().0 {
                 if id == VERSION {
                     continue;
                 }
-                let change = Change::read(value);
-                let added = change.and_then(|change| self.index.add_to(&mut draft, &change.into_override()));
-                if let Err(error) = added {
-                    wrong = wrong.saturating_add(1);
-                    if wrong == 1 {
-                        warn!(field = id, "overrides: ignoring one in redis: {error}");
-                    }
+                let added = read_change(value).and_then(|one| self.index.add_to(&mut draft, &one));
+                if let (Err(error), false) = (added, is_logged) {
+                    warn!(field = id, "overrides: ignoring an invalid one in redis: {error}");
+                    is_logged = true;
                 }
             }
             if next == 0 {
@@ -421,7 +400,7 @@ impl<C: Clock> Follower<C> {
         }
     }
 
-    /// Writes the known overrides back into a Redis that has lost them. One replica does, and the others read.
+    /// Writes the known overrides back to a Redis that lost them. One replica writes, and the others read.
     async fn restore(&self) -> Result<(), String> {
         let (key, lock) = (self.side.key("overrides"), self.side.key("overrides:restoring"));
         let mut take = cmd("SET");
@@ -433,23 +412,20 @@ impl<C: Clock> Follower<C> {
         let after = token();
         let mut call = CHANGE.key(&key);
         call.arg(&after).arg(channel(&self.side)).arg("").arg("*");
-        // The lock is left to expire: other replicas may have noticed the loss at the same time.
+        // The lock is not removed but expires: other replicas may have detected the loss at the same time.
         let _: bool = self.side.script(&key, &call).await?;
-        warn!(overrides = self.index.len(), "overrides: redis had lost them; wrote them back");
+        warn!(overrides = self.index.len(), "overrides: redis lost them; written back");
         Ok(())
     }
 
-    /// Removes overrides that have ended, here and in Redis.
+    /// Removes expired overrides from the index and from Redis.
     async fn sweep(&self) -> Result<(), String> {
-        let ended = sweep(&self.index, self.clock.now());
-        if ended.is_empty() {
-            return Ok(());
-        }
+        let now = self.clock.now();
+        let expired = sweep(&self.index, now);
         let key = self.side.key("overrides");
-        let now = timestamp(u32::try_from(self.clock.now().seconds()).unwrap_or(u32::MAX));
-        for some in ended.chunks(AT_ONCE) {
-            let mut call = ENDED.key(&key);
-            call.arg(&now);
+        for some in expired.chunks(BATCH) {
+            let mut call = EXPIRE.key(&key);
+            call.arg(timestamp(now.seconds()));
             for one in some {
                 call.arg(one.target.id());
             }

@@ -1,74 +1,65 @@
-//! Many overrides in a file: JSON lines, or CSV with a header.
+//! Files of overrides: JSON lines, or CSV with a header.
 //!
-//! The command line reads files with it before it sends anything, and the server reads what was sent.
+//! The command line validates files with it before it sends anything, and the server reads the request bodies.
 
 use serde_json::{Map, Value as Json};
 
-use super::model::{FIELDS, Override};
+use super::model::{FIELDS, INPUT_FIELDS, Override};
 use crate::{clock::Time, rules::nearest, text};
 
-/// The columns that a CSV file may have.
-const COLUMNS: [&str; 10] = {
-    let [id, domain, descriptor, action, requests_per_unit, unit, expires_at, reason, by] = FIELDS;
-    [id, domain, descriptor, action, requests_per_unit, unit, expires_at, reason, by, "for"]
-};
-
-/// The override of one line in JSON.
+/// Reads the override of a JSON line.
 ///
 /// # Errors
-/// What is wrong with it, without the line's number.
+/// The first error, without the line number.
 pub fn of_json_line(line: &str, now: Time) -> Result<Override, String> {
-    let json: Json = serde_json::from_str(line).map_err(|error| format!("this is not JSON: {error}"))?;
+    let json: Json = serde_json::from_str(line).map_err(|error| format!("invalid JSON: {error}"))?;
     Override::from_json(&json, now)
 }
 
-/// The columns of a CSV file, by its header.
+/// The columns of a CSV file.
 pub struct Columns(Vec<&'static str>);
 
 impl Columns {
+    /// Reads the header.
+    ///
     /// # Errors
-    /// When a name is unknown or given twice, or a necessary one is missing.
+    /// When a column is unknown or duplicate, or a required one is missing.
     pub fn read<'f>(header: impl Iterator<Item = &'f str>) -> Result<Self, String> {
         let mut columns = Vec::new();
         for name in header {
-            // Spreadsheets begin a file with a mark of its encoding.
+            // Spreadsheets begin a file with a byte order mark.
             let name = name.trim_start_matches('\u{feff}').trim();
-            let Some(known) = COLUMNS.into_iter().find(|known| *known == name) else {
-                let hint = match nearest(name, COLUMNS) {
+            let Some(known) = INPUT_FIELDS.into_iter().find(|known| *known == name) else {
+                let hint = match nearest(name, INPUT_FIELDS) {
                     Some(meant) => format!("did you mean {meant:?}?"),
-                    None => format!("the first line names the columns: {}", COLUMNS.join(", ")),
+                    None => format!("the first line names the columns: {}", INPUT_FIELDS.join(", ")),
                 };
                 return Err(format!("unknown column {:?}; {hint}", text::cut(name)));
             };
             if columns.contains(&known) {
-                return Err(format!("the column {known:?} is there twice"));
+                return Err(format!("duplicate column {known:?}"));
             }
             columns.push(known);
         }
-        for needed in ["domain", "descriptor", "action"] {
-            if !columns.contains(&needed) {
-                return Err(format!("the column {needed:?} is missing; the first line names the columns"));
-            }
+        match ["domain", "descriptor", "action"].into_iter().find(|needed| !columns.contains(needed)) {
+            Some(needed) => Err(format!("column {needed:?} is missing; the first line names the columns")),
+            None => Ok(Self(columns)),
         }
-        Ok(Self(columns))
     }
 
-    /// The override of one row. Empty cells are absent, so that `KEY=` and not an empty cell is an empty value.
+    /// Reads the override of a row. An empty cell is absent; an empty value is `KEY=`.
     ///
     /// # Errors
-    /// What is wrong with it, without the line's number.
+    /// The first error, without the line number.
     pub fn row(&self, cells: &[&str], now: Time) -> Result<Override, String> {
         if cells.len() != self.0.len() {
-            let hint = "a cell with a comma stands in double quotes";
+            let hint = "quote cells that contain a comma";
             return Err(format!("expected {} cells, got {}; {hint}", self.0.len(), cells.len()));
         }
         let mut fields = Map::new();
         for (column, cell) in self.0.iter().zip(cells.iter().copied()).filter(|(_, cell)| !cell.is_empty()) {
             let value = match *column {
-                "requests_per_unit" => match cell.trim().parse::<u64>() {
-                    Ok(number) => number.into(),
-                    Err(_) => cell.into(),
-                },
+                "requests_per_unit" => cell.trim().parse::<u64>().map_or_else(|_| cell.into(), Json::from),
                 "descriptor" => cell.into(),
                 _ => cell.trim().into(),
             };
@@ -78,23 +69,17 @@ impl Columns {
     }
 }
 
-/// A CSV row of an override, in the order of [`csv_header`].
+/// The CSV row of an override, with a cell for each of [`FIELDS`].
 #[must_use]
 pub fn csv_row(one: &Override) -> Vec<String> {
     let json = one.to_json();
-    let cell = |name: &str| match json.get(name) {
+    let cell = |name| match json.get(name) {
         _ if name == "descriptor" => one.target.descriptor(),
         Some(Json::String(text)) => text.clone(),
         Some(other) => other.to_string(),
         None => String::new(),
     };
-    csv_header().iter().map(|name| cell(name)).collect()
-}
-
-/// The columns of [`csv_row`].
-#[must_use]
-pub fn csv_header() -> &'static [&'static str] {
-    &FIELDS
+    FIELDS.map(cell).into()
 }
 
 #[cfg(test)]
@@ -110,7 +95,7 @@ mod tests {
         Override::from_json(json, NOW)
     }
 
-    /// Each of these is an error that contains this text.
+    /// Checks that each JSON is an error with this text.
     fn check(cases: &[(Json, &str)]) {
         for (json, expected) in cases {
             let error = read(json).unwrap_err();
@@ -125,15 +110,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_domain_or_descriptor_says_where_it_is_and_what_is_expected() {
+    fn errors_in_domain_or_descriptor_name_the_place_and_the_expected_value() {
         check(&[
             (json!([]), "expected an object, got []"),
             (json!({}), "domain is missing"),
             (with("domian", json!("x")), "unknown field \"domian\"; did you mean \"domain\"?"),
             (with("domain", json!("")), "domain is empty"),
-            (with("domain", json!(7)), "domain: expected text, got 7"),
+            (with("domain", json!(7)), "domain: expected text in quotes, got 7"),
             (with("descriptor", json!(null)), "descriptor is missing; expected [{\"key\""),
-            (with("descriptor", json!([])), "descriptor has no entry"),
+            (with("descriptor", json!([])), "descriptor has no entries"),
             (with("descriptor", json!({})), "descriptor: expected [{\"key\""),
             (with("descriptor", json!(["k=v"])), "descriptor[0]: expected an object with key and value"),
             (with("descriptor", json!([{"key": "k"}, {"value": "v"}])), "descriptor[1]: key is missing"),
@@ -152,11 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_what_an_override_does_says_where_it_is_and_what_is_expected() {
+    fn errors_in_action_or_expiry_name_the_place_and_the_expected_value() {
         check(&[
             (with("action", json!(null)), "action is missing; expected limit, block, allow, shadow"),
             (with("action", json!("blok")), "action: unknown action \"blok\"; did you mean \"block\"?"),
-            (with("action", json!("limit")), "requests_per_unit is missing; expected a number of requests"),
+            (
+                with("action", json!("limit")),
+                "requests_per_unit is missing; the action limit expects a number of requests",
+            ),
             (with("requests_per_unit", json!(5)), "requests_per_unit: the action block has no limit"),
             (
                 with("requests_per_unit", json!(-5)),
@@ -169,17 +157,17 @@ mod tests {
             (with("unit", json!("day")), "unit: the action block has no limit"),
             (
                 with("expires_at", json!("tomorrow")),
-                "expires_at: expected a moment such as 2026-11-23T00:00:00Z, got \"tomorrow\"",
+                "expires_at: expected a timestamp such as 2026-11-23T00:00:00Z, got \"tomorrow\"",
             ),
             (
                 with("expires_at", json!("2020-01-01T00:00:00Z")),
-                "is in the past; it is 2027-01-15T08:00:00Z now",
+                "is in the past; the current time is 2027-01-15T08:00:00Z",
             ),
             (with("expires_at", json!("2027-01-15T08:00:00Z")), "is in the past"),
-            (with("expires_at", json!("2100-01-01T00:00:00Z")), "ends after 2099"),
+            (with("expires_at", json!("2100-01-01T00:00:00Z")), "is after 2099"),
             (with("for", json!("2 hours")), "for: expected a duration such as 10s, 150us, 1h30m"),
             (with("for", json!("0")), "for: expected at least 1s, got \"0\""),
-            (with("for", json!("1000000h")), "ends after 2099"),
+            (with("for", json!("1000000h")), "is after 2099"),
             (with("reason", json!("x".repeat(5000))), "reason has 5000 bytes; the maximum is 4096"),
         ]);
         let mut both = with("for", json!("1h"));
@@ -193,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn json_reads_as_it_is_written() {
+    fn written_json_reads_back() {
         let json = json!({
             "domain": "d", "descriptor": [{"key": "k", "value": "v"}, {"key": "l"}], "action": "limit",
             "requests_per_unit": 5, "unit": "Hour", "for": "90m", "reason": "ticket 7", "by": "ann",
@@ -207,12 +195,15 @@ mod tests {
             (Some("HOUR"), Some(20))
         );
         assert_eq!(read(&written).unwrap(), one);
-        assert!(Override::from_json(&written, Time::from_seconds(1_900_000_000)).is_err(), "it has ended");
-        assert!(Override::from_json(&written, Time::default()).is_ok(), "as storage is read");
+        assert!(Override::from_json(&written, Time::from_seconds(1_900_000_000)).is_err(), "it has expired");
+        assert!(
+            Override::from_json(&written, Time::default()).is_ok(),
+            "stored overrides are read at time 0"
+        );
     }
 
     #[test]
-    fn identifiers_differ_with_every_part() {
+    fn identifiers_depend_on_every_part() {
         let id = |descriptor: &str| read(&with("descriptor", json!(descriptor))).unwrap().target.id();
         let all = ["k=v", "k=", "k", "k=-", "k=v,k=v", "kv=", "k=\\,v", "k=v,k"].map(id);
         let different: std::collections::HashSet<_> = all.iter().collect();
@@ -220,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_read_by_its_header() {
+    fn rows_are_read_by_the_header() {
         let columns = Columns::read(
             ["\u{feff}descriptor", " domain", "action", "requests_per_unit", "unit", "for", "reason"]
                 .into_iter(),
@@ -234,7 +225,7 @@ mod tests {
         assert_eq!((one.expires, &*one.reason), (None, "x"));
         assert!(matches!(one.action, Action::Limit { requests_per_unit: 100, .. }));
         for (cells, expected) in [
-            (&["k=a", "d", "block"][..], "expected 7 cells, got 3; a cell with a comma"),
+            (&["k=a", "d", "block"][..], "expected 7 cells, got 3; quote cells"),
             (&["k=a", "", "block", "", "", "", ""], "domain is missing"),
             (
                 &["k=a", "d", "limit", "many", "day", "", ""],
@@ -245,12 +236,12 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         }
         let row = csv_row(&one);
-        let same = Columns::read(csv_header().iter().copied()).unwrap();
+        let same = Columns::read(FIELDS.into_iter()).unwrap();
         assert_eq!(same.row(&row.iter().map(String::as_str).collect::<Vec<_>>(), NOW).unwrap(), one);
         for (header, expected) in [
             (&["domain", "descriptor", "actoin"][..], "unknown column \"actoin\"; did you mean \"action\"?"),
-            (&["domain", "descriptor"], "the column \"action\" is missing"),
-            (&["domain", "domain", "action"], "\"domain\" is there twice"),
+            (&["domain", "descriptor"], "column \"action\" is missing"),
+            (&["domain", "domain", "action"], "duplicate column \"domain\""),
             (&["shop", "k=a", "block"], "the first line names the columns"),
         ] {
             let error = Columns::read(header.iter().copied()).err().unwrap();

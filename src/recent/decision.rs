@@ -1,8 +1,8 @@
-//! A decision about one descriptor, as it is kept among the refusals and written to the log of decisions.
+//! A decision about one descriptor, for the list of refusals and the decision log.
 
-use std::{borrow::Cow, num::NonZeroU32, sync::Arc};
+use std::{borrow::Cow, num::NonZeroU32, ops::Not, sync::Arc};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use super::{
     RuleInfo,
@@ -10,54 +10,53 @@ use super::{
 };
 use crate::{
     clock::{Rfc3339, Time},
-    rules::{Limit, Unit},
+    rules::Limit,
     settings::KeyValues,
 };
 
 /// A decision about one descriptor of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Decision {
-    /// Its number among the refusals of this process, from 1.
+    /// The number of the refusal in this process, from 1; 0 in the decision log.
     pub id: u64,
-    /// When it was made.
+    /// The time of the decision.
     pub time: Time,
-    /// The request was refused.
+    /// The request was over limit.
     pub is_refused: bool,
-    /// The domain of the request, as one key without a value.
+    /// The domain of the request, as a key without a value.
     pub domain: Key,
     /// The descriptor.
     pub descriptor: Key,
-    /// Its rule; none for a limit that came with the request.
+    /// Its rule; `None` for a limit in the request.
     pub rule: Option<Arc<RuleInfo>>,
     /// The limit that decided.
     pub limit: Option<LimitShown>,
-    /// Its place among the limits of the rule, from 0.
+    /// The index of that limit in the rule.
     pub limit_index: usize,
-    /// How many limits the rule has.
+    /// The number of limits in the rule.
     pub limits: usize,
-    /// The counter after the hits; none where it was not read.
+    /// The counter after the hits, if it was read.
     pub count: Option<u64>,
     /// The hits of the request.
     pub hits: u64,
-    /// Seconds until the hits would pass; none if they never do.
+    /// Seconds until the hits would be allowed; `None` if they never are.
     pub retry_after: Option<u64>,
-    /// What decided.
+    /// The source of the decision.
     pub decided_by: DecidedBy,
-    /// The request had to wait for this descriptor longest.
+    /// This descriptor determines the wait of the request.
     pub governs: bool,
-    /// One in so many decisions was noted.
+    /// The number of decisions that this one stands for.
     pub weight: u32,
 }
 
-/// A limit as it was when it decided.
+/// A limit at the time of a decision.
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
 pub struct LimitShown {
     /// Requests in one window.
     pub requests_per_unit: u32,
     /// The unit of the window.
-    #[serde(serialize_with = "write_unit")]
-    pub unit: Unit,
-    /// How many units the window has.
+    pub unit: &'static str,
+    /// The number of units in the window.
     #[serde(rename = "unit_multiplier")]
     pub multiplier: NonZeroU32,
     /// Its name in the rules.
@@ -66,17 +65,17 @@ pub struct LimitShown {
 }
 
 named! {
-    /// What decided about a descriptor.
+    /// The source of a decision.
     #[derive(Default)]
     pub enum DecidedBy {
         /// Its counter.
         #[default]
         Counter = "counter",
-        /// The cache of keys that are over their limit.
+        /// The cache of over-limit keys.
         OverLimitCache = "over_limit_cache",
         /// An override.
         Override = "override",
-        /// The policy for a store that fails.
+        /// The policy for an unreachable store.
         FailurePolicy = "failure_policy",
     }
 }
@@ -85,23 +84,23 @@ impl From<&Limit> for LimitShown {
     fn from(limit: &Limit) -> Self {
         Self {
             requests_per_unit: limit.requests_per_unit,
-            unit: limit.unit,
+            unit: limit.unit.name(),
             multiplier: limit.multiplier,
             name: limit.name.clone(),
         }
     }
 }
 
-/// A decision as JSON has it.
+/// A decision as JSON.
 #[derive(Serialize)]
 pub struct DecisionJson<'a> {
-    #[serde(skip_serializing_if = "is_zero")]
-    id: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<u64>,
     time: String,
     code: &'static str,
     domain: &'a str,
     descriptor: Vec<EntryJson<'a>>,
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "Not::not")]
     descriptor_cut: bool,
     rule: Option<&'a str>,
     file: Option<&'a str>,
@@ -112,9 +111,9 @@ pub struct DecisionJson<'a> {
     retry_after_seconds: Option<u64>,
     decided_by: &'static str,
     governs: bool,
-    /// This one stands for so many.
-    #[serde(skip_serializing_if = "is_one")]
-    weight: u32,
+    /// Omitted if it is 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight: Option<u32>,
 }
 
 /// An entry of a descriptor.
@@ -122,7 +121,7 @@ pub struct DecisionJson<'a> {
 pub struct EntryJson<'a> {
     /// Its key.
     pub key: Cow<'a, str>,
-    /// Its value, as `KEY_VALUES` shows it.
+    /// Its value, converted by `KEY_VALUES`.
     pub value: Cow<'a, str>,
 }
 
@@ -130,20 +129,20 @@ pub struct EntryJson<'a> {
 struct LimitJson<'a> {
     #[serde(flatten)]
     limit: &'a LimitShown,
-    /// Which of the rule's limits it is, from 1.
+    /// Its number in the rule, from 1.
     number: usize,
-    /// How many the rule has.
+    /// The number of limits in the rule.
     of: usize,
 }
 
 impl Decision {
-    /// The decision as JSON has it.
+    /// The decision as JSON.
     #[must_use]
     pub fn json(&self, values: KeyValues) -> DecisionJson<'_> {
         let rule = self.rule.as_deref();
         let place = rule.and_then(|rule| rule.place.as_ref());
         DecisionJson {
-            id: self.id,
+            id: (self.id > 0).then_some(self.id),
             time: Rfc3339(self.time).to_string(),
             code: if self.is_refused { "over_limit" } else { "ok" },
             domain: self.domain(),
@@ -162,7 +161,7 @@ impl Decision {
             retry_after_seconds: self.retry_after,
             decided_by: self.decided_by.name(),
             governs: self.governs,
-            weight: self.weight,
+            weight: (self.weight > 1).then_some(self.weight),
         }
     }
 
@@ -173,29 +172,9 @@ impl Decision {
     }
 }
 
-/// The entries of a descriptor as JSON has them.
+/// The entries of a descriptor as JSON.
 #[must_use]
 pub fn entries(key: &Key, values: KeyValues) -> Vec<EntryJson<'_>> {
     let entry = |(key, value)| EntryJson { key: Cow::Borrowed(key), value: shown(value, values) };
     key.entries().map(entry).collect()
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-fn write_unit<S: Serializer>(unit: &Unit, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(unit.name())
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-const fn is_false(value: &bool) -> bool {
-    !*value
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-const fn is_zero(value: &u64) -> bool {
-    *value == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-const fn is_one(value: &u32) -> bool {
-    *value <= 1
 }

@@ -1,7 +1,7 @@
-//! The log of decisions: JSON lines, written by a thread of its own from what the workers put aside.
+//! The decision log: JSON lines, which a separate thread writes from the workers' buffers.
 //!
-//! A worker writes a decision into memory that is used again and again. Where the memory is full, because there are
-//! more decisions than the log may have or because the disk is slow, the decision is counted as dropped.
+//! A worker writes a decision to a buffer whose memory is reused. When the buffer is full, because of the rate limit of
+//! the log or a slow disk, the decision is counted as dropped.
 
 use std::{
     io::{self, Write},
@@ -10,42 +10,40 @@ use std::{
         Mutex,
         atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use super::{decision::Decision, lock};
 use crate::settings::{KeyValues, Logged};
 
-/// Decisions that a worker puts aside between two flushes.
+/// The most decisions in a worker's buffer, between two flushes.
 const MAX_PENDING: usize = 500;
 
-/// Flushes in a second; see [`DecisionLog::PAUSE`].
-const FLUSHES: u64 = 5;
-
-/// The log of decisions.
+/// The decision log.
 #[derive(Debug)]
 pub struct DecisionLog {
     logged: Logged,
-    /// Decisions to be passed over before the next one that is logged.
+    /// The number of decisions to skip before the next one that is logged.
     skip: AtomicI64,
     spare: Mutex<Vec<Decision>>,
     lines: AtomicU64,
     dropped: AtomicU64,
 }
 
-/// What one worker put aside.
+/// The buffer of a worker.
 #[derive(Debug, Default)]
-pub(super) struct Pending(Mutex<Filled>);
+pub(super) struct Pending(Mutex<Buffer>);
 
 #[derive(Debug, Default)]
-struct Filled {
-    /// Decisions beyond this many are left of an earlier flush, and only their memory is of use.
+struct Buffer {
+    /// Decisions from this index on are old; only their memory is used.
     len: usize,
     decisions: Vec<Decision>,
 }
 
 impl DecisionLog {
-    /// The pause between two flushes. So a worker logs at most 2,500 decisions in a second.
-    pub const PAUSE: std::time::Duration = std::time::Duration::from_millis(1000 / FLUSHES);
+    /// The pause between two flushes. With it a worker logs at most 2,500 decisions a second.
+    pub const PAUSE: Duration = Duration::from_millis(200);
 
     pub(super) fn new(logged: Logged) -> Self {
         Self {
@@ -57,16 +55,16 @@ impl DecisionLog {
         }
     }
 
-    /// Whether a decision is to be logged.
+    /// True if a decision is logged.
     pub(super) fn wants(&self, is_refused: bool) -> bool {
         match self.logged {
             Logged::Refused => is_refused,
             Logged::Sampled(probability) if probability >= 1.0 => true,
-            // Drawing how many are passed over costs less than drawing for each.
+            // One random number for all skipped decisions is cheaper than one for each.
             Logged::Sampled(probability) => {
                 let is_next = self.skip.fetch_sub(1, Relaxed) <= 0;
                 if is_next {
-                    self.skip.store(passed_over(probability), Relaxed);
+                    self.skip.store(skipped(probability), Relaxed);
                 }
                 is_next
             }
@@ -74,8 +72,8 @@ impl DecisionLog {
     }
 
     pub(super) fn note(&self, pending: &Pending, fill: impl FnOnce(&mut Decision)) {
-        let Ok(mut filled) = pending.0.try_lock() else { return self.drop_lines(1) };
-        let Filled { len, decisions } = &mut *filled;
+        let Ok(mut buffer) = pending.0.try_lock() else { return self.drop_lines(1) };
+        let Buffer { len, decisions } = &mut *buffer;
         if *len == decisions.len() && *len < MAX_PENDING {
             decisions.push(Decision::default());
         }
@@ -89,7 +87,7 @@ impl DecisionLog {
         }
     }
 
-    /// Writes what the workers put aside.
+    /// Writes the buffers of the workers.
     pub(super) fn flush<'a>(
         &self,
         pending: impl Iterator<Item = &'a Pending>,
@@ -100,12 +98,12 @@ impl DecisionLog {
         let (mut lines, mut spare) = (0_u64, lock(&self.spare));
         for pending in pending {
             let len = {
-                let mut filled = lock(&pending.0);
-                mem::swap(&mut filled.decisions, &mut spare);
-                mem::take(&mut filled.len)
+                let mut buffer = lock(&pending.0);
+                mem::swap(&mut buffer.decisions, &mut spare);
+                mem::take(&mut buffer.len)
             };
             for decision in spare.iter().take(len) {
-                // A decision is made of texts and numbers, which JSON has, and a Vec takes every byte.
+                // A decision consists of strings and numbers, so it has a JSON form; a Vec accepts every byte.
                 if serde_json::to_writer(&mut text, &decision.json(values)).is_ok() {
                     text.push(b'\n');
                     lines = lines.saturating_add(1);
@@ -124,17 +122,17 @@ impl DecisionLog {
         self.dropped.fetch_add(lines, Relaxed);
     }
 
-    /// Lines that were written, and decisions that were not logged though they should have been.
+    /// The written lines, and the dropped decisions.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         (self.lines.load(Relaxed), self.dropped.load(Relaxed))
     }
 }
 
-/// How many decisions are passed over before one is logged, where each is with this probability: a number of the
+/// The number of decisions to skip before one is logged, if each is logged with this probability: a random number of the
 /// geometric distribution.
 #[expect(clippy::cast_possible_truncation, reason = "a cast saturates")]
-fn passed_over(probability: f64) -> i64 {
+fn skipped(probability: f64) -> i64 {
     // Not 0, whose logarithm is infinite.
     let drawn = 1.0 - fastrand::f64();
     (drawn.ln() / (1.0 - probability).ln()) as i64
@@ -167,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
+    fn decisions_beyond_the_buffer_are_dropped() {
         let (log, pending) = (DecisionLog::new(Logged::Refused), Pending::default());
         (0..MAX_PENDING + 7).for_each(|_| log.note(&pending, |_| ()));
         assert_eq!(flushed(&log, &pending).len(), MAX_PENDING);
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_sampled_as_the_setting_says() {
+    fn samples_by_the_setting() {
         for probability in [1.0, 0.5, 0.01] {
             let log = DecisionLog::new(Logged::Sampled(probability));
             let logged = (0..1_000_000).filter(|n| log.wants(n % 2 == 0)).count();

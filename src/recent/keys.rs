@@ -1,36 +1,40 @@
-//! A descriptor's entries in memory of their own, which is used again for the next descriptor.
+//! A copy of a descriptor's entries, whose memory is reused for the next descriptor.
 
-use std::{borrow::Cow, fmt::Write as _};
+use std::{
+    borrow::Cow,
+    hash::{Hash, Hasher},
+    mem,
+};
 
 use ring::digest;
 use smallvec::SmallVec;
 
 use crate::{entries, settings::KeyValues, text};
 
-/// Bytes of keys and values that are kept of a descriptor. A caller chooses how long they are.
+/// The most bytes of keys and values that are kept. Callers determine their length.
 const MAX_BYTES: usize = 512;
 
-/// Entries that are kept of a descriptor.
+/// The most entries that are kept.
 const MAX_ENTRIES: usize = 16;
 
-/// The entries of a descriptor, or as much of them as is kept.
+/// The entries of a descriptor, up to these limits.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Key {
-    /// Every key and value, one after another.
+    /// All keys and values, concatenated.
     text: String,
-    /// Where each of them ends.
+    /// The end of each of them.
     ends: SmallVec<[u16; 8]>,
     is_cut: bool,
 }
 
 impl Key {
-    /// Replaces the entries; the memory of the old ones is used again.
+    /// Replaces the entries, and reuses their memory.
     pub fn set<'a>(&mut self, entries: impl Iterator<Item = (&'a str, &'a str)>) {
         self.set_within(entries, MAX_BYTES);
     }
 
-    /// The same, with at most so many bytes of text.
-    pub(super) fn set_within<'a>(&mut self, entries: impl Iterator<Item = (&'a str, &'a str)>, most: usize) {
+    /// As [`set`](Self::set), with another limit of bytes.
+    fn set_within<'a>(&mut self, entries: impl Iterator<Item = (&'a str, &'a str)>, most: usize) {
         self.text.clear();
         self.ends.clear();
         self.is_cut = false;
@@ -56,80 +60,67 @@ impl Key {
     pub fn entries(&self) -> impl Iterator<Item = (&str, &str)> + Clone {
         let mut start = 0;
         let parts = self.ends.iter().map(move |end| {
-            let part = self.text.get(std::mem::replace(&mut start, usize::from(*end))..usize::from(*end));
+            let part = self.text.get(mem::replace(&mut start, usize::from(*end))..usize::from(*end));
             part.unwrap_or_default()
         });
         let (keys, values) = (parts.clone().step_by(2), parts.skip(1).step_by(2));
         keys.zip(values)
     }
 
-    /// The entries as commands take them.
+    /// The entries in the form of the command line.
     #[must_use]
     pub fn text(&self, values: KeyValues) -> String {
         entries::write(self.entries().map(|(key, value)| (key, Some(shown(value, values)))))
     }
 
-    /// True if the descriptor was longer than what is kept of it.
+    /// True if the descriptor exceeded the limits.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// The bytes of text that these entries need beyond what there is.
-    pub(super) fn needs<'a>(&self, entries: impl Iterator<Item = (&'a str, &'a str)>) -> usize {
-        let lengths = entries.take(MAX_ENTRIES).map(|(key, value)| key.len().saturating_add(value.len()));
+    /// As [`set`](Self::set), but the memory grows only if `take` returns true for the additional bytes. Else the text is
+    /// cut to the capacity.
+    pub(super) fn set_in_budget<'a>(
+        &mut self,
+        entries: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+        take: impl FnOnce(usize) -> bool,
+    ) {
+        let lengths =
+            entries.clone().take(MAX_ENTRIES).map(|(key, value)| key.len().saturating_add(value.len()));
         let needed = lengths.fold(0, usize::saturating_add).min(MAX_BYTES);
-        needed.saturating_sub(self.text.capacity())
+        let more = needed.saturating_sub(self.text.capacity());
+        if more > 0 && take(more) {
+            self.text.reserve_exact(needed.saturating_sub(self.text.len()));
+        }
+        self.set_within(entries, self.text.capacity());
     }
 
-    /// Makes room for so many more bytes of text.
-    pub(super) fn grow(&mut self, bytes: usize) {
-        let wanted = self.text.capacity().saturating_add(bytes);
-        self.text.reserve_exact(wanted.saturating_sub(self.text.len()));
-    }
-
-    /// Bytes of text for which there is room.
     pub(super) fn capacity(&self) -> usize {
         self.text.capacity()
     }
 }
 
-/// Entries in a form that is hashed without being copied. No two lists of entries have the same form.
-pub struct SharedEntry<I>(I);
+/// Hashes entries without copying them. Different lists of entries feed different bytes to the hasher.
+pub(super) struct HashedEntries<I>(pub(super) I);
 
-impl<I> SharedEntry<I> {
-    /// All entries of a descriptor.
-    pub fn all(entries: I) -> Self {
-        Self(entries)
+impl<'a, I: Iterator<Item = (&'a str, &'a str)> + Clone> Hash for HashedEntries<I> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.clone().for_each(|entry| entry.hash(state));
     }
 }
 
-impl<'a, I: Iterator<Item = (&'a str, &'a str)> + Clone> std::hash::Hash for SharedEntry<I> {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        for entry in self.0.clone() {
-            entry.hash(state);
-        }
-    }
-}
-
-/// A value as it is shown: some are e-mail addresses and tokens. An empty one shows nothing of a caller.
+/// A value, converted by `KEY_VALUES`: some values are e-mail addresses or tokens. An empty value reveals nothing.
 pub(super) fn shown(value: &str, values: KeyValues) -> Cow<'_, str> {
     match values {
-        KeyValues::Plain => Cow::Borrowed(value),
-        _ if value.is_empty() => Cow::Borrowed(value),
-        KeyValues::Hashed => Cow::Owned(hashed(value)),
-        KeyValues::Hidden => Cow::Borrowed("***"),
+        KeyValues::Plain => value.into(),
+        _ if value.is_empty() => value.into(),
+        KeyValues::Hashed => {
+            let digest = digest::digest(&digest::SHA256, value.as_bytes());
+            format!("sha256:{}", text::hex(digest.as_ref().iter().take(8))).into()
+        }
+        KeyValues::Hidden => "***".into(),
     }
-}
-
-fn hashed(value: &str) -> String {
-    let digest = digest::digest(&digest::SHA256, value.as_bytes());
-    let mut text = String::from("sha256:");
-    for byte in digest.as_ref().iter().take(8) {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 #[cfg(test)]
@@ -144,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_entries_come_back_as_they_were() {
+    fn entries_are_kept() {
         for entries in [
             &[][..],
             &[("", "")],
@@ -159,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_written_as_commands_take_them() {
+    fn entries_are_written_in_the_form_of_the_command_line() {
         let key = set(&[("a=b", "c,d=\\"), ("e", "")]);
         assert_eq!(key.text(KeyValues::Plain), r"a\=b=c\,d=\\,e=");
         assert_eq!(key.text(KeyValues::Hidden), r"a\=b=***,e=");
@@ -177,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_shown_as_the_setting_says() {
+    fn values_are_converted_by_the_setting() {
         let shown = |values| ["ann", ""].map(|value| shown(value, values).into_owned());
         assert_eq!(shown(KeyValues::Plain), ["ann", ""]);
         assert_eq!(shown(KeyValues::Hidden), ["***", ""]);

@@ -1,17 +1,16 @@
-//! What happened in the last minutes: the busiest and the most refused keys of each rule, and the last refusals.
+//! The recent past: the busiest and the most rejected keys of each rule, and the last refusals.
 //!
 //! The limiter notes decisions with [`Recent::note_hits`] and [`Recent::note_decision`]; the admin API, the page and
-//! the metrics read them. Each worker writes to tables of its own, so that two workers never wait for each other. A
-//! reader takes a worker's lock for microseconds; a worker that finds it taken does not wait: it passes over that note,
-//! and counts it. Above a rate at which every decision is noted (`sampler`), one in 64 is, with 64 times its weight. So
-//! a note costs little at any rate, and allocates nothing once the tables are filled.
+//! the metrics read them. Each worker has its own tables, so that workers do not wait for each other. A reader holds a
+//! worker's lock for microseconds; a worker that finds it locked counts the note as missed and does not wait. Up to a
+//! number of decisions a second every one is noted, beyond it one in 64 with 64 times its weight (`sampler`). So a note
+//! is cheap at any rate, and allocates nothing once the tables are filled.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
 pub mod decision;
 pub mod decision_log;
 mod keys;
-mod ring;
 mod sampler;
 mod sketch;
 #[cfg(test)]
@@ -19,7 +18,7 @@ mod tests;
 mod top;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     hash::BuildHasher as _,
     sync::{
         Arc, Mutex,
@@ -32,14 +31,14 @@ use hashbrown::DefaultHashBuilder;
 pub use self::{
     decision::{DecidedBy, Decision, LimitShown},
     decision_log::DecisionLog,
-    keys::{Key, SharedEntry},
+    keys::Key,
     top::{RuleTop, TopKey},
 };
 use self::{
     decision_log::Pending,
-    ring::Ring,
+    keys::HashedEntries,
     sampler::Sampler,
-    top::{Budget, Merge, PANE_SECONDS, Tables},
+    top::{Budget, PANE_SECONDS, Tables},
 };
 use crate::{
     clock::Time,
@@ -49,56 +48,56 @@ use crate::{
     telemetry::metrics::{ShardCount, shard},
 };
 
-/// Refusals that are kept.
+/// The most refusals of a worker that are kept, and the most in a reply.
 pub const MAX_REFUSALS: usize = 1000;
 
-/// Decisions of a worker in a second of which every one is noted. 4,096 notes take a two-thousandth of a second.
+/// Decisions of a worker in a second that are all noted. 4,096 notes take a two-thousandth of a second.
 const EXACT_HITS: u32 = 4096;
 
-/// Refusals of a worker in a second of which every one is kept.
+/// Refusals of a worker in a second that are all noted.
 const EXACT_REFUSALS: u32 = 1000;
 
 /// The notes of all workers.
 pub struct Recent {
     workers: Box<[Worker]>,
-    /// The numbers of the rules' tables by their full keys, over reloads.
+    /// The identifiers of the rules' tables by their full keys, across reloads.
     rules: Mutex<HashMap<Box<str>, Arc<RuleTop>>>,
     budget: Budget,
     /// The pane in which old tables were freed last.
     freed_in: AtomicU64,
-    /// The number of the last refusal.
+    /// The identifier of the last refusal.
     last_id: AtomicU64,
     hasher: DefaultHashBuilder,
     log: Option<DecisionLog>,
     values: KeyValues,
 }
 
-/// The notes of one worker, alone in their cache lines.
+/// The notes of one worker, in separate cache lines.
 #[repr(align(128))]
 struct Worker {
     hits: Sampler,
     refusals: Sampler,
     tables: Tables,
-    ring: Mutex<Ring>,
+    refused: Mutex<VecDeque<Decision>>,
     pending: Pending,
     missed: AtomicU64,
 }
 
-/// A rule as refusals and top keys show it.
+/// A rule, for refusals and top keys.
 #[derive(Debug)]
 pub struct RuleInfo {
     /// Its domain.
     pub domain: Box<str>,
     /// Its full key: the domain and each level's text, joined by dots.
     pub full_key: Box<str>,
-    /// The file and the line of its descriptor; none for rules of a control plane.
+    /// The file and the line of its descriptor; `None` for rules of a control plane.
     pub place: Option<(Arc<str>, u32)>,
-    /// Its tables.
+    /// The identifier of its tables.
     pub top: Arc<RuleTop>,
 }
 
 impl RuleInfo {
-    /// Its full key without the domain.
+    /// The full key without the domain.
     #[must_use]
     pub fn path(&self) -> &str {
         let path = self.full_key.strip_prefix(&*self.domain).and_then(|path| path.strip_prefix('.'));
@@ -106,30 +105,19 @@ impl RuleInfo {
     }
 }
 
-/// How the notes are kept and shown.
-#[derive(Clone, Copy, Debug)]
-pub struct RecentOptions {
-    /// How many workers write.
-    pub shards: ShardCount,
-    /// `KEY_VALUES`.
-    pub values: KeyValues,
-    /// `DECISION_LOG`.
-    pub logged: Option<Logged>,
-}
-
-/// What is to be noted of a request.
+/// The notes to make about a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted {
-    /// The hits of its descriptors, each with this weight.
+    /// The weight of a note of the hits.
     pub hits: Option<u32>,
-    /// Its refusal, with this weight.
+    /// The weight of a note of the refusal.
     pub refusal: Option<u32>,
-    /// A line of the log of decisions.
+    /// A line in the decision log.
     pub line: bool,
 }
 
 impl Wanted {
-    /// True if nothing is.
+    /// True if nothing is noted.
     #[must_use]
     pub fn is_nothing(self) -> bool {
         self.hits.is_none() && self.refusal.is_none() && !self.line
@@ -137,30 +125,30 @@ impl Wanted {
 }
 
 impl Recent {
-    /// Tables for this many workers.
+    /// Tables for this many workers, with `KEY_VALUES` and `DECISION_LOG`.
     #[must_use]
-    pub fn new(options: RecentOptions) -> Self {
+    pub fn new(shards: ShardCount, values: KeyValues, logged: Option<Logged>) -> Self {
         let worker = |_| Worker {
             hits: Sampler::new(EXACT_HITS),
             refusals: Sampler::new(EXACT_REFUSALS),
             tables: Tables::default(),
-            ring: Mutex::new(Ring::new(MAX_REFUSALS)),
+            refused: Mutex::new(VecDeque::with_capacity(MAX_REFUSALS)),
             pending: Pending::default(),
             missed: AtomicU64::new(0),
         };
         Self {
-            workers: (0..options.shards.get()).map(worker).collect(),
+            workers: (0..shards.get()).map(worker).collect(),
             rules: Mutex::default(),
             budget: Budget::default(),
             freed_in: AtomicU64::new(0),
             last_id: AtomicU64::new(0),
             hasher: DefaultHashBuilder::default(),
-            log: options.logged.map(DecisionLog::new),
-            values: options.values,
+            log: logged.map(DecisionLog::new),
+            values,
         }
     }
 
-    /// The rules of a set by their ids, with their tables. For those who publish rules, not for requests.
+    /// The rules of a set by their ids. Called when rules are published.
     #[must_use]
     pub fn rules(&self, rules: &RuleSet) -> Vec<Arc<RuleInfo>> {
         let files: HashMap<&str, Arc<str>> = rules.files().map(|file| (file, file.into())).collect();
@@ -181,13 +169,13 @@ impl Recent {
                 by_id.push((rule.id.0, Arc::new(info)));
             });
         }
-        // Of rules that are gone nobody can ask. Their tables are freed when they are old.
+        // Removed rules cannot be queried. Their tables are freed when they are old.
         tables.retain(|_, top| Arc::strong_count(top) > 1);
         by_id.sort_unstable_by_key(|(id, _)| *id);
         by_id.into_iter().map(|(_, info)| info).collect()
     }
 
-    /// What to note of a request. `is_refused` if it was rejected.
+    /// The notes to make about a request.
     #[must_use]
     pub fn wanted(&self, is_refused: bool, now: Time) -> Wanted {
         let Some(worker) = self.worker() else { return Wanted::default() };
@@ -198,7 +186,7 @@ impl Recent {
         }
     }
 
-    /// Notes hits on a rule by a descriptor with these entries.
+    /// Notes the hits of a descriptor with these entries.
     pub fn note_hits<'a>(
         &self,
         rule: &RuleInfo,
@@ -206,24 +194,31 @@ impl Recent {
         hits: Hits,
         now: Time,
     ) {
-        let hash = self.hasher.hash_one(SharedEntry::all(entries.clone()));
+        let hash = self.hasher.hash_one(HashedEntries(entries.clone()));
         let Some(worker) = self.worker() else { return };
         if !worker.tables.note(&rule.top, hash, entries, hits, (now, &self.budget)) {
             worker.missed.fetch_add(1, Relaxed);
         }
     }
 
-    /// Notes a decision: `fill` writes it over an old one.
+    /// Notes a decision: `fill` overwrites an old one.
     pub fn note_decision(&self, wanted: Wanted, fill: impl Fn(&mut Decision)) {
         let Some(worker) = self.worker() else { return };
         if let Some(weight) = wanted.refusal {
-            match worker.ring.try_lock() {
-                Ok(mut ring) => ring.push(|decision| {
+            if let Ok(mut refused) = worker.refused.try_lock() {
+                if refused.len() < MAX_REFUSALS {
+                    refused.push_back(Decision::default());
+                } else {
+                    // It is full, so this moves the first position and no element.
+                    refused.rotate_left(1);
+                }
+                if let Some(decision) = refused.back_mut() {
                     decision.id = self.last_id.fetch_add(1, Relaxed).wrapping_add(1);
                     decision.weight = weight;
                     fill(decision);
-                }),
-                Err(_) => _ = worker.missed.fetch_add(1, Relaxed),
+                }
+            } else {
+                worker.missed.fetch_add(1, Relaxed);
             }
         }
         if let (true, Some(log)) = (wanted.line, &self.log) {
@@ -231,51 +226,53 @@ impl Recent {
         }
     }
 
-    /// The last refusals that match, the newest first.
+    /// The last refusals that match, newest first.
     #[must_use]
     pub fn refusals(&self, most: usize, matches: impl Fn(&Decision) -> bool) -> Vec<Decision> {
         let mut found = Vec::new();
         for worker in &self.workers {
-            let ring = lock(&worker.ring);
-            found.extend(ring.newest_first().filter(|decision| matches(decision)).take(most).cloned());
+            let refused = lock(&worker.refused);
+            found.extend(refused.iter().rev().filter(|decision| matches(decision)).take(most).cloned());
         }
         found.sort_by_key(|decision| std::cmp::Reverse((decision.time, decision.id)));
         found.truncate(most);
         found
     }
 
-    /// The seconds that the top keys are of: two to four minutes, less in the first ones.
+    /// The seconds that the top keys cover: two to four minutes, less after the start.
     #[must_use]
     pub fn window_seconds(started: Time, now: Time) -> u64 {
-        top::window_seconds(started, now)
+        let pane = now.seconds() / PANE_SECONDS;
+        let first = pane.saturating_sub(1).saturating_mul(PANE_SECONDS);
+        now.seconds().saturating_sub(first.max(started.seconds()))
     }
 
     /// The top keys of these rules.
     #[must_use]
     pub fn top<'a>(&self, rules: impl Iterator<Item = &'a Arc<RuleInfo>>, now: Time) -> Vec<TopKey> {
         let tables = || self.workers.iter().map(|worker| &worker.tables);
-        rules.flat_map(|rule| Merge::of(rule, tables(), now).keys()).collect()
+        rules.flat_map(|rule| top::merge(rule, tables(), now)).collect()
     }
 
-    /// Notes that were passed over because a reader held the lock.
+    /// Notes that were missed because a reader held the lock.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.workers.iter().map(|worker| worker.missed.load(Relaxed)).fold(0, u64::saturating_add)
     }
 
-    /// How callers' values are shown.
+    /// `KEY_VALUES`.
     #[must_use]
     pub fn values(&self) -> KeyValues {
         self.values
     }
 
-    /// The log of decisions, if it is on.
+    /// The decision log, if it is enabled.
     #[must_use]
     pub fn log(&self) -> Option<&DecisionLog> {
         self.log.as_ref()
     }
 
-    /// Gives back the tables of rules that counted nothing for some minutes; called about once a second.
+    /// Frees the tables of rules without hits in the last minutes; called about once a second.
     pub fn maintain(&self, now: Time) {
         let pane = now.seconds() / PANE_SECONDS;
         if self.freed_in.swap(pane, Relaxed) != pane {
@@ -283,10 +280,10 @@ impl Recent {
         }
     }
 
-    /// Writes what waits to be logged.
+    /// Writes the pending lines of the decision log.
     ///
     /// # Errors
-    /// When it cannot be written; it is counted as dropped.
+    /// When they cannot be written. They are counted as dropped.
     pub fn flush_log(&self, write: &mut dyn std::io::Write) -> std::io::Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let pending = self.workers.iter().map(|worker| &worker.pending);
@@ -298,13 +295,13 @@ impl Recent {
     }
 }
 
-/// The hits of a descriptor, allowed or refused, in their number times the weight of the note.
+/// The hits of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hits {
-    /// How many.
+    /// Their number.
     pub count: u64,
-    /// One in so many decisions is noted.
+    /// The number of decisions that the note stands for.
     pub weight: u32,
-    /// They were refused.
+    /// True if they were over limit.
     pub refused: bool,
 }

@@ -1,20 +1,19 @@
-//! Which decisions are noted: every one up to a number a second, and beyond it one in 64, with 64 times its weight.
+//! Sampling of decisions: all up to a number a second, and beyond it one in 64, with 64 times its weight.
 //!
-//! So a service with little traffic shows exactly what happened, and one with much traffic pays a 64th of the price
-//! for sums that are right on average. Which one of 64 it is, is drawn: of every 64th, requests that come in turn would
+//! So a service with little traffic shows exact numbers, and one with much traffic has a 64th of the cost and sums that
+//! are correct on average. The sampled one of 64 is random: with every 64th, clients whose requests alternate could
 //! always show the same one.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::clock::Time;
 
-/// One in so many is noted where there are too many.
+/// Beyond the exact number, one in this many decisions is noted.
 pub(super) const ONE_IN: u32 = 64;
 
-/// Beyond this many a second one in [`ONE_IN`] is noted.
-///
-/// One thread writes, so that loads and stores are enough. Threads that share a worker's number may note a few more.
+/// One thread writes, so loads and stores are enough. Threads that share a worker index may note a few more decisions.
 pub(super) struct Sampler {
+    /// The decisions in a second that are all noted.
     exact: u32,
     second: AtomicU64,
     left: AtomicU32,
@@ -26,7 +25,7 @@ impl Sampler {
         Self { exact, second: AtomicU64::new(0), left: AtomicU32::new(0), skip: AtomicU32::new(0) }
     }
 
-    /// The weight of this decision, if it is to be noted.
+    /// The weight of this decision, if it is noted.
     pub(super) fn admit(&self, now: Time) -> Option<u32> {
         let second = now.seconds();
         if self.second.load(Relaxed) != second {
@@ -41,7 +40,7 @@ impl Sampler {
             self.skip.store(skip, Relaxed);
             return None;
         }
-        // From 0 to 126 are passed over, 63 on average.
+        // Skips 0 to 126 decisions, 63 on average.
         self.skip.store(fastrand::u32(0..=2 * (ONE_IN - 1)), Relaxed);
         Some(ONE_IN)
     }
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_decision_is_noted_until_there_are_too_many() {
+    fn notes_every_decision_up_to_the_exact_number() {
         let sampler = Sampler::new(10);
         for second in [100, 101, 99] {
             let now = Time::from_seconds(second);
@@ -61,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_that_the_weights_add_up_to_the_number_of_decisions() {
+    fn weights_beyond_it_add_up_to_the_number_of_decisions() {
         let sampler = Sampler::new(10);
         let now = Time::from_seconds(100);
         let many = 1_000_000;
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_come_in_turn_are_noted_alike() {
+    fn alternating_requests_are_sampled_equally() {
         let sampler = Sampler::new(0);
         let now = Time::from_seconds(100);
         let mut noted = [0_u64; 8];

@@ -1,30 +1,28 @@
-//! The busiest keys of a stream in a table of fixed size: the space-saving algorithm of Metwally, Agrawal and
-//! El Abbadi.
+//! The busiest keys of a stream in a table of fixed size: the Space-Saving algorithm (Metwally, Agrawal, El Abbadi:
+//! Efficient Computation of Frequent and Top-k Elements in Data Streams, ICDT 2005).
 //!
-//! A key that is in the table counts. A new key takes the place of the one with the smallest count, and inherits that
-//! count as its error. So every count is too large by at most its error, no key that is missing has more hits than the
-//! smallest count, and with a table of 64 keys every key with more than a 64th of all hits is in it. (Metwally,
-//! Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams, ICDT 2005.)
+//! A new key replaces the one with the smallest count, and inherits that count as its error. So every count is too large
+//! by at most its error, a missing key has at most as many hits as the smallest count, and a table of 64 keys has every
+//! key with more than a 64th of all hits.
 
 use super::{keys::Key, top::Budget};
 
-/// Keys of a table.
+/// The most keys of a table.
 pub(super) const KEYS: usize = 64;
 
-/// The bytes of a key in a table, without its text: in vectors that double, so half as many again. 16 entries take more
-/// than `Held` has inline.
+/// The bytes of a key in a table, without its text. The vectors grow by doubling, so half as many again; 16 entries need
+/// more than the inline memory of `Held`.
 const KEY_BYTES: usize = (2 * size_of::<u64>() + size_of::<Held>()) * 3 / 2 + 64;
 
-/// A table.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
-    /// Keys beyond this many are left of an earlier filling, and only their memory is of use.
+    /// Keys from this index on are old; only their memory is used.
     len: usize,
-    /// A key was replaced since the table was empty: others may be missing.
+    /// A key was replaced since the table was empty, so that others may be missing.
     is_full: bool,
-    /// Hits that found no memory for a single key.
+    /// Hits without memory for a single key.
     lost: u64,
-    /// Apart from the rest, so that finding one reads 512 bytes.
+    /// In a separate vector, so that a lookup reads 512 bytes.
     hashes: Vec<u64>,
     counts: Vec<u64>,
     held: Vec<Held>,
@@ -36,7 +34,7 @@ struct Held {
     key: Key,
 }
 
-/// A key, and how often it was hit: at most `count`, and at least `count - error` times.
+/// A key with at most `count` and at least `count - error` hits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Estimate<'a> {
     pub(super) hash: u64,
@@ -46,8 +44,7 @@ pub(super) struct Estimate<'a> {
 }
 
 impl Sketch {
-    /// Counts hits of a key. Where the budget has no memory for a new key, the table is full at the number of keys that
-    /// it has.
+    /// Counts hits of a key. Without memory for a new key, the table is full at its current size.
     pub(super) fn add<'a>(
         &mut self,
         hash: u64,
@@ -80,16 +77,10 @@ impl Sketch {
         let slots = (self.hashes.get_mut(index), self.counts.get_mut(index), self.held.get_mut(index));
         let (Some(known), Some(count), Some(held)) = slots else { return };
         (*known, *count, held.error) = (hash, before.saturating_add(hits), before);
-        let needed = held.key.needs(entries.clone());
-        if needed > 0 && budget.take(needed) {
-            held.key.grow(needed);
-        }
-        // Where there is no memory for all of its text, as much is kept as there was for the last one.
-        let room = held.key.capacity();
-        held.key.set_within(entries, room);
+        held.key.set_in_budget(entries, |bytes| budget.take(bytes));
     }
 
-    /// Forgets all keys, and keeps their memory.
+    /// Removes all keys, and keeps their memory.
     pub(super) fn clear(&mut self) {
         self.len = 0;
         self.is_full = false;
@@ -100,7 +91,6 @@ impl Sketch {
         self.len == 0 && self.lost == 0
     }
 
-    /// The keys and their counts.
     pub(super) fn estimates(&self) -> impl Iterator<Item = Estimate<'_>> {
         let keys = self.hashes.iter().zip(&self.counts).zip(&self.held).take(self.len);
         keys.map(|((hash, count), Held { error, key })| Estimate {
@@ -111,13 +101,13 @@ impl Sketch {
         })
     }
 
-    /// The hits that a key which is not in the table has at most.
+    /// The most hits of a key that is not in the table.
     pub(super) fn missing_at_most(&self) -> u64 {
         let least = self.counts.iter().copied().min().filter(|_| self.is_full);
         least.unwrap_or_default().saturating_add(self.lost)
     }
 
-    /// The memory that was taken for it.
+    /// The memory that it took from the budget.
     pub(super) fn bytes(&self) -> usize {
         let texts = self.held.iter().map(|held| held.key.capacity()).fold(0, usize::saturating_add);
         texts.saturating_add(self.held.len().saturating_mul(KEY_BYTES))

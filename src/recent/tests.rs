@@ -1,4 +1,4 @@
-//! Top keys against the true counts: on Zipf traffic, over workers, panes and samples, and at the bounds of memory.
+//! Top keys compared with the true counts: on Zipf traffic, over workers, panes and samples, and at the memory limit.
 
 #![expect(clippy::cast_precision_loss, reason = "counts of tests are small")]
 
@@ -19,7 +19,7 @@ fn after(seconds: u64) -> Time {
 
 fn recent(workers: usize) -> Recent {
     let shards = ShardCount::for_workers(workers);
-    Recent::new(RecentOptions { shards, values: KeyValues::Plain, logged: None })
+    Recent::new(shards, KeyValues::Plain, None)
 }
 
 fn rules(keys: &[&str]) -> RuleSet {
@@ -40,7 +40,7 @@ fn by_user(recent: &Recent, rules: &[Arc<RuleInfo>], now: Time) -> HashMap<Strin
     recent.top(rules.iter(), now).into_iter().map(|top| (user(&top), top)).collect()
 }
 
-/// A stream of `n` keys in which the key of rank r comes 1/r as often as the first: from any seed.
+/// A stream of `n` keys in which the key of rank r is 1/r as frequent as the first.
 fn zipf(keys: usize, n: usize, seed: u64) -> Vec<usize> {
     let mut sums: Vec<f64> = (1..=keys).map(|rank| 1.0 / rank as f64).collect();
     for at in 1..keys {
@@ -52,7 +52,7 @@ fn zipf(keys: usize, n: usize, seed: u64) -> Vec<usize> {
 }
 
 #[test]
-fn every_count_on_zipf_traffic_is_within_its_stated_error() {
+fn counts_on_zipf_traffic_are_within_their_error() {
     for seed in 0..2 {
         let (budget, mut sketch) = (Budget::default(), Sketch::default());
         let mut truth = vec![0_u64; 100_000];
@@ -77,7 +77,7 @@ fn every_count_on_zipf_traffic_is_within_its_stated_error() {
         for rank in 0..5 {
             let (count, _) = estimates[&rank];
             let off = (count - truth[rank]) as f64 / truth[rank] as f64;
-            assert!(off <= 0.01, "rank {rank}: {count}, in truth {}", truth[rank]);
+            assert!(off <= 0.01, "rank {rank}: {count} instead of {}", truth[rank]);
         }
     }
 }
@@ -114,7 +114,7 @@ fn tables_of_all_workers_and_two_panes_add_up() {
 }
 
 #[test]
-fn merged_counts_are_within_their_stated_error_on_sampled_zipf_traffic() {
+fn merged_counts_on_sampled_zipf_traffic_are_within_their_error() {
     let recent = recent(1);
     let rules = recent.rules(&rules(&["user"]));
     let mut truth = HashMap::<String, u64>::new();
@@ -144,7 +144,7 @@ fn merged_counts_are_within_their_stated_error_on_sampled_zipf_traffic() {
 }
 
 #[test]
-fn memory_is_bounded_and_given_back_when_it_is_quiet() {
+fn memory_is_bounded_and_freed_without_hits() {
     let recent = recent(1);
     let names: Vec<String> = (0..2000).map(|n| format!("k{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -166,7 +166,7 @@ fn memory_is_bounded_and_given_back_when_it_is_quiet() {
 }
 
 #[test]
-fn a_rule_keeps_its_keys_over_a_reload_and_has_its_new_line() {
+fn a_rule_keeps_its_keys_across_a_reload_and_has_its_new_line() {
     let recent = recent(1);
     let before = recent.rules(&rules(&["user", "path"]));
     note(&recent, before.iter().find(|rule| &*rule.full_key == "d.user").unwrap(), "ann", 3, false, NOW);
@@ -176,14 +176,14 @@ fn a_rule_keeps_its_keys_over_a_reload_and_has_its_new_line() {
     assert_eq!(user.place.as_ref().map(|(file, line)| (&**file, *line)), Some(("d.yaml", 4)));
     assert_eq!(by_user(&recent, &after, NOW)["ann"].allowed, 3);
     drop(after);
-    // Without the rule there are no requests for its keys, and with it they begin anew.
+    // A rule that was removed and added again begins without keys.
     drop(recent.rules(&rules(&["path"])));
     let again = recent.rules(&rules(&["path", "user"]));
     assert!(by_user(&recent, &again, NOW).is_empty());
 }
 
 #[test]
-fn the_last_refusals_are_kept_and_the_newest_come_first() {
+fn the_last_refusals_are_kept_newest_first() {
     let recent = recent(1);
     for n in 0..1500 {
         let wanted = Wanted { refusal: Some(1), ..Wanted::default() };

@@ -1,9 +1,8 @@
-//! The top keys of one rule: tables of each worker, merged when they are read.
+//! The top keys of a rule: tables of each worker, merged when they are read.
 //!
-//! Keys with many refused hits need not have many hits, so allowed and refused hits have a table each. Time is cut into
-//! panes of two minutes, the same for all workers; the pane that fills and the one before it are kept, so that what is
-//! shown is of the last two to four minutes. That is simpler than a decay of each count, and the counts remain numbers
-//! of hits in a known time.
+//! Keys with many refused hits may have few hits, so allowed and refused hits have separate tables. Time is divided into
+//! panes of two minutes, the same for all workers; the current pane and the previous one are kept, which cover the last
+//! two to four minutes. That is simpler than a decay of each count, and the counts are hits in a known time.
 
 use std::{
     collections::HashMap as Keys,
@@ -31,53 +30,39 @@ pub(super) const PANE_SECONDS: u64 = 120;
 /// The memory of all tables together.
 const MAX_BYTES: usize = 8 << 20;
 
-/// The seconds that two panes cover now.
-pub(super) fn window_seconds(started: Time, now: Time) -> u64 {
-    let pane = now.seconds() / PANE_SECONDS;
-    let first = pane.saturating_sub(1).saturating_mul(PANE_SECONDS);
-    now.seconds().saturating_sub(first.max(started.seconds()))
-}
-
-/// What is left of the memory of all tables.
+/// The memory that all tables use, up to [`MAX_BYTES`].
 #[derive(Debug, Default)]
-pub(super) struct Budget {
-    taken: AtomicUsize,
-}
+pub(super) struct Budget(AtomicUsize);
 
 impl Budget {
-    /// Takes memory, if there is as much.
+    /// Takes memory, if enough is left.
     pub(super) fn take(&self, bytes: usize) -> bool {
         let more = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= MAX_BYTES);
-        self.taken.fetch_update(Relaxed, Relaxed, more).is_ok()
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.taken.fetch_sub(bytes, Relaxed);
+        self.0.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
     #[cfg(test)]
     pub(super) fn taken(&self) -> usize {
-        self.taken.load(Relaxed)
+        self.0.load(Relaxed)
     }
 }
 
-/// Identifies the tables of a rule, for as long as somebody holds it.
+/// Identifies the tables of a rule.
 #[derive(Debug)]
 pub struct RuleTop(u64);
 
 impl RuleTop {
-    /// One that nobody had before.
+    /// A new identifier.
     pub(super) fn new() -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         Self(NUMBERS.fetch_add(1, Relaxed))
     }
 }
 
-/// The tables of one worker by the numbers of their rules, each made with the first hit of its rule.
+/// The tables of a worker by their [`RuleTop`], created with the first hit of a rule.
 #[derive(Debug, Default)]
 pub(super) struct Tables(Mutex<HashMap<u64, Box<Panes>>>);
 
-/// The tables of a rule and a worker.
 #[derive(Debug, Default)]
 struct Panes {
     /// The number of the current pane since 1970.
@@ -88,17 +73,17 @@ struct Panes {
 
 #[derive(Debug, Default)]
 struct Pane {
-    allowed: Sketch,
-    refused: Sketch,
+    /// Allowed and refused hits.
+    sketches: [Sketch; 2],
     /// Not every decision was noted.
     is_sampled: bool,
 }
 
-/// The bytes of a rule's tables without their keys.
+/// The memory of a rule's tables without their keys.
 const PANES_BYTES: usize = size_of::<Panes>() + 32;
 
 impl Tables {
-    /// Notes hits; false if a reader is in the way.
+    /// Notes hits. False if a reader holds the lock.
     pub(super) fn note<'a>(
         &self,
         rule: &RuleTop,
@@ -118,18 +103,20 @@ impl Tables {
         let pane = &mut panes.current;
         pane.is_sampled |= hits.weight > 1;
         let count = hits.count.saturating_mul(u64::from(hits.weight));
-        let sketch = if hits.refused { &mut pane.refused } else { &mut pane.allowed };
+        let [allowed, refused] = &mut pane.sketches;
+        let sketch = if hits.refused { refused } else { allowed };
         sketch.add(hash, entries, count, budget);
         true
     }
 
-    /// Frees the tables of rules of which nothing was noted in the panes that are kept.
+    /// Frees the tables of rules without notes in the kept panes.
     pub(super) fn forget_old(&self, now: Time, budget: &Budget) {
         lock(&self.0).retain(|_, panes| {
             panes.turn(now);
-            let is_kept = !panes.is_empty();
+            let is_kept = !panes.sketches().all(Sketch::is_empty);
             if !is_kept {
-                budget.give_back(panes.bytes().saturating_add(PANES_BYTES));
+                let bytes = panes.sketches().map(Sketch::bytes).fold(PANES_BYTES, usize::saturating_add);
+                budget.0.fetch_sub(bytes, Relaxed);
             }
             is_kept
         });
@@ -137,7 +124,7 @@ impl Tables {
 }
 
 impl Panes {
-    /// Begins a new pane when the time of the current one is over.
+    /// Begins a new pane if the current one is over.
     fn turn(&mut self, now: Time) {
         let number = now.seconds() / PANE_SECONDS;
         if number == self.number {
@@ -151,57 +138,31 @@ impl Panes {
         self.number = number;
     }
 
-    fn all(&self) -> [&Pane; 2] {
-        [&self.current, &self.previous]
-    }
-
-    fn is_empty(&self) -> bool {
-        self.all().iter().all(|pane| pane.allowed.is_empty() && pane.refused.is_empty())
-    }
-
-    fn bytes(&self) -> usize {
-        let bytes = self.all().map(|pane| pane.allowed.bytes().saturating_add(pane.refused.bytes()));
-        bytes.into_iter().fold(0, usize::saturating_add)
+    fn sketches(&self) -> impl Iterator<Item = &Sketch> {
+        self.current.sketches.iter().chain(&self.previous.sketches)
     }
 }
 
 impl Pane {
     fn clear(&mut self) {
-        self.allowed.clear();
-        self.refused.clear();
+        self.sketches.iter_mut().for_each(Sketch::clear);
         self.is_sampled = false;
     }
 }
 
-/// A key, and its hits of the last minutes.
+/// A key, and its hits in the last minutes.
 #[derive(Clone, Debug)]
 pub struct TopKey {
     /// Its rule.
     pub rule: Arc<RuleInfo>,
     /// The descriptor.
     pub key: Key,
-    /// Hits that passed.
+    /// Allowed hits.
     pub allowed: u64,
-    /// Hits that were refused.
+    /// Refused hits.
     pub refused: u64,
-    /// The true numbers differ by at most this; where decisions were sampled, in all but one of 400 cases.
+    /// The largest error of these numbers; with sampling, it is exceeded in one of 400 cases.
     pub error: u64,
-}
-
-/// The tables of all workers of a rule, being merged.
-pub(super) struct Merge {
-    rule: Arc<RuleInfo>,
-    keys: Keys<u64, Merged>,
-    /// What a key that is in no table has at most.
-    missing_allowed: u64,
-    missing_refused: u64,
-}
-
-#[derive(Default)]
-struct Merged {
-    key: Key,
-    allowed: Sum,
-    refused: Sum,
 }
 
 /// The counts of a key in several tables.
@@ -209,72 +170,55 @@ struct Merged {
 struct Sum {
     count: u64,
     error: u64,
-    /// What the tables that have the key say of keys that they do not have.
+    /// The most hits of a missing key, in the tables that have this key.
     not_missing: u64,
-    /// Hits in panes that were sampled.
+    /// Hits in sampled panes.
     sampled: u64,
 }
 
-impl Merge {
-    /// Merges the tables of this rule.
-    pub(super) fn of<'a>(rule: &Arc<RuleInfo>, workers: impl Iterator<Item = &'a Tables>, now: Time) -> Self {
-        let mut merge =
-            Self { rule: rule.clone(), keys: Keys::new(), missing_allowed: 0, missing_refused: 0 };
-        for worker in workers {
-            let mut tables = lock(&worker.0);
-            let Some(panes) = tables.get_mut(&rule.top.0) else { continue };
-            panes.turn(now);
-            for pane in panes.all() {
-                merge.add(pane);
+/// The keys of a rule from the tables of all workers, in no particular order.
+pub(super) fn merge<'a>(
+    rule: &Arc<RuleInfo>,
+    workers: impl Iterator<Item = &'a Tables>,
+    now: Time,
+) -> Vec<TopKey> {
+    let mut keys: Keys<u64, (Key, [Sum; 2])> = Keys::new();
+    // The most hits of a key that is in no table.
+    let mut missing = [0_u64; 2];
+    for worker in workers {
+        let mut tables = lock(&worker.0);
+        let Some(panes) = tables.get_mut(&rule.top.0) else { continue };
+        panes.turn(now);
+        for Pane { sketches, is_sampled } in [&panes.current, &panes.previous] {
+            for (at, (sketch, missing)) in sketches.iter().zip(&mut missing).enumerate() {
+                let missing_here = sketch.missing_at_most();
+                *missing = missing.saturating_add(missing_here);
+                for Estimate { hash, key, count, error } in sketch.estimates() {
+                    let (_, sums) = keys.entry(hash).or_insert_with(|| (key.clone(), Default::default()));
+                    let Some(sum) = sums.get_mut(at) else { continue };
+                    sum.count = sum.count.saturating_add(count);
+                    sum.error = sum.error.saturating_add(error);
+                    sum.not_missing = sum.not_missing.saturating_add(missing_here);
+                    sum.sampled = sum.sampled.saturating_add(if *is_sampled { count } else { 0 });
+                }
             }
         }
-        merge
     }
-
-    fn add(&mut self, pane: &Pane) {
-        let Self { keys, missing_allowed, missing_refused, .. } = self;
-        add(keys, &pane.allowed, pane.is_sampled, missing_allowed, |merged| &mut merged.allowed);
-        add(keys, &pane.refused, pane.is_sampled, missing_refused, |merged| &mut merged.refused);
-    }
-
-    /// The keys, in no particular order.
-    pub(super) fn keys(self) -> impl Iterator<Item = TopKey> {
-        let Self { rule, keys, missing_allowed, missing_refused } = self;
-        keys.into_values().map(move |Merged { key, allowed, refused }| TopKey {
-            rule: rule.clone(),
-            key,
-            allowed: allowed.count,
-            refused: refused.count,
-            error: allowed.error(missing_allowed).max(refused.error(missing_refused)),
-        })
-    }
-}
-
-fn add(
-    keys: &mut Keys<u64, Merged>,
-    sketch: &Sketch,
-    is_sampled: bool,
-    missing: &mut u64,
-    of: impl Fn(&mut Merged) -> &mut Sum,
-) {
-    let missing_here = sketch.missing_at_most();
-    *missing = missing.saturating_add(missing_here);
-    for Estimate { hash, key, count, error } in sketch.estimates() {
-        let merged = keys.entry(hash).or_insert_with(|| Merged { key: key.clone(), ..Merged::default() });
-        let sum = of(merged);
-        sum.count = sum.count.saturating_add(count);
-        sum.error = sum.error.saturating_add(error);
-        sum.not_missing = sum.not_missing.saturating_add(missing_here);
-        if is_sampled {
-            sum.sampled = sum.sampled.saturating_add(count);
-        }
-    }
+    let [missing_allowed, missing_refused] = missing;
+    let top = |(key, [allowed, refused]): (Key, [Sum; 2])| TopKey {
+        rule: rule.clone(),
+        key,
+        allowed: allowed.count,
+        refused: refused.count,
+        error: allowed.error(missing_allowed).max(refused.error(missing_refused)),
+    };
+    keys.into_values().map(top).collect()
 }
 
 impl Sum {
-    /// By how much the true number may differ: where a table has the key, by its error; where it has not, by what it
-    /// says of missing keys; and by three standard deviations of the sampling. Noting one of 64 hits with 64 times its
-    /// weight has a variance of at most 63 times their number, which is that of drawing each of them alone.
+    /// The largest error of the count: the errors of tables that have the key, the most hits of a missing key in the
+    /// others, and three standard deviations of the sampling. Noting one of 64 hits with 64 times its weight has a
+    /// variance of at most 63 times their number, which is that of independent draws.
     fn error(&self, missing: u64) -> u64 {
         let of_tables = self.error.saturating_add(missing.saturating_sub(self.not_missing));
         let variance = self.sampled.saturating_mul(u64::from(ONE_IN.saturating_sub(1)));

@@ -1,34 +1,33 @@
 //! Errors and warnings about a directory of rules files.
 //!
-//! An error means that rules could not be read, so that the set is rejected. A warning means that something
-//! without rules is skipped, as the Go service does too.
+//! An error means that rules could not be read, so that the set is rejected. A warning means that something without
+//! rules is skipped, as the Go service does too.
 
 use std::{fmt, fs, io, path::Path};
 
 use crate::rules::{Diagnostic, Severity};
 
 /// The help for a directory that cannot be used.
-const NAME_ANOTHER: &str = "create it, or set another: the service reads \
+const USE_ANOTHER: &str = "create it, or set another: the service reads \
      RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY";
 
+const ONLY_RULES: &str = "keep only rules files in the directory";
+
 /// Checks that a path is a directory.
-///
-/// # Errors
-/// When it is not, or cannot be looked at.
 pub(super) fn check_directory(directory: &Path) -> Result<(), Diagnostic> {
     match fs::metadata(directory) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
-        Ok(_) => Err(error(directory, "not a directory".to_owned(), NAME_ANOTHER)),
+        Ok(_) => Err(error(directory, "not a directory".to_owned(), USE_ANOTHER)),
         Err(seen) if seen.kind() == io::ErrorKind::NotFound => Err(error(
             directory,
             format!("the directory does not exist{}", first_missing(directory).unwrap_or_default()),
-            NAME_ANOTHER,
+            USE_ANOTHER,
         )),
         Err(seen) => Err(unreadable_directory(directory, &seen)),
     }
 }
 
-/// The first name on the path to a directory that does not exist: most often it is misspelt.
+/// The first name on the path to a directory that does not exist: usually it is misspelt.
 fn first_missing(directory: &Path) -> Option<String> {
     let directory = std::path::absolute(directory).ok()?;
     let missing = directory.ancestors().find(|path| path.parent().is_some_and(Path::is_dir))?;
@@ -38,87 +37,73 @@ fn first_missing(directory: &Path) -> Option<String> {
     Some(format!(": `{}` has no `{}`", missing.parent()?.display(), missing.file_name()?.display()))
 }
 
-/// A directory that cannot be listed.
 pub(super) fn unreadable_directory(directory: &Path, seen: &io::Error) -> Diagnostic {
-    let message = format!("the directory cannot be listed: {seen}");
+    let message = format!("cannot list the directory: {seen}");
     error(directory, message, "grant the service's user access (`chmod a+rx`), or move it elsewhere")
 }
 
-/// A file that cannot be read.
 pub(super) fn unreadable_file(file: &Path, seen: &io::Error) -> Diagnostic {
-    let message = format!("the file cannot be read: {seen}");
+    let message = format!("cannot read the file: {seen}");
     error(file, message, "grant the service's user access (`chmod a+r`), or move it elsewhere")
 }
 
-/// A file too large to be rules.
 pub(super) fn too_large(file: &Path, limit: u64) -> Diagnostic {
-    let message = format!("the file is larger than the limit of {limit} bytes");
-    error(file, message, "split it by domain, or move it elsewhere if it holds no rules")
+    let message = format!("the file exceeds the limit of {limit} bytes");
+    error(file, message, "split it by domain, or move it elsewhere if it has no rules")
 }
 
-/// Files that are too large together.
 pub(super) fn too_large_together(directory: &Path, limit: u64) -> Diagnostic {
-    let message = format!("the files together are larger than the limit of {limit} bytes");
-    error(directory, message, "keep nothing but rules files in the directory")
+    error(directory, format!("the files together exceed the limit of {limit} bytes"), ONLY_RULES)
 }
 
-/// More files than a directory of rules holds.
 pub(super) fn too_many(directory: &Path, limit: usize) -> Diagnostic {
     let message = format!("the directory has more than {limit} files and directories, at all depths");
-    error(directory, message, "keep nothing but rules files in the directory, or name another")
+    error(directory, message, ONLY_RULES)
 }
 
-/// A set of rules that made the compiler panic, or the code that prepares it for service.
+/// A panic of the compiler, or of the code that prepares the rules for service.
 pub(super) fn panicked(origin: &dyn fmt::Display) -> Diagnostic {
-    Diagnostic {
-        severity: Severity::Error,
-        file: origin.to_string(),
-        place: None,
-        path: String::new(),
-        message: "internal error: compiling the rules panicked".to_owned(),
-        help: Some("please report it with the rules; the log has a backtrace".to_owned()),
-    }
+    let message = "internal error: compiling the rules panicked".to_owned();
+    let help = "please report it with the rules; the log has a backtrace";
+    diagnostic(Severity::Error, origin.to_string(), message, help)
 }
 
-/// A symlink that leads to no file.
+/// A symlink to a missing or inaccessible file.
 pub(super) fn broken_symlink(symlink: &Path, seen: &io::Error) -> Diagnostic {
     let target =
         fs::read_link(symlink).map_or_else(|_| String::new(), |to| format!(" to `{}`", to.display()));
-    let message = format!("the symlink{target} is broken: {seen}; skipped");
     if seen.kind() == io::ErrorKind::PermissionDenied {
-        let message = format!("the symlink{target} cannot be followed: {seen}");
+        let message = format!("cannot follow the symlink{target}: {seen}");
         return error(symlink, message, "grant the service's user access to the directories on the path");
     }
-    warning(symlink, message, "remove the symlink, or put the file where it leads")
+    let message = format!("the symlink{target} is broken: {seen}; skipped");
+    warning(symlink, message, "remove the symlink, or create the file")
 }
 
-/// A symlink that leads to a directory.
 pub(super) fn symlink_to_directory(symlink: &Path) -> Diagnostic {
     let message = "symlink to a directory: skipped; only symlinks to files are followed";
     warning(symlink, message.to_owned(), "put the directory itself here, or symlinks to its files")
 }
 
-/// Something that is not a file.
-pub(super) fn no_file(path: &Path, seen: &str) -> Diagnostic {
-    let message = format!("{seen}, not a file: skipped");
-    warning(path, message, "keep nothing but rules files in the directory")
+/// A pipe, socket or device.
+pub(super) fn not_a_file(path: &Path, seen: &str) -> Diagnostic {
+    warning(path, format!("{seen}, not a file: skipped"), ONLY_RULES)
 }
 
 fn error(path: &Path, message: String, help: &str) -> Diagnostic {
-    diagnostic(Severity::Error, path, message, help)
+    diagnostic(Severity::Error, path.display().to_string(), message, help)
 }
 
 fn warning(path: &Path, message: String, help: &str) -> Diagnostic {
-    diagnostic(Severity::Warning, path, message, help)
+    diagnostic(Severity::Warning, path.display().to_string(), message, help)
 }
 
-fn diagnostic(severity: Severity, file: &Path, message: String, help: &str) -> Diagnostic {
-    Diagnostic {
-        severity,
-        file: file.display().to_string(),
-        place: None,
-        path: String::new(),
-        message,
-        help: Some(help.to_owned()),
-    }
+/// A diagnostic about a whole file or resource.
+pub(super) fn diagnostic(
+    severity: Severity,
+    file: String,
+    message: String,
+    help: impl Into<String>,
+) -> Diagnostic {
+    Diagnostic { severity, file, place: None, path: String::new(), message, help: Some(help.into()) }
 }

@@ -1,12 +1,11 @@
-//! Which files of a directory are rules files, without reading them.
+//! Lists the rules files of a directory, without reading them.
 //!
-//! A [`Listing`] is taken before a read, to know what to read; after it, to know that nothing changed
-//! meanwhile; and twice a second, to notice changes. It has the metadata of each file, so that equal listings
-//! mean equal content.
+//! A [`Listing`] is taken before a read, to find the files; after it, to check that nothing changed meanwhile; and twice
+//! a second, to detect changes. It has the metadata of each file, so that equal listings mean equal content.
 //!
-//! Entries that a volume adds for itself are skipped. A Kubernetes volume keeps its content in a directory
-//! `..2026_01_02…`, to which the symlink `..data` leads, and puts a symlink into `..data` for each name
-//! of its top level: `a.yaml`, but also `team`, when the volume holds `team/a.yaml`.
+//! Entries that a volume adds for itself are skipped. A Kubernetes volume has its content in a directory
+//! `..2026_01_02…`, a symlink `..data` to that directory, and a symlink into `..data` for each name of its top level:
+//! `a.yaml`, but also `team`, if the volume has `team/a.yaml`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -22,156 +21,103 @@ use std::{
 use super::diagnostics;
 use crate::rules::Diagnostic;
 
-/// The limit of files and directories. A directory with more is hardly one of rules: this keeps a variable set
-/// to `/` from reading the machine.
-const MAX_ENTRIES: usize = 65_536;
+/// The limit of files and directories. It keeps a variable that is set to `/` from reading the whole machine.
+pub(super) const MAX_ENTRIES: usize = 65_536;
 
 /// The rules files below a directory.
 #[derive(PartialEq, Eq, Debug, Default)]
 pub(super) struct Listing {
     /// The rules files, in the order in which they are read.
     pub(super) files: Vec<Listed>,
-    /// The directories that hold them, the outermost among them.
+    /// Their directories, including the outermost one.
     pub(super) directories: Vec<PathBuf>,
-    /// What could not be listed, and what is not a rules file.
+    /// Entries that could not be listed, and those that are not rules files.
     pub(super) diagnostics: Vec<Diagnostic>,
-    /// How many more entries fit the limit.
-    room: usize,
-    /// There were more.
-    is_full: bool,
 }
 
-/// A rules file.
-#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(PartialEq, Eq, Debug)]
 pub(super) struct Listed {
-    /// Its path below the directory with a dot for each slash: the Go service's name for it, by which
-    /// it has its place among the others.
-    order: Vec<u8>,
-    /// Where it is read.
     pub(super) path: PathBuf,
     stamp: Stamp,
 }
 
-/// The metadata of a file that changes with its content or its readability.
-#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-/// A directory still to be listed, with its path below the outermost one.
-struct Ahead {
-    path: PathBuf,
-    below: PathBuf,
-}
+/// The metadata that changes with the content or the permissions of a file: device, inode, size, and the times of the
+/// last modification and change.
+type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
 impl Listing {
-    /// Lists `directory` and all below it.
-    pub(super) fn of(directory: &Path, ignore_dot_files: bool) -> Self {
-        Self::bounded(directory, ignore_dot_files, MAX_ENTRIES)
-    }
-
-    /// As [`of`](Self::of), with another bound than [`MAX_ENTRIES`].
-    pub(super) fn bounded(directory: &Path, ignore_dot_files: bool, room: usize) -> Self {
-        let mut listing = Self { room, ..Self::default() };
+    /// Lists `directory` and everything below it, up to `max_entries` files and directories.
+    pub(super) fn of(directory: &Path, ignore_dot_files: bool, max_entries: usize) -> Self {
+        let mut listing = Self::default();
         if let Err(diagnostic) = diagnostics::check_directory(directory) {
             listing.diagnostics.push(diagnostic);
             return listing;
         }
-        let mut ahead = vec![Ahead { path: directory.to_owned(), below: PathBuf::new() }];
+        let (mut ahead, mut room) = (vec![directory.to_owned()], 0..max_entries);
         while let Some(next) = ahead.pop() {
-            listing.look_into(&next, ignore_dot_files, &mut ahead);
-            listing.directories.push(next.path);
+            let unreadable = |error: &io::Error| diagnostics::unreadable_directory(&next, error);
+            let entries = fs::read_dir(&next).map(Some).or_else(|error| match error.kind() {
+                // It was removed meanwhile.
+                io::ErrorKind::NotFound => Ok(None),
+                _ => Err(error),
+            });
+            listing.diagnostics.extend(entries.as_ref().err().map(unreadable));
+            for entry in entries.ok().flatten().into_iter().flatten() {
+                if room.next().is_none() {
+                    // The directory order decides which entries were seen, so none is used.
+                    let diagnostics = vec![diagnostics::too_many(directory, max_entries)];
+                    return Self { files: Vec::new(), directories: vec![directory.to_owned()], diagnostics };
+                }
+                match entry {
+                    Ok(entry) if ignore_dot_files && entry.file_name().as_bytes().starts_with(b".") => {}
+                    Ok(entry) => listing.add(&entry, &mut ahead),
+                    Err(error) => listing.diagnostics.push(unreadable(&error)),
+                }
+            }
+            listing.directories.push(next);
         }
-        if listing.is_full {
-            // Which entries were seen is chance.
-            listing = Self { directories: vec![directory.to_owned()], ..Self::default() };
-            listing.diagnostics.push(diagnostics::too_many(directory, room));
-        }
-        listing.files.sort_unstable();
+        listing.files.sort_by_cached_key(|file| {
+            (go_name(file.path.strip_prefix(directory).unwrap_or(&file.path)), file.path.clone())
+        });
         listing.directories.sort_unstable();
         listing.diagnostics.sort_by(|one, other| one.file.cmp(&other.file));
         listing
     }
 
-    fn look_into(&mut self, directory: &Ahead, ignore_dot_files: bool, ahead: &mut Vec<Ahead>) {
-        let entries = match fs::read_dir(&directory.path) {
-            Ok(entries) => entries,
-            // It was removed meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => {
-                return self.diagnostics.push(diagnostics::unreadable_directory(&directory.path, &error));
-            }
-        };
-        for entry in entries {
-            if self.room == 0 {
-                self.is_full = true;
-                return ahead.clear();
-            }
-            self.room = self.room.saturating_sub(1);
-            match entry {
-                Ok(entry) if ignore_dot_files && entry.file_name().as_bytes().starts_with(b".") => {}
-                Ok(entry) => self.look_at(&entry, &directory.below, ahead),
-                Err(error) => {
-                    self.diagnostics.push(diagnostics::unreadable_directory(&directory.path, &error));
-                }
-            }
-        }
-    }
-
-    fn look_at(&mut self, entry: &DirEntry, below: &Path, ahead: &mut Vec<Ahead>) {
-        let (path, name) = (entry.path(), entry.file_name());
-        let below = below.join(&name);
-        let metadata = match entry.metadata() {
-            Ok(metadata) => metadata,
+    fn add(&mut self, entry: &DirEntry, ahead: &mut Vec<PathBuf>) {
+        let (path, is_internal) = (entry.path(), is_internal_to_a_volume(&entry.file_name()));
+        let own = match entry.metadata() {
+            Ok(own) => own,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => return self.diagnostics.push(diagnostics::unreadable_file(&path, &error)),
         };
-        if metadata.is_symlink() {
-            self.look_behind(path, &name, below, ahead);
-        } else if metadata.is_dir() {
-            if !is_added_by_a_volume(&name) {
-                ahead.push(Ahead { path, below });
+        let is_symlink = own.is_symlink();
+        let metadata = match if is_symlink { fs::metadata(&path) } else { Ok(own) } {
+            Ok(metadata) => metadata,
+            Err(_) if is_internal => return,
+            Err(error) => return self.diagnostics.push(diagnostics::broken_symlink(&path, &error)),
+        };
+        if metadata.is_dir() {
+            if is_symlink && !is_internal && !leads_into_a_volume(&path) {
+                self.diagnostics.push(diagnostics::symlink_to_directory(&path));
+            } else if !is_internal {
+                ahead.push(path);
             }
+        } else if let Some(seen) = special(metadata.file_type()) {
+            self.diagnostics.push(diagnostics::not_a_file(&path, seen));
         } else {
-            self.take_file(path, &below, &metadata);
-        }
-    }
-
-    fn look_behind(&mut self, symlink: PathBuf, name: &OsStr, below: PathBuf, ahead: &mut Vec<Ahead>) {
-        let added_by_a_volume = is_added_by_a_volume(name);
-        match fs::metadata(&symlink) {
-            Ok(metadata) if metadata.is_dir() => {
-                if leads_into_a_volume(&symlink) && !added_by_a_volume {
-                    ahead.push(Ahead { path: symlink, below });
-                } else if !added_by_a_volume {
-                    self.diagnostics.push(diagnostics::symlink_to_directory(&symlink));
-                }
-            }
-            Ok(metadata) => self.take_file(symlink, &below, &metadata),
-            Err(_) if added_by_a_volume => {}
-            Err(error) => self.diagnostics.push(diagnostics::broken_symlink(&symlink, &error)),
-        }
-    }
-
-    fn take_file(&mut self, path: PathBuf, below: &Path, metadata: &Metadata) {
-        match special(metadata.file_type()) {
-            Some(seen) => self.diagnostics.push(diagnostics::no_file(&path, seen)),
-            None => self.files.push(Listed { order: order(below), path, stamp: Stamp::of(metadata) }),
+            self.files.push(Listed { path, stamp: stamp(&metadata) });
         }
     }
 }
 
-/// `..data`, `..data_tmp` and `..2026_01_02…` of a Kubernetes volume, and the directory that ext4 puts on
-/// each volume. The names count for directories only: a file may be called `..a.yaml`.
-fn is_added_by_a_volume(name: &OsStr) -> bool {
+/// `..data`, `..data_tmp` and `..2026_01_02…` of a Kubernetes volume, and `lost+found` of ext4. Only directories with
+/// such a name are internal: a file may be named `..a.yaml`.
+fn is_internal_to_a_volume(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"..") || name == "lost+found"
 }
 
-/// True when a symlink leads into a `..` directory beside it, whose content has no other name.
+/// True if a symlink leads into a `..` directory beside it, whose content has no other name.
 fn leads_into_a_volume(symlink: &Path) -> bool {
     let (Some(parent), Ok(target)) = (symlink.parent(), symlink.canonicalize()) else { return false };
     let Ok(parent) = parent.canonicalize() else { return false };
@@ -180,7 +126,7 @@ fn leads_into_a_volume(symlink: &Path) -> bool {
     within.is_some_and(|first| first.starts_with(b".."))
 }
 
-/// What a path is that is neither a file nor a directory.
+/// The kind of an entry; `None` for a regular file.
 pub(super) fn special(kind: FileType) -> Option<&'static str> {
     match kind {
         kind if kind.is_file() => None,
@@ -191,23 +137,13 @@ pub(super) fn special(kind: FileType) -> Option<&'static str> {
     }
 }
 
-fn order(below: &Path) -> Vec<u8> {
-    let mut joined = OsString::new();
-    for (at, name) in below.iter().enumerate() {
-        joined.push(if at == 0 { "" } else { "." });
-        joined.push(name);
-    }
-    joined.as_bytes().to_vec()
+/// The Go service's name for a file, by which it sorts: the path below the directory with a dot for each slash.
+fn go_name(below: &Path) -> OsString {
+    below.iter().collect::<Vec<_>>().join(OsStr::new("."))
 }
 
-impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
+fn stamp(metadata: &Metadata) -> Stamp {
+    let modified = (metadata.mtime(), metadata.mtime_nsec());
+    let changed = (metadata.ctime(), metadata.ctime_nsec());
+    (metadata.dev(), metadata.ino(), metadata.size(), modified, changed)
 }

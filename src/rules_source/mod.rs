@@ -1,9 +1,9 @@
 //! The source of the rules: reads them, compiles them, and publishes a complete set or none.
 //!
 //! [`Source`] has the rules in service and the history of reloads; [`files`] reads a directory, [`watch`] reloads it
-//! when it changes, and [`xds`] subscribes to a control plane instead. A set with an error never replaces a good
-//! one. Data made for a set, such as the handles of its metrics, is published with it in one step, so that a
-//! request never sees the rules of one set with the handles of another.
+//! when it changes, and [`xds`] subscribes to a control plane instead. A set with an error never replaces a valid one.
+//! Data made for a set, such as the handles of its metrics, is published with it in one step, so that a request never
+//! combines the rules of one set with the handles of another.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -13,7 +13,6 @@ pub mod xds;
 
 mod diagnostics;
 mod listing;
-mod log;
 
 #[cfg(test)]
 mod tests;
@@ -25,11 +24,11 @@ use std::{
 
 use arc_swap::{ArcSwapOption, Guard};
 
-pub use self::files::{Reading, RulesDir, read_dir};
+pub use self::files::{Reading, RulesDir};
 use crate::{
     clock::Time,
     mutex::lock,
-    panics::{self, Boundary, Panicked},
+    panics::{self, Boundary},
     rules::{CompileOptions, Compiled, Diagnostic, RuleSet, Severity, compile},
 };
 
@@ -59,7 +58,7 @@ pub enum Outcome {
     /// The files are the same as at the last reload.
     Unchanged,
     /// The new rules have an error. The previous ones stay in service.
-    Refused,
+    Rejected,
 }
 
 /// The history of reloads, for metrics, `/rlconfig` and health.
@@ -69,7 +68,7 @@ pub struct ReloadState {
     pub last_success: Option<Time>,
     /// When rules were last rejected, and the first hundred errors. Stays after a recovery.
     pub last_error: Option<(Time, Vec<Diagnostic>)>,
-    /// True when the last rules that were read are in service.
+    /// The last rules that were read are in service.
     pub is_current: bool,
     /// Successful reloads.
     pub loads: u64,
@@ -87,34 +86,33 @@ pub struct ReloadState {
     pub warnings: usize,
 }
 
-/// The hash of the files that were read, and the diagnostics of reading them.
-type Digest = (u64, Vec<Diagnostic>);
+/// The most diagnostics of a reload that are logged and kept. A broken generator makes the same mistake thousands of
+/// times, and a hundred lines are enough to see it.
+const MAX_DIAGNOSTICS: usize = 100;
 
-/// A set of rules as it was read, valid or not.
-struct Draft<'a> {
-    /// Its source in logs.
+/// Rules as they were read, before they are compiled.
+struct Input<'a> {
+    /// The source in logs.
     origin: &'a dyn fmt::Display,
-    /// The digest by which it is compared.
-    digest: Digest,
+    /// A hash of the files or resources.
+    hash: u64,
     /// The number of files or resources.
     files: usize,
-    /// Every file could be read.
-    is_complete: bool,
-    /// The compiled rules and all diagnostics.
-    compiled: Compiled,
+    /// Errors and warnings about reading them.
+    diagnostics: Vec<Diagnostic>,
 }
 
 /// The state from one reload to the next. Its lock serialises reloads.
 struct Reloading<T> {
-    /// The digest of the last rules read, valid or not.
-    last_read: Option<Digest>,
+    /// The hash and the diagnostics of the last input, valid or not.
+    last_read: Option<(u64, Vec<Diagnostic>)>,
     /// Sets that were replaced while requests still used them. They are kept so that no request, on a thread that
     /// serves, has to free ten thousand rules.
     retired: Vec<Arc<Published<T>>>,
 }
 
 impl<T> Source<T> {
-    /// A source without rules, until the first reload. `attach` makes the data that is published with them.
+    /// A source without rules until the first reload. `attach` makes the data that is published with them.
     pub fn new(options: CompileOptions, attach: impl Fn(&RuleSet) -> T + Send + Sync + 'static) -> Self {
         Self {
             options,
@@ -132,7 +130,7 @@ impl<T> Source<T> {
         self.published.load()
     }
 
-    /// The current rules, to keep. None until a first valid set was read.
+    /// The current rules, to keep. `None` until a valid set was read.
     #[must_use]
     pub fn current(&self) -> Option<Arc<Published<T>>> {
         self.published.load_full()
@@ -144,95 +142,90 @@ impl<T> Source<T> {
         lock(&self.state).clone()
     }
 
-    /// Reads the files of `directory` and serves them, unless they have an error.
+    /// Reads the files of `directory`, and serves them if they are valid and changed since the last read.
     pub fn reload(&self, directory: &RulesDir, now: Time) -> Outcome {
         let mut reloading = lock(&self.reloading);
-        self.load_files(directory, directory.read(), now, &mut reloading)
-    }
-
-    /// Reads the files, and reloads if they changed since the last read. The same rejected files are not rejected
-    /// again.
-    pub fn reload_if_changed(&self, directory: &RulesDir, now: Time) -> Outcome {
-        let mut reloading = lock(&self.reloading);
         let reading = directory.read();
-        if reloading.last_read == Some(reading.digest(directory)) {
-            return Outcome::Unchanged;
-        }
-        self.load_files(directory, reading, now, &mut reloading)
+        let (hash, files) = (reading.hash(), reading.files.len());
+        let input =
+            Input { origin: &directory.path.display(), hash, files, diagnostics: reading.diagnostics };
+        self.load_input(input, || compile(&reading.files, self.options), now, &mut reloading)
     }
 
-    fn load_files(
+    fn load_input(
         &self,
-        directory: &RulesDir,
-        reading: Reading,
+        input: Input<'_>,
+        compile: impl FnOnce() -> Compiled,
         now: Time,
         reloading: &mut Reloading<T>,
     ) -> Outcome {
-        let digest = reading.digest(directory);
-        let is_complete = !reading.has_errors();
-        let mut compiled =
-            compile_or_refuse(&directory.path().display(), || compile(&reading.files, self.options));
-        compiled.diagnostics.splice(0..0, reading.diagnostics);
-        let path = directory.path();
-        let files = reading.files.len();
-        let draft = Draft { origin: &path.display(), digest, files, is_complete, compiled };
-        self.load_draft(draft, now, reloading)
-    }
-
-    fn load_draft(&self, draft: Draft<'_>, now: Time, reloading: &mut Reloading<T>) -> Outcome {
-        let Draft { origin, digest, files, is_complete, compiled } = draft;
-        let mut diagnostics = compiled.diagnostics;
-        let ready = compiled.rules.filter(|_| is_complete).and_then(|rules| {
-            let attached = panics::catch(Boundary::RulesReload, || {
-                panics::point("rules_publish");
-                (self.attach)(&rules)
-            });
-            if attached.is_err() {
-                diagnostics.push(diagnostics::panicked(origin));
-            }
-            Some(Published { rules, attached: attached.ok()? })
+        let Input { origin, hash, files, mut diagnostics } = input;
+        let last_read = Some((hash, diagnostics.clone()));
+        if reloading.last_read == last_read {
+            return Outcome::Unchanged;
+        }
+        let is_complete = !diagnostics.iter().any(Diagnostic::is_error);
+        let built = panics::catch(Boundary::RulesReload, || {
+            let compiled = compile();
+            diagnostics.extend(compiled.diagnostics);
+            let rules = compiled.rules.filter(|_| is_complete)?;
+            panics::point("rules_publish");
+            Some(Published { attached: (self.attach)(&rules), rules })
         });
-        log::diagnostics(&diagnostics);
-        let outcome = if let Some(set) = ready {
-            let rules = &set.rules;
-            let served = ReloadState {
-                hash: rules.fingerprint(),
-                files,
-                domains: rules.domains().count(),
-                rules: rules.rule_count() as usize,
-                warnings: diagnostics.len(),
-                ..ReloadState::default()
-            };
-            log::loaded(origin, &served);
-            reloading.retired.extend(self.publish(now, set, served));
+        if built.is_err() {
+            diagnostics.push(diagnostics::panicked(origin));
+        }
+        log(&diagnostics);
+        let outcome = if let Ok(Some(set)) = built {
+            reloading.retired.extend(self.publish(origin, set, files, diagnostics.len(), now));
             Outcome::Loaded
         } else {
-            log::refused(origin, self.published.load().is_some());
-            self.refuse(now, diagnostics);
-            Outcome::Refused
+            let served = if self.published.load().is_some() {
+                "keeping previous rules"
+            } else {
+                "no rules are loaded, so every request fails"
+            };
+            tracing::error!(source = %origin, "rules rejected: {served}");
+            self.reject(now, diagnostics);
+            Outcome::Rejected
         };
-        reloading.last_read = Some(digest);
+        reloading.last_read = last_read;
         reloading.free_unused();
         outcome
     }
 
-    /// Puts `set` into service and returns the one that it replaces.
-    fn publish(&self, now: Time, set: Published<T>, mut served: ReloadState) -> Option<Arc<Published<T>>> {
-        // The lock makes readers of the state wait until it is that of the new rules.
+    /// Puts `set` into service, and returns the one that it replaces.
+    fn publish(
+        &self,
+        origin: &dyn fmt::Display,
+        set: Published<T>,
+        files: usize,
+        warnings: usize,
+        now: Time,
+    ) -> Option<Arc<Published<T>>> {
+        let (hash, domains) = (set.rules.fingerprint(), set.rules.domains().count());
+        let rules = set.rules.rule_count() as usize;
+        let shown_hash = format_args!("{hash:016x}");
+        tracing::info!(source = %origin, files, domains, rules, hash = shown_hash, "rules loaded");
+        // Readers of the state wait for the lock until it describes the new rules.
         let mut state = lock(&self.state);
-        let before = self.published.swap(Some(Arc::new(set)));
-        served.last_success = Some(now);
-        served.last_error = state.last_error.take();
-        served.is_current = true;
-        served.loads = state.loads.saturating_add(1);
-        served.errors = state.errors;
-        *state = served;
-        before
+        *state = ReloadState {
+            last_success: Some(now),
+            last_error: state.last_error.take(),
+            is_current: true,
+            loads: state.loads.saturating_add(1),
+            errors: state.errors,
+            hash,
+            files,
+            domains,
+            rules,
+            warnings,
+        };
+        self.published.swap(Some(Arc::new(set)))
     }
 
-    fn refuse(&self, now: Time, diagnostics: Vec<Diagnostic>) {
-        let errors = diagnostics.into_iter().filter(|diagnostic| diagnostic.severity == Severity::Error);
-        let errors = errors.take(log::MAX_DIAGNOSTICS).collect();
+    fn reject(&self, now: Time, diagnostics: Vec<Diagnostic>) {
+        let errors = diagnostics.into_iter().filter(Diagnostic::is_error).take(MAX_DIAGNOSTICS).collect();
         let mut state = lock(&self.state);
         state.last_error = Some((now, errors));
         state.is_current = false;
@@ -252,16 +245,14 @@ impl<T> Reloading<T> {
     }
 }
 
-/// Compiles a set; a panic of the compiler is an error like any other.
-fn compile_or_refuse(origin: &dyn fmt::Display, compile: impl FnOnce() -> Compiled) -> Compiled {
-    panics::catch(Boundary::RulesReload, compile).unwrap_or_else(|Panicked| {
-        let diagnostics = vec![diagnostics::panicked(origin)];
-        Compiled { rules: None, diagnostics }
-    })
-}
-
-impl<T> fmt::Debug for Source<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source").field("state", &self.state()).finish_non_exhaustive()
+fn log(diagnostics: &[Diagnostic]) {
+    for diagnostic in diagnostics.iter().take(MAX_DIAGNOSTICS) {
+        match diagnostic.severity {
+            Severity::Error => tracing::error!("{diagnostic}"),
+            Severity::Warning => tracing::warn!("{diagnostic}"),
+        }
+    }
+    if let Some(more) = diagnostics.len().checked_sub(MAX_DIAGNOSTICS).filter(|more| *more > 0) {
+        tracing::warn!(suppressed = more, "more errors and warnings; `tollgate check` prints those of files");
     }
 }

@@ -1,9 +1,9 @@
-//! Counters that are read and reset, with every algorithm and on every store.
+//! Reading and resetting counters, with every algorithm and on every store.
 
 use super::*;
 use crate::support::memcached::Memcached;
 
-/// Takes three of three, reads, resets, and finds all of it again.
+/// Uses three of three requests, reads, resets, and checks that all three are available again.
 fn reads_and_resets(replica: &Replica, keys: &[&str]) {
     for key in keys {
         for value in ["v", "*"] {
@@ -83,7 +83,7 @@ fn the_counters_of_an_override_are_read_and_reset() {
     );
 }
 
-/// Two services that count in this Redis, with over-limit caches.
+/// Two services with over-limit caches that count in this Redis.
 fn two_on_redis(redis: &Redis) -> [Replica; 2] {
     let replicas = [(); 2].map(|()| {
         let setup = Setup::new().rules("shop.yaml", RULES).redis(&redis.env()).env("REPLICA_SYNC", "true");
@@ -99,14 +99,14 @@ fn two_on_redis(redis: &Redis) -> [Replica; 2] {
 }
 
 #[test]
-fn a_reset_that_a_replica_cannot_hear_of_empties_its_over_limit_cache_when_it_is_back() {
+fn a_replica_that_missed_a_reset_clears_its_over_limit_cache() {
     let redis = Redis::single();
     let [one, other] = two_on_redis(&redis);
     assert_eq!([(); 4].map(|()| other.ask("user", "v").0), [OK, OK, OK, OVER]);
     redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     one.tollgate(&["counter", "reset", "shop", "user=v"]);
-    assert_eq!(other.ask("user", "v").0, OVER, "the message came to nobody");
-    eventually("it asks redis again", || holds(other.ask("user", "v").0 == OK, String::new));
+    assert_eq!(other.ask("user", "v").0, OVER, "the message was lost");
+    eventually("the replica counts in redis again", || holds(other.ask("user", "v").0 == OK, String::new));
 }
 
 #[test]
@@ -115,14 +115,14 @@ fn a_reset_reaches_the_over_limit_cache_of_another_replica_within_a_second() {
     let [one, other] = two_on_redis(&redis);
     for key in ["user", "bucket", "window", "log"] {
         assert_eq!([(); 4].map(|()| other.ask(key, "v").0), [OK, OK, OK, OVER], "{key}");
-        assert_eq!(other.ask(key, "v").0, OVER, "the other remembers");
+        assert_eq!(other.ask(key, "v").0, OVER, "the over-limit cache has the key");
         one.tollgate(&["counter", "reset", "shop", &format!("{key}=v")]);
         let admitted = within(Duration::from_secs(1), || holds(other.ask(key, "v").0 == OK, String::new));
         assert!(admitted.is_ok(), "{key}\n{}", other.server.process.log());
     }
 }
 
-/// Two services that count in this memcached, with over-limit caches and fixed windows.
+/// Two services with over-limit caches and fixed windows that count in this memcached.
 fn two_on(memcached: &Memcached) -> [Replica; 2] {
     let lines: Vec<&str> = RULES.lines().filter(|line| !line.contains("algorithm")).collect();
     [(); 2].map(|()| {
@@ -133,11 +133,11 @@ fn two_on(memcached: &Memcached) -> [Replica; 2] {
     })
 }
 
-/// Resets a key at one replica which the other knows to be over its limit.
+/// Resets a key at one replica that is in the over-limit cache of the other.
 #[track_caller]
 fn reset_reaches(one: &Replica, other: &Replica, key: &str, value: &str) {
     assert_eq!([(); 4].map(|()| other.ask(key, value).0), [OK, OK, OK, OVER], "{key}={value}");
-    assert_eq!(other.ask(key, value).0, OVER, "the other remembers");
+    assert_eq!(other.ask(key, value).0, OVER, "the over-limit cache has the key");
     one.tollgate(&["counter", "reset", "shop", &format!("{key}={value}")]);
     let admitted = within(Duration::from_secs(1), || holds(other.ask(key, value).0 == OK, String::new));
     assert!(admitted.is_ok(), "{key}={value}\n{}", other.server.process.log());
@@ -158,7 +158,7 @@ fn a_reset_in_memcached_reaches_the_over_limit_cache_of_another_replica_within_a
     std::thread::sleep(Duration::from_secs(2));
     let each_second = (reads(&memcached) - before) / 2;
     assert!((2..=6).contains(&each_second), "{each_second} reads a second of two replicas");
-    // It is full, foreign, or gone.
+    // The log of resets is full, foreign, or missing.
     memcached.ask("set tollgate:resets 0 0 3\r\nfoo");
     reset_reaches(&one, &other, "user", "foreign");
     memcached.ask("delete tollgate:resets");
@@ -175,7 +175,7 @@ fn a_reset_in_memcached_reaches_the_over_limit_cache_of_another_replica_within_a
 }
 
 #[test]
-fn resets_in_memcached_at_two_replicas_at_once_reach_both() {
+fn concurrent_resets_in_memcached_reach_both_replicas() {
     let memcached = Memcached::single();
     let replicas = two_on(&memcached);
     let value = |index: usize, n: usize| format!("{index}-{n}-{}", "x".repeat(600));
@@ -208,9 +208,9 @@ fn resets_in_memcached_at_two_replicas_at_once_reach_both() {
 }
 
 #[test]
-fn a_reset_that_cannot_be_announced_in_memcached_is_made_and_says_so() {
+fn a_reset_that_cannot_be_announced_in_memcached_is_done_with_a_warning() {
     let [counters, mut log] = [(); 2].map(|()| Memcached::single());
-    // Of two servers one owns the key of the resets.
+    // One of the two servers owns the key of the resets.
     let servers = |first: &Memcached, second: &Memcached| format!("{},{}", first.address(), second.address());
     let owner = crc32fast::hash(b"tollgate:resets") % 2;
     let list = if owner == 0 { servers(&log, &counters) } else { servers(&counters, &log) };

@@ -1,10 +1,10 @@
-//! A million overrides: how fast they are imported, and what they take. The figures are printed.
+//! A million overrides: the time of an import, and the memory. Prints the figures.
 
 use std::{fmt::Write as _, time::Instant};
 
 use super::*;
 
-/// A file of so many overrides for customers.
+/// A file of overrides for `count` customers.
 fn file(dir: &Path, count: usize) -> String {
     let mut text = String::with_capacity(count * 110);
     text.push_str("domain,descriptor,action,requests_per_unit,unit\n");
@@ -16,7 +16,7 @@ fn file(dir: &Path, count: usize) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Bytes that the process holds in memory.
+/// The resident memory of the process, in bytes.
 fn resident(replica: &Replica) -> u64 {
     replica.get("/api/v1/status")["memory"]["resident_bytes"].as_u64().unwrap()
 }

@@ -1,4 +1,4 @@
-//! Two replicas and one Redis: what is set at one holds at the other, and while Redis is gone.
+//! Two replicas that share overrides in Redis, also while Redis is unreachable.
 
 use std::time::Instant;
 
@@ -21,14 +21,14 @@ fn soon(what: &str, replica: &Replica, holds_now: impl Fn(&Replica) -> bool) {
 }
 
 #[test]
-fn an_override_set_at_one_replica_holds_at_the_other_within_a_second() {
+fn an_override_takes_effect_on_another_replica_within_a_second() {
     let redis = Redis::single();
     let [one, other] = two(&redis);
     for round in 0..5 {
         let user = format!("client=u{round}");
         one.tollgate(&["override", "set", "shop", &user, "--block"]);
         soon("set", &other, |replica| replica.is_blocked(&format!("u{round}")));
-        assert!(one.is_blocked(&format!("u{round}")), "it holds where it was set when the command returns");
+        assert!(one.is_blocked(&format!("u{round}")), "in force at this replica when the command returns");
         other.tollgate(&["override", "remove", "shop", &user]);
         soon("removed", &one, |replica| !replica.is_blocked(&format!("u{round}")));
     }
@@ -46,7 +46,7 @@ fn an_override_set_at_one_replica_holds_at_the_other_within_a_second() {
 }
 
 #[test]
-fn overrides_end_on_all_replicas_and_leave_redis() {
+fn overrides_expire_on_all_replicas_and_in_redis() {
     let redis = Redis::single();
     let [one, other] = two(&redis);
     one.tollgate(&["override", "set", "shop", "client=ann", "--block", "--for", "3s"]);
@@ -55,14 +55,14 @@ fn overrides_end_on_all_replicas_and_leave_redis() {
     for replica in [&one, &other] {
         soon("ended", replica, |replica| !replica.is_blocked("ann"));
     }
-    eventually("redis has none left", || {
+    eventually("redis has no overrides", || {
         let length = redis.ask(&["HLEN", "{tollgate}:overrides"]).number();
         holds(length == 1, || format!("{length} fields, of which one is the version"))
     });
 }
 
 #[test]
-fn overrides_hold_while_redis_is_gone_and_are_written_back_when_it_returns_empty() {
+fn overrides_stay_in_force_without_redis_and_are_written_back() {
     let mut redis = Redis::single();
     let [one, other] = two(&redis);
     one.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
@@ -76,13 +76,14 @@ fn overrides_hold_while_redis_is_gone_and_are_written_back_when_it_returns_empty
     let refused = one.run(&["override", "set", "shop", "client=eve", "--block"]);
     assert_eq!(refused.status.code(), Some(2), "{}", printed(&refused));
     assert!(
-        printed(&refused).contains("redis 127.0.0.1") && printed(&refused).contains("as they were"),
+        printed(&refused).contains("redis 127.0.0.1")
+            && printed(&refused).contains("the overrides are unchanged"),
         "{}",
         printed(&refused)
     );
     assert!(!one.is_blocked("eve"));
-    eventually("an override ends without redis", || holds(!other.is_blocked("brief"), String::new));
-    one.server.wait_for_log(&["keeping the known overrides"]);
+    eventually("an override expires without redis", || holds(!other.is_blocked("brief"), String::new));
+    one.server.wait_for_log(&["keeping previous overrides"]);
     redis.start();
     eventually("the overrides are back in redis", || {
         let fields = redis.ask(&["HLEN", "{tollgate}:overrides"]).number();
@@ -94,17 +95,17 @@ fn overrides_hold_while_redis_is_gone_and_are_written_back_when_it_returns_empty
         let output = other.run(&["override", "set", "shop", "client=eve", "--block"]);
         holds(output.status.success(), || printed(&output))
     });
-    eventually("they hold at the other", || {
+    eventually("they are in force at the other replica", || {
         holds(one.is_blocked("eve") && one.is_blocked("ann"), String::new)
     });
     let fresh = Replica::on(&redis);
-    eventually("a new replica has all", || {
+    eventually("a new replica has all overrides", || {
         holds(fresh.is_blocked("eve") && fresh.is_blocked("ann"), || fresh.server.process.log())
     });
 }
 
 #[test]
-fn overrides_hold_for_limits_that_are_leased_and_their_refusals_are_shown() {
+fn overrides_apply_to_leased_limits_and_their_refusals_are_shown() {
     let redis = Redis::single();
     let setup = Setup::new().rules("shop.yaml", RULES).redis(&redis.env()).env("COUNTING", "leased");
     let replica = Replica::start(setup);
@@ -129,17 +130,19 @@ fn overrides_hold_for_limits_that_are_leased_and_their_refusals_are_shown() {
 }
 
 #[test]
-fn a_change_that_was_missed_is_found_by_comparing() {
+fn a_missed_change_is_detected_by_the_version() {
     let redis = Redis::single();
     let [one, other] = two(&redis);
     one.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
     soon("set", &other, |replica| replica.is_blocked("ann"));
-    // As if the message was lost.
+    // A change without a message.
     let value = r#"{"domain":"shop","descriptor":[{"key":"client","value":"eve"}],"action":"block"}"#;
     redis.ask(&["HSET", "{tollgate}:overrides", "ffffffffffffffffffff", value, "@", "another version"]);
     redis.ask(&["HSET", "{tollgate}:overrides", "eeee", "not an override"]);
-    eventually("it is found", || holds(other.is_blocked("eve") && other.is_blocked("ann"), String::new));
-    other.server.wait_for_log(&["ignoring one in redis", "this is not JSON"]);
+    eventually("the change is detected", || {
+        holds(other.is_blocked("eve") && other.is_blocked("ann"), String::new)
+    });
+    other.server.wait_for_log(&["ignoring an invalid one in redis", "invalid JSON"]);
 }
 
 #[test]
@@ -152,23 +155,23 @@ fn replicas_see_each_other_and_their_rules() {
         holds(listed == 2 && replicas["serve_same_rules"] == true, || replicas.to_string())
     });
     other.server.write("shop.yaml", &RULES.replace("requests_per_unit: 5", "requests_per_unit: 6"));
-    eventually("the difference is seen", || {
+    eventually("the difference is reported", || {
         let replicas = one.get("/api/v1/replicas");
         holds(replicas["serve_same_rules"] == false, || replicas.to_string())
     });
     let hashes = one.server.metrics().keys().filter(|name| name.starts_with("tollgate_replicas{")).count();
     assert_eq!(hashes, 2);
     drop(other);
-    eventually("who is gone is forgotten", || {
+    eventually("the stopped replica is removed", || {
         let replicas = one.get("/api/v1/replicas");
         holds(replicas["replicas"].as_array().map_or(0, Vec::len) == 1, || replicas.to_string())
     });
 }
 
 #[test]
-fn a_service_that_has_just_started_leaves_nothing_but_counters_in_redis() {
+fn a_short_run_writes_only_counters_to_redis() {
     let redis = Redis::single();
-    let keys = eventually("a service starts, answers and ends before it announces itself", || {
+    let keys = eventually("a service stops before it announces itself", || {
         redis.ask(&["FLUSHALL"]);
         let begun = Instant::now();
         let replica = Replica::on(&redis);
@@ -181,7 +184,7 @@ fn a_service_that_has_just_started_leaves_nothing_but_counters_in_redis() {
 }
 
 #[test]
-fn a_user_without_the_permission_is_logged_and_counting_goes_on() {
+fn a_missing_permission_is_logged_and_requests_are_counted() {
     let redis = Redis::with(&[
         "--user",
         "weak",
@@ -209,7 +212,7 @@ fn a_user_without_the_permission_is_logged_and_counting_goes_on() {
     assert!(printed(&output).contains("NOPERM"), "{}", printed(&output));
 }
 
-/// What every kind of Redis does: overrides, an import, a reset, and the list of replicas.
+/// Checks overrides, an import, a reset, and the list of replicas on any Redis topology.
 fn shares_everything(env: &Env) {
     let [one, other] = [(); 2].map(|()| Replica::counting_in(env));
     eventually("both are listed", || {
@@ -263,13 +266,13 @@ fn overrides_survive_a_failover_of_sentinels() {
         let output = one.run(&["override", "set", "shop", "client=eve", "--block"]);
         holds(output.status.success(), || printed(&output))
     });
-    eventually("it holds", || {
+    eventually("it is in force", || {
         holds(one.is_blocked("eve") && one.is_blocked("ann"), || one.server.process.log())
     });
 }
 
 #[test]
-fn an_import_that_redis_loses_in_the_middle_changes_nothing_and_can_be_made_again() {
+fn an_import_that_redis_loses_changes_nothing_and_can_be_repeated() {
     let mut redis = Redis::single();
     let [one, other] = two(&redis);
     one.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
@@ -288,7 +291,7 @@ fn an_import_that_redis_loses_in_the_middle_changes_nothing_and_can_be_made_agai
     for (method, body) in [("POST", &*lines), ("PUT", ""), ("DELETE", "")] {
         let (status, reply) = call(method, &import, body);
         assert_eq!(status, 503, "{method}: {reply}");
-        assert!(reply["error"].as_str().unwrap().contains("the overrides are as they were"), "{reply}");
+        assert!(reply["error"].as_str().unwrap().contains("the overrides are unchanged"), "{reply}");
     }
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("o.jsonl");
@@ -300,11 +303,11 @@ fn an_import_that_redis_loses_in_the_middle_changes_nothing_and_can_be_made_agai
         assert!(replica.is_blocked("ann") && !replica.is_blocked("i7"));
     }
     redis.start();
-    eventually("redis is reached again", || {
+    eventually("redis is reachable again", || {
         let (status, reply) = call("PUT", &import, "");
         holds(status == 404, || reply.to_string())
     });
-    eventually("the import can be made again", || {
+    eventually("the import can be repeated", || {
         let output = one.run(&["override", "import", file]);
         holds(output.status.success(), || printed(&output))
     });
@@ -316,7 +319,7 @@ fn an_import_that_redis_loses_in_the_middle_changes_nothing_and_can_be_made_agai
 }
 
 #[test]
-fn operators_who_change_one_override_at_two_replicas_at_once_see_the_same_in_the_end() {
+fn concurrent_changes_of_an_override_converge_on_all_replicas() {
     let redis = Redis::single();
     let replicas = two(&redis);
     let body =
@@ -341,7 +344,7 @@ fn operators_who_change_one_override_at_two_replicas_at_once_see_the_same_in_the
             });
         }
     });
-    eventually("both have what redis has", || {
+    eventually("both replicas equal redis", || {
         let path = "/api/v1/overrides?domain=shop&descriptor=client%3Drace";
         let held = [0, 1].map(|at| replicas[at].get(path)["overrides"][0]["action"].clone());
         let kept = redis.ask(&["HGET", "{tollgate}:overrides", &id]).to_string();

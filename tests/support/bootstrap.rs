@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 
 use super::{server::Server, upstream::Upstream};
 
-/// Where Envoy finds the rate limit service.
+/// The address of the rate limit service.
 #[derive(Clone, Copy)]
 pub(crate) enum Service<'a> {
-    /// On a port of 127.0.0.1.
+    /// A port on 127.0.0.1.
     Port(u16),
-    /// On a unix socket.
+    /// A unix socket.
     Socket(&'a Path),
 }
 
-/// What the test wants of Envoy; the rest is the same for all.
+/// The configuration that differs between tests.
 pub(crate) struct Wanted<'a> {
     pub(crate) service: Service<'a>,
     /// The name of the service's cluster, which Envoy sends as `:authority`.
@@ -24,18 +24,18 @@ pub(crate) struct Wanted<'a> {
     pub(crate) rate_limits: Value,
     /// Fields of the rate limit filter besides its domain and service.
     pub(crate) filter: Value,
-    /// HTTP filters that come before it.
+    /// HTTP filters before it.
     pub(crate) filters_before: Vec<Value>,
-    /// The `transport_socket` of the service's cluster; null is none.
+    /// The `transport_socket` of the service's cluster; null means none.
     pub(crate) transport_socket: Value,
-    /// The connection manager's `tracing`; null is none.
+    /// The connection manager's `tracing`; null means none.
     pub(crate) tracing: Value,
-    /// The port of the cluster `collector`, if there is to be one.
+    /// The port of the cluster `collector`, if any.
     pub(crate) collector: Option<u16>,
 }
 
 impl Wanted<'_> {
-    /// A rate limit filter as it is when nothing is said about it.
+    /// The default configuration of the rate limit filter.
     pub(crate) fn of(server: &Server, rate_limits: Value) -> Self {
         let service = Service::Port(server.ports.grpc);
         Self {
@@ -51,20 +51,20 @@ impl Wanted<'_> {
     }
 }
 
-/// The domain that every test's filter asks for.
+/// The domain of every test's filter.
 pub(crate) const DOMAIN: &str = "edge";
 
-/// A descriptor of one entry: `key`, and as its value that of a request's header.
+/// A descriptor of one entry: `key`, and the value of a request header.
 pub(crate) fn by_header(key: &str, header: &str) -> Value {
     json!({"actions": [{"request_headers": {"header_name": header, "descriptor_key": key}}]})
 }
 
-/// A descriptor of one entry that is always the same.
+/// A descriptor of one constant entry.
 pub(crate) fn always(key: &str, value: &str) -> Value {
     json!({"actions": [{"generic_key": {"descriptor_key": key, "descriptor_value": value}}]})
 }
 
-/// A filter that keeps the number in the answer's header `x-tokens` as dynamic metadata `tokens.used`.
+/// A filter that copies the response header `x-tokens` to the dynamic metadata `tokens.used`, as a number.
 pub(crate) fn tokens_to_metadata() -> Value {
     let rule = json!({
         "header": "x-tokens",
@@ -131,7 +131,7 @@ fn connection_manager(wanted: &Wanted<'_>, access_log: &Path) -> Value {
     let route = json!({
         "match": {"prefix": "/"},
         "route": {"cluster": "upstream"},
-        // Envoy heeds `hits_addend` only in the filter's own configuration of the route.
+        // Envoy applies `hits_addend` only in the filter's per-route configuration.
         "typed_per_filter_config": {"envoy.filters.http.ratelimit": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute",
             "rate_limits": wanted.rate_limits,
@@ -157,7 +157,7 @@ fn rate_limit_filter(wanted: &Wanted<'_>) -> Value {
     let mut config = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
         "domain": DOMAIN,
-        // Envoy's own default is 20 ms, which a busy test machine may miss.
+        // Envoy's default is 20 ms, which a busy test machine may exceed.
         "timeout": "5s",
         "rate_limit_service": {
             "transport_api_version": "V3",
@@ -170,7 +170,7 @@ fn rate_limit_filter(wanted: &Wanted<'_>) -> Value {
     json!({"name": "envoy.filters.http.ratelimit", "typed_config": config})
 }
 
-/// A line of JSON a request: what the rate limit filter received as dynamic metadata.
+/// An access log with the dynamic metadata of the rate limit filter: a JSON line for each request.
 fn metadata_log(path: &Path) -> Value {
     json!({
         "name": "envoy.access_loggers.file",

@@ -1,4 +1,4 @@
-//! Headless Chromium, steered through its driver by the `WebDriver` protocol.
+//! Headless Chromium, controlled by the `WebDriver` protocol.
 
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, eventually, holds, ports::free_port};
 
-/// A browser with one page. It ends when this is dropped.
+/// A browser with one page; stops when dropped.
 pub(crate) struct Browser {
     driver: Child,
     port: u16,
@@ -27,7 +27,7 @@ impl Browser {
         driver.arg(format!("--port={port}")).stdout(Stdio::null()).stderr(Stdio::null());
         let driver = driver.spawn().expect("tests/run installs chromium-driver");
         let mut browser = Self { driver, port, session: String::new() };
-        // Tests run as root in containers, where Chromium's own sandbox cannot be made.
+        // Tests run as root in containers, where Chromium's sandbox is not available.
         let args = [
             "--headless=new",
             "--no-sandbox",
@@ -39,7 +39,7 @@ impl Browser {
         let wanted = json!({ "goog:chromeOptions": options, "goog:loggingPrefs": { "browser": "ALL" } });
         let body = json!({ "capabilities": { "alwaysMatch": wanted } });
         let session = eventually("the browser starts", || browser.try_send("POST", "/session", &body));
-        session["sessionId"].as_str().expect("a session has an id").clone_into(&mut browser.session);
+        session["sessionId"].as_str().expect("the session has no id").clone_into(&mut browser.session);
         browser
     }
 
@@ -48,12 +48,12 @@ impl Browser {
         self.call("POST", "/url", &json!({ "url": url }));
     }
 
-    /// What a script returns.
+    /// Runs a script, and returns its result.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.call("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// Waits until an expression is true; else shows another one.
+    /// Waits until an expression is true. The failure shows the value of another one.
     pub(crate) fn wait_for(&self, what: &str, expression: &str, shown: &str) {
         eventually(what, || {
             let is_true = self.run(&format!("return Boolean({expression})")) == true;
@@ -61,7 +61,7 @@ impl Browser {
         });
     }
 
-    /// Clicks the first element that a selector matches, where a person would.
+    /// Clicks the first element that a selector matches, with the pointer.
     pub(crate) fn click(&self, selector: &str) {
         let element = self.element(selector);
         self.call("POST", &format!("/element/{element}/click"), &json!({}));
@@ -73,21 +73,21 @@ impl Browser {
         self.call("POST", &format!("/element/{element}/value"), &json!({ "text": text }));
     }
 
-    /// Presses a key: a name of `WebDriver`'s, such as `\u{E004}` for Tab.
+    /// Presses a key by its `WebDriver` code, such as `\u{E004}` for Tab.
     pub(crate) fn press(&self, key: &str) {
         let actions = json!([{ "type": "keyDown", "value": key }, { "type": "keyUp", "value": key }]);
         let body = json!({ "actions": [{ "type": "key", "id": "keyboard", "actions": actions }] });
         self.call("POST", "/actions", &body);
     }
 
-    /// Accepts the question of the page.
+    /// Accepts an alert of the page.
     pub(crate) fn accept_alert(&self) {
         eventually("the page asks", || {
             self.try_send("POST", &format!("/session/{}/alert/accept", self.session), &json!({}))
         });
     }
 
-    /// Has the page shown in a theme and a size.
+    /// Sets the colour scheme and the size of the page.
     pub(crate) fn show(&self, theme: &str, width: u32, height: u32) {
         let feature = json!({ "name": "prefers-color-scheme", "value": theme });
         self.devtools("Emulation.setEmulatedMedia", &json!({ "features": [feature] }));
@@ -95,13 +95,13 @@ impl Browser {
         self.devtools("Emulation.setDeviceMetricsOverride", &size);
     }
 
-    /// A picture of what is shown, as PNG.
+    /// A screenshot as PNG.
     pub(crate) fn picture(&self) -> Vec<u8> {
         let shot = self.devtools("Page.captureScreenshot", &json!({ "format": "png" }));
-        BASE64_STANDARD.decode(shot["data"].as_str().expect("a picture")).expect("base64")
+        BASE64_STANDARD.decode(shot["data"].as_str().expect("no screenshot")).expect("invalid base64")
     }
 
-    /// What the browser complains of: errors of scripts, and what the page's policy keeps from loading.
+    /// The errors in the browser's log: of scripts, and of resources that the page's policy blocks.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.call("POST", "/se/log", &json!({ "type": "browser" }));
         log.as_array().into_iter().flatten().map(|entry| entry["message"].to_string()).collect()
@@ -117,7 +117,7 @@ impl Browser {
             self.try_send("POST", &format!("/session/{}/element", self.session), &body)
         });
         let id = found.as_object().and_then(|found| found.values().next()).and_then(Value::as_str);
-        id.expect("an element has an id").to_owned()
+        id.expect("the element has no id").to_owned()
     }
 
     fn call(&self, method: &str, path: &str, body: &Value) -> Value {
@@ -132,7 +132,7 @@ impl Browser {
     }
 }
 
-/// A request to the driver, which keeps the connection open whatever it receives: whether it succeeded, and its answer.
+/// Sends a request to the driver, which never closes the connection. Returns whether it succeeded, and the response.
 fn exchange(port: u16, method: &str, path: &str, body: &str) -> io::Result<(bool, Value)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,4 +1,4 @@
-//! Certificates of a test's own: an authority, a server's and a client's, as files.
+//! Certificates for a test, as files: a CA, a server certificate and a client certificate.
 
 use std::{fs, path::PathBuf};
 
@@ -7,31 +7,30 @@ use tempfile::TempDir;
 
 use super::{ports::free_port, redis::Env};
 
-/// An authority and what it signed. The files go when this is dropped.
+/// A CA and the certificates that it signed. The files are removed when this is dropped.
 pub(crate) struct Certificates {
     dir: TempDir,
 }
 
 impl Certificates {
-    /// With a server's certificate that is made out to this host name or IP address.
+    /// With a server certificate for this host name or IP address.
     pub(crate) fn made_out_to(host: &str) -> Self {
         let dir =
-            tempfile::Builder::new().prefix("tollgate-tls-").tempdir().expect("a directory can be made");
+            tempfile::Builder::new().prefix("tollgate-tls-").tempdir().expect("cannot create a directory");
         let made = Self { dir };
         let mut authority = CertificateParams::default();
         authority.distinguished_name.push(DnType::CommonName, "authority");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority = CertifiedIssuer::self_signed(authority, key()).expect("an authority can be made");
-        fs::write(made.path("ca.pem"), authority.pem()).expect("a certificate can be written");
+        let authority = CertifiedIssuer::self_signed(authority, key()).expect("cannot create a CA");
+        fs::write(made.path("ca.pem"), authority.pem()).expect("cannot write a certificate");
         for (name, host) in [("server", host), ("client", "tollgate.test")] {
             let key = key();
-            let mut params =
-                CertificateParams::new([host.to_owned()]).expect("the host is a name or an address");
-            // One with its issuer's name would be taken for signed by itself.
+            let mut params = CertificateParams::new([host.to_owned()]).expect("invalid host");
+            // A certificate with its issuer's name would look self-signed.
             params.distinguished_name.push(DnType::CommonName, name);
-            let signed = params.signed_by(&key, &authority).expect("the authority signs");
-            fs::write(made.path(&format!("{name}.pem")), signed.pem()).expect("a certificate can be written");
-            fs::write(made.path(&format!("{name}.key")), key.serialize_pem()).expect("a key can be written");
+            let signed = params.signed_by(&key, &authority).expect("cannot sign");
+            fs::write(made.path(&format!("{name}.pem")), signed.pem()).expect("cannot write a certificate");
+            fs::write(made.path(&format!("{name}.key")), key.serialize_pem()).expect("cannot write a key");
         }
         made
     }
@@ -41,7 +40,7 @@ impl Certificates {
         self.dir.path().join(name)
     }
 
-    /// The arguments by which redis-server also listens with TLS, and the port.
+    /// The arguments that make redis-server listen with TLS too, and the port.
     pub(crate) fn redis_args(&self, asks_for_a_certificate: bool) -> (u16, Vec<String>) {
         let port = free_port();
         let file = |name: &str| self.path(name).display().to_string();
@@ -55,12 +54,12 @@ impl Certificates {
         (port, args.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect())
     }
 
-    /// The settings to trust the authority.
+    /// The settings to trust the CA.
     pub(crate) fn trusted(&self) -> Env {
         vec![("REDIS_TLS_CACERT", self.path("ca.pem").display().to_string())]
     }
 
-    /// The settings to show the client's certificate.
+    /// The settings to present the client certificate.
     pub(crate) fn shown(&self) -> Env {
         vec![
             ("REDIS_TLS_CLIENT_CERT", self.path("client.pem").display().to_string()),
@@ -70,5 +69,5 @@ impl Certificates {
 }
 
 fn key() -> KeyPair {
-    KeyPair::generate().expect("a key can be made")
+    KeyPair::generate().expect("cannot create a key")
 }

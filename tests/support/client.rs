@@ -1,4 +1,4 @@
-//! A gRPC client that a plain test can call: it blocks.
+//! A blocking gRPC client.
 
 use tokio::runtime::{Builder, Runtime};
 use tollgate::proto::envoy::{
@@ -23,7 +23,7 @@ pub(crate) struct Client {
 impl Client {
     /// Connects to `http://host:port` or to `unix:/path`.
     pub(crate) fn connect(address: &str) -> Result<Self, String> {
-        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+        let runtime = Builder::new_current_thread().enable_all().build().expect("cannot create a runtime");
         let endpoint =
             Endpoint::from_shared(address.to_owned()).map_err(|error| format!("{address}: {error}"))?;
         let endpoint = endpoint.timeout(PATIENCE);
@@ -32,7 +32,7 @@ impl Client {
         Ok(Self { runtime, channel })
     }
 
-    /// Asks `ShouldRateLimit`.
+    /// Calls `ShouldRateLimit`.
     pub(crate) fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         self.call(
             |channel| async move { RateLimitServiceClient::new(channel).should_rate_limit(request).await },
@@ -40,13 +40,13 @@ impl Client {
         .map(tonic::Response::into_inner)
     }
 
-    /// Any call on the same connection.
+    /// Makes any call on the connection.
     pub(crate) fn call<F: Future>(&self, call: impl FnOnce(Channel) -> F) -> F::Output {
         self.runtime.block_on(call(self.channel.clone()))
     }
 }
 
-/// A request of `domain` with these descriptors, each a list of keys and values.
+/// A request for `domain` with these descriptors, each a list of keys and values.
 pub(crate) fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
     RateLimitRequest {
         domain: domain.to_owned(),

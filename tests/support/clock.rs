@@ -1,10 +1,9 @@
-//! The clock that the programs of a test run on, which Debian's `faketime` moves.
+//! The clock of the programs that a test starts, which Debian's `faketime` moves.
 //!
 //! [`server`](super::server), [`redis`](super::redis) and [`memcached`](super::memcached) start their programs on
-//! the clock of the test's thread. Without more it reads an ordinary moment when the test first uses it: five
-//! minutes past an hour, when no two windows began in the same second. No limit per hour or longer resets during
-//! such a test, whatever the machine's clock reads.
-//! `TOLLGATE_TEST_CLOCK` names another moment, at which every test begins that does not choose one of its own.
+//! the clock of the test's thread. By default it begins at an ordinary time: five minutes past an hour, when no two
+//! windows began in the same second. No limit per hour or longer resets during such a test, whatever the machine's time
+//! is. `TOLLGATE_TEST_CLOCK` sets another time for every test that does not choose its own.
 
 use std::{
     cell::RefCell,
@@ -17,7 +16,7 @@ use std::{
 
 use tempfile::TempDir;
 
-/// Where Debian and its descendants put the library, behind the machine's triple.
+/// The directories of the library on Debian, by architecture.
 const LIBRARIES: [&str; 3] =
     ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime"];
 
@@ -29,10 +28,10 @@ thread_local! {
     static CURRENT: RefCell<Option<Clock>> = const { RefCell::new(None) };
 }
 
-/// A clock that is ahead of the machine's by a fixed time, or by one that the test changes.
+/// A clock with a fixed or adjustable offset from the machine's.
 #[derive(Clone)]
 pub(crate) struct Clock {
-    /// Seconds; clones are one clock.
+    /// The offset in seconds, shared by clones.
     ahead: Arc<Mutex<f64>>,
     file: Option<Arc<TempDir>>,
 }
@@ -41,25 +40,25 @@ pub(crate) struct Clock {
 pub(crate) struct Entered(Option<Clock>);
 
 impl Clock {
-    /// The clock of this thread's test.
+    /// The clock of this thread.
     pub(crate) fn current() -> Self {
         CURRENT.with_borrow_mut(|current| current.get_or_insert_with(Self::of_the_suite).clone())
     }
 
-    /// A clock that reads this moment now: `2026-12-31T23:59:55Z`, fractions of a second allowed.
+    /// A clock that begins at this time, such as `2026-12-31T23:59:55Z`; fractions of a second are allowed.
     pub(crate) fn at(moment: &str) -> Self {
         Self::ahead(seconds(moment) - real())
     }
 
-    /// The same clock, but [`Clock::step`] moves it under running programs.
+    /// The same clock, which [`Clock::step`] also moves for running programs.
     pub(crate) fn steerable(self) -> Self {
         let dir =
-            tempfile::Builder::new().prefix("tollgate-clock-").tempdir().expect("a directory can be made");
+            tempfile::Builder::new().prefix("tollgate-clock-").tempdir().expect("cannot create a directory");
         write(dir.path(), self.get());
         Self { file: Some(Arc::new(dir)), ..self }
     }
 
-    /// An ordinary moment, or what `TOLLGATE_TEST_CLOCK` names.
+    /// An ordinary time, or `TOLLGATE_TEST_CLOCK`.
     fn of_the_suite() -> Self {
         match env::var("TOLLGATE_TEST_CLOCK") {
             Ok(moment) if moment == "machine" => Self::machine(),
@@ -68,7 +67,7 @@ impl Clock {
         }
     }
 
-    /// A clock that reads an ordinary moment now, even if `TOLLGATE_TEST_CLOCK` names another.
+    /// A clock that begins at an ordinary time, even if `TOLLGATE_TEST_CLOCK` is set.
     pub(crate) fn ordinary() -> Self {
         let real = real();
         #[expect(
@@ -80,30 +79,30 @@ impl Clock {
         Self::ahead(ahead)
     }
 
-    /// The machine's own, for what is compared with programs that `faketime` cannot move: those written in Go.
+    /// The machine's clock, for comparisons with Go programs, which `faketime` cannot move.
     pub(crate) fn machine() -> Self {
         Self::ahead(0.0)
     }
 
-    /// Makes it the clock of this thread until the result is dropped.
+    /// Sets the clock of this thread until the result is dropped.
     #[must_use]
     pub(crate) fn enter(&self) -> Entered {
         Entered(CURRENT.replace(Some(self.clone())))
     }
 
-    /// Moves it, forwards or backwards, for programs that run on it already too.
+    /// Moves it forwards or backwards, also for running programs.
     pub(crate) fn step(&self, seconds: f64) {
         let ahead = self.get() + seconds;
-        write(self.file.as_ref().expect("only a steerable clock is moved").path(), ahead);
-        *self.ahead.lock().expect("nobody fails with it") = ahead;
+        write(self.file.as_ref().expect("the clock is not steerable").path(), ahead);
+        *self.ahead.lock().expect("the lock is poisoned") = ahead;
     }
 
-    /// Moves it to so many seconds behind a moment, or before it.
+    /// Moves it to this many seconds after a time, or before it.
     pub(crate) fn move_to(&self, moment: &str, seconds: f64) {
         self.step(Self::at(moment).now() + seconds - self.now());
     }
 
-    /// What it reads, in seconds since 1970.
+    /// The time in seconds since 1970.
     pub(crate) fn now(&self) -> f64 {
         real() + self.get()
     }
@@ -113,20 +112,20 @@ impl Clock {
     }
 
     fn get(&self) -> f64 {
-        *self.ahead.lock().expect("nobody fails with it")
+        *self.ahead.lock().expect("the lock is poisoned")
     }
 
-    /// Has a program run on it once it is started.
+    /// Makes a program use this clock.
     pub(crate) fn apply(&self, command: &mut Command) {
         if self.get() == 0.0 && self.file.is_none() {
             return;
         }
-        // The library for several threads takes a lock to read any clock; the other one is safe as long as nothing
-        // is read again.
+        // The multi-threaded library locks for every read of a clock. The other one is safe as long as the offset is
+        // fixed.
         let name = if self.file.is_some() { "libfaketimeMT.so.1" } else { "libfaketime.so.1" };
-        // Redis' own allocator reads a clock before the library can; found first, the system's takes its place.
+        // Redis' allocator reads a clock before the library is ready. The system's allocator, if found first, replaces it.
         command.env("LD_PRELOAD", library(name) + ":libc.so.6");
-        // Timers wait for as long as they should, and files are as old as they are.
+        // Timers and file times are not faked.
         command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("NO_FAKE_STAT", "1");
         match &self.file {
             Some(dir) => {
@@ -145,36 +144,36 @@ impl Drop for Entered {
     }
 }
 
-/// What the clock of this test reads, in whole seconds since 1970.
+/// The time of this test, in whole seconds since 1970.
 pub(crate) fn now() -> u64 {
     Duration::from_secs_f64(Clock::current().now()).as_secs()
 }
 
-/// A year that holds no other window's end but its own.
+/// A year in which no other window ends.
 pub(crate) const YEAR: u64 = 365 * 24 * 3600;
 
-/// When the current window of so many seconds began.
+/// The start of the current window of this many seconds.
 pub(crate) fn window(seconds: u64) -> u64 {
     let now = now();
     now - now % seconds
 }
 
-/// The library leaves two files for each program that is killed; this removes them.
+/// Removes the two files that the library leaves for each killed program.
 pub(crate) fn clean_up_after(process: u32) {
     for name in [format!("sem.faketime_sem_{process}"), format!("faketime_shm_{process}")] {
-        // A program on the machine's own clock has none.
+        // A program on the machine's clock has none.
         let _ = fs::remove_file(Path::new("/dev/shm").join(name));
     }
 }
 
-/// The next ordinary moment: five minutes past an hour, when all windows began in seconds of their own.
+/// The next ordinary time: five minutes past an hour, when all windows began in different seconds.
 fn ordinary(from: i64) -> i64 {
     let first = from - from.rem_euclid(HOUR) + 5 * MINUTE + 2;
     let mut hours = (0..).map(|hour| first + hour * HOUR).filter(|moment| *moment >= from);
-    hours.find(|moment| starts(*moment).windows(2).all(|pair| pair[0] != pair[1])).expect("hours go on")
+    hours.find(|moment| starts(*moment).windows(2).all(|pair| pair[0] != pair[1])).expect("no ordinary time")
 }
 
-/// When the windows of all units but the second began, sorted.
+/// The starts of the windows of all units except the second, sorted.
 fn starts(moment: i64) -> [i64; 6] {
     let mut starts = [MINUTE, HOUR, DAY, 7 * DAY, 30 * DAY, 365 * DAY].map(|length| moment - moment % length);
     starts.sort_unstable();
@@ -182,14 +181,14 @@ fn starts(moment: i64) -> [i64; 6] {
 }
 
 fn real() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs_f64()
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is before 1970").as_secs_f64()
 }
 
-/// Replaced rather than rewritten, so that nobody reads half of it.
+/// Replaces the file atomically.
 fn write(dir: &Path, ahead: f64) {
     let part = dir.join("ahead.part");
-    fs::write(&part, format!("{ahead:+.6}\n")).expect("a clock's file can be written");
-    fs::rename(&part, dir.join("ahead")).expect("a clock's file can be replaced");
+    fs::write(&part, format!("{ahead:+.6}\n")).expect("cannot write the clock file");
+    fs::rename(&part, dir.join("ahead")).expect("cannot replace the clock file");
 }
 
 fn library(name: &str) -> String {
@@ -199,7 +198,7 @@ fn library(name: &str) -> String {
     })
 }
 
-/// Seconds since 1970 of a moment such as `2027-01-01T00:00:20Z`.
+/// Seconds since 1970 of a timestamp such as `2027-01-01T00:00:20Z`.
 fn seconds(moment: &str) -> f64 {
     let parts = || {
         let (date, time) = moment.strip_suffix('Z')?.split_once('T')?;
@@ -207,14 +206,14 @@ fn seconds(moment: &str) -> f64 {
         let time: Vec<f64> = time.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
         Some((<[i64; 3]>::try_from(date).ok()?, <[f64; 3]>::try_from(time).ok()?))
     };
-    let ([year, month, day], [hours, minutes, seconds]) =
-        parts().unwrap_or_else(|| panic!("expected a moment such as 2027-01-01T00:00:20Z, got {moment:?}"));
+    let ([year, month, day], [hours, minutes, seconds]) = parts()
+        .unwrap_or_else(|| panic!("expected a timestamp such as 2027-01-01T00:00:20Z, got {moment:?}"));
     #[expect(clippy::cast_precision_loss, reason = "days of this century")]
     let days = days(year, month, day) as f64;
     ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
 }
 
-/// Days from 1970 to a date of the Gregorian calendar; years begin in March here, so that leap days end them.
+/// Days from 1970 to a Gregorian date. Years begin in March here, so that a leap day is the last day of its year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leap_days = year / 4 - year / 100 + year / 400;
@@ -222,7 +221,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 }
 
 #[test]
-fn moments_are_read_as_date_reads_them() {
+fn timestamps_are_parsed_as_date_parses_them() {
     for moment in [
         "1970-01-01T00:00:00Z",
         "2024-02-29T12:30:05Z",
@@ -231,15 +230,15 @@ fn moments_are_read_as_date_reads_them() {
         "2028-03-01T00:00:00Z",
     ] {
         let output =
-            Command::new("date").args(["-u", "+%s", "-d", moment]).output().expect("date can be started");
+            Command::new("date").args(["-u", "+%s", "-d", moment]).output().expect("cannot start date");
         let expected: f64 =
-            String::from_utf8_lossy(&output.stdout).trim().parse().expect("date prints a number");
+            String::from_utf8_lossy(&output.stdout).trim().parse().expect("date did not print a number");
         assert!((seconds(moment) - expected).abs() < 1e-3, "{moment}");
     }
 }
 
 #[test]
-fn an_ordinary_moment_comes_soon() {
+fn an_ordinary_time_is_near() {
     for from in (0..3 * 365 * DAY).step_by(1009).map(|passed| passed + 20_700 * DAY) {
         let moment = ordinary(from);
         // A month and a year begin on one day once in six years.

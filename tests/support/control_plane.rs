@@ -1,5 +1,5 @@
-//! A control plane that is not ours: starts `tests/xds/control_plane.py`, passes it what to publish, and reads
-//! what it saw.
+//! An independent control plane: starts `tests/xds/control_plane.py`, sends it the resources to publish, and reads its
+//! events.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -16,9 +16,9 @@ use super::{PATIENCE, ports::free_port};
 /// The program.
 pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xds/control_plane.py");
 
-/// A running control plane. It is killed when this is dropped.
+/// A running control plane; killed when dropped.
 pub(crate) struct ControlPlane {
-    /// Where it is, as `CONFIG_GRPC_XDS_SERVER_URL` takes it.
+    /// The address for `CONFIG_GRPC_XDS_SERVER_URL`.
     pub(crate) address: String,
     child: Child,
     commands: Mutex<ChildStdin>,
@@ -30,13 +30,13 @@ impl ControlPlane {
         Self::start_at(&format!("127.0.0.1:{}", free_port()), &[])
     }
 
-    /// Starts one at an address, over TLS if there are files: a certificate, its key, who may sign clients'.
+    /// Starts one at an address, with TLS if there are files: a certificate, its key, and the CA of clients.
     pub(crate) fn start_at(address: &str, files: &[&Path]) -> Self {
         let mut child = Command::new(python())
             .arg(SCRIPT)
             .arg(address)
             .args(files)
-            // It would log each handshake that fails, and some are meant to.
+            // Else it logs each failed handshake, some of which are expected.
             .env("GRPC_VERBOSITY", "NONE")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -47,7 +47,7 @@ impl ControlPlane {
         let out = BufReader::new(child.stdout.take().unwrap());
         thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                // Whoever listened may be gone.
+                // The receiver may be dropped.
                 let _ = sender.send(serde_json::from_str(&line).unwrap());
             }
         });
@@ -56,12 +56,12 @@ impl ControlPlane {
         started
     }
 
-    /// Publishes these resources from now on.
+    /// Publishes these resources.
     pub(crate) fn publish(&self, version: &str, resources: &[Value]) {
         self.publish_response(&json!({"version": version, "resources": resources}));
     }
 
-    /// The same, with whatever else a response is to have.
+    /// Publishes a response with other fields.
     pub(crate) fn publish_response(&self, response: &Value) {
         self.command(&json!({"set": response}));
     }
@@ -75,11 +75,11 @@ impl ControlPlane {
         writeln!(self.commands.lock().unwrap(), "{command}").unwrap();
     }
 
-    /// The next event that has this field, passing over others.
+    /// The next event with this field; skips others.
     pub(crate) fn event(&self, field: &str) -> Value {
         let events = self.events.lock().unwrap();
         loop {
-            let event = events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {field} was seen"));
+            let event = events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no event {field}"));
             if !event[field].is_null() {
                 return event;
             }
@@ -96,7 +96,7 @@ impl ControlPlane {
         }
     }
 
-    /// The next request that accepts a version, passing over others.
+    /// The next request that accepts a version; skips others.
     pub(crate) fn acknowledged(&self, version: &str) -> Value {
         loop {
             let answer = self.answer();
@@ -109,15 +109,15 @@ impl ControlPlane {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        // It may have ended by itself in the meantime.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The Python that has what it needs.
+/// The Python with its packages.
 pub(crate) fn python() -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/control-plane/bin/python");
-    assert!(path.exists(), "no control plane at {}: run `tests/run`, which fetches one", path.display());
+    assert!(path.exists(), "no control plane at {}: run `tests/run`, which installs it", path.display());
     path
 }

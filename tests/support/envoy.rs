@@ -1,4 +1,4 @@
-//! The real Envoy, started with a configuration of its own.
+//! Starts the real Envoy.
 
 use std::{
     env, fs,
@@ -17,7 +17,7 @@ use super::{
     upstream::Upstream,
 };
 
-/// A running Envoy. It is killed when this is dropped.
+/// A running Envoy; killed when dropped.
 pub(crate) struct Envoy {
     pub(crate) upstream: Upstream,
     process: Process,
@@ -30,13 +30,13 @@ impl Envoy {
     /// Starts Envoy and waits until it is ready.
     pub(crate) fn start(wanted: &Wanted<'_>) -> Self {
         let dir =
-            tempfile::Builder::new().prefix("tollgate-envoy-").tempdir().expect("a directory can be made");
+            tempfile::Builder::new().prefix("tollgate-envoy-").tempdir().expect("cannot create a directory");
         let (admin, listener, upstream) = (free_port(), free_port(), Upstream::start());
         let config = bootstrap(wanted, [admin, listener], &upstream, &access_log(dir.path()));
         let config_file = dir.path().join("envoy.json");
-        fs::write(&config_file, config.to_string()).expect("the configuration can be written");
+        fs::write(&config_file, config.to_string()).expect("cannot write the configuration");
         let mut command = Command::new(binary());
-        // Without hot restart, several Envoys share no memory and need no ids to keep apart.
+        // Without hot restart, several Envoys share no memory and need no ids.
         command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]);
         command.args(["--file-flush-interval-msec", "50", "-c"]).arg(config_file).current_dir(dir.path());
         let process = Process::start(command, &dir.path().join("log"));
@@ -51,20 +51,20 @@ impl Envoy {
             .unwrap_or_else(|error| panic!("Envoy did not answer: {error}\n{}", self.process.log()))
     }
 
-    /// The statuses of `count` such requests, one after another.
+    /// The statuses of `count` consecutive requests.
     pub(crate) fn statuses(&self, count: usize, headers: &[(&str, &str)]) -> Vec<u16> {
         (0..count).map(|_| self.get(headers).status).collect()
     }
 
-    /// One of Envoy's own counters.
+    /// An Envoy counter.
     pub(crate) fn stat(&self, name: &str) -> u64 {
         let page = http::get(self.admin, &format!("/stats?filter=^{name}$")).text();
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
         value.and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
-    /// Waits until the access log has so many lines, and reads them: what the rate limit service sent
-    /// each request as dynamic metadata.
+    /// Waits until the access log has this many lines, and reads them: the dynamic metadata of each request from the rate
+    /// limit service.
     pub(crate) fn logged_metadata(&self, lines: usize) -> Vec<Value> {
         eventually("the access log is written", || {
             let log = fs::read_to_string(access_log(self.dir.path())).unwrap_or_default();
@@ -90,7 +90,7 @@ fn access_log(dir: &Path) -> PathBuf {
     dir.join("access.log")
 }
 
-/// `$ENVOY_BIN`, or the Envoy that `tests/run` puts into the build's folder.
+/// `$ENVOY_BIN`, or the Envoy that `tests/run` puts into the build directory.
 pub(crate) fn binary() -> PathBuf {
     let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("target").join("envoy").join("envoy");
     let path = env::var_os("ENVOY_BIN").map_or(fetched, PathBuf::from);

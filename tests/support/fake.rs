@@ -1,4 +1,4 @@
-//! A server that is taken for a Redis and answers what the test says.
+//! A fake Redis whose replies the test defines.
 
 use std::{
     io::{BufReader, Write},
@@ -12,14 +12,14 @@ use std::{
 
 use super::redis::read;
 
-/// A server on a port of its own, for as long as the process lives.
+/// A server on its own port, until the process ends.
 pub(crate) struct Fake {
     pub(crate) port: u16,
     asked: Arc<AtomicU64>,
 }
 
 impl Fake {
-    /// Answers each command, its words and its own port given, with these bytes.
+    /// Replies to each command with these bytes, given its words and the port.
     pub(crate) fn answering(answer: impl Fn(&[String], u16) -> String + Send + Sync + 'static) -> Self {
         Self::start(move |stream, port, asked| {
             let mut commands = BufReader::new(stream);
@@ -33,7 +33,7 @@ impl Fake {
         })
     }
 
-    /// Says these bytes to each piece of what it is sent, whatever that is.
+    /// Sends these bytes after each read, whatever it received.
     pub(crate) fn saying(bytes: &'static [u8]) -> Self {
         Self::start(move |mut stream, _, asked| {
             let mut buffer = [0; 4096];
@@ -47,21 +47,21 @@ impl Fake {
     }
 
     fn start(serve: impl Fn(TcpStream, u16, &AtomicU64) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port can be had");
-        let port = listener.local_addr().expect("a listener has an address").port();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("cannot bind a port");
+        let port = listener.local_addr().expect("the listener has no address").port();
         let asked = Arc::new(AtomicU64::new(0));
         let (serve, counter) = (Arc::new(serve), Arc::clone(&asked));
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (serve, counter) = (Arc::clone(&serve), Arc::clone(&counter));
-                // A connection's thread ends with it.
+                // The thread ends with its connection.
                 thread::spawn(move || serve(stream, port, &counter));
             }
         });
         Self { port, asked }
     }
 
-    /// How often it was asked.
+    /// The number of commands.
     pub(crate) fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! TLS to the gRPC port: authorities, what they sign, and clients that speak it, ours and `openssl s_client`.
+//! TLS to the gRPC port: CAs, certificates, and clients, ours and `openssl s_client`.
 
 use std::{
     fs, io,
@@ -32,7 +32,7 @@ use super::{
     server::Setup,
 };
 
-/// Who signs certificates.
+/// A CA.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
@@ -44,24 +44,24 @@ pub(crate) struct Pair {
     pub(crate) key: String,
 }
 
-/// The files that a service reads; they go when this is dropped.
+/// The TLS files of a service; removed when dropped.
 pub(crate) struct Files {
     dir: TempDir,
 }
 
-/// A client that trusts an authority, with or without a certificate of its own.
+/// A client that trusts CAs, with or without a certificate.
 #[derive(Clone)]
 pub(crate) struct TlsClient {
     connector: TlsConnector,
 }
 
 impl Authority {
-    /// A new one of this name.
+    /// A new CA with this name.
     pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
-        Self { issuer: CertifiedIssuer::self_signed(params, key()).expect("an authority can be made") }
+        Self { issuer: CertifiedIssuer::self_signed(params, key()).expect("cannot create a CA") }
     }
 
     /// Its own certificate and key.
@@ -79,13 +79,13 @@ impl Authority {
         self.sign_with(names, |_| ())
     }
 
-    /// The same, with something else about it.
+    /// As [`sign`](Self::sign), with other parameters.
     pub(crate) fn sign_with(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Pair {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = CertificateParams::new(names).expect("these are names or addresses");
+        let mut params = CertificateParams::new(names).expect("invalid names");
         change(&mut params);
         let key = key();
-        let certificate = params.signed_by(&key, &self.issuer).expect("the authority signs");
+        let certificate = params.signed_by(&key, &self.issuer).expect("cannot sign");
         Pair { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
@@ -96,9 +96,9 @@ impl Authority {
 }
 
 impl Pair {
-    /// What a client is shown of it.
+    /// The certificate as DER.
     pub(crate) fn der(&self) -> CertificateDer<'static> {
-        CertificateDer::from_pem_slice(self.certificate.as_bytes()).expect("we wrote it")
+        CertificateDer::from_pem_slice(self.certificate.as_bytes()).expect("the PEM is valid")
     }
 }
 
@@ -112,7 +112,7 @@ impl Files {
 
     pub(crate) fn empty() -> Self {
         let dir = tempfile::Builder::new().prefix("tollgate-tls-").tempdir();
-        Self { dir: dir.expect("a directory can be made") }
+        Self { dir: dir.expect("cannot create a directory") }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -123,15 +123,15 @@ impl Files {
         self.dir.path().join(name)
     }
 
-    /// Puts a file in place, whole at once.
+    /// Writes a file atomically.
     pub(crate) fn put(&self, name: &str, text: &str) -> PathBuf {
         let whole = self.path("being-written");
-        fs::write(&whole, text).expect("a file can be written");
-        fs::rename(&whole, self.path(name)).expect("a file can be put in place");
+        fs::write(&whole, text).expect("cannot write a file");
+        fs::rename(&whole, self.path(name)).expect("cannot rename a file");
         self.path(name)
     }
 
-    /// Puts `name.crt` and `name.key` in place.
+    /// Writes `name.crt` and `name.key` atomically.
     pub(crate) fn put_pair(&self, name: &str, pair: &Pair) {
         self.put(&format!("{name}.crt"), &pair.certificate);
         self.put(&format!("{name}.key"), &pair.key);
@@ -146,7 +146,7 @@ impl Files {
             .env("GRPC_SERVER_TLS_KEY", &file("tls.key"))
     }
 
-    /// The same, for clients that this authority has signed.
+    /// The same, which requires client certificates of this CA.
     pub(crate) fn mutual(&self, authority: &Authority) -> Setup {
         let path = self.put("ca.crt", &authority.pem());
         self.setup().env("GRPC_CLIENT_TLS_CACERT", &path.display().to_string())
@@ -154,35 +154,37 @@ impl Files {
 }
 
 impl TlsClient {
-    /// A client that trusts these authorities, and shows this certificate.
+    /// A client that trusts these CAs and presents this certificate.
     pub(crate) fn new(trusted: &[&Authority], shown: Option<&Pair>) -> Self {
         let mut roots = RootCertStore::empty();
         for authority in trusted {
-            roots.add(authority.issuer.der().clone()).expect("an authority is one");
+            roots.add(authority.issuer.der().clone()).expect("invalid CA");
         }
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .expect("these are versions that the provider knows")
+            .expect("unsupported TLS versions")
             .with_root_certificates(roots);
         let mut config = match shown {
             None => builder.with_no_client_auth(),
             Some(pair) => {
-                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).expect("we wrote it");
-                builder.with_client_auth_cert(vec![pair.der()], key).expect("they belong together")
+                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).expect("the PEM is valid");
+                builder
+                    .with_client_auth_cert(vec![pair.der()], key)
+                    .expect("certificate and key do not match")
             }
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
         Self { connector: TlsConnector::from(Arc::new(config)) }
     }
 
-    /// The same, which does not say that it will speak HTTP/2.
+    /// The same, without ALPN.
     pub(crate) fn without_alpn(&self) -> Self {
         let mut config = ClientConfig::clone(self.connector.config());
         config.alpn_protocols.clear();
         Self { connector: TlsConnector::from(Arc::new(config)) }
     }
 
-    /// TLS on a connection that is there already.
+    /// TLS on an open connection.
     pub(crate) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
@@ -201,12 +203,12 @@ impl TlsClient {
         RawClient::over(connect.await.map_err(|error| error.to_string())?).await
     }
 
-    /// Asks for `a=v` of the domain `d` once, on a connection of its own.
+    /// Sends a request for `a=v` in the domain `d` on a new connection.
     pub(crate) fn ask(&self, port: u16) -> Result<(), String> {
         alone(async { ask(&mut self.connect(port).await?).await })
     }
 
-    /// The certificate that a port shows.
+    /// The certificate of a port.
     pub(crate) fn shown(&self, port: u16) -> Result<CertificateDer<'static>, String> {
         alone(async {
             let stream = TcpStream::connect(("127.0.0.1", port)).await.map_err(|error| error.to_string())?;
@@ -217,7 +219,7 @@ impl TlsClient {
     }
 }
 
-/// Asks for `a=v` of the domain `d`.
+/// Sends a request for `a=v` in the domain `d`.
 pub(crate) async fn ask(client: &mut RawClient) -> Result<(), String> {
     match client.exchange(framed(&request("d", &[&[("a", "v")]])), &HeaderMap::new()).await {
         Exchange::Answered(status) if status.code == 0 => Ok(()),
@@ -225,22 +227,22 @@ pub(crate) async fn ask(client: &mut RawClient) -> Result<(), String> {
     }
 }
 
-/// Runs something that is asynchronous from a plain test.
+/// Runs a future to its end.
 pub(crate) fn alone<F: Future>(future: F) -> F::Output {
-    Builder::new_current_thread().enable_all().build().expect("a runtime can be made").block_on(future)
+    Builder::new_current_thread().enable_all().build().expect("cannot create a runtime").block_on(future)
 }
 
-/// What `openssl s_client` says to a port, with these arguments; it waits for what the port has to say.
+/// The output of `openssl s_client` for a port, with these arguments, after the server has replied.
 pub(crate) fn s_client(port: u16, args: &[&str]) -> String {
     let output = Command::new("openssl")
         .args(["s_client", "-connect", &format!("127.0.0.1:{port}"), "-alpn", "h2", "-ign_eof"])
         .args(args)
         .stdin(Stdio::null())
         .output()
-        .expect("openssl is installed: tests/run sees to it");
+        .expect("openssl is missing: tests/run installs it");
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
 fn key() -> KeyPair {
-    KeyPair::generate().expect("a key can be made")
+    KeyPair::generate().expect("cannot create a key")
 }

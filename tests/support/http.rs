@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 client: one request a connection, the answer whole.
+//! A small HTTP/1.1 client: one request for each connection.
 
 use std::{
     io::{self, Read, Write},
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::PATIENCE;
 
-/// What a server answered.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -74,12 +74,13 @@ impl Answer {
 
     /// The body as JSON.
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|error| panic!("no JSON ({error}) in status {}: {}", self.status, self.text()))
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| {
+            panic!("invalid JSON ({error}) with status {}: {}", self.status, self.text())
+        })
     }
 }
 
-/// A whole answer, as it came until the server closed the connection.
+/// Parses a complete response; `None` if it is truncated.
 fn parse(bytes: &[u8]) -> Option<Answer> {
     let end = find(bytes, b"\r\n\r\n")?;
     let head = std::str::from_utf8(&bytes[..end]).ok()?;
@@ -115,14 +116,14 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
 }
 
 #[test]
-fn a_chunked_answer_is_joined() {
+fn chunks_are_joined() {
     let answer =
         parse(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
-    assert_eq!(answer.expect("it parses").text(), "abcde");
+    assert_eq!(answer.expect("truncated").text(), "abcde");
 }
 
 #[test]
-fn an_answer_that_was_cut_off_is_none() {
+fn a_truncated_response_is_none() {
     assert!(parse(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab").is_none());
     assert!(parse(b"HTTP/1.1 200").is_none());
 }

@@ -1,6 +1,5 @@
-//! Many clients that ask without pause, as Envoy's workers do: they follow GOAWAY, connect again, and go
-//! on to the next replica when one is gone. A request that the service took and did not answer is a
-//! failure; nothing else is.
+//! Many clients that send requests without pause, as Envoy's workers do: they follow GOAWAY, reconnect, and use the next
+//! replica when one is lost. Only a request that the service accepted and did not answer is a failure.
 
 use std::{
     sync::{
@@ -23,37 +22,37 @@ use super::{
     raw::{Exchange, RawClient, framed},
 };
 
-/// Requests that each connection has open at a time.
+/// Concurrent requests of a connection.
 const IN_FLIGHT: usize = 4;
-/// Between two rounds of a connection, so that the machine has time for the service as well.
+/// The pause between two rounds of a connection, which leaves CPU time to the service.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Clients at work.
+/// A running load.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,
     worker: JoinHandle<Outcome>,
 }
 
-/// What the clients met.
+/// The results of the clients.
 #[derive(Default, Debug)]
 pub(crate) struct Outcome {
     pub(crate) answered: u64,
-    /// Requests that were taken and not answered well, with their reasons.
+    /// Accepted requests that failed, with their reasons.
     pub(crate) failed: Vec<String>,
-    /// Connections that were opened, those of the beginning included.
+    /// Opened connections, including the first ones.
     pub(crate) connections: usize,
-    /// The time of every answer.
+    /// The latency of every answer.
     pub(crate) times: Vec<Duration>,
 }
 
 impl Load {
-    /// Lets `clients` connections ask the first of `ports`, and the next ones when it is gone.
+    /// Starts `clients` connections to the first of `ports`, and to the next ones when it is lost.
     pub(crate) fn start(ports: &[u16], clients: usize, request: &RateLimitRequest) -> Self {
         Self::start_with(None, ports, clients, request)
     }
 
-    /// The same, with TLS if it is given.
+    /// The same, optionally with TLS.
     pub(crate) fn start_with(
         tls: Option<TlsClient>,
         ports: &[u16],
@@ -74,7 +73,7 @@ impl Load {
         load
     }
 
-    /// Waits until so many more requests are answered.
+    /// Waits until this many more requests were answered.
     pub(crate) fn wait_for(&self, more: u64) {
         let goal = self.answered.load(Ordering::Relaxed) + more;
         eventually("the load is answered", || {
@@ -83,10 +82,10 @@ impl Load {
         });
     }
 
-    /// Ends it.
+    /// Stops the load.
     pub(crate) fn stop(self) -> Outcome {
         self.stop.store(true, Ordering::Relaxed);
-        self.worker.join().expect("the load does not panic")
+        self.worker.join().expect("the load panicked")
     }
 }
 
@@ -102,7 +101,7 @@ impl Outcome {
         );
     }
 
-    /// The time within which 99.9 % of the answers came.
+    /// The 99.9th percentile of the latency.
     pub(crate) fn p999(&mut self) -> Duration {
         self.times.sort_unstable();
         let last = self.times.len().saturating_sub(1);
@@ -118,7 +117,7 @@ impl Outcome {
 }
 
 fn all(one: &Worker, clients: usize) -> Outcome {
-    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+    let runtime = Builder::new_current_thread().enable_all().build().expect("cannot create a runtime");
     runtime.block_on(async {
         let mut tasks = JoinSet::new();
         for _ in 0..clients {
@@ -165,8 +164,8 @@ impl Worker {
         outcome
     }
 
-    /// Asks on one connection until it closes. False when it never answered: a connection that the
-    /// system accepted for a service already gone was never taken by that service.
+    /// Sends requests on one connection until it closes. False if nothing was answered: the system may accept a connection
+    /// for a service that has ended.
     async fn use_up(&self, client: RawClient, outcome: &mut Outcome) -> bool {
         let before = outcome.answered;
         loop {

@@ -1,13 +1,11 @@
-//! What the tests start, and how they talk to it.
+//! The servers and clients of the tests.
 //!
-//! [`server`] starts the real binary and [`envoy`] the real Envoy, both on ports of their own; [`client`],
-//! [`http`], [`load`] and [`steady`] ask them; [`upstream`] is what Envoy forwards to; [`noise`] makes
-//! repeatable garbage. [`redis`] starts real Redis in each topology and [`memcached`] real memcached, with
-//! [`certificates`] where TLS is asked for; [`fake`] is taken for one, and a [`proxy`] or a [`slow`] pace stands
-//! before it. [`clock`] moves the time of what is started. [`grpc_tls`] has certificates for the gRPC port, and
-//! clients that have them; a [`browser`] opens pages; [`control_plane`] publishes rules,
-//! and a [`receiver`] takes spans.
-//! Nothing here asserts anything about the service: that is the tests' part.
+//! [`server`] starts the real binary and [`envoy`] the real Envoy; [`client`], [`http`], [`load`] and [`steady`] send
+//! requests; [`upstream`] is the server behind Envoy; [`noise`] makes repeatable garbage. [`redis`] starts real Redis in
+//! each topology and [`memcached`] real memcached, with [`certificates`] for TLS; [`fake`] is a fake Redis, and [`proxy`]
+//! and [`slow`] delay or break its connections. [`clock`] moves the time of the started programs. [`grpc_tls`] has
+//! certificates and clients for the gRPC port; a [`browser`] opens pages; [`control_plane`] publishes rules, and a
+//! [`receiver`] collects spans. Assertions about the service are in the tests.
 
 use std::{
     thread,
@@ -38,17 +36,17 @@ pub(crate) mod slow;
 pub(crate) mod steady;
 pub(crate) mod upstream;
 
-/// How long a test waits for what should happen at once: long enough for a slow machine that is busy with
-/// other tests, since only a failing test waits it out.
+/// How long a test waits for a condition: long enough for a slow and busy machine, since only a failing test waits that
+/// long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tries again until `attempt` succeeds; gives up after [`PATIENCE`] with the last reason.
+/// Retries until `attempt` succeeds. Panics with the last error after [`PATIENCE`].
 pub(crate) fn eventually<T>(what: &str, attempt: impl FnMut() -> Result<T, String>) -> T {
     within(PATIENCE, attempt)
         .unwrap_or_else(|last| panic!("{what}: not within {PATIENCE:?}; last seen: {last}"))
 }
 
-/// Tries again until `attempt` succeeds, or for `limit`; then its last reason.
+/// Retries until `attempt` succeeds. Returns the last error after `limit`.
 pub(crate) fn within<T>(
     limit: Duration,
     mut attempt: impl FnMut() -> Result<T, String>,
@@ -63,8 +61,8 @@ pub(crate) fn within<T>(
     }
 }
 
-/// Measures again until a time is below `limit`, at most so many times: a busy machine only makes it longer, so
-/// that the shortest time is the service's own.
+/// Repeats a measurement until the time is below `limit`: a busy machine only makes it longer, so the shortest time is
+/// that of the service.
 pub(crate) fn at_best_within(
     what: &str,
     limit: Duration,
@@ -81,14 +79,14 @@ pub(crate) fn at_best_within(
     panic!("{what}: never within {limit:?}, but {times:?}");
 }
 
-/// How long it takes.
+/// The duration of an action.
 pub(crate) fn time_of<T>(action: impl FnOnce() -> T) -> Duration {
     let begun = Instant::now();
     action();
     begun.elapsed()
 }
 
-/// `Ok` when it holds, else what was seen instead: for [`eventually`].
+/// `Ok` if the condition is true, else the value seen: for [`eventually`].
 pub(crate) fn holds(condition: bool, seen: impl FnOnce() -> String) -> Result<(), String> {
     if condition { Ok(()) } else { Err(seen()) }
 }

@@ -1,11 +1,10 @@
-//! Garbage that can be made again: a small generator with a seed, so that a failure names the seed that
-//! brings it back.
+//! Repeatable garbage: a small generator with a seed, which a failure names.
 
-/// A stream of pseudo-random numbers (the generator known as `SplitMix64`).
+/// A stream of pseudo-random numbers: `SplitMix64`.
 pub(crate) struct Noise(u64);
 
 impl Noise {
-    /// The stream of this seed.
+    /// The stream with this seed.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -21,7 +20,7 @@ impl Noise {
 
     /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound as u64).expect("a number below a usize is one")
+        usize::try_from(self.next() % bound as u64).expect("it is below a usize")
     }
 
     /// A byte.

@@ -1,8 +1,7 @@
-//! Ports that nobody else has: for servers whose port is set before they start.
+//! Unique ports, for servers whose port is set before they start.
 //!
-//! A system hands outgoing connections ports from 32768 upwards, so one that is free by asking for port 0
-//! may be taken by another test's client a moment later. These come from below that range and are dealt
-//! out once in the life of this process.
+//! The system gives outgoing connections ports from 32768, so a port that was free for a bind to port 0 may be used by
+//! another test's client later. These ports are below that range, and each is used once in this process.
 
 use std::{
     net::TcpListener,
@@ -13,10 +12,10 @@ use std::{
 const FIRST: u32 = 12_000;
 const COUNT: u32 = 20_000;
 
-/// A port on 127.0.0.1 that nothing listens on.
+/// A free port on 127.0.0.1.
 pub(crate) fn free_port() -> u16 {
     static DEALT: AtomicU32 = AtomicU32::new(0);
-    // Two test runs at the same time begin at different places.
+    // Concurrent test runs begin at different ports.
     let start = process::id().wrapping_mul(257);
     for _ in 0..COUNT {
         let dealt = DEALT.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,4 @@
-//! A program that a test started: its log, its memory, and its end, which comes at the latest when the
-//! value is dropped.
+//! A program that a test started: its log, its memory, and its exit. It is killed when dropped.
 
 use std::{
     fs::{self, File},
@@ -10,7 +9,7 @@ use std::{
 
 use super::{clock, within};
 
-/// How long a program may take to end after SIGTERM before it is killed.
+/// The time between SIGTERM and SIGKILL.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A running program.
@@ -22,8 +21,8 @@ pub(crate) struct Process {
 impl Process {
     /// Starts `command` with both outputs in the file `log`.
     pub(crate) fn start(mut command: Command, log: &Path) -> Self {
-        let out = File::create(log).expect("the log file can be made");
-        let err = out.try_clone().expect("the log file can be shared");
+        let out = File::create(log).expect("cannot create the log file");
+        let err = out.try_clone().expect("cannot clone the log file");
         let child = command
             .stdin(Stdio::null())
             .stdout(out)
@@ -33,32 +32,32 @@ impl Process {
         Self { child, log: log.to_owned() }
     }
 
-    /// What it has written so far.
+    /// The output so far.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if it has exited.
     pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("a child can be waited for")
+        self.child.try_wait().expect("cannot wait for the process")
     }
 
-    /// Waits for its end.
+    /// Waits for the exit.
     pub(crate) fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
         within(limit, || self.exited().ok_or_else(String::new)).ok()
     }
 
-    /// Sends a signal by its name, `TERM` for one.
+    /// Sends a signal by its name, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
-        // The shell's own `kill` is on every machine and spares the tests unsafe code.
+        // The shell's `kill` exists on every machine and needs no unsafe code.
         let sent = Command::new("sh")
             .args(["-c", "kill -s \"$0\" \"$1\"", name, &self.child.id().to_string()])
             .status()
-            .expect("sh can be started");
-        assert!(sent.success(), "SIG{name} could not be sent");
+            .expect("cannot start sh");
+        assert!(sent.success(), "cannot send SIG{name}");
     }
 
-    /// Ends it as an orchestrator would: SIGTERM, and SIGKILL after a deadline.
+    /// Stops it as an orchestrator would: SIGTERM, and SIGKILL after a deadline.
     pub(crate) fn stop(&mut self) -> ExitStatus {
         if let Some(status) = self.exited() {
             return status;
@@ -67,11 +66,11 @@ impl Process {
         self.wait(STOP_DEADLINE).unwrap_or_else(|| self.kill())
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub(crate) fn kill(&mut self) -> ExitStatus {
-        // It may have ended by itself in the meantime.
+        // It may have exited already.
         let _ = self.child.kill();
-        self.child.wait().expect("a child can be waited for")
+        self.child.wait().expect("cannot wait for the process")
     }
 
     /// Its resident memory, in KiB.
@@ -79,24 +78,24 @@ impl Process {
         self.memory("VmRSS:")
     }
 
-    /// The most that was ever resident of it, in KiB.
+    /// Its peak resident memory, in KiB.
     pub(crate) fn peak_kib(&self) -> u64 {
         self.memory("VmHWM:")
     }
 
-    /// Forgets the peak so far: from now on it is measured anew.
+    /// Resets the peak.
     pub(crate) fn reset_peak(&self) {
         let path = format!("/proc/{}/clear_refs", self.child.id());
         fs::write(&path, "5").unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 
-    /// The entries of a directory of `/proc`: `fd` or `task`.
+    /// The number of entries in `/proc/PID/fd` or `/proc/PID/task`.
     pub(crate) fn count(&self, name: &str) -> usize {
         let path = format!("/proc/{}/{name}", self.child.id());
         fs::read_dir(&path).unwrap_or_else(|error| panic!("{path}: {error}")).count()
     }
 
-    /// The first word of a line of the process's `/proc/PID/status`, if the kernel has such a line.
+    /// The first word of a line of `/proc/PID/status`, if the kernel has this line.
     pub(crate) fn status(&self, name: &str) -> Option<String> {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -106,7 +105,7 @@ impl Process {
 
     fn memory(&self, name: &str) -> u64 {
         let number = self.status(name).and_then(|text| text.parse().ok());
-        number.expect("the kernel shows a process's resident memory")
+        number.expect("no memory in /proc/PID/status")
     }
 }
 
@@ -124,7 +123,7 @@ pub(crate) fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// The command ended with this code and printed these texts.
+/// Asserts the exit code and texts in the output of a command.
 #[track_caller]
 pub(crate) fn assert_exit(output: &Output, code: i32, texts: &[&str]) {
     assert_eq!(output.status.code(), Some(code), "{}", printed(output));

@@ -1,4 +1,4 @@
-//! What stands between the service and a server: a way that a test can make long, dead, or cut.
+//! A proxy between the service and a server, which a test can slow down, blackhole or close.
 
 use std::{
     io,
@@ -18,24 +18,24 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// How the way is.
+/// The behaviour of the proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// Bytes arrive so much later, in each direction.
+    /// Bytes are delayed by this time, in each direction.
     Open(Duration),
-    /// Connections are taken and kept, and every byte is lost. A connection that has lost bytes stays dead
-    /// when the way is open again.
+    /// Connections are accepted, and all bytes are dropped. A connection with dropped bytes stays dead when the proxy is
+    /// open again.
     BlackHole,
-    /// Connections are closed, also those that are opened anew.
+    /// Connections are closed, including new ones.
     Cut,
 }
 
 impl Way {
-    /// Nothing is in the way.
+    /// Bytes are forwarded.
     pub(crate) const CLEAR: Self = Self::Open(Duration::ZERO);
 }
 
-/// A way to a port of 127.0.0.1. It ends when this is dropped.
+/// A proxy for a port of 127.0.0.1; stops when dropped.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     way: Option<watch::Sender<Way>>,
@@ -43,22 +43,23 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// A clear way.
+    /// A proxy that forwards.
     pub(crate) fn to(port: u16) -> Self {
-        let listener = StdListener::bind(("127.0.0.1", 0)).expect("a port can be had");
-        let own = listener.local_addr().expect("a listener has an address").port();
-        listener.set_nonblocking(true).expect("a listener can be made non-blocking");
+        let listener = StdListener::bind(("127.0.0.1", 0)).expect("cannot bind a port");
+        let own = listener.local_addr().expect("the listener has no address").port();
+        listener.set_nonblocking(true).expect("cannot make the listener non-blocking");
         let (way, seen) = watch::channel(Way::CLEAR);
         let worker = thread::spawn(move || {
-            let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+            let runtime =
+                Builder::new_current_thread().enable_all().build().expect("cannot create a runtime");
             let _ = runtime.block_on(serve(listener, port, seen));
         });
         Self { port: own, way: Some(way), worker: Some(worker) }
     }
 
-    /// Changes the way, for what comes from now on.
+    /// Changes the behaviour for later bytes.
     pub(crate) fn set(&self, way: Way) {
-        self.way.as_ref().expect("only dropping takes it").send_replace(way);
+        self.way.as_ref().expect("it is taken by drop only").send_replace(way);
     }
 
     /// `host:port`.
@@ -76,7 +77,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Takes connections until nobody can change the way any more.
+/// Accepts connections until the sender is dropped.
 async fn serve(listener: StdListener, port: u16, mut way: watch::Receiver<Way>) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     loop {
@@ -98,7 +99,7 @@ async fn serve(listener: StdListener, port: u16, mut way: watch::Receiver<Way>) 
     }
 }
 
-/// Carries the bytes of one connection both ways. Both ends are closed when either ends.
+/// Forwards the bytes of a connection in both directions. Closes both ends when one ends.
 async fn joined(client: TcpStream, port: u16, way: watch::Receiver<Way>) -> io::Result<()> {
     let server = TcpStream::connect(("127.0.0.1", port)).await?;
     client.set_nodelay(true)?;
@@ -111,7 +112,7 @@ async fn joined(client: TcpStream, port: u16, way: watch::Receiver<Way>) -> io::
 }
 
 async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, way: watch::Receiver<Way>) -> io::Result<()> {
-    // What is under way; it is bounded only by what a test sends within a latency.
+    // The bytes in flight, bounded only by what a test sends within a delay.
     let (sender, mut under_way) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let deliver = async move {
         while let Some((due, bytes)) = under_way.recv().await {
@@ -150,7 +151,7 @@ mod tests {
 
     use super::{Proxy, Way};
 
-    /// A server that sends back what it gets.
+    /// An echo server.
     fn echo() -> u16 {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_is_long_dead_cut_and_clear_again() {
+    fn delays_drops_closes_and_forwards_again() {
         let proxy = Proxy::to(echo());
         let (mut busy, mut idle) = (connect(&proxy), connect(&proxy));
         comes_back(&mut busy).unwrap();
@@ -187,9 +188,9 @@ mod tests {
 
         proxy.set(Way::BlackHole);
         assert!(comes_back(&mut busy).is_err());
-        assert!(comes_back(&mut connect(&proxy)).is_err(), "taken, and dead");
+        assert!(comes_back(&mut connect(&proxy)).is_err(), "accepted, and dead");
         proxy.set(Way::CLEAR);
-        assert!(comes_back(&mut busy).is_err(), "it has lost bytes");
+        assert!(comes_back(&mut busy).is_err(), "its bytes were dropped");
         comes_back(&mut idle).unwrap();
 
         proxy.set(Way::Cut);

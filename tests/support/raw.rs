@@ -1,5 +1,5 @@
-//! gRPC below the generated client: any bytes as the message, any headers, and the difference between a
-//! request that failed and one that the service never took.
+//! gRPC without the generated client: any bytes as the message, any headers, and the difference between a failed request
+//! and one that the service did not accept.
 
 use std::{
     convert::Infallible,
@@ -26,20 +26,20 @@ use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// One HTTP/2 connection. Its work is done on the runtime where it was made.
+/// An HTTP/2 connection. It runs on the runtime where it was created.
 #[derive(Clone)]
 pub(crate) struct RawClient {
     sender: SendRequest<Question>,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub(crate) enum Exchange {
     /// The service answered with this gRPC status.
     Answered(GrpcStatus),
-    /// The connection was about to close, and the service has not taken the request: it may be asked again.
+    /// The connection was closing, and the service did not accept the request: it may be retried.
     NotTaken,
-    /// The service took the request, and no answer came.
+    /// The service accepted the request, and did not answer.
     Failed(String),
 }
 
@@ -58,7 +58,7 @@ impl RawClient {
         Self::over(stream).await
     }
 
-    /// Speaks HTTP/2 on a connection that is there already.
+    /// HTTP/2 on an open connection.
     pub(crate) async fn over(
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     ) -> Result<Self, String> {
@@ -68,7 +68,7 @@ impl RawClient {
         Ok(Self { sender })
     }
 
-    /// Sends a message, framed already, to `ShouldRateLimit`.
+    /// Sends a framed message to `ShouldRateLimit`.
     pub(crate) async fn exchange(&mut self, body: impl Into<Question>, headers: &HeaderMap) -> Exchange {
         match self.call(body, headers).await {
             Ok((status, _)) => Exchange::Answered(status),
@@ -76,7 +76,7 @@ impl RawClient {
         }
     }
 
-    /// Sends a message, framed already, to `ShouldRateLimit`, and reads the answer; else what became of it.
+    /// Sends a framed message to `ShouldRateLimit`, and decodes the answer.
     pub(crate) async fn ask(
         &mut self,
         body: Bytes,
@@ -90,7 +90,7 @@ impl RawClient {
         answer.ok_or_else(|| Exchange::Failed(format!("no answer but {message:?}")))
     }
 
-    /// The status and the framed message that came before it; else what became of the request.
+    /// The status, and the framed message before it.
     async fn call(
         &mut self,
         body: impl Into<Question>,
@@ -125,15 +125,15 @@ impl RawClient {
 
 /// The body of a request.
 pub(crate) enum Question {
-    /// It is there from the start.
+    /// Sent with the request.
     Now(Bytes),
-    /// It comes when the test sends it; when the test drops the sender, nothing comes.
+    /// Sent when the test provides it; never if the test drops the sender.
     Later(oneshot::Receiver<Bytes>),
-    /// It is there from the start, and its end follows some moments later in a frame of its own.
+    /// Sent with the request; the end of the stream follows later in a separate frame.
     Apart(Bytes),
-    /// All but the end is sent.
+    /// All but the end of the stream was sent.
     Ending(Pin<Box<Sleep>>),
-    /// All is sent.
+    /// Everything was sent.
     Done,
 }
 
@@ -176,7 +176,7 @@ impl Body for Question {
     }
 }
 
-/// The message as gRPC puts it into a body: uncompressed, its length before it.
+/// The message with the gRPC prefix: uncompressed, and its length.
 pub(crate) fn framed(request: &RateLimitRequest) -> Bytes {
     frame(&request.encode_to_vec())
 }
@@ -185,13 +185,12 @@ pub(crate) fn framed(request: &RateLimitRequest) -> Bytes {
 pub(crate) fn frame(message: &[u8]) -> Bytes {
     let mut framed = BytesMut::with_capacity(5 + message.len());
     framed.put_u8(0);
-    framed.put_u32(u32::try_from(message.len()).expect("a test's message is small"));
+    framed.put_u32(u32::try_from(message.len()).expect("the message is too large"));
     framed.put_slice(message);
     framed.freeze()
 }
 
-/// True for an error by a GOAWAY without reproach. It names the last request that the service took, and
-/// only later ones end with it.
+/// True for an error by a GOAWAY with NO_ERROR. Only requests after the last accepted one fail with it.
 fn is_farewell(error: &hyper::Error) -> bool {
     let reason = error.source().and_then(|source| source.downcast_ref::<h2::Error>());
     reason.is_some_and(|error| {

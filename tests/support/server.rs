@@ -1,4 +1,4 @@
-//! The real binary, started with settings, rules files and ports of its own.
+//! Starts the real binary with settings, rules files and free ports.
 
 use std::{
     collections::BTreeMap,
@@ -19,13 +19,13 @@ use super::{
     redis::Env, within,
 };
 
-/// The program that is tested.
+/// The tested program.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tollgate");
 
-/// The implementation of the gRPC port that services are started with, where a test does not choose one.
+/// The default implementation of the gRPC port.
 pub(crate) const GRPC_SERVER: &str = "TOLLGATE_TEST_GRPC_SERVER";
 
-/// A running service. It is killed when this is dropped.
+/// A running service; killed when dropped.
 pub(crate) struct Server {
     pub(crate) process: Process,
     pub(crate) ports: Ports,
@@ -33,7 +33,7 @@ pub(crate) struct Server {
     socket: Option<PathBuf>,
 }
 
-/// Where a service listens, all on 127.0.0.1.
+/// The ports of a service on 127.0.0.1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ports {
     pub(crate) http: u16,
@@ -42,14 +42,14 @@ pub(crate) struct Ports {
     pub(crate) metrics: u16,
 }
 
-/// What a service is to be started with.
+/// The settings and files of a service.
 #[derive(Clone)]
 pub(crate) struct Setup {
     program: PathBuf,
     args: Vec<String>,
     rules: Vec<(String, String)>,
     env: BTreeMap<String, String>,
-    /// Where it works instead of a directory of its own.
+    /// The working directory, instead of a temporary one.
     working_dir: Option<PathBuf>,
     ports: Option<Ports>,
     clock: Clock,
@@ -61,7 +61,7 @@ impl Server {
         Setup::new().rules("rules.yaml", rules).start()
     }
 
-    /// Asks `ShouldRateLimit` on a connection of its own.
+    /// Calls `ShouldRateLimit` on a new connection.
     pub(crate) fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         self.client().ask(request)
     }
@@ -82,7 +82,7 @@ impl Server {
         samples.filter_map(|line| line.rsplit_once(' ')).filter_map(read_sample).collect()
     }
 
-    /// The value of a sample, `name{labels}`; 0 where it is absent.
+    /// The value of a sample, `name{labels}`; 0 if it is absent.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         self.metrics().get(name).copied().unwrap_or_default()
     }
@@ -107,17 +107,17 @@ impl Server {
         });
     }
 
-    /// Whether `/healthcheck` says that it may be asked.
+    /// True if `/healthcheck` returns 200.
     pub(crate) fn is_healthy(&self) -> bool {
         http::get(self.ports.http, "/healthcheck").status == 200
     }
 
-    /// Waits until it may be asked.
+    /// Waits until it is healthy.
     pub(crate) fn wait_until_healthy(&self) {
         eventually("the service is healthy", || holds(self.is_healthy(), || self.process.log()));
     }
 
-    /// Waits until its log holds all of these.
+    /// Waits until the log contains all of these.
     pub(crate) fn wait_for_log(&self, texts: &[&str]) {
         eventually("the log has it", || {
             let log = self.process.log();
@@ -131,19 +131,19 @@ impl Server {
         rules_dir(self.dir.path())
     }
 
-    /// The directory that is this service's alone.
+    /// The directory of this service.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Puts a rules file in place, whole at once.
+    /// Writes a rules file atomically.
     pub(crate) fn write(&self, name: &str, text: &str) {
         put(self.dir.path(), name, text);
     }
 }
 
 impl Setup {
-    /// No rules; nothing set but what keeps the service quick and on its own.
+    /// No rules, and the settings for a fast and isolated service.
     pub(crate) fn new() -> Self {
         let env = [
             ("ADMIN_ADDR", "off"),
@@ -174,12 +174,12 @@ impl Setup {
         }
     }
 
-    /// Nothing set but ports, in a directory that is there already: as in the README's first run.
+    /// Only ports are set, in an existing directory: as in the README's first run.
     pub(crate) fn bare(working_dir: &Path) -> Self {
         Self { env: BTreeMap::new(), working_dir: Some(working_dir.to_owned()), ..Self::new() }
     }
 
-    /// Starts the service by another name, or with arguments.
+    /// Starts another program, or with arguments.
     pub(crate) fn program(mut self, path: &Path, args: &[&str]) -> Self {
         path.clone_into(&mut self.program);
         self.args = args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -203,8 +203,8 @@ impl Setup {
         env.iter().fold(self, |setup, (name, value)| setup.env(name, value))
     }
 
-    /// Counts in this Redis, and is unhealthy without it. An operation may take so long that a busy machine
-    /// changes nothing; a test that is about time sets `REDIS_TIMEOUT` itself, or takes it out.
+    /// Counts in this Redis, and is unhealthy without it. The timeout is long enough for a busy machine; a test about
+    /// timeouts sets or unsets `REDIS_TIMEOUT`.
     pub(crate) fn redis(self, env: &Env) -> Self {
         let fixed = [
             ("BACKEND_TYPE", "redis"),
@@ -215,7 +215,7 @@ impl Setup {
         fixed.iter().fold(self, |setup, (name, value)| setup.env(name, value)).envs(env)
     }
 
-    /// Listens where a service did that has ended.
+    /// Listens on the ports of an earlier service.
     pub(crate) fn ports(self, ports: Ports) -> Self {
         Self { ports: Some(ports), ..self }
     }
@@ -226,7 +226,7 @@ impl Setup {
         self
     }
 
-    /// Starts the service and waits until it has reached its Redis.
+    /// Starts the service and waits until it is healthy.
     pub(crate) fn start_healthy(self) -> Server {
         let server = self.start();
         server.wait_until_healthy();
@@ -238,7 +238,7 @@ impl Setup {
         self.try_start().unwrap_or_else(|log| panic!("the service did not start:\n{log}"))
     }
 
-    /// Starts the service and waits until it listens; else its log.
+    /// Starts the service and waits until it listens. The error is its log.
     pub(crate) fn try_start(self) -> Result<Server, String> {
         let mut server = self.launch();
         let listening = within(PATIENCE, || server.probe());
@@ -252,8 +252,8 @@ impl Setup {
     /// Starts the service without waiting.
     pub(crate) fn launch(self) -> Server {
         let dir =
-            tempfile::Builder::new().prefix("tollgate-test-").tempdir().expect("a directory can be made");
-        fs::create_dir_all(rules_dir(dir.path())).expect("the rules' directory can be made");
+            tempfile::Builder::new().prefix("tollgate-test-").tempdir().expect("cannot create a directory");
+        fs::create_dir_all(rules_dir(dir.path())).expect("cannot create the rules directory");
         for (name, text) in &self.rules {
             put(dir.path(), name, text);
         }
@@ -274,7 +274,7 @@ impl Setup {
 }
 
 impl Server {
-    /// Whether it listens: yes, not yet (try again), or it has ended (`Ok(Err(log))`).
+    /// Probes the ports: listening, not yet (retry), or exited (`Ok(Err(log))`).
     fn probe(&mut self) -> Result<Result<(), String>, String> {
         if let Some(status) = self.process.exited() {
             return Ok(Err(format!("{status}\n{}", self.process.log())));
@@ -317,11 +317,11 @@ fn rules_dir(root: &Path) -> PathBuf {
     root.join("ratelimit").join("config")
 }
 
-/// Writes a file beside the rules and moves it among them, so that nobody reads half of it.
+/// Writes a rules file atomically.
 fn put(root: &Path, name: &str, text: &str) {
     let whole = root.join("being-written");
-    fs::write(&whole, text).expect("a rules file can be written");
-    fs::rename(&whole, rules_dir(root).join(name)).expect("a rules file can be put in place");
+    fs::write(&whole, text).expect("cannot write a rules file");
+    fs::rename(&whole, rules_dir(root).join(name)).expect("cannot rename a rules file");
 }
 
 fn read_sample((name, value): (&str, &str)) -> Option<(String, f64)> {

@@ -1,5 +1,5 @@
-//! A Redis that is slow in a known way: every key that a command counts takes so long, one after another, with
-//! pauses at regular times and stalls when a test says so. What passes is answered by a real server.
+//! A Redis with a known speed: each key of a command takes a fixed time, with regular pauses, and stalls that a test
+//! causes. A real server answers the commands.
 
 use std::{
     io::{Read, Write},
@@ -9,42 +9,42 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The way to a slow server, on a port of its own, for as long as the process lives.
+/// A proxy to a slow server, on its own port, until the process ends.
 pub(crate) struct Slow {
     pub(crate) port: u16,
     pace: Arc<Mutex<Pace>>,
 }
 
-/// What the server takes.
+/// The speed of the server.
 pub(crate) struct Pace {
     each: Duration,
     pause: Duration,
     every: Duration,
     start: Instant,
-    /// When it has done all that it was sent.
+    /// The time at which all received keys are done.
     free: Instant,
-    /// Keys that it has counted, or is going to.
+    /// Received keys.
     served: u64,
 }
 
 impl Pace {
-    /// So long for each key, and a pause of `pause` in every `every`.
+    /// `each` for a key, and a pause of `pause` in every `every`.
     pub(crate) fn new(each: Duration, pause: Duration, every: Duration) -> Self {
         Self { each, pause, every, start: Instant::now(), free: Instant::now(), served: 0 }
     }
 
-    /// Keys that it counts in a second.
+    /// Keys per second.
     pub(crate) fn per_second(&self) -> f64 {
         (1.0 - self.pause.as_secs_f64() / self.every.as_secs_f64()) / self.each.as_secs_f64()
     }
 
-    /// When so many keys are done that come now.
+    /// The time at which this many new keys are done.
     fn done(&mut self, keys: u32) -> Instant {
         let mut at = self.free.max(Instant::now());
         for _ in 0..keys {
             at += self.each;
             let nanos = (at - self.start).as_nanos() % self.every.as_nanos();
-            let within = Duration::from_nanos(u64::try_from(nanos).expect("less than a period"));
+            let within = Duration::from_nanos(u64::try_from(nanos).expect("more than a period"));
             at += self.pause.saturating_sub(within);
         }
         self.free = at;
@@ -54,32 +54,32 @@ impl Pace {
 }
 
 impl Slow {
-    /// A way to the Redis on a port of 127.0.0.1.
+    /// A proxy to the Redis on a port of 127.0.0.1.
     pub(crate) fn to(port: u16, pace: Pace) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port can be had");
-        let own = listener.local_addr().expect("a listener has an address").port();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("cannot bind a port");
+        let own = listener.local_addr().expect("the listener has no address").port();
         let pace = Arc::new(Mutex::new(pace));
         let shared = Arc::clone(&pace);
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
                 let pace = Arc::clone(&shared);
-                // A connection's threads end with it.
+                // The threads end with their connection.
                 thread::spawn(move || carry(&client, &server, &pace));
             }
         });
         Self { port: own, pace }
     }
 
-    /// Nothing that comes from now on is done for so long.
+    /// Stalls for this time.
     pub(crate) fn stall(&self, time: Duration) {
-        let mut pace = self.pace.lock().expect("nobody panics with it");
+        let mut pace = self.pace.lock().expect("the lock is poisoned");
         pace.free = pace.free.max(Instant::now()) + time;
     }
 
-    /// Keys that it has counted, or is going to.
+    /// Received keys.
     pub(crate) fn served(&self) -> u64 {
-        self.pace.lock().expect("nobody panics with it").served
+        self.pace.lock().expect("the lock is poisoned").served
     }
 
     /// `host:port`.
@@ -109,7 +109,7 @@ fn carry(mut client: &TcpStream, server: &TcpStream, pace: &Mutex<Pace>) {
             pending.extend_from_slice(&buffer[..count]);
             let mut at = 0;
             while let Some((length, keys)) = command(&pending[at..]) {
-                let done = pace.lock().expect("nobody panics with it").done(keys);
+                let done = pace.lock().expect("the lock is poisoned").done(keys);
                 let _ = sender.send((done, pending[at..at + length].to_vec()));
                 at += length;
             }
@@ -120,7 +120,7 @@ fn carry(mut client: &TcpStream, server: &TcpStream, pace: &Mutex<Pace>) {
     });
 }
 
-/// The length of the command at the front, once it is there, and how many keys it counts.
+/// The length of the first command, if it is complete, and the number of its keys.
 fn command(bytes: &[u8]) -> Option<(usize, u32)> {
     let number = |at: usize| {
         let end = at + bytes.get(at..)?.iter().position(|byte| *byte == b'\n')?;
@@ -130,7 +130,7 @@ fn command(bytes: &[u8]) -> Option<(usize, u32)> {
     let (words, mut next) = number(0)?;
     let mut keys = 0;
     for word in 0..words {
-        // Each word has its length before it.
+        // Each word follows its length.
         let (length, start) = number(next)?;
         let text = bytes.get(start..start + length)?;
         next = start + length + 2;
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_found_with_their_keys() {
+    fn finds_commands_and_their_keys() {
         let bytes = b"*3\r\n$6\r\nINCRBY\r\n$1\r\na\r\n$1\r\n1\r\n*4\r\n$7\r\nEVALSHA\r\n$1\r\nx\r\n$2\r\n17\r\n$1\r\nk\r\n*1\r\n$4\r\nPI";
         let (first, keys) = command(bytes).unwrap();
         assert_eq!(keys, 1);

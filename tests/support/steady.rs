@@ -1,8 +1,7 @@
-//! So many requests a second, whether the earlier ones were answered or not, and what became of each: the
-//! state of a service while something behind it is slow or gone.
+//! A constant request rate, whether or not earlier requests were answered, and the result of each: the state of a service
+//! while its store is slow or unreachable.
 //!
-//! Beside them a control is asked, a request that what is tested has no part in: what it suffers is the
-//! machine's doing.
+//! A control request, which does not depend on the tested part, shows delays that the machine causes.
 
 use std::{
     sync::{
@@ -20,38 +19,38 @@ use tollgate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, rate_limi
 
 use super::raw::{Exchange, RawClient, framed};
 
-/// Connections that share the requests, as many as a small Envoy has workers.
+/// Connections that share the requests: the workers of a small Envoy.
 const CONNECTIONS: usize = 4;
-/// Often enough that nothing which lasts as long as a caller waits escapes the control.
+/// The rate of the control request: high enough to show every delay of a caller's timeout.
 const CONTROLS_PER_SECOND: u32 = 100;
-/// A request that took so long hangs.
+/// A request without an answer after this time hangs.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// A load at work.
+/// A running load.
 pub(crate) struct Steady {
     stop: Arc<AtomicBool>,
     worker: JoinHandle<Outcome>,
 }
 
-/// What became of the requests, and of the control.
+/// The results of the requests, and of the control.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) asked: Vec<Asked>,
     pub(crate) control: Vec<Asked>,
 }
 
-/// One request.
+/// A request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// Its place in the list of requests.
+    /// Its index in the list of requests.
     pub(crate) kind: usize,
-    /// When it was to be sent. The machine may have had no time for it then, which counts as waiting.
+    /// The time at which it was due. A delay of sending it counts as latency.
     pub(crate) due: Instant,
     pub(crate) took: Duration,
     pub(crate) verdict: Verdict,
 }
 
-/// What a request received.
+/// The result of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Ok,
@@ -63,8 +62,8 @@ pub(crate) enum Verdict {
 }
 
 impl Steady {
-    /// Asks these in turn, so often a second, on a gRPC port of 127.0.0.1, and beside them the control. Each
-    /// request says that its caller waits for so long.
+    /// Sends these in turn at a constant rate to a gRPC port of 127.0.0.1, and the control. Each request has the timeout
+    /// `patience`.
     pub(crate) fn start(
         port: u16,
         per_second: u32,
@@ -76,8 +75,8 @@ impl Steady {
         let (sender, asked) = mpsc::unbounded_channel();
         let load = Load {
             headers: HeaderMap::from_iter([(
-                "grpc-timeout".parse().expect("a header's name"),
-                format!("{}u", patience.as_micros()).parse().expect("a number of microseconds"),
+                "grpc-timeout".parse().expect("invalid header name"),
+                format!("{}u", patience.as_micros()).parse().expect("invalid timeout"),
             )]),
             rows: [
                 Row { per_second, bodies: requests.iter().map(framed).collect(), sent: 0 },
@@ -87,16 +86,17 @@ impl Steady {
             sender,
         };
         let worker = thread::spawn(move || {
-            let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+            let runtime =
+                Builder::new_current_thread().enable_all().build().expect("cannot create a runtime");
             runtime.block_on(async { tokio::join!(load.run(port), gathered(asked)).1 })
         });
         Self { stop, worker }
     }
 
-    /// Ends it, and waits for the answers that are still to come.
+    /// Stops it, and waits for outstanding answers.
     pub(crate) fn stop(self) -> Outcome {
         self.stop.store(true, Ordering::Relaxed);
-        self.worker.join().expect("the load does not panic")
+        self.worker.join().expect("the load panicked")
     }
 }
 
@@ -108,7 +108,7 @@ struct Load {
     sender: mpsc::UnboundedSender<(bool, Asked)>,
 }
 
-/// Requests that are asked in turn, so often a second.
+/// Requests that are sent in turn at a constant rate.
 struct Row {
     per_second: u32,
     bodies: Vec<Bytes>,
@@ -120,14 +120,14 @@ impl Load {
     async fn run(mut self, port: u16) {
         let mut clients = Vec::new();
         for _ in 0..CONNECTIONS {
-            clients.push(RawClient::connect(port).await.expect("the service takes connections"));
+            clients.push(RawClient::connect(port).await.expect("cannot connect"));
         }
         let start = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             for (is_control, row) in [false, true].into_iter().zip(&mut self.rows) {
                 while let Some((number, due)) = row.next_due(start) {
                     let kind = number % row.bodies.len();
-                    // Every connection gets every kind.
+                    // Every connection sends every kind.
                     let turn = kind + number / row.bodies.len();
                     let (body, headers) = (row.bodies[kind].clone(), self.headers.clone());
                     let (client, sender) = (clients[turn % CONNECTIONS].clone(), self.sender.clone());
@@ -142,7 +142,7 @@ impl Load {
 }
 
 impl Row {
-    /// The number of the next request and when it was due, if it was.
+    /// The number of the next request and its due time, if it is due.
     fn next_due(&mut self, start: Instant) -> Option<(usize, Instant)> {
         let due = start + Duration::from_secs_f64(f64::from(self.sent) / f64::from(self.per_second));
         if due > Instant::now() {
@@ -153,7 +153,7 @@ impl Row {
     }
 }
 
-/// Takes what becomes of the requests until there are no more requests and all are answered.
+/// Collects results until all requests are answered.
 async fn gathered(mut asked: mpsc::UnboundedReceiver<(bool, Asked)>) -> Outcome {
     let mut outcome = Outcome::default();
     while let Some((is_control, one)) = asked.recv().await {
@@ -174,7 +174,7 @@ async fn ask(mut client: RawClient, kind: usize, due: Instant, body: Bytes, head
     Asked { kind, due, took: due.elapsed(), verdict }
 }
 
-/// The time within which this share of the requests was answered; zero where there are none.
+/// The quantile of the latency; zero without requests.
 pub(crate) fn quantile<'a>(asked: impl IntoIterator<Item = &'a Asked>, share: f64) -> Duration {
     let mut times: Vec<_> = asked.into_iter().map(|one| one.took).collect();
     times.sort_unstable();

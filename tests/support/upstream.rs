@@ -1,5 +1,4 @@
-//! The server behind Envoy: it answers 200, remembers what it was sent, and gives back in its answer the
-//! header that the request asks for.
+//! The server behind Envoy: returns 200, records the requests, and returns a header that the request names.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -8,10 +7,10 @@ use std::{
     thread,
 };
 
-/// A request's header of this name comes back as a header `x-tokens` of the answer.
+/// A request header with this name is returned as `x-tokens`.
 pub(crate) const TOKENS_TO_ANSWER: &str = "x-tokens-to-answer";
 
-/// A server on a port of its own, for as long as the process lives.
+/// A server on its own port, until the process ends.
 pub(crate) struct Upstream {
     pub(crate) port: u16,
     seen: Arc<Mutex<Vec<Vec<String>>>>,
@@ -19,27 +18,27 @@ pub(crate) struct Upstream {
 
 impl Upstream {
     pub(crate) fn start() -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port can be had");
-        let port = listener.local_addr().expect("a listener has an address").port();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("cannot bind a port");
+        let port = listener.local_addr().expect("the listener has no address").port();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let log = Arc::clone(&log);
-                // Envoy keeps its connections; each has a thread that ends with it.
+                // Envoy keeps its connections; each has a thread.
                 thread::spawn(move || serve(&stream, &log));
             }
         });
         Self { port, seen }
     }
 
-    /// The heads of the requests that came through, each a list of lines in lower case.
+    /// The heads of the received requests, each a list of lines in lower case.
     pub(crate) fn seen(&self) -> Vec<Vec<String>> {
-        self.seen.lock().expect("no thread panics with the log in hand").clone()
+        self.seen.lock().expect("the lock is poisoned").clone()
     }
 }
 
-/// Answers the requests of a connection, none of which has a body.
+/// Answers the requests of a connection, which have no bodies.
 fn serve(stream: &TcpStream, log: &Mutex<Vec<Vec<String>>>) -> Option<()> {
     let mut lines = BufReader::new(stream).lines();
     loop {

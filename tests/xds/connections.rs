@@ -1,4 +1,4 @@
-//! A control plane that is gone, that is elsewhere, and that wants to know who asks.
+//! Lost control planes, TLS, client certificates and headers.
 
 use std::{fs, io::Write as _, net::TcpListener, path::PathBuf, thread};
 
@@ -9,7 +9,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_control_plane_that_is_gone_changes_nothing_and_may_be_back_with_an_older_version() {
+fn a_lost_control_plane_changes_nothing_and_may_return_with_an_older_version() {
     let (control_plane, server) = subscribed("7", &[limit("a", "d", "k", 5)]);
     control_plane.acknowledged("7");
     let address = control_plane.address.clone();
@@ -26,13 +26,13 @@ fn a_control_plane_that_is_gone_changes_nothing_and_may_be_back_with_an_older_ve
     assert_eq!(back.acknowledged("3")["response_nonce"], "n1");
     wait_for_sample(&server, "tollgate_xds_connected", |connected| connected > 0.5);
     assert!(sample(&server, "tollgate_xds_reconnects_total") >= Some(1.0));
-    // What is worth a line is logged once, however often it was tried.
+    // An error is logged once, not at each attempt.
     let log = server.process.log();
-    assert!(log.lines().filter(|line| line.contains("it cannot be reached")).count() <= 1, "{log}");
+    assert!(log.lines().filter(|line| line.contains("cannot connect")).count() <= 1, "{log}");
 }
 
 #[test]
-fn a_stream_that_ends_is_begun_again() {
+fn a_closed_stream_is_opened_again() {
     let (control_plane, server) = subscribed("1", &[limit("a", "d", "k", 5)]);
     control_plane.acknowledged("1");
     control_plane.hang_up();
@@ -44,25 +44,25 @@ fn a_stream_that_ends_is_begun_again() {
 }
 
 #[test]
-fn a_server_that_is_no_control_plane_does_no_harm() {
+fn a_server_that_is_not_a_control_plane_is_retried() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            // Whoever connected may have left.
+            // The client may have closed the connection.
             let _ = stream.and_then(|mut stream| stream.write_all(b"220 mail.example ESMTP\r\n"));
         }
     });
     let server = setup(&address).env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
-    wait_for_log(&server, &format!("the control plane {address}: the stream broke"));
+    wait_for_log(&server, &format!("the control plane {address}: stream error"));
     wait_for_sample(&server, "tollgate_xds_reconnects_total", |reconnects| reconnects > 3.0);
-    let lines = server.process.log().lines().filter(|line| line.contains("the stream broke")).count();
+    let lines = server.process.log().lines().filter(|line| line.contains("stream error")).count();
     assert!(lines <= 8, "{}", server.process.log());
     assert_eq!(http::get(server.ports.http, "/healthcheck").status, 200);
 }
 
 #[test]
-fn headers_and_metadata_are_sent_along_and_no_secret_is_logged() {
+fn headers_and_metadata_are_sent_and_no_secret_is_logged() {
     let control_plane = ControlPlane::start();
     control_plane.publish("1", &[limit("a", "d", "k", 5)]);
     let server = setup(&control_plane.address)
@@ -84,7 +84,7 @@ fn headers_and_metadata_are_sent_along_and_no_secret_is_logged() {
 }
 
 #[test]
-fn a_unix_socket_is_asked_too() {
+fn connects_to_a_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let address = format!("unix:{}", dir.path().join("xds.sock").display());
     let control_plane = ControlPlane::start_at(&address, &[]);
@@ -92,8 +92,8 @@ fn a_unix_socket_is_asked_too() {
     assert_eq!(setup(&address).start().rules_shown(), [shown("d", "k", 5)]);
 }
 
-/// What both sides need for TLS. That of the service is as in Envoy Gateway's Secret: one certificate, which
-/// it serves and which it shows the control plane.
+/// The TLS files of both sides. The service has one certificate, as in Envoy Gateway's Secret, for its port and for the
+/// control plane.
 struct Secured {
     files: Files,
     authority: Authority,
@@ -112,18 +112,18 @@ impl Secured {
         self.files.path(name).display().to_string()
     }
 
-    /// A control plane that shows its certificate, and wants one if it is to.
-    fn control_plane(&self, wants_one: bool) -> ControlPlane {
+    /// A control plane with TLS, which may require a client certificate.
+    fn control_plane(&self, requires_certificate: bool) -> ControlPlane {
         let address = format!("localhost:{}", free_port());
-        let control_plane = self.control_plane_at(&address, wants_one);
+        let control_plane = self.control_plane_at(&address, requires_certificate);
         control_plane.publish("1", &[limit("a", "d", "k", 5)]);
         control_plane
     }
 
-    fn control_plane_at(&self, address: &str, wants_one: bool) -> ControlPlane {
+    fn control_plane_at(&self, address: &str, requires_certificate: bool) -> ControlPlane {
         let files = ["plane.crt", "plane.key", "ca.crt"].map(|name| self.files.path(name));
         let files: Vec<_> = files.iter().map(PathBuf::as_path).collect();
-        ControlPlane::start_at(address, if wants_one { &files } else { &files[..2] })
+        ControlPlane::start_at(address, if requires_certificate { &files } else { &files[..2] })
     }
 
     fn setup(&self, control_plane: &ControlPlane) -> Setup {
@@ -133,7 +133,7 @@ impl Secured {
             .env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true")
     }
 
-    /// Trusts others by its file, and the authority as the system's.
+    /// Trusts another CA by its file, and the test's CA as a system CA.
     fn trusting_others(&self, control_plane: &ControlPlane) -> Setup {
         let others = self.files.put("others.crt", &Authority::new("others").pem());
         self.setup(control_plane)
@@ -141,7 +141,7 @@ impl Secured {
             .env("SSL_CERT_FILE", &self.path("ca.crt"))
     }
 
-    /// All that Envoy Gateway sets, but for hosts, ports and the directory of the certificates.
+    /// The settings of Envoy Gateway, with other hosts, ports and certificate directory.
     fn envoy_gateway(&self, control_plane: &ControlPlane, redis: &Redis) -> Setup {
         let [certificate, key, authority] = ["tls.crt", "tls.key", "ca.crt"].map(|name| self.path(name));
         [
@@ -160,7 +160,7 @@ impl Secured {
         .redis(&redis::tcp(&format!("localhost:{}", redis.port)))
     }
 
-    /// Another authority signs all of it anew; where the service looks, its files take the place of the old ones.
+    /// Replaces all files by those of a new CA.
     fn renew(&self) -> Self {
         let renewed = Self::new("localhost");
         for name in ["ca.crt", "tls.crt", "tls.key"] {
@@ -170,7 +170,7 @@ impl Secured {
     }
 }
 
-/// Waits until the log has a text.
+/// Waits until the log contains a text.
 fn wait_for_log(server: &Server, text: &str) {
     eventually(text, || {
         let log = server.process.log();
@@ -179,7 +179,7 @@ fn wait_for_log(server: &Server, text: &str) {
 }
 
 #[test]
-fn tls_is_spoken_with_whom_the_authority_vouches_for() {
+fn the_control_plane_must_have_a_certificate_of_the_ca() {
     let secured = Secured::new("localhost");
     let control_plane = secured.control_plane(false);
     let server = secured.setup(&control_plane).start();
@@ -192,7 +192,7 @@ fn tls_is_spoken_with_whom_the_authority_vouches_for() {
 }
 
 #[test]
-fn the_authorities_of_the_system_count_beside_a_file_only_when_it_is_set() {
+fn system_cas_are_trusted_beside_a_file_only_if_enabled() {
     let secured = Secured::new("localhost");
     let control_plane = secured.control_plane(false);
     let server = secured.trusting_others(&control_plane).start();
@@ -203,24 +203,24 @@ fn the_authorities_of_the_system_count_beside_a_file_only_when_it_is_set() {
 }
 
 #[test]
-fn another_name_than_the_hosts_is_expected_when_it_is_set() {
+fn the_expected_name_can_be_set() {
     let secured = Secured::new("control.plane");
     let control_plane = secured.control_plane(false);
     let server = secured.setup(&control_plane).start();
-    wait_for_log(&server, "CONFIG_GRPC_XDS_SERVER_TLS_SAN sets the name");
+    wait_for_log(&server, "set CONFIG_GRPC_XDS_SERVER_TLS_SAN to a name");
     let named = secured.setup(&control_plane).env("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "control.plane").start();
     wait_for(&named, &[shown("d", "k", 5)]);
 }
 
 #[test]
-fn plain_text_and_tls_do_not_meet_and_the_log_says_so() {
+fn the_log_names_the_variable_if_only_one_side_uses_tls() {
     let secured = Secured::new("localhost");
     let plain = ControlPlane::start_at(&format!("localhost:{}", free_port()), &[]);
     let server = secured.setup(&plain).start();
     wait_for_log(&server, "unset CONFIG_GRPC_XDS_SERVER_USE_TLS");
     let control_plane = secured.control_plane(false);
     let server = setup(&control_plane.address).env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
-    wait_for_log(&server, "if its port speaks TLS, set CONFIG_GRPC_XDS_SERVER_USE_TLS=true");
+    wait_for_log(&server, "if the port expects TLS, set CONFIG_GRPC_XDS_SERVER_USE_TLS=true");
 }
 
 #[test]
@@ -229,12 +229,12 @@ fn names_the_variable_when_a_control_plane_requires_a_certificate() {
     let control_plane = secured.control_plane(true);
     let server = secured.setup(&control_plane).start();
     wait_for_log(&server, "if it requires a client certificate, set CONFIG_GRPC_XDS_CLIENT_TLS_CERT");
-    assert_eq!(server.rules_shown(), [""; 0], "it shows no certificate");
+    assert_eq!(server.rules_shown(), [""; 0], "no client certificate");
 }
 
 /// The literal names, ports and paths are those of the pod in `deploy/gateway.rs`.
 #[test]
-fn the_environment_of_envoy_gateway_is_served_and_its_certificates_rotate() {
+fn works_with_the_environment_of_envoy_gateway_and_rotated_certificates() {
     let redis = Redis::single();
     let secured = Secured::new("localhost");
     let control_plane = secured.control_plane(true);

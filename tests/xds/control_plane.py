@@ -1,14 +1,14 @@
-"""A control plane for the tests: what xds-protos and grpcio make of xDS, with none of our own code.
+"""A control plane for the tests: xds-protos and grpcio, without code of the service.
 
     control_plane.py ADDRESS [CERTIFICATE KEY [CLIENT_CA]]
 
-Commands come as lines of JSON on standard input, and what happens goes out as lines of JSON:
+Reads commands as JSON lines from standard input, and writes events as JSON lines:
 
-    {"set": {"version": "1", "resources": [...]}}  from now on this is published, on every stream
+    {"set": {"version": "1", "resources": [...]}}  publishes this on every stream
     {"hang_up": true}                              ends every stream
 
-A resource is {"config": {...}} in protobuf's JSON, {"name": ..., "config": ...} for the name that the stream
-has for it, {"type_url": ..., "hex": ...} for bytes as they are, or {"many": N} for N descriptors.
+A resource is {"config": {...}} in protobuf's JSON, {"name": ..., "config": ...} with a name for the incremental variant,
+{"type_url": ..., "hex": ...} for raw bytes, or {"many": N} for N descriptors.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import threading
 from concurrent import futures
 
 import grpc
-from envoy.config.core.v3 import base_pb2  # noqa: F401: the discovery messages hold its types
+from envoy.config.core.v3 import base_pb2  # noqa: F401: the discovery messages use its types
 from envoy.service.discovery.v3 import ads_pb2_grpc, discovery_pb2
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, json_format, message_factory, struct_pb2
 
@@ -90,7 +90,7 @@ def report(**event):
 
 
 class Streams:
-    """What is published, and who is listening."""
+    """The published resources, and the open streams."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -124,14 +124,14 @@ class ControlPlane(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
         self.streams = streams
 
     def StreamAggregatedResources(self, requests, context):
-        yield from self.talk("sotw", requests, context, self.everything)
+        yield from self.serve("sotw", requests, context, self.everything)
 
     def DeltaAggregatedResources(self, requests, context):
-        yield from self.talk("delta", requests, context, self.changes)
+        yield from self.serve("delta", requests, context, self.changes)
 
-    def talk(self, dialect, requests, context, respond):
+    def serve(self, variant, requests, context, respond):
         metadata = {key: value if isinstance(value, str) else value.hex() for key, value in context.invocation_metadata()}
-        report(stream=dialect, headers=metadata, authenticated=sorted(context.auth_context()))
+        report(stream=variant, headers=metadata, authenticated=sorted(context.auth_context()))
         listener = self.streams.listen()
 
         def read():
@@ -159,7 +159,7 @@ class ControlPlane(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
                     yield respond(state)
         finally:
             self.streams.leave(listener)
-            report(ended=dialect)
+            report(ended=variant)
 
     def everything(self, _):
         published = self.streams.published
@@ -187,7 +187,7 @@ class ControlPlane(ads_pb2_grpc.AggregatedDiscoveryServiceServicer):
 def main():
     address, *files = sys.argv[1:]
     streams = Streams()
-    # A stream keeps a thread.
+    # Each stream uses a thread.
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=32))
     ads_pb2_grpc.add_AggregatedDiscoveryServiceServicer_to_server(ControlPlane(streams), server)
     if files:

@@ -1,4 +1,4 @@
-//! Starts with a control plane and without one.
+//! Starts with and without a control plane.
 
 use tollgate::proto::envoy::{
     extensions::common::ratelimit::v3::RateLimitDescriptor, service::ratelimit::v3::RateLimitRequest,
@@ -8,19 +8,19 @@ use super::*;
 use crate::support::{PATIENCE, client::descriptor};
 
 #[test]
-fn without_a_control_plane_no_port_is_opened() {
+fn opens_no_port_before_the_control_plane_is_reached() {
     let address = format!("127.0.0.1:{}", free_port());
     let mut server = setup(&address).launch();
-    eventually("the log says what is missing", || {
+    eventually("the error is logged", || {
         let log = server.process.log();
-        holds(log.contains(&address) && log.contains("it cannot be reached"), || log)
+        holds(log.contains(&address) && log.contains("cannot connect"), || log)
     });
     for port in [server.ports.grpc, server.ports.http] {
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
     }
     let control_plane = ControlPlane::start_at(&address, &[]);
     control_plane.publish("1", &[limit("a", "d", "k", 5)]);
-    eventually("it listens", || {
+    eventually("the ports are open", || {
         let connected = std::net::TcpStream::connect(("127.0.0.1", server.ports.debug));
         connected.map(drop).map_err(|error| error.to_string())
     });
@@ -30,9 +30,9 @@ fn without_a_control_plane_no_port_is_opened() {
 }
 
 #[test]
-fn a_service_that_waits_for_rules_stops_on_a_signal() {
+fn a_service_without_rules_stops_on_a_signal() {
     let mut server = setup(&format!("127.0.0.1:{}", free_port())).launch();
-    eventually("it has begun", || {
+    eventually("the service has started", || {
         let log = server.process.log();
         holds(!log.is_empty(), || log)
     });
@@ -41,7 +41,7 @@ fn a_service_that_waits_for_rules_stops_on_a_signal() {
 }
 
 #[test]
-fn a_forced_start_answers_with_an_error_until_rules_come() {
+fn a_forced_start_returns_an_error_until_rules_are_loaded() {
     let address = format!("127.0.0.1:{}", free_port());
     let setup = setup(&address).env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true");
     let server = setup.env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true").start();
@@ -54,22 +54,22 @@ fn a_forced_start_answers_with_an_error_until_rules_come() {
     let control_plane = ControlPlane::start_at(&address, &[]);
     control_plane.publish("1", &[limit("a", "d", "k", 5)]);
     wait_for(&server, &[shown("d", "k", 5)]);
-    eventually("it is healthy", || {
+    eventually("the service is healthy", || {
         let status = http::get(server.ports.http, "/healthcheck").status;
         holds(status == 200, || status.to_string())
     });
 }
 
 #[test]
-fn a_first_update_that_is_bad_is_enough_to_start() {
+fn starts_after_an_invalid_first_update() {
     let (_control_plane, server) = subscribed("1", &[json!({"hex": "ff"})]);
     let status = server.ask(request("d", &[&[("k", "v")]])).unwrap_err();
     assert_eq!(status.message(), "no rate limit configuration loaded");
 }
 
-/// Before a call it looks without counting, and after it counts the tokens that were used.
+/// The gateway checks without counting before a call, and counts the used tokens after it.
 #[test]
-fn the_environment_of_envoy_ai_gateway_is_served() {
+fn works_with_the_environment_of_envoy_ai_gateway() {
     let control_plane = ControlPlane::start();
     let quota =
         |key| json!({"key": key, "quota_mode": true, "rate_limit": {"unit": "HOUR", "requests_per_unit": 5}});
@@ -90,7 +90,11 @@ fn the_environment_of_envoy_ai_gateway_is_served() {
         (answer.overall_code, answer.statuses[0].limit_remaining)
     };
     let (ok, over) = (1, 2);
-    assert_eq!([ask(&["small"], 0), ask(&["small"], 0)], [(ok, 5), (ok, 5)], "looking counts nothing");
+    assert_eq!(
+        [ask(&["small"], 0), ask(&["small"], 0)],
+        [(ok, 5), (ok, 5)],
+        "a check without hits counts nothing"
+    );
     assert_eq!([ask(&["small"], 3), ask(&["small"], 0)], [(ok, 2), (ok, 2)]);
     assert_eq!([ask(&["small"], 4), ask(&["small"], 0)], [(over, 0), (over, 0)]);
     assert_eq!(ask(&["small", "large"], 0), (ok, 0), "another quota is left");

@@ -1,4 +1,4 @@
-//! Which updates are accepted, which are refused, and what the control plane receives.
+//! Accepted and rejected updates, and the answers that the control plane receives.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn rules_are_loaded_changed_and_removed() {
 }
 
 #[test]
-fn the_same_again_is_accepted_and_not_loaded() {
+fn an_unchanged_update_is_accepted_and_not_loaded() {
     let (control_plane, server) = subscribed("1", &[limit("a", "a", "k", 5), limit("b", "b", "k", 6)]);
     control_plane.publish("2", &[limit("b", "b", "k", 6), limit("a", "a", "k", 5)]);
     control_plane.acknowledged("2");
@@ -51,7 +51,7 @@ fn the_same_again_is_accepted_and_not_loaded() {
 }
 
 #[test]
-fn a_bad_update_is_refused_reported_and_repaired() {
+fn an_invalid_update_is_rejected_reported_and_repaired() {
     let (control_plane, server) = subscribed("1", &[limit("a", "d", "k", 5)]);
     control_plane.acknowledged("1");
     let bad = json!({"config": {"name": "eg/default", "domain": "d", "descriptors": [
@@ -69,7 +69,10 @@ fn a_bad_update_is_refused_reported_and_repaired() {
         assert!(detail.contains(expected), "{expected:?} in {detail:?}");
     }
     let log = server.process.log();
-    assert!(log.contains("resource eg/default: descriptors[2].rate_limit.unit: unknown unit `9`"), "{log}");
+    assert!(
+        log.contains("resource eg/default: error: unknown unit `9` (at descriptors[2].rate_limit.unit)"),
+        "{log}"
+    );
     assert!(log.contains("keeping previous rules"), "{log}");
     let page = server.rules_shown().join("\n");
     assert!(page.contains(&shown("d", "k", 5)) && page.contains("unknown unit"), "{page}");
@@ -83,21 +86,18 @@ fn a_bad_update_is_refused_reported_and_repaired() {
 }
 
 #[test]
-fn rubbish_is_refused_and_does_no_harm() {
+fn malformed_resources_are_rejected() {
     let (control_plane, server) = subscribed("1", &[limit("a", "d", "k", 5)]);
     control_plane.acknowledged("1");
     let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
     for (resource, expected) in [
         (
             json!({"type_url": cluster, "hex": ""}),
-            "resource 1 of the response: error: is of the type `type.googleapis.com/envoy",
+            "resource 1 of the response: error: unexpected type `type.googleapis.com/envoy",
         ),
-        (
-            json!({"hex": "ffffffff"}),
-            "resource 1 of the response: error: its 4 bytes are not a valid message",
-        ),
+        (json!({"hex": "ffffffff"}), "resource 1 of the response: error: invalid message of 4 bytes"),
         (json!({"hex": "0a02c328"}), "invalid string value"),
-        (json!({"hex": "12"}), "its 1 bytes are not a valid message"),
+        (json!({"hex": "12"}), "invalid message of 1 bytes"),
     ] {
         control_plane.publish("2", &[resource, limit("a", "d", "k", 6)]);
         let detail = control_plane.answer()["error_detail"]["message"].take();
@@ -105,7 +105,7 @@ fn rubbish_is_refused_and_does_no_harm() {
     }
     control_plane.publish_response(&json!({"version": "3", "type_url": cluster, "resources": []}));
     let detail = control_plane.answer()["error_detail"]["message"].take();
-    assert!(detail.as_str().unwrap().contains("the response: error: is of the type"), "{detail}");
+    assert!(detail.as_str().unwrap().contains("the response: error: unexpected type"), "{detail}");
     assert_eq!(sample(&server, "tollgate_xds_connected"), Some(1.0));
     assert_eq!(sample(&server, "tollgate_xds_reconnects_total"), Some(0.0));
     let page = server.rules_shown().join("\n");
@@ -116,7 +116,7 @@ fn rubbish_is_refused_and_does_no_harm() {
 }
 
 #[test]
-fn what_was_refused_and_comes_again_is_not_answered_at_once() {
+fn a_repeated_rejection_is_delayed() {
     let (control_plane, server) = subscribed("1", &[json!({"hex": "ff"})]);
     control_plane.answer();
     let begun = std::time::Instant::now();
@@ -130,7 +130,7 @@ fn what_was_refused_and_comes_again_is_not_answered_at_once() {
 }
 
 #[test]
-fn a_domain_in_two_resources_is_refused_unless_they_are_to_be_merged() {
+fn a_domain_in_two_resources_is_rejected_unless_domains_are_merged() {
     let two = [limit("a", "d", "k", 5), limit("b", "d", "m", 6)];
     let (control_plane, server) = subscribed("1", &two);
     let detail = control_plane.answer()["error_detail"]["message"].take();
@@ -149,7 +149,7 @@ fn a_domain_in_two_resources_is_refused_unless_they_are_to_be_merged() {
 }
 
 #[test]
-fn ten_thousand_descriptors_of_five_megabytes_are_taken() {
+fn ten_thousand_descriptors_of_five_megabytes_are_accepted() {
     let many = json!({"config": {"name": "a", "domain": "d"}, "many": 10_000});
     let (control_plane, server) = subscribed("1", &[many]);
     control_plane.acknowledged("1");
@@ -174,7 +174,7 @@ fn names_the_variable_of_the_size_limit_of_a_response() {
 }
 
 #[test]
-fn metadata_modes_and_nested_levels_arrive() {
+fn metadata_modes_and_nested_levels_are_read() {
     let rate_limit =
         json!({"unit": "DAY", "requests_per_unit": 2, "name": "n", "replaces": [{"name": "other"}]});
     let inner = json!({"key": "path", "value": "/a*", "rate_limit": rate_limit, "quota_mode": true,
@@ -200,7 +200,7 @@ fn metadata_modes_and_nested_levels_arrive() {
 }
 
 #[test]
-fn the_incremental_dialect_sends_changes() {
+fn the_incremental_variant_sends_changes() {
     let control_plane = ControlPlane::start();
     control_plane.publish("1", &[limit("a", "a", "k", 5), limit("b", "b", "k", 6)]);
     let server = setup(&control_plane.address).env("CONFIG_TYPE", "GRPC_XDS_DELTA").start();
@@ -219,7 +219,7 @@ fn the_incremental_dialect_sends_changes() {
     wait_for(&server, &[shown("a", "k", 8), shown("c", "k", 1)]);
     control_plane.answer();
 
-    // The next stream begins with what is there, and reports what went away meanwhile.
+    // The next stream begins with the known versions, and receives the removals.
     control_plane.hang_up();
     let begin = control_plane.event("request")["request"].take();
     assert!(begin["initial_resource_versions"]["a"].is_string(), "{begin}");

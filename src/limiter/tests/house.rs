@@ -127,12 +127,7 @@ impl House {
 
     pub(super) fn load(&self, rules: &str) {
         fs::write(self.root.path().join("config/rules.yaml"), rules).unwrap();
-        let directory = RulesDir {
-            root: self.root.path().into(),
-            subdirectory: String::new(),
-            app_directory: "config".into(),
-            ignore_dot_files: false,
-        };
+        let directory = RulesDir::new(self.root.path(), "", "config", false);
         self.source.reload(&directory, self.clock.now());
     }
 

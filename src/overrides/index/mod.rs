@@ -1,11 +1,11 @@
-//! All overrides, and the one that a request's descriptor meets.
+//! All overrides, and the lookup of the one that applies to a request's descriptor.
 //!
 //! A snapshot is immutable: a reader takes it by one atomic load, and a change publishes a new one, so that an import
-//! takes effect as a whole. Its records are in shards; a change copies the one shard that it is in, a thousand records
-//! when there are a million. Without overrides a lookup is one branch. Nothing here does I/O.
+//! takes effect as a whole. Its records are in shards; a change copies one shard, which has a thousand records of a
+//! million. Without overrides a lookup is one branch. Nothing here does I/O.
 //!
-//! The shape of an override is its domain, its keys, and which of its levels have a value. A descriptor whose keys no
-//! override has is done after one lookup in a small table.
+//! The shape of an override is its domain, its keys, and which of its levels have a value. The lookup of a descriptor
+//! with other keys ends after one access to a small table.
 
 mod places;
 mod shapes;
@@ -42,47 +42,47 @@ use crate::{
 /// The most overrides.
 pub const MAX_OVERRIDES: usize = 2_000_000;
 
-/// So many shards that the one that a change copies is small.
+/// Enough that the shard that a change copies is small.
 const SHARDS: usize = 1024;
 
-/// As many at most leave in one sweep, so that the rest of the thread's work is not delayed.
-const MOST_SWEPT: usize = 10_000;
+/// The most overrides that one sweep removes, so that the other work of the thread is not delayed.
+const MAX_SWEPT: usize = 10_000;
 
 /// All overrides.
 #[derive(Default)]
 pub struct Index {
     snapshot: ArcSwap<Snapshot>,
-    /// How many there are, so that a lookup without any is one branch.
+    /// The number of overrides, so that a lookup without any is one branch.
     count: AtomicUsize,
     /// Held while a snapshot is replaced.
     changing: Mutex<()>,
-    /// Each draft has another reference to it.
+    /// Each draft has a reference to it.
     drafts: Arc<()>,
     hasher: DefaultHashBuilder,
 }
 
-/// The override that a descriptor meets.
+/// The override that applies to a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// What it does.
+    /// Its action.
     pub action: Action,
-    /// The second at which it ends; `None` if it stays.
+    /// The second at which it expires, if it does.
     pub expires: Option<u32>,
     /// A bit for each level whose value the override names.
     pub exact_levels: u32,
 }
 
-/// How many overrides there are, and their memory.
+/// The number of overrides, and their memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Of each action, in the order of [`Action::NAMES`].
+    /// The number for each action, in the order of [`Action::NAMES`].
     pub by_action: [u64; 4],
-    /// In bytes.
+    /// The memory in bytes.
     pub bytes: usize,
 }
 
 #[derive(Clone, Default)]
-struct Snapshot {
+pub(super) struct Snapshot {
     shapes: Arc<Shapes>,
     /// Empty, or [`SHARDS`].
     shards: Box<[Arc<Shard>]>,
@@ -90,17 +90,11 @@ struct Snapshot {
     notes: Arc<Vec<(Box<str>, Box<str>)>>,
 }
 
-/// All overrides at one time.
-pub(super) struct Checkpoint {
-    snapshot: Arc<Snapshot>,
-    count: usize,
-}
-
 /// Overrides that will be added together, or replace all others. It belongs to one index.
 pub struct Draft {
     shards: Vec<Vec<u8>>,
-    count: usize,
-    /// Keeps the numbers of its shapes from being used again.
+    pub(super) count: usize,
+    /// Keeps the numbers of its shapes from being reused.
     _alive: Arc<()>,
 }
 
@@ -111,15 +105,15 @@ impl Index {
         self.count.load(Relaxed) == 0
     }
 
-    /// The number of overrides; those that have ended and were not swept yet are among them.
+    /// The number of overrides, including expired ones that were not swept yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count.load(Relaxed)
     }
 
     /// The override for this descriptor: one for all of its values, else the one that leaves the fewest levels to the
-    /// rule, and of several the one that names the earlier levels. `matched` is the rule that the descriptor matches;
-    /// it is called only if an override may leave a level to it.
+    /// rule, and of several the one that names the earlier levels. `matched` finds the rule that the descriptor matches;
+    /// it is called only if an override may leave a level to the rule.
     #[must_use]
     pub fn find<'r, E: Entry>(
         &self,
@@ -179,7 +173,7 @@ impl Index {
     /// An empty draft.
     #[must_use]
     pub fn draft(&self) -> Draft {
-        // While it is locked the shapes of no other draft are forgotten.
+        // The lock keeps the shapes of a new draft from being removed.
         let _changing = lock(&self.changing);
         Draft { shards: Vec::new(), count: 0, _alive: self.drafts.clone() }
     }
@@ -205,18 +199,18 @@ impl Index {
     /// Adds the overrides of a draft, which replace those for the same targets.
     ///
     /// # Errors
-    /// When there would be too many overrides; then nothing has changed.
+    /// When there would be too many overrides. Then nothing changes.
     pub fn add(&self, draft: &Draft) -> Result<(), String> {
         self.rebuild(|at, shard, shapes| {
             let new = draft.shards.get(at).map(Vec::as_slice).unwrap_or_default();
-            (!new.is_empty()).then(|| Shard::new(&[shard.bytes(), new], shapes, &self.hasher, |_| true))
+            (!new.is_empty()).then(|| Shard::new(&[&shard.bytes, new], shapes, &self.hasher, |_| true))
         })
     }
 
     /// Replaces all overrides by those of a draft.
     ///
     /// # Errors
-    /// When there would be too many overrides; then nothing has changed.
+    /// As [`add`](Self::add).
     pub fn replace(&self, draft: &Draft) -> Result<(), String> {
         self.rebuild(|at, _, shapes| {
             let new = draft.shards.get(at).map(Vec::as_slice).unwrap_or_default();
@@ -224,17 +218,21 @@ impl Index {
         })
     }
 
-    /// All overrides as they are now.
-    pub(super) fn checkpoint(&self) -> Checkpoint {
-        let _changing = lock(&self.changing);
-        Checkpoint { snapshot: self.snapshot.load_full(), count: self.len() }
+    /// The current overrides, for [`roll_back`](Self::roll_back).
+    pub(super) fn checkpoint(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
     }
 
-    /// Makes all overrides what they were.
-    pub(super) fn roll_back(&self, to: Checkpoint) {
+    /// Restores earlier overrides.
+    pub(super) fn roll_back(&self, to: Arc<Snapshot>) {
         let _changing = lock(&self.changing);
-        self.snapshot.store(to.snapshot);
-        self.count.store(to.count, Relaxed);
+        self.publish(to);
+    }
+
+    fn publish(&self, next: Arc<Snapshot>) {
+        let count = next.len();
+        self.snapshot.store(next);
+        self.count.store(count, Relaxed);
     }
 
     /// Sets one override.
@@ -247,7 +245,7 @@ impl Index {
         self.add(&draft)
     }
 
-    /// Removes the override for a target; true if there was one.
+    /// Removes the override for a target. True if there was one.
     pub fn remove(&self, target: &Target) -> bool {
         let values = record::values(target.entries());
         let (count, before) = (values.clone().count(), self.len());
@@ -261,12 +259,12 @@ impl Index {
                 .as_ref()?;
             let is_target = |record: &Record<'_>| record.shape == shape && record.has(values.clone(), count);
             (at == own)
-                .then(|| Shard::new(&[shard.bytes()], shapes, &self.hasher, |record| !is_target(record)))
+                .then(|| Shard::new(&[&shard.bytes], shapes, &self.hasher, |record| !is_target(record)))
         });
         rebuilt.is_ok() && self.len() < before
     }
 
-    /// Removes overrides that have ended, and returns them. What is more than one sweep removes is left to the next.
+    /// Removes expired overrides, up to the limit of one sweep, and returns them.
     pub fn sweep(&self, now: Time) -> Vec<Override> {
         let second = now.seconds();
         let is_due = |shard: &Shard| shard.next_end.is_some_and(|end| second >= u64::from(end));
@@ -274,20 +272,20 @@ impl Index {
         if self.is_empty() || !snapshot.shards.iter().any(|shard| is_due(shard)) {
             return Vec::new();
         }
-        let mut ended = Vec::new();
-        // Fewer overrides cannot be too many.
+        let mut expired = Vec::new();
+        // The only error is that there are too many overrides.
         let _ = self.rebuild(|_, shard, shapes| {
-            if !is_due(shard) || ended.len() >= MOST_SWEPT {
+            if !is_due(shard) || expired.len() >= MAX_SWEPT {
                 return None;
             }
             let over = shard.records(shapes).filter(|record| record.is_over(second));
-            ended.extend(over.filter_map(|record| snapshot.decode(&record)));
-            Some(Shard::new(&[shard.bytes()], shapes, &self.hasher, |record| !record.is_over(second)))
+            expired.extend(over.filter_map(|record| snapshot.decode(&record)));
+            Some(Shard::new(&[&shard.bytes], shapes, &self.hasher, |record| !record.is_over(second)))
         });
-        ended
+        expired
     }
 
-    /// How many there are, and their memory.
+    /// The number of overrides, and their memory.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = Usage::default();
@@ -313,17 +311,16 @@ impl Index {
                 *shard = Arc::new(changed);
             }
         }
-        let count = next.shards.iter().map(|shard| shard.len()).sum();
+        let count = next.len();
         if count > MAX_OVERRIDES {
             return Err(format!("there would be {count} overrides; the maximum is {MAX_OVERRIDES}"));
         }
-        self.snapshot.store(Arc::new(next));
-        self.count.store(count, Relaxed);
+        self.publish(Arc::new(next));
         Ok(())
     }
 
-    /// The numbers of an override's shape and note. New ones are published at once, so that every later snapshot has
-    /// them.
+    /// The numbers of an override's shape and note. New numbers are published immediately, so that every later snapshot
+    /// has them.
     fn numbers(&self, one: &Override, draft: &Draft) -> Result<(u16, u8), String> {
         let known = |snapshot: &Snapshot| {
             let shape = snapshot.shapes.known(&one.target, &self.hasher)?;
@@ -338,7 +335,7 @@ impl Index {
         // Another draft may have records of any shape.
         let is_only_draft = Arc::strong_count(&self.drafts) == 2;
         if shape.is_err() && is_only_draft {
-            next.forget_shapes(draft);
+            next.remove_unused_shapes(draft);
             shape = Arc::make_mut(&mut next.shapes).add(&one.target, &self.hasher);
         }
         let shape = shape?;
@@ -352,28 +349,18 @@ impl Index {
     }
 }
 
-impl Draft {
-    /// The overrides that were added.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    /// True when none was added.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-}
-
 impl Snapshot {
-    /// Forgets shapes that neither an override nor this draft has.
-    fn forget_shapes(&mut self, draft: &Draft) {
+    fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.len()).sum()
+    }
+
+    /// Removes shapes that neither an override nor this draft has.
+    fn remove_unused_shapes(&mut self, draft: &Draft) {
         let shapes = Arc::make_mut(&mut self.shapes);
-        let pieces = self.shards.iter().map(|shard| shard.bytes());
-        let pieces = pieces.chain(draft.shards.iter().map(Vec::as_slice));
-        let used = pieces.flat_map(|bytes| shard::records(bytes, shapes)).map(|(_, record)| record.shape);
-        let used = used.collect();
+        let pieces =
+            self.shards.iter().map(|shard| &*shard.bytes).chain(draft.shards.iter().map(Vec::as_slice));
+        let used =
+            pieces.flat_map(|bytes| shard::records(bytes, shapes)).map(|(_, record)| record.shape).collect();
         shapes.retain(&used);
     }
 
@@ -405,7 +392,7 @@ impl Snapshot {
         })
     }
 
-    /// The number of an override's reason and author; `None` if it is to be given one.
+    /// The number of an override's reason and author; `None` if they are new.
     fn note(&self, one: &Override) -> Option<u8> {
         if one.reason.is_empty() && one.by.is_empty() {
             return Some(NO_NOTE);
@@ -431,8 +418,8 @@ impl Snapshot {
     }
 }
 
-/// The values of a lookup in which the rule says which values some levels are for. `None` if the rule does not: it
-/// names a value of its own there.
+/// The values of a lookup in which the rule determines the values of some levels. `None` if the rule names an own value
+/// there.
 fn values_by_rule<'v, 'r: 'v, E: Entry>(
     shape: &Shape,
     entries: &'v [E],
@@ -443,7 +430,7 @@ fn values_by_rule<'v, 'r: 'v, E: Entry>(
         match (level, step.how()) {
             (Level::Exact, _) if fits(entry.value()) => values.push(entry.value()),
             (Level::Any, How::Bare) => {}
-            // Whoever sends the pattern itself has the rule, and not one of its own.
+            // A request with the pattern itself as its value matches the rule exactly.
             (Level::Pattern, How::Wildcard | How::Exact) => values.push(step.pattern_value(entry)),
             _ => return None,
         }
@@ -451,18 +438,23 @@ fn values_by_rule<'v, 'r: 'v, E: Entry>(
     Some(values)
 }
 
-/// No override has a longer value, so that of a caller need not be hashed.
+/// False for values that no override can have; they are not hashed.
 fn fits(value: &str) -> bool {
     value.len() <= MAX_BYTES
 }
 
 fn hash_values<'v>(shape: u16, values: impl Iterator<Item = &'v str>, hasher: &DefaultHashBuilder) -> u64 {
     let mut state = hasher.build_hasher();
-    record::hash(shape, values, &mut state);
+    state.write_u16(shape);
+    for value in values {
+        state.write(value.as_bytes());
+        // No text has this byte, so that the end of a value is unambiguous.
+        state.write_u8(0xff);
+    }
     state.finish()
 }
 
-/// The lower bits choose a place within the shard.
+/// The lower bits select a line in the shard.
 fn shard_of(hash: u64) -> usize {
     usize::try_from(hash >> 40).unwrap_or_default() % SHARDS
 }

@@ -1,12 +1,12 @@
-//! Where the records of a shard begin, by their hashes.
+//! The positions of a shard's records, by their hashes.
 //!
-//! What a lookup costs is waiting for memory. Of a value without an override it reads a word of a filter, which is small
-//! enough to stay in the cache; else also one line, with hashes and places side by side.
+//! The cost of a lookup is waiting for memory. For a value without an override it reads a word of a filter, which is small
+//! enough to stay in the CPU cache; else also one cache line, with hashes and positions side by side.
 
-/// Records of a line on average. One in eight lines is full, and one that it has no room for is in the next.
+/// The average number of records in a line. One in eight lines is full, and the next line has its other records.
 const IN_A_LINE: usize = 5;
 
-/// Bits of the filter for a record, three of which are set: of values without a record it lets one in fifty pass.
+/// Filter bits for a record, three of which are set: the filter passes one in fifty values without a record.
 const BITS: usize = 12;
 
 /// A table that is filled once.
@@ -14,10 +14,12 @@ const BITS: usize = 12;
 pub(super) struct Places {
     filter: Box<[u64]>,
     lines: Box<[Line]>,
-    len: usize,
+    /// The number of records.
+    pub(super) len: usize,
 }
 
-/// The upper half of an entry is that of a hash, the lower half the place and one; 0 is no entry. Entries come first.
+/// The upper half of an entry is that of a hash, the lower half the position plus one. 0 is no entry, and follows the
+/// entries.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
 struct Line([u64; 8]);
@@ -25,9 +27,9 @@ struct Line([u64; 8]);
 const HASH: u64 = 0xffff_ffff << 32;
 
 impl Places {
-    /// An empty table for so many records.
+    /// An empty table for this many records.
     pub(super) fn for_records(count: usize) -> Self {
-        // One more than needed, so that there is always room.
+        // One line more, so that there is always room.
         let lines = count.checked_div(IN_A_LINE).unwrap_or_default().saturating_add(1);
         let words = count.saturating_mul(BITS).div_ceil(64);
         Self {
@@ -37,7 +39,7 @@ impl Places {
         }
     }
 
-    /// Adds a record, for which there is room.
+    /// Adds a record. The table must have room.
     pub(super) fn insert(&mut self, hash: u64, place: u32) {
         if let Some(word) = self.filter.get_mut(place_of(hash, self.filter.len())) {
             *word |= bits_of(hash);
@@ -52,7 +54,7 @@ impl Places {
         }
     }
 
-    /// What `find` returns for the places of records that may have this hash, for the first of which it returns anything.
+    /// Calls `find` with the positions of records that may have this hash, until it returns a value.
     pub(super) fn find<T>(&self, hash: u64, find: impl Fn(u32) -> Option<T>) -> Option<T> {
         let (word, bits) = (self.filter.get(place_of(hash, self.filter.len()))?, bits_of(hash));
         if word & bits != bits {
@@ -76,24 +78,19 @@ impl Places {
         None
     }
 
-    /// The number of records.
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Its memory in bytes.
+    /// The memory in bytes.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.lines).saturating_add(size_of_val(&*self.filter))
     }
 }
 
-/// Where a hash is looked for first, among so many, by its lower half.
+/// The first index to search for a hash, of `count`, by its lower half.
 fn place_of(hash: u64, count: usize) -> usize {
     let count = u64::try_from(count).unwrap_or_default();
     usize::try_from((hash & !HASH).wrapping_mul(count) >> 32).unwrap_or_default()
 }
 
-/// The bits of a hash in its word of the filter, by its upper half without what chooses the shard.
+/// The bits of a hash in its filter word, by its upper half without the bits that select the shard.
 fn bits_of(hash: u64) -> u64 {
     [hash >> 32, hash >> 50, hash >> 56].into_iter().fold(0, |bits, part| {
         #[expect(clippy::cast_possible_truncation, reason = "the lower six bits choose")]
@@ -111,7 +108,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Hashes of few lines and few upper halves, so that lines are full and hashes equal.
+        /// The hashes have few lines and few upper halves, so that lines are full and hashes are equal.
         #[test]
         fn finds_what_a_map_finds(
             hashes in prop::collection::vec((0..6_u64, 0..4_u64), 0..60), others in prop::collection::vec((0..6_u64, 0..5_u64), 20),
@@ -123,7 +120,7 @@ mod tests {
                 places.insert(hash(*parts), place);
                 map.entry(hash(*parts)).or_default().push(place);
             }
-            prop_assert_eq!(places.len(), hashes.len());
+            prop_assert_eq!(places.len, hashes.len());
             for parts in hashes.iter().chain(&others) {
                 let known = map.get(&hash(*parts)).cloned().unwrap_or_default();
                 for place in 0..u32::try_from(hashes.len()).unwrap() {

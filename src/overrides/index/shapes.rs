@@ -1,7 +1,7 @@
 //! The shapes of overrides: their domains and keys, and which of their levels have a value.
 //!
-//! A record's number of a shape stays valid in every later snapshot. Numbers that no record has are used again when there
-//! are no others, so that a table of mistyped keys is no lasting harm.
+//! The number of a shape in a record stays valid in every later snapshot. Numbers without a record are reused when there
+//! are no others, so that an import of mistyped keys has no lasting effect.
 
 use std::{
     collections::HashSet,
@@ -12,24 +12,23 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::overrides::model::{Target, Value};
 
-/// The most shapes: people write them, so there are few.
+/// The most shapes. They are written by hand, so there are few.
 const MAX_SHAPES: usize = 4096;
 
-/// The most shapes with one domain and one list of keys, each of which a lookup may try.
+/// The most shapes with the same domain and keys, each of which a lookup may try.
 const MAX_VARIANTS: usize = 16;
 
-/// Whether a level of an override has a value.
+/// The kind of value of a level.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Level {
-    /// It names one value.
+    /// One value.
     Exact,
-    /// It is for the values that match a rule's pattern.
+    /// The values that match a rule's pattern.
     Pattern,
-    /// It is for the values that match a rule's bare key.
+    /// The values that match a rule's bare key.
     Any,
 }
 
-/// A shape.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     domain: Box<str>,
@@ -41,31 +40,31 @@ pub(super) struct Shape {
 #[derive(Clone, Default)]
 pub(super) struct Shapes {
     all: Vec<Shape>,
-    /// Numbers to use again.
+    /// Numbers to reuse.
     free: Vec<u16>,
     families: HashTable<Family>,
 }
 
-/// The shapes with one domain and one list of keys.
+/// The shapes with the same domain and keys.
 #[derive(Clone)]
 struct Family {
     hash: u64,
-    /// The more levels they name, the earlier; among equals by the first level that only one of them names.
+    /// Sorted by the number of exact levels, the most first; equal ones by the first level that differs.
     members: Vec<u16>,
 }
 
 impl Shape {
-    /// True if every level has a value.
+    /// True if every level is exact.
     pub(super) fn is_exact(&self) -> bool {
         self.levels.iter().all(|level| *level == Level::Exact)
     }
 
-    /// The number of values that a record of this shape has.
+    /// The number of values in a record of this shape.
     pub(super) fn values(&self) -> usize {
         self.levels.iter().filter(|level| **level != Level::Any).count()
     }
 
-    /// A bit for each level that names its value.
+    /// A bit for each exact level.
     pub(super) fn exact_levels(&self) -> u32 {
         let bits = self.levels.iter().zip(0..32_u32);
         bits.filter(|(level, _)| **level == Level::Exact).fold(0, |bits, (_, at)| bits | 1 << at)
@@ -115,7 +114,7 @@ impl Shapes {
             let first = family.members.first().and_then(|first| self.get(*first));
             first.is_some_and(|shape| shape.has(domain, same.clone()))
         };
-        // As a rule overrides are for one list of keys, which takes as long to compare as to hash.
+        // Usually all overrides have the same keys, and comparing them takes no longer than hashing.
         let family = match self.families.len() {
             1 => self.families.iter().next().filter(has),
             _ => self.families.find(hash(domain, keys, hasher), |family| has(&family)),
@@ -136,7 +135,7 @@ impl Shapes {
     /// The number of a target's shape, which is added if it is new.
     ///
     /// # Errors
-    /// When there are as many as there may be.
+    /// When there are too many shapes.
     pub(super) fn add(&mut self, target: &Target, hasher: &DefaultHashBuilder) -> Result<u16, String> {
         if let Some(known) = self.known(target, hasher) {
             return Ok(known);
@@ -178,7 +177,7 @@ impl Shapes {
         Ok(number)
     }
 
-    /// Forgets all shapes but those with these numbers.
+    /// Keeps only the shapes with these numbers.
     pub(super) fn retain(&mut self, used: &HashSet<u16>) {
         self.families.retain(|family| {
             family.members.retain(|number| used.contains(number));
@@ -201,7 +200,7 @@ fn hash<'k>(domain: &'k str, keys: impl Iterator<Item = &'k str>, hasher: &Defau
     let mut state = hasher.build_hasher();
     for part in std::iter::once(domain).chain(keys) {
         state.write(part.as_bytes());
-        // No text has this byte, so that the end of a part is clear.
+        // No text has this byte, so that the end of a part is unambiguous.
         state.write_u8(0xff);
     }
     state.finish()

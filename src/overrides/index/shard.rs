@@ -1,69 +1,54 @@
-//! A part of the records, one after another in one piece of memory, and a table of where each begins.
+//! A part of the records, in contiguous memory, and the table of their positions.
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::{hash_values, places::Places, shapes::Shapes};
 use crate::overrides::record::Record;
 
-/// A part of the records.
 #[derive(Default)]
 pub(super) struct Shard {
-    bytes: Box<[u8]>,
-    /// Where each record begins.
+    pub(super) bytes: Box<[u8]>,
     places: Places,
-    /// How many there are of each action.
+    /// The number of records for each action.
     pub(super) by_action: [u32; 4],
-    /// The first second at which a record ends.
+    /// The first second at which a record expires.
     pub(super) next_end: Option<u32>,
 }
 
 impl Shard {
-    /// The records of `parts` for which `keep` is true. Of records with the same target the last one stays.
+    /// The records of `parts` for which `keep` is true. Of records with the same target, the last one is kept.
     pub(super) fn new(
         parts: &[&[u8]],
         shapes: &Shapes,
         hasher: &DefaultHashBuilder,
         keep: impl Fn(&Record<'_>) -> bool,
     ) -> Self {
-        let all = parts.concat();
-        let mut live: HashTable<u32> = HashTable::new();
-        let hash_at = |at: u32| read(&all, at).map_or(0, |record| hash_of(&record, shapes, hasher));
-        for (at, record) in records(&all, shapes) {
+        let hash_of = |record: &Record<'_>| {
+            hash_values(record.shape, record.texts(values_of(record, shapes)).0, hasher)
+        };
+        let mut live: HashTable<(usize, &[u8], Record<'_>)> = HashTable::new();
+        for (index, (piece, record)) in parts.iter().flat_map(|part| records(part, shapes)).enumerate() {
             let values = values_of(&record, shapes);
-            let is_same = |other: &u32| {
-                read(&all, *other).is_some_and(|other| {
-                    other.shape == record.shape && other.has(record.texts(values).0, values)
-                })
-            };
-            let hash = hash_of(&record, shapes, hasher);
-            match (live.find_entry(hash, is_same), keep(&record)) {
-                (Ok(mut known), true) => *known.get_mut() = at,
+            let known = live.find_entry(hash_of(&record), |(_, _, other)| {
+                other.shape == record.shape && other.has(record.texts(values).0, values)
+            });
+            let new = (index, piece, record);
+            match (known, keep(&record)) {
+                (Ok(mut known), true) => *known.get_mut() = new,
                 (Ok(known), false) => drop(known.remove()),
-                (Err(_), true) => drop(live.insert_unique(hash, at, |at| hash_at(*at))),
+                (Err(_), true) => drop(live.insert_unique(hash_of(&record), new, |(_, _, at)| hash_of(at))),
                 (Err(_), false) => {}
             }
         }
-        let mut order: Vec<u32> = live.iter().copied().collect();
-        order.sort_unstable();
-        Self::of(&all, &order, shapes, hasher)
-    }
-
-    /// The records that begin at these places.
-    fn of(all: &[u8], order: &[u32], shapes: &Shapes, hasher: &DefaultHashBuilder) -> Self {
-        let piece = |at: &u32| {
-            let bytes = all.get(*at as usize..)?;
-            let record = Record::read(bytes)?;
-            let (_, rest) = record.note_and_rest(values_of(&record, shapes));
-            Some((record, bytes.get(..bytes.len().saturating_sub(rest.len()))?))
-        };
-        let mut shard = Self { places: Places::for_records(order.len()), ..Self::default() };
-        let mut bytes =
-            Vec::with_capacity(order.iter().filter_map(piece).map(|(_, piece)| piece.len()).sum());
-        for (record, piece) in order.iter().filter_map(piece) {
+        let mut live: Vec<_> = live.into_iter().collect();
+        live.sort_unstable_by_key(|(index, ..)| *index);
+        let mut bytes = Vec::with_capacity(live.iter().map(|(_, piece, _)| piece.len()).sum());
+        let mut shard = Self { places: Places::for_records(live.len()), ..Self::default() };
+        for (_, piece, record) in live {
             // A shard is far smaller than 4 GB.
             let at = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             bytes.extend_from_slice(piece);
-            shard.places.insert(hash_of(&record, shapes, hasher), at);
+            shard.places.insert(hash_of(&record), at);
             if let Some(count) = shard.by_action.get_mut(record.action.index()) {
                 *count = count.saturating_add(1);
             }
@@ -82,7 +67,7 @@ impl Shard {
         count: usize,
     ) -> Option<Record<'_>> {
         self.places.find(hash, move |at| {
-            let record = read(&self.bytes, at)?;
+            let record = Record::read(self.bytes.get(at as usize..)?)?;
             (record.shape == shape && record.has(values.clone(), count)).then_some(record)
         })
     }
@@ -92,41 +77,28 @@ impl Shard {
         records(&self.bytes, shapes).map(|(_, record)| record)
     }
 
-    /// The bytes of the records.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// The number of records.
     pub(super) fn len(&self) -> usize {
-        self.places.len()
+        self.places.len
     }
 
-    /// Its memory in bytes.
+    /// The memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.bytes.len().saturating_add(self.places.memory()).saturating_add(size_of::<Self>())
     }
-}
-
-fn read(bytes: &[u8], at: u32) -> Option<Record<'_>> {
-    Record::read(bytes.get(at as usize..)?)
 }
 
 fn values_of(record: &Record<'_>, shapes: &Shapes) -> usize {
     shapes.get(record.shape).map_or(0, super::Shape::values)
 }
 
-fn hash_of(record: &Record<'_>, shapes: &Shapes, hasher: &DefaultHashBuilder) -> u64 {
-    hash_values(record.shape, record.texts(values_of(record, shapes)).0, hasher)
-}
-
-/// All records of a piece of memory, each with its place.
-pub(super) fn records<'b>(bytes: &'b [u8], shapes: &Shapes) -> impl Iterator<Item = (u32, Record<'b>)> {
+/// All records in these bytes, each with its own bytes.
+pub(super) fn records<'b>(bytes: &'b [u8], shapes: &Shapes) -> impl Iterator<Item = (&'b [u8], Record<'b>)> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
-        let at = u32::try_from(bytes.len().saturating_sub(rest.len())).ok()?;
         let record = Record::read(rest)?;
-        rest = record.note_and_rest(values_of(&record, shapes)).1;
-        Some((at, record))
+        let (_, after) = record.note_and_rest(values_of(&record, shapes));
+        let piece = rest.get(..rest.len().saturating_sub(after.len()))?;
+        rest = after;
+        Some((piece, record))
     })
 }

@@ -1,4 +1,4 @@
-//! The index against a plain map, and its answers while it is changed.
+//! The index compared with a map, and its results while it changes.
 
 use std::{collections::HashMap, thread};
 
@@ -58,18 +58,18 @@ descriptors:
   - {key: p, rate_limit: {unit: minute, requests_per_unit: 3}}
 ";
 
-/// What a descriptor meets by these rules.
-fn met(index: &Index, rules: &RuleSet, text: &str, second: u64) -> Option<Action> {
+/// The action of the override that applies to a descriptor with these rules.
+fn found(index: &Index, rules: &RuleSet, text: &str, second: u64) -> Option<Action> {
     let entries = pairs(text);
     let domain = rules.domain("d").unwrap();
     let matched = || domain.find(&entries, &mut String::new());
-    index.find("d", &entries, matched, Time::from_seconds(second)).map(|found| found.action)
+    index.find("d", &entries, matched, Time::from_seconds(second)).map(|one| one.action)
 }
 
 #[test]
-fn the_most_specific_override_is_met() {
+fn finds_the_most_specific_override() {
     let (index, rules) = (Index::default(), rules(RULES));
-    assert_eq!(met(&index, &rules, "k=x", 1), None);
+    assert_eq!(found(&index, &rules, "k=x", 1), None);
     for (text, requests) in
         [("k", 1), ("k=a*", 2), ("k=x", 3), ("k=ab", 4), ("t=1,p", 5), ("t,p=1", 6), ("t,p", 7)]
     {
@@ -81,7 +81,7 @@ fn the_most_specific_override_is_met() {
         ("k=vip", None),
         ("k=ab", Some(4)),
         ("k=ac", Some(2)),
-        // Whoever sends the pattern itself does not evade it.
+        // A request with the pattern itself as its value does not evade the override.
         ("k=a*", Some(2)),
         ("k=", Some(1)),
         ("t=1,p=2", Some(5)),
@@ -91,12 +91,12 @@ fn the_most_specific_override_is_met() {
         ("t=1", None),
         ("other=x", None),
     ] {
-        assert_eq!(met(&index, &rules, text, 1), expected.map(limit), "{text}");
+        assert_eq!(found(&index, &rules, text, 1), expected.map(limit), "{text}");
     }
     index.set(&one("k=vip", Action::Block)).unwrap();
-    assert_eq!(met(&index, &rules, "k=vip", 1), Some(Action::Block));
+    assert_eq!(found(&index, &rules, "k=vip", 1), Some(Action::Block));
     assert_eq!(index.len(), 8);
-    assert!(index.find("e", &pairs("k=x"), || None, Time::from_seconds(1)).is_none(), "of another domain");
+    assert!(index.find("e", &pairs("k=x"), || None, Time::from_seconds(1)).is_none(), "another domain");
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn an_exact_override_needs_no_rule() {
     let index = Index::default();
     index.set(&one("unknown=x", Action::Block)).unwrap();
     index.set(&one("unknown", Action::Block)).unwrap();
-    let met = |text| index.find("d", &pairs(text), || None, Time::from_seconds(1)).is_some();
-    assert!(met("unknown=x"));
-    assert!(!met("unknown=y"), "no rule says which values are meant");
+    let found = |text| index.find("d", &pairs(text), || None, Time::from_seconds(1)).is_some();
+    assert!(found("unknown=x"));
+    assert!(!found("unknown=y"), "no rule determines the values");
 }
 
 #[test]
@@ -124,18 +124,18 @@ fn parts_of_keys_and_values_are_not_confused() {
 }
 
 #[test]
-fn an_override_ends_at_its_second_and_is_swept() {
+fn an_override_expires_at_its_second_and_is_swept() {
     let (index, rules) = (Index::default(), rules(RULES));
     let expires = expiry(Some("1970-01-01T00:01:40Z"), None, Time::from_seconds(1)).unwrap();
     assert_eq!(expires, Some(100));
     index.set(&Override { expires, ..one("k=x", Action::Block) }).unwrap();
     index.set(&one("k=y", Action::Allow)).unwrap();
-    assert_eq!(met(&index, &rules, "k=x", 99), Some(Action::Block));
-    assert_eq!(met(&index, &rules, "k=x", 100), None);
+    assert_eq!(found(&index, &rules, "k=x", 99), Some(Action::Block));
+    assert_eq!(found(&index, &rules, "k=x", 100), None);
     assert_eq!(index.usage().by_action, [0, 1, 1, 0]);
     assert!(index.sweep(Time::from_seconds(99)).is_empty());
-    let ended = index.sweep(Time::from_micros(100_999_999));
-    assert_eq!(ended, [Override { expires, ..one("k=x", Action::Block) }]);
+    let expired = index.sweep(Time::from_micros(100_999_999));
+    assert_eq!(expired, [Override { expires, ..one("k=x", Action::Block) }]);
     assert_eq!((index.len(), index.usage().by_action), (1, [0, 0, 1, 0]));
     assert!(index.sweep(Time::from_seconds(1_000)).is_empty());
 }
@@ -148,20 +148,23 @@ fn a_draft_takes_effect_as_a_whole() {
     index.add_to(&mut draft, &one("k=x", limit(1))).unwrap();
     index.add_to(&mut draft, &one("k=x", limit(2))).unwrap();
     index.add_to(&mut draft, &one("k=old", Action::Allow)).unwrap();
-    assert_eq!((met(&index, &rules, "k=x", 1), met(&index, &rules, "k=old", 1)), (None, Some(Action::Block)));
+    assert_eq!(
+        (found(&index, &rules, "k=x", 1), found(&index, &rules, "k=old", 1)),
+        (None, Some(Action::Block))
+    );
     index.add(&draft).unwrap();
-    assert_eq!(met(&index, &rules, "k=x", 1), Some(limit(2)), "the later one");
-    assert_eq!((met(&index, &rules, "k=old", 1), index.len()), (Some(Action::Allow), 2));
+    assert_eq!(found(&index, &rules, "k=x", 1), Some(limit(2)), "the later override replaces the earlier");
+    assert_eq!((found(&index, &rules, "k=old", 1), index.len()), (Some(Action::Allow), 2));
     let mut all = index.draft();
     index.add_to(&mut all, &one("k=new", Action::Shadow)).unwrap();
     index.replace(&all).unwrap();
-    assert_eq!((met(&index, &rules, "k=x", 1), index.len()), (None, 1));
+    assert_eq!((found(&index, &rules, "k=x", 1), index.len()), (None, 1));
     index.replace(&index.draft()).unwrap();
     assert!(index.is_empty());
 }
 
 #[test]
-fn different_lists_of_keys_are_bounded() {
+fn shapes_are_bounded() {
     let index = Index::default();
     for n in 0..4096 {
         index.set(&one(&format!("key{n}=v"), Action::Block)).unwrap();
@@ -169,10 +172,13 @@ fn different_lists_of_keys_are_bounded() {
     let error = index.set(&one("another=v", Action::Block)).unwrap_err();
     assert!(error.contains("more than 4096 different lists of keys"), "{error}");
     index.set(&one("key7=w", Action::Block)).unwrap();
-    let met = |text| index.find("d", &pairs(text), || None, Time::from_seconds(1)).map(|found| found.action);
+    let found = |text| index.find("d", &pairs(text), || None, Time::from_seconds(1)).map(|one| one.action);
     assert!(index.remove(&target("key9=v")));
     index.set(&one("another=v", Action::Allow)).unwrap();
-    assert_eq!(["another=v", "key9=v", "key8=v"].map(met), [Some(Action::Allow), None, Some(Action::Block)]);
+    assert_eq!(
+        ["another=v", "key9=v", "key8=v"].map(found),
+        [Some(Action::Allow), None, Some(Action::Block)]
+    );
     assert!(index.set(&one("more=v", Action::Block)).is_err());
     let index = Index::default();
     let levels = |bits: u32| {
@@ -188,7 +194,7 @@ fn different_lists_of_keys_are_bounded() {
 }
 
 #[test]
-fn keys_that_were_mistyped_leave_nothing_behind() {
+fn shapes_of_mistyped_keys_are_reused() {
     let index = Index::default();
     for n in 0..10 {
         index.set(&one(&format!("key{n}=v"), limit(n))).unwrap();
@@ -200,20 +206,20 @@ fn keys_that_were_mistyped_leave_nothing_behind() {
     assert!(index.set(&new).is_err(), "a draft may have every shape");
     drop(mistyped);
     index.set(&new).unwrap();
-    // As many again, in the numbers of the others.
+    // As many again, with the numbers of the others.
     let mut many = index.draft();
     for n in 0..4_085 {
         index.add_to(&mut many, &one(&format!("next{n}=v"), Action::Block)).unwrap();
     }
     index.add(&many).unwrap();
-    let met =
-        |text: &str| index.find("d", &pairs(text), || None, Time::from_seconds(1)).map(|found| found.action);
+    let found =
+        |text: &str| index.find("d", &pairs(text), || None, Time::from_seconds(1)).map(|one| one.action);
     for n in 0..10 {
-        assert_eq!(met(&format!("key{n}=v")), Some(limit(n)));
+        assert_eq!(found(&format!("key{n}=v")), Some(limit(n)));
     }
-    assert_eq!(met("new=v"), Some(Action::Shadow));
-    assert!((0..4_085).all(|n| met(&format!("next{n}=v")) == Some(Action::Block)));
-    assert!((0..5_000).all(|n| met(&format!("typo{n}=v")).is_none()));
+    assert_eq!(found("new=v"), Some(Action::Shadow));
+    assert!((0..4_085).all(|n| found(&format!("next{n}=v")) == Some(Action::Block)));
+    assert!((0..5_000).all(|n| found(&format!("typo{n}=v")).is_none()));
     let mut listed = 0;
     index.for_each(|one| {
         assert!(index.get(&one.target).is_some_and(|same| same == one), "{}", one.target);
@@ -224,7 +230,7 @@ fn keys_that_were_mistyped_leave_nothing_behind() {
 }
 
 #[test]
-fn long_values_and_many_reasons_survive() {
+fn long_values_and_many_reasons_are_kept() {
     let index = Index::default();
     let mut all = Vec::new();
     for n in 0..600_usize {
@@ -252,7 +258,7 @@ fn long_values_and_many_reasons_survive() {
 }
 
 #[test]
-fn changes_of_many_threads_are_all_kept() {
+fn concurrent_changes_are_all_kept() {
     let index = Index::default();
     thread::scope(|scope| {
         for thread in 0..4 {
@@ -267,7 +273,7 @@ fn changes_of_many_threads_are_all_kept() {
     assert_eq!(index.len(), 800);
 }
 
-/// A change of the index, and of a map that serves as its model.
+/// A change of the index and of the map that is its model.
 #[derive(Clone, Debug)]
 enum Change {
     Set(u8, u8, u32),
@@ -285,7 +291,7 @@ fn change() -> impl Strategy<Value = Change> {
 
 proptest! {
     #[test]
-    fn holds_what_a_map_holds(changes in prop::collection::vec(change(), 0..60), second in 0..20_u64) {
+    fn equals_a_map(changes in prop::collection::vec(change(), 0..60), second in 0..20_u64) {
         let index = Index::default();
         let mut model: HashMap<String, Override> = HashMap::new();
         for change in changes {
@@ -311,7 +317,7 @@ proptest! {
         for (text, one) in &model {
             let found = index.find("d", &pairs(text), || None, Time::from_seconds(second));
             let expected = (!one.is_over(Time::from_seconds(second))).then_some(one.action);
-            prop_assert_eq!(found.map(|found| found.action), expected);
+            prop_assert_eq!(found.map(|one| one.action), expected);
             let kept = index.get(&one.target);
             prop_assert_eq!(kept.as_ref(), Some(one));
         }
@@ -320,7 +326,7 @@ proptest! {
     }
 
     #[test]
-    fn a_descriptor_reads_as_it_is_printed(
+    fn a_printed_descriptor_reads_back(
         entries in prop::collection::vec(("[ab=,\\\\]{1,5}", prop::option::of("[ab=,*\\\\]{0,5}")), 1..4),
     ) {
         let entries: Vec<_> =

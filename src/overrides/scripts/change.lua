@@ -1,6 +1,6 @@
--- Sets or removes overrides and publishes the change. 0 if the caller knows of overrides that the hash has lost.
--- KEYS: the hash. ARGV: its new version, the channel, the version that the caller knows, the text of the change, then
--- identifiers and values; an empty value removes.
+-- Sets or removes overrides and publishes the change. Returns 0 if the hash was lost: the caller has a version of it.
+-- KEYS: the hash. ARGV: its new version, the channel, the caller's version, the text of the change, then identifiers
+-- and values; an empty value removes.
 local before = redis.call('HGET', KEYS[1], '@') or ''
 if before == '' and ARGV[3] ~= '' then
   return 0

@@ -1,5 +1,5 @@
--- Puts an import in the place of the hash and publishes that all changed. 0 if the hash has another version by now.
--- KEYS: the hash, the import, the name of what is replaced. ARGV: the new version, the channel, the expected version.
+-- Replaces the hash by an import and publishes the change. Returns 0 if the hash has another version.
+-- KEYS: the hash, the import, the new name of the old hash. ARGV: the new version, the channel, the expected version.
 if (redis.call('HGET', KEYS[1], '@') or '') ~= ARGV[3] then
   return 0
 end

@@ -1,4 +1,4 @@
-//! What is read of a directory, and what is said of what is not.
+//! The files that are read of a directory, and the diagnostics about others.
 
 use std::{os::unix::net::UnixListener, process::Command};
 
@@ -7,9 +7,8 @@ use crate::{
     rules::{Diagnostic, Severity},
     rules_source::{
         Reading,
-        files::{read_at_rest, read_files},
-        listing::Listing,
-        read_dir,
+        files::{read_consistently, read_files},
+        listing::{Listing, MAX_ENTRIES},
     },
 };
 
@@ -19,8 +18,12 @@ fn names(place: &Place, reading: &Reading) -> Vec<String> {
     reading.files.iter().map(|file| file.name.strip_prefix(&config).unwrap().to_owned()).collect()
 }
 
+fn read_dir(place: &Place, below: &str, ignore_dot_files: bool) -> Reading {
+    RulesDir { path: place.path(below), ignore_dot_files }.read()
+}
+
 fn read(place: &Place) -> Reading {
-    read_dir(&place.path("config"), false)
+    read_dir(place, "config", false)
 }
 
 /// The only diagnostic there is.
@@ -28,12 +31,12 @@ fn only(reading: &Reading) -> &Diagnostic {
     let [diagnostic] = &*reading.diagnostics else {
         panic!("one diagnostic, not {:#?}", reading.diagnostics)
     };
-    assert!(diagnostic.help.is_some(), "no word on what to do: {diagnostic:#?}");
+    assert!(diagnostic.help.is_some(), "no help: {diagnostic:#?}");
     diagnostic
 }
 
 #[test]
-fn every_file_counts_whatever_its_name_in_the_order_of_the_go_service() {
+fn reads_every_file_in_the_order_of_the_go_service() {
     let place = Place::new();
     for name in ["b.yml", "a.yaml", "a", "a-b.txt", "a/z", "a/b/c", ".hidden", "..also.yaml", ".dir/x"] {
         // One name is a file and a directory here; the directory goes by another.
@@ -47,12 +50,12 @@ fn every_file_counts_whatever_its_name_in_the_order_of_the_go_service() {
     assert_eq!(names(&place, &reading), expected);
     assert_eq!(reading.files[3].text, b"a");
 
-    let reading = read_dir(&place.path("config"), true);
+    let reading = read_dir(&place, "config", true);
     assert_eq!(names(&place, &reading), expected[3..]);
 }
 
 #[test]
-fn a_slash_sorts_as_the_dot_that_stands_for_it() {
+fn a_slash_sorts_as_a_dot() {
     let place = Place::new();
     for name in ["a/b.yaml", "a-c.yaml", "a.a.yaml", "a.c.yaml"] {
         place.write(&format!("config/{name}"), "");
@@ -61,7 +64,7 @@ fn a_slash_sorts_as_the_dot_that_stands_for_it() {
 }
 
 #[test]
-fn what_a_volume_adds_for_itself_is_not_read_twice() {
+fn internal_entries_of_a_volume_are_skipped() {
     let place = Place::new();
     place.write("config/..2026_01_02_03.1/a.yaml", "a");
     place.write("config/..2026_01_02_03.1/team/b.yaml", "b");
@@ -70,14 +73,14 @@ fn what_a_volume_adds_for_itself_is_not_read_twice() {
     place.link("config/a.yaml", "..data/a.yaml");
     place.link("config/team", "..data/team");
     for ignore_dot_files in [false, true] {
-        let reading = read_dir(&place.path("config"), ignore_dot_files);
+        let reading = read_dir(&place, "config", ignore_dot_files);
         assert_eq!(reading.diagnostics, [], "{ignore_dot_files}");
         assert_eq!(names(&place, &reading), ["a.yaml", "team/b.yaml"], "{ignore_dot_files}");
     }
 }
 
 #[test]
-fn symlinks_to_directories_are_passed_over_as_the_go_service_does() {
+fn symlinks_to_directories_are_skipped_as_the_go_service_does() {
     let place = Place::new();
     place.write("config/prod/a.yaml", "a");
     place.link("config/current", "prod");
@@ -89,7 +92,7 @@ fn symlinks_to_directories_are_passed_over_as_the_go_service_does() {
 }
 
 #[test]
-fn symlinks_that_lead_nowhere_log_a_warning() {
+fn broken_symlinks_are_warnings() {
     let place = Place::new();
     place.link("config/lock", "gone");
     place.link("config/loop", "loop");
@@ -102,7 +105,7 @@ fn symlinks_that_lead_nowhere_log_a_warning() {
 }
 
 #[test]
-fn pipes_and_sockets_log_a_warning_and_are_never_waited_for() {
+fn pipes_and_sockets_are_warnings_and_do_not_block() {
     let place = Place::new();
     place.write("config/a.yaml", "a");
     assert!(Command::new("mkfifo").arg(place.path("config/pipe")).status().unwrap().success());
@@ -114,13 +117,13 @@ fn pipes_and_sockets_log_a_warning_and_are_never_waited_for() {
     assert!(reading.diagnostics[1].message.contains("a socket"), "{:#?}", reading.diagnostics);
 }
 
-/// The text of a version. Each is longer than the one before, since two writes may bear the same time.
+/// The text of a version. Each is longer than the previous one, since two writes may have the same time.
 fn text_of(version: u32) -> String {
     "v".repeat(version as usize + 1)
 }
 
-/// Reads a `config` whose files go from one version to the next while they are read, so often. Gives the
-/// texts that were taken, and how often the files were read.
+/// Reads a `config` whose files change this many times while they are read. Returns the texts of the result, and how
+/// often the files were read.
 fn read_amid_changes(changes: u32) -> (Vec<String>, u32) {
     let place = Place::new();
     let config = place.path("config");
@@ -131,14 +134,14 @@ fn read_amid_changes(changes: u32) -> (Vec<String>, u32) {
     };
     write_version(0);
     let mut reads = 0;
-    let reading = read_at_rest(
-        || Listing::of(&config, false),
+    let reading = read_consistently(
+        || Listing::of(&config, false, MAX_ENTRIES),
         |listing| {
             let mut reading = read_files(&config, listing);
             reads += 1;
             if reads <= changes {
                 write_version(reads);
-                // The second file is met as it is after the change, the first as it was before.
+                // The first file is read before the change, the second after it.
                 reading.files[1] = read_files(&config, listing).files.remove(1);
             }
             reading
@@ -149,7 +152,7 @@ fn read_amid_changes(changes: u32) -> (Vec<String>, u32) {
 }
 
 #[test]
-fn files_that_change_while_they_are_read_are_read_again_but_not_for_ever() {
+fn files_that_change_during_a_read_are_read_again_but_not_forever() {
     assert_eq!(read_amid_changes(0), (vec![text_of(0); 2], 1));
     assert_eq!(read_amid_changes(1), (vec![text_of(1); 2], 2));
     assert_eq!(read_amid_changes(2), (vec![text_of(2); 2], 3));
@@ -157,7 +160,7 @@ fn files_that_change_while_they_are_read_are_read_again_but_not_for_ever() {
 }
 
 #[test]
-fn an_empty_directory_is_no_error() {
+fn accepts_an_empty_directory() {
     let place = Place::new();
     std::fs::create_dir(place.path("config")).unwrap();
     assert_eq!(read(&place), Reading::default());
@@ -166,7 +169,7 @@ fn an_empty_directory_is_no_error() {
 #[test]
 fn reports_a_missing_directory_by_the_name_that_is_missing() {
     let place = Place::new();
-    let reading = read_dir(&place.path("current/config"), false);
+    let reading = read_dir(&place, "current/config", false);
     let diagnostic = only(&reading);
     assert_eq!(diagnostic.severity, Severity::Error);
     let seen = format!("`{}` has no `current`", place.root.display());
@@ -188,7 +191,7 @@ fn reports_a_loop_in_place_of_the_directory() {
     place.link("config", "config");
     let reading = read(&place);
     assert!(reading.has_errors());
-    assert!(only(&reading).message.contains("cannot be listed"), "{reading:#?}");
+    assert!(only(&reading).message.contains("cannot list the directory"), "{reading:#?}");
 }
 
 #[test]
@@ -205,19 +208,19 @@ fn reports_all_unreadable_files_and_reads_the_others() {
     assert_eq!(names(&place, &reading), ["a.yaml"]);
     assert!(reading.diagnostics.iter().all(|diagnostic| diagnostic.severity == Severity::Error));
     let [large, unreadable] = &*reading.diagnostics else { panic!("two diagnostics, not {reading:#?}") };
-    assert!(large.message.contains("larger than the limit of 16777216 bytes"), "{large:#?}");
-    assert!(unreadable.message.contains("cannot be read"), "{unreadable:#?}");
+    assert!(large.message.contains("exceeds the limit of 16777216 bytes"), "{large:#?}");
+    assert!(unreadable.message.contains("cannot read the file"), "{unreadable:#?}");
 }
 
 #[test]
-fn a_directory_of_too_many_files_is_refused_and_not_read_in_part() {
+fn rejects_a_directory_with_too_many_files() {
     let place = Place::new();
     for name in ["a", "b", "c/d"] {
         place.write(&format!("config/{name}"), "");
     }
     let config = place.path("config");
-    assert_eq!(Listing::bounded(&config, false, 4).files.len(), 3);
-    let listing = Listing::bounded(&config, false, 3);
+    assert_eq!(Listing::of(&config, false, 4).files.len(), 3);
+    let listing = Listing::of(&config, false, 3);
     assert_eq!(listing.files, []);
     assert!(listing.diagnostics[0].message.contains("more than 3 files"), "{:#?}", listing.diagnostics);
 }
@@ -235,28 +238,23 @@ fn the_parts_of_the_path_are_joined_as_the_go_service_joins_them() {
         ("", "", "", "."),
         ("a", "..", "", "."),
     ] {
-        let directory = RulesDir {
-            root: root.into(),
-            subdirectory: subdirectory.to_owned(),
-            app_directory: app_directory.to_owned(),
-            ignore_dot_files: false,
-        };
-        assert_eq!(directory.path(), Path::new(expected), "{directory:?}");
+        let directory = RulesDir::new(Path::new(root), subdirectory, app_directory, false);
+        assert_eq!(directory.path, Path::new(expected), "{root} {subdirectory} {app_directory}");
     }
 }
 
 #[test]
-fn the_hash_is_of_names_and_texts_wherever_the_directory_is() {
-    let hash_of = |files: &[(&str, &str)]| {
-        let place = Place::new();
-        for (name, text) in files {
-            place.write(&format!("config/{name}"), text);
-        }
-        read(&place).hash(&place.path("config"))
+fn the_hash_covers_names_and_texts() {
+    let place = Place::new();
+    let hash_of = |files: [(&str, &str); 2]| {
+        let _ = fs::remove_dir_all(place.path("config"));
+        files.iter().for_each(|(name, text)| place.write(&format!("config/{name}"), text));
+        read(&place).hash()
     };
     let files = [("a", "one"), ("b", "two")];
-    assert_eq!(hash_of(&files), hash_of(&files));
+    let hash = hash_of(files);
+    assert_eq!(hash, hash_of(files));
     for other in [[("a", "one"), ("c", "two")], [("a", "one"), ("b", "twO")], [("a", "on"), ("b", "etwo")]] {
-        assert_ne!(hash_of(&files), hash_of(&other), "{other:?}");
+        assert_ne!(hash, hash_of(other), "{other:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests of this module share: a directory of rules files, and a source that reads it.
+//! Support of the tests: a directory of rules files, and a source that reads it.
 
 mod files_of_all_kinds;
 mod publishing;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use super::{
     Outcome, RulesDir, Source,
-    watch::{Debounce, Watcher, spawn},
+    watch::{Debounce, SystemEvents, Watcher, spawn},
 };
 use crate::{
     clock::{ManualClock, Time},
@@ -37,7 +37,7 @@ fn rules_with_limit(domain: &str, requests: u32) -> String {
     )
 }
 
-/// A file that nobody can serve.
+/// An invalid file.
 const BAD: &str = "descriptors: []\n";
 
 /// A temporary directory, free of symlinks, that holds `config` for the rules.
@@ -70,14 +70,9 @@ impl Place {
         symlink(target, path).unwrap();
     }
 
-    /// `config` below `root`, which is below this place.
+    /// `config` below `root`.
     fn directory(&self, root: &str) -> RulesDir {
-        RulesDir {
-            root: self.path(root),
-            subdirectory: String::new(),
-            app_directory: "config".to_owned(),
-            ignore_dot_files: false,
-        }
+        RulesDir::new(&self.path(root), "", "config", false)
     }
 
     /// A source that reads that directory.
@@ -97,10 +92,6 @@ impl Files {
     fn reload(&self, now: Time) -> Outcome {
         self.source.reload(&self.directory, now)
     }
-
-    fn reload_if_changed(&self, now: Time) -> Outcome {
-        self.source.reload_if_changed(&self.directory, now)
-    }
 }
 
 impl Deref for Files {
@@ -111,25 +102,25 @@ impl Deref for Files {
     }
 }
 
-/// A source that is watched.
+/// A watched source.
 struct Watched {
     source: Arc<Source<usize>>,
     _watcher: Watcher,
 }
 
-/// A pace at which a test sees changes by events alone.
+/// Changes are detected by events alone.
 const BY_EVENTS: Debounce = Debounce {
     quiet: Duration::from_millis(20),
-    at_most: Duration::from_millis(500),
-    look_every: Duration::from_secs(3600),
+    max_delay: Duration::from_millis(500),
+    list_interval: Duration::from_secs(3600),
 };
 
 impl Watched {
-    /// Starts to watch, and waits until it does: the first reload comes after the first watch.
+    /// Starts watching, and waits for the first reload, which follows the first watch.
     fn start(files: Files, pace: Debounce) -> Self {
         let Files { source, directory } = files;
         let clock = ManualClock::at(Time::from_seconds(1));
-        let watcher = spawn(Arc::clone(&source), directory, clock, pace).unwrap();
+        let watcher = spawn::<SystemEvents, _>(Arc::clone(&source), directory, clock, pace).unwrap();
         let started = Self { source, _watcher: watcher };
         started.wait_until("the first reload", |source| source.state().loads + source.state().errors == 1);
         started
@@ -150,7 +141,7 @@ fn wait_until(source: &Source<usize>, what: &str, is_so: impl Fn(&Source<usize>)
     while !is_so(source) {
         assert!(
             Instant::now() < deadline,
-            "waited in vain for {what}; {:?} are served: {:#?}",
+            "timed out waiting for {what}; served: {:?}; {:#?}",
             domains(source),
             source.state()
         );
@@ -158,7 +149,7 @@ fn wait_until(source: &Source<usize>, what: &str, is_so: impl Fn(&Source<usize>)
     }
 }
 
-/// The names of the domains that are served, sorted.
+/// The names of the served domains, sorted.
 fn domains(source: &Source<usize>) -> Vec<String> {
     let published = source.current();
     let mut names: Vec<String> =

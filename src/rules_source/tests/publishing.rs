@@ -1,4 +1,4 @@
-//! What is served after which reload, and what is reported of it.
+//! The served rules and the reported state after each reload.
 
 use std::sync::Weak;
 
@@ -9,11 +9,11 @@ fn at(seconds: u64) -> Time {
 }
 
 #[test]
-fn nothing_is_served_before_the_first_good_set() {
+fn serves_nothing_before_the_first_valid_set() {
     let place = Place::new();
     let source = place.source("");
     assert!(source.current().is_none());
-    assert_eq!(source.reload(at(1)), Outcome::Refused, "the directory is missing");
+    assert_eq!(source.reload(at(1)), Outcome::Rejected, "the directory is missing");
     assert!(source.current().is_none());
     let state = source.state();
     assert_eq!((state.loads, state.errors, state.is_current), (0, 1, false));
@@ -22,7 +22,7 @@ fn nothing_is_served_before_the_first_good_set() {
 }
 
 #[test]
-fn a_good_set_is_served_with_what_is_attached_to_it() {
+fn serves_a_valid_set_with_its_attached_data() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
     place.write("config/b.yaml", rules_of("b"));
@@ -38,7 +38,7 @@ fn a_good_set_is_served_with_what_is_attached_to_it() {
 }
 
 #[test]
-fn reports_a_bad_set_and_keeps_the_good_one() {
+fn reports_an_invalid_set_and_keeps_the_previous_one() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
     let source = place.source("");
@@ -46,8 +46,8 @@ fn reports_a_bad_set_and_keeps_the_good_one() {
     let good = source.state();
 
     place.write("config/b.yaml", BAD);
-    assert_eq!(source.reload_if_changed(at(2)), Outcome::Refused);
-    assert_eq!(source.reload_if_changed(at(3)), Outcome::Unchanged, "refused once, not each time");
+    assert_eq!(source.reload(at(2)), Outcome::Rejected);
+    assert_eq!(source.reload(at(3)), Outcome::Unchanged, "rejected once, not each time");
     assert_eq!(domains(&source), ["a"]);
     let bad = source.state();
     assert_eq!((bad.loads, bad.errors, bad.is_current), (1, 1, false));
@@ -57,16 +57,16 @@ fn reports_a_bad_set_and_keeps_the_good_one() {
     assert!(errors[0].file.ends_with("config/b.yaml"), "{errors:#?}");
 
     std::fs::remove_file(place.path("config/b.yaml")).unwrap();
-    assert_eq!(source.reload_if_changed(at(4)), Outcome::Loaded);
+    assert_eq!(source.reload(at(4)), Outcome::Loaded);
     let again = source.state();
     assert_eq!((again.loads, again.errors, again.is_current), (2, 1, true));
     assert_eq!((again.hash, again.last_success), (good.hash, Some(at(4))));
-    assert_eq!(again.last_error.map(|(when, _)| when), Some(at(2)), "what went wrong last is still reported");
+    assert_eq!(again.last_error.map(|(when, _)| when), Some(at(2)), "the last error is still reported");
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_file_that_cannot_be_read_refuses_the_set_and_those_that_can_are_checked() {
+fn an_unreadable_file_rejects_the_set_and_the_others_are_checked() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
     let source = place.source("");
@@ -74,7 +74,7 @@ fn a_file_that_cannot_be_read_refuses_the_set_and_those_that_can_are_checked() {
     place.write("config/b.yaml", BAD);
     // Not even root can read it: address 0 is never mapped.
     place.link("config/c.yaml", "/proc/self/mem");
-    assert_eq!(source.reload(at(2)), Outcome::Refused);
+    assert_eq!(source.reload(at(2)), Outcome::Rejected);
     let files: Vec<String> =
         source.state().last_error.unwrap().1.into_iter().map(|error| error.file).collect();
     for name in ["b.yaml", "c.yaml"] {
@@ -84,22 +84,20 @@ fn a_file_that_cannot_be_read_refuses_the_set_and_those_that_can_are_checked() {
 }
 
 #[test]
-fn texts_that_did_not_change_are_reloaded_only_when_asked() {
+fn unchanged_files_are_not_reloaded() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
     let source = place.source("");
-    assert_eq!(source.reload_if_changed(at(1)), Outcome::Loaded);
+    assert_eq!(source.reload(at(1)), Outcome::Loaded);
     let served = source.current().unwrap();
     place.write("config/a.yaml", rules_of("a"));
-    assert_eq!(source.reload_if_changed(at(2)), Outcome::Unchanged);
+    assert_eq!(source.reload(at(2)), Outcome::Unchanged);
     assert!(Arc::ptr_eq(&served, &source.current().unwrap()));
     assert_eq!(source.state().loads, 1);
-    assert_eq!(source.reload(at(3)), Outcome::Loaded);
-    assert_eq!(source.state().loads, 2);
 }
 
 #[test]
-fn a_replaced_set_lives_as_long_as_its_last_request_and_is_freed_by_the_source() {
+fn the_source_frees_a_replaced_set_after_its_last_request() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
     let source = place.source("");
@@ -113,5 +111,5 @@ fn a_replaced_set_lives_as_long_as_its_last_request_and_is_freed_by_the_source()
     drop(in_flight);
     assert!(watched.upgrade().is_some(), "the request's thread freed the rules");
     source.free_retired();
-    assert!(watched.upgrade().is_none(), "nobody freed the rules");
+    assert!(watched.upgrade().is_none(), "the rules were not freed");
 }

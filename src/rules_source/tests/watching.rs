@@ -1,4 +1,4 @@
-//! Each kind of change is noticed: those within the rules directory by events, all others by listings.
+//! Every kind of change is detected: those in the rules directory by events, all others by listings.
 
 use std::{
     collections::BTreeSet,
@@ -55,12 +55,12 @@ fn the_permission_to_read_given_and_taken() {
     let chmod = |mode| fs::set_permissions(place.path("config/a.yaml"), Permissions::from_mode(mode));
     chmod(0o000).unwrap();
     if fs::read(place.path("config/a.yaml")).is_ok() {
-        // Root reads all the same.
+        // Root can read it anyway.
         return;
     }
-    watched.wait_until("the refusal", |source| source.state().errors == 1);
+    watched.wait_until("the rejection", |source| source.state().errors == 1);
     chmod(0o644).unwrap();
-    watched.wait_until("the way back", |source| source.state().is_current);
+    watched.wait_until("the recovery", |source| source.state().is_current);
 }
 
 #[test]
@@ -72,11 +72,11 @@ fn the_runtime_root_is_a_symlink_that_is_swapped() {
     place.link("current", "releases/1");
     let watched = Watched::start(place.source("current"), Debounce::default());
     watched.wait_for(&["1"]);
-    // As `ln -sfn` and `mv -T` do it.
+    // As `ln -sfn` and `mv -T` do.
     place.link("next", "releases/2");
     fs::rename(place.path("next"), place.path("current")).unwrap();
     watched.wait_for(&["2"]);
-    // And as it is done by hand, with a moment in which there is none.
+    // By hand, with a moment without a symlink.
     fs::remove_file(place.path("current")).unwrap();
     place.link("current", "releases/3");
     watched.wait_for(&["3"]);
@@ -113,7 +113,7 @@ fn every_change_is_served_within_a_second() {
     place.write("shared.yaml", rules_of("t"));
     served("a write behind a symlink", &["3", "t"]);
     fs::rename(place.path(&format!("{config}/a.yaml")), place.path("a.yaml")).unwrap();
-    served("a file that leaves", &["t"]);
+    served("a file that is moved away", &["t"]);
     fs::rename(place.path(config), place.path("away")).unwrap();
     place.write(&format!("{config}/z.yaml"), rules_of("z"));
     served("a directory that is replaced", &["z"]);
@@ -147,7 +147,7 @@ fn a_file_behind_a_symlink_is_written() {
     watched.wait_for(&["b"]);
 }
 
-/// A volume that is filled as the kubelet fills that of a ConfigMap.
+/// A volume that is updated as the kubelet updates that of a ConfigMap.
 struct Volume<'p> {
     place: &'p Place,
     version: u32,
@@ -199,10 +199,10 @@ fn a_config_map_is_updated() {
 }
 
 #[test]
-fn a_bad_set_and_the_way_back() {
+fn an_invalid_set_and_the_recovery() {
     let (place, watched) = watched();
     place.write("config/b.yaml", BAD);
-    watched.wait_until("the refusal", |source| source.state().errors == 1);
+    watched.wait_until("the rejection", |source| source.state().errors == 1);
     assert_eq!(domains(&watched.source), ["a"]);
     place.write("config/b.yaml", rules_of("b"));
     watched.wait_for(&["a", "b"]);
@@ -210,25 +210,25 @@ fn a_bad_set_and_the_way_back() {
 }
 
 #[test]
-fn the_directory_vanishes_and_returns() {
+fn the_directory_is_removed_and_created_again() {
     let (place, watched) = watched_at(Debounce::default());
     for round in 1..=3 {
         fs::remove_dir_all(place.path("config")).unwrap();
-        watched.wait_until("the refusal", |source| !source.state().is_current);
+        watched.wait_until("the rejection", |source| !source.state().is_current);
         let name = format!("round{round}");
         place.write("config/a.yaml", rules_of(&name));
         watched.wait_for(&[&name]);
     }
     fs::rename(place.path("config"), place.path("old")).unwrap();
-    watched.wait_until("the refusal", |source| !source.state().is_current);
+    watched.wait_until("the rejection", |source| !source.state().is_current);
     fs::rename(place.path("old"), place.path("config")).unwrap();
-    watched.wait_until("the way back", |source| source.state().is_current);
+    watched.wait_until("the recovery", |source| source.state().is_current);
     place.write("config/a.yaml", rules_of("z"));
     watched.wait_for(&["z"]);
 }
 
 #[test]
-fn a_directory_that_is_not_there_yet_is_waited_for() {
+fn waits_for_a_missing_directory() {
     let place = Place::new();
     let watched = Watched::start(place.source("not/yet"), Debounce::default());
     fs::create_dir(place.path("not")).unwrap();
@@ -240,7 +240,8 @@ fn a_directory_that_is_not_there_yet_is_waited_for() {
 fn a_burst_is_one_reload() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
-    let calm = Debounce { quiet: Duration::from_millis(700), at_most: Duration::from_secs(20), ..BY_EVENTS };
+    let calm =
+        Debounce { quiet: Duration::from_millis(700), max_delay: Duration::from_secs(20), ..BY_EVENTS };
     let watched = Watched::start(place.source(""), calm);
     for limit in 0..300 {
         place.write(
@@ -253,11 +254,11 @@ fn a_burst_is_one_reload() {
 }
 
 #[test]
-fn a_burst_without_end_is_reloaded_before_its_end() {
+fn an_endless_burst_is_reloaded_before_its_end() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
-    let at_most = Duration::from_millis(100);
-    let restless = Debounce { quiet: Duration::from_secs(3600), at_most, ..BY_EVENTS };
+    let max_delay = Duration::from_millis(100);
+    let restless = Debounce { quiet: Duration::from_secs(3600), max_delay, ..BY_EVENTS };
     let watched = Watched::start(place.source(""), restless);
     watched.wait_until("a reload amid writes", |source| {
         place.write("new.yaml", rules_of("b"));
@@ -266,7 +267,7 @@ fn a_burst_without_end_is_reloaded_before_its_end() {
     });
 }
 
-/// A source whose reloads wait, once rules are compiled, until they are let go.
+/// A source whose reloads wait after compiling, until the test sends a message.
 fn slow_source(place: &Place) -> (Files, Receiver<()>, SyncSender<()>) {
     let (compiled, is_compiled) = sync_channel(0);
     let (go, wait) = sync_channel(0);
@@ -280,19 +281,20 @@ fn slow_source(place: &Place) -> (Files, Receiver<()>, SyncSender<()>) {
 }
 
 #[test]
-fn a_change_during_a_reload_leads_to_another() {
+fn a_change_during_a_reload_causes_another() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
     let (files, is_compiled, go) = slow_source(&place);
     let Files { source, directory } = files;
-    let watcher = spawn(Arc::clone(&source), directory, ManualClock::default(), BY_EVENTS).unwrap();
+    let watcher =
+        spawn::<SystemEvents, _>(Arc::clone(&source), directory, ManualClock::default(), BY_EVENTS).unwrap();
     is_compiled.recv().unwrap();
-    // The files were read, and what was read is not served yet.
+    // The files were read and are not served yet.
     place.write("config/a.yaml", rules_of("b"));
     go.send(()).unwrap();
     is_compiled.recv_timeout(Duration::from_secs(20)).expect("the change was lost");
     assert_eq!(domains(&source), ["a"]);
     go.send(()).unwrap();
     wait_until(&source, "the change", |source| domains(source) == ["b"]);
-    watcher.stop();
+    drop(watcher);
 }

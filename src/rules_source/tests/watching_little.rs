@@ -1,22 +1,21 @@
-//! Without events, the listings notice every change.
+//! Without events, the listings detect every change.
 
 use std::path::Path;
 
 use notify::{Config, ErrorKind, EventHandler, NullWatcher, RecursiveMode, WatcherKind};
 
 use super::*;
-use crate::rules_source::watch::spawn_with;
 
-const BY_LOOKS: Debounce = Debounce {
+const BY_LISTINGS: Debounce = Debounce {
     quiet: Duration::from_millis(1),
-    at_most: Duration::from_millis(1),
-    look_every: Duration::from_millis(10),
+    max_delay: Duration::from_millis(1),
+    list_interval: Duration::from_millis(10),
 };
 
-/// A kernel that grants a watcher, but no watches.
-struct Limited;
+/// A kernel that is out of watches.
+struct OutOfWatches;
 
-impl notify::Watcher for Limited {
+impl notify::Watcher for OutOfWatches {
     fn new<F: EventHandler>(_: F, _: Config) -> notify::Result<Self> {
         Ok(Self)
     }
@@ -31,10 +30,10 @@ impl notify::Watcher for Limited {
     }
 }
 
-/// A kernel that grants nothing.
-struct Refused;
+/// A kernel that is out of watchers.
+struct OutOfWatchers;
 
-impl notify::Watcher for Refused {
+impl notify::Watcher for OutOfWatchers {
     fn new<F: EventHandler>(_: F, _: Config) -> notify::Result<Self> {
         Err(notify::Error::io(std::io::Error::from_raw_os_error(libc::EMFILE)))
     }
@@ -49,47 +48,48 @@ impl notify::Watcher for Refused {
     }
 }
 
-fn is_noticed_by_looks<W: notify::Watcher + 'static>() {
+fn is_detected_by_listings<W: notify::Watcher + 'static>() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
     let Files { source, directory } = place.source("");
     let clock = ManualClock::default();
-    let watcher = spawn_with::<W, _>(Arc::clone(&source), directory, clock, BY_LOOKS).unwrap();
+    let watcher = spawn::<W, _>(Arc::clone(&source), directory, clock, BY_LISTINGS).unwrap();
     wait_until(&source, "the first reload", |source| domains(source) == ["a"]);
     place.write("config/a.yaml", rules_of("b"));
-    wait_until(&source, "what was written", |source| domains(source) == ["b"]);
+    wait_until(&source, "the written file", |source| domains(source) == ["b"]);
     fs::remove_dir_all(place.path("config")).unwrap();
-    wait_until(&source, "the refusal", |source| source.state().errors == 1);
+    wait_until(&source, "the rejection", |source| source.state().errors == 1);
     place.write("config/a.yaml", rules_of("c"));
-    wait_until(&source, "the way back", |source| domains(source) == ["c"]);
-    watcher.stop();
+    wait_until(&source, "the recovery", |source| domains(source) == ["c"]);
+    drop(watcher);
 }
 
 #[test]
 fn a_file_system_without_notifications() {
-    is_noticed_by_looks::<NullWatcher>();
+    is_detected_by_listings::<NullWatcher>();
 }
 
 #[test]
-fn a_kernel_that_grants_no_more_watches() {
-    is_noticed_by_looks::<Limited>();
+fn a_kernel_that_is_out_of_watches() {
+    is_detected_by_listings::<OutOfWatches>();
 }
 
 #[test]
-fn a_kernel_that_grants_no_more_watchers() {
-    is_noticed_by_looks::<Refused>();
+fn a_kernel_that_is_out_of_watchers() {
+    is_detected_by_listings::<OutOfWatchers>();
 }
 
 #[test]
-fn a_look_that_finds_nothing_new_reloads_nothing() {
+fn an_unchanged_listing_reloads_nothing() {
     let place = Place::new();
     place.write("config/a.yaml", rules_of("a"));
     let Files { source, directory } = place.source("");
     let clock = ManualClock::default();
-    let watcher = spawn_with::<Limited, _>(Arc::clone(&source), directory, clock, BY_LOOKS).unwrap();
+    let watcher = spawn::<OutOfWatches, _>(Arc::clone(&source), directory, clock, BY_LISTINGS).unwrap();
     wait_until(&source, "the first reload", |source| domains(source) == ["a"]);
     place.write("config/b.yaml", rules_of("b"));
-    wait_until(&source, "what was written", |source| domains(source) == ["a", "b"]);
-    watcher.stop();
+    wait_until(&source, "the written file", |source| domains(source) == ["a", "b"]);
+    std::thread::sleep(20 * BY_LISTINGS.list_interval);
+    drop(watcher);
     assert_eq!(source.state().loads, 2);
 }

@@ -1,181 +1,85 @@
-//! Counts the messages of a response before decoding it: a message of two bytes becomes a struct of hundreds,
-//! and 8 MB of empty descriptors took 2.2 GB.
+//! Counts the messages of a response before it is decoded: a message of two bytes becomes a struct of hundreds, and 8 MB
+//! of empty descriptors took 2.2 GB.
 //!
-//! It counts the messages that the compiler keeps: resources, descriptors, limits, replaced names and values of
-//! metadata. The codec in `stream` rejects a response with too many of them, and `delta` a resource that does not
-//! fit beside the known ones.
+//! The count covers the messages that the compiler keeps: resources, descriptors, limits, replaced names and values of
+//! metadata. `stream` rejects a response with too many of them, and `delta` a resource that exceeds the limit together
+//! with the known ones.
 
 use prost_types::Any;
 
+use self::Content::{Config, Message, Skipped};
 use crate::protobuf::{Fields, Malformed};
 
-/// Messages that may still be counted.
-struct Room(usize);
-
-/// Why counting ended early.
-enum Stop {
-    Malformed(Malformed),
-    Full,
+/// A field that is counted, or that leads to counted ones. Fields without a `Field` are skipped.
+pub(super) struct Field {
+    number: u32,
+    is_counted: bool,
+    content: Content,
 }
 
-impl From<Malformed> for Stop {
-    fn from(malformed: Malformed) -> Self {
-        Self::Malformed(malformed)
-    }
+enum Content {
+    Skipped,
+    Message(&'static [Field]),
+    /// The bytes of a `RateLimitConfig`. Counting ends where they are malformed: decoding reports the error, and costs
+    /// no more than what was counted.
+    Config,
 }
 
-/// How the protocol variants wrap a resource.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wrapping {
-    /// `resources` are `google.protobuf.Any`.
-    Plain,
-    /// They are `Resource`, which has one, and `removed_resources` are names.
-    Named,
+/// `DiscoveryResponse`.
+pub(super) static RESPONSE: [Field; 1] = [counted(2, Message(&ANY))];
+/// `DeltaDiscoveryResponse`: resources, and the names of removed ones.
+pub(super) static DELTA_RESPONSE: [Field; 2] = [counted(2, Message(&RESOURCE)), counted(6, Skipped)];
+static RESOURCE: [Field; 1] = [counted(2, Message(&ANY))];
+static ANY: [Field; 1] = [uncounted(2, Config)];
+static CONFIG: [Field; 1] = [counted(3, Message(&DESCRIPTOR))];
+static DESCRIPTOR: [Field; 3] =
+    [counted(3, Message(&POLICY)), counted(4, Message(&DESCRIPTOR)), uncounted(8, Message(&STRUCT))];
+static POLICY: [Field; 1] = [counted(5, Skipped)];
+static STRUCT: [Field; 1] = [counted(1, Message(&STRUCT_ENTRY))];
+static STRUCT_ENTRY: [Field; 1] = [uncounted(2, Message(&VALUE))];
+static VALUE: [Field; 2] = [uncounted(5, Message(&STRUCT)), uncounted(6, Message(&LIST))];
+static LIST: [Field; 1] = [counted(1, Message(&VALUE))];
+
+const fn counted(number: u32, content: Content) -> Field {
+    Field { number, is_counted: true, content }
 }
 
-/// Whether a response has at most `max` messages.
-///
-/// # Errors
-/// When it is not a message. Counting of a malformed resource ends where it is malformed; decoding it reports the
-/// error, and costs no more than what was counted.
-pub(super) fn fits(response: &[u8], wrapping: Wrapping, max: usize) -> Result<bool, Malformed> {
-    match Room(max).take_response(response, wrapping) {
-        Ok(()) => Ok(true),
-        Err(Stop::Full) => Ok(false),
-        Err(Stop::Malformed(malformed)) => Err(malformed),
-    }
+const fn uncounted(number: u32, content: Content) -> Field {
+    Field { number, is_counted: false, content }
 }
 
-/// How many messages a resource has, itself included; none when there are more than `max`.
-pub(super) fn weight(resource: &Any, max: usize) -> Option<usize> {
-    let mut room = Room(max);
-    match room.take(1).and_then(|()| room.take_config(&resource.value)) {
-        Err(Stop::Full) => None,
-        Ok(()) | Err(Stop::Malformed(_)) => Some(max.saturating_sub(room.0)),
-    }
+/// The number of messages in a response with these fields.
+pub(super) fn of_response(response: &[u8], fields: &[Field]) -> Result<usize, Malformed> {
+    let mut count = 0;
+    add(Fields::new(response), fields, &mut count)?;
+    Ok(count)
 }
 
-impl Room {
-    fn take(&mut self, messages: usize) -> Result<(), Stop> {
-        self.0 = self.0.checked_sub(messages).ok_or(Stop::Full)?;
-        Ok(())
-    }
+/// The number of messages in a resource, including itself.
+pub(super) fn of_resource(resource: &Any) -> usize {
+    let mut count = 1;
+    add_config(&resource.value, &mut count);
+    count
+}
 
-    fn take_response(&mut self, response: &[u8], wrapping: Wrapping) -> Result<(), Stop> {
-        let mut fields = Fields::new(response);
-        while let Some(key) = fields.next()? {
-            match (key.number, wrapping) {
-                (2, Wrapping::Plain) => self.take_resource(fields.message(key)?)?,
-                (2, Wrapping::Named) => {
-                    self.take(1)?;
-                    let mut resource = fields.message(key)?;
-                    while let Some(key) = resource.next()? {
-                        match key.number {
-                            2 => self.take_resource(resource.message(key)?)?,
-                            _ => resource.skip(key)?,
-                        }
-                    }
-                }
-                (6, Wrapping::Named) => {
-                    self.take(1)?;
-                    fields.skip(key)?;
-                }
-                _ => fields.skip(key)?,
-            }
-        }
-        Ok(())
-    }
+fn add_config(config: &[u8], count: &mut usize) {
+    let _ = add(Fields::new(config), &CONFIG, count);
+}
 
-    /// A `google.protobuf.Any`.
-    fn take_resource(&mut self, mut resource: Fields<'_>) -> Result<(), Stop> {
-        self.take(1)?;
-        while let Some(key) = resource.next()? {
-            if key.number != 2 {
-                resource.skip(key)?;
-            } else if let Err(Stop::Full) = self.take_config(resource.bytes(key)?) {
-                return Err(Stop::Full);
-            }
+fn add(mut message: Fields<'_>, fields: &[Field], count: &mut usize) -> Result<(), Malformed> {
+    while let Some(key) = message.next()? {
+        let Some(field) = fields.iter().find(|field| field.number == key.number) else {
+            message.skip(key)?;
+            continue;
+        };
+        *count = count.saturating_add(field.is_counted.into());
+        match field.content {
+            Skipped => message.skip(key)?,
+            Message(fields) => add(message.message(key)?, fields, count)?,
+            Config => add_config(message.bytes(key)?, count),
         }
-        Ok(())
     }
-
-    /// A `RateLimitConfig`.
-    fn take_config(&mut self, config: &[u8]) -> Result<(), Stop> {
-        let mut config = Fields::new(config);
-        while let Some(key) = config.next()? {
-            match key.number {
-                3 => self.take_descriptor(config.message(key)?)?,
-                _ => config.skip(key)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn take_descriptor(&mut self, mut descriptor: Fields<'_>) -> Result<(), Stop> {
-        self.take(1)?;
-        while let Some(key) = descriptor.next()? {
-            match key.number {
-                3 => self.take_policy(descriptor.message(key)?)?,
-                4 => self.take_descriptor(descriptor.message(key)?)?,
-                8 => self.take_struct(descriptor.message(key)?)?,
-                _ => descriptor.skip(key)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn take_policy(&mut self, mut policy: Fields<'_>) -> Result<(), Stop> {
-        self.take(1)?;
-        while let Some(key) = policy.next()? {
-            if key.number == 5 {
-                self.take(1)?;
-            }
-            policy.skip(key)?;
-        }
-        Ok(())
-    }
-
-    /// A `google.protobuf.Struct`: a map from names to values.
-    fn take_struct(&mut self, mut map: Fields<'_>) -> Result<(), Stop> {
-        while let Some(key) = map.next()? {
-            if key.number != 1 {
-                map.skip(key)?;
-                continue;
-            }
-            self.take(1)?;
-            let mut pair = map.message(key)?;
-            while let Some(key) = pair.next()? {
-                match key.number {
-                    2 => self.take_value(pair.message(key)?)?,
-                    _ => pair.skip(key)?,
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A `google.protobuf.Value`: it may hold a map or a list.
-    fn take_value(&mut self, mut value: Fields<'_>) -> Result<(), Stop> {
-        while let Some(key) = value.next()? {
-            match key.number {
-                5 => self.take_struct(value.message(key)?)?,
-                6 => {
-                    let mut list = value.message(key)?;
-                    while let Some(key) = list.next()? {
-                        match key.number {
-                            1 => {
-                                self.take(1)?;
-                                self.take_value(list.message(key)?)?;
-                            }
-                            _ => list.skip(key)?,
-                        }
-                    }
-                }
-                _ => value.skip(key)?,
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -218,40 +122,34 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_becomes_a_struct_is_counted_once() {
+    fn counts_every_message_that_becomes_a_struct() {
         let resource = wrapped(config().encode_to_vec());
-        assert_eq!(weight(&resource, usize::MAX), Some(11));
-        assert_eq!((weight(&resource, 11), weight(&resource, 10)), (Some(11), None));
+        assert_eq!(of_resource(&resource), 11);
         let plain =
             DiscoveryResponse { resources: vec![resource.clone(); 3], ..DiscoveryResponse::default() };
-        for (most, expected) in [(32, false), (33, true), (34, true)] {
-            assert_eq!(fits(&plain.encode_to_vec(), Wrapping::Plain, most), Ok(expected), "{most}");
-        }
+        assert_eq!(of_response(&plain.encode_to_vec(), &RESPONSE), Ok(33));
         let named = Resource { name: "n".to_owned(), resource: Some(resource), ..Resource::default() };
         let delta = DeltaDiscoveryResponse {
             resources: vec![named; 3],
             removed_resources: vec!["x".to_owned(); 4],
             ..DeltaDiscoveryResponse::default()
         };
-        for (most, expected) in [(39, false), (40, true), (41, true)] {
-            assert_eq!(fits(&delta.encode_to_vec(), Wrapping::Named, most), Ok(expected), "{most}");
-        }
+        assert_eq!(of_response(&delta.encode_to_vec(), &DELTA_RESPONSE), Ok(40));
     }
 
     #[test]
-    fn a_response_of_nothing_but_empty_messages_is_too_much() {
-        // Resources, and descriptors within one.
+    fn counts_empty_messages() {
+        // Resources, and descriptors in one.
         let resources = [0x12, 0].repeat(4_000_000);
-        for wrapping in [Wrapping::Plain, Wrapping::Named] {
-            assert_eq!(fits(&resources, wrapping, 3_999_999), Ok(false));
+        for fields in [&RESPONSE[..], &DELTA_RESPONSE] {
+            assert_eq!(of_response(&resources, fields), Ok(4_000_000));
         }
-        assert_eq!(fits(&resources, Wrapping::Plain, 4_000_000), Ok(true));
-        assert_eq!(weight(&wrapped([0x1a, 0].repeat(4_000_000)), 1_000_000), None);
+        assert_eq!(of_resource(&wrapped([0x1a, 0].repeat(4_000_000))), 4_000_001);
     }
 
     #[test]
-    fn what_is_nested_without_end_is_left() {
-        // Every descriptor holds the next one; prost refuses this too.
+    fn stops_at_the_nesting_limit() {
+        // Every descriptor holds the next one; prost rejects this too.
         let mut nested = Vec::new();
         for _ in 0..2_000 {
             let mut outer = vec![0x22];
@@ -261,26 +159,25 @@ mod tests {
         }
         nested[0] = 0x1a;
         assert!(RateLimitConfig::decode(&*nested).is_err());
-        assert!(weight(&wrapped(nested), usize::MAX).is_some_and(|weight| weight <= 101));
+        assert!(of_resource(&wrapped(nested)) <= 102);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_counted_or_malformed(
+        fn counts_at_most_one_message_a_byte(
             bytes in prop::collection::vec(any::<u8>(), 0..200),
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..5),
         ) {
-            for wrapping in [Wrapping::Plain, Wrapping::Named] {
-                let _ = fits(&bytes, wrapping, 100);
+            for fields in [&RESPONSE[..], &DELTA_RESPONSE] {
+                let _ = of_response(&bytes, fields);
             }
             let mut resource = config().encode_to_vec();
             for (at, byte) in changes {
                 let at = at.index(resource.len());
                 resource[at] = byte;
             }
-            // A resource can be read only if it was counted to its end, and then to at most one a byte.
             let length = resource.len();
-            prop_assert!(weight(&wrapped(resource), usize::MAX).is_some_and(|weight| weight <= length));
+            prop_assert!(of_resource(&wrapped(resource)) <= length);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Rules from a control plane over xDS: an aggregated stream, subscribed to all resources of one type.
 //!
-//! [`spawn`] starts a thread that connects, compiles and serves each update, and acknowledges or rejects it.
-//! `app` starts it in place of the watcher of files. Reading order: `client` is the loop, `connect` opens a channel,
-//! `sotw` and `delta` are the two protocol variants on a `stream` that counts the messages of a response
-//! (`message_count`) before it decodes them, `session` applies updates, and `resource` reads resources. [`Source`]
-//! serves: an invalid update leaves the last good rules, and so does a lost connection.
+//! [`spawn`] starts a thread that connects, compiles and serves each update, and acknowledges or rejects it; `app`
+//! starts it in place of the watcher of files. Reading order: `client` is the loop, `connect` opens a channel, `stream`
+//! receives responses and counts their messages (`message_count`) before it decodes them, `sotw` and `delta` are the
+//! protocol variants, `resource` decodes resources, and `session` applies updates. After an invalid update or a lost
+//! connection, [`Source`] keeps serving the previous rules.
 
 mod client;
 mod connect;
@@ -15,38 +15,33 @@ mod session;
 mod sotw;
 mod stream;
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-    thread,
-};
+use std::{io, sync::Arc, thread};
 
 use tokio::{runtime, sync::watch};
 
 use super::Source;
 use crate::{
     clock::Clock,
-    mutex::lock,
     panics::{self, Boundary},
     settings::groups::Xds,
 };
 
-/// A subscription. It ends when this is dropped.
+/// A running subscription; ends when dropped.
 #[derive(Debug)]
 pub struct Subscription {
-    /// The thread ends when the other side of this is gone.
+    /// The thread ends when this is dropped.
     _alive: watch::Sender<()>,
-    judged: watch::Receiver<bool>,
+    status: Arc<Status>,
 }
 
-/// The state of the subscription, for metrics.
+/// The state of a subscription, shared with the metrics.
 #[derive(Debug, Default)]
-pub struct Status(Mutex<State>);
+pub struct Status(watch::Sender<State>);
 
 /// The state of a subscription.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct State {
-    /// There is a connection.
+    /// True while a stream is open.
     pub connected: bool,
     /// Attempts to connect after the first.
     pub reconnects: u64,
@@ -62,11 +57,11 @@ impl Status {
     /// The current state.
     #[must_use]
     pub fn state(&self) -> State {
-        lock(&self.0).clone()
+        self.0.borrow().clone()
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut lock(&self.0));
+        self.0.send_modify(change);
     }
 }
 
@@ -81,32 +76,33 @@ pub fn spawn<T: Send + Sync + 'static>(
     status: Arc<Status>,
 ) -> io::Result<Subscription> {
     let (alive, mut is_alive) = watch::channel(());
-    let (judging, judged) = watch::channel(false);
+    let thread_status = status.clone();
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     thread::Builder::new().name("rules-xds".to_owned()).spawn(move || {
-        let session = session::Session::new(&source, &settings.server, &clock, &status, judging);
+        let session = session::Session::new(&source, &settings.server, &clock, &thread_status);
         runtime.block_on(async {
             tokio::select! {
                 () = panics::restart_task(Boundary::XdsClient, async || client::run(&settings, &session).await) => {}
-                // Nothing is ever sent, so the other side was dropped.
+                // Nothing is sent, so the sender was dropped.
                 _ = is_alive.changed() => {}
             }
         });
-        // A name lookup may hang and must not delay the end.
+        // A name lookup may hang and must not delay the shutdown.
         runtime.shutdown_background();
     })?;
-    Ok(Subscription { _alive: alive, judged })
+    Ok(Subscription { _alive: alive, status })
 }
 
 impl Subscription {
-    /// Waits until a first response was accepted or refused.
-    pub async fn judged(&mut self) {
-        // An error means that the thread has ended.
-        let _ = self.judged.wait_for(|judged| *judged).await;
+    /// Waits until a first response was accepted or rejected.
+    pub async fn judged(&self) {
+        let mut states = self.status.0.subscribe();
+        // The sender is a field of the status, so it exists.
+        let _ = states.wait_for(|state| state.updates > 0 || state.refused > 0).await;
     }
 }
 
-/// Reads a response of either variant, up to the compiled rules.
+/// Decodes and compiles a response of either variant.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     stream::fuzz(bytes);

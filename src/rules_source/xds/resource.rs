@@ -1,6 +1,6 @@
-//! Reads resources: from the bytes of a response to messages, or to an error.
+//! Decodes resources: from the bytes of a response to messages, or to an error.
 //!
-//! Both protocol variants call it. The meaning of the messages is left to the compiler.
+//! Both protocol variants call it. The compiler interprets the messages.
 
 use prost::Message as _;
 use prost_types::Any;
@@ -8,58 +8,46 @@ use prost_types::Any;
 use crate::{
     proto::ratelimit::config::ratelimit::v3::RateLimitConfig,
     rules::{Diagnostic, Severity},
+    rules_source::diagnostics::diagnostic,
 };
 
-/// The type that is subscribed to.
+/// The resource type of the subscription.
 pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
-/// The error about the type of a response, if it is of another type.
-pub(super) fn check_response(type_url: &str) -> Option<Diagnostic> {
-    // Some control planes leave it out.
-    let is_ours = type_url.is_empty() || same_message(type_url);
-    (!is_ours).then(|| wrong_type("the response".to_owned(), type_url))
+/// The errors of a response as a whole: its type, and its size.
+pub(super) fn check_response(type_url: &str, is_too_large: bool, max: usize) -> Vec<Diagnostic> {
+    // Some control planes omit the type.
+    let is_wrong_type = !type_url.is_empty() && !is_same_message(type_url);
+    let wrong_type = is_wrong_type.then(|| wrong_type("the response".to_owned(), type_url));
+    wrong_type.into_iter().chain(is_too_large.then(|| too_large("the response", max))).collect()
 }
 
 /// The error about more messages than the limit.
-pub(super) fn too_much(what: &str, max: usize) -> Diagnostic {
-    let message = format!(
-        "holds more than {max} messages (resources, descriptors, limits, values of metadata); nothing was read"
-    );
-    diagnostic(what.to_owned(), message, "send fewer rules, or raise RULES_MAX_VALUES".to_owned())
+pub(super) fn too_large(what: &str, max: usize) -> Diagnostic {
+    let message = format!("more than {max} messages (resources, descriptors, limits, values of metadata)");
+    diagnostic(Severity::Error, what.to_owned(), message, "send fewer rules, or raise RULES_MAX_VALUES")
 }
 
-/// Reads a resource that diagnostics call `name`.
-pub(super) fn read(name: impl FnOnce() -> String, resource: &Any) -> Result<RateLimitConfig, Diagnostic> {
-    if !same_message(&resource.type_url) {
+/// Decodes a resource, which diagnostics call `name`.
+pub(super) fn decode(name: impl FnOnce() -> String, resource: &Any) -> Result<RateLimitConfig, Diagnostic> {
+    if !is_same_message(&resource.type_url) {
         return Err(wrong_type(name(), &resource.type_url));
     }
     RateLimitConfig::decode(&*resource.value).map_err(|error| {
-        let message = format!("its {} bytes are not a valid message: {error}", resource.value.len());
-        diagnostic(name(), message, format!("accepted: the message {TYPE_URL}, encoded"))
+        let message = format!("invalid message of {} bytes: {error}", resource.value.len());
+        diagnostic(Severity::Error, name(), message, format!("expected an encoded {TYPE_URL}"))
     })
 }
 
-/// Compares the names after the last slash, as protobuf's libraries do.
-fn same_message(type_url: &str) -> bool {
-    let message = |url: &str| url.rsplit('/').next().unwrap_or_default().to_owned();
-    message(type_url) == message(TYPE_URL)
+/// Compares the names after the last slash, as protobuf libraries do.
+fn is_same_message(type_url: &str) -> bool {
+    type_url.rsplit('/').next() == TYPE_URL.rsplit('/').next()
 }
 
 fn wrong_type(name: String, seen: &str) -> Diagnostic {
     // A control plane may send anything, so the text is kept short and on one line.
     let seen: String = seen.escape_debug().take(200).collect();
-    diagnostic(name, format!("is of the type `{seen}`"), format!("accepted: {TYPE_URL}"))
-}
-
-fn diagnostic(file: String, message: String, help: String) -> Diagnostic {
-    Diagnostic {
-        severity: Severity::Error,
-        file,
-        place: None,
-        path: String::new(),
-        message,
-        help: Some(help),
-    }
+    diagnostic(Severity::Error, name, format!("unexpected type `{seen}`"), format!("expected {TYPE_URL}"))
 }
 
 #[cfg(test)]
@@ -77,40 +65,43 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_is_read_whatever_stands_before_its_type() {
+    fn ignores_the_prefix_of_a_resource_type() {
         let config = RateLimitConfig { domain: "d".to_owned(), ..RateLimitConfig::default() };
         for type_url in [TYPE_URL, "x/ratelimit.config.ratelimit.v3.RateLimitConfig"] {
-            assert_eq!(read(name, &any(type_url, config.encode_to_vec())), Ok(config.clone()));
+            assert_eq!(decode(name, &any(type_url, config.encode_to_vec())), Ok(config.clone()));
         }
     }
 
     #[test]
-    fn another_message_is_an_error() {
+    fn rejects_other_messages() {
         let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
         for (resource, expected) in [
-            (any(cluster, Vec::new()), format!("is of the type `{cluster}`; accepted: {TYPE_URL}")),
+            (any(cluster, Vec::new()), format!("unexpected type `{cluster}`; expected {TYPE_URL}")),
             (
                 any(TYPE_URL, vec![0x0a, 0xff]),
-                "its 2 bytes are not a valid message: failed to decode Protobuf message: ".to_owned(),
+                "invalid message of 2 bytes: failed to decode Protobuf message: ".to_owned(),
             ),
-            (any("", Vec::new()), "is of the type ``".to_owned()),
+            (any("", Vec::new()), "unexpected type ``".to_owned()),
         ] {
-            let error = read(name, &resource).unwrap_err().to_string();
+            let error = decode(name, &resource).unwrap_err().to_string();
             assert!(error.starts_with(&format!("resource a: error: {expected}")), "{error}");
         }
     }
 
     #[test]
-    fn a_response_of_another_type_is_an_error() {
-        assert_eq!(check_response(""), None);
-        assert_eq!(check_response(TYPE_URL), None);
-        assert!(check_response("type.googleapis.com/x.Y").is_some());
+    fn rejects_responses_of_other_types_and_too_large_ones() {
+        let errors = |type_url, is_too_large| check_response(type_url, is_too_large, 10).len();
+        assert_eq!((errors("", false), errors(TYPE_URL, false)), (0, 0));
+        assert_eq!(
+            (errors("type.googleapis.com/x.Y", false), errors("type.googleapis.com/x.Y", true)),
+            (1, 2)
+        );
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_an_error(bytes: Vec<u8>) {
-            let _ = read(name, &any(TYPE_URL, bytes));
+        fn any_bytes_are_decoded_or_an_error(bytes: Vec<u8>) {
+            let _ = decode(name, &any(TYPE_URL, bytes));
         }
     }
 }

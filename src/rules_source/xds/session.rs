@@ -1,16 +1,18 @@
 //! Applies updates of a control plane: serves them, or rejects them with the reasons.
 //!
-//! The protocol variants pass the complete list of resources, with what could not be read of them, and send the
-//! result back. A session outlives streams and connections.
+//! The protocol variants pass the complete list of resources and the errors of invalid ones, and send the result back.
+//! A session outlives streams and connections.
 
-use std::{cell::Cell, hash::Hasher as _, time::Duration};
+use std::{
+    cell::Cell,
+    hash::{DefaultHasher, Hasher as _},
+    time::Duration,
+};
 
 use prost::Message as _;
-use siphasher::sip::SipHasher13;
-use tokio::sync::watch;
 
 use super::{
-    super::{Draft, Outcome, Source, compile_or_refuse, lock},
+    super::{Input, Outcome, Source, lock},
     Status,
 };
 use crate::{
@@ -22,36 +24,36 @@ use crate::{
     text::cut,
 };
 
-/// The limit of errors that a rejection lists; our log has more.
+/// The limit of errors in a rejection; the log has more.
 const MAX_ERRORS: usize = 20;
 
-/// The delay before rejecting the same update again: some control planes resend a rejected update at once, for
-/// ever and as fast as they can.
+/// The delay before the same update is rejected again: some control planes resend a rejected update immediately and
+/// forever.
 const REPEATED_REJECTION_DELAY: Duration = Duration::from_secs(1);
 
-/// gRPC's code of a rejection.
+/// The gRPC status of a rejection.
 const INVALID_ARGUMENT: i32 = 3;
 
-/// gRPC's code of an internal error.
+/// The gRPC status of a response whose processing panicked.
 pub(super) const INTERNAL: i32 = 13;
 
-/// Applies updates to a source.
 pub(super) struct Session<'a, T> {
-    source: &'a Source<T>,
-    origin: String,
+    pub(super) source: &'a Source<T>,
+    /// The control plane's name in logs.
+    pub(super) origin: String,
     clock: &'a dyn Clock,
-    status: &'a Status,
-    judged: watch::Sender<bool>,
-    is_lost: Cell<bool>,
+    pub(super) status: &'a Status,
+    /// The last stream ended, and the next one has not sent a response.
+    pub(super) is_lost: Cell<bool>,
 }
 
 /// The rules to serve from now on.
 pub(super) struct Update<'u> {
-    /// The control plane's version of them.
+    /// The control plane's version of the rules.
     pub(super) version: &'u str,
-    /// All readable resources.
+    /// The valid resources.
     pub(super) resources: Vec<&'u RateLimitConfig>,
-    /// Errors of the others.
+    /// Errors of invalid resources.
     pub(super) diagnostics: Vec<Diagnostic>,
 }
 
@@ -61,29 +63,9 @@ impl<'a, T> Session<'a, T> {
         server: &ServerAddress,
         clock: &'a dyn Clock,
         status: &'a Status,
-        judged: watch::Sender<bool>,
     ) -> Self {
-        Self {
-            source,
-            origin: format!("the control plane {server}"),
-            clock,
-            status,
-            judged,
-            is_lost: Cell::new(false),
-        }
-    }
-
-    /// The control plane's name in logs.
-    pub(super) fn origin(&self) -> &str {
-        &self.origin
-    }
-
-    pub(super) fn status(&self) -> &Status {
-        self.status
-    }
-
-    pub(super) fn source(&self) -> &Source<T> {
-        self.source
+        let origin = format!("the control plane {server}");
+        Self { source, origin, clock, status, is_lost: Cell::new(false) }
     }
 
     /// The limit of messages in all resources.
@@ -91,12 +73,7 @@ impl<'a, T> Session<'a, T> {
         self.source.options.max_values
     }
 
-    /// Notes that there is no stream.
-    pub(super) fn lost(&self) {
-        self.is_lost.set(true);
-    }
-
-    /// Runs the processing of a response; a panic rejects it, and the current rules stay.
+    /// Processes a response. A panic rejects the response, and the current rules stay.
     pub(super) async fn guarded(
         &self,
         process: impl Future<Output = Result<(), google::rpc::Status>>,
@@ -107,13 +84,12 @@ impl<'a, T> Session<'a, T> {
         });
         processed.await.unwrap_or_else(|Panicked| {
             self.status.change(|status| status.refused = status.refused.saturating_add(1));
-            self.judged.send_replace(true);
-            let message = "internal error: reading the response panicked".to_owned();
+            let message = "internal error: processing the response panicked".to_owned();
             Err(google::rpc::Status { code: INTERNAL, message })
         })
     }
 
-    /// Serves an update, or gives the rejection to send.
+    /// Serves an update, or returns the rejection to send.
     pub(super) async fn apply(&self, update: Update<'_>) -> Result<(), google::rpc::Status> {
         if self.is_lost.take() {
             tracing::info!("{}: recovered", self.origin);
@@ -129,7 +105,6 @@ impl<'a, T> Session<'a, T> {
                 status.refused = status.refused.saturating_add(1);
             }
         });
-        self.judged.send_replace(true);
         if state.is_current {
             return Ok(());
         }
@@ -137,51 +112,33 @@ impl<'a, T> Session<'a, T> {
             tokio::time::sleep(REPEATED_REJECTION_DELAY).await;
         }
         let errors = state.last_error.map(|(_, errors)| errors).unwrap_or_default();
-        Err(google::rpc::Status { code: INVALID_ARGUMENT, message: rejection(&errors) })
+        let mut lines: Vec<String> = errors.iter().take(MAX_ERRORS).map(ToString::to_string).collect();
+        lines.extend((errors.len() > MAX_ERRORS).then(|| "and more".to_owned()));
+        Err(google::rpc::Status { code: INVALID_ARGUMENT, message: lines.join("\n") })
     }
-}
-
-fn rejection(errors: &[Diagnostic]) -> String {
-    let mut lines: Vec<String> = errors.iter().take(MAX_ERRORS).map(ToString::to_string).collect();
-    if errors.len() > MAX_ERRORS {
-        lines.push("and more".to_owned());
-    }
-    lines.join("\n")
 }
 
 impl<T> Source<T> {
     /// Serves the resources of a control plane, unless they have an error. The same resources again are
     /// [`Outcome::Unchanged`].
     ///
-    /// The resources are sorted by name: control planes have no order, and replicas with the same resources must
+    /// Resources are sorted by name: control planes send them in any order, and replicas with the same resources must
     /// serve the same rules.
     fn offer(&self, origin: &str, update: Update<'_>, now: Time) -> Outcome {
         let Update { mut resources, diagnostics, .. } = update;
         resources.sort_by_key(|resource| (&resource.name, &resource.domain));
-        let mut reloading = lock(&self.reloading);
-        let digest = (hash(&resources), diagnostics.clone());
-        if reloading.last_read.as_ref() == Some(&digest) {
-            return Outcome::Unchanged;
-        }
-        let is_complete = diagnostics.is_empty();
-        let mut compiled = compile_or_refuse(&origin, || compile_resources(&resources, self.options));
-        compiled.diagnostics.splice(0..0, diagnostics);
-        let draft = Draft { origin: &origin, digest, files: resources.len(), is_complete, compiled };
-        self.load_draft(draft, now, &mut reloading)
+        let (hash, files) = (hash(&resources), resources.len());
+        let input = Input { origin: &origin, hash, files, diagnostics };
+        let compile = || compile_resources(&resources, self.options);
+        self.load_input(input, compile, now, &mut lock(&self.reloading))
     }
 }
 
-/// A hash of the resources, to recognise the same update. Maps are encoded in order here, unlike in the bytes
-/// received.
+/// A hash of the resources, to recognise the same update. They are encoded again because the received bytes have maps
+/// in any order.
 fn hash(resources: &[&RateLimitConfig]) -> u64 {
-    let mut hasher = SipHasher13::new();
-    let mut bytes = Vec::new();
-    for resource in resources {
-        bytes.clear();
-        // A vector takes whatever is written to it.
-        let _ = resource.encode_length_delimited(&mut bytes);
-        hasher.write(&bytes);
-    }
+    let mut hasher = DefaultHasher::new();
+    resources.iter().for_each(|resource| hasher.write(&resource.encode_length_delimited_to_vec()));
     hasher.finish()
 }
 

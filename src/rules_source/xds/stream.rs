@@ -1,98 +1,135 @@
-//! A stream of the aggregated service, whose messages are counted before they are decoded.
+//! A stream of the aggregated discovery service, in either protocol variant.
 //!
-//! Each protocol variant opens one. The generated client would decode a message of any size.
+//! `client` calls [`process`] with a channel. Messages of a response are counted before it is decoded: the generated
+//! client would decode a message of any size.
 
 use std::marker::PhantomData;
 
 use http::uri::PathAndQuery;
 use prost::Message;
+use tokio::sync::mpsc;
 use tonic::{
     Request, Status, Streaming,
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder},
     codegen::{Bytes, tokio_stream::wrappers::ReceiverStream},
+    metadata::MetadataMap,
     transport::Channel,
 };
 use tonic_prost::ProstEncoder;
 
-use super::{client::Subscriber, message_count};
-use crate::proto::envoy::service::discovery::v3::{DeltaDiscoveryResponse, DiscoveryResponse};
+use super::{
+    message_count::{self, Field},
+    session::{INTERNAL, Session},
+};
+use crate::proto::{envoy::config::core::v3::Node, google};
 
-/// A response of a protocol variant.
-pub(super) trait Response: Message + Default + 'static {
-    const WRAPPING: message_count::Wrapping;
+/// A protocol variant, with its state.
+pub(super) trait Variant: 'static {
+    type Request: Message + 'static;
+    type Response: Message + Default + 'static;
     const METHOD: &'static str;
+    const RESPONSE_FIELDS: &'static [Field];
+    /// Later responses omit the resources of earlier ones.
+    const IS_INCREMENTAL: bool;
+
+    fn subscribe(&self, node: Node) -> Self::Request;
 
     /// A response without its resources.
-    fn without_resources(head: Head) -> Self;
+    fn without_resources(head: Head) -> Self::Response;
+
+    /// Applies a response, or returns the reason for rejecting it.
+    async fn apply<T>(
+        &mut self,
+        session: &Session<'_, T>,
+        received: &Received<Self::Response>,
+    ) -> Result<(), google::rpc::Status>;
+
+    /// Acknowledges a response, or rejects it with `error_detail`.
+    fn answer(
+        &mut self,
+        node: Node,
+        response: Self::Response,
+        error_detail: Option<google::rpc::Status>,
+    ) -> Self::Request;
 }
 
-/// The fields of a response that its answer needs, and its type.
+/// The fields of a response that its answer needs, and its type. The tags are the same in both variants.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Head {
     #[prost(string, tag = "1")]
-    version: String,
+    pub(super) version: String,
     #[prost(string, tag = "4")]
-    type_url: String,
+    pub(super) type_url: String,
     #[prost(string, tag = "5")]
-    nonce: String,
+    pub(super) nonce: String,
 }
 
-impl Response for DiscoveryResponse {
-    const WRAPPING: message_count::Wrapping = message_count::Wrapping::Plain;
-    const METHOD: &'static str =
-        "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
-
-    fn without_resources(Head { version, type_url, nonce }: Head) -> Self {
-        Self { version_info: version, type_url, nonce, ..Self::default() }
-    }
-}
-
-impl Response for DeltaDiscoveryResponse {
-    const WRAPPING: message_count::Wrapping = message_count::Wrapping::Named;
-    const METHOD: &'static str =
-        "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
-
-    fn without_resources(Head { version, type_url, nonce }: Head) -> Self {
-        Self { system_version_info: version, type_url, nonce, ..Self::default() }
-    }
-}
-
-/// A response as it was received.
+/// A received response, without its resources if they are too many.
 pub(super) struct Received<R> {
-    /// Without resources where they are too many.
     pub(super) response: R,
-    pub(super) is_too_much: bool,
+    pub(super) is_too_large: bool,
 }
 
-/// Opens a stream that sends what comes out of `outbox`.
-pub(super) async fn open<Q: Message + 'static, R: Response>(
+/// Identifies this subscriber to the control plane.
+pub(super) struct Subscriber {
+    pub(super) node: Node,
+    pub(super) headers: MetadataMap,
+    pub(super) max_message_bytes: usize,
+}
+
+/// Acknowledges or rejects responses until the stream ends.
+pub(super) async fn process<T, V: Variant>(
     channel: Channel,
     subscriber: &Subscriber,
-    outbox: tokio::sync::mpsc::Receiver<Q>,
-) -> Result<Streaming<Received<R>>, Status> {
+    session: &Session<'_, T>,
+    variant: &mut V,
+) -> Result<(), Status> {
+    let (requests, outbox) = mpsc::channel(1);
+    let node = || subscriber.node.clone();
+    // The channel has room for one, and the receiver still exists.
+    let _ = requests.try_send(variant.subscribe(node()));
+    let mut responses = open::<V>(channel, subscriber, session.max_values(), outbox).await?;
+    while let Some(received) = responses.message().await? {
+        let error_detail = session.guarded(variant.apply(session, &received)).await.err();
+        let is_lost =
+            V::IS_INCREMENTAL && error_detail.as_ref().is_some_and(|status| status.code == INTERNAL);
+        if requests.send(variant.answer(node(), received.response, error_detail)).await.is_err() {
+            break;
+        }
+        if is_lost {
+            // Only a new stream makes the control plane send the changes of this response again.
+            return Err(Status::internal("processing a response panicked"));
+        }
+    }
+    Ok(())
+}
+
+async fn open<V: Variant>(
+    channel: Channel,
+    subscriber: &Subscriber,
+    max: usize,
+    outbox: mpsc::Receiver<V::Request>,
+) -> Result<Streaming<Received<V::Response>>, Status> {
     let mut client = Grpc::new(channel).max_decoding_message_size(subscriber.max_message_bytes);
-    client.ready().await.map_err(|error| Status::unknown(format!("the service was not ready: {error}")))?;
-    let request = Request::from_parts(
-        subscriber.headers.clone(),
-        tonic::Extensions::new(),
-        ReceiverStream::new(outbox),
-    );
-    let codec = CountingCodec { max: subscriber.max_values, messages: PhantomData };
-    let response = client.streaming(request, PathAndQuery::from_static(R::METHOD), codec).await?;
+    client.ready().await.map_err(|error| Status::unknown(format!("the service is not ready: {error}")))?;
+    let (headers, outbox) = (subscriber.headers.clone(), ReceiverStream::new(outbox));
+    let request = Request::from_parts(headers, tonic::Extensions::new(), outbox);
+    let codec = CountingCodec::<V> { max, variant: PhantomData };
+    let response = client.streaming(request, PathAndQuery::from_static(V::METHOD), codec).await?;
     Ok(response.into_inner())
 }
 
-/// Prost's codec, which weighs what it receives.
-struct CountingCodec<Q, R> {
+/// Prost's codec, with a limit of messages in a response.
+struct CountingCodec<V> {
     max: usize,
-    messages: PhantomData<fn(Q) -> R>,
+    variant: PhantomData<fn() -> V>,
 }
 
-impl<Q: Message + 'static, R: Response> Codec for CountingCodec<Q, R> {
-    type Encode = Q;
-    type Decode = Received<R>;
-    type Encoder = ProstEncoder<Q>;
+impl<V: Variant> Codec for CountingCodec<V> {
+    type Encode = V::Request;
+    type Decode = Received<V::Response>;
+    type Encoder = ProstEncoder<V::Request>;
     type Decoder = Self;
 
     fn encoder(&mut self) -> Self::Encoder {
@@ -100,76 +137,83 @@ impl<Q: Message + 'static, R: Response> Codec for CountingCodec<Q, R> {
     }
 
     fn decoder(&mut self) -> Self {
-        Self { max: self.max, messages: PhantomData }
+        Self { max: self.max, variant: PhantomData }
     }
 }
 
-impl<Q, R: Response> Decoder for CountingCodec<Q, R> {
-    type Item = Received<R>;
+impl<V: Variant> Decoder for CountingCodec<V> {
+    type Item = Received<V::Response>;
     type Error = Status;
 
-    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Received<R>>, Status> {
+    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
         use prost::bytes::Buf as _;
-        // The message is in one piece already, so that nothing is copied.
+        // The message is contiguous already, so this copies nothing.
         let message = message.copy_to_bytes(message.remaining());
-        decode(message, self.max).map(Some)
+        decode::<V>(message, self.max).map(Some)
     }
 }
 
-fn decode<R: Response>(message: Bytes, max: usize) -> Result<Received<R>, Status> {
+fn decode<V: Variant>(message: Bytes, max: usize) -> Result<Received<V::Response>, Status> {
     let malformed =
         |error: &dyn std::error::Error| Status::internal(format!("the response is malformed: {error}"));
-    if message_count::fits(&message, R::WRAPPING, max).map_err(|error| malformed(&error))? {
-        let response = R::decode(message).map_err(|error| malformed(&error))?;
-        return Ok(Received { response, is_too_much: false });
-    }
-    // Of all fields but these nothing is kept.
-    let head = Head::decode(message).map_err(|error| malformed(&error))?;
-    Ok(Received { response: R::without_resources(head), is_too_much: true })
+    let count =
+        message_count::of_response(&message, V::RESPONSE_FIELDS).map_err(|error| malformed(&error))?;
+    let is_too_large = count > max;
+    let response = if is_too_large {
+        Head::decode(message).map(V::without_resources)
+    } else {
+        V::Response::decode(message)
+    };
+    Ok(Received { response: response.map_err(|error| malformed(&error))?, is_too_large })
 }
 
-/// Decodes a response in both dialects, and compiles what can be read of it.
+/// Decodes a response in both variants, and compiles its valid resources.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) {
-    use super::resource;
+    use super::{delta::Delta, resource, sotw::Sotw};
     use crate::rules::{CompileOptions, compile_resources};
 
-    let plain = decode::<DiscoveryResponse>(Bytes::copy_from_slice(bytes), 1_000);
+    let plain = decode::<Sotw>(Bytes::copy_from_slice(bytes), 1_000);
     let resources = plain.map(|received| received.response.resources).unwrap_or_default();
     let configs: Vec<_> =
-        resources.iter().filter_map(|any| resource::read(|| "a resource".to_owned(), any).ok()).collect();
+        resources.iter().filter_map(|any| resource::decode(|| "a resource".to_owned(), any).ok()).collect();
     for any in &resources {
-        assert!(message_count::weight(any, usize::MAX).is_some());
+        assert!(message_count::of_resource(any) <= any.value.len() + 1);
     }
     let _ = compile_resources(&configs.iter().collect::<Vec<_>>(), CompileOptions::default());
-    let _ = decode::<DeltaDiscoveryResponse>(Bytes::copy_from_slice(bytes), 1_000);
+    let _ = decode::<Delta>(Bytes::copy_from_slice(bytes), 1_000);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        proto::envoy::service::discovery::v3::DiscoveryResponse,
+        rules_source::xds::{delta::Delta, sotw::Sotw},
+    };
 
     #[test]
-    fn a_response_that_is_too_much_keeps_what_it_is_answered_by() {
+    fn a_response_that_is_too_large_keeps_what_it_is_answered_by() {
         let head = DiscoveryResponse {
             version_info: "7".to_owned(),
             type_url: "t".to_owned(),
             nonce: "n".to_owned(),
             ..DiscoveryResponse::default()
         };
-        for (resources, is_too_much) in [(0, false), (9, false), (10, false), (11, true), (4_000_000, true)] {
+        for (resources, is_too_large) in [(0, false), (9, false), (10, false), (11, true), (4_000_000, true)]
+        {
             let message = [head.encode_to_vec(), [0x12, 0].repeat(resources)].concat();
-            let received = decode::<DiscoveryResponse>(message.into(), 10).unwrap();
-            assert_eq!(received.is_too_much, is_too_much, "{resources}");
-            assert_eq!(received.response.resources.len(), if is_too_much { 0 } else { resources });
+            let received = decode::<Sotw>(message.into(), 10).unwrap();
+            assert_eq!(received.is_too_large, is_too_large, "{resources}");
+            assert_eq!(received.response.resources.len(), if is_too_large { 0 } else { resources });
             let response = received.response;
             assert_eq!((&*response.version_info, &*response.type_url, &*response.nonce), ("7", "t", "n"));
         }
     }
 
     #[test]
-    fn a_malformed_response_is_refused_before_anything_is_built() {
+    fn rejects_a_malformed_response() {
         let message = [[0x12, 0].repeat(1_000_000), vec![0x12, 5]].concat();
-        assert!(decode::<DeltaDiscoveryResponse>(message.into(), usize::MAX).is_err());
+        assert!(decode::<Delta>(message.into(), usize::MAX).is_err());
     }
 }

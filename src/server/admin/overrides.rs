@@ -45,7 +45,7 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let matches = move |one: &Override| {
         domain.as_deref().is_none_or(|domain| one.target.domain() == domain)
             && entries.as_deref().is_none_or(|entries| one.target.entries() == entries)
-            && asked.as_deref().is_none_or(|asked| one.target.may_meet(asked))
+            && asked.as_deref().is_none_or(|asked| one.target.may_match(asked))
             && action.as_deref().is_none_or(|action| one.action.name() == action)
     };
     let now = SystemClock.now();

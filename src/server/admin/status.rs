@@ -1,7 +1,9 @@
 //! `GET /api/v1/status`: version, rules, store, rates and memory at a glance; and `GET /api/v1/replicas`.
 
+use std::sync::Arc;
+
 use serde::Serialize;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 use super::{
     Api,
@@ -11,7 +13,7 @@ use super::{
 use crate::{
     clock::{Clock, Rfc3339, SystemClock, Time},
     memory,
-    replicas::Replica,
+    replicas::{Replica, Replicas},
     rules_source::ReloadState,
     store::StoreUsage,
     telemetry::metrics::{COMMIT, ResponseCode},
@@ -35,7 +37,7 @@ struct Status {
     requests: Requests,
     latency: Latency,
     memory: Memory,
-    replicas: Vec<Json>,
+    replicas: Arc<Vec<Replica>>,
     overrides: Overrides,
 }
 
@@ -132,7 +134,7 @@ fn status(api: &Api, now: Time) -> Status {
         requests: Requests { per_second: api.history.rates(), total: Total { ok, over_limit, error } },
         latency: api.history.latency(),
         memory: Memory { resident_bytes: memory::resident_bytes(), keys: usage(api).map(keys) },
-        replicas: known_replicas(api),
+        replicas: api.options.shown.replicas.list(),
         overrides: overrides(api),
     }
 }
@@ -189,13 +191,8 @@ pub(super) fn replicas(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     call.query(&[])?;
     let known = &api.options.shown.replicas;
     Reply::json(&json!({
-        "own": known.id(),
+        "own": Replicas::own_id(),
         "serve_same_rules": known.by_rules_hash().len() <= 1,
-        "replicas": known_replicas(api),
+        "replicas": known.list(),
     }))
-}
-
-/// The replicas; none where counters are not in Redis.
-fn known_replicas(api: &Api) -> Vec<Json> {
-    api.options.shown.replicas.list().iter().map(Replica::to_json).collect()
 }

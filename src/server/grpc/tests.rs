@@ -88,12 +88,7 @@ fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(root.path().join("config/rules.yaml"), RULES).unwrap();
-    let directory = RulesDir {
-        root: root.path().into(),
-        subdirectory: String::new(),
-        app_directory: "config".into(),
-        ignore_dot_files: false,
-    };
+    let directory = RulesDir::new(root.path(), "", "config", false);
     let now = Time::from_seconds(7200);
     source.reload(&directory, now);
     Limiter::new(policy, source, store, None, stats.clone(), Arc::new(ManualClock::at(now)))

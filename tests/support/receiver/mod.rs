@@ -1,6 +1,4 @@
-//! A collector of a test's own: takes OTLP over HTTP or gRPC, on a port of its own, and keeps what comes.
-//!
-//! `spans` reads what came.
+//! A collector: receives OTLP over HTTP or gRPC on its own port, and keeps the exports, which `spans` decodes.
 
 mod spans;
 
@@ -33,20 +31,20 @@ use super::eventually;
 
 pub(crate) use spans::{AttributeValue, Export, Span};
 
-/// What the collector does with what it is sent.
+/// The behaviour of the collector.
 #[derive(Clone, Debug)]
 pub(crate) enum Manner {
-    /// Takes it.
+    /// Accepts every batch.
     Takes,
-    /// Takes it, but so many spans of each batch.
+    /// Accepts a batch, but rejects this many of its spans.
     LeavesOut(i64),
-    /// Answers with a status of HTTP, or of gRPC.
+    /// Returns an HTTP or gRPC status.
     Answers(u16),
-    /// Never answers.
+    /// Does not answer.
     Silent,
 }
 
-/// A running collector; it ends when this is dropped.
+/// A running collector; stops when dropped.
 pub(crate) struct Receiver {
     pub(crate) port: u16,
     kept: Arc<Mutex<Kept>>,
@@ -60,21 +58,22 @@ struct Kept {
 }
 
 impl Receiver {
-    /// A collector that takes everything; it speaks gRPC or HTTP, with TLS where there is something for it.
+    /// A collector that accepts everything, over gRPC or HTTP, optionally with TLS.
     pub(crate) fn start(grpc: bool, tls: Option<TlsAcceptor>) -> Self {
         Self::on(0, grpc, tls)
     }
 
     /// The same on this port.
     pub(crate) fn on(port: u16, grpc: bool, tls: Option<TlsAcceptor>) -> Self {
-        let listener = StdListener::bind(("127.0.0.1", port)).expect("a port can be had");
-        let port = listener.local_addr().expect("a listener has an address").port();
-        listener.set_nonblocking(true).expect("a listener can be made non-blocking");
+        let listener = StdListener::bind(("127.0.0.1", port)).expect("cannot bind a port");
+        let port = listener.local_addr().expect("the listener has no address").port();
+        listener.set_nonblocking(true).expect("cannot make the listener non-blocking");
         let kept = Arc::new(Mutex::new(Kept { manner: Manner::Takes, exports: Vec::new() }));
         let (stop, stopping) = watch::channel(());
         let (keeping, mut stopped) = (kept.clone(), stopping);
         let thread = thread::spawn(move || {
-            let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+            let runtime =
+                Builder::new_current_thread().enable_all().build().expect("cannot create a runtime");
             runtime.block_on(async {
                 tokio::select! {
                     () = listen(listener, grpc, tls, keeping) => {}
@@ -85,22 +84,22 @@ impl Receiver {
         Self { port, kept, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Behaves so from now on.
+    /// Changes the behaviour.
     pub(crate) fn set(&self, manner: Manner) {
         self.kept.lock().unwrap().manner = manner;
     }
 
-    /// Everything that has come.
+    /// All exports so far.
     pub(crate) fn exports(&self) -> Vec<Export> {
         self.kept.lock().unwrap().exports.clone()
     }
 
-    /// All spans that have come.
+    /// All spans so far.
     pub(crate) fn spans(&self) -> Vec<Span> {
         self.exports().into_iter().flat_map(|export| export.spans).collect()
     }
 
-    /// Waits until so many spans have come; then all of them.
+    /// Waits for this many spans, and returns all.
     pub(crate) fn wait_for(&self, spans: usize) -> Vec<Span> {
         eventually("the spans have come", || {
             let come = self.spans();
@@ -119,7 +118,7 @@ impl Drop for Receiver {
 }
 
 async fn listen(listener: StdListener, grpc: bool, tls: Option<TlsAcceptor>, kept: Arc<Mutex<Kept>>) {
-    let listener = TcpListener::from_std(listener).expect("a listener can be taken over");
+    let listener = TcpListener::from_std(listener).expect("cannot use the listener");
     while let Ok((stream, _)) = listener.accept().await {
         let (tls, kept) = (tls.clone(), kept.clone());
         tokio::spawn(async move {
@@ -142,7 +141,7 @@ async fn serve(
 ) {
     let io = TokioIo::new(stream);
     let service = service_fn(move |request| take(request, grpc, kept.clone()));
-    // How a connection ends is the service's affair.
+    // Errors of a connection are for the service to handle.
     let _ = if grpc {
         http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await
     } else {
@@ -154,7 +153,7 @@ type Answer = Response<BoxBody<Bytes, Infallible>>;
 
 async fn take(request: Request<Incoming>, grpc: bool, kept: Arc<Mutex<Kept>>) -> Result<Answer, Infallible> {
     let (head, body) = request.into_parts();
-    let body = body.collect().await.expect("a request comes whole").to_bytes();
+    let body = body.collect().await.expect("the request is truncated").to_bytes();
     let manner = kept.lock().unwrap().manner.clone();
     let left_out = match manner {
         Manner::Silent => {
@@ -173,11 +172,11 @@ async fn take(request: Request<Incoming>, grpc: bool, kept: Arc<Mutex<Kept>>) ->
 fn answer(grpc: bool, status: u16, message: Vec<u8>) -> Answer {
     let mut response = Response::new(Full::new(Bytes::new()).boxed());
     if !grpc {
-        *response.status_mut() = StatusCode::from_u16(status).expect("it is a status");
+        *response.status_mut() = StatusCode::from_u16(status).expect("invalid status");
         *response.body_mut() = Full::new(message.into()).boxed();
         return response;
     }
-    let length = u32::try_from(message.len()).expect("it is short");
+    let length = u32::try_from(message.len()).expect("the message is too large");
     let framed = [&[0][..], &length.to_be_bytes(), &message].concat();
     let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), HeaderValue::from(status))]);
     let body = if status == 0 { Full::new(framed.into()) } else { Full::new(Bytes::new()) };

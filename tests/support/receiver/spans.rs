@@ -1,7 +1,7 @@
-//! What a collector is sent, and what it answers, as OTLP's messages.
+//! The OTLP messages that a collector receives and returns.
 //!
-//! They are read by the published numbers of their fields, which stand here once more: what the service sends
-//! is not read by what the service was made with.
+//! The message types are declared here again, from the published field numbers: the exports of the service are not
+//! decoded with the service's own types.
 
 use std::{collections::BTreeMap, io::Read};
 
@@ -9,7 +9,7 @@ use flate2::read::GzDecoder;
 use http::HeaderMap;
 use prost::Message;
 
-/// What came in one request.
+/// The content of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Export {
     pub(crate) path: String,
@@ -19,7 +19,7 @@ pub(crate) struct Export {
     pub(crate) spans: Vec<Span>,
 }
 
-/// A span as it was sent.
+/// A received span.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Span {
     #[prost(bytes, tag = "1")]
@@ -89,11 +89,11 @@ impl<T: Into<AttributeValue>, const N: usize> From<[T; N]> for AttributeValue {
     }
 }
 
-/// What one request brought.
+/// Decodes a request.
 pub(super) fn read(path: &str, headers: HeaderMap, body: &[u8], grpc: bool) -> Export {
     let (is_packed, message) = if grpc {
         let length = u32::from_be_bytes(body[1..5].try_into().unwrap()) as usize;
-        assert_eq!(length, body.len() - 5, "one whole message");
+        assert_eq!(length, body.len() - 5, "expected one complete message");
         (body[0] == 1, &body[5..])
     } else {
         (headers.get("content-encoding").is_some_and(|encoding| encoding == "gzip"), body)
@@ -101,9 +101,9 @@ pub(super) fn read(path: &str, headers: HeaderMap, body: &[u8], grpc: bool) -> E
     let mut bytes = message.to_vec();
     if is_packed {
         bytes.clear();
-        GzDecoder::new(message).read_to_end(&mut bytes).expect("it is gzip");
+        GzDecoder::new(message).read_to_end(&mut bytes).expect("invalid gzip");
     }
-    let exported = Exported::decode(&*bytes).expect("it is an ExportTraceServiceRequest");
+    let exported = Exported::decode(&*bytes).expect("not an ExportTraceServiceRequest");
     let mut resource = BTreeMap::new();
     let mut spans = Vec::new();
     for of_resource in exported.of_resources {
@@ -113,7 +113,7 @@ pub(super) fn read(path: &str, headers: HeaderMap, body: &[u8], grpc: bool) -> E
     Export { path: path.to_owned(), headers, bytes, resource, spans }
 }
 
-/// The answer to a batch, of which so many spans were left out.
+/// The response to a batch with this many rejected spans.
 pub(super) fn taken(left_out: Option<i64>) -> Vec<u8> {
     let part = left_out.map(|rejected| Part { rejected, message: "too many".to_owned() });
     Taken { part }.encode_to_vec()

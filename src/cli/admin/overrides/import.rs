@@ -240,7 +240,7 @@ mod tests {
         let mistakes = checked.unwrap_err();
         assert_eq!(mistakes.len(), 2, "{mistakes:?}");
         assert!(mistakes[0].starts_with("line 3: domain is missing"), "{mistakes:?}");
-        assert!(mistakes[1].starts_with("line 5: this is not JSON"), "{mistakes:?}");
+        assert!(mistakes[1].starts_with("line 5: invalid JSON"), "{mistakes:?}");
         assert_eq!(check(format!("{json}\n{json}\n").as_bytes(), false), Ok(2));
         assert_eq!(check(b"\n", false), Err(vec!["there is no override in it".to_owned()]));
         let header = "domain,descriptor,action,requests_per_unit,unit\n";

@@ -264,7 +264,7 @@ pub(in crate::cli) fn in_force(
 fn print_csv(all: &[Value]) -> Result<(), Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::plain(format!("cannot write CSV: {error}"));
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(crate::overrides::table::csv_header()).map_err(|error| failed(&error))?;
+    writer.write_record(crate::overrides::model::FIELDS).map_err(|error| failed(&error))?;
     for one in all {
         let one = Override::from_json(one, crate::clock::Time::default());
         let row = crate::overrides::table::csv_row(&one.map_err(Failure::plain)?);

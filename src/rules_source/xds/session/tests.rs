@@ -1,4 +1,4 @@
-//! What becomes of updates, applied one after another.
+//! The results of updates.
 
 use std::sync::Arc;
 
@@ -16,37 +16,35 @@ fn limit(name: &str, domain: &str, unit: i32) -> RateLimitConfig {
     RateLimitConfig { name: name.to_owned(), domain: domain.to_owned(), descriptors: vec![descriptor] }
 }
 
-/// Applies updates, each with its version, and gives the refusals.
+/// Applies updates, each with its version, and returns the rejections.
 fn apply(
     updates: &[(&str, &[RateLimitConfig], &[Diagnostic])],
 ) -> (Vec<Option<String>>, super::super::State, Arc<Source<usize>>) {
     let source = Arc::new(Source::new(CompileOptions::default(), |rules| rules.domains().count()));
     let (clock, status) = (ManualClock::default(), Status::default());
-    let (applied, is_applied) = watch::channel(false);
     let server = ServerAddress::Unix("/run/xds".into());
-    let session = Session::new(&source, &server, &clock, &status, applied);
+    let session = Session::new(&source, &server, &clock, &status);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let verdicts = updates.iter().map(|(version, resources, diagnostics)| {
+    let rejections = updates.iter().map(|(version, resources, diagnostics)| {
         let update =
             Update { version, resources: resources.iter().collect(), diagnostics: diagnostics.to_vec() };
         runtime.block_on(session.apply(update)).err().map(|status| status.message)
     });
-    let verdicts = verdicts.collect();
-    assert_eq!(*is_applied.borrow(), !updates.is_empty());
-    (verdicts, status.state(), source.clone())
+    let rejections = rejections.collect();
+    (rejections, status.state(), source.clone())
 }
 
 #[test]
-fn a_bad_update_is_refused_with_its_reasons_and_the_good_one_before_stays_in_force() {
+fn rejects_an_invalid_update_with_reasons_and_keeps_the_previous_one() {
     let (good, bad) = ([limit("a", "d", 1)], [limit("a", "d", 9)]);
-    let (verdicts, state, source) =
+    let (rejections, state, source) =
         apply(&[("1", &good, &[]), ("2", &bad, &[]), ("2", &bad, &[]), ("3", &good, &[])]);
-    let refusal = verdicts[1].as_deref().unwrap();
+    let rejection = rejections[1].as_deref().unwrap();
     assert!(
-        refusal.starts_with("resource a: error: unknown unit `9` (at descriptors[0].rate_limit.unit)"),
-        "{refusal}"
+        rejection.starts_with("resource a: error: unknown unit `9` (at descriptors[0].rate_limit.unit)"),
+        "{rejection}"
     );
-    assert_eq!((&verdicts[0], &verdicts[2], &verdicts[3]), (&None, &verdicts[1], &None));
+    assert_eq!((&rejections[0], &rejections[2], &rejections[3]), (&None, &rejections[1], &None));
     assert_eq!((state.updates, state.refused, state.version.as_deref()), (4, 2, Some("3")));
     let reloads = source.state();
     assert_eq!((reloads.loads, reloads.errors, reloads.is_current), (2, 1, true));
@@ -54,22 +52,22 @@ fn a_bad_update_is_refused_with_its_reasons_and_the_good_one_before_stays_in_for
 }
 
 #[test]
-fn what_could_not_be_read_refuses_the_rest() {
+fn an_invalid_resource_rejects_the_update() {
     let diagnostic = Diagnostic {
         severity: Severity::Error,
         file: "resource 2 of the response".to_owned(),
         place: None,
         path: String::new(),
-        message: "is rubbish".to_owned(),
+        message: "is invalid".to_owned(),
         help: None,
     };
-    let (verdicts, _, source) = apply(&[("1", &[limit("a", "d", 1)], &[diagnostic])]);
-    assert_eq!(verdicts, [Some("resource 2 of the response: error: is rubbish".to_owned())]);
+    let (rejections, _, source) = apply(&[("1", &[limit("a", "d", 1)], &[diagnostic])]);
+    assert_eq!(rejections, [Some("resource 2 of the response: error: is invalid".to_owned())]);
     assert!(source.current().is_none());
 }
 
 #[test]
-fn the_order_of_resources_makes_no_difference() {
+fn ignores_the_order_of_resources() {
     let (a, b) = (limit("a", "d", 1), limit("b", "e", 2));
     let (_, state, source) = apply(&[("1", &[a.clone(), b.clone()], &[]), ("2", &[b, a], &[])]);
     assert_eq!(source.state().loads, 1);
@@ -77,16 +75,16 @@ fn the_order_of_resources_makes_no_difference() {
 }
 
 #[test]
-fn nothing_is_a_set_without_rules() {
-    let (verdicts, _, source) = apply(&[("1", &[limit("a", "d", 1)], &[]), ("2", &[], &[])]);
-    assert_eq!(verdicts, [None, None]);
+fn accepts_an_update_without_resources() {
+    let (rejections, _, source) = apply(&[("1", &[limit("a", "d", 1)], &[]), ("2", &[], &[])]);
+    assert_eq!(rejections, [None, None]);
     assert!(source.current().unwrap().rules.is_empty());
 }
 
 #[test]
-fn a_refusal_is_no_longer_than_it_is_of_use() {
+fn a_rejection_lists_at_most_20_errors() {
     let many: Vec<_> = (0..100).map(|at| limit(&format!("r{at:03}"), &format!("d{at}"), 9)).collect();
-    let (verdicts, ..) = apply(&[("1", &many, &[])]);
-    let lines: Vec<_> = verdicts[0].as_ref().unwrap().lines().collect();
+    let (rejections, ..) = apply(&[("1", &many, &[])]);
+    let lines: Vec<_> = rejections[0].as_ref().unwrap().lines().collect();
     assert_eq!((lines.len(), lines[20]), (21, "and more"));
 }
