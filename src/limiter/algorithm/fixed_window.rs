@@ -16,13 +16,12 @@ pub struct FixedWindow {
 }
 
 impl FixedWindow {
-    /// Counts these hits.
+    /// Counts these hits, and returns the count.
     #[must_use]
-    pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
+    pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, u64) {
         let after = count(state.number, hits);
-        let end = self.window.end(now);
-        let state = if after == state.number { state } else { State { number: after, end } };
-        (state, self.verdict(after, hits, now))
+        let end = if after == state.number { state.end } else { self.window.end(now) };
+        (State { number: after, end }, after)
     }
 
     /// The verdict of a counter whose value is `after` once these hits are counted.
@@ -81,9 +80,13 @@ mod tests {
     fn rejected_hits_count_and_fit_again_in_the_next_window() {
         let limit = FixedWindow { limit: 10, window: Window::of_seconds(60).unwrap() };
         let now = Time::from_micros(125_900_000);
-        let (state, within) = limit.apply(State::default(), Hits::Take(8), now);
+        let apply = |state, hits| {
+            let (state, after) = limit.apply(state, hits, now);
+            (state, limit.verdict(after, hits, now))
+        };
+        let (state, within) = apply(State::default(), Hits::Take(8));
         assert_eq!((within.admitted, within.remaining, within.retry_after), (true, 2, Some(0)));
-        let (state, over) = limit.apply(state, Hits::Take(3), now);
+        let (state, over) = apply(state, Hits::Take(3));
         assert_eq!(state, State { number: 11, end: Time::from_seconds(180) });
         let refused = Verdict {
             admitted: false,
@@ -93,6 +96,6 @@ mod tests {
             retry_after: Some(54_100_000),
         };
         assert_eq!(over, refused);
-        assert_eq!(limit.apply(state, Hits::Take(11), now).1.retry_after, None);
+        assert_eq!(apply(state, Hits::Take(11)).1.retry_after, None);
     }
 }

@@ -13,6 +13,7 @@ use super::*;
 use crate::{
     limiter::algorithm::{Kind, sliding_log::Log},
     rules::{Limit, Unit},
+    store::table::Usage,
 };
 
 fn limit(kind: Kind, requests: u32, unit: Unit, burst: u32) -> Limit {
@@ -100,7 +101,7 @@ impl Model {
     fn is_over(&self, key: &str, limit: &Limit, hits: Hits, now: Time) -> bool {
         let state = self.states.get(key).copied().unwrap_or_default();
         let admitted = match limit.algorithm {
-            Algorithm::FixedWindow(limit) => limit.apply(state, hits, now).1.admitted,
+            Algorithm::FixedWindow(fixed) => fixed.apply(state, hits, now).1 <= u64::from(fixed.limit),
             Algorithm::SlidingWindow(limit) => limit.apply(state, hits, now).1.admitted,
             Algorithm::Bucket(limit) => limit.apply(state, hits, now).1.admitted,
             Algorithm::SlidingLog(limit) => {

@@ -111,9 +111,10 @@ proptest! {
                 Hits::Take(hits) => u128::from(u64::MAX).min(*count + u128::from(hits.min(1 << 63))),
                 Hits::Refund(hits) => count.saturating_sub(u128::from(hits)),
             };
-            let (after, verdict) = limit.apply(*state, hits, Time::from_micros(now));
+            let (after, counted) = limit.apply(*state, hits, Time::from_micros(now));
             *state = after;
-            prop_assert_eq!(u128::from(after.number), *count);
+            prop_assert_eq!((u128::from(after.number), u128::from(counted)), (*count, *count));
+            let verdict = limit.verdict(counted, hits, Time::from_micros(now));
             prop_assert_eq!(verdict.admitted, *count <= u128::from(limit.limit));
             prop_assert_eq!(u128::from(verdict.remaining), u128::from(limit.limit).saturating_sub(*count));
             prop_assert_eq!((now + verdict.reset) % window.micros(), 0);
