@@ -56,7 +56,7 @@ impl Limiter {
         let mut batch = Batch::default();
         let plan = self.plan_counters(request, &served, &replacements, &stats, &mut batch, now);
         batch.counting = Counting::ReadOnly;
-        if !batch.is_empty() {
+        if !batch.checks().is_empty() {
             self.store.apply(&mut batch, now).done().await.map_err(RequestError::Store)?;
         }
         let states = |planned: &Planned<'_>| match planned {

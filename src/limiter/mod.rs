@@ -275,7 +275,7 @@ impl Limiter {
         if is_given_up.get() {
             return None;
         }
-        if !batch.is_empty() && !self.store.apply_now(&mut batch, now) {
+        if !batch.checks().is_empty() && !self.store.apply_now(&mut batch, now) {
             return None;
         }
         plan::count_hits(&plan);
@@ -411,7 +411,8 @@ impl Limiter {
 
     /// A batch for the checks of one request.
     fn batch<'r>(&self) -> Batch<'r> {
-        let mut batch = Batch::with_space(String::with_capacity(128));
+        let mut batch = Batch::default();
+        batch.keys().reserve(128);
         batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
         batch
     }

@@ -37,7 +37,7 @@ fn apply_checks(
     checks: &[(&str, &Limit, Hits)],
     now: Time,
 ) -> Vec<(Outcome, bool)> {
-    let mut batch = Batch::with_space(String::new());
+    let mut batch = Batch::default();
     batch.counting = counting;
     for (name, limit, hits) in checks {
         let start = batch.keys().len();
@@ -59,7 +59,7 @@ fn apply_groups(
     groups: &[Vec<(&str, &Limit, Hits)>],
     now: Time,
 ) -> Vec<(Outcome, bool)> {
-    let mut batch = Batch::with_space(String::new());
+    let mut batch = Batch::default();
     batch.counting = counting;
     for group in groups {
         let first = batch.checks().len();
