@@ -3,7 +3,7 @@
 //! The state is the count. The window's start is part of the counter's key, as in the Go service: a new window
 //! is a new counter, and both services share it.
 
-use super::{Hits, State, Verdict, Window, micros_until};
+use super::{Hits, State, Verdict, Window, micros_until, remaining};
 use crate::clock::Time;
 
 /// A number of requests per window. Rejected hits count too, unless the rule has several limits.
@@ -33,7 +33,7 @@ impl FixedWindow {
         Verdict {
             admitted,
             consumed: hits.taken() > 0,
-            remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(self.limit),
+            remaining: remaining(self.limit, after),
             reset,
             retry_after: if admitted { Some(0) } else { (hits.taken() <= limit).then_some(reset) },
         }
@@ -42,19 +42,13 @@ impl FixedWindow {
     /// The verdict on hits that exceed the limit and were not added to the counter.
     #[must_use]
     pub fn rejected(self, count: u64, hits: Hits, now: Time) -> Verdict {
-        let (limit, reset) = (u64::from(self.limit), micros_until(now, self.window.end(now).micros()));
-        Verdict {
-            admitted: false,
-            consumed: false,
-            remaining: u32::try_from(limit.saturating_sub(count)).unwrap_or(self.limit),
-            reset,
-            retry_after: (hits.taken() <= limit).then_some(reset),
-        }
+        let over = self.verdict(u64::MAX, hits, now);
+        Verdict { consumed: false, remaining: remaining(self.limit, count), ..over }
     }
 }
 
-/// The most that one request adds to a counter. A saturated counter minus this is still above every limit, so
-/// whether it was over its limit before the last hits can always be derived from its value.
+/// The most that one request adds to a counter. A saturated counter minus this is still above every limit, so its value
+/// always shows whether it was over the limit before the last hits.
 pub const MAX_HITS: u64 = 1 << 63;
 
 /// The count after these hits; it saturates at both ends.

@@ -168,3 +168,27 @@ fn a_window_boundary_does_not_double_a_sliding_limit() {
     assert!(exact.apply(&mut log, Hits::Take(100), before).admitted);
     assert_eq!(exact.apply(&mut log, Hits::Take(1), after).retry_after, Some(59_999_999));
 }
+
+#[test]
+fn has_a_second_to_ten_years() {
+    let seconds = |seconds| Window::of_seconds(seconds).map(Window::seconds);
+    assert_eq!([0, 1, 315_360_000, 315_360_001].map(seconds), [None, Some(1), Some(315_360_000), None]);
+    assert_eq!(Window::MAX.seconds(), 315_360_000);
+}
+
+#[test]
+fn is_cut_from_1970() {
+    let (minute, now) = (Window::of_seconds(60).unwrap(), Time::from_micros(125_900_000));
+    assert_eq!((minute.start(now), minute.end(now)), (Time::from_seconds(120), Time::from_seconds(180)));
+    assert_eq!((minute.seconds_left(now), minute.seconds_left(Time::from_seconds(120))), (55, 60));
+}
+
+proptest! {
+    #[test]
+    fn now_lies_in_its_window(now in 0..u64::MAX / 2, seconds in 1..=315_360_000_u64) {
+        let (now, window) = (Time::from_micros(now), Window::of_seconds(seconds).unwrap());
+        prop_assert!(window.start(now) <= now && now < window.end(now));
+        prop_assert_eq!(window.end(now).micros() - window.start(now).micros(), window.micros());
+        prop_assert_eq!(now.seconds() + window.seconds_left(now), window.end(now).seconds());
+    }
+}
