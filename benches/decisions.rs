@@ -176,7 +176,7 @@ fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn 
     let noted_in = recent.clone();
     let attach = move |rules: &RuleSet| {
         let noted = noted_in.as_ref().map(|recent| recent.rules(rules));
-        limiter::handles(rules, &counters).with_recent(noted.unwrap_or_default())
+        limiter::handles(rules, &counters, noted.unwrap_or_default())
     };
     let source = Arc::new(Source::new(CompileOptions::default(), attach));
     source.reload(&directory, SystemClock.now());

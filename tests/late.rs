@@ -132,8 +132,9 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
         ignore_dot_files: false,
     };
     let counters = stats.clone();
-    let source =
-        Arc::new(Source::new(CompileOptions::default(), move |rules| limiter::handles(rules, &counters)));
+    let source = Arc::new(Source::new(CompileOptions::default(), move |rules| {
+        limiter::handles(rules, &counters, Vec::new())
+    }));
     source.reload(&directory, SystemClock.now());
     let policy = Policy {
         bounds: Bounds { descriptors: 10, entries: 10 },

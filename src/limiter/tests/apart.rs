@@ -34,7 +34,7 @@ fn left(house: &House, entries: &[(&str, &str)], limit: Option<LimitOverride>) -
     let entries = entries.iter().map(|(key, value)| Entry { key, value }).collect();
     let mut asked = request(&[]);
     asked.descriptors.push(Descriptor { entries, limit, ..Descriptor::default() });
-    let answer = finish(pin!(house.limiter.decide(&asked, None))).unwrap();
+    let answer = finish(pin!(house.limiter.decide(&asked, None, None))).unwrap();
     answer.statuses[0].limit_remaining
 }
 
@@ -89,7 +89,7 @@ fn statistics_of_huge_hits_saturate() {
             descriptor.hits_addend = Some(hits);
         }
         for n in 1..4_u64 {
-            let answer = finish(pin!(house.limiter.decide(&asked, None))).unwrap();
+            let answer = finish(pin!(house.limiter.decide(&asked, None, None))).unwrap();
             assert_eq!(answer.code, Code::OverLimit);
             let all = hits.saturating_mul(2 * n);
             for key in ["k", "shadow"] {

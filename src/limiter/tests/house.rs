@@ -101,7 +101,9 @@ impl House {
         fs::create_dir(root.path().join("config")).unwrap();
         let stats = Arc::new(Stats::new(StatsOptions::default()));
         let counters = stats.clone();
-        let source = Arc::new(Source::new(CompileOptions::default(), move |rules| handles(rules, &counters)));
+        let source = Arc::new(Source::new(CompileOptions::default(), move |rules| {
+            handles(rules, &counters, Vec::new())
+        }));
         let store = Arc::new(Distant {
             counters: MemoryStore::new(10_000),
             lost: Mutex::default(),
@@ -138,7 +140,7 @@ impl House {
 
     pub(super) fn ask(&self, keys: &[&str]) -> Result<Answer, RequestError> {
         let request = request(keys);
-        finish(pin!(self.limiter.decide(&request, None)))
+        finish(pin!(self.limiter.decide(&request, None, None)))
     }
 
     pub(super) fn decided(&self, policy: OnStoreFailure, reason: FailureReason) -> u64 {

@@ -126,7 +126,7 @@ fn dynamic_metadata_names_the_failure_policy() {
 fn the_store_receives_the_callers_deadline() {
     let house = House::new(OnStoreFailure::Error, |_| ());
     let until = Instant::now() + Duration::from_millis(18);
-    finish(pin!(house.limiter.decide(&request(&["k"]), Some(until)))).unwrap();
+    finish(pin!(house.limiter.decide(&request(&["k"]), Some(until), None))).unwrap();
     assert_eq!(*house.store.last_until.lock().unwrap(), Some(until));
     house.ask(&["k"]).unwrap();
     assert_eq!(*house.store.last_until.lock().unwrap(), None);
@@ -136,7 +136,7 @@ fn the_store_receives_the_callers_deadline() {
 fn a_request_uses_the_rules_that_it_started_with() {
     let house = House::new(OnStoreFailure::Error, |_| ());
     let request = request(&["k"]);
-    let mut waiting = pin!(house.limiter.decide(&request, None));
+    let mut waiting = pin!(house.limiter.decide(&request, None, None));
     assert!(poll(waiting.as_mut()).is_none(), "the store has not answered yet");
     for limit in [7, 8] {
         house.load(&RULES.replace("requests_per_unit: 3", &format!("requests_per_unit: {limit}")));
@@ -158,7 +158,7 @@ fn a_trace_contains_the_rules_and_the_wait() {
     let traced = |keys: &[&str]| {
         let mut trace = DecisionTrace::default();
         let request = request(keys);
-        finish(pin!(house.limiter.decide_traced(&request, None, &mut trace))).unwrap();
+        finish(pin!(house.limiter.decide(&request, None, Some(&mut trace)))).unwrap();
         trace
     };
     let met = traced(&["k", "nothing", "free", "shadow"]);
@@ -181,7 +181,7 @@ fn a_trace_contains_the_rules_name_and_not_the_callers_values() {
     let mut request = request(&["k", "k"]);
     request.descriptors[1].limit = Some(LimitOverride { requests_per_unit: 1, unit: 1 });
     let mut trace = DecisionTrace::default();
-    finish(pin!(house.limiter.decide_traced(&request, None, &mut trace))).unwrap();
+    finish(pin!(house.limiter.decide(&request, None, Some(&mut trace)))).unwrap();
     assert_eq!(trace.rules, [Some("d.k".into()), None], "one that brings its limit meets no rule");
 }
 
@@ -212,7 +212,7 @@ proptest! {
             now += seconds;
             let answers = [&sound, &lost].map(|house| {
                 house.clock.set(Time::from_seconds(now));
-                finish(pin!(house.limiter.decide(&request, None))).unwrap()
+                finish(pin!(house.limiter.decide(&request, None, None))).unwrap()
             });
             prop_assert_eq!(&answers[0], &answers[1]);
         }

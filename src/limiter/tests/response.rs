@@ -101,7 +101,7 @@ fn hits_that_never_fit_get_no_retry_after() {
     let house = house(|policy| policy.response.policy_headers = false);
     let mut request = request(&["minute"]);
     request.hits_addend = 2;
-    let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
+    let answer = finish(pin!(house.limiter.decide(&request, None, None))).unwrap();
     assert_eq!(headers(&answer), [("content-type", "application/json")]);
     assert_eq!(answer.body, r#"{"rule": "d.minute", "again": null}"#);
 }
@@ -121,7 +121,7 @@ fn an_override_is_named_by_its_keys() {
     let house = house(|_| ());
     let mut request = request(&["hour"]);
     request.descriptors[0].limit = Some(LimitOverride { requests_per_unit: 7, unit: 2 });
-    let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
+    let answer = finish(pin!(house.limiter.decide(&request, None, None))).unwrap();
     let expected = [("RateLimit-Policy", r#""d.hour";q=7;w=60"#), ("RateLimit", r#""d.hour";r=6;t=10"#)];
     assert_eq!(headers(&answer), expected);
 }

@@ -32,7 +32,7 @@ fn ask(house: &House, millis: u64, hits: u64, others: &[&str]) -> Reported {
     let mut request = request(&keys);
     request.descriptors[0].hits_addend = Some(hits);
     house.clock.set(Time::from_micros(7_200_000_000 + millis * 1000));
-    let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
+    let answer = finish(pin!(house.limiter.decide(&request, None, None))).unwrap();
     let Status { code, current_limit, limit_remaining } = answer.statuses[0].clone();
     let limit = current_limit.unwrap();
     Reported {
@@ -118,7 +118,7 @@ fn a_rejected_descriptor_with_one_limit_counts_beside_a_rule_with_several() {
         assert_eq!(answer.unwrap(), code);
         let mut look = request(&["others"]);
         look.descriptors[0].hits_addend = Some(0);
-        let answer = finish(pin!(house.limiter.decide(&look, None))).unwrap();
+        let answer = finish(pin!(house.limiter.decide(&look, None, None))).unwrap();
         assert_eq!(answer.statuses[0].limit_remaining, expected);
     }
     assert_eq!(ask(&house, 1000, 0, &[]), status(Code::Ok, "steady", 3, 3599));
@@ -131,7 +131,7 @@ fn a_refund_reaches_every_limit_of_a_rule() {
     assert_eq!(ask(&house, 0, 1, &[]), status(Code::OverLimit, "spike", 0, 1));
     let mut back = request(&["k"]);
     (back.descriptors[0].hits_addend, back.descriptors[0].is_negative_hits) = (Some(2), true);
-    assert_eq!(statuses(&finish(pin!(house.limiter.decide(&back, None))).unwrap())[0].2, 2);
+    assert_eq!(statuses(&finish(pin!(house.limiter.decide(&back, None, None))).unwrap())[0].2, 2);
     assert_eq!(ask(&house, 0, 2, &[]), status(Code::Ok, "spike", 0, 1));
     assert_eq!(ask(&house, 1000, 0, &[]), status(Code::Ok, "steady", 3, 3599));
 }
@@ -239,6 +239,6 @@ fn an_override_is_a_plain_fixed_window() {
     let house = house(WINDOWS, |_| ());
     let mut request = request(&["k"]);
     request.descriptors[0].limit = Some(LimitOverride { requests_per_unit: 7, unit: 4 });
-    let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
+    let answer = finish(pin!(house.limiter.decide(&request, None, None))).unwrap();
     assert_eq!(statuses(&answer), [(Code::Ok, Some(7), 6)]);
 }

@@ -176,7 +176,7 @@ fn many_values_with_overrides_and_without_a_rule_share_one_series() {
         };
         let request =
             Request { domain: "d", descriptors: std::iter::once(descriptor).collect(), ..Request::default() };
-        assert_eq!(finish(pin!(house.limiter.decide(&request, None))).unwrap().code, OVER);
+        assert_eq!(finish(pin!(house.limiter.decide(&request, None, None))).unwrap().code, OVER);
     }
     let series = house.stats.render(&crate::telemetry::metrics::Gauges::default());
     let of_overrides = series.lines().filter(|line| {

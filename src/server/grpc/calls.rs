@@ -289,7 +289,7 @@ impl ConnectionCalls {
             Some(span) => Box::pin(guarded(traced::decide(calls, span, message, until))),
             None => Box::pin(guarded(async move {
                 let request = framing::read(&message, calls.limiter.bounds())?;
-                let decided = calls.limiter.decide(&request, until).await;
+                let decided = calls.limiter.decide(&request, until, None).await;
                 decided.map_err(|refusal| framing::status(&refusal).into())
             })),
         };

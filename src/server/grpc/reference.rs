@@ -144,10 +144,10 @@ impl RateLimitService for RateLimit {
         let mut head = head(&metadata.into_headers(), self.tracer.as_ref());
         let request = limiter::Request::from(&message);
         let decided = match head.span.take() {
-            None => self.limiter.decide(&request, head.until()).await,
+            None => self.limiter.decide(&request, head.until(), None).await,
             Some(mut span) => {
                 let mut trace = DecisionTrace::default();
-                let decided = self.limiter.decide_traced(&request, head.until(), &mut trace).await;
+                let decided = self.limiter.decide(&request, head.until(), Some(&mut trace)).await;
                 span_attributes::add(&mut span, &request, decided.as_ref().ok(), &trace);
                 traced::finish(span, decided.as_ref().err().map(framing::status).as_ref());
                 decided

@@ -24,7 +24,7 @@ pub(super) async fn decide(
     let answer = match framing::read(&message, calls.limiter.bounds()) {
         Ok(request) => {
             let mut trace = DecisionTrace::default();
-            let decided = calls.limiter.decide_traced(&request, until, &mut trace).await;
+            let decided = calls.limiter.decide(&request, until, Some(&mut trace)).await;
             span_attributes::add(&mut span, &request, decided.as_ref().ok(), &trace);
             decided.map_err(|refusal| framing::status(&refusal).into())
         }
