@@ -115,10 +115,8 @@ pub enum MetadataDetail {
 }
 
 impl Status {
-    /// No limit applies.
     pub(super) const NO_LIMIT: Self = Self { code: Code::Ok, current_limit: None, limit_remaining: 0 };
 
-    /// An unlimited rule applies.
     pub(super) const UNLIMITED: Self =
         Self { code: Code::Ok, current_limit: None, limit_remaining: u32::MAX };
 }

@@ -33,7 +33,6 @@ pub(super) struct Conclusion<'a, 'r, 'm> {
     pub(super) governs: Option<usize>,
 }
 
-/// Concludes a request whose checks have their outcomes.
 pub(super) fn conclude<'a, 'r, 'm>(
     request: &'a Request<'m>,
     plan: &'a [Planned<'r>],
@@ -46,7 +45,7 @@ pub(super) fn conclude<'a, 'r, 'm>(
     let mut statuses = Vec::with_capacity(plan.len());
     for (index, planned) in plan.iter().enumerate() {
         let mut wait = 0;
-        let quota_mode = (policy.quota_mode && !planned.is_blocked()) || planned.is_quota();
+        let quota_mode = planned.is_quota(policy.quota_mode);
         let status = match planned {
             Planned::Unlimited(_) | Planned::Allowed(..) => {
                 statuses.push(Status::UNLIMITED);
@@ -77,7 +76,6 @@ pub(super) fn conclude<'a, 'r, 'm>(
 }
 
 impl<'a, 'r> Conclusion<'a, 'r, '_> {
-    /// The limits of a descriptor, if it has any.
     pub(super) fn limited(&self, index: usize) -> Option<&'a Limited<'r>> {
         match self.plan.get(index) {
             Some(Planned::Limited(limited)) => Some(limited),

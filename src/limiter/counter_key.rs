@@ -18,7 +18,6 @@ use crate::{
     rules::{Limit, Matched},
 };
 
-/// The parts of a counter's key.
 pub(super) struct CounterKey<'a, 'r> {
     /// `CACHE_KEY_PREFIX`.
     pub(super) prefix: &'a str,

@@ -6,7 +6,7 @@
 use super::{
     Limiter, Served,
     outcome::outcome,
-    plan::{self, LimitCheck, Plan, Planned},
+    plan::{self, LimitCheck, Planned},
     replacement::{self, Replacement, Replacements},
     request::{Request, RequestError},
 };
@@ -54,7 +54,9 @@ impl Limiter {
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         let (replacements, steered) = self.replacements(request, &served, now)?;
         let mut batch = Batch::default();
-        let plan = self.plan_counters(request, &served, &replacements, &stats, &mut batch, now);
+        let context = plan::Context { policy: &self.policy, stats: &stats, now, attempt: None };
+        let domain = served.rules.domain(request.domain);
+        let plan = plan::plan(request, domain, &replacements, &served, &mut batch, &context);
         batch.counting = Counting::ReadOnly;
         if !batch.checks().is_empty() {
             self.store.apply(&mut batch, now).done().await.map_err(RequestError::Store)?;
@@ -92,7 +94,9 @@ impl Limiter {
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         let (replacements, _) = self.replacements(request, &served, now)?;
         let mut batch = Batch::default();
-        let _plan = self.plan_counters(request, &served, &replacements, &stats, &mut batch, now);
+        let context = plan::Context { policy: &self.policy, stats: &stats, now, attempt: None };
+        let domain = served.rules.domain(request.domain);
+        plan::plan(request, domain, &replacements, &served, &mut batch, &context);
         self.store.reset(&mut batch, now).done().await.map_err(RequestError::Store)?;
         if let Some(local) = self.local.get() {
             // The memory store is synchronous and never fails.
@@ -132,19 +136,6 @@ impl Limiter {
         };
         let steered = all.iter_mut().map(operator).collect();
         Ok((all, steered))
-    }
-
-    fn plan_counters<'r>(
-        &self,
-        request: &'r Request<'_>,
-        served: &'r Served,
-        replacements: &'r Replacements,
-        stats: &Stats,
-        batch: &mut Batch<'r>,
-        now: Time,
-    ) -> Plan<'r> {
-        let context = plan::Context { policy: &self.policy, stats, now, attempt: None };
-        plan::plan(request, served.rules.domain(request.domain), replacements, served, batch, &context)
     }
 }
 

@@ -76,7 +76,6 @@ impl Limiter {
 }
 
 impl FailureDecision {
-    /// The names of the policy and the reason.
     pub(super) fn names(self) -> (&'static str, &'static str) {
         (self.policy.name(), self.reason.name())
     }

@@ -385,7 +385,6 @@ impl Limiter {
         answer
     }
 
-    /// A batch for the checks of one request.
     fn batch<'r>(&self) -> Batch<'r> {
         let mut batch = Batch::default();
         if self.policy.stop_when_over {

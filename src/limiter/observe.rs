@@ -20,7 +20,6 @@ use crate::{
 /// The maximum number of recorded descriptors of a request. Most requests have one or two.
 const MAX_REFUSED: usize = 4;
 
-/// Records a decision.
 pub(super) fn observe(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_, '_>, now: Time) {
     let wanted = recent.wanted(conclusion.code == Code::OverLimit, now);
     if wanted.is_nothing() {
@@ -101,7 +100,6 @@ fn set_outcome(
     decision.count = outcome.used(conclusion.batch);
 }
 
-/// The keys and values of a descriptor.
 fn entries<'a>(request: &'a Request<'_>, index: usize) -> impl Iterator<Item = (&'a str, &'a str)> + Clone {
     request.entries(index).iter().map(|entry| (entry.key, entry.value))
 }

@@ -13,7 +13,6 @@ use crate::{
 /// The decision by one counter, and the hits for the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Decision {
-    /// The limit is exceeded.
     pub(super) over: bool,
     /// The part of the hits above the limit.
     pub(super) over_hits: u64,
@@ -83,7 +82,6 @@ pub(super) fn governing<'r>(
     outcomes.reduce(|first, next| if next.governs(&first) { next } else { first })
 }
 
-/// The outcome of one limit.
 pub(super) fn outcome<'r>(
     check: &LimitCheck<'r>,
     hits: Hits,

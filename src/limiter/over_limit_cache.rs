@@ -29,13 +29,11 @@ pub struct OverLimitCache {
 /// The maximum duration of a request in microseconds.
 const LONGEST_REQUEST: u64 = 60_000_000;
 
-/// A rejection.
 #[derive(Clone, Copy, Default)]
 #[repr(C, packed(4))]
 struct Rejection {
     /// The microsecond at which it expires.
     until: u64,
-    /// The second of the rejection.
     since: u32,
     /// The second at which the full limit is available.
     reset: u32,

@@ -24,9 +24,7 @@ use crate::{
 /// The plan of each descriptor, in the request's order.
 pub(super) type Plan<'r> = SmallVec<[Planned<'r>; 4]>;
 
-/// The plan of one descriptor.
 pub(super) enum Planned<'r> {
-    /// No rule matches.
     NoLimit,
     /// Other rules replace every limit of the rule.
     Replaced(&'r Rule),
@@ -34,7 +32,6 @@ pub(super) enum Planned<'r> {
     Unlimited(&'r Rule),
     /// An override exempts the descriptor from the rule, if one matches.
     Allowed(Option<&'r Rule>, Found),
-    /// Counters are checked.
     Limited(Limited<'r>),
 }
 
@@ -46,20 +43,23 @@ pub(super) struct Limited<'r> {
     pub(super) stats: Handle<'r>,
     /// The rule; `None` for limits without one.
     pub(super) rule: Option<&'r Rule>,
-    /// The operator's override that applies.
     pub(super) steered: Option<Found>,
     pub(super) metadata: Option<&'r Arc<Metadata>>,
 }
 
 impl Planned<'_> {
-    /// True if the rule is a quota. A block is not one: it rejects the request even if other quotas have hits left.
-    pub(super) fn is_quota(&self) -> bool {
-        let is_quota =
-            |limited: &Limited<'_>| limited.rule.is_some_and(|rule| rule.quota_mode) && !limited.is_blocked();
-        matches!(self, Self::Limited(limited) if is_quota(limited))
+    /// True for a quota, by its rule or `QUOTA_MODE`. A block is not one: it rejects the request even if other quotas have
+    /// hits left.
+    pub(super) fn is_quota(&self, quota_mode: bool) -> bool {
+        match self {
+            Self::Limited(limited) => {
+                let is_blocked = limited.steered.is_some_and(|found| found.action == Action::Block);
+                !is_blocked && (quota_mode || limited.rule.is_some_and(|rule| rule.quota_mode))
+            }
+            _ => quota_mode,
+        }
     }
 
-    /// The rule that matches.
     pub(super) fn rule(&self) -> Option<&Rule> {
         match self {
             Self::NoLimit => None,
@@ -67,11 +67,6 @@ impl Planned<'_> {
             Self::Allowed(rule, _) => *rule,
             Self::Limited(limited) => limited.rule,
         }
-    }
-
-    /// True if an override blocks the descriptor.
-    pub(super) fn is_blocked(&self) -> bool {
-        matches!(self, Self::Limited(limited) if limited.is_blocked())
     }
 }
 
@@ -83,10 +78,6 @@ impl Limited<'_> {
             Some(Action::Shadow) => true,
             _ => self.rule.is_some_and(|rule| rule.shadow_mode),
         }
-    }
-
-    fn is_blocked(&self) -> bool {
-        self.steered.is_some_and(|found| found.action == Action::Block)
     }
 }
 
@@ -173,7 +164,6 @@ pub(super) fn plan<'r>(
     (0..request.descriptors.len()).map(planned).collect()
 }
 
-/// The context of planning.
 pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     pub(super) stats: &'a Stats,
@@ -208,7 +198,6 @@ impl<'r> RuleMatch<'r> {
         })
     }
 
-    /// The operator's override that applies.
     fn steered(&self) -> Option<Found> {
         self.replacement?.operator()
     }

@@ -17,7 +17,6 @@ use crate::{
 /// The replacement of each descriptor by its index; empty without any.
 pub(super) type Replacements = Vec<Option<Replacement>>;
 
-/// The replacement of a descriptor's limits.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Replacement {
     pub(super) by: By,
@@ -25,17 +24,14 @@ pub(super) struct Replacement {
     pub(super) limits: Option<Limits>,
 }
 
-/// The source of a replacement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum By {
-    /// The limit of the request.
     Request,
     /// An operator's override, which takes precedence.
     Operator(Found),
 }
 
 impl Replacement {
-    /// The operator's override.
     pub(super) fn operator(&self) -> Option<Found> {
         match self.by {
             By::Operator(found) => Some(found),
@@ -84,21 +80,15 @@ pub(super) fn of(
     Ok(all)
 }
 
-/// The limits of an override, in place of the rule's.
+/// The limits of an override. A new limit has the algorithm and the name of the rule's.
 fn limits(action: Action, rule: Option<&Rule>) -> Option<Limits> {
-    let of_rule = rule.and_then(Rule::limits);
-    match action {
-        Action::Limit { requests_per_unit, unit } => {
-            Some(limit(requests_per_unit, unit, of_rule.map(Limits::first)).into())
-        }
+    let of_rule = rule.and_then(Rule::limits).map(Limits::first);
+    let (requests_per_unit, unit) = match action {
+        Action::Limit { requests_per_unit, unit } => (requests_per_unit, unit),
         // The limit in the response, if the rule has none.
-        Action::Block if of_rule.is_none() => Some(Limit::plain(0, Unit::Second).into()),
-        Action::Block | Action::Allow | Action::Shadow => None,
-    }
-}
-
-/// A limit with the algorithm and the name of the rule's.
-fn limit(requests_per_unit: u32, unit: Unit, of_rule: Option<&Limit>) -> Limit {
+        Action::Block if of_rule.is_none() => return Some(Limit::plain(0, Unit::Second).into()),
+        Action::Block | Action::Allow | Action::Shadow => return None,
+    };
     let kind = match of_rule.map(|limit| limit.algorithm.kind()) {
         Some(Kind::SlidingLog) if requests_per_unit > LONGEST_LOG => Kind::SlidingWindow,
         kind => kind.unwrap_or_default(),
@@ -106,5 +96,5 @@ fn limit(requests_per_unit: u32, unit: Unit, of_rule: Option<&Limit>) -> Limit {
     let limit = Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
     let limit = limit.unwrap_or_else(|| Limit::plain(requests_per_unit, unit));
     let counting = of_rule.map(|limit| limit.counting).unwrap_or_default();
-    limit.counted(counting).named(of_rule.and_then(|limit| limit.name.clone()))
+    Some(limit.counted(counting).named(of_rule.and_then(|limit| limit.name.clone())).into())
 }

@@ -71,7 +71,6 @@ impl rules::Entry for Entry<'_> {
 }
 
 impl<'m> Request<'m> {
-    /// The entries of a descriptor.
     pub(super) fn entries(&self, index: usize) -> &[Entry<'m>] {
         self.descriptors.get(index).map_or(&[], |descriptor| &descriptor.entries)
     }

@@ -51,10 +51,12 @@ pub struct TemplateError {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Part {
-    /// Literal text.
     Literal(Box<str>),
     /// A placeholder; `quoted` inside a JSON string.
-    Slot { slot: Slot, quoted: bool },
+    Slot {
+        slot: Slot,
+        quoted: bool,
+    },
 }
 
 named! {

@@ -97,10 +97,8 @@ pub(super) struct Visit {
     pub(super) next: Option<Time>,
 }
 
-/// The lease of a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lease {
-    /// The start of the window.
     pub(super) start: Time,
     /// Hits that were added to the counter and not spent.
     pub(super) left: u64,

@@ -47,12 +47,10 @@ const MAX_VISITED: usize = 4096;
 /// Weight of a new round trip in the average.
 const WEIGHT: f64 = 0.1;
 
-/// The leases.
 pub(super) struct Leases {
     cold: Table<Cold>,
     shards: Box<[Shard]>,
     max_keys: usize,
-    /// Leases in all shards.
     keys: AtomicUsize,
     /// The shard that the next call visits first.
     next: AtomicUsize,
@@ -97,7 +95,6 @@ struct Entry {
     counter: Counter,
 }
 
-/// The counter of a lease.
 #[derive(Clone, Debug)]
 pub(super) struct Counter {
     /// Its name in the store, in this window.
@@ -111,7 +108,6 @@ pub(super) struct Counter {
 pub(super) struct Hit<'a> {
     pub(super) key: Key,
     pub(super) limit: &'a Limit,
-    /// The start of its window.
     pub(super) start: Time,
     pub(super) hits: u64,
 }
@@ -266,7 +262,6 @@ impl Leases {
         }
     }
 
-    /// The store has not replied to a renewal.
     pub(super) fn renewal_lost(&self, renewal: &Renewal) {
         self.counts.ungranted.fetch_add(1, Relaxed);
         self.with(renewal.key, renewal.start, Lease::renewal_lost);
@@ -379,7 +374,6 @@ impl Leases {
         }
     }
 
-    /// The number of leases.
     pub(super) fn len(&self) -> usize {
         self.keys.load(Relaxed)
     }

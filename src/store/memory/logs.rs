@@ -35,10 +35,8 @@ const MAX_EVICTED: usize = 64;
 /// Logs that are swept under one lock of a shard.
 const SWEPT_AT_ONCE: usize = 1024;
 
-/// Logs by key.
 pub(super) struct Logs {
     shards: Box<[Shard]>,
-    /// The memory of all logs.
     bytes: AtomicUsize,
     max_bytes: usize,
     /// The shard that evicted a log last.
@@ -68,7 +66,6 @@ struct Timed {
     end: Time,
 }
 
-/// Several locked shards.
 pub(super) struct LockedLogs<'l> {
     logs: &'l Logs,
     shards: SmallVec<[(usize, MutexGuard<'l, ShardLogs>); 1]>,
@@ -135,7 +132,6 @@ impl Logs {
         verdict
     }
 
-    /// Removes the log of a key.
     pub(super) fn remove(&self, key: Key) {
         let at = shard_of(key);
         if let Some(removed) = lock(&self.shard(at).logs).logs.swap_remove(&key) {

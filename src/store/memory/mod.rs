@@ -74,7 +74,6 @@ impl MemoryStore {
         batch.checks_at(indexes).iter().map(|check| self.states.key(batch.full_key(check))).collect()
     }
 
-    /// Locks the states of these checks.
     fn lock(&self, batch: &Batch<'_>, indexes: Range<usize>, keys: &[Key]) -> LockedStates<'_> {
         let has_log = |check: &Check<'_>| matches!(check.limit.algorithm, Algorithm::SlidingLog(_));
         let logs = batch.checks_at(indexes).iter().zip(keys).filter(|(check, _)| has_log(check));
@@ -86,7 +85,6 @@ impl MemoryStore {
 }
 
 impl LockedStates<'_> {
-    /// Counts these hits, and sets the outcome.
     fn count(&mut self, batch: &mut Batch<'_>, index: usize, key: Key, hits: Hits, now: Time) {
         let Some(check) = batch.checks().get(index) else { return };
         let outcome = count(self, key, check, hits, now);

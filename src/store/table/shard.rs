@@ -86,7 +86,6 @@ impl<S: Copy + Default> Shard<S> {
         *slot = new;
     }
 
-    /// A slot for a new key.
     fn make_room(&mut self, tag: Tag, now: u32) -> Option<At> {
         let room = self.slots.room(tag, now);
         let is_full = room.as_ref().is_none_or(|room| room.is_full);

@@ -40,21 +40,22 @@ pub(super) struct Shape {
     pub(super) max_buckets: usize,
 }
 
-/// The place of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct At {
     bucket: usize,
     slot: usize,
 }
 
-/// The place for a new key.
+/// The best slot for a new key in one of its buckets.
 pub(super) struct Room {
     pub(super) at: At,
-    /// Every slot of both buckets has a live state.
+    end: u32,
+    /// Live states of the bucket.
+    live: usize,
+    /// Every slot of the bucket has a live state.
     pub(super) is_full: bool,
 }
 
-/// Buckets of slots.
 pub(super) struct Slots<S> {
     pub(super) pieces: SmallVec<[Box<[Slot<S>]>; 1]>,
     /// Slots of one bucket.
@@ -85,7 +86,6 @@ impl<S: Copy + Default> Slots<S> {
         if in_a_piece > 0 { in_a_piece } else { 1 }
     };
 
-    /// Empty buckets of this size.
     pub(super) fn empty(bucket: usize, buckets: usize) -> Self {
         let slot = Slot { tag: Tag { home: 0, more: 0 }, state: S::default(), end: 0 };
         let mut left = buckets;
@@ -141,10 +141,9 @@ impl<S: Copy + Default> Slots<S> {
     pub(super) fn room(&self, tag: Tag, now: u32) -> Option<Room> {
         let [first, second] = self.homes(tag).map(|bucket| self.room_in(bucket, now));
         let (first, second) = (first?, second?);
-        let both_full = first.live.min(second.live) >= self.bucket;
+        let both_full = first.is_full && second.is_full;
         let take_second = if both_full { second.end < first.end } else { second.live < first.live };
-        let at = if take_second { second.at } else { first.at };
-        Some(Room { at, is_full: both_full })
+        Some(if take_second { second } else { first })
     }
 
     /// As [`room`](Self::room), but if both buckets are full, one of their states moves to the other bucket of its key, if
@@ -155,7 +154,7 @@ impl<S: Copy + Default> Slots<S> {
             return Some(room);
         }
         let displaced = self.homes(tag).into_iter().find_map(|bucket| self.displace(bucket, now));
-        Some(displaced.map_or(room, |at| Room { at, is_full: false }))
+        Some(if let Some(at) = displaced { Room { at, is_full: false, ..room } } else { room })
     }
 
     /// Empties a slot of this bucket: its state moves to the other bucket of its key.
@@ -163,7 +162,7 @@ impl<S: Copy + Default> Slots<S> {
         let other = |slot: &Slot<S>| self.homes(slot.tag).into_iter().find(|home| *home != bucket);
         let (slot, to) = self.bucket(bucket).iter().enumerate().find_map(|(at, slot)| {
             let room = self.room_in(other(slot)?, now)?;
-            (room.live < self.bucket).then_some((at, room.at))
+            (!room.is_full).then_some((at, room.at))
         })?;
         let from = At { bucket, slot };
         let moved = *self.get(from)?;
@@ -172,11 +171,11 @@ impl<S: Copy + Default> Slots<S> {
         Some(from)
     }
 
-    fn room_in(&self, bucket: usize, now: u32) -> Option<RoomInBucket> {
+    fn room_in(&self, bucket: usize, now: u32) -> Option<Room> {
         let slots = self.bucket(bucket);
         let live = slots.iter().filter(|slot| slot.end > now).count();
-        let soonest = slots.iter().enumerate().min_by_key(|(_, slot)| slot.end);
-        soonest.map(|(at, slot)| RoomInBucket { at: At { bucket, slot: at }, end: slot.end, live })
+        let (slot, end) = slots.iter().map(|slot| slot.end).enumerate().min_by_key(|(_, end)| *end)?;
+        Some(Room { at: At { bucket, slot }, end, live, is_full: live == slots.len() })
     }
 
     /// The two buckets of a key, or the same one twice.
@@ -211,13 +210,6 @@ impl<S: Copy + Default> Slots<S> {
         let (piece, within) = (bucket / Self::BUCKETS_IN_A_PIECE, bucket % Self::BUCKETS_IN_A_PIECE);
         (piece, within.saturating_mul(self.bucket))
     }
-}
-
-/// The slot of a bucket that expires first, and the number of live states.
-struct RoomInBucket {
-    at: At,
-    end: u32,
-    live: usize,
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ pub(in crate::store::lease) struct Pace {
 }
 
 impl Pace {
-    /// Adds a request.
     pub(super) fn add(&mut self, hits: u64, now: Time, duration: f64) {
         let pause = seconds(self.at, now);
         let decay = decay(self.at, now, duration);
@@ -25,12 +24,10 @@ impl Pace {
         self.at = now;
     }
 
-    /// Hits per second.
     pub(super) fn hits(&self, now: Time, duration: f64) -> f64 {
         f64::from(self.hits) * self.weight(now, duration)
     }
 
-    /// Requests per second.
     pub(super) fn requests(&self, now: Time, duration: f64) -> f64 {
         f64::from(self.requests) * self.weight(now, duration)
     }
