@@ -25,7 +25,7 @@ pub struct Counters {
     /// The full key of the rule that the descriptor matches.
     pub rule: Option<Box<str>>,
     /// The override that applies. The counters are those of the rule even if it blocks or exempts the descriptor.
-    pub steered: Option<Found>,
+    pub overridden: Option<Found>,
     /// Its limits; empty if it has none.
     pub limits: Vec<CounterState>,
 }
@@ -52,7 +52,7 @@ impl Limiter {
         let request = &without_hits(request);
         let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
         let served = self.source.current().ok_or(RequestError::NoRules)?;
-        let (replacements, steered) = self.replacements(request, &served, now)?;
+        let (replacements, overridden) = self.replacements(request, &served, now)?;
         let mut batch = Batch::default();
         let context = plan::Context { policy: &self.policy, stats: &stats, now, attempt: None };
         let domain = served.rules.domain(request.domain);
@@ -76,9 +76,9 @@ impl Limiter {
             }
             _ => Vec::new(),
         };
-        let counters = plan.iter().zip(steered).map(|(planned, steered)| {
+        let counters = plan.iter().zip(overridden).map(|(planned, overridden)| {
             let rule = planned.rule().map(|rule| rule.full_key.clone());
-            Counters { rule, steered, limits: states(planned) }
+            Counters { rule, overridden, limits: states(planned) }
         });
         Ok(counters.collect())
     }
@@ -134,8 +134,8 @@ impl Limiter {
             }
             Some(found)
         };
-        let steered = all.iter_mut().map(operator).collect();
-        Ok((all, steered))
+        let overridden = all.iter_mut().map(operator).collect();
+        Ok((all, overridden))
     }
 }
 

@@ -78,7 +78,7 @@ fn set_outcome(
     conclusion: &Conclusion<'_, '_, '_>,
 ) {
     // The limit of an override replaces all limits of the rule.
-    let is_overridden = limited.steered.is_some_and(|found| found.action != Action::Shadow);
+    let is_overridden = limited.overridden.is_some_and(|found| found.action != Action::Shadow);
     let limits = limited.rule.and_then(Rule::limits).filter(|_| !is_overridden);
     let all = || limits.into_iter().flat_map(Limits::iter);
     decision.limit = Some(LimitShown::from(outcome.limit));

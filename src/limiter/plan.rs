@@ -43,7 +43,7 @@ pub(super) struct Limited<'r> {
     pub(super) stats: Handle<'r>,
     /// The rule; `None` for limits without one.
     pub(super) rule: Option<&'r Rule>,
-    pub(super) steered: Option<Found>,
+    pub(super) overridden: Option<Found>,
     pub(super) metadata: Option<&'r Arc<Metadata>>,
 }
 
@@ -53,7 +53,7 @@ impl Planned<'_> {
     pub(super) fn is_quota(&self, quota_mode: bool) -> bool {
         match self {
             Self::Limited(limited) => {
-                let is_blocked = limited.steered.is_some_and(|found| found.action == Action::Block);
+                let is_blocked = limited.overridden.is_some_and(|found| found.action == Action::Block);
                 !is_blocked && (quota_mode || limited.rule.is_some_and(|rule| rule.quota_mode))
             }
             _ => quota_mode,
@@ -73,7 +73,7 @@ impl Planned<'_> {
 impl Limited<'_> {
     /// True if the rule or its override never rejects a request.
     pub(super) fn is_shadow(&self) -> bool {
-        match self.steered.map(|found| found.action) {
+        match self.overridden.map(|found| found.action) {
             Some(Action::Block) => false,
             Some(Action::Shadow) => true,
             _ => self.rule.is_some_and(|rule| rule.shadow_mode),
@@ -137,8 +137,8 @@ pub(super) fn plan<'r>(
     }
     let planned = |index: usize| {
         let rule_match = find(index, batch.keys());
-        let steered = rule_match.steered();
-        if let Some(found @ Found { action: Action::Allow, .. }) = steered {
+        let overridden = rule_match.overridden();
+        if let Some(found @ Found { action: Action::Allow, .. }) = overridden {
             return Planned::Allowed(rule_match.rule(), found);
         }
         let Some(limits) = rule_match.limits() else {
@@ -151,7 +151,7 @@ pub(super) fn plan<'r>(
             return Planned::NoLimit;
         }
         let may_be_replaced =
-            !replaced.is_empty() && steered.is_none_or(|found| found.action != Action::Block);
+            !replaced.is_empty() && overridden.is_none_or(|found| found.action != Action::Block);
         let is_replaced = |limit: &&Limit| {
             may_be_replaced && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
         };
@@ -194,11 +194,11 @@ impl<'r> RuleMatch<'r> {
         replaced.or_else(|| {
             let rule = self.rule()?;
             // A rule for overrides alone limits descriptors that an override blocks or shadows.
-            rule.limits().filter(|_| !rule.overrides_only || self.steered().is_some())
+            rule.limits().filter(|_| !rule.overrides_only || self.overridden().is_some())
         })
     }
 
-    fn steered(&self) -> Option<Found> {
+    fn overridden(&self) -> Option<Found> {
         self.replacement?.operator()
     }
 
@@ -214,7 +214,7 @@ impl<'r> RuleMatch<'r> {
     /// A bit for each level whose value is in the counter's key although the rule's counter is shared by its values: an
     /// override for one value has its own counter.
     fn own_levels(&self) -> u32 {
-        match self.steered() {
+        match self.overridden() {
             Some(Found { action: Action::Limit { .. }, exact_levels, .. }) => exact_levels,
             _ => 0,
         }
@@ -235,14 +235,14 @@ fn checks<'r>(
     if context.attempt.is_none() {
         stats.add(RuleCounter::TotalHits, hits.taken());
     }
-    let (rule, steered) = (rule_match.rule(), rule_match.steered());
+    let (rule, overridden) = (rule_match.rule(), rule_match.overridden());
     let metadata = rule_match.matched.as_ref().and_then(Matched::metadata);
-    if let Some(found) = steered.filter(|found| found.action == Action::Block) {
+    if let Some(found) = overridden.filter(|found| found.action == Action::Block) {
         let wait = found
             .expires
             .map(|end| Time::from_seconds(end.into()).micros().saturating_sub(context.now.micros()));
         let limits = limits.take(1).map(|limit| LimitCheck { limit, source: CounterSource::Blocked(wait) });
-        return Limited { limits: limits.collect(), hits, stats, rule, steered, metadata };
+        return Limited { limits: limits.collect(), hits, stats, rule, overridden, metadata };
     }
     let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
     let mut checks = SmallVec::new();
@@ -265,7 +265,7 @@ fn checks<'r>(
     if is_group {
         batch.group(first);
     }
-    Limited { limits: checks, hits, stats, rule, steered, metadata }
+    Limited { limits: checks, hits, stats, rule, overridden, metadata }
 }
 
 /// The statistics that count this descriptor. `scratch` is working memory.
@@ -289,7 +289,7 @@ fn stats_handle<'r>(
         Some(matched) => matched.write_metric_key(request.domain, entries, scratch),
         None => {
             // There may be a million overrides, so their values are not part of the name.
-            let has_values = rule_match.steered().is_none();
+            let has_values = rule_match.overridden().is_none();
             scratch.push_str(request.domain);
             for entry in entries {
                 scratch.push('.');

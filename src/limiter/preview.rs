@@ -54,7 +54,7 @@ pub fn preview(
     let context = plan::Context { policy, stats: &stats, now, attempt: None };
     let plan = plan::plan(request, domain, &replacements, served, &mut batch, &context);
     let counters = plan.iter().map(|planned| counters(planned, &batch)).collect();
-    let overrides = plan.iter().map(|planned| steered(planned, &batch)).collect();
+    let overrides = plan.iter().map(|planned| overridden(planned, &batch)).collect();
     batch.set_all(|_, check| Outcome::Decided(check.limit.algorithm.assumed(true, check.hits, now)));
     let conclusion = conclude::conclude(request, &plan, &batch, policy, &stats, now);
     let over_limit = response::answer(conclusion);
@@ -72,11 +72,11 @@ fn counters(planned: &Planned<'_>, batch: &Batch<'_>) -> Vec<Option<String>> {
 }
 
 /// The override of a descriptor, and its limit with the counter's key.
-fn steered(planned: &Planned<'_>, batch: &Batch<'_>) -> Option<(Found, OverrideLimit)> {
+fn overridden(planned: &Planned<'_>, batch: &Batch<'_>) -> Option<(Found, OverrideLimit)> {
     match planned {
         Planned::Allowed(_, found) => Some((*found, None)),
         Planned::Limited(limited) => {
-            let found = limited.steered?;
+            let found = limited.overridden?;
             let check = limited.limits.first().filter(|_| matches!(found.action, Action::Limit { .. }));
             Some((found, check.and_then(|check| Some((check.limit.clone(), key(check, batch)?)))))
         }

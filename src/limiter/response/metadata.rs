@@ -64,12 +64,12 @@ fn descriptor(descriptor: &Descriptor<'_>, decision: Option<Metadata>) -> Value 
 fn decision(conclusion: &Conclusion<'_, '_, '_>, index: usize) -> Metadata {
     let outcome = conclusion.outcome(index);
     let planned = conclusion.plan.get(index);
-    let (why, steered) = match planned {
+    let (why, overridden) = match planned {
         Some(Planned::Unlimited(_)) => ("unlimited", None),
         Some(Planned::Allowed(_, found)) => ("allowed", Some(*found)),
         Some(Planned::Replaced(_)) => ("replaced", None),
         Some(Planned::Limited(limited)) => {
-            (outcome.map_or("no_rule", |outcome| why(limited, &outcome)), limited.steered)
+            (outcome.map_or("no_rule", |outcome| why(limited, &outcome)), limited.overridden)
         }
         Some(Planned::NoLimit) | None => ("no_rule", None),
     };
@@ -78,7 +78,7 @@ fn decision(conclusion: &Conclusion<'_, '_, '_>, index: usize) -> Metadata {
     fields([
         ("why", Some(text(why))),
         ("rule", planned.and_then(Planned::rule).map(|rule| text(&rule.full_key))),
-        ("override", steered.map(of_override)),
+        ("override", overridden.map(of_override)),
         ("limit", outcome.map(|outcome| limit(outcome.limit))),
         ("remaining", outcome.map(|outcome| Value::Number(outcome.verdict.remaining.into()))),
         ("reset", outcome.map(|outcome| number(outcome.seconds_until_reset()))),

@@ -272,7 +272,7 @@ mod tests {
         SlidingLog { limit: 100_000, window: Window::of_seconds(seconds).unwrap() }
     }
 
-    /// Keys whose logs stand in one shard, and keys whose logs do not.
+    /// Keys of one shard, and keys of others.
     fn keys_in_and_beside_a_shard(count: usize) -> (Vec<Key>, Vec<Key>) {
         let table: Table<u64> = Table::new(1);
         let keys = (0..).map(|n: u32| table.key(&n.to_string()));
@@ -281,9 +281,9 @@ mod tests {
     }
 
     #[test]
-    fn the_shard_that_holds_more_than_its_share_gives_logs_up() {
+    fn a_shard_above_its_share_evicts_logs() {
         let now = Time::from_seconds(100);
-        // One shard is given 18,000 logs of one hit that last longest, of 20,000 for which there is room.
+        // One shard has 18,000 logs of one hit that expire last, of 20,000 for which there is room.
         let logs = Logs::in_place_of(20_000 * 104 / BYTES_PER_KEY);
         let (inside, beside) = keys_in_and_beside_a_shard(18_000);
         for key in &inside {
@@ -298,7 +298,7 @@ mod tests {
                 |key: &&Key| logs.apply(**key, of_seconds(60), Hits::Take(0), now).remaining < 100_000;
             keys.iter().filter(taken).count()
         };
-        assert_eq!(left(&beside), 18_000, "callers in other shards lost nothing");
+        assert_eq!(left(&beside), 18_000, "other shards evict nothing");
         let inside = left(&inside);
         assert!((1900..=2000).contains(&inside), "{inside} are left of the shard over its share");
     }
@@ -320,7 +320,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(100))]
 
         #[test]
-        fn behaves_as_a_map_that_forgets_only_beyond_its_bytes(
+        fn behaves_as_a_map_that_evicts_only_above_its_bytes(
             bound in 0..60_usize,
             steps in prop::collection::vec((0..200_u16, 0..4_u64, 0..3_u64), 1..300),
         ) {
@@ -331,7 +331,7 @@ mod tests {
             for (name, hits, pause) in steps {
                 now += pause;
                 let at = Time::from_seconds(now);
-                // A key holds the length of its window.
+                // A key has one window.
                 let (key, limit) = (table.key(&name.to_string()), of_seconds(1 + u64::from(name) % 29));
                 let verdict = logs.apply(key, limit, Hits::Take(hits), at);
                 let expected = limit.apply(model.entry(name).or_default(), Hits::Take(hits), at);

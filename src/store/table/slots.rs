@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bucket_has_slots_of_its_own() {
+    fn buckets_share_no_slots() {
         for (bucket, buckets) in [(1, 1), (5, 3), (17, 10), (17, 11), (17, 57), (16, 25)] {
             let mut slots: Slots<u64> = Slots::empty(bucket, buckets);
             for at in 0..buckets * bucket {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_by_a_seventh_in_whole_pieces_up_to_the_most() {
+    fn grows_by_a_seventh_in_whole_pieces_up_to_the_maximum() {
         let grown = |buckets| Slots::<u64>::grown(buckets, 71);
         assert_eq!([0, 1, 9, 10, 20, 60, 70, 71].map(grown), [1, 2, 10, 20, 30, 70, 71, 71]);
     }
