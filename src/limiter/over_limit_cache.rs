@@ -184,7 +184,7 @@ mod tests {
     fn cache_with(keys: &[&str], limit: &Limit, hits: u64, outcome: Outcome) -> OverLimitCache {
         let cache = OverLimitCache::new(100_000);
         let mut batch = Batch::default();
-        batch.push(0, limit, Hits::Take(hits));
+        batch.push(0..0, limit, Hits::Take(hits));
         batch.set(0, outcome);
         for key in keys {
             cache.insert(key, &batch.checks()[0], Time::from_seconds(610));
@@ -260,7 +260,7 @@ mod tests {
         let is_known =
             |key, micros| cache.get(key, &limit, Hits::Take(1), Time::from_micros(micros)).is_some();
         let mut batch = Batch::default();
-        batch.push(0, &limit, Hits::Take(1));
+        batch.push(0..0, &limit, Hits::Take(1));
         batch.set(0, Outcome::Counted(6));
         let insert = |key, micros| cache.insert(key, &batch.checks()[0], Time::from_micros(micros));
         cache.forget(&Resets::Of(vec!["a".to_owned()]), Time::from_micros(615_000_000));
@@ -280,7 +280,7 @@ mod tests {
     fn stays_within_any_size() {
         let limit = Limit::plain(0, Unit::Second);
         let mut batch = Batch::default();
-        batch.push(0, &limit, Hits::Take(1));
+        batch.push(0..0, &limit, Hits::Take(1));
         for bytes in [1, 43, 44, 45, 87, 88, 1000, 65_536, 1_000_000] {
             let cache = OverLimitCache::new(bytes);
             for second in 1..4 {

@@ -259,7 +259,7 @@ fn checks<'r>(
         };
         let end = key.write(context.now, batch.keys());
         let end = if context.policy.full_keys { batch.keys().len() } else { end };
-        let source = CounterSource::Store(batch.push_with_key(start..end, limit, hits));
+        let source = CounterSource::Store(batch.push(start..end, limit, hits));
         checks.push(LimitCheck { limit, source });
     });
     if is_group {

@@ -83,13 +83,8 @@ impl<'r> Batch<'r> {
         &mut self.keys
     }
 
-    /// Adds a check whose full key begins at `start`, and returns its index.
-    pub fn push(&mut self, start: usize, limit: &'r Limit, hits: Hits) -> usize {
-        self.push_with_key(start..self.keys.len(), limit, hits)
-    }
-
-    /// Adds a check whose full key begins with `key`, the part for shared stores.
-    pub fn push_with_key(&mut self, key: Range<usize>, limit: &'r Limit, hits: Hits) -> usize {
+    /// Adds a check whose full key begins with `key`, the part for shared stores, and returns its index.
+    pub fn push(&mut self, key: Range<usize>, limit: &'r Limit, hits: Hits) -> usize {
         let (index, outcome) = (self.checks.len(), Outcome::Counted(0));
         let full_key = key.start..self.keys.len();
         self.checks.push(Check { full_key, key_end: key.end, limit, hits, member: Member::Alone, outcome });

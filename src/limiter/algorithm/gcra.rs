@@ -25,7 +25,8 @@ pub struct Bucket {
     ticks_per_second: u64,
     ticks_per_hit: u64,
     burst: u64,
-    leaky: bool,
+    /// Created by [`leaky`](Self::leaky).
+    pub(super) leaky: bool,
 }
 
 impl Bucket {
@@ -96,12 +97,6 @@ impl Bucket {
                 spare.map(|spare| micros_until(now, self.micros(full_at.saturating_sub(spare))))
             },
         }
-    }
-
-    /// True for a bucket that was created by [`leaky`](Self::leaky).
-    #[must_use]
-    pub const fn is_leaky(self) -> bool {
-        self.leaky
     }
 
     /// The state of a bucket that is full `ticks` after this second.

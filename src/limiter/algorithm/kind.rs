@@ -73,7 +73,7 @@ impl Algorithm {
             Self::FixedWindow(_) => Kind::FixedWindow,
             Self::SlidingWindow(_) => Kind::SlidingWindow,
             Self::SlidingLog(_) => Kind::SlidingLog,
-            Self::Bucket(bucket) if bucket.is_leaky() => Kind::LeakyBucket,
+            Self::Bucket(bucket) if bucket.leaky => Kind::LeakyBucket,
             Self::Bucket(_) => Kind::TokenBucket,
         }
     }

@@ -42,7 +42,7 @@ fn apply_checks(
     for (name, limit, hits) in checks {
         let start = batch.keys().len();
         batch.keys().push_str(&key(name, limit, now));
-        batch.push(start, limit, *hits);
+        batch.push(start..start, limit, *hits);
     }
     apply(store, &mut batch, now)
 }
@@ -66,7 +66,7 @@ fn apply_groups(
         for (name, limit, hits) in group {
             let start = batch.keys().len();
             batch.keys().push_str(&key(name, limit, now));
-            batch.push(start, limit, *hits);
+            batch.push(start..start, limit, *hits);
         }
         batch.group(first);
     }
