@@ -1,8 +1,8 @@
-//! What a decision costs below the wire, and what a counter costs in memory: `cargo bench --bench decisions`.
+//! The cost of a decision below the wire, and the memory of a counter: `cargo bench --bench decisions`.
 //!
-//! Prints nanoseconds a decision for one rule, for ten thousand of several kinds, and with overrides, as a ratio to the
-//! one rule in the same run, and the bytes of a million counters. Ratios are the figures to compare:
-//! they hold on a busy machine, where nanoseconds drift.
+//! Prints nanoseconds per decision for one rule, for ten thousand of several kinds, and with overrides, as a ratio to the
+//! one rule in the same run, and the bytes of a million counters. Compare the ratios: they are stable on a busy machine,
+//! where nanoseconds drift.
 
 use std::{error::Error, fmt::Write, fs, hint::black_box, sync::Arc, time::Instant};
 
@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .push(Case::new("1 rule, noted, nearly all refused", "user", &exact(7), &|_| "u7".into())?.noting()?);
     let noted = Case::new("1 rule for every value, noted", "user", &bare, &|n| format!("u{n}"))?;
     cases.push(noted.noting()?);
-    // Round by round, so that a busy moment of the machine falls on all alike.
+    // Round by round, so that other load on the machine affects all of them.
     for _ in 0..ROUNDS {
         for case in &mut cases {
             case.round();
@@ -113,12 +113,12 @@ impl Case {
         })
     }
 
-    /// The same, noting top keys and refusals.
+    /// The same, recording top keys and rejections.
     fn noting(self) -> Result<Self, Box<dyn Error>> {
         Ok(Self { limiter: limiter(&self.rules, Some(recent()))?, ..self })
     }
 
-    /// The same with limits of so many customers in place of the rule's.
+    /// The same with overrides for this many customers.
     fn with_overrides(self, count: usize) -> Result<Self, Box<dyn Error>> {
         let index = Arc::new(Index::default());
         let mut draft = index.draft();
@@ -155,7 +155,7 @@ impl Case {
     }
 }
 
-/// What notes decisions, as the service has it.
+/// Records decisions, as in the service.
 fn recent() -> Arc<Recent> {
     let (shards, values) = (ShardCount::for_workers(1), KeyValues::Plain);
     Arc::new(Recent::new(shards, values, None))
@@ -171,7 +171,7 @@ fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn 
     let noted_in = recent.clone();
     let attach = move |rules: &RuleSet| {
         let noted = noted_in.as_ref().map(|recent| recent.rules(rules));
-        limiter::handles(rules, &counters).with_recent(noted.unwrap_or_default())
+        limiter::handles(rules, &counters, noted.unwrap_or_default())
     };
     let source = Arc::new(Source::new(CompileOptions::default(), attach));
     source.reload(&directory, SystemClock.now());
@@ -196,7 +196,7 @@ fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn 
     })
 }
 
-/// Fills a table with a million counters and reads what the process then has more in memory.
+/// Fills a table with a million counters, and measures the growth of the process's memory.
 fn million_counters() {
     const COUNTERS: usize = 1_000_000;
     let table = tollgate::store::table::Table::<u64>::new(10 * COUNTERS);

@@ -1,8 +1,7 @@
-//! What a counter in memory costs, and what it would cost in `hashbrown::HashTable`:
-//! `cargo bench --bench table`.
+//! The cost of a counter in memory, compared with `hashbrown::HashTable`: `cargo bench --bench table`.
 //!
-//! Both keep the same 24 bytes a key behind the same locks. Memory is what the process has more resident. Times
-//! are nanoseconds a key, in rounds that take turns: compare them within one run.
+//! Both have the same 24 bytes per key and the same locks. Memory is the growth of the resident memory. Times are
+//! nanoseconds per key, in alternating rounds: compare them within one run.
 
 use std::{
     env, fs,
@@ -21,7 +20,7 @@ use tollgate::{
 const SHARDS: usize = 1024;
 const ROUNDS: usize = 7;
 
-/// What both tables do.
+/// The operations of both tables.
 trait Counts {
     fn empty(max: usize) -> Self;
     fn count(&self, key: Key, now: u64, end: u64) -> u64;
@@ -42,7 +41,7 @@ impl Counts for Ours {
     }
 }
 
-/// A key, its count, and the second at which it ends.
+/// A key, its count, and the second at which it expires.
 #[repr(C, packed(4))]
 struct Slot {
     hash: u64,
@@ -73,7 +72,7 @@ impl Counts for Theirs {
             return slot.count;
         }
         if shard.len() >= self.max_in_a_shard {
-            // There is no iterator that begins elsewhere, so all victims come from the front.
+            // Iterators begin at the front, so all victims are there.
             let soonest = shard.iter().take(16).min_by_key(|slot| slot.end).map(|slot| slot.hash);
             let victim = soonest.and_then(|hash| shard.find_entry(hash, |slot| { slot.hash } == hash).ok());
             victim.map(hashbrown::hash_table::OccupiedEntry::remove);
@@ -121,7 +120,7 @@ fn main() {
     }
 }
 
-/// Memory that was given back to the allocator would hide what the next table takes.
+/// Memory returned to the allocator would hide that of the next table.
 fn in_a_process_of_its_own(kind: &str, count: &str) -> String {
     let output = env::current_exe().and_then(|program| Command::new(program).args([kind, count]).output());
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()

@@ -1,7 +1,6 @@
-//! Locks that ignore poisoning.
+//! Locks without poisoning.
 //!
-//! A panic costs the work that it interrupts and no more: what a lock guards is changed in steps that are complete, so
-//! that it is consistent after one.
+//! A panic costs the work that it interrupts and no more: guarded values are consistent between any two statements.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

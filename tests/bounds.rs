@@ -1,4 +1,4 @@
-//! Nothing is unbounded: what is too much is refused with a text that names the variable to turn.
+//! Bounds of requests: the error names the variable to change.
 
 use http::HeaderMap;
 use tokio::{runtime::Builder, sync::oneshot};
@@ -19,31 +19,31 @@ fn refusal(server: &Server, request: RateLimitRequest) -> (tonic::Code, String) 
 }
 
 #[test]
-fn a_message_that_is_too_large_is_refused() {
+fn rejects_a_message_above_the_size_limit() {
     let server = Setup::new().rules("d.yaml", RULES).env("GRPC_MAX_REQUEST_BYTES", "1000").start();
     let value = "v".repeat(1000);
     let (code, text) = refusal(&server, request("d", &[&[("k", &value)]]));
     assert_eq!(code, tonic::Code::ResourceExhausted);
     assert!(text.contains("GRPC_MAX_REQUEST_BYTES") && text.contains("1000"), "{text}");
-    assert!(server.ask(request("d", &[&[("k", "v")]])).is_ok(), "others are answered");
+    assert!(server.ask(request("d", &[&[("k", "v")]])).is_ok(), "the next request is answered");
 
     let body = format!("{{\"domain\":\"{value}\"}}");
     assert_eq!(http1::post(server.ports.http, "/json", &body).status, 400);
 }
 
 #[test]
-fn a_request_of_too_many_descriptors_is_refused() {
+fn rejects_a_request_with_too_many_descriptors() {
     let server = Setup::new().rules("d.yaml", RULES).env("MAX_DESCRIPTORS_PER_REQUEST", "3").start();
     let one: &[(&str, &str)] = &[("k", "v")];
     let (code, text) = refusal(&server, request("d", &[one; 4]));
     assert_eq!(code, tonic::Code::InvalidArgument);
     assert!(text.contains("MAX_DESCRIPTORS_PER_REQUEST") && text.contains('4'), "{text}");
     let answer = server.ask(request("d", &[one; 3])).unwrap();
-    assert_eq!(answer.statuses[2].limit_remaining, 6, "the refused request counted nothing");
+    assert_eq!(answer.statuses[2].limit_remaining, 6, "the rejected request counted nothing");
 }
 
 #[test]
-fn a_descriptor_of_too_many_entries_is_refused() {
+fn rejects_a_descriptor_with_too_many_entries() {
     let server = Setup::new().rules("d.yaml", RULES).env("MAX_ENTRIES_PER_DESCRIPTOR", "2").start();
     let (code, text) = refusal(&server, request("d", &[&[("k", "v")], &[("k", "v"); 3]]));
     assert_eq!(code, tonic::Code::InvalidArgument);
@@ -57,7 +57,7 @@ fn the_callers_time_out_is_honoured() {
     runtime.block_on(async {
         let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
         let headers = HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), "100m".parse().unwrap())]);
-        // The message does not come in time, so there is nothing to answer but the deadline.
+        // The message arrives too late, so the answer is the deadline's.
         let (_never_sent, body) = oneshot::channel();
         match client.exchange(body, &headers).await {
             Exchange::Answered(GrpcStatus { code, .. }) => assert_eq!(code, 4, "DEADLINE_EXCEEDED"),

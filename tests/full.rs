@@ -1,5 +1,5 @@
-//! Tables that are full: counters in memory, the cache of keys that are over their limit, and counters while Redis
-//! is lost. Each is filled beyond its bound, expires, and is filled again, while a caller in it is counted right.
+//! Full tables: counters in memory, the over-limit cache, and the local fallback while Redis is lost. Each is filled
+//! beyond its bound, expires, and is filled again, while one caller is counted exactly.
 
 use std::{ops::Range, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-/// Windows that end while the table fills, windows that outlast it, a limit that refuses all, and logs.
+/// Windows that end while the table fills, longer ones, a limit that rejects all, and logs.
 const RULES: &str = "
 domain: d
 descriptors:
@@ -26,7 +26,7 @@ descriptors:
   - {key: year, rate_limit: {unit: year, requests_per_unit: 1000}}
 ";
 
-/// As many as one request may hold.
+/// The maximum of one request.
 const AT_ONCE: u32 = 125;
 
 /// One hit of each of these values of a key.
@@ -42,8 +42,8 @@ async fn fill(client: &mut RawClient, key: &str, values: Range<u32>) {
     }
 }
 
-/// Fills what the service holds with so many values of each key, waits until those of a second have ended, and
-/// fills it again.
+/// Fills the table with this many values of each key, waits until the windows of a second have ended, and fills it
+/// again.
 fn fill_and_refill(server: &Server, keys: &[&str], values: u32) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -61,7 +61,7 @@ fn remaining(client: &Client, key: &str, value: &str) -> u32 {
     client.ask(request("d", &[&[(key, value)]])).unwrap().statuses[0].limit_remaining
 }
 
-/// A caller is counted to the hit.
+/// A caller is counted exactly.
 fn counts_on(server: &Server) {
     let client = server.client();
     let left: Vec<_> = (0..50).map(|_| remaining(&client, "year", "steady")).collect();
@@ -70,14 +70,14 @@ fn counts_on(server: &Server) {
 }
 
 #[test]
-fn counters_in_memory_stay_within_their_bound_and_go_on() {
+fn counters_in_memory_stay_within_their_bound_and_keep_counting() {
     for max in [1, 63, 64, 20_000] {
         let setup = Setup::new().rules("d.yaml", RULES).env("MEMORY_MAX_KEYS", &max.to_string());
         let server = setup.start();
-        // Twice as many as there may be, and never so few that only one worker's shards are met.
+        // Twice the bound, and enough for the shards of all workers.
         let values = (max * 2).clamp(2000, 40_000);
         fill_and_refill(&server, &["second", "log", "hour"], values);
-        // Logs have as many bytes again.
+        // Logs have the same memory in addition.
         let keys = server.metric("tollgate_store_keys");
         let logs = f64::from(max * 48 / 100 + 256);
         assert!(keys <= f64::from(max) + logs, "{max}: {keys}");
@@ -87,7 +87,7 @@ fn counters_in_memory_stay_within_their_bound_and_go_on() {
 }
 
 #[test]
-fn the_cache_of_keys_over_their_limit_stays_within_its_bytes_and_goes_on() {
+fn the_cache_of_keys_over_their_limit_stays_within_its_bytes_and_keeps_working() {
     for bytes in [1, 44, 1000, 65_536] {
         let setup = Setup::new().rules("d.yaml", RULES).env("LOCAL_CACHE_SIZE_IN_BYTES", &bytes.to_string());
         let server = setup.start();
@@ -99,7 +99,7 @@ fn the_cache_of_keys_over_their_limit_stays_within_its_bytes_and_goes_on() {
 }
 
 #[test]
-fn counters_in_place_of_a_lost_redis_stay_within_their_bound_and_go_on() {
+fn counters_in_place_of_a_lost_redis_stay_within_their_bound_and_keep_counting() {
     for max in [1, 20_000] {
         let nobody = format!("127.0.0.1:{}", free_port());
         let setup = Setup::new().redis(&tcp(&nobody)).rules("d.yaml", RULES);

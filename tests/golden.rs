@@ -1,7 +1,7 @@
-//! The recorded answers of the Go service, asked again of the real binary, which counts in memory or in a
-//! real Redis: see `tests/golden/README.md`.
+//! Replays the recorded requests of the Go service against the real binary, which counts in memory or in a real Redis, and
+//! compares the answers: see `tests/golden/README.md`.
 //!
-//! Every difference is printed; one is enough to fail. `GOLDEN_ONLY=part-of-a-name` replays a few cases.
+//! Prints every difference, and fails if there is one. `GOLDEN_ONLY=part-of-a-name` replays a few cases.
 
 use std::{
     collections::BTreeMap,
@@ -55,9 +55,8 @@ fn rules_files_are_taken_or_refused_as_recorded() {
     replay("configs", |_, case| play_rules(case));
 }
 
-/// Plays every case of a file, several at a time, and fails with all differences. A case is played by its
-/// number among the others. The recordings hold several limits on one descriptor, which share a counter where
-/// their windows begin in the same second; that is why the tests choose an ordinary moment.
+/// Replays every case of a file, several at a time, and fails with all differences. The recordings have several limits on
+/// one descriptor, which share a counter if their windows begin in the same second; so the tests choose an ordinary time.
 fn replay(kind: &str, play: impl Fn(usize, &Value) -> Vec<String> + Sync) {
     let only = env::var("GOLDEN_ONLY").unwrap_or_default();
     let path = format!("{}/tests/golden/{kind}.jsonl", env!("CARGO_MANIFEST_DIR"));
@@ -66,7 +65,7 @@ fn replay(kind: &str, play: impl Fn(usize, &Value) -> Vec<String> + Sync) {
     let cases: Vec<_> = cases.into_iter().filter(|case| name(case).contains(&only)).collect();
     let clock = Clock::current();
     let (next, differences) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    // A case mostly waits for its server to start, so each core can take two.
+    // A case mostly waits for its server to start, so each core runs two.
     let workers = thread::available_parallelism().map_or(2, NonZero::get) * 2;
     thread::scope(|scope| {
         for _ in 0..workers {
@@ -89,7 +88,7 @@ fn replay(kind: &str, play: impl Fn(usize, &Value) -> Vec<String> + Sync) {
     assert!(differences.is_empty(), "{}\n{} differences", differences.join("\n"), differences.len());
 }
 
-/// Plays a case again when a minute ended meanwhile: its counters may have begun anew on the way.
+/// Replays a case again if a minute ended in between: its counters may have been reset.
 fn within_a_minute(play: impl Fn() -> Vec<String>) -> Vec<String> {
     loop {
         let started = minute();
@@ -104,8 +103,8 @@ fn minute() -> u64 {
     clock::now() / 60
 }
 
-/// A run of requests: each answer, then the metrics they left. It ends with its first difference, since
-/// what follows would differ for the same reason.
+/// Compares the answers of a case, then the metrics. Stops at the first difference, because later ones have the same
+/// reason.
 fn play_requests(case: &Value, setup: Setup) -> Vec<String> {
     let server = match started(case, setup) {
         Ok(server) => server,
@@ -127,7 +126,7 @@ fn play_requests(case: &Value, setup: Setup) -> Vec<String> {
         }
     }
     let want = &case["metrics"];
-    // Metrics may be published a moment after the answers that they count.
+    // Metrics may be published shortly after the answers.
     let settled = within(Duration::from_secs(3), || {
         let have = rule_metrics(&server);
         if same(want, &have) { Ok(()) } else { Err(difference(want, &have)) }
@@ -135,7 +134,7 @@ fn play_requests(case: &Value, setup: Setup) -> Vec<String> {
     settled.err().map(|difference| format!("metrics\n{difference}")).into_iter().collect()
 }
 
-/// A set of rules files: whether it is taken, what is shown of it, and what it answers.
+/// Compares whether rules files are accepted, how they are shown, and the answers.
 fn play_rules(case: &Value) -> Vec<String> {
     let server = match started(case, Setup::new()) {
         Ok(server) => server,
@@ -181,7 +180,7 @@ fn files(case: &Value) -> impl Iterator<Item = (&str, &str)> {
     case["configs"].as_object().unwrap().iter().map(|(name, text)| (name.as_str(), text.as_str().unwrap()))
 }
 
-/// The per-rule counters that bear labels, without those that still stand at zero.
+/// The counters per rule with labels, without those at zero.
 fn rule_metrics(server: &Server) -> Value {
     const COUNTERS: [&str; 5] = ["total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode"];
     let counts = |sample: &str| {

@@ -1,4 +1,4 @@
-//! Callers who choose their values, and limits, that must not share a counter.
+//! Callers who choose their values, and limits that must not share a counter.
 
 use tollgate::proto::envoy::{
     extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride,
@@ -24,7 +24,7 @@ descriptors:
   - {key: share, value: a*, share_threshold: true, rate_limit: {unit: year, requests_per_unit: 3}}
 ";
 
-/// An attacker's entries, and those of the victim, which the Go service counts together.
+/// An attacker's entries, and those of a victim with the same counter in the Go service.
 const ATTACK: [(&str, &str); 1] = [("path", "/home_user_victim")];
 const VICTIM: [(&str, &str); 2] = [("path", "/home"), ("user", "victim")];
 
@@ -32,7 +32,7 @@ fn left(client: &Client, asked: RateLimitRequest) -> u32 {
     client.ask(asked).unwrap().statuses[0].limit_remaining
 }
 
-/// What the victim has left once the attacker has spent a limit.
+/// The victim's remaining hits once the attacker has spent a limit.
 fn left_to_the_victim(server: &Server) -> u32 {
     let client = server.client();
     for _ in 0..5 {
@@ -62,10 +62,10 @@ fn a_caller_cannot_reach_the_counter_of_another_while_redis_is_lost() {
 }
 
 #[test]
-fn keys_in_redis_are_those_of_the_go_service_unless_they_are_to_be_unambiguous() {
+fn keys_in_redis_are_those_of_the_go_service_unless_configured_to_be_unambiguous() {
     let redis = Redis::single();
     let server = cached(Setup::new().redis(&redis.env())).start_healthy();
-    assert_eq!(left_to_the_victim(&server), 0, "as with the Go service, which would count there too");
+    assert_eq!(left_to_the_victim(&server), 0, "as with the Go service, which shares the counter");
     assert_eq!(redis.keys().len(), 1);
     redis.ask(&["FLUSHALL"]);
     let setup = cached(Setup::new().redis(&redis.env())).env("COUNTER_KEY_FORMAT", "unambiguous");
@@ -105,7 +105,7 @@ fn values_that_share_a_counter_share_it_with_whoever_sends_the_pattern() {
 }
 
 #[test]
-fn a_limit_that_a_request_brings_is_not_refused_by_what_is_known_of_a_smaller_one() {
+fn a_limit_of_a_request_is_not_rejected_by_a_cached_rejection_of_a_smaller_one() {
     let redis = Redis::single();
     for setup in [cached(Setup::new()), cached(Setup::new().redis(&redis.env()))] {
         let server = setup.start_healthy();
@@ -116,6 +116,6 @@ fn a_limit_that_a_request_brings_is_not_refused_by_what_is_known_of_a_smaller_on
         let mut brings = request("d", &[&[("path", "v")]]);
         brings.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 100, unit: 6 });
         let left = left(&client, brings);
-        assert!((92..=96).contains(&left), "the rule and the request count in one: {left}");
+        assert!((92..=96).contains(&left), "the rule and the request share a counter: {left}");
     }
 }

@@ -1,5 +1,4 @@
-//! A store that answers later than the message comes, or never: the policy answers for it while the caller
-//! still waits.
+//! A store that answers late or never: the failure policy decides before the caller's deadline.
 
 use std::{
     fs,
@@ -35,7 +34,7 @@ use crate::support::{
 
 const RULES: &str = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 9}}]\n";
 
-/// Answers after a while, or with an error when nobody waits for the answer any more.
+/// Answers after a delay, or fails once no caller waits for the answer.
 struct Late {
     counters: MemoryStore,
     after: Duration,
@@ -60,7 +59,7 @@ impl Store for Late {
     }
 }
 
-/// What became of a request with this time-out, how long that took, and the statistics.
+/// The result of a request with a timeout, its duration, and the statistics.
 fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange, Duration, Arc<Stats>) {
     let stats = Arc::new(Stats::new(StatsOptions::default()));
     let store = Late { counters: MemoryStore::new(1000), after };
@@ -122,8 +121,9 @@ fn limiter(on_store_failure: OnStoreFailure, store: Late, stats: Arc<Stats>) -> 
     fs::write(root.path().join("config/rules.yaml"), RULES).unwrap();
     let directory = RulesDir::new(root.path(), "", "config", false);
     let counters = stats.clone();
-    let source =
-        Arc::new(Source::new(CompileOptions::default(), move |rules| limiter::handles(rules, &counters)));
+    let source = Arc::new(Source::new(CompileOptions::default(), move |rules| {
+        limiter::handles(rules, &counters, Vec::new())
+    }));
     source.reload(&directory, SystemClock.now());
     let policy = Policy {
         bounds: Bounds { descriptors: 10, entries: 10 },
@@ -150,11 +150,11 @@ fn status(exchange: Exchange) -> GrpcStatus {
 
 const SOON: Duration = Duration::from_millis(5);
 const NEVER: Duration = Duration::from_secs(3600);
-/// What the caller waits.
+/// The caller's timeout.
 const TIME_OUT: Duration = Duration::from_millis(400);
 
 #[test]
-fn an_answer_that_comes_later_is_waited_for() {
+fn waits_for_a_late_answer() {
     for slow_message in [false, true] {
         let (exchange, took, stats) = ask(SOON, OnStoreFailure::Error, slow_message);
         assert_eq!(status(exchange), GrpcStatus { code: 0, message: String::new() });
@@ -164,18 +164,18 @@ fn an_answer_that_comes_later_is_waited_for() {
 }
 
 #[test]
-fn the_policy_answers_for_a_store_that_never_does() {
+fn the_policy_decides_for_a_store_that_never_answers() {
     for slow_message in [false, true] {
         let (exchange, took, stats) = ask(NEVER, OnStoreFailure::Allow, slow_message);
         assert_eq!(status(exchange), GrpcStatus { code: 0, message: String::new() });
-        assert!(took + Duration::from_millis(10) >= TIME_OUT, "the store has had its time: {took:?}");
+        assert!(took + Duration::from_millis(10) >= TIME_OUT, "the store had the whole timeout: {took:?}");
         let decided = stats.service().store_failures(OnStoreFailure::Allow, FailureReason::Timeout);
         assert_eq!(decided.get(), 1);
     }
 }
 
 #[test]
-fn an_error_of_the_store_has_the_go_services_code_and_says_nothing_of_the_store() {
+fn a_store_error_has_the_go_services_code_and_no_details() {
     let (exchange, _, stats) = ask(NEVER, OnStoreFailure::Error, false);
     let message = "counter%20store:%20timed%20out".into();
     assert_eq!(status(exchange), GrpcStatus { code: 2, message });

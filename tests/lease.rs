@@ -1,12 +1,12 @@
 //! Leases: hits of hot keys that replicas take from Redis ahead of time.
 
-// Every feature of a request, with leases and without, side by side.
+// Every feature of a request, compared with and without leases.
 mod differential;
-// Redis slow, gone, emptied and replaced; replicas killed and ended; rules and windows that change.
+// A slow, lost, flushed or replaced Redis; killed replicas; changed rules and windows.
 mod faults;
-// The table of docs/leases.md; not a part of the suite.
+// The table of docs/leases.md; not part of the suite.
 mod measure;
-// Servers that grant leases by a command of their own.
+// Servers that grant leases with INCREX.
 mod increx;
 // Several replicas on one counter.
 mod replicas;
@@ -29,7 +29,7 @@ fn leased(redis: &Env, rules: &str) -> Setup {
     Setup::new().redis(redis).rules("d.yaml", rules).env("COUNTING", "leased")
 }
 
-/// A request of one descriptor with hits; negative ones are given back.
+/// A request of one descriptor with hits; negative ones are refunds.
 fn hits(key: &str, hits: i64) -> RateLimitRequest {
     let mut request = request("d", &[&[(key, "v")]]);
     request.descriptors[0].hits_addend = Some(hits.unsigned_abs());
@@ -41,7 +41,7 @@ fn ask(client: &Client, request: &RateLimitRequest) -> RateLimitResponse {
     client.ask(request.clone()).expect("the request is answered")
 }
 
-/// Asks so often, and returns how many were admitted.
+/// Sends this many requests, and returns how many were admitted.
 fn admitted(client: &Client, request: &RateLimitRequest, times: usize) -> usize {
     (0..times).filter(|_| ask(client, request).overall_code() == Code::Ok).count()
 }

@@ -1,4 +1,4 @@
-//! The rules that come with the project: they load without a complaint, and answer as their comments say.
+//! The example rules of the project: they load without warnings, and decide as their comments describe.
 
 use std::{path::Path, process::Command};
 
@@ -13,12 +13,12 @@ use crate::support::{
     server::{BINARY, Server, Setup},
 };
 
-/// The lesson as `cargo run --release` serves it, but configured to answer with metadata.
+/// The lesson as `cargo run --release` serves it, with metadata enabled.
 fn served() -> Server {
     Setup::bare(Path::new(env!("CARGO_MANIFEST_DIR"))).env("RESPONSE_DYNAMIC_METADATA", "true").start()
 }
 
-/// The statuses of so many equal requests.
+/// The codes of this many equal requests.
 fn ask(client: &Client, count: usize, descriptors: &[&[(&str, &str)]]) -> Vec<Code> {
     let asked = || client.ask(request("lesson", descriptors)).unwrap().overall_code();
     (0..count).map(|_| asked()).collect()
@@ -32,13 +32,13 @@ fn passes(count: usize) -> Vec<Code> {
     vec![Code::Ok; count]
 }
 
-/// So many that pass, then one that does not.
+/// This many that pass, then one that is rejected.
 fn passes_then_not(count: usize) -> Vec<Code> {
     [passes(count), vec![Code::OverLimit]].concat()
 }
 
 #[test]
-fn the_lesson_is_checked_without_a_complaint() {
+fn the_lesson_has_no_warnings() {
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let output = Command::new(BINARY).arg("check").arg(config).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
@@ -46,8 +46,8 @@ fn the_lesson_is_checked_without_a_complaint() {
 }
 
 #[test]
-fn every_example_of_the_lesson_answers_as_it_says() {
-    // The lesson has limits per minute, and this moment leaves a whole one.
+fn every_example_of_the_lesson_decides_as_described() {
+    // The lesson has limits per minute, and a whole minute is left.
     let _clock = Clock::ordinary().enter();
     let server = served();
     let client = server.client();
@@ -75,7 +75,7 @@ fn every_example_of_the_lesson_answers_as_it_says() {
 
 #[test]
 fn the_quotas_of_the_lesson_lead_from_one_model_to_the_other() {
-    // The lesson has limits per minute, and this moment leaves a whole one.
+    // The lesson has limits per minute, and a whole minute is left.
     let _clock = Clock::ordinary().enter();
     let server = served();
     let client = server.client();
@@ -85,16 +85,16 @@ fn the_quotas_of_the_lesson_lead_from_one_model_to_the_other() {
         [Some("large-model".to_owned()), Some("large-model".to_owned()), Some("large-model".to_owned())];
     assert_eq!(routes[..3], large);
     assert_eq!(routes[3..10], vec![Some("small-model".to_owned()); 7]);
-    assert_eq!(routes[10], None, "both are spent");
+    assert_eq!(routes[10], None, "both quotas are exhausted");
 }
 
-/// Where the answer's metadata leads to, unless the request is refused.
+/// The route in the answer's metadata, unless the request is rejected.
 fn route(client: &Client, request: RateLimitRequest) -> Option<String> {
     let answer = client.ask(request).unwrap();
     if answer.overall_code() == Code::OverLimit {
         return None;
     }
-    let metadata = answer.dynamic_metadata.expect("it is turned on");
+    let metadata = answer.dynamic_metadata.expect("metadata is enabled");
     let rules = metadata.fields["metadata"].clone();
     let Some(prost_types::value::Kind::StructValue(rules)) = rules.kind else { panic!("{rules:?}") };
     match &rules.fields["route"].kind {
@@ -104,13 +104,13 @@ fn route(client: &Client, request: RateLimitRequest) -> Option<String> {
 }
 
 #[test]
-fn gold_is_held_against_its_own_limit_alone() {
-    // The lesson has limits per minute, and this moment leaves a whole one.
+fn gold_is_checked_against_its_own_limit_only() {
+    // The lesson has limits per minute, and a whole minute is left.
     let _clock = Clock::ordinary().enter();
     let server = served();
     let client = server.client();
     let gold: &[&[(&str, &str)]] = &[&[("remote_address", "192.0.2.9")], &[("plan", "gold")]];
     assert_eq!(ask(&client, 61, gold), passes_then_not(60));
     let untouched = status(&client, &[("remote_address", "192.0.2.9")]);
-    assert_eq!(untouched.limit_remaining, 4, "no request of gold counted for the address");
+    assert_eq!(untouched.limit_remaining, 4, "requests of gold do not count for the address");
 }

@@ -1,4 +1,4 @@
-//! What counters cost: a million live keys.
+//! The memory of a million live counters.
 
 use std::time::{Duration, Instant};
 
@@ -12,32 +12,32 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-/// Each value has a counter of its own, and all share one series of the metrics.
+/// Each value has its own counter, and all share one series of the metrics.
 const RULES: &str = "domain: d\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 9}}]\n";
 
 const KEYS: u32 = 1_000_000;
 
-/// As many as one request may hold.
+/// The maximum of one request.
 const AT_ONCE: u32 = 125;
 
-/// 48 bytes a key: room for the key's hash, its count and its window, in a table that is never full.
+/// 48 bytes per key: the key's hash, its count and its window, in a table that is never full.
 const MOST_KIB: u64 = 48 * 1000 * 1000 / 1024;
 
 #[test]
 fn a_million_live_keys_take_48_mb_at_most() {
-    // On a busy machine it takes minutes, in which no day may end.
+    // On a busy machine it takes minutes, and no day may end in them.
     let _clock = Clock::ordinary().enter();
     let server = Server::start(RULES);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
-        // Buffers and pools are there before the first key is counted.
+        // Buffers and pools are allocated before the first key is counted.
         ask(&mut client, 0..AT_ONCE, "warm").await;
         let before = server.process.resident_kib();
         for first in (0..KEYS).step_by(AT_ONCE as usize) {
             ask(&mut client, first..first + AT_ONCE, "user").await;
         }
-        // What the tables grew out of is given back within seconds.
+        // The memory of smaller tables is released within seconds.
         let grown = || server.process.resident_kib().saturating_sub(before);
         let deadline = Instant::now() + Duration::from_secs(10);
         while grown() > MOST_KIB && Instant::now() < deadline {
@@ -52,7 +52,7 @@ fn a_million_live_keys_take_48_mb_at_most() {
     assert_eq!(remaining, [7, 7], "the first and the last are still counted");
 }
 
-/// One request of many descriptors, each of another key.
+/// One request of many descriptors with different keys.
 async fn ask(client: &mut RawClient, numbers: std::ops::Range<u32>, name: &str) {
     let values: Vec<_> = numbers.map(|number| format!("{name}-{number}")).collect();
     let descriptors: Vec<_> = values.iter().map(|value| [("user", value.as_str())]).collect();

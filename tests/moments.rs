@@ -1,5 +1,5 @@
-//! Limits at the moments when windows begin and end: midnight, the ends of months and years, leap days, and clocks
-//! that step. Each test moves the clock of the service and of its store; see `support/clock.rs`.
+//! Limits at the times when windows begin and end: midnight, the ends of months and years, leap days, and clocks that
+//! step. Each test sets the clock of the service and of its store; see `support/clock.rs`.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-/// What each rule admits in a window.
+/// The limit of each rule.
 const LIMIT: u32 = 2;
 
 const UNITS: [(&str, u64); 6] = [
@@ -29,8 +29,8 @@ const UNITS: [(&str, u64); 6] = [
     ("year", 365 * 86_400),
 ];
 
-/// When something begins, and what does. Windows are cut from 1970 on, so weeks begin on Thursdays, and months and
-/// years when another 30 and 365 days have passed.
+/// Times, and the windows that begin then. Windows are aligned to 1970, so weeks begin on Thursdays, and months and years
+/// after another 30 and 365 days.
 const MOMENTS: [(&str, &str); 11] = [
     ("2026-11-24T10:31:00Z", "a minute"),
     ("2026-11-24T10:00:00Z", "an hour"),
@@ -45,7 +45,7 @@ const MOMENTS: [(&str, &str); 11] = [
     ("2038-01-19T03:14:08Z", "what 31 bits cannot count"),
 ];
 
-/// A service with a rule for each unit, and what it counts in.
+/// A service with a rule for each unit, and its store.
 struct Counting {
     server: Server,
     client: Client,
@@ -63,7 +63,7 @@ enum Store {
 const STORES: [Store; 3] = [Store::Memory, Store::Redis, Store::Memcached];
 
 impl Counting {
-    /// Starts all of it on the clock of this thread.
+    /// Starts both with the clock of this thread.
     fn start(store: Store, rules: &str, env: &[(&str, &str)]) -> Self {
         let redis = (store == Store::Redis).then(Redis::single);
         let memcached = (store == Store::Memcached).then(Memcached::single);
@@ -85,12 +85,12 @@ impl Counting {
         self.ask(key, value).statuses.remove(0)
     }
 
-    /// Whether a request is admitted.
+    /// True if a request is admitted.
     fn admits(&self, key: &str, value: &str) -> bool {
         self.ask(key, value).overall_code() == Code::Ok
     }
 
-    /// Spends what a limit has and one more. A first look keeps what it takes to get going out of the way.
+    /// Spends a limit and one hit more. A read before that warms up the connections.
     fn spend(&self, key: &str, value: &str) {
         for hit in 0..=LIMIT {
             assert_eq!(self.admits(key, value), hit < LIMIT, "hit {hit} of {key}={value}");
@@ -109,20 +109,20 @@ fn seconds(status: &DescriptorStatus) -> i64 {
     status.duration_until_reset.expect("a limit resets").seconds
 }
 
-/// A clock that stands a little before a moment, or behind it.
+/// A clock set to a few seconds before or after a time.
 fn near(moment: &str, seconds: f64) -> Clock {
     let clock = Clock::at(moment).steerable();
     clock.step(seconds);
     clock
 }
 
-/// Crosses every moment, with counters that are spent before it.
+/// Crosses each of the times with exhausted counters.
 fn windows_that_end_reset_and_others_do_not(store: Store, env: &[(&str, &str)]) {
     let clock = near(MOMENTS[0].0, -10.0);
     let _clock = clock.enter();
     let counting = Counting::start(store, &rules(""), env);
     for (number, (moment, what)) in MOMENTS.iter().enumerate() {
-        // A slow machine has half a minute before the moment, which no minute's end cuts.
+        // A slow machine has half a minute before the time, in which no minute ends.
         clock.move_to(moment, -30.0);
         let before = clock.now();
         let value = number.to_string();
@@ -164,7 +164,7 @@ fn the_over_limit_cache_forgets_keys_when_their_windows_end() {
 fn the_time_until_reset_falls_to_one_second_and_then_begins_again() {
     for store in STORES {
         for (moment, what) in [MOMENTS[2], MOMENTS[5], MOMENTS[8]] {
-            // Both looks are half a second away from where a second ends.
+            // Both reads are half a second away from the end of a second.
             let clock = near(moment, -30.5);
             let _clock = clock.enter();
             let counting = Counting::start(store, &rules(""), &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")]);
@@ -176,7 +176,7 @@ fn the_time_until_reset_falls_to_one_second_and_then_begins_again() {
                     let header =
                         answer.response_headers_to_add.iter().find(|header| header.key == "RateLimit-Reset");
                     assert_eq!(
-                        header.expect("it is turned on").value,
+                        header.expect("the header is enabled").value,
                         reset.to_string(),
                         "{store:?}, {what}: {unit}"
                     );
@@ -189,7 +189,7 @@ fn the_time_until_reset_falls_to_one_second_and_then_begins_again() {
                 |length: u64| Duration::from_secs_f64(Clock::at(moment).now()).as_secs() % length < 5;
             for (((unit, length), (_, last)), (_, first)) in UNITS.into_iter().zip(last).zip(first) {
                 if starts(length) {
-                    let length = i64::try_from(length).expect("it is small");
+                    let length = i64::try_from(length).expect("a small number");
                     assert!((1..=2).contains(&last), "{store:?}, {what}: {last} s before the {unit} ends");
                     assert!(
                         (length - 10..=length).contains(&first),
@@ -223,7 +223,7 @@ fn every_window_that_passes_while_requests_come_admits_exactly_its_limit() {
             let is_new = || Duration::from_secs_f64(clock.now()).as_secs() >= midnight;
             for unit in ["minute", "hour", "day"] {
                 let (before, admits, behind) = (is_new(), counting.admits(unit, "v"), is_new());
-                // Of a request during which midnight came nobody knows in which window it was counted.
+                // The window of a request that was in flight at midnight is unknown.
                 let count = admitted.entry((unit, behind)).or_default();
                 *count += u32::from(admits && before == behind);
             }
@@ -243,16 +243,16 @@ fn a_counter_in_redis_expires_after_its_window_and_not_before() {
         let clock = near(moment, -30.0);
         let _clock = clock.enter();
         let counting = Counting::start(Store::Redis, &rules(""), &[]);
-        let redis = counting.redis.as_ref().expect("it counts there");
+        let redis = counting.redis.as_ref().expect("a Redis");
         for (unit, length) in UNITS {
             counting.spend(unit, "v");
             let start = Duration::from_secs_f64(clock.now()).as_secs() / length * length;
             let key = format!("d_{unit}_v_{start}");
             let lives = redis.ask(&["TTL", &key]).number();
-            let left = i64::try_from(length).expect("it is small");
+            let left = i64::try_from(length).expect("a small number");
             assert!((left - 20..=left).contains(&lives), "{what}: {key} lives {lives} s");
         }
-        // Counted at the last moment, a counter outlives its window by as much as the Go service lets it.
+        // A counter that is created at the end of its window outlives it, as in the Go service.
         clock.step(35.0);
         assert_eq!(redis.keys().len(), UNITS.len(), "{what}");
         clock.step(60.0);
@@ -294,7 +294,7 @@ fn a_clock_that_steps_back_within_a_window_changes_nothing() {
 }
 
 #[test]
-fn a_clock_that_steps_back_over_midnight_locks_nobody_out_and_admits_no_third_window() {
+fn a_clock_that_steps_back_over_midnight_locks_no_caller_out_and_admits_no_third_window() {
     for store in STORES {
         for cache in ["0", "1000000"] {
             let clock = near("2027-01-01T00:00:00Z", -20.0);
@@ -303,13 +303,13 @@ fn a_clock_that_steps_back_over_midnight_locks_nobody_out_and_admits_no_third_wi
             let admitted = |value: &str| (0..5).filter(|_| counting.admits("day", value)).count();
             assert_eq!(admitted("both"), 2, "{store:?}: before midnight");
             clock.step(25.0);
-            assert_eq!([admitted("both"), admitted("new")], [2, 2], "{store:?}: behind midnight");
+            assert_eq!([admitted("both"), admitted("new")], [2, 2], "{store:?}: after midnight");
             clock.step(-15.0);
-            // Those who spent a day that is yet to come are refused at most until it comes.
+            // Callers who spent the limit of a future day are rejected until it begins, or not at all.
             assert!(admitted("both") <= 2, "{store:?}: before midnight again");
-            assert!(admitted("fresh") == 2, "{store:?}: whoever is new");
+            assert!(admitted("fresh") == 2, "{store:?}: a new caller");
             clock.step(15.0);
-            assert!(admitted("both") <= 2, "{store:?}: behind midnight again");
+            assert!(admitted("both") <= 2, "{store:?}: after midnight again");
             clock.step(86_400.0);
             assert_eq!([admitted("both"), admitted("new")], [2, 2], "{store:?}: a day later");
         }
@@ -329,14 +329,14 @@ fn other_algorithms_cross_midnight_as_if_it_were_no_boundary() {
             clock.step(25.0);
             for (unit, length) in &UNITS[1..] {
                 let status = counting.status(unit, "v");
-                // The last window of a sliding one has begun to fade, and what is less than one hit passes.
+                // The previous window's part decreases; less than one hit does not count.
                 let fades = algorithm == "sliding_window" && status.code() == Code::Ok;
                 assert!(fades || status.code() == Code::OverLimit, "{store:?}, {algorithm}: {unit}");
                 assert!(!counting.admits(unit, "v"), "{store:?}, {algorithm}: the limit per {unit}");
-                let most = 2 * i64::try_from(*length).expect("it is small");
+                let most = 2 * i64::try_from(*length).expect("a small number");
                 assert!((1..=most).contains(&seconds(&status)), "{store:?}, {algorithm}: {unit} {status:?}");
             }
-            // Nobody waits for the hour by which a clock was wrong.
+            // No caller waits for the hour by which the clock was wrong.
             clock.step(-3600.0);
             clock.step(2.0 * 3600.0);
             assert!(counting.admits("hour", "v"), "{store:?}, {algorithm}: an hour later");
@@ -356,7 +356,7 @@ fn limits_per_hour_and_per_day_on_one_descriptor_are_two_at_midnight() {
     clock.step(3600.0);
     assert_eq!(admits(2), [true, false], "the day admits one more");
     clock.step(86_400.0);
-    assert_eq!(admits(3), [true, true, false], "all is new");
+    assert_eq!(admits(3), [true, true, false], "both windows are new");
 }
 
 #[test]
@@ -369,11 +369,11 @@ fn retry_after_is_the_rest_of_the_window() {
         counting.ask("k", "v");
         let answer = counting.ask("k", "v");
         let header = answer.response_headers_to_add.iter().find(|header| header.key == "Retry-After");
-        header.expect("a refused request has it").value.parse::<i64>().expect("it is a number")
+        header.expect("a rejected request has the header").value.parse::<i64>().expect("a number")
     };
     assert!((1..=30).contains(&retry_after()), "before midnight");
     clock.step(30.0);
-    assert!((86_400 - 30..=86_400).contains(&retry_after()), "behind midnight");
+    assert!((86_400 - 30..=86_400).contains(&retry_after()), "after midnight");
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"w"}]}]}"#;
     let answer = http::post(counting.server.ports.http, "/json", body);
     assert!(answer.text().contains("\"durationUntilReset\":\"86"), "{}", answer.text());

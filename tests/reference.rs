@@ -1,5 +1,5 @@
-//! `GRPC_SERVER=tonic`, the reference that the service's own HTTP/2 connection is held against: both pass the same
-//! tests, and give the same answers to random requests.
+//! `GRPC_SERVER=tonic`, the reference for the service's own HTTP/2 connection: both pass the same tests, and return the
+//! same answers to random requests.
 
 use std::{
     env,
@@ -20,13 +20,13 @@ use crate::support::{
     server::{GRPC_SERVER, Server, Setup},
 };
 
-/// The tests that concern the gRPC port, by the modules they stand in.
+/// The modules with tests of the gRPC port.
 const SUITES: [&str; 6] = ["api::", "bounds::", "connections::old_", "drain::", "health::", "late::"];
 
 #[test]
 fn the_tests_of_the_grpc_port_pass_on_tonic() {
     if env::var_os(GRPC_SERVER).is_some() {
-        // This is that run.
+        // This is the inner run.
         return;
     }
     let mut tests = Command::new(env::current_exe().unwrap());
@@ -76,7 +76,7 @@ fn random_requests_get_the_same_answers_from_both_implementations() {
     }
 }
 
-/// The second in which a request is answered is not the implementation's.
+/// The answer without the second in which it was made.
 fn without_seconds(mut answer: RateLimitResponse) -> RateLimitResponse {
     for status in &mut answer.statuses {
         status.duration_until_reset = None;
@@ -101,7 +101,7 @@ fn random_descriptor(noise: &mut Noise) -> RateLimitDescriptor {
         entries: (0..entries).map(|_| random_entry(noise)).collect(),
         limit: (noise.below(8) == 0).then(|| RateLimitOverride {
             requests_per_unit: [0, 2, u32::MAX][noise.below(3)],
-            // The window of a year does not end in a test; 0 and 9 are no units.
+            // The window of a year does not end in a test; 0 and 9 are not units.
             unit: [6, 6, 6, 0, 9][noise.below(5)],
         }),
         hits_addend: (noise.below(4) == 0).then(|| [0, 1, 5, u64::MAX][noise.below(4)]),
@@ -116,7 +116,7 @@ fn random_entry(noise: &mut Noise) -> Entry {
         1 => "nested".to_owned(),
         2 => "/a/b".to_owned(),
         3 => "x".repeat(noise.below(300)),
-        // The protocol has UTF-8 alone.
+        // The protocol allows only UTF-8.
         4 => String::from_utf8_lossy(&noise.bytes(20)).into_owned(),
         _ => noise.below(20).to_string(),
     };

@@ -1,5 +1,5 @@
-//! Series that callers' values make: bounded in number and length, shown once they count something, and given up
-//! when nobody touched them for an hour and others need the room. Nothing that was counted is lost on the way.
+//! Series that contain callers' values: bounded in number and length, shown from their first hit, and evicted for others
+//! after an hour without hits. No hit is lost.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -35,7 +35,7 @@ fn ask(client: &Client, domain: &str, values: &[String]) {
     }
 }
 
-/// The series that callers made, by name and labels.
+/// The series with callers' values, by name and labels.
 fn series(server: &Server) -> BTreeMap<String, f64> {
     let mut metrics = server.metrics();
     let made = [PREFIX, "tollgate_rule_hits_total"];
@@ -53,17 +53,17 @@ fn hits(metrics: &BTreeMap<String, f64>) -> f64 {
 fn the_page_stays_small_whatever_callers_send() {
     let server = setup().env("METRICS_MAX_SERIES", "500").start();
     let client = server.client();
-    // Of 1 KB each; two in a row differ in their last character only.
+    // 1 KB each; consecutive ones differ in their last character only.
     let long = |n: usize| format!("{}{}{}", n / 2, "é".repeat(500), n % 2);
     for n in 0..100 {
         ask(&client, &format!("{}{n}", "x".repeat(1000)), &["v".to_owned()]);
     }
     ask(&client, "d", &(0..1000).map(long).collect::<Vec<_>>());
     let made = series(&server);
-    assert_eq!(made.len(), 500, "the room is used up");
-    assert!(made.values().all(|n| *n > 0.0), "none is shown before it counts: {made:?}");
+    assert_eq!(made.len(), 500, "at the bound");
+    assert!(made.values().all(|n| *n > 0.0), "none is shown before its first hit: {made:?}");
     let domains = made.keys().filter(|name| name.contains("domain_not_found")).count();
-    assert_eq!(domains, 50, "invented domains have a tenth of it");
+    assert_eq!(domains, 50, "unknown domains have a tenth of the bound");
     let longest = |name: &String| name.split('"').map(str::len).max();
     assert!(made.keys().map(longest).max().flatten() <= Some(200));
     let page = http::get(server.ports.metrics, "/metrics").body.len();
@@ -105,7 +105,7 @@ fn idle_series_make_room_hour_after_hour() {
     for hour in 0..5 {
         ask(&client, "d", &kept);
         let name = [format!("new{hour}")];
-        // The first hits find no room; they are counted all the same.
+        // There is no room at the first hits; they are counted nevertheless.
         eventually("a new name finds room", || {
             ask(&client, "d", &name);
             let made = series(&server);
@@ -121,7 +121,7 @@ fn idle_series_make_room_hour_after_hour() {
         clock.step(1800.0);
     }
     let of_kept = format!("{PREFIX}total_hits{{domain=\"d\",key1=\"ip_kept\"}}");
-    assert!((server.metric(&of_kept) - 10.0).abs() < 0.5, "what is used stays, and goes on counting");
+    assert!((server.metric(&of_kept) - 10.0).abs() < 0.5, "a used series stays and keeps counting");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn statsd_is_sent_every_hit_of_series_that_go_and_come_back() {
         asked += names.len() as u64;
     };
     for round in 0..4 {
-        // The same names come back with more hits than they had before.
+        // The same names return with more hits than before.
         let names: Vec<_> =
             (0..8).map(|n| format!("{}{n}", if round % 2 == 0 { "even" } else { "odd" })).collect();
         eventually("the names of this round found room", || {
@@ -213,7 +213,7 @@ fn rules_and_domains_are_there_at_zero_from_the_start_with_their_whole_path() {
     assert_eq!(values(&codes), [Some(0.0); 5]);
     let shown =
         server.metrics().into_keys().filter(|name| name.starts_with("tollgate_rule_hits_total")).count();
-    assert_eq!(shown, 6, "neither unlimited rules nor those that callers name are at 0");
+    assert_eq!(shown, 6, "no series at 0 for unlimited rules and names from requests");
 
     let client = server.client();
     let path = |last: &'static str| [("a", "1"), ("b", "x"), (last, "2")];

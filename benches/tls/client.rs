@@ -1,4 +1,4 @@
-//! HTTP/2 to a service, with or without TLS, and a question as Envoy would send it.
+//! HTTP/2 to a service, with or without TLS, and a request as Envoy sends it.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ use tollgate::proto::envoy::{
 
 use super::{Kind, Result, Service};
 
-/// So many callers are counted apart.
+/// The number of different callers.
 const USERS: usize = 100_000;
 
 /// One connection.
@@ -28,7 +28,7 @@ const USERS: usize = 100_000;
 pub(crate) struct Client {
     sender: SendRequest<Full<Bytes>>,
     head: Request<()>,
-    /// The session of an earlier connection was taken up.
+    /// The session of an earlier connection was resumed.
     pub(crate) is_resumed: bool,
 }
 
@@ -51,7 +51,7 @@ impl Client {
         let head =
             Request::post("http://ratelimit/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
                 .header("te", "trailers")
-                // Envoy says 20 ms, which on a busy machine some answers would miss.
+                // Envoy's default is 20 ms, which is too short on a busy machine.
                 .header("grpc-timeout", "10S")
                 .header("content-type", "application/grpc")
                 .header("x-envoy-internal", "true")
@@ -60,7 +60,7 @@ impl Client {
         Ok(Self { sender, head, is_resumed })
     }
 
-    /// Asks, and reads the answer.
+    /// Sends a request, and reads the answer.
     pub(crate) async fn apply(&mut self, question: Bytes) -> Result<()> {
         self.sender.ready().await?;
         let request = self.head.clone().map(|()| Full::new(question));
@@ -74,12 +74,12 @@ impl Client {
     }
 }
 
-/// Questions of many users, framed as gRPC frames them.
+/// Requests of many users, framed for gRPC.
 pub(crate) fn questions() -> Rc<[Bytes]> {
     (0..USERS).map(question).collect()
 }
 
-/// The question of one user.
+/// The request of one user.
 pub(crate) fn question(user: usize) -> Bytes {
     let entry = Entry { key: "user".to_owned(), value: format!("user-{user}") };
     let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
@@ -88,7 +88,7 @@ pub(crate) fn question(user: usize) -> Bytes {
     let message = request.encode_to_vec();
     let mut framed = BytesMut::with_capacity(5 + message.len());
     framed.put_u8(0);
-    // A question is some fifty bytes.
+    // A request has about fifty bytes.
     framed.put_u32(u32::try_from(message.len()).unwrap_or_default());
     framed.put_slice(&message);
     framed.freeze()

@@ -1,4 +1,4 @@
-//! Connections themselves: what it costs to open one, how long it takes, and what an idle one keeps.
+//! The cost and duration of opening a connection, and the memory of an idle one.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +12,23 @@ use super::{
 
 /// Opened one after another in a round.
 const OPENED: u32 = 100;
-/// Kept at the same time: enough for their memory to stand out from pages, which are 2 MB where they are huge,
-/// and few enough for the usual bound of 1,024 open files.
+/// Open at the same time: enough to measure their memory despite huge pages of 2 MB, and few enough for the usual bound of
+/// 1,024 open files.
 const KEPT: u32 = 400;
-/// After this the service has nothing to do any more.
+/// After this time the service is idle.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// What one round gave.
+/// The results of one round.
 pub(crate) struct Opened {
     /// The service's CPU time, in microseconds, for a connection, one answer and the end.
     pub(crate) cpu: f64,
     /// From the first packet to the answer, in microseconds; the median.
     pub(crate) first_answer: f64,
-    /// Sessions that were taken up again, of so many.
+    /// Resumed sessions, and all.
     pub(crate) resumed: (u32, u32),
 }
 
-/// Opens connections one after another, each for one question.
+/// Opens connections one after another, each for one request.
 pub(crate) async fn open(service: &Service, kind: &Kind) -> Result<Opened> {
     let (mut times, mut resumed) = (Vec::new(), 0);
     let before = service.cpu()?;
@@ -48,8 +48,8 @@ pub(crate) async fn open(service: &Service, kind: &Kind) -> Result<Opened> {
     })
 }
 
-/// Opens many connections, asks once on each, and lets them be: the service's resident memory for each, in
-/// KiB. The service is a new one.
+/// Opens many connections with one request each, and leaves them idle. Returns the resident memory of the service for
+/// each, in KiB. The service must be new.
 pub(crate) async fn keep(service: &Service, kind: &Kind) -> Result<f64> {
     let mut first = Client::connect(service, kind).await?;
     first.apply(question(0)).await?;

@@ -1,10 +1,10 @@
-//! One core for the services and another for who asks them, so that neither waits for the other.
+//! One core for the services and another for the client, so that neither waits for the other.
 
 use std::fmt;
 
 use super::Result;
 
-/// The numbers of two cores, which are one where there is no second.
+/// The numbers of two cores; equal if there is only one.
 #[derive(Clone, Copy)]
 pub(crate) struct Cores {
     services: usize,
@@ -27,7 +27,7 @@ impl Cores {
         Err("what a service uses is read from /proc, as Linux has it".into())
     }
 
-    /// Runs this on the services' core, where a process that it starts stays; this thread comes back.
+    /// Runs this on the services' core, on which child processes stay; this thread returns to its own.
     pub(crate) fn as_service<T>(self, start: impl FnOnce() -> T) -> Result<T> {
         stay_on(self.services)?;
         let started = start();

@@ -1,5 +1,5 @@
-//! The kinds of connection that are compared: the settings of the service, and what its clients have. TLS 1.2 is
-//! what Envoy speaks to a cluster unless it is configured otherwise.
+//! The kinds of connections: the settings of the service, and those of its clients. TLS 1.2 is Envoy's default for a
+//! cluster.
 
 use std::{fs, path::PathBuf, process::Command, slice, sync::Arc};
 
@@ -26,22 +26,22 @@ type Env = Vec<(&'static str, String)>;
 /// One kind of connection.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// The variables of a service that serves it.
+    /// The variables of the service.
     pub(crate) env: Env,
-    /// None for plain connections.
+    /// `None` for plaintext connections.
     pub(crate) tls: Option<TlsConnector>,
-    /// False where it is like another one once the handshake is done.
+    /// False if it equals another one after the handshake.
     pub(crate) differs_when_open: bool,
 }
 
-/// All kinds, plain first. The files go when this is dropped.
+/// All kinds, plaintext first. Dropping it removes the files.
 pub(crate) struct Kinds {
     each: Vec<Kind>,
     _dir: TempDir,
 }
 
 impl Kinds {
-    /// Makes the certificates.
+    /// Creates the certificates.
     pub(crate) fn new() -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("tollgate-bench-").tempdir()?;
         let files = Files { dir: dir.path().to_owned(), issuer: authority()? };
@@ -83,8 +83,8 @@ impl Files {
         ])
     }
 
-    /// A client that trusts the authority, and shows a certificate if it has a key. It asks for the ciphers that
-    /// Envoy asks for first where the processor has AES, and would resume sessions.
+    /// A client that trusts the authority, and sends a certificate if it has a key. It offers the ciphers that Envoy prefers
+    /// on a processor with AES, and resumes sessions.
     fn client(
         &self,
         version: &'static SupportedProtocolVersion,
@@ -117,7 +117,7 @@ impl Files {
     /// A certificate for this key, in PEM.
     fn sign(&self, name: &str, host: &str, key: &KeyPair) -> Result<String> {
         let mut params = CertificateParams::new([host.to_owned()])?;
-        // One with its issuer's name would be taken for signed by itself.
+        // A certificate with its issuer's name would count as self-signed.
         params.distinguished_name.push(DnType::CommonName, name);
         Ok(params.signed_by(key, &self.issuer)?.pem())
     }
@@ -137,7 +137,7 @@ fn authority() -> Result<Issuer> {
     Ok(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?)
 }
 
-/// Ours makes no RSA keys, so it is done by `openssl`, where that is installed.
+/// rcgen creates no RSA keys, so `openssl` does, if it is installed.
 fn rsa_key() -> Option<String> {
     let mut openssl = Command::new("openssl");
     let made = openssl.args(["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048"]).output();

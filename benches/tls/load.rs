@@ -1,4 +1,4 @@
-//! Decisions on open connections: how many, what they cost the service, and how long they take.
+//! Decisions on open connections: their number, their cost and their duration.
 
 use std::{
     cell::{Cell, RefCell},
@@ -12,7 +12,7 @@ use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 
 use super::{Kind, Result, Service, client::Client, tables::quantile};
 
-/// What is asked at the same time.
+/// The load.
 pub(crate) struct Load {
     pub(crate) name: &'static str,
     connections: usize,
@@ -20,9 +20,9 @@ pub(crate) struct Load {
 }
 
 enum Pace {
-    /// So many requests are open on each connection; the next one follows an answer.
+    /// Open requests on each connection; the next one follows an answer.
     Open(usize),
-    /// So many a second on all connections, whether earlier ones were answered or not.
+    /// Requests per second on all connections, even if earlier ones are unanswered.
     PerSecond(u32),
 }
 
@@ -32,20 +32,20 @@ pub(crate) const LOADS: [Load; 3] = [
     Load { name: "one request at a time", connections: 1, pace: Pace::Open(1) },
 ];
 
-/// What one round of a load gave.
+/// The results of one round of a load.
 pub(crate) struct Round {
     pub(crate) per_second: f64,
-    /// The service's CPU time, in microseconds a decision.
+    /// The service's CPU time per decision, in microseconds.
     pub(crate) cpu: f64,
     pub(crate) p50: f64,
     pub(crate) p99: f64,
 }
 
-/// Before anything is measured, so that connections and caches are warm.
+/// The warm-up of connections and caches before the measurement.
 const WARM_UP: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(400);
 
-/// Asks a service for as long as a round takes.
+/// Sends requests for one round.
 pub(crate) async fn measure(
     service: &Service,
     kind: &Kind,
@@ -87,7 +87,7 @@ pub(crate) async fn measure(
     })
 }
 
-/// Where who asks takes a question, and notes how long its answer took.
+/// The requests, and the durations of their answers.
 #[derive(Default)]
 struct Desk {
     questions: Rc<[Bytes]>,
@@ -130,7 +130,7 @@ async fn ask_on(mut client: Client, desk: Rc<Desk>) -> Result<()> {
     Ok(())
 }
 
-/// The time of an answer counts from when its question was due.
+/// The duration of an answer counts from the scheduled time of its request.
 async fn ask_at(rate: u32, clients: Vec<Client>, desk: Rc<Desk>) -> Result<()> {
     let mut ticks = ticks(rate);
     let mut asking = JoinSet::new();
@@ -153,8 +153,7 @@ async fn ask_at(rate: u32, clients: Vec<Client>, desk: Rc<Desk>) -> Result<()> {
     Ok(())
 }
 
-/// The moments when questions are due, reported by a thread that sleeps between them: the runtime's own timers
-/// know milliseconds.
+/// The times of requests, from a thread that sleeps between them: the runtime's timers have a resolution of milliseconds.
 fn ticks(rate: u32) -> mpsc::UnboundedReceiver<Instant> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let mut due = Instant::now();

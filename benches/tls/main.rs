@@ -1,12 +1,11 @@
-//! What TLS on the gRPC port costs: `cargo bench --bench tls`, or `cargo bench --bench tls -- 25` for so many
-//! rounds. On Linux; the answers are two tables for `docs/tls.md`.
+//! The cost of TLS on the gRPC port: `cargo bench --bench tls`, or `cargo bench --bench tls -- 25` for 25 rounds. Linux only;
+//! prints the two tables of `docs/tls.md`.
 //!
-//! Starts the real binary plain, with TLS, with an RSA key where there is `openssl` to make one, and with
-//! mutual TLS, and asks them in turns, round by round, so that a busy moment of the machine falls on all
-//! alike. The services have one core and this process, which asks, has another. CPU is that of the service
-//! alone. Ratios are to plain in the same round, and are the figures to compare. [`kinds`] has the
-//! certificates, [`service`] starts the binary and reads what it uses, [`client`] speaks to it, [`load`] and
-//! [`connections`] are what is measured, and [`tables`] prints it.
+//! Starts the real binary with plaintext, with TLS, with an RSA key if `openssl` is installed, and with mutual TLS, and sends
+//! requests to each in turn, round by round, so that other load on the machine affects all of them. The services have one
+//! core and this process has another. CPU is that of the service alone. Compare the ratios, which are to plaintext in the
+//! same round. [`kinds`] has the certificates, [`service`] starts the binary and measures it, [`client`] sends requests,
+//! [`load`] and [`connections`] are the measurements, and [`tables`] prints them.
 
 use std::{env, error::Error, result};
 
@@ -27,11 +26,11 @@ use service::Service;
 
 type Result<T> = result::Result<T, Box<dyn Error>>;
 
-/// About a minute in all. Many short ones, because what else the machine does then falls out of the medians.
+/// About a minute in total. Many short rounds, so that other load on the machine does not change the medians.
 const ROUNDS: usize = 9;
 
 fn main() -> Result<()> {
-    // cargo adds an argument of its own, which is not a number.
+    // cargo adds an argument that is not a number.
     let rounds = env::args().find_map(|argument| argument.parse().ok()).unwrap_or(ROUNDS).max(1);
     let cores = Cores::allowed()?;
     let kinds = Kinds::new()?;
@@ -43,7 +42,7 @@ fn main() -> Result<()> {
     })
 }
 
-/// What each decision costs on connections that are there.
+/// The cost of a decision on open connections.
 async fn decisions(kinds: &Kinds, cores: Cores, rounds: usize) -> Result<()> {
     let kinds: Vec<_> = kinds.iter().filter(|kind| kind.differs_when_open).collect();
     let services = started(&kinds, cores)?;
@@ -64,14 +63,14 @@ async fn decisions(kinds: &Kinds, cores: Cores, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// What a connection costs to open, and to keep.
+/// The cost of opening and keeping a connection.
 async fn opened(kinds: &Kinds, cores: Cores, rounds: usize) -> Result<()> {
     let kinds: Vec<_> = kinds.iter().collect();
     let services = started(&kinds, cores)?;
     let mut measured: Vec<Vec<_>> = kinds.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         for ((kind, service), opened) in kinds.iter().zip(&services).zip(&mut measured) {
-            // What lies idle is looked at in a service that has served nobody yet.
+            // Idle connections are measured in a new service.
             let kib = connections::keep(&Service::start(kind, cores)?, kind).await?;
             opened.push((connections::open(service, kind).await?, kib));
         }

@@ -36,9 +36,12 @@ impl Counter {
         let (hit, now) = (Hits::Take(1), Time::from_micros(micros));
         let (state, verdict) = match self {
             Self::Exact(limit, log) => return limit.apply(log, hit, now).admitted,
-            // A window's key holds its start, so that each has a state of its own.
-            Self::Fixed(limit, state) if state.end <= now => limit.apply(State::default(), hit, now),
-            Self::Fixed(limit, state) => limit.apply(*state, hit, now),
+            // The window's start is part of the key, so each window has its own state.
+            Self::Fixed(limit, state) => {
+                let before = if state.end <= now { State::default() } else { *state };
+                let (after, count) = limit.apply(before, hit, now);
+                (after, limit.verdict(count, hit, now))
+            }
             Self::Sliding(limit, state) => limit.apply(*state, hit, now),
             Self::Bucket(bucket, state) => bucket.apply(*state, hit, now),
         };

@@ -75,7 +75,7 @@ impl Parts {
         let noted_in = recent.clone();
         let attach = move |rules: &RuleSet| {
             counted_in.rules_changed(rules);
-            limiter::handles(rules, &counters).with_recent(noted_in.rules(rules))
+            limiter::handles(rules, &counters, noted_in.rules(rules))
         };
         let source = Arc::new(Source::new(compile_options(settings), attach));
         let cache = settings.store.local_cache_bytes;

@@ -1,10 +1,10 @@
-//! The limiter's answer, free of protocol types, and the options for what it contains beside the decision.
+//! The limiter's answer, free of protocol types, and the options for its contents.
 
 use std::{num::NonZeroU32, sync::Arc};
 
 use super::template::Template;
 use crate::{
-    rules::{Limit, Metadata, Unit},
+    rules::{Metadata, Unit},
     telemetry::metrics::ResponseCode,
 };
 
@@ -17,7 +17,7 @@ pub struct Answer {
     pub statuses: Vec<Status>,
     /// Headers for the response to the downstream caller.
     pub response_headers: Vec<Header>,
-    /// The response's body; empty for none.
+    /// The response's body; may be empty.
     pub body: String,
     /// Dynamic metadata for access logs and other filters.
     pub dynamic_metadata: Option<Metadata>,
@@ -76,7 +76,7 @@ pub struct Header {
     pub value: String,
 }
 
-/// What answers contain beside the decision. Everything is off by default.
+/// The optional parts of answers. All are off by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ResponseOptions {
     /// `LIMIT_RESPONSE_HEADERS_ENABLED` and the headers' names.
@@ -105,32 +105,18 @@ pub struct HeaderNames {
 /// How much dynamic metadata an answer carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MetadataDetail {
-    /// None.
+    /// No metadata.
     #[default]
     None,
     /// The request, and the metadata of the rules whose descriptors passed.
     Plain,
-    /// Also the limit that decided each descriptor, and why.
+    /// Also the limit that decided each descriptor, and the reason.
     WithLimits,
 }
 
 impl Status {
-    /// No limit applies.
     pub(super) const NO_LIMIT: Self = Self { code: Code::Ok, current_limit: None, limit_remaining: 0 };
 
-    /// An unlimited rule applies.
     pub(super) const UNLIMITED: Self =
         Self { code: Code::Ok, current_limit: None, limit_remaining: u32::MAX };
-}
-
-impl CurrentLimit {
-    pub(super) fn new(limit: &Limit, seconds_until_reset: u64) -> Self {
-        Self {
-            requests_per_unit: limit.requests_per_unit,
-            unit: limit.unit,
-            multiplier: limit.multiplier,
-            name: limit.name.clone(),
-            seconds_until_reset,
-        }
-    }
 }

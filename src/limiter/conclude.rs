@@ -16,12 +16,12 @@ use crate::{
     telemetry::metrics::{RuleCounter, Stats},
 };
 
-/// The statuses and the overall code of a request, and everything that its answer is made from.
+/// The statuses and the overall code of a request, and all that its answer is made from.
 pub(super) struct Conclusion<'a, 'r, 'm> {
     pub(super) request: &'a Request<'m>,
     pub(super) plan: &'a [Planned<'r>],
     pub(super) batch: &'a Batch<'r>,
-    /// The store failed, so that a policy decided.
+    /// The store failed, and a policy decided.
     pub(super) is_without_store: bool,
     pub(super) policy: &'a Policy,
     now: Time,
@@ -33,7 +33,6 @@ pub(super) struct Conclusion<'a, 'r, 'm> {
     pub(super) governs: Option<usize>,
 }
 
-/// Concludes a request whose checks have their outcomes.
 pub(super) fn conclude<'a, 'r, 'm>(
     request: &'a Request<'m>,
     plan: &'a [Planned<'r>],
@@ -45,7 +44,8 @@ pub(super) fn conclude<'a, 'r, 'm>(
     let mut tally = Tally::default();
     let mut statuses = Vec::with_capacity(plan.len());
     for (index, planned) in plan.iter().enumerate() {
-        let quota_mode = (policy.quota_mode && !planned.is_blocked()) || planned.is_quota();
+        let mut wait = 0;
+        let quota_mode = planned.is_quota(policy.quota_mode);
         let status = match planned {
             Planned::Unlimited(_) | Planned::Allowed(..) => {
                 statuses.push(Status::UNLIMITED);
@@ -55,29 +55,27 @@ pub(super) fn conclude<'a, 'r, 'm>(
             Planned::Limited(limited) => match governing(limited, batch, policy.near_limit_ratio, now) {
                 Some(outcome) => {
                     count(limited, &outcome);
-                    let status = status_of(limited, &outcome);
-                    tally.add_wait(index, &status, &outcome, quota_mode);
-                    status
+                    wait = outcome.wait();
+                    status_of(limited, &outcome)
                 }
                 None => Status::NO_LIMIT,
             },
         };
-        tally.add(index, &status, quota_mode);
+        tally.add(index, &status, wait, quota_mode);
         statuses.push(status);
     }
-    let mut code = tally.code();
-    if code == Code::OverLimit && policy.shadow_mode {
-        code = Code::Ok;
+    let mut governs = tally.governs();
+    if governs.is_some() && policy.shadow_mode {
+        governs = None;
         stats.service().global_shadow_mode.increment();
     }
-    let governs = tally.governs().filter(|_| code == Code::OverLimit);
-    let closest = tally.closest;
+    let code = if governs.is_some() { Code::OverLimit } else { Code::Ok };
+    let closest = tally.closest.map(|(index, _)| index);
     let is_without_store = false;
     Conclusion { request, plan, batch, is_without_store, policy, now, code, statuses, closest, governs }
 }
 
 impl<'a, 'r> Conclusion<'a, 'r, '_> {
-    /// The limits of a descriptor, if it has any.
     pub(super) fn limited(&self, index: usize) -> Option<&'a Limited<'r>> {
         match self.plan.get(index) {
             Some(Planned::Limited(limited)) => Some(limited),
@@ -85,8 +83,8 @@ impl<'a, 'r> Conclusion<'a, 'r, '_> {
         }
     }
 
-    /// The outcome of the limit that governs a descriptor. It is computed again, so that answers without headers,
-    /// body and metadata need not keep it.
+    /// The outcome of the limit that governs a descriptor. It is computed again, because answers without headers, body and
+    /// metadata do not need it.
     pub(super) fn outcome(&self, index: usize) -> Option<LimitOutcome<'r>> {
         governing(self.limited(index)?, self.batch, self.policy.near_limit_ratio, self.now)
     }
@@ -97,77 +95,62 @@ impl<'a, 'r> Conclusion<'a, 'r, '_> {
     }
 }
 
-/// The descriptors' statuses combined.
+/// The descriptors' statuses combined. Each descriptor is an index, with its remaining hits or its wait.
 #[derive(Default)]
 struct Tally {
-    /// Ordinary descriptors over their limit.
-    over: usize,
     quotas: usize,
     quotas_over: usize,
-    /// The descriptor closest to its limit, and its remaining hits; one that is over takes precedence.
-    closest: Option<usize>,
-    least_remaining: Option<u32>,
-    /// The ordinary descriptor with the longest wait, and that wait.
+    /// The descriptor closest to its limit; one that is over takes precedence.
+    closest: Option<(usize, u32)>,
+    /// The ordinary descriptor over its limit with the longest wait.
     last_free: Option<(usize, u64)>,
-    /// The exhausted quota with the shortest wait, and that wait.
+    /// The exhausted quota with the shortest wait.
     first_quota: Option<(usize, u64)>,
 }
 
 impl Tally {
-    fn add(&mut self, index: usize, status: &Status, quota_mode: bool) {
-        let remaining = status.limit_remaining;
-        if status.current_limit.is_some() && remaining < self.least_remaining.unwrap_or(u32::MAX) {
-            (self.closest, self.least_remaining) = (Some(index), Some(remaining));
+    fn add(&mut self, index: usize, status: &Status, wait: u64, quota_mode: bool) {
+        let (remaining, least) = (status.limit_remaining, self.closest.map_or(u32::MAX, |(_, least)| least));
+        if status.current_limit.is_some() && remaining < least {
+            self.closest = Some((index, remaining));
         }
         self.quotas = self.quotas.saturating_add(usize::from(quota_mode));
         match status.code {
-            Code::OverLimit if quota_mode => self.quotas_over = self.quotas_over.saturating_add(1),
-            Code::OverLimit => {
-                self.over = self.over.saturating_add(1);
-                (self.closest, self.least_remaining) = (Some(index), Some(0));
-            }
             Code::Ok => {}
+            Code::OverLimit if quota_mode => {
+                self.quotas_over = self.quotas_over.saturating_add(1);
+                if self.first_quota.is_none_or(|(_, first)| wait < first) {
+                    self.first_quota = Some((index, wait));
+                }
+            }
+            Code::OverLimit => {
+                self.closest = Some((index, 0));
+                if self.last_free.is_none_or(|(_, last)| wait > last) {
+                    self.last_free = Some((index, wait));
+                }
+            }
         }
     }
 
-    fn add_wait(&mut self, index: usize, status: &Status, outcome: &LimitOutcome<'_>, quota_mode: bool) {
-        if status.code == Code::Ok {
-            return;
-        }
-        let wait = outcome.wait();
-        if quota_mode && self.first_quota.is_none_or(|(_, first)| wait < first) {
-            self.first_quota = Some((index, wait));
-        }
-        if !quota_mode && self.last_free.is_none_or(|(_, last)| wait > last) {
-            self.last_free = Some((index, wait));
-        }
-    }
-
-    fn code(&self) -> Code {
-        if self.over > 0 || self.is_every_quota_exhausted() { Code::OverLimit } else { Code::Ok }
-    }
-
-    fn is_every_quota_exhausted(&self) -> bool {
-        self.quotas > 0 && self.quotas == self.quotas_over
-    }
-
-    /// The descriptor that a rejected request has to wait for: for every ordinary one that is over, and for the
-    /// first of its quotas if all are exhausted.
+    /// The descriptor that a rejected request waits for; `None` if it passes. It waits for every ordinary descriptor that
+    /// is over its limit, and for the first of its quotas if all are exhausted.
     fn governs(&self) -> Option<usize> {
-        let quota = self.first_quota.filter(|_| self.is_every_quota_exhausted());
-        let governing = match (self.last_free, quota) {
-            (Some(ordinary), Some(quota)) if quota.1 > ordinary.1 => Some(quota),
-            (Some(ordinary), _) => Some(ordinary),
-            (None, quota) => quota,
-        };
-        governing.map(|(index, _)| index)
+        let quota = self.first_quota.filter(|_| self.quotas == self.quotas_over);
+        let longest = quota.into_iter().chain(self.last_free).max_by_key(|(_, wait)| *wait);
+        longest.map(|(index, _)| index)
     }
 }
 
 fn status_of(limited: &Limited<'_>, outcome: &LimitOutcome<'_>) -> Status {
     Status {
         code: if outcome.decision.over && !limited.is_shadow() { Code::OverLimit } else { Code::Ok },
-        current_limit: Some(CurrentLimit::new(outcome.limit, outcome.seconds_until_reset())),
+        current_limit: Some(CurrentLimit {
+            requests_per_unit: outcome.limit.requests_per_unit,
+            unit: outcome.limit.unit,
+            multiplier: outcome.limit.multiplier,
+            name: outcome.limit.name.clone(),
+            seconds_until_reset: outcome.seconds_until_reset(),
+        }),
         limit_remaining: outcome.verdict.remaining,
     }
 }

@@ -18,7 +18,6 @@ use crate::{
     rules::{Limit, Matched},
 };
 
-/// The parts of a counter's key.
 pub(super) struct CounterKey<'a, 'r> {
     /// `CACHE_KEY_PREFIX`.
     pub(super) prefix: &'a str,
@@ -26,7 +25,7 @@ pub(super) struct CounterKey<'a, 'r> {
     pub(super) entries: &'a [Entry<'a>],
     /// The rule; `None` for a limit without one.
     pub(super) matched: Option<&'a Matched<'r>>,
-    /// A bit for each level whose value is in the key although the rule shares one counter among its values.
+    /// A bit for each level whose value is in the key although the rule's counter is shared by its values.
     pub(super) own_levels: u32,
     pub(super) limit: &'a Limit,
 }
@@ -46,7 +45,7 @@ impl CounterKey<'_, '_> {
         if let Algorithm::FixedWindow(fixed) = self.limit.algorithm {
             into.push_str(itoa::Buffer::new().format(fixed.window.start(now).seconds()));
         }
-        // Limits that the Go service does not have end in a tag. State that outlives a window has no start in its key.
+        // The Go service's limits have no tag. The key of a state that outlives a window does not contain its start.
         into.push_str(&self.limit.tag);
         let end = into.len();
         self.write_lengths(into);
@@ -73,7 +72,7 @@ impl CounterKey<'_, '_> {
         write_number(self.limit.window().seconds(), into);
     }
 
-    /// The pattern that replaces this level's value because its values share one counter.
+    /// The pattern that replaces this level's value in the key of a shared counter.
     fn shared(&self, level: usize) -> Option<&str> {
         if level < 32 && self.own_levels >> level & 1 == 1 {
             return None;

@@ -1,13 +1,13 @@
-//! The counters of a descriptor: read without counting, and reset.
+//! The counters of a descriptor: read without counting, and reset. For the admin API.
 //!
-//! The admin API uses it. The functions that plan a request find the counters, so that they are those that a request
-//! is checked against, with every algorithm and store.
+//! The functions that plan a request find the counters, so they are those that a request is checked against, with every
+//! algorithm and store.
 
 use super::{
     Limiter, Served,
     outcome::outcome,
-    plan::{self, CounterSource, Plan, Planned},
-    replacement::{self, By, Replacements},
+    plan::{self, LimitCheck, Planned},
+    replacement::{self, Replacement, Replacements},
     request::{Request, RequestError},
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     limiter::algorithm::Hits,
     overrides::{Action, Found},
     rules::Limit,
-    store::{Batch, Counting, Outcome, Resets},
+    store::{Batch, Counting, Resets, Store as _},
     telemetry::metrics::{Stats, StatsOptions},
 };
 
@@ -24,9 +24,9 @@ use crate::{
 pub struct Counters {
     /// The full key of the rule that the descriptor matches.
     pub rule: Option<Box<str>>,
-    /// The override that applies. The counters of a rule that it blocks or lifts are shown all the same.
-    pub steered: Option<Found>,
-    /// Its limits; none if nothing limits it.
+    /// The override that applies. The counters are those of the rule even if it blocks or exempts the descriptor.
+    pub overridden: Option<Found>,
+    /// Its limits; empty if it has none.
     pub limits: Vec<CounterState>,
 }
 
@@ -35,7 +35,7 @@ pub struct Counters {
 pub struct CounterState {
     /// The limit.
     pub limit: Limit,
-    /// Hits that count now.
+    /// Hits that were counted and still matter.
     pub used: u64,
     /// Hits left.
     pub remaining: u32,
@@ -52,39 +52,39 @@ impl Limiter {
         let request = &without_hits(request);
         let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
         let served = self.source.current().ok_or(RequestError::NoRules)?;
-        let (replacements, steered) = self.replacements(request, &served, now)?;
+        let (replacements, overridden) = self.replacements(request, &served, now)?;
         let mut batch = Batch::default();
-        let plan = self.plan_counters(request, &served, &replacements, &stats, &mut batch, now);
+        let context = plan::Context { policy: &self.policy, stats: &stats, now, attempt: None };
+        let domain = served.rules.domain(request.domain);
+        let plan = plan::plan(request, domain, &replacements, &served, &mut batch, &context);
         batch.counting = Counting::ReadOnly;
-        if !batch.is_empty() {
+        if !batch.checks().is_empty() {
             self.store.apply(&mut batch, now).done().await.map_err(RequestError::Store)?;
         }
         let states = |planned: &Planned<'_>| match planned {
             Planned::Limited(limited) => {
-                let outcomes = limited.limits.iter().map(|check| {
-                    let ratio = self.policy.near_limit_ratio;
-                    (check.source, outcome(check, Hits::Take(0), &batch, ratio, now))
-                });
-                let state = |(source, one): (CounterSource, super::outcome::LimitOutcome<'_>)| CounterState {
-                    limit: one.limit.clone(),
-                    used: used(source, &batch, one.limit, one.verdict.remaining),
-                    remaining: one.verdict.remaining,
-                    resets_in: one.seconds_until_reset(),
+                let state = |check: &LimitCheck<'_>| {
+                    let one = outcome(check, Hits::Take(0), &batch, self.policy.near_limit_ratio, now);
+                    CounterState {
+                        limit: one.limit.clone(),
+                        used: one.used(&batch).unwrap_or_default(),
+                        remaining: one.verdict.remaining,
+                        resets_in: one.seconds_until_reset(),
+                    }
                 };
-                outcomes.map(state).collect()
+                limited.limits.iter().map(state).collect()
             }
             _ => Vec::new(),
         };
-        let counters = plan.iter().zip(steered).map(|(planned, steered)| Counters {
-            rule: planned.rule().map(|rule| rule.full_key.clone()),
-            steered,
-            limits: states(planned),
+        let counters = plan.iter().zip(overridden).map(|(planned, overridden)| {
+            let rule = planned.rule().map(|rule| rule.full_key.clone());
+            Counters { rule, overridden, limits: states(planned) }
         });
         Ok(counters.collect())
     }
 
-    /// Resets the counters of a request's descriptors, as if they had never been used, here and in the store. Returns
-    /// their full keys, by which other replicas know them.
+    /// Resets the counters of a request's descriptors to unused ones, here and in the store. Returns their full keys, by
+    /// which other replicas identify them.
     ///
     /// # Errors
     /// As [`counters`](Self::counters).
@@ -94,20 +94,20 @@ impl Limiter {
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         let (replacements, _) = self.replacements(request, &served, now)?;
         let mut batch = Batch::default();
-        let _plan = self.plan_counters(request, &served, &replacements, &stats, &mut batch, now);
+        let context = plan::Context { policy: &self.policy, stats: &stats, now, attempt: None };
+        let domain = served.rules.domain(request.domain);
+        plan::plan(request, domain, &replacements, &served, &mut batch, &context);
         self.store.reset(&mut batch, now).done().await.map_err(RequestError::Store)?;
         if let Some(local) = self.local.get() {
             // The memory store is synchronous and never fails.
-            drop(crate::store::Store::reset(local, &mut batch, now));
+            drop(local.reset(&mut batch, now));
         }
         let keys: Vec<String> = batch.checks().iter().map(|check| batch.full_key(check).to_owned()).collect();
-        let resets = Resets::Of(keys);
-        self.forget(&resets);
-        let Resets::Of(keys) = resets else { return Ok(Vec::new()) };
+        self.forget(&Resets::Of(keys.clone()));
         Ok(keys)
     }
 
-    /// Forgets what this process knows of counters that were reset, here or by another replica.
+    /// Forgets the state in this process of counters that were reset, here or by another replica.
     pub fn forget(&self, resets: &Resets) {
         self.store.forget(resets);
         if let Some(cache) = &self.over_limit {
@@ -115,8 +115,8 @@ impl Limiter {
         }
     }
 
-    /// What replaces the rules' limits, and the override of each descriptor. Overrides without counters are left out of
-    /// the replacements, so that the rule's counters are found.
+    /// The replacements of the rules' limits, and the override of each descriptor. Overrides without counters are no
+    /// replacements here, so that the rule's counters are found.
     fn replacements(
         &self,
         request: &Request<'_>,
@@ -125,42 +125,21 @@ impl Limiter {
     ) -> Result<(Replacements, Vec<Option<Found>>), RequestError> {
         self.policy.bounds.check(request)?;
         let domain = served.rules.domain(request.domain);
-        let found = domain
-            .map(|domain| replacement::of(request, domain, (&self.overrides, self.policy.counting), now))
-            .transpose()?;
-        let mut found = found.unwrap_or_default();
-        found.resize_with(request.descriptors.len(), || None);
-        let operators = |one: &Option<replacement::Replacement>| match one.as_ref()?.by {
-            By::Operator(found) => Some(found),
-            By::Request => None,
-        };
-        let steered: Vec<Option<Found>> = found.iter().map(operators).collect();
-        for (one, steered) in found.iter_mut().zip(&steered) {
-            if matches!(steered.map(|found| found.action), Some(Action::Block | Action::Allow)) {
+        let mut all = replacement::of(request, domain, (&self.overrides, self.policy.counting), now)?;
+        all.resize_with(request.descriptors.len(), || None);
+        let operator = |one: &mut Option<Replacement>| {
+            let found = one.as_ref()?.operator()?;
+            if matches!(found.action, Action::Block | Action::Allow) {
                 *one = None;
             }
-        }
-        Ok((found, steered))
-    }
-
-    fn plan_counters<'r>(
-        &self,
-        request: &'r Request<'_>,
-        served: &'r Served,
-        replacements: &'r Replacements,
-        stats: &Stats,
-        batch: &mut Batch<'r>,
-        now: Time,
-    ) -> Plan<'r> {
-        let context = plan::Context { policy: &self.policy, stats, now, attempt: None };
-        match served.rules.domain(request.domain) {
-            Some(domain) => plan::plan(request, domain, replacements, served, batch, &context),
-            None => request.descriptors.iter().map(|_| Planned::NoLimit).collect(),
-        }
+            Some(found)
+        };
+        let overridden = all.iter_mut().map(operator).collect();
+        Ok((all, overridden))
     }
 }
 
-/// The same request with 0 hits, which only read.
+/// The same request with 0 hits, which reads.
 fn without_hits<'m>(request: &Request<'m>) -> Request<'m> {
     let mut request = request.clone();
     for descriptor in &mut request.descriptors {
@@ -168,16 +147,4 @@ fn without_hits<'m>(request: &Request<'m>) -> Request<'m> {
         descriptor.is_negative_hits = false;
     }
     request
-}
-
-/// The hits that count now. A fixed window counts those beyond its limit too.
-fn used(source: CounterSource, batch: &Batch<'_>, limit: &Limit, remaining: u32) -> u64 {
-    let check = match source {
-        CounterSource::Store(index) => batch.checks().get(index),
-        _ => None,
-    };
-    match check.map(|check| check.outcome) {
-        Some(Outcome::Counted(count) | Outcome::NotCounted(count)) => count,
-        _ => limit.algorithm.capacity().saturating_sub(remaining).into(),
-    }
 }

@@ -1,8 +1,8 @@
-//! The trace of a decision, for span attributes. It is filled in for traced requests only.
+//! The trace of a decision, for span attributes. Only traced requests have one.
 
 use std::{sync::Arc, time::Instant};
 
-use super::{failure::FailureDecision, plan::Planned, request::Request};
+use super::{plan::Planned, request::Request};
 use crate::{
     rules::model::Domain,
     store::{Applied, StoreError},
@@ -11,7 +11,7 @@ use crate::{
 /// The trace of a decision.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct DecisionTrace {
-    /// The full key of each descriptor's rule, in the request's order; `None` without a rule and for an override.
+    /// The full key of each descriptor's rule, in the request's order; `None` without a rule or with an override.
     pub rules: Vec<Option<Box<str>>>,
     /// The wait for the store, if it did not answer at once.
     pub wait: Option<Wait>,
@@ -31,7 +31,7 @@ pub struct Wait {
 }
 
 impl DecisionTrace {
-    /// Records the matched rules. They are looked up again, so that plans of untraced requests need not carry them.
+    /// Sets the matched rules. They are looked up again, so that plans of untraced requests need not contain them.
     pub(super) fn set_rules(&mut self, request: &Request<'_>, domain: &Domain, plan: &[Planned<'_>]) {
         let mut scratch = String::new();
         let keys = request.descriptors.iter().zip(plan).map(|(descriptor, planned)| {
@@ -41,13 +41,9 @@ impl DecisionTrace {
         });
         self.rules = keys.collect();
     }
-
-    pub(super) fn set_failure(&mut self, failure: FailureDecision) {
-        self.failure = Some(failure.names());
-    }
 }
 
-/// Waits for a store, and records the wait if there is a trace.
+/// Waits for a store, and adds the wait to the trace.
 pub(super) async fn wait(
     trace: Option<&mut DecisionTrace>,
     applied: Applied<'_>,

@@ -16,7 +16,7 @@ use crate::{
     store::{Batch, FailureReason, Store, StoreError, StoreUsage, memory::MemoryStore},
 };
 
-/// The policy that decided a request, and why the store failed.
+/// The policy that decided a request, and the reason of the store's failure.
 #[derive(Clone, Copy)]
 pub(super) struct FailureDecision {
     policy: OnStoreFailure,
@@ -53,7 +53,7 @@ impl Limiter {
         Ok(FailureDecision { policy, reason })
     }
 
-    /// Logs the store's error, which callers do not see; at most every ten seconds.
+    /// Logs the store's error, which callers do not see, at most every ten seconds.
     fn log_store_failure(&self, error: &StoreError, policy: OnStoreFailure, now: Time) {
         if let Some(suppressed) = self.store_failures_log.admit(now) {
             let suppressed = (suppressed > 0).then_some(suppressed);
@@ -68,7 +68,7 @@ impl Limiter {
         }
     }
 
-    /// The usage of the local fallback, once it has been used.
+    /// The usage of the local fallback; `None` before its first use.
     #[must_use]
     pub fn local_usage(&self) -> Option<StoreUsage> {
         self.local.get()?.usage()
@@ -76,7 +76,6 @@ impl Limiter {
 }
 
 impl FailureDecision {
-    /// The names of the policy and the reason.
     pub(super) fn names(self) -> (&'static str, &'static str) {
         (self.policy.name(), self.reason.name())
     }
@@ -90,7 +89,7 @@ impl FailureDecision {
     }
 }
 
-/// Assumes that every counter in the store is over its limit, or unused. Outcomes from the over-limit cache stay.
+/// Assumes that every counter in the store is over its limit, or unused. Outcomes of the over-limit cache stay.
 fn assume(plan: &mut Plan<'_>, over: bool) {
     for planned in plan {
         let Planned::Limited(limited) = planned else { continue };

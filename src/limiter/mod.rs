@@ -28,20 +28,17 @@ mod tests;
 
 use std::{
     cell::Cell,
-    future::Future,
-    pin::pin,
     sync::{Arc, OnceLock},
-    task::{Context, Poll, Waker},
     time::Instant,
 };
 
+use futures_util::FutureExt as _;
 use smallvec::SmallVec;
 use tracing::warn;
 
 pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
 pub use counters::{CounterState, Counters};
 pub use decision_trace::{DecisionTrace, Wait};
-pub use outcome::{Decision, Thresholds, decide};
 pub use over_limit_cache::{CacheUsage, OverLimitCache};
 pub use preview::{OverrideLimit, Preview, preview};
 pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
@@ -62,34 +59,28 @@ use crate::{
     telemetry::metrics::{DomainStats, ResponseCode, RuleStats, Stats},
 };
 
-/// The rules in force, and the statistics of each.
+/// The rules in force, with their statistics.
 pub type Served = Published<Handles>;
 
 /// The statistics of a set of rules, published with it.
 #[derive(Debug, Default)]
 pub struct Handles {
-    /// Those of each rule, by its [`RuleId`](crate::rules::RuleId).
+    /// By [`RuleId`](crate::rules::RuleId).
     rules: Vec<Arc<RuleStats>>,
-    /// Those of each domain, by its index.
+    /// By the index of the domain.
     domains: Vec<Arc<DomainStats>>,
-    /// What is noted of each rule, by its id; empty where nothing is.
+    /// The recent hits of each rule by its id; empty if they are not recorded.
     recent: Vec<Arc<RuleInfo>>,
 }
 
 impl Handles {
-    /// The same, with what is noted of each rule by its id.
-    #[must_use]
-    pub fn with_recent(self, recent: Vec<Arc<RuleInfo>>) -> Self {
-        Self { recent, ..self }
-    }
-
-    /// What is noted of a rule.
+    /// The recent hits of a rule.
     #[must_use]
     pub fn recent(&self, rule: RuleId) -> Option<&Arc<RuleInfo>> {
         self.recent.get(rule.0 as usize)
     }
 
-    /// What is noted of every rule.
+    /// The recent hits of every rule.
     pub fn all_recent(&self) -> impl Iterator<Item = &Arc<RuleInfo>> {
         self.recent.iter()
     }
@@ -101,9 +92,9 @@ impl Handles {
     }
 }
 
-/// The statistics of every rule and domain of a set.
+/// The statistics of every rule and domain of a set. `recent` has those of recent hits by the rule's id.
 #[must_use]
-pub fn handles(rules: &RuleSet, stats: &Stats) -> Handles {
+pub fn handles(rules: &RuleSet, stats: &Stats, recent: Vec<Arc<RuleInfo>>) -> Handles {
     let mut domains: Vec<_> = rules.domains().collect();
     domains.sort_unstable_by_key(|domain| domain.index);
     let (mut by_id, mut in_service) = (Vec::new(), Vec::new());
@@ -121,14 +112,14 @@ pub fn handles(rules: &RuleSet, stats: &Stats) -> Handles {
     Handles {
         rules: by_id.into_iter().map(|(_, handle)| handle).collect(),
         domains: domains.iter().map(|domain| stats.domain(&domain.name)).collect(),
-        recent: Vec::new(),
+        recent,
     }
 }
 
-/// How much of a caller's domain a log line shows.
+/// The characters of a caller's domain in a log line.
 const MAX_LOGGED_CHARACTERS: usize = 200;
 
-/// How requests are decided; fixed at start.
+/// The settings of decisions.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Policy {
     /// The size limits of a request.
@@ -147,11 +138,11 @@ pub struct Policy {
     pub shadow_mode: bool,
     /// `QUOTA_MODE`: every limit is a quota.
     pub quota_mode: bool,
-    /// What answers contain beside the decision.
+    /// The optional parts of responses.
     pub response: ResponseOptions,
     /// `STORE_FAILURE_POLICY`, for domains without their own.
     pub on_store_failure: OnStoreFailure,
-    /// Keys that the local fallback holds at most while the store fails.
+    /// The maximum number of keys in the local fallback while the store fails.
     pub max_local_keys: usize,
 }
 
@@ -164,16 +155,16 @@ pub struct Limiter {
     overrides: Arc<Index>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
-    /// Counts while the store fails, if the policy is `local`; created on first use.
+    /// Counts while the store fails and the policy is `local`; created on first use.
     local: OnceLock<MemoryStore>,
-    /// What happened in the last minutes, if it is noted.
+    /// Recent keys and decisions, if they are recorded.
     recent: Option<Arc<Recent>>,
     store_failures_log: LogThrottle,
     bad_requests_log: LogThrottle,
 }
 
 impl Limiter {
-    /// A limiter made of these parts.
+    /// A limiter without overrides that records no recent decisions.
     #[must_use]
     pub fn new(
         policy: Policy,
@@ -198,7 +189,7 @@ impl Limiter {
         }
     }
 
-    /// The same, noting what happens.
+    /// The same limiter, which records recent keys and decisions.
     #[must_use]
     pub fn with_recent(self, recent: Arc<Recent>) -> Self {
         Self { recent: Some(recent), ..self }
@@ -221,10 +212,10 @@ impl Limiter {
         self.policy.bounds
     }
 
-    /// True where [`decide_sync`](Self::decide_sync) may decide.
+    /// True if [`decide_sync`](Self::decide_sync) may decide.
     #[must_use]
     pub fn may_decide_sync(&self) -> bool {
-        // Look-ups in the cache are counted, so a request is not looked up twice.
+        // Lookups in the cache are counted, so a request must not be looked up twice.
         self.store.is_synchronous() || self.store.may_answer_now() && self.over_limit.is_none()
     }
 
@@ -242,7 +233,7 @@ impl Limiter {
         self.clock.now()
     }
 
-    /// Decides a request without waiting; `None` if the store has to be waited for. Requests that came together share
+    /// Decides a request, or returns `None` if that means to wait for the store. Requests that are read together share
     /// one reading of the clock.
     ///
     /// # Errors
@@ -256,11 +247,11 @@ impl Limiter {
         if !self.store.is_synchronous() {
             return self.attempt(request, served.as_deref()?, now).map(Ok);
         }
-        let decided = poll_once(self.try_decide(request, served.as_deref(), now, None, None))?;
-        Some(self.count_error(request, decided))
+        let decided = self.try_decide(request, served.as_deref(), now, None, None).now_or_never()?;
+        Some(decided.inspect_err(|error| self.failed(request, error)))
     }
 
-    /// Decides a request if the store can answer at once. Else nothing is counted, here and there.
+    /// Decides a request if the store can answer at once. Otherwise nothing is counted.
     fn attempt(&self, request: &Request<'_>, served: &Served, now: Time) -> Option<Answer> {
         self.policy.bounds.check(request).ok()?;
         let domain = served.rules.domain(request.domain)?;
@@ -268,21 +259,21 @@ impl Limiter {
             return None;
         }
         let replacements =
-            replacement::of(request, domain, (&self.overrides, self.policy.counting), now).ok()?;
+            replacement::of(request, Some(domain), (&self.overrides, self.policy.counting), now).ok()?;
         let (mut batch, is_given_up) = (self.batch(), Cell::new(false));
         let context = self.plan_context(now, Some(&is_given_up));
-        let plan = plan::plan(request, domain, &replacements, served, &mut batch, &context);
+        let plan = plan::plan(request, Some(domain), &replacements, served, &mut batch, &context);
         if is_given_up.get() {
             return None;
         }
-        if !batch.is_empty() && !self.store.apply_now(&mut batch, now) {
+        if !batch.checks().is_empty() && !self.store.apply_now(&mut batch, now) {
             return None;
         }
         plan::count_hits(&plan);
-        Some(self.answer(request, (served, domain), (&plan, &batch), None, now))
+        Some(self.answer(request, served, Some(domain), (&plan, &batch), None, now))
     }
 
-    /// Decides a request. After `until` the caller no longer waits for the answer.
+    /// Decides a request, and fills in the trace. After `until` the caller no longer waits for the answer.
     ///
     /// The future contains the plan and is large: box it before moving it.
     ///
@@ -292,35 +283,14 @@ impl Limiter {
         &self,
         request: &Request<'_>,
         until: Option<Instant>,
+        trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
         let served = self.source.current();
-        self.count_error(request, self.try_decide(request, served.as_deref(), self.now(), until, None).await)
-    }
-
-    /// Like [`decide`](Self::decide), and fills in a trace.
-    ///
-    /// # Errors
-    /// As [`decide`](Self::decide).
-    pub async fn decide_traced(
-        &self,
-        request: &Request<'_>,
-        until: Option<Instant>,
-        trace: &mut DecisionTrace,
-    ) -> Result<Answer, RequestError> {
-        let served = self.source.current();
-        let decided = self.try_decide(request, served.as_deref(), self.now(), until, Some(trace)).await;
-        self.count_error(request, decided)
-    }
-
-    fn count_error(
-        &self,
-        request: &Request<'_>,
-        decided: Result<Answer, RequestError>,
-    ) -> Result<Answer, RequestError> {
+        let decided = self.try_decide(request, served.as_deref(), self.now(), until, trace).await;
         decided.inspect_err(|error| self.failed(request, error))
     }
 
-    /// Counts an error. Logs it too, at most one a second, unless the store is at fault, which has a log of its own.
+    /// Counts an error, and logs at most one a second. Store failures are logged elsewhere.
     fn failed(&self, request: &Request<'_>, error: &RequestError) {
         error.count(&self.stats);
         if matches!(error, RequestError::Store(_)) {
@@ -344,10 +314,8 @@ impl Limiter {
     ) -> Result<Answer, RequestError> {
         self.policy.bounds.check(request)?;
         let served = served.ok_or(RequestError::NoRules)?;
-        let Some(domain) = served.rules.domain(request.domain) else {
-            return Ok(self.unknown_domain(request, now));
-        };
-        let stats = served.attached.domains.get(domain.index).map(|stats| &**stats);
+        let domain = served.rules.domain(request.domain);
+        let stats = domain.and_then(|domain| served.attached.domains.get(domain.index));
         let failed = |_: &_| stats.into_iter().for_each(|stats| stats.count(ResponseCode::Error));
         let counting = self.policy.counting;
         let replacements =
@@ -356,6 +324,10 @@ impl Limiter {
         batch.until = until;
         let mut plan =
             plan::plan(request, domain, &replacements, served, &mut batch, &self.plan_context(now, None));
+        let Some(domain) = domain else {
+            plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, now));
+            return Ok(self.answer(request, served, None, (&plan, &batch), None, now));
+        };
         if let Some(trace) = &mut trace {
             trace.set_rules(request, domain, &plan);
         }
@@ -371,7 +343,9 @@ impl Limiter {
         let failure = match applied {
             Ok(()) => {
                 if let Some(cache) = &self.over_limit {
-                    cache_rejections(cache, &batch, now);
+                    for check in batch.checks().iter().filter(|check| check.is_over()) {
+                        cache.insert(batch.full_key(check), check, now);
+                    }
                 }
                 None
             }
@@ -380,39 +354,42 @@ impl Limiter {
             }
         };
         if let (Some(failure), Some(trace)) = (failure, trace) {
-            trace.set_failure(failure);
+            trace.failure = Some(failure.names());
         }
-        Ok(self.answer(request, (served, domain), (&plan, &batch), failure, now))
+        Ok(self.answer(request, served, Some(domain), (&plan, &batch), failure, now))
     }
 
     /// The answer to a request whose outcomes are known, or were replaced by a failure policy.
     fn answer<'r>(
         &self,
         request: &Request<'_>,
-        (served, domain): (&Served, &Domain),
+        served: &Served,
+        domain: Option<&Domain>,
         (plan, batch): (&Plan<'r>, &Batch<'r>),
         failure: Option<FailureDecision>,
         now: Time,
     ) -> Answer {
         let mut conclusion = conclude::conclude(request, plan, batch, &self.policy, &self.stats, now);
         conclusion.is_without_store = failure.is_some();
-        if let Some(recent) = &self.recent {
+        if let (Some(recent), Some(_)) = (&self.recent, domain) {
             observe::observe(recent, served, &conclusion, now);
         }
         let mut answer = response::answer(conclusion);
         if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
             failure.add_to(metadata);
         }
-        if let Some(stats) = served.attached.domains.get(domain.index) {
-            stats.count(answer.code.into());
+        match domain.map(|domain| served.attached.domains.get(domain.index)) {
+            Some(stats) => stats.into_iter().for_each(|stats| stats.count(answer.code.into())),
+            None => self.stats.unknown_domain().count(answer.code.into()),
         }
         answer
     }
 
-    /// A batch for the checks of one request.
     fn batch<'r>(&self) -> Batch<'r> {
-        let mut batch = Batch::with_space(String::with_capacity(128));
-        batch.counting = if self.policy.stop_when_over { Counting::StopWhenOver } else { Counting::Always };
+        let mut batch = Batch::default();
+        if self.policy.stop_when_over {
+            batch.counting = Counting::StopWhenOver;
+        }
         batch
     }
 
@@ -420,20 +397,8 @@ impl Limiter {
         plan::Context { policy: &self.policy, stats: &self.stats, now, attempt }
     }
 
-    fn unknown_domain(&self, request: &Request<'_>, now: Time) -> Answer {
-        let plan: Plan<'_> = request.descriptors.iter().map(|_| Planned::NoLimit).collect();
-        for _ in &plan {
-            self.stats.domain_not_found(request.domain, now);
-        }
-        let batch = Batch::default();
-        let conclusion = conclude::conclude(request, &plan, &batch, &self.policy, &self.stats, now);
-        let answer = response::answer(conclusion);
-        self.stats.unknown_domain().count(answer.code.into());
-        answer
-    }
-
-    /// Removes checks from the batch whose counters are known to be over. The limits of one rule are checked together
-    /// or not at all.
+    /// Removes checks from the batch whose counters are known to be over the limit. The limits of one rule are checked
+    /// together or not at all.
     fn skip_known(&self, cache: &OverLimitCache, plan: &mut Plan<'_>, batch: &mut Batch<'_>, now: Time) {
         let lookup = |check: &Check<'_>| cache.get(batch.full_key(check), check.limit, check.hits, now);
         let known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
@@ -466,19 +431,5 @@ impl Limiter {
         if self.policy.stop_when_over {
             batch.counting = Counting::ReadOnly;
         }
-    }
-}
-
-/// The result of a future that never waits.
-fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
-    }
-}
-
-fn cache_rejections(cache: &OverLimitCache, batch: &Batch<'_>, now: Time) {
-    for check in batch.checks().iter().filter(|check| check.is_over()) {
-        cache.insert(batch.full_key(check), check, now);
     }
 }

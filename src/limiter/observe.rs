@@ -1,6 +1,6 @@
-//! What is noted of a decision: the hits of its keys, its refusal, and a line of the log of decisions.
+//! Passes the hits of keys, rejections and lines of the decision log to [`recent`](crate::recent).
 //!
-//! Called once a request was concluded. [`recent`](crate::recent) says what it wants to know; mostly it is nothing.
+//! Called once a request is concluded. `recent` selects the requests, usually few of them.
 
 use super::{
     Served,
@@ -8,23 +8,20 @@ use super::{
     conclude::Conclusion,
     outcome::LimitOutcome,
     plan::{CounterSource, Limited},
-    request::{Entry, Request},
+    request::Request,
 };
 use crate::{
     clock::Time,
     overrides::Action,
     recent::{DecidedBy, Decision, Hits, LimitShown, Recent, Wanted},
     rules::{Limits, Rule},
-    store::Outcome,
 };
 
-/// Refused descriptors of one request that are kept. Most requests have one or two.
+/// The maximum number of recorded descriptors of a request. Most requests have one or two.
 const MAX_REFUSED: usize = 4;
 
-/// Notes a decision.
 pub(super) fn observe(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_, '_>, now: Time) {
-    let is_refused = conclusion.code == Code::OverLimit;
-    let wanted = recent.wanted(is_refused, now);
+    let wanted = recent.wanted(conclusion.code == Code::OverLimit, now);
     if wanted.is_nothing() {
         return;
     }
@@ -48,7 +45,7 @@ fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_, '
     }
 }
 
-/// Notes the descriptors that are over their limits; of an allowed request all that have one.
+/// Records the descriptors over their limits, or all limited descriptors of an allowed request.
 fn note_decisions(
     recent: &Recent,
     served: &Served,
@@ -80,8 +77,8 @@ fn set_outcome(
     outcome: &LimitOutcome<'_>,
     conclusion: &Conclusion<'_, '_, '_>,
 ) {
-    // The limit of an override stands in place of all limits of the rule.
-    let is_overridden = limited.steered.is_some_and(|found| found.action != Action::Shadow);
+    // The limit of an override replaces all limits of the rule.
+    let is_overridden = limited.overridden.is_some_and(|found| found.action != Action::Shadow);
     let limits = limited.rule.and_then(Rule::limits).filter(|_| !is_overridden);
     let all = || limits.into_iter().flat_map(Limits::iter);
     decision.limit = Some(LimitShown::from(outcome.limit));
@@ -89,29 +86,20 @@ fn set_outcome(
     decision.limits = all().count().max(1);
     decision.hits = limited.hits.taken();
     decision.retry_after = outcome.retry_after().filter(|_| outcome.decision.over);
-    let (by, count) = match outcome.source {
-        CounterSource::Store(index) => {
-            let by = if conclusion.is_without_store { DecidedBy::FailurePolicy } else { DecidedBy::Counter };
-            let counted = conclusion.batch.checks().get(index).map(|check| check.outcome);
-            let used = outcome.limit.algorithm.capacity().saturating_sub(outcome.verdict.remaining);
-            let count = match counted {
-                Some(Outcome::Counted(count) | Outcome::NotCounted(count)) => Some(count),
-                Some(Outcome::Decided(_)) => Some(u64::from(used)),
-                _ => None,
-            };
-            (by, count)
+    let by = match outcome.source {
+        CounterSource::Blocked(_) => DecidedBy::Override,
+        // If the store did not fail, `Assumed` follows from another limit of the rule in the cache.
+        CounterSource::KnownOver(_) => DecidedBy::OverLimitCache,
+        CounterSource::Store(_) | CounterSource::Assumed { .. } if conclusion.is_without_store => {
+            DecidedBy::FailurePolicy
         }
-        CounterSource::Blocked(_) => (DecidedBy::Override, None),
-        CounterSource::Assumed { .. } if conclusion.is_without_store => (DecidedBy::FailurePolicy, None),
-        // Of an assumed one, another limit of the rule is known to be over, and this one was not asked.
-        CounterSource::KnownOver(_) | CounterSource::Assumed { .. } => (DecidedBy::OverLimitCache, None),
+        CounterSource::Store(_) => DecidedBy::Counter,
+        CounterSource::Assumed { .. } => DecidedBy::OverLimitCache,
     };
     decision.decided_by = if is_overridden && by == DecidedBy::Counter { DecidedBy::Override } else { by };
-    decision.count = count;
+    decision.count = outcome.used(conclusion.batch);
 }
 
-/// The entries of a descriptor.
 fn entries<'a>(request: &'a Request<'_>, index: usize) -> impl Iterator<Item = (&'a str, &'a str)> + Clone {
-    let entries: &[Entry<'_>] = request.descriptors.get(index).map_or(&[], |descriptor| &descriptor.entries);
-    entries.iter().map(|entry| (entry.key, entry.value))
+    request.entries(index).iter().map(|entry| (entry.key, entry.value))
 }

@@ -1,8 +1,8 @@
 //! The cache of keys that are over their limit: `LOCAL_CACHE_SIZE_IN_BYTES`.
 //!
 //! A fixed window that is over its limit stays over until it ends, and any other algorithm that rejected hits rejects
-//! as many until the time in its verdict, so the store need not be asked. An entry holds for its limit only: a larger
-//! limit, from an override or a reload, is checked with the store. Keys are stored as hashes, as many as the size
+//! as many until the time in its verdict, so no query to the store is needed. An entry is valid for its limit only: a
+//! larger limit, from an override or a reload, is checked with the store. Keys are stored as hashes, as many as the size
 //! allows; a refund removes its key, and so does a reset of its counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,22 +20,20 @@ use crate::{
 /// The cache.
 pub struct OverLimitCache {
     keys: Table<Rejection>,
-    /// The microsecond at which keys were forgotten last.
+    /// The microsecond of the last reset.
     forgotten: AtomicU64,
     hits: AtomicU64,
     lookups: AtomicU64,
 }
 
-/// Requests take less than this, in microseconds.
+/// The maximum duration of a request in microseconds.
 const LONGEST_REQUEST: u64 = 60_000_000;
 
-/// A rejection, and until when it holds.
 #[derive(Clone, Copy, Default)]
 #[repr(C, packed(4))]
 struct Rejection {
-    /// The microsecond from which the store must be asked again.
+    /// The microsecond at which it expires.
     until: u64,
-    /// The second of the rejection.
     since: u32,
     /// The second at which the full limit is available.
     reset: u32,
@@ -65,8 +63,7 @@ impl OverLimitCache {
         Self { keys, forgotten: AtomicU64::new(0), hits: AtomicU64::new(0), lookups: AtomicU64::new(0) }
     }
 
-    /// The cached verdict, if the key's counter is known to reject these hits by this limit. A refund removes the
-    /// key.
+    /// The cached verdict, if the key's counter is known to exceed this limit with these hits. A refund removes the key.
     #[must_use]
     pub fn get(&self, key: &str, limit: &Limit, hits: Hits, now: Time) -> Option<Verdict> {
         let key = self.keys.key(key);
@@ -81,16 +78,16 @@ impl OverLimitCache {
         rejection.map(|rejection| rejection.verdict(now))
     }
 
-    /// Stores the outcome of a check that is over its limit, for as long as it holds. `now` is when its request began.
+    /// Stores the outcome of a check that is over its limit until it expires. `now` is the start of the request.
     pub fn insert(&self, key: &str, check: &Check<'_>, now: Time) {
         let Some(rejection) = Rejection::of(check, now) else { return };
         let end = Time::from_micros({ rejection.until }.saturating_add(999_999));
-        // The key's shard is locked in here, so that a rejection is either seen by `forget` or sees that it was called.
+        // Called under the lock of the shard: either `forget` removes the rejection, or its time is visible here.
         let store = |_, _| ((!self.is_older_than_a_reset(now)).then_some((rejection, end)), ());
         self.keys.change(self.keys.key(key), now, store);
     }
 
-    /// Forgets keys whose counters were reset. Requests that began before do not bring them back.
+    /// Removes keys whose counters were reset. Requests that began before do not add them again.
     pub fn forget(&self, resets: &Resets, now: Time) {
         self.forgotten.store(now.micros(), Ordering::Relaxed);
         match resets {
@@ -99,7 +96,7 @@ impl OverLimitCache {
         }
     }
 
-    /// True for a request that may have been counted before a reset. A clock that is set back ends it.
+    /// True for a request that may have been counted before a reset, unless the clock was set back.
     fn is_older_than_a_reset(&self, begun: Time) -> bool {
         self.forgotten.load(Ordering::Relaxed).wrapping_sub(begun.micros()) < LONGEST_REQUEST
     }
@@ -123,50 +120,36 @@ impl OverLimitCache {
 impl Rejection {
     fn of(check: &Check<'_>, now: Time) -> Option<Self> {
         let since = u32::try_from(now.seconds()).unwrap_or(u32::MAX);
-        let limit = check.limit.algorithm.capacity();
-        match check.outcome {
+        let end = || check.limit.window().end(now).micros();
+        let hits = u32::try_from(check.hits.taken());
+        let (until, reset, hits, remaining) = match check.outcome {
             // A window that is over its limit rejects any number of hits.
-            Outcome::Counted(_) => {
-                let until = check.limit.window().end(now).micros();
-                Some(Self { until, since, reset: seconds(until), hits: 0, limit, remaining: 0 })
-            }
-            // As many hits do not fit before the window ends; fewer may.
+            Outcome::Counted(_) => (end(), end(), 0, 0),
+            // At least as many hits do not fit before the window ends.
             Outcome::NotCounted(count) => {
-                let end = check.limit.window().end(now).micros();
                 let left = u64::from(check.limit.requests_per_unit).saturating_sub(count);
-                Some(Self {
-                    until: end,
-                    since,
-                    reset: seconds(end),
-                    hits: u32::try_from(check.hits.taken()).ok()?,
-                    limit,
-                    remaining: u32::try_from(left).unwrap_or(u32::MAX),
-                })
+                (end(), end(), hits.ok()?, u32::try_from(left).unwrap_or(u32::MAX))
             }
+            // Hits that can ever fit have 32 bits.
             Outcome::Decided(verdict) => {
                 let wait = verdict.retry_after.filter(|wait| *wait > 0)?;
-                Some(Self {
-                    until: now.micros().saturating_add(wait),
-                    since,
-                    reset: seconds(now.micros().saturating_add(verdict.reset)),
-                    // Hits that can ever fit have 32 bits.
-                    hits: u32::try_from(check.hits.taken()).ok()?,
-                    limit,
-                    remaining: verdict.remaining,
-                })
+                let after = |micros| now.micros().saturating_add(micros);
+                (after(wait), after(verdict.reset), hits.ok()?, verdict.remaining)
             }
-        }
+        };
+        let limit = check.limit.algorithm.capacity();
+        Some(Self { until, since, reset: seconds(reset), hits, limit, remaining })
     }
 
-    /// A count over one limit is over every smaller one. States of other algorithms say nothing about another limit.
+    /// A count over one limit is over every smaller one. States of other algorithms are valid for their limit only.
     fn holds_for(self, limit: &Limit, hits: u64) -> bool {
         let capacity = limit.algorithm.capacity();
         let is_count = matches!(limit.algorithm, Algorithm::FixedWindow(_));
         hits >= u64::from(self.hits) && if is_count { capacity <= self.limit } else { capacity == self.limit }
     }
 
-    /// Not before the rejection: then the clock was set back, and callers must not wait until it has caught up.
-    /// Threads may read times that differ by a second.
+    /// Not before the rejection: then the clock was set back, and callers must not wait until it has caught up. The times
+    /// of threads may differ by a second.
     fn holds_at(self, now: Time) -> bool {
         now.micros() < self.until && u64::from(self.since) <= now.seconds().saturating_add(1)
     }
@@ -201,7 +184,7 @@ mod tests {
     fn cache_with(keys: &[&str], limit: &Limit, hits: u64, outcome: Outcome) -> OverLimitCache {
         let cache = OverLimitCache::new(100_000);
         let mut batch = Batch::default();
-        batch.push(0, limit, Hits::Take(hits));
+        batch.push(0..0, limit, Hits::Take(hits));
         batch.set(0, outcome);
         for key in keys {
             cache.insert(key, &batch.checks()[0], Time::from_seconds(610));
@@ -277,7 +260,7 @@ mod tests {
         let is_known =
             |key, micros| cache.get(key, &limit, Hits::Take(1), Time::from_micros(micros)).is_some();
         let mut batch = Batch::default();
-        batch.push(0, &limit, Hits::Take(1));
+        batch.push(0..0, &limit, Hits::Take(1));
         batch.set(0, Outcome::Counted(6));
         let insert = |key, micros| cache.insert(key, &batch.checks()[0], Time::from_micros(micros));
         cache.forget(&Resets::Of(vec!["a".to_owned()]), Time::from_micros(615_000_000));
@@ -297,7 +280,7 @@ mod tests {
     fn stays_within_any_size() {
         let limit = Limit::plain(0, Unit::Second);
         let mut batch = Batch::default();
-        batch.push(0, &limit, Hits::Take(1));
+        batch.push(0..0, &limit, Hits::Take(1));
         for bytes in [1, 43, 44, 45, 87, 88, 1000, 65_536, 1_000_000] {
             let cache = OverLimitCache::new(bytes);
             for second in 1..4 {

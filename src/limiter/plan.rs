@@ -1,6 +1,6 @@
-//! The plan of a request: the rule that each descriptor matches, and the counter checks that follow from it.
+//! The plan of a request: the rule that each descriptor matches, and its counter checks.
 //!
-//! [`plan`] fills the batch for the store; `conclude` reads the plan again when the outcomes are there.
+//! [`plan`] fills the batch for the store; `conclude` reads the plan once the outcomes are set.
 
 use std::{cell::Cell, sync::Arc};
 
@@ -10,7 +10,7 @@ use super::{
     Policy, Served,
     counter_key::CounterKey,
     replacement::{By, Replacement, Replacements},
-    request::{Entry, Request},
+    request::Request,
 };
 use crate::{
     clock::Time,
@@ -24,17 +24,14 @@ use crate::{
 /// The plan of each descriptor, in the request's order.
 pub(super) type Plan<'r> = SmallVec<[Planned<'r>; 4]>;
 
-/// The plan of one descriptor.
 pub(super) enum Planned<'r> {
-    /// No rule matches.
     NoLimit,
     /// Other rules replace every limit of the rule.
     Replaced(&'r Rule),
-    /// The rule is unlimited, or limits only what has an override.
+    /// The rule is unlimited, or limits only descriptors with an override.
     Unlimited(&'r Rule),
     /// An override exempts the descriptor from the rule, if one matches.
     Allowed(Option<&'r Rule>, Found),
-    /// Counters are checked.
     Limited(Limited<'r>),
 }
 
@@ -46,20 +43,23 @@ pub(super) struct Limited<'r> {
     pub(super) stats: Handle<'r>,
     /// The rule; `None` for limits without one.
     pub(super) rule: Option<&'r Rule>,
-    /// The operator's override that applies.
-    pub(super) steered: Option<Found>,
+    pub(super) overridden: Option<Found>,
     pub(super) metadata: Option<&'r Arc<Metadata>>,
 }
 
 impl Planned<'_> {
-    /// True when the rule is a quota. A block is none: it rejects the request whatever other quotas have left.
-    pub(super) fn is_quota(&self) -> bool {
-        let is_quota =
-            |limited: &Limited<'_>| limited.rule.is_some_and(|rule| rule.quota_mode) && !limited.is_blocked();
-        matches!(self, Self::Limited(limited) if is_quota(limited))
+    /// True for a quota, by its rule or `QUOTA_MODE`. A block is not one: it rejects the request even if other quotas have
+    /// hits left.
+    pub(super) fn is_quota(&self, quota_mode: bool) -> bool {
+        match self {
+            Self::Limited(limited) => {
+                let is_blocked = limited.overridden.is_some_and(|found| found.action == Action::Block);
+                !is_blocked && (quota_mode || limited.rule.is_some_and(|rule| rule.quota_mode))
+            }
+            _ => quota_mode,
+        }
     }
 
-    /// The rule that matches, if one does.
     pub(super) fn rule(&self) -> Option<&Rule> {
         match self {
             Self::NoLimit => None,
@@ -68,26 +68,16 @@ impl Planned<'_> {
             Self::Limited(limited) => limited.rule,
         }
     }
-
-    /// True when an override blocks the descriptor.
-    pub(super) fn is_blocked(&self) -> bool {
-        matches!(self, Self::Limited(limited) if limited.is_blocked())
-    }
 }
 
 impl Limited<'_> {
-    /// True when the rule, or an override of it, never rejects a request.
+    /// True if the rule or its override never rejects a request.
     pub(super) fn is_shadow(&self) -> bool {
-        match self.steered.map(|found| found.action) {
+        match self.overridden.map(|found| found.action) {
             Some(Action::Block) => false,
             Some(Action::Shadow) => true,
             _ => self.rule.is_some_and(|rule| rule.shadow_mode),
         }
-    }
-
-    /// True when an override blocks the descriptor.
-    fn is_blocked(&self) -> bool {
-        self.steered.is_some_and(|found| found.action == Action::Block)
     }
 }
 
@@ -97,53 +87,58 @@ pub(super) struct LimitCheck<'r> {
     pub(super) source: CounterSource,
 }
 
-/// Where an outcome comes from.
+/// The source of an outcome.
 #[derive(Clone, Copy)]
 pub(super) enum CounterSource {
     /// The check at this index of the batch.
     Store(usize),
     /// The over-limit cache: the counter rejects these hits for some time.
     KnownOver(Verdict),
-    /// No counter: an override blocks the descriptor for so many microseconds, or until it is removed.
+    /// No counter: an override blocks the descriptor for this many microseconds, or until it is removed.
     Blocked(Option<u64>),
-    /// No counter. The store failed and the policy decides, or another limit of the rule is known to be over and
-    /// this one does not matter.
+    /// No counter: the store failed and the policy decides, or another limit of the rule is known to be over.
     Assumed { over: bool },
 }
 
-/// A rule's statistics: attached to the rule, or looked up by a name made from the request.
+/// A rule's statistics: attached to the rule, or looked up by a name that the request contains.
 pub(super) enum Handle<'r> {
     Attached(&'r RuleStats),
     LookedUp(Arc<RuleStats>),
 }
 
-/// Plans a request to a known domain, and fills the batch with its checks.
+/// Plans a request, and fills the batch with its checks.
 pub(super) fn plan<'r>(
     request: &'r Request<'_>,
-    domain: &'r Domain,
+    domain: Option<&'r Domain>,
     replacements: &'r Replacements,
     served: &'r Served,
     batch: &mut Batch<'r>,
     context: &Context<'_>,
 ) -> Plan<'r> {
+    let Some(domain) = domain else {
+        return request.descriptors.iter().map(|_| Planned::NoLimit).collect();
+    };
+    // One allocation for the keys of most requests.
+    batch.keys().reserve(128);
     let find = |index: usize, scratch: &mut String| {
         let replacement = replacements.get(index).and_then(Option::as_ref);
-        let is_brought = replacement.is_some_and(|replacement| matches!(replacement.by, By::Request));
-        // Limits that a request brings along have no rule.
-        let matched = if is_brought { None } else { domain.find(entries(request, index), scratch) };
+        // A limit of the request has no rule.
+        let has_rule = replacement.is_none_or(|replacement| replacement.by != By::Request);
+        let matched = if has_rule { domain.find(request.entries(index), scratch) } else { None };
         RuleMatch { matched, replacement }
     };
     // Replaced names must be known before any descriptor is planned.
     let mut replaced: SmallVec<[&str; 4]> = SmallVec::new();
     if domain.has_replaces {
         for index in 0..request.descriptors.len() {
-            replaced.extend(find(index, batch.keys()).replaces().iter().map(|name| &**name));
+            let rule = find(index, batch.keys()).rule();
+            replaced.extend(rule.into_iter().flat_map(|rule| rule.replaces.iter().map(|name| &**name)));
         }
     }
     let planned = |index: usize| {
         let rule_match = find(index, batch.keys());
-        let steered = rule_match.steered();
-        if let Some(found) = steered.filter(|found| found.action == Action::Allow) {
+        let overridden = rule_match.overridden();
+        if let Some(found @ Found { action: Action::Allow, .. }) = overridden {
             return Planned::Allowed(rule_match.rule(), found);
         }
         let Some(limits) = rule_match.limits() else {
@@ -155,8 +150,8 @@ pub(super) fn plan<'r>(
             is_given_up.set(true);
             return Planned::NoLimit;
         }
-        let is_blocked = steered.is_some_and(|found| found.action == Action::Block);
-        let may_be_replaced = !replaced.is_empty() && !is_blocked;
+        let may_be_replaced =
+            !replaced.is_empty() && overridden.is_none_or(|found| found.action != Action::Block);
         let is_replaced = |limit: &&Limit| {
             may_be_replaced && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
         };
@@ -169,13 +164,12 @@ pub(super) fn plan<'r>(
     (0..request.descriptors.len()).map(planned).collect()
 }
 
-/// What planning needs beside the request and the rules.
 pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     pub(super) stats: &'a Stats,
     pub(super) now: Time,
-    /// An attempt to decide by leases alone, set to true where they do not decide. The request is then planned again, so
-    /// an attempt counts no hits and looks up no statistics.
+    /// An attempt to decide by leases alone; set to true if they cannot decide. Then the request is planned again, so an
+    /// attempt counts no hits and looks up no statistics.
     pub(super) attempt: Option<&'a Cell<bool>>,
 }
 
@@ -188,7 +182,7 @@ pub(super) fn count_hits(plan: &[Planned<'_>]) {
     }
 }
 
-/// What limits a descriptor: the rule that it matches, and what replaces the rule's limits.
+/// The rule that a descriptor matches, and the replacement of the rule's limits.
 struct RuleMatch<'r> {
     matched: Option<Matched<'r>>,
     replacement: Option<&'r Replacement>,
@@ -199,36 +193,28 @@ impl<'r> RuleMatch<'r> {
         let replaced = self.replacement.and_then(|replacement| replacement.limits.as_ref());
         replaced.or_else(|| {
             let rule = self.rule()?;
-            // A rule for overrides alone limits what an override blocks or shadows.
-            rule.limits().filter(|_| !rule.overrides_only || self.steered().is_some())
+            // A rule for overrides alone limits descriptors that an override blocks or shadows.
+            rule.limits().filter(|_| !rule.overrides_only || self.overridden().is_some())
         })
     }
 
-    /// The operator's override that applies.
-    fn steered(&self) -> Option<Found> {
-        match self.replacement?.by {
-            By::Operator(found) => Some(found),
-            By::Request => None,
-        }
+    fn overridden(&self) -> Option<Found> {
+        self.replacement?.operator()
     }
 
     fn rule(&self) -> Option<&'r Rule> {
         self.matched.as_ref().map(|matched| matched.rule)
     }
 
-    /// True if its statistics hang on a rule.
+    /// True if its statistics are attached to a rule.
     fn has_fixed_name(&self) -> bool {
         self.matched.as_ref().is_some_and(Matched::is_as_written)
     }
 
-    fn replaces(&self) -> &'r [Box<str>] {
-        self.rule().map(|rule| &*rule.replaces).unwrap_or_default()
-    }
-
-    /// A bit for each level whose value is in the counter's key although the rule shares one counter among its values:
-    /// a limit of their own needs a counter of its own.
+    /// A bit for each level whose value is in the counter's key although the rule's counter is shared by its values: an
+    /// override for one value has its own counter.
     fn own_levels(&self) -> u32 {
-        match self.steered() {
+        match self.overridden() {
             Some(Found { action: Action::Limit { .. }, exact_levels, .. }) => exact_levels,
             _ => 0,
         }
@@ -249,47 +235,37 @@ fn checks<'r>(
     if context.attempt.is_none() {
         stats.add(RuleCounter::TotalHits, hits.taken());
     }
-    let (rule, steered) = (rule_match.rule(), rule_match.steered());
+    let (rule, overridden) = (rule_match.rule(), rule_match.overridden());
     let metadata = rule_match.matched.as_ref().and_then(Matched::metadata);
-    if let Some(found) = steered.filter(|found| found.action == Action::Block) {
+    if let Some(found) = overridden.filter(|found| found.action == Action::Block) {
         let wait = found
             .expires
             .map(|end| Time::from_seconds(end.into()).micros().saturating_sub(context.now.micros()));
         let limits = limits.take(1).map(|limit| LimitCheck { limit, source: CounterSource::Blocked(wait) });
-        return Limited { limits: limits.collect(), hits, stats, rule, steered, metadata };
+        return Limited { limits: limits.collect(), hits, stats, rule, overridden, metadata };
     }
     let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
     let mut checks = SmallVec::new();
-    // Not collected: one limit, as most rules have, would cost as much as several.
+    // Not collected: a single limit, the usual case, would cost as much as several.
     limits.for_each(|limit| {
         let start = batch.keys().len();
-        let end = counter_key(request, index, rule_match, limit, context).write(context.now, batch.keys());
+        let key = CounterKey {
+            prefix: &context.policy.key_prefix,
+            domain: request.domain,
+            entries: request.entries(index),
+            matched: rule_match.matched.as_ref(),
+            own_levels: rule_match.own_levels(),
+            limit,
+        };
+        let end = key.write(context.now, batch.keys());
         let end = if context.policy.full_keys { batch.keys().len() } else { end };
-        let source = CounterSource::Store(batch.push_with_key(start..end, limit, hits));
+        let source = CounterSource::Store(batch.push(start..end, limit, hits));
         checks.push(LimitCheck { limit, source });
     });
     if is_group {
         batch.group(first);
     }
-    Limited { limits: checks, hits, stats, rule, steered, metadata }
-}
-
-/// The key of a limit's counter.
-fn counter_key<'a, 'r>(
-    request: &'a Request<'_>,
-    index: usize,
-    rule_match: &'a RuleMatch<'r>,
-    limit: &'a Limit,
-    context: &Context<'a>,
-) -> CounterKey<'a, 'r> {
-    CounterKey {
-        prefix: &context.policy.key_prefix,
-        domain: request.domain,
-        entries: entries(request, index),
-        matched: rule_match.matched.as_ref(),
-        own_levels: rule_match.own_levels(),
-        limit,
-    }
+    Limited { limits: checks, hits, stats, rule, overridden, metadata }
 }
 
 /// The statistics that count this descriptor. `scratch` is working memory.
@@ -301,7 +277,7 @@ fn stats_handle<'r>(
     scratch: &mut String,
     context: &Context<'_>,
 ) -> Handle<'r> {
-    let entries = entries(request, index);
+    let entries = request.entries(index);
     let start = scratch.len();
     match &rule_match.matched {
         Some(matched) if matched.is_as_written() => {
@@ -312,8 +288,8 @@ fn stats_handle<'r>(
         }
         Some(matched) => matched.write_metric_key(request.domain, entries, scratch),
         None => {
-            // There may be a million overrides, so their values make no series.
-            let has_values = rule_match.steered().is_none();
+            // There may be a million overrides, so their values are not part of the name.
+            let has_values = rule_match.overridden().is_none();
             scratch.push_str(request.domain);
             for entry in entries {
                 scratch.push('.');
@@ -328,11 +304,6 @@ fn stats_handle<'r>(
     let found = context.stats.dynamic(request.domain, scratch.get(start..).unwrap_or_default(), context.now);
     scratch.truncate(start);
     Handle::LookedUp(found)
-}
-
-/// The entries of a descriptor.
-fn entries<'a, 'm>(request: &'a Request<'m>, index: usize) -> &'a [Entry<'m>] {
-    request.descriptors.get(index).map_or(&[], |descriptor| descriptor.entries.as_slice())
 }
 
 impl std::ops::Deref for Handle<'_> {

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::{
     limiter::algorithm::Hits,
-    rules::{self, Unit},
+    rules,
     store::{FailureReason, StoreError},
     telemetry::metrics::{RejectReason, ResponseCode, Stats},
 };
@@ -70,15 +70,11 @@ impl rules::Entry for Entry<'_> {
     }
 }
 
-impl LimitOverride {
-    /// The unit, if its number is known.
-    #[must_use]
-    pub fn unit(&self) -> Option<Unit> {
-        Unit::from_number(self.unit)
+impl<'m> Request<'m> {
+    pub(super) fn entries(&self, index: usize) -> &[Entry<'m>] {
+        self.descriptors.get(index).map_or(&[], |descriptor| &descriptor.entries)
     }
-}
 
-impl Request<'_> {
     /// The hits of one of its descriptors.
     #[must_use]
     pub fn hits(&self, descriptor: &Descriptor<'_>) -> Hits {
@@ -87,7 +83,7 @@ impl Request<'_> {
     }
 }
 
-/// Why a request got no answer: a message for the caller and a counter for the operator.
+/// A failed request: a message for the caller and a counter for the operator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RequestError {
     /// The domain is empty.
@@ -157,13 +153,13 @@ impl Bounds {
 }
 
 impl RequestError {
-    /// True when the request exceeds a size limit, so a retry fails too.
+    /// True if the request exceeds a size limit, so that a retry fails too.
     #[must_use]
     pub fn is_out_of_bounds(&self) -> bool {
         matches!(self, Self::TooManyDescriptors { .. } | Self::TooManyEntries { .. })
     }
 
-    /// True when a retry may succeed later.
+    /// True if a retry may succeed later.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::NoRules | Self::Store(_))
@@ -171,13 +167,13 @@ impl RequestError {
 
     pub(super) fn count(&self, stats: &Stats) {
         let service = stats.service();
+        let error =
+            if matches!(self, Self::Store(_)) { &service.redis_error } else { &service.service_error };
+        error.increment();
         match self {
-            Self::Store(_) => service.redis_error.increment(),
-            _ => service.service_error.increment(),
-        }
-        // The other two are counted with their domain, if that is known.
-        if !matches!(self, Self::Store(_) | Self::OverrideUnit { .. }) {
-            stats.unknown_domain().count(ResponseCode::Error);
+            // Counted with their domain, if it is known.
+            Self::Store(_) | Self::OverrideUnit { .. } => return,
+            _ => stats.unknown_domain().count(ResponseCode::Error),
         }
         match self {
             Self::TooManyDescriptors { .. } => service.refused(RejectReason::TooManyDescriptors).increment(),
@@ -205,7 +201,7 @@ impl fmt::Display for RequestError {
                 f,
                 "limit of descriptor {descriptor}: unknown unit {unit}; expected 1 (SECOND) to 7 (WEEK)"
             ),
-            // Callers see no addresses and no replies of servers. The log and spans show them.
+            // The log and spans show addresses and replies of servers; callers must not see them.
             Self::Store(error) => f.write_str(match error.reason {
                 FailureReason::Timeout => "counter store: timed out",
                 FailureReason::Overloaded => "counter store: overloaded",

@@ -78,32 +78,20 @@ pub enum Outcome {
 }
 
 impl<'r> Batch<'r> {
-    /// A batch that appends its keys to `keys`.
-    #[must_use]
-    pub fn with_space(keys: String) -> Self {
-        Self { keys, ..Self::default() }
-    }
-
-    /// The buffer that a key is appended to before [`push`](Self::push).
+    /// The buffer to which a key is appended before [`push`](Self::push).
     pub fn keys(&mut self) -> &mut String {
         &mut self.keys
     }
 
-    /// Adds a check whose full key was written from `start` on, and returns its index.
-    pub fn push(&mut self, start: usize, limit: &'r Limit, hits: Hits) -> usize {
-        self.push_with_key(start..self.keys.len(), limit, hits)
-    }
-
-    /// Adds a check whose full key was written from the start of `key` on; `key` is the part that is the key in shared
-    /// stores.
-    pub fn push_with_key(&mut self, key: Range<usize>, limit: &'r Limit, hits: Hits) -> usize {
+    /// Adds a check whose full key begins with `key`, the part for shared stores, and returns its index.
+    pub fn push(&mut self, key: Range<usize>, limit: &'r Limit, hits: Hits) -> usize {
         let (index, outcome) = (self.checks.len(), Outcome::Counted(0));
         let full_key = key.start..self.keys.len();
         self.checks.push(Check { full_key, key_end: key.end, limit, hits, member: Member::Alone, outcome });
         index
     }
 
-    /// Makes a group of the checks from this index on.
+    /// Groups the checks from this index on.
     pub fn group(&mut self, first: usize) {
         for (index, check) in self.checks.iter_mut().enumerate().skip(first) {
             check.member = if index == first { Member::First } else { Member::Next };
@@ -117,7 +105,7 @@ impl<'r> Batch<'r> {
         self.has_groups
     }
 
-    /// The indexes of the group that begins at `first`, or of the single check there. `None` at the end.
+    /// The indexes of the group or single check that begins at `first`. `None` at the end.
     #[must_use]
     pub fn group_at(&self, first: usize) -> Option<Range<usize>> {
         let rest = self.checks.get(first..)?.iter().skip(1);
@@ -125,7 +113,7 @@ impl<'r> Batch<'r> {
         (first < self.checks.len()).then(|| first..first.saturating_add(1).saturating_add(rest))
     }
 
-    /// The indexes of every group and of every single check.
+    /// The indexes of every group and single check.
     pub fn groups(&self) -> impl Iterator<Item = Range<usize>> {
         let mut next = 0;
         std::iter::from_fn(move || {
@@ -141,11 +129,10 @@ impl<'r> Batch<'r> {
         self.keys.get(check.full_key.start..check.key_end).unwrap_or_default()
     }
 
-    /// The counter's full key without the start of the fixed window, which `start` is: what is before it, and what is
-    /// behind it.
+    /// The parts of the counter's full key before and after the start of the fixed window.
     pub(super) fn key_of_all_windows(&self, check: &Check<'_>, start: Time) -> Option<[&str; 2]> {
         let key = self.full_key(check);
-        // Nothing behind the last `#` comes from a caller.
+        // Nothing after the last `#` comes from a caller.
         let mark = key.bytes().rposition(|byte| byte == b'#')?;
         let end = mark.checked_sub(check.limit.tag.len())?;
         let more_digits = start.seconds().checked_ilog10().unwrap_or_default() as usize;
@@ -176,12 +163,6 @@ impl<'r> Batch<'r> {
         self.checks.retain(|_| indexes.next().is_some_and(&keep));
     }
 
-    /// True if there are no checks.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.checks.is_empty()
-    }
-
     /// Sets the outcome of the check at this index.
     pub fn set(&mut self, index: usize, outcome: Outcome) {
         if let Some(check) = self.checks.get_mut(index) {
@@ -197,25 +178,23 @@ impl<'r> Batch<'r> {
         }
     }
 
-    /// The hits to count by [`Counting::StopWhenOver`], when each outcome is that of a read. Groups that must not count
-    /// get their outcomes and no hits.
+    /// The hits to count by [`Counting::StopWhenOver`] after a read. Groups that must not count get their outcomes instead.
     pub(super) fn hits_after_read(&mut self) -> NextHits {
-        let over = |check: &Check<'_>| check.would_be_over(check.outcome);
-        let any_over = self.checks.iter().any(over);
-        let hits = self.checks.iter().map(|check| match check.member {
-            Member::Alone if any_over && !over(check) => Some(without_taking(check.hits)),
-            Member::First | Member::Next if any_over && check.takes() => None,
-            _ => Some(check.hits),
+        let any_over = self.checks.iter().any(|check| check.would_be_over(check.outcome));
+        let hits = self.checks.iter_mut().map(|check| match check.member {
+            _ if !any_over => Some(check.hits),
+            Member::Alone if check.would_be_over(check.outcome) => Some(check.hits),
+            Member::Alone => Some(without_taking(check.hits)),
+            Member::First | Member::Next => {
+                check.reject();
+                (!check.takes()).then_some(check.hits)
+            }
         });
-        let hits = hits.collect();
-        if any_over && self.has_groups {
-            self.checks.iter_mut().filter(|check| check.member != Member::Alone).for_each(Check::reject);
-        }
-        hits
+        hits.collect()
     }
 
-    /// The hits to count of the groups that were `read`, when their outcomes are those of the read: all hits of a group
-    /// that fits, and none of the others, which get their outcomes.
+    /// The hits to count after a read of the groups for which `read` is true: all hits of a group that fits. The other
+    /// groups get their outcomes instead.
     pub(super) fn hits_that_fit(&mut self, read: impl Fn(usize) -> bool) -> NextHits {
         let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
         let mut next = 0;
@@ -235,20 +214,15 @@ impl<'r> Batch<'r> {
         plan
     }
 
-    /// The refunds of `planned` hits that were counted: all hits of a group that went over one of its limits, because
-    /// other requests came between the read and the hits.
+    /// The refunds of `planned` hits: all counted hits of a group that exceeded a limit after all, because of other
+    /// requests since the read.
     pub(super) fn refunds(&self, planned: &NextHits) -> NextHits {
         let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
         for group in self.groups() {
-            let (Some(checks), Some(planned)) = (self.checks.get(group.clone()), planned.get(group.clone()))
-            else {
-                break;
-            };
-            let takes_together = |check: &Check<'_>| check.member != Member::Alone && check.takes();
-            if !checks.iter().all(takes_together)
-                || planned.contains(&None)
-                || !checks.iter().any(Check::is_over)
-            {
+            let (checks, planned) = (self.checks_at(group.clone()), planned.get(group.clone()));
+            let is_group = |check: &Check<'_>| check.member != Member::Alone && check.takes();
+            let was_counted = planned.is_some_and(|planned| !planned.contains(&None));
+            if !was_counted || !checks.iter().all(is_group) || !checks.iter().any(Check::is_over) {
                 continue;
             }
             for (hits, check) in plan.get_mut(group).unwrap_or_default().iter_mut().zip(checks) {
@@ -259,21 +233,21 @@ impl<'r> Batch<'r> {
         plan
     }
 
-    /// Sets the outcomes of groups that were refunded: rejected by the limits that were `over`.
+    /// Sets the outcomes of refunded groups: rejected by the limits that were `over`.
     pub(super) fn reject_refunded(&mut self, refunds: &NextHits, over: &[bool]) {
         for (index, check) in self.checks.iter_mut().enumerate() {
             let was_refunded = refunds.get(index).is_some_and(Option::is_some);
             if let (Outcome::Counted(count), true, Some(true)) =
                 (check.outcome, was_refunded, over.get(index))
             {
-                // Even if other requests have made room meanwhile.
+                // Even if other requests have made room since.
                 check.outcome = Outcome::NotCounted(count);
             }
         }
     }
 }
 
-/// The hits of each check, by index; `None` for checks that are skipped.
+/// The hits of each check by its index; `None` for a skipped check.
 pub(super) type NextHits = SmallVec<[Option<Hits>; 8]>;
 
 /// The hits that a networked store sends for each check.
@@ -311,7 +285,7 @@ impl Check<'_> {
         }
     }
 
-    /// True if the hits would go over the limit, by the outcome of a read.
+    /// True if the hits would exceed the limit, by the outcome of a read.
     #[must_use]
     pub fn would_be_over(&self, read: Outcome) -> bool {
         match read {
@@ -328,10 +302,8 @@ impl Check<'_> {
         matches!(self.hits, Hits::Take(_))
     }
 
-    /// Converts the outcome of a read to that of rejected hits, if they would go over the limit.
-    ///
-    /// Only the algorithm knows when they would fit. The reset time is used instead: this is for stores that cannot
-    /// check the limits of a rule in one step.
+    /// Converts the outcome of a read to that of rejected hits, if they would exceed the limit. For stores that cannot
+    /// check the limits of a rule atomically: the reset time replaces the retry time, which only the algorithm knows.
     pub(super) fn reject(&mut self) {
         if !self.would_be_over(self.outcome) {
             return;

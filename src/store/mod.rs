@@ -2,7 +2,7 @@
 //!
 //! The limiter plans the checks and reads their outcomes. The memory store answers at once. A networked store answers
 //! later, and sends the checks of many requests together. `batch` has the checks, `usage` a store's metrics, and
-//! `remote` what the networked stores share.
+//! `remote` the connections of the networked stores.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
@@ -36,14 +36,13 @@ pub trait Store: Send + Sync {
     /// When the store fails; then no outcome is valid.
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
 
-    /// Resets the counters of a batch, as if they had never been used. It is rare and need not be fast. Called on the
-    /// thread that serves the pages.
+    /// Resets the counters of a batch to unused ones. Rare, so it need not be fast. Called by the thread of the pages.
     ///
     /// # Errors
     /// When the store fails; then some of them may have been reset.
     fn reset<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a>;
 
-    /// Forgets what this process knows of counters that were reset, here or by another replica.
+    /// Forgets the state in this process of counters that were reset, here or by another replica.
     fn forget(&self, _resets: &Resets) {}
 
     /// Called once on each worker thread, within its runtime: a networked store opens its connections there.
@@ -62,7 +61,7 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Counts every check and sets its outcome, if that is possible without waiting. Else nothing is counted.
+    /// Counts every check and sets its outcome, if no wait is needed. Otherwise counts nothing and returns false.
     fn apply_now(&self, _batch: &mut Batch<'_>, _now: Time) -> bool {
         false
     }
@@ -70,7 +69,7 @@ pub trait Store: Send + Sync {
     /// Frees expired state; called about once a second.
     fn maintain(&self, _now: Time) {}
 
-    /// Ends what the store does ahead of time: the service is about to end. Called on a worker's or the main thread.
+    /// Prepares for shutdown: returns leased hits. Called by a worker or the main thread.
     fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::ready(()))
     }
@@ -80,7 +79,7 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// The leases with most hits left, and then those that were used last: at most so many.
+    /// At most this many leases: first those with most hits left, then those with most requests.
     fn top_leases(&self, _count: usize, _now: Time) -> Vec<LeaseState> {
         Vec::new()
     }
@@ -104,13 +103,13 @@ pub trait Store: Send + Sync {
 /// Counters that were reset.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Resets {
-    /// Those with these full keys.
+    /// The counters with these full keys.
     Of(Vec<String>),
-    /// Some, and nobody knows which.
+    /// Unknown ones.
     Unknown,
 }
 
-/// The answer of a store: now or later.
+/// The result of a store.
 pub enum Applied<'a> {
     /// The outcomes are set.
     Now(Result<(), StoreError>),
@@ -136,12 +135,12 @@ impl Applied<'_> {
 pub struct StoreError {
     /// The kind of failure.
     pub reason: FailureReason,
-    /// What failed and where, for the operator; contains no secret.
+    /// The failure and its place, for the operator; contains no secret.
     pub message: Arc<str>,
 }
 
 named! {
-    /// The kinds of failure: the label `reason` of metrics, and part of the answers that a failure policy decided.
+    /// The kinds of failure: the label `reason` of metrics, and a field of the dynamic metadata.
     pub enum FailureReason {
         /// No reply within the timeout.
         Timeout = "timeout",

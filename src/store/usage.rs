@@ -2,7 +2,7 @@
 
 use crate::store::table::Usage;
 
-/// The networked stores, as metrics distinguish them.
+/// A networked store in metrics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum StoreKind {
     /// The main Redis.
@@ -27,15 +27,15 @@ pub struct PoolUsage {
     pub closed: u64,
     /// Connections reopened.
     pub reconnects: u64,
-    /// Connections whose breaker is open: they are not used until a probe is answered in time.
+    /// Connections whose breaker is open: they are unused until a probe succeeds.
     pub breakers_open: u64,
     /// Queued checks.
     pub queued: u64,
     /// Bound on queued checks.
     pub max_queued: u64,
-    /// Bound on outstanding checks, queued and in flight: what the servers are measured to answer in time.
+    /// Bound on outstanding checks, queued and in flight: what the servers answer in time, as measured.
     pub max_outstanding: u64,
-    /// Checks that were not sent: `overloaded` were refused at once, `late` waited too long.
+    /// Checks that were not sent: `overloaded` failed at once, `late` waited too long.
     pub shed: [(&'static str, u64); 2],
     /// Failures by kind.
     pub errors: Vec<(&'static str, u64)>,
@@ -49,30 +49,30 @@ pub struct PoolUsage {
     pub batch_size: Distribution,
 }
 
-/// What leases did since the start.
+/// The usage of leases since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LeaseUsage {
-    /// Keys that hits are leased of.
+    /// Keys with a lease.
     pub keys: u64,
     /// The bound on keys.
     pub max_keys: u64,
-    /// Hits in leases that are not spent.
+    /// Unspent hits in leases.
     pub held: u64,
     /// Requests on a key that a lease decided.
     pub hits: u64,
-    /// Requests for hits ahead of time that the store granted.
+    /// Renewals that the store granted.
     pub grants: u64,
-    /// Hits that it granted.
+    /// Hits that the store granted.
     pub granted: u64,
-    /// Requests that it did not grant, or whose reply was lost.
+    /// Renewals that the store did not grant, or whose reply was lost.
     pub ungranted: u64,
-    /// Hits given back.
+    /// Hits returned to the store.
     pub returned: u64,
-    /// Hits that were not spent before their window ended, or were lost with the counter.
+    /// Hits that were unspent at the end of their window, or lost with the counter.
     pub expired: u64,
     /// Requests on a key that waited for the store.
     pub waits: u64,
-    /// Leases that left because there were too many.
+    /// Leases evicted because of the bound.
     pub evicted: u64,
 }
 
@@ -83,7 +83,7 @@ pub struct LeaseState {
     pub key: Box<str>,
     /// The limit.
     pub limit: u32,
-    /// Hits that are not spent.
+    /// Unspent hits.
     pub left: u64,
     /// The counter by the last reply.
     pub counter: Option<u64>,
@@ -94,7 +94,7 @@ pub struct LeaseState {
 /// A histogram.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Distribution {
-    /// Bounds, and the number of values up to each.
+    /// Upper bounds, each with the number of values up to it.
     pub buckets: Vec<(f64, u64)>,
     /// The number of values.
     pub count: u64,

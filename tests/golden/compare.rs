@@ -1,10 +1,10 @@
-//! Whether two answers are the same, and what to show when they are not.
+//! Compares two answers, and shows their differences.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-/// Longer texts are cut in a report.
+/// The length at which a report truncates texts.
 const SHOWN: usize = 1500;
 
 /// Equal as JSON, where 1 and 1.0 are the same number.
@@ -22,7 +22,7 @@ pub(crate) fn same(want: &Value, have: &Value) -> bool {
     }
 }
 
-/// The parts that differ where both are maps, else both whole.
+/// The different fields of two maps, or both values.
 pub(crate) fn difference(want: &Value, have: &Value) -> String {
     let (want, have) = match (want, have) {
         (Value::Object(want), Value::Object(have)) => {
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_further_part_is_a_difference() {
+    fn a_missing_or_additional_field_is_a_difference() {
         assert!(!same(&json!({"a": 1}), &json!({})));
         assert!(!same(&json!({}), &json!({"a": 1})));
         assert!(!same(&json!([1]), &json!([1, 1])));

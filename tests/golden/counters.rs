@@ -1,4 +1,4 @@
-//! What a case leaves in Redis, in the form that the recordings are kept in.
+//! The counters of a case in Redis, in the form of the recordings.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::support::{
 
 use super::compare::{difference, same};
 
-/// The units by their length in seconds, the shortest first.
+/// The units by their length in seconds, shortest first.
 const UNITS: [(u64, &str); 7] = [
     (1, "second"),
     (60, "minute"),
@@ -22,26 +22,26 @@ const UNITS: [(u64, &str); 7] = [
     (365 * 86400, "year"),
 ];
 
-/// A database that one case has to itself, in a Redis that all share.
+/// A case's own database in a shared Redis.
 pub(crate) struct Database<'a> {
     redis: &'a Redis,
     number: usize,
 }
 
 impl<'a> Database<'a> {
-    /// The database of this number, without what an earlier attempt left.
+    /// The database with this number, flushed.
     pub(crate) fn emptied(redis: &'a Redis, number: usize) -> Self {
         let database = Self { redis, number };
         database.connect().ask(&["FLUSHDB"]).expect("a database can be emptied");
         database
     }
 
-    /// The settings to count in it.
+    /// The settings that select it.
     pub(crate) fn env(&self) -> Env {
         tcp(&format!("redis://{}/{}", self.redis.address(), self.number))
     }
 
-    /// What is not as recorded.
+    /// The differences from the recording.
     pub(crate) fn differences(&self, recorded: &Value) -> Vec<String> {
         let have = self.counters();
         if same(recorded, &have) {
@@ -51,8 +51,8 @@ impl<'a> Database<'a> {
         }
     }
 
-    /// Each counter by its name, with its window's length in place of its start. One that stands at zero
-    /// is like one that is absent.
+    /// Each counter by its name, with the length of its window in place of the start. A counter at zero equals an absent
+    /// one.
     fn counters(&self) -> Value {
         let mut connection = self.connect();
         let mut ask = |words: &[&str]| connection.ask(words).expect("Redis answers");
@@ -73,10 +73,10 @@ impl<'a> Database<'a> {
     }
 }
 
-/// The counter's name with its window's length; else with what is wrong with its window or expiry.
+/// The counter's name with the length of its window, or with the error in its window or expiry.
 fn named(key: &str, ttl: i64) -> String {
     let (name, start) = key.rsplit_once('_').unwrap_or((key, ""));
-    // Without jitter a counter is kept as long as its window.
+    // Without jitter a counter expires after the length of its window.
     let unit = u64::try_from(ttl).ok().and_then(|ttl| UNITS.iter().find(|(seconds, _)| *seconds >= ttl));
     match (unit, start.parse::<u64>()) {
         (Some((seconds, unit)), Ok(start)) if start == clock::window(*seconds) => format!("{name}@{unit}"),

@@ -1,4 +1,4 @@
-//! A recorded request put on the wire, and the answer in the JSON that the recordings are kept in.
+//! Sends a recorded request, and converts the answer to the JSON of the recordings.
 
 use std::sync::LazyLock;
 
@@ -31,7 +31,7 @@ pub(crate) fn ask(client: &Client, ask: &Value) -> Value {
     }
 }
 
-/// The status of `POST /json`, and the body where it is an answer.
+/// The status of `POST /json`, and the body if it is an answer.
 pub(crate) fn post(port: u16, body: &str) -> Value {
     let response = http::post(port, "/json", body);
     let mut out = json!({"status": response.status});

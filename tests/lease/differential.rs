@@ -1,5 +1,5 @@
-//! Two services, one with leases and one without, each on a Redis of its own, are asked the same. As no other replica
-//! counts, their answers and statistics must be equal, to the last hit.
+//! Sends the same requests to two services, one with leases and one without, each with its own Redis. No other replica
+//! counts, so their answers and statistics must be equal, to the last hit.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 300, algorithm: token_bucket}
 ";
 
-/// Both services, and what they count in.
+/// Both services, and their stores.
 struct Pair {
     _redis: [Redis; 2],
     exact: Server,
@@ -47,7 +47,7 @@ impl Pair {
         let with = |setup: Setup| env.iter().fold(setup, |setup, (name, value)| setup.env(name, value));
         let exact = with(Setup::new().redis(&redis[0].env()).rules("d.yaml", RULES)).start_healthy();
         let leased = with(leased(&redis[1].env(), RULES)).start_healthy();
-        // A script that Redis does not know is sent again, behind what came after it.
+        // A script that Redis does not know is sent again, after later commands.
         let warm_up = request("d", &[&[("many", "warm")], &[("several", "warm")]]);
         for service in [&exact, &leased] {
             super::admitted(&service.client(), &warm_up, 50);
@@ -55,8 +55,8 @@ impl Pair {
         Self { _redis: redis, exact, leased }
     }
 
-    /// Asks both the same, and compares the answers and, at the end, the statistics of the rules. At least so many
-    /// checks were decided by leases.
+    /// Sends the same requests to both, and compares the answers and finally the statistics of the rules. Leases must have
+    /// decided at least this many checks.
     fn compare(&self, requests: &[RateLimitRequest], by_leases: f64) {
         let (exact, leased) = (self.exact.client(), self.leased.client());
         let before = metric(&self.leased, "tollgate_lease_hits_total");
@@ -98,7 +98,7 @@ fn single_hits_up_to_the_limit_and_beyond() {
 }
 
 #[test]
-fn many_hits_looks_and_refunds() {
+fn many_hits_reads_and_refunds() {
     let pair = Pair::start(&[]);
     let mut noise = Noise::new(11);
     let mut requests = times(&hits("many", 1), 50);
@@ -109,7 +109,7 @@ fn many_hits_looks_and_refunds() {
             requests.push(hits("many", -3));
         }
     }
-    // More than a lease has, and more than is left.
+    // More than a lease has, and more than the limit has left.
     requests.extend([
         hits("many", 200),
         hits("many", 1),
@@ -160,7 +160,7 @@ fn requests_over_one_limit_add_nothing_to_the_others() {
 }
 
 #[test]
-fn refused_requests_leave_the_other_leases_as_they_were() {
+fn rejected_requests_do_not_change_other_leases() {
     let redis = Redis::single();
     let setup = leased(&redis.env(), RULES).env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
     let server = setup.start_healthy();
@@ -177,7 +177,7 @@ fn refused_requests_leave_the_other_leases_as_they_were() {
 }
 
 #[test]
-fn limits_that_a_request_brings() {
+fn limits_of_requests() {
     let pair = Pair::start(&[]);
     let mut brought = hits("many", 1);
     brought.descriptors[0].limit = Some(
@@ -195,5 +195,5 @@ fn keys_over_their_limit_stay_in_the_local_cache() {
     let pair = Pair::start(&[("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")]);
     pair.compare(&times(&hits("hundred", 1), 300), 50.0);
     let cached = metric(&pair.leased, "ratelimit_localcache_hitCount");
-    assert!(cached >= 190.0, "{cached} were refused by the cache");
+    assert!(cached >= 190.0, "{cached} were rejected by the cache");
 }

@@ -1,4 +1,4 @@
-//! What becomes of leases when Redis, a replica or a rule goes.
+//! Leases while Redis, a replica or a rule is lost.
 
 use std::{thread, time::Duration};
 
@@ -25,7 +25,7 @@ fn start(redis: &Redis) -> Server {
     leased(&redis.env(), RULES).env("GRPC_WORKERS", "1").start_healthy()
 }
 
-/// One that does not wait long for Redis.
+/// A service with a short timeout for Redis.
 fn impatient(redis: &Redis) -> Server {
     leased(&redis.env(), RULES).env("REDIS_TIMEOUT", "50ms").env("GRPC_WORKERS", "1").start_healthy()
 }
@@ -34,7 +34,7 @@ fn counter() -> String {
     format!("d_many_v_{}", window(YEAR))
 }
 
-/// Asks until the lease holds at least so many hits.
+/// Sends requests until the lease has at least this many hits.
 fn warm_up(server: &Server, held: f64) {
     let client = server.client();
     eventually("hits are leased", || {
@@ -45,7 +45,7 @@ fn warm_up(server: &Server, held: f64) {
 }
 
 #[test]
-fn without_redis_what_is_paid_for_is_spent_and_then_the_failure_policy_decides() {
+fn without_redis_leased_hits_are_spent_and_then_the_failure_policy_decides() {
     let redis = Redis::single();
     let server = impatient(&redis);
     warm_up(&server, 40.0);
@@ -66,7 +66,7 @@ fn without_redis_what_is_paid_for_is_spent_and_then_the_failure_policy_decides()
 }
 
 #[test]
-fn an_emptied_redis_ends_the_leases_and_nothing_is_given_back() {
+fn a_flushed_redis_ends_the_leases_and_no_hits_are_returned() {
     let redis = Redis::single();
     let server = start(&redis);
     warm_up(&server, 40.0);
@@ -85,7 +85,7 @@ fn an_emptied_redis_ends_the_leases_and_nothing_is_given_back() {
 }
 
 #[test]
-fn a_replica_that_is_killed_loses_what_it_holds_and_no_more() {
+fn a_killed_replica_loses_its_leased_hits_and_no_more() {
     let redis = Redis::single();
     let mut killed = start(&redis);
     let other = start(&redis);
@@ -95,11 +95,11 @@ fn a_replica_that_is_killed_loses_what_it_holds_and_no_more() {
     let asked = 400;
     assert_eq!(admitted(&other.client(), &hits("many", 1), asked), asked);
     thread::sleep(super::IDLE);
-    assert_eq!(redis.counter(&counter()), before + i64::try_from(asked).unwrap(), "the counter goes on");
+    assert_eq!(redis.counter(&counter()), before + i64::try_from(asked).unwrap(), "the counter continues");
 }
 
 #[test]
-fn a_new_master_counts_on() {
+fn a_new_master_continues_to_count() {
     let mut sentinels = Sentinels::start();
     let server = leased(&sentinels.env(), RULES).env("REDIS_TIMEOUT", "500ms").start_healthy();
     warm_up(&server, 40.0);
@@ -112,7 +112,7 @@ fn a_new_master_counts_on() {
 }
 
 #[test]
-fn a_reload_that_lowers_a_limit_applies_at_once_and_gives_the_lease_back() {
+fn a_reload_that_lowers_a_limit_applies_at_once_and_returns_the_leased_hits() {
     let redis = Redis::single();
     let server = start(&redis);
     warm_up(&server, 40.0);
@@ -133,14 +133,14 @@ fn a_reload_that_lowers_a_limit_applies_at_once_and_gives_the_lease_back() {
 }
 
 #[test]
-fn a_window_that_ends_takes_its_leases_with_it() {
+fn leased_hits_expire_with_their_window() {
     let clock = Clock::at("2027-03-01T10:00:30Z").steerable();
     let _clock = clock.enter();
     let redis = Redis::single();
     let server = start(&redis);
     let client = server.client();
     for minute in 0..5 {
-        // Up to the limit in every window, however much was leased in the last one.
+        // Up to the limit in every window, whatever was leased in the last one.
         let admitted = admitted(&client, &hits("minute", 1), if minute % 2 == 0 { 3100 } else { 500 });
         assert_eq!(admitted, if minute % 2 == 0 { 3000 } else { 500 }, "minute {minute}");
         clock.move_to(&format!("2027-03-01T10:{:02}:00Z", minute + 1), 20.0);
@@ -149,7 +149,7 @@ fn a_window_that_ends_takes_its_leases_with_it() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_refuses_nobody_for_long() {
+fn a_clock_that_is_set_back_rejects_no_caller_for_long() {
     let clock = Clock::at("2027-03-01T10:30:30Z").steerable();
     let _clock = clock.enter();
     let redis = Redis::single();
@@ -160,11 +160,11 @@ fn a_clock_that_is_set_back_refuses_nobody_for_long() {
     assert_eq!(admitted(&client, &hits("minute", 1), 3100), 3000, "another window");
     clock.step(600.0);
     let admitted = admitted(&client, &hits("minute", 1), 3000);
-    assert!((2300..=2500).contains(&admitted), "{admitted} of what was left of the first");
+    assert!((2300..=2500).contains(&admitted), "{admitted} of the rest of the first window");
 }
 
 #[test]
-fn a_slow_redis_makes_only_those_wait_whose_lease_is_spent() {
+fn a_slow_redis_delays_only_requests_without_leased_hits() {
     let redis = Redis::single();
     let server = start(&redis);
     warm_up(&server, 60.0);
@@ -177,7 +177,7 @@ fn a_slow_redis_makes_only_those_wait_whose_lease_is_spent() {
     assert!(took < Duration::from_millis(500), "20 requests took {took:?}");
 }
 
-/// A replica with an admin port, which follows resets at others.
+/// A replica with an admin port, which receives the resets of others.
 fn in_sync(redis: &Redis) -> (Server, u16) {
     let admin = free_port();
     let setup = leased(&redis.env(), RESET_RULES).env("REPLICA_SYNC", "true").env("GRPC_WORKERS", "1");
@@ -212,7 +212,7 @@ fn a_reset_ends_the_leases_of_all_replicas() {
     });
     let clients = [0, 1].map(|index| replicas[index].0.client());
     for key in ["many", "several"] {
-        // Each replica holds hits, and each is once the one that resets.
+        // Each replica holds hits, and each resets once.
         for round in 0..4 {
             for (client, (server, _)) in clients.iter().zip(&replicas) {
                 eventually("hits are leased", || {
@@ -222,7 +222,7 @@ fn a_reset_ends_the_leases_of_all_replicas() {
                 });
             }
             reset(replicas[round % 2].1, key);
-            // A message is there in a few milliseconds; the promise is a second.
+            // A message arrives in a few milliseconds; the guarantee is a second.
             thread::sleep(Duration::from_millis(300));
             let both: usize = thread::scope(|scope| {
                 let asking = clients
@@ -233,9 +233,9 @@ fn a_reset_ends_the_leases_of_all_replicas() {
             });
             assert!((1950..=2000).contains(&both), "{key}: {both} of 2000 after reset {round}");
             for client in &clients {
-                assert_eq!(admitted(client, &hits(key, 1), 5), 0, "the limit is used up");
+                assert_eq!(admitted(client, &hits(key, 1), 5), 0, "the limit is exhausted");
             }
-            // Both know that the counter is over its limit, for five seconds without a reset.
+            // Both know for five seconds that the counter is over its limit, unless it is reset.
             reset(replicas[(round + 1) % 2].1, key);
             thread::sleep(Duration::from_millis(300));
             for client in &clients {
@@ -245,5 +245,5 @@ fn a_reset_ends_the_leases_of_all_replicas() {
     }
     thread::sleep(super::IDLE);
     let counter = redis.counter(&format!("d_many_v_{}", window(YEAR)));
-    assert!(counter >= 20, "{counter}: nothing is given back that the counter did not have");
+    assert!(counter >= 20, "{counter}: only hits in the counter are returned");
 }

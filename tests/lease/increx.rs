@@ -1,4 +1,4 @@
-//! Servers with `INCREX`. None can be installed here, so one is played that follows the command's documentation.
+//! Servers with `INCREX`. None can be installed here, so a fake follows the command's documentation.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 700}
 ";
 
-/// What the server was asked for a lease, and its counters.
+/// The commands of leases that the server received, and its counters.
 #[derive(Default)]
 struct Played {
     counters: BTreeMap<String, i64>,
@@ -47,7 +47,7 @@ impl Played {
             ["EXPIRE", ..] => ":1\r\n".to_owned(),
             ["GET", _] => "$-1\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
-            // A lease by the script, or what is given back.
+            // A lease by the script, or returned hits.
             ["EVALSHA", hash, "1", _, _, _, _, _] if !hash.starts_with("0000") => {
                 self.asked.push(words.join(" "));
                 "*2\r\n:5\r\n:0\r\n".to_owned()

@@ -1,5 +1,5 @@
-//! Measures leases: four replicas on one Redis, 20 keys that all of them ask for, limits and windows of several sizes,
-//! and demand that is even, on one replica or moving. `tests/lease/run` starts it; docs/leases.md has its table.
+//! Measures leases: four replicas on one Redis, 20 keys, limits and windows of several sizes, and demand that is even, on
+//! one replica or moving. `tests/lease/run` starts it; docs/leases.md has its table.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -31,21 +31,21 @@ use super::{Code, leased, request};
 
 const REPLICAS: usize = 4;
 
-/// Demand, as a multiple of what the limits admit.
+/// Demand, as a multiple of the limits.
 const DEMAND: f64 = 1.2;
 
 /// Limits, and how many keys have each: 20 keys.
 const KEYS: [(u32, usize); 3] = [(100, 8), (1000, 8), (10_000, 4)];
-/// The same for windows of a second, in which one machine cannot ask for more.
+/// The same for windows of a second: the maximum of one machine.
 const KEYS_OF_A_SECOND: [(u32, usize); 2] = [(100, 16), (1000, 4)];
-/// One key more would be more than the machine can ask for.
+/// One more key is more than the machine can do.
 const LARGEST_OF_A_SECOND: [(u32, usize); 1] = [(10_000, 1)];
 
 #[derive(Clone, Copy)]
 struct Window {
     name: &'static str,
     seconds: u64,
-    /// How long is asked: a whole number of windows, or a part of one in which the demand of one comes.
+    /// The duration: a whole number of windows, or a part of one with the demand of a whole one.
     asked: u64,
     keys: &'static [(u32, usize)],
 }
@@ -57,7 +57,7 @@ const WINDOWS: [Window; 4] = [
     Window { name: "day", seconds: 86_400, asked: 20, keys: &KEYS },
 ];
 
-/// Which replica is asked.
+/// The replicas that receive requests.
 #[derive(Clone, Copy, Debug)]
 enum Demand {
     Equal,
@@ -65,15 +65,15 @@ enum Demand {
     Moving,
 }
 
-/// When requests come.
+/// The arrival of requests.
 #[derive(Clone, Copy, Debug)]
 enum Arrivals {
     Poisson,
-    /// All requests of a second come in its first fifth.
+    /// All requests of a second arrive in its first fifth.
     Bursts,
 }
 
-/// A request: when it is due, at which replica, and of which key.
+/// A request: its time, its replica and its key.
 #[derive(Clone, Copy)]
 struct Arrival {
     at: f64,
@@ -81,7 +81,7 @@ struct Arrival {
     key: usize,
 }
 
-/// What became of the requests of one limit.
+/// The results of one limit.
 #[derive(Default, Clone, Copy)]
 struct Sum {
     asked: u64,
@@ -91,7 +91,7 @@ struct Sum {
     most: f64,
 }
 
-/// Of the whole run.
+/// The costs of the whole run.
 struct Cost {
     commands: f64,
     waited: f64,
@@ -180,7 +180,7 @@ fn keys(window: Window) -> (Vec<u32>, Vec<Bytes>) {
     (limits, bodies)
 }
 
-/// Just behind the start of a window of a second or a minute.
+/// Just after the start of a window of a second or a minute.
 fn begin(window: Window) -> f64 {
     let now = now();
     if window.seconds > 60 {
@@ -192,7 +192,7 @@ fn begin(window: Window) -> f64 {
 }
 
 fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_secs_f64()
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs_f64()
 }
 
 /// Requests in the order of their time, in seconds from the beginning.
@@ -237,8 +237,8 @@ fn ports(replicas: &[Server]) -> Vec<u16> {
     replicas.iter().map(|server| server.ports.grpc).collect()
 }
 
-/// Asks as scheduled. Returns for each request when it was sent and answered, and whether it was admitted. One that
-/// failed was never answered.
+/// Sends the requests. Returns for each when it was sent and answered, and whether it was admitted. The answer of a failed
+/// one has no time.
 fn ask(ports: &[u16], bodies: &[Bytes], schedule: &[Arrival], begin: f64) -> Vec<(f64, f64, bool)> {
     let answers = Arc::new(Mutex::new(vec![(0.0, 0.0, false); schedule.len()]));
     thread::scope(|scope| {
@@ -272,7 +272,7 @@ fn ask(ports: &[u16], bodies: &[Bytes], schedule: &[Arrival], begin: f64) -> Vec
     Arc::into_inner(answers).unwrap().into_inner().unwrap()
 }
 
-/// Adds what became of one key.
+/// Adds the results of one key.
 fn add(
     sum: &mut Sum,
     key: usize,
@@ -288,7 +288,7 @@ fn add(
         sum.admitted += u64::from(*is_admitted);
         let (asked, definite) = windows.entry(index(*sent)).or_default();
         *asked += 1;
-        // Which window decided is known of those that were answered in the window in which they were sent.
+        // The window is known only of requests that were answered in the window in which they were sent.
         *definite += u64::from(*is_admitted && index(*sent) == index(*answered));
     }
     for (asked, definite) in windows.into_values() {
@@ -297,7 +297,7 @@ fn add(
     }
 }
 
-/// Commands that replicas sent to count, and requests that waited for them.
+/// Counting commands of the replicas, and requests that waited for them.
 fn cost(redis: &Redis, replicas: &[Server], requests: usize) -> Cost {
     let sum = |name: &str| -> f64 { replicas.iter().map(|one| super::metric(one, name)).sum() };
     let granted: f64 = sum("tollgate_lease_grants_total{result=\"granted\"}");
@@ -308,7 +308,7 @@ fn cost(redis: &Redis, replicas: &[Server], requests: usize) -> Cost {
     Cost { commands: commands / requests, waited: 1.0 - sum("tollgate_lease_hits_total") / requests }
 }
 
-/// What happens in the middle of a run.
+/// A fault in the middle of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     None,
@@ -321,7 +321,7 @@ enum Fault {
     ReplicaBehind,
 }
 
-/// When it happens, in seconds. Requests of a replica that ends go to the next one from just before.
+/// The time of the fault, in seconds. Shortly before, the requests of a replica that ends move to the next one.
 const FAULT_AT: f64 = 8.0;
 const BEFORE: f64 = 0.05;
 
@@ -357,7 +357,7 @@ fn with_fault(fault: Fault, window: Window, mode: &str) {
         replicas[0] = replica(&setup);
     }
     let (limits, bodies) = keys(window);
-    // So that more is asked for than a counter that begins anew admits.
+    // More than a new counter admits.
     let of_limit = if fault == Fault::RedisEmptied { 2.2 } else { DEMAND };
     let mut schedule = schedule(&limits, window, Arrivals::Poisson, Demand::Equal, of_limit);
     if matches!(fault, Fault::ReplicaKilled | Fault::ReplicaTerminated) {
@@ -401,7 +401,7 @@ fn with_fault(fault: Fault, window: Window, mode: &str) {
     }
 }
 
-/// The picture's limit, its window in seconds, and how long is asked for how many requests a second.
+/// The limit of the picture, its window in seconds, the duration, and the requests per second.
 const LIMIT: u32 = 2000;
 const LENGTH: u64 = 10;
 const ASKED: f64 = 9.5;

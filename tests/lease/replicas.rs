@@ -1,4 +1,4 @@
-//! Several replicas on one counter: never more than the limit, nearly all of it, and in Redis what exact replicas expect.
+//! Several replicas on one counter: they admit nearly the limit and never more, and exact replicas can share the counter.
 
 use std::thread;
 
@@ -30,7 +30,7 @@ fn counter(key: &str) -> String {
     format!("d_{key}_v_{}", window(YEAR))
 }
 
-/// Each replica is asked so often at the same time. Returns what all of them admitted.
+/// Sends this many requests to each replica at the same time. Returns how many were admitted.
 fn contend(replicas: &[Server], key: &str, times: usize) -> usize {
     let clients = replicas.iter().map(Server::client);
     thread::scope(|scope| {
@@ -72,24 +72,24 @@ fn windows_of_a_second_admit_no_more_than_their_limit_each() {
 }
 
 #[test]
-fn an_idle_lease_goes_back_and_the_counter_is_as_exact_replicas_left_it() {
+fn an_idle_lease_is_returned_and_the_counter_is_that_of_exact_replicas() {
     let redis = Redis::single();
     let replica = &replicas(&redis.env(), 1)[0];
     assert_eq!(admitted(&replica.client(), &hits("many", 1), 700), 700);
     let key = counter("many");
-    assert!(redis.counter(&key) >= 700, "what is leased is in the counter");
+    assert!(redis.counter(&key) >= 700, "the counter includes leased hits");
     eventually("the lease is given back", || {
         let counter = redis.counter(&key);
         holds(counter == 700, || format!("the counter is {counter}"))
     });
     let ttl = redis.ask(&["TTL", &key]).number().unsigned_abs();
     assert!((YEAR - 60..=YEAR + 300).contains(&ttl), "it expires in {ttl} s");
-    assert_eq!(redis.keys(), [key], "and there is no other key");
+    assert_eq!(redis.keys(), [key], "there is no other key");
     assert!(metric(replica, "tollgate_lease_returned_total") > 0.0);
 }
 
 #[test]
-fn hot_keys_cost_redis_little_and_cold_ones_what_they_cost_without_leases() {
+fn hot_keys_need_few_commands_and_cold_ones_as_many_as_without_leases() {
     let redis = Redis::single();
     let replica = &replicas(&redis.env(), 1)[0];
     let client = replica.client();
@@ -103,13 +103,13 @@ fn hot_keys_cost_redis_little_and_cold_ones_what_they_cost_without_leases() {
     let cold = counting();
     assert_eq!(cold - before, 100);
     assert_eq!(admitted(&client, &hits("many", 1), 3000), 3000);
-    // Scripts call INCRBY, which Redis counts as well.
+    // Scripts call INCRBY, which Redis counts too.
     let hot = counting() - cold;
     assert!(hot < 300, "{hot} commands for 3000 hits");
 }
 
 #[test]
-fn an_exact_replica_beside_a_leased_one_sees_what_is_leased() {
+fn an_exact_replica_sees_the_hits_leased_by_another() {
     let redis = Redis::single();
     let leasing = &replicas(&redis.env(), 1)[0];
     let exact = leased(&redis.env(), RULES).env("COUNTING", "exact").start_healthy();
@@ -126,7 +126,7 @@ fn an_exact_replica_beside_a_leased_one_sees_what_is_leased() {
 }
 
 #[test]
-fn sigterm_gives_leases_back() {
+fn sigterm_returns_leased_hits() {
     let redis = Redis::single();
     let mut replica = replicas(&redis.env(), 1).remove(0);
     let client = replica.client();
@@ -138,7 +138,7 @@ fn sigterm_gives_leases_back() {
 }
 
 #[test]
-fn the_coldest_lease_leaves_when_there_are_too_many() {
+fn the_coldest_lease_is_evicted_at_the_maximum() {
     let redis = Redis::single();
     let replica = leased(&redis.env(), RULES).env("LEASE_MAX_KEYS", "2").start_healthy();
     let client = replica.client();
@@ -146,14 +146,14 @@ fn the_coldest_lease_leaves_when_there_are_too_many() {
         let one = request("d", &[&[("many", value)]]);
         assert_eq!(admitted(&client, &one, 200), 200);
         assert!(metric(&replica, "tollgate_lease_keys") <= 2.0);
-        // Of keys that are equally hot, those that came first stay: now this one is cold.
+        // Of keys that are equally hot the first ones stay, so this one must be cold.
         thread::sleep(IDLE);
     }
     assert!(metric(&replica, "tollgate_lease_evictions_total") >= 2.0);
     thread::sleep(IDLE);
     for value in ["a", "b", "c", "d"] {
         let key = format!("d_many_{value}_{}", window(YEAR));
-        assert_eq!(redis.counter(&key), 200, "what was left of {value} went back");
+        assert_eq!(redis.counter(&key), 200, "the hits left of {value} are returned");
     }
 }
 

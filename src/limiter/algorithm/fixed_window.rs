@@ -3,7 +3,7 @@
 //! The state is the count. The window's start is part of the counter's key, as in the Go service: a new window
 //! is a new counter, and both services share it.
 
-use super::{Hits, State, Verdict, Window, micros_until};
+use super::{Hits, State, Verdict, Window, micros_until, remaining};
 use crate::clock::Time;
 
 /// A number of requests per window. Rejected hits count too, unless the rule has several limits.
@@ -16,13 +16,12 @@ pub struct FixedWindow {
 }
 
 impl FixedWindow {
-    /// Counts these hits.
+    /// Counts these hits, and returns the count.
     #[must_use]
-    pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
+    pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, u64) {
         let after = count(state.number, hits);
-        let end = self.window.end(now);
-        let state = if after == state.number { state } else { State { number: after, end } };
-        (state, self.verdict(after, hits, now))
+        let end = if after == state.number { state.end } else { self.window.end(now) };
+        (State { number: after, end }, after)
     }
 
     /// The verdict of a counter whose value is `after` once these hits are counted.
@@ -34,7 +33,7 @@ impl FixedWindow {
         Verdict {
             admitted,
             consumed: hits.taken() > 0,
-            remaining: u32::try_from(limit.saturating_sub(after)).unwrap_or(self.limit),
+            remaining: remaining(self.limit, after),
             reset,
             retry_after: if admitted { Some(0) } else { (hits.taken() <= limit).then_some(reset) },
         }
@@ -43,19 +42,13 @@ impl FixedWindow {
     /// The verdict on hits that exceed the limit and were not added to the counter.
     #[must_use]
     pub fn rejected(self, count: u64, hits: Hits, now: Time) -> Verdict {
-        let (limit, reset) = (u64::from(self.limit), micros_until(now, self.window.end(now).micros()));
-        Verdict {
-            admitted: false,
-            consumed: false,
-            remaining: u32::try_from(limit.saturating_sub(count)).unwrap_or(self.limit),
-            reset,
-            retry_after: (hits.taken() <= limit).then_some(reset),
-        }
+        let over = self.verdict(u64::MAX, hits, now);
+        Verdict { consumed: false, remaining: remaining(self.limit, count), ..over }
     }
 }
 
-/// The most that one request adds to a counter. A saturated counter minus this is still above every limit, so
-/// whether it was over its limit before the last hits can always be derived from its value.
+/// The most that one request adds to a counter. A saturated counter minus this is still above every limit, so its value
+/// always shows whether it was over the limit before the last hits.
 pub const MAX_HITS: u64 = 1 << 63;
 
 /// The count after these hits; it saturates at both ends.
@@ -81,9 +74,13 @@ mod tests {
     fn rejected_hits_count_and_fit_again_in_the_next_window() {
         let limit = FixedWindow { limit: 10, window: Window::of_seconds(60).unwrap() };
         let now = Time::from_micros(125_900_000);
-        let (state, within) = limit.apply(State::default(), Hits::Take(8), now);
+        let apply = |state, hits| {
+            let (state, after) = limit.apply(state, hits, now);
+            (state, limit.verdict(after, hits, now))
+        };
+        let (state, within) = apply(State::default(), Hits::Take(8));
         assert_eq!((within.admitted, within.remaining, within.retry_after), (true, 2, Some(0)));
-        let (state, over) = limit.apply(state, Hits::Take(3), now);
+        let (state, over) = apply(state, Hits::Take(3));
         assert_eq!(state, State { number: 11, end: Time::from_seconds(180) });
         let refused = Verdict {
             admitted: false,
@@ -93,6 +90,6 @@ mod tests {
             retry_after: Some(54_100_000),
         };
         assert_eq!(over, refused);
-        assert_eq!(limit.apply(state, Hits::Take(11), now).1.retry_after, None);
+        assert_eq!(apply(state, Hits::Take(11)).1.retry_after, None);
     }
 }

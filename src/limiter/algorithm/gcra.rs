@@ -25,20 +25,21 @@ pub struct Bucket {
     ticks_per_second: u64,
     ticks_per_hit: u64,
     burst: u64,
-    leaky: bool,
+    /// Created by [`leaky`](Self::leaky).
+    pub(super) leaky: bool,
 }
 
 impl Bucket {
     /// Refills at the limit's rate and holds a window's requests, or `burst`.
     #[must_use]
     pub fn token(requests: u32, window: Window, burst: Option<NonZeroU32>) -> Self {
-        Self { leaky: false, ..Self::new(requests, window, burst.map_or(requests, NonZeroU32::get)) }
+        Self::new(requests, window, burst.map_or(requests, NonZeroU32::get), false)
     }
 
     /// Admits one hit at a time, evenly spaced, or `burst` at once.
     #[must_use]
     pub fn leaky(requests: u32, window: Window, burst: Option<NonZeroU32>) -> Self {
-        Self { leaky: true, ..Self::new(requests, window, burst.map_or(1, NonZeroU32::get)) }
+        Self::new(requests, window, burst.map_or(1, NonZeroU32::get), true)
     }
 
     #[expect(
@@ -46,9 +47,9 @@ impl Bucket {
         reason = "no divisor is 0; requests and burst are below 2³², a window's seconds below 2²⁹, \
                   and where a depth has no room a hit has fewer ticks than the window has seconds"
     )]
-    fn new(requests: u32, window: Window, burst: u32) -> Self {
+    fn new(requests: u32, window: Window, burst: u32, leaky: bool) -> Self {
         if requests == 0 || burst == 0 {
-            return Self { ticks_per_second: 1, ticks_per_hit: 1, burst: 0, leaky: false };
+            return Self { ticks_per_second: 1, ticks_per_hit: 1, burst: 0, leaky };
         }
         let (requests, burst) = (u64::from(requests), u64::from(burst));
         // The coarsest tick that divides both a hit (`seconds` ticks) and a second (`hits` ticks). It is
@@ -58,18 +59,13 @@ impl Bucket {
         let finest = MAX_DEPTH / (burst * seconds);
         if finest >= 1 {
             let parts = MICROS_PER_SECOND.div_ceil(hits).min(finest);
-            return Self {
-                ticks_per_second: hits * parts,
-                ticks_per_hit: seconds * parts,
-                burst,
-                leaky: false,
-            };
+            return Self { ticks_per_second: hits * parts, ticks_per_hit: seconds * parts, burst, leaky };
         }
         // Too deep to be exact: the rate is lower than configured by less than one part in `ticks_per_second`.
         // A bucket that takes billions of years to fill also has a smaller burst.
         let ticks_per_hit = (MAX_DEPTH / burst).max(seconds.div_ceil(hits));
         let ticks_per_second = ticks_per_hit * hits / seconds;
-        Self { ticks_per_second, ticks_per_hit, burst: burst.min(MAX_DEPTH / ticks_per_hit), leaky: false }
+        Self { ticks_per_second, ticks_per_hit, burst: burst.min(MAX_DEPTH / ticks_per_hit), leaky }
     }
 
     /// Takes these hits from the bucket, or refunds them.
@@ -95,17 +91,12 @@ impl Bucket {
             consumed: admitted && hits.taken() > 0,
             remaining: u32::try_from(left).unwrap_or(u32::MAX),
             reset: micros_until(now, self.micros(full_at)),
-            retry_after: match spare {
-                _ if admitted => Some(0),
-                spare => spare.map(|spare| micros_until(now, self.micros(full_at.saturating_sub(spare)))),
+            retry_after: if admitted {
+                Some(0)
+            } else {
+                spare.map(|spare| micros_until(now, self.micros(full_at.saturating_sub(spare))))
             },
         }
-    }
-
-    /// True for a bucket that was created by [`leaky`](Self::leaky).
-    #[must_use]
-    pub const fn is_leaky(self) -> bool {
-        self.leaky
     }
 
     /// The state of a bucket that is full `ticks` after this second.
@@ -151,7 +142,7 @@ impl Bucket {
         hits * self.ticks_per_hit
     }
 
-    /// The hits that fit in so many ticks.
+    /// The hits that fit in these ticks.
     const fn hits(self, ticks: u64) -> u64 {
         ticks / self.ticks_per_hit
     }

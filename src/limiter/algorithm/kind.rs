@@ -73,7 +73,7 @@ impl Algorithm {
             Self::FixedWindow(_) => Kind::FixedWindow,
             Self::SlidingWindow(_) => Kind::SlidingWindow,
             Self::SlidingLog(_) => Kind::SlidingLog,
-            Self::Bucket(bucket) if bucket.is_leaky() => Kind::LeakyBucket,
+            Self::Bucket(bucket) if bucket.leaky => Kind::LeakyBucket,
             Self::Bucket(_) => Kind::TokenBucket,
         }
     }
@@ -89,8 +89,8 @@ impl Algorithm {
         }
     }
 
-    /// Identifies the format of its state. Two limits with the same tag can take over each other's state, and if
-    /// both see the same hits only the smaller one ever rejects.
+    /// Identifies the format of its state. A limit can continue with the state of another one with the same tag, and of
+    /// two that count the same hits only the smaller one ever rejects.
     #[must_use]
     pub fn tag(self) -> String {
         match self {
@@ -102,7 +102,7 @@ impl Algorithm {
         }
     }
 
-    /// The verdict of an unused counter, or of one that was exhausted just now.
+    /// The verdict of an unused counter, or of one that has just been exhausted.
     #[must_use]
     pub fn assumed(self, spent: bool, hits: Hits, now: Time) -> Verdict {
         let wait = match self {
@@ -117,18 +117,16 @@ impl Algorithm {
             Self::SlidingWindow(SlidingWindow { window, .. })
             | Self::SlidingLog(SlidingLog { window, .. }) => window.micros(),
         };
-        let ever = hits.taken() <= u64::from(self.capacity());
-        if spent {
-            let retry_after = ever.then_some(wait);
-            Verdict { admitted: false, consumed: false, remaining: 0, reset: wait, retry_after }
-        } else {
-            Verdict {
-                admitted: true,
-                consumed: false,
-                remaining: self.capacity(),
-                reset: 0,
-                retry_after: Some(0),
-            }
+        Verdict {
+            admitted: !spent,
+            consumed: false,
+            remaining: if spent { 0 } else { self.capacity() },
+            reset: if spent { wait } else { 0 },
+            retry_after: (!spent || hits.taken() <= u64::from(self.capacity())).then_some(if spent {
+                wait
+            } else {
+                0
+            }),
         }
     }
 }

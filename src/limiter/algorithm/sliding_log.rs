@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Hits, LEEWAY, Verdict, Window, micros_until};
+use super::{Hits, LEEWAY, Verdict, Window, micros_until, remaining};
 use crate::clock::Time;
 
 /// A number of requests in any window.
@@ -48,15 +48,17 @@ impl SlidingLog {
         log.forget_past(now, self.window);
         let room = u64::from(self.limit).checked_sub(hits.taken());
         let admitted = match hits {
-            Hits::Take(0) | Hits::Refund(_) => true,
-            Hits::Take(_) => room.is_some_and(|room| log.total <= room),
+            Hits::Take(0) => true,
+            Hits::Take(hits) if room.is_some_and(|room| log.total <= room) => {
+                log.add(now, hits);
+                true
+            }
+            Hits::Take(_) => false,
+            Hits::Refund(hits) => {
+                log.refund(hits);
+                true
+            }
         };
-        match hits {
-            Hits::Take(0) => {}
-            Hits::Take(hits) if admitted => log.add(now, hits),
-            Hits::Take(_) => {}
-            Hits::Refund(hits) => log.refund(hits),
-        }
         let blocking = room.filter(|_| !admitted).map(|room| log.total.saturating_sub(room));
         let summary = LogSummary {
             total: log.total,
@@ -73,8 +75,7 @@ impl SlidingLog {
         Verdict {
             admitted,
             consumed: admitted && hits.taken() > 0,
-            remaining: u32::try_from(u64::from(self.limit).saturating_sub(summary.total))
-                .unwrap_or(self.limit),
+            remaining: remaining(self.limit, summary.total),
             reset: summary.newest.map_or(0, leaves_window),
             retry_after: if admitted { Some(0) } else { summary.blocking.map(leaves_window) },
         }

@@ -1,13 +1,13 @@
 //! Sliding windows: the current window's count plus the previous window's, weighted by its overlap with a window
 //! that ends now. Close to the exact log, at the cost of two counts.
 //!
-//! Both counts are below 2³² because rejected hits are not counted, so they share one number. The start of the
-//! current window follows from the state's end, which is two windows later. The overlap is an integral number of
+//! Both counts are below 2³² because rejected hits are not counted, so they share one number. The current window starts
+//! two windows before the state's end. The overlap is an integral number of
 //! millionths of the window, so that all products stay below 2⁵³ and the Lua scripts in Redis, which compute with
 //! doubles, get the same results. A partly overlapping hit does not count: otherwise a client that sends exactly
 //! its limit, evenly spaced, would be rejected now and then.
 
-use super::{Hits, LEEWAY, State, Verdict, Window, micros_until};
+use super::{Hits, LEEWAY, State, Verdict, Window, micros_until, remaining};
 use crate::clock::Time;
 
 /// The overlap is measured in millionths of a window. One is as many microseconds as the window has seconds.
@@ -37,13 +37,12 @@ impl SlidingWindow {
     /// Counts these hits if they are admitted.
     #[must_use]
     pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
-        let counts = self.counts(state);
-        let state = if counts.start.micros() > now.micros().saturating_add(LEEWAY) {
-            self.state(Counts { start: self.window.start(now), ..counts })
-        } else {
-            state
-        };
-        let before = self.at(self.counts(state), now);
+        let (mut state, mut counts) = (state, self.counts(state));
+        if counts.start.micros() > now.micros().saturating_add(LEEWAY) {
+            counts.start = self.window.start(now);
+            state = self.state(counts);
+        }
+        let before = self.at(counts, now);
         let (after, admitted) = self.take(before, hits, now);
         let state = if after == before { state } else { self.state(after) };
         (state, self.verdict(after, admitted, hits, now))
@@ -57,7 +56,7 @@ impl SlidingWindow {
         Verdict {
             admitted,
             consumed: admitted && hits.taken() > 0,
-            remaining: u32::try_from(u64::from(self.limit).saturating_sub(counted)).unwrap_or(self.limit),
+            remaining: remaining(self.limit, counted),
             reset: admitted_after(u64::from(self.limit)).filter(|_| counted > 0).unwrap_or_default(),
             retry_after: if admitted { Some(0) } else { admitted_after(hits.taken()) },
         }
@@ -67,7 +66,7 @@ impl SlidingWindow {
     fn at(self, counts: Counts, now: Time) -> Counts {
         let start = self.window.start(now);
         if counts.start >= start {
-            // A window that begins slightly later: time stands still at its start.
+            // A window that begins slightly later: time stops at its start.
             counts
         } else if counts.start.seconds().saturating_add(self.window.seconds()) >= start.seconds() {
             Counts { start, this: 0, last: counts.this }
@@ -105,7 +104,7 @@ impl SlidingWindow {
         }
     }
 
-    /// The first microsecond at which so many hits would be admitted; `None` if they never fit.
+    /// The first microsecond at which the hits would be admitted; `None` if they never fit.
     fn admits_at(self, counts: Counts, hits: u64) -> Option<u64> {
         let room = u64::from(self.limit).checked_sub(hits)?;
         let start = counts.start.micros();
@@ -127,26 +126,18 @@ impl SlidingWindow {
         OVERLAP_SCALE.saturating_sub(overlap) * self.window.seconds()
     }
 
-    /// The state that stores these counts.
+    /// The state that stores these counts. It ends two windows after the start.
     #[must_use]
     pub fn state(self, counts: Counts) -> State {
-        State {
-            number: u64::from(counts.last) << 32 | u64::from(counts.this),
-            end: Time::from_seconds(counts.start.seconds().saturating_add(self.two_windows())),
-        }
+        let end = counts.start.seconds().saturating_add(self.window.seconds().saturating_mul(2));
+        let number = u64::from(counts.last) << 32 | u64::from(counts.this);
+        State { number, end: Time::from_seconds(end) }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "each half of the number is a count")]
     fn counts(self, state: State) -> Counts {
-        Counts {
-            start: Time::from_seconds(state.end.seconds().saturating_sub(self.two_windows())),
-            this: state.number as u32,
-            last: (state.number >> 32) as u32,
-        }
-    }
-
-    /// The seconds of two windows.
-    const fn two_windows(self) -> u64 {
-        self.window.seconds().saturating_mul(2)
+        let start = state.end.seconds().saturating_sub(self.window.seconds().saturating_mul(2));
+        let (this, last) = (state.number as u32, (state.number >> 32) as u32);
+        Counts { start: Time::from_seconds(start), this, last }
     }
 }

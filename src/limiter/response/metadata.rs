@@ -12,7 +12,7 @@ use crate::{
         request::{Descriptor, LimitOverride},
     },
     overrides::{Found, model::timestamp},
-    rules::{Limit, Metadata, Value},
+    rules::{Limit, Metadata, Unit, Value},
 };
 
 /// `{domain, descriptors, hitsAddend?, metadata?}`.
@@ -23,19 +23,10 @@ pub(super) fn metadata(conclusion: &Conclusion<'_, '_, '_>) -> Option<Metadata> 
         MetadataDetail::WithLimits => true,
     };
     let request = conclusion.request;
-    let mut all = Metadata::new();
-    all.insert("domain".into(), text(request.domain));
-    let descriptors = request.descriptors.iter().enumerate().map(|(index, entry)| {
-        let mut fields = descriptor(entry);
-        if with_limits {
-            fields.insert("decision".into(), Value::Map(decision(conclusion, index)));
-        }
-        Value::Map(fields)
+    let descriptors = request.descriptors.iter().enumerate().map(|(index, one)| {
+        let decision = with_limits.then(|| decision(conclusion, index));
+        descriptor(one, decision)
     });
-    all.insert("descriptors".into(), Value::List(descriptors.collect()));
-    if request.hits_addend != 0 {
-        all.insert("hitsAddend".into(), Value::Number(f64::from(request.hits_addend)));
-    }
     let mut passed = Metadata::new();
     for (index, status) in conclusion.statuses.iter().enumerate() {
         if status.code == Code::Ok
@@ -44,77 +35,64 @@ pub(super) fn metadata(conclusion: &Conclusion<'_, '_, '_>) -> Option<Metadata> 
             merge(&mut passed, metadata);
         }
     }
-    if !passed.is_empty() {
-        all.insert("metadata".into(), Value::Map(passed));
-    }
-    Some(all)
+    Some(fields([
+        ("domain", Some(text(request.domain))),
+        ("descriptors", Some(Value::List(descriptors.collect()))),
+        ("hitsAddend", (request.hits_addend != 0).then(|| Value::Number(request.hits_addend.into()))),
+        ("metadata", (!passed.is_empty()).then_some(Value::Map(passed))),
+    ]))
 }
 
-fn descriptor(descriptor: &Descriptor<'_>) -> Metadata {
-    let mut fields = Metadata::new();
+/// A map of the fields that have a value.
+fn fields<const N: usize>(fields: [(&str, Option<Value>); N]) -> Metadata {
+    fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+fn descriptor(descriptor: &Descriptor<'_>, decision: Option<Metadata>) -> Value {
     let entries =
         descriptor.entries.iter().map(|entry| Value::Text(format!("{}={}", entry.key, entry.value)));
-    fields.insert("entries".into(), Value::List(entries.collect()));
-    if let Some(limit) = &descriptor.limit {
-        fields.insert("limit".into(), Value::Text(override_text(*limit)));
-    }
-    if let Some(hits) = descriptor.hits_addend {
-        #[expect(clippy::cast_precision_loss, reason = "protobuf's Struct holds only doubles")]
-        fields.insert("hitsAddend".into(), Value::Number(hits as f64));
-    }
-    fields
+    Value::Map(fields([
+        ("entries", Some(Value::List(entries.collect()))),
+        ("limit", descriptor.limit.map(|limit| Value::Text(override_text(limit)))),
+        ("hitsAddend", descriptor.hits_addend.map(number)),
+        ("decision", decision.map(Value::Map)),
+    ]))
 }
 
 /// `{why, rule?, override?, limit?, remaining?, reset?, retryAfter?, governs?}`: the rule, and the state of the limit that
 /// governs the descriptor.
 fn decision(conclusion: &Conclusion<'_, '_, '_>, index: usize) -> Metadata {
-    let mut fields = Metadata::new();
-    let mut insert = |key: &str, value| fields.insert(key.to_owned(), value);
     let outcome = conclusion.outcome(index);
-    let (rule, why) = match conclusion.plan.get(index) {
-        Some(Planned::Unlimited(rule)) => (Some(*rule), "unlimited"),
-        Some(Planned::Allowed(rule, _)) => (*rule, "allowed"),
-        Some(Planned::Replaced(rule)) => (Some(*rule), "replaced"),
+    let planned = conclusion.plan.get(index);
+    let (why, overridden) = match planned {
+        Some(Planned::Unlimited(_)) => ("unlimited", None),
+        Some(Planned::Allowed(_, found)) => ("allowed", Some(*found)),
+        Some(Planned::Replaced(_)) => ("replaced", None),
         Some(Planned::Limited(limited)) => {
-            (limited.rule, outcome.map_or("no_rule", |outcome| why(limited, &outcome)))
+            (outcome.map_or("no_rule", |outcome| why(limited, &outcome)), limited.overridden)
         }
-        Some(Planned::NoLimit) | None => (None, "no_rule"),
+        Some(Planned::NoLimit) | None => ("no_rule", None),
     };
-    insert("why", text(why));
-    if let Some(rule) = rule {
-        insert("rule", text(&rule.full_key));
-    }
-    let steered = match conclusion.plan.get(index) {
-        Some(Planned::Allowed(_, found)) => Some(*found),
-        _ => conclusion.limited(index).and_then(|limited| limited.steered),
-    };
-    if let Some(found) = steered {
-        insert("override", Value::Map(of_override(found)));
-    }
-    if let Some(outcome) = outcome {
-        insert("limit", Value::Map(limit(outcome.limit)));
-        insert("remaining", Value::Number(outcome.verdict.remaining.into()));
-        insert("reset", seconds(outcome.seconds_until_reset()));
-        if outcome.decision.over
-            && let Some(wait) = outcome.retry_after()
-        {
-            insert("retryAfter", seconds(wait));
-        }
-    }
-    if conclusion.governs == Some(index) {
-        insert("governs", Value::Bool(true));
-    }
-    fields
+    let retry_after =
+        outcome.filter(|outcome| outcome.decision.over).and_then(|outcome| outcome.retry_after());
+    fields([
+        ("why", Some(text(why))),
+        ("rule", planned.and_then(Planned::rule).map(|rule| text(&rule.full_key))),
+        ("override", overridden.map(of_override)),
+        ("limit", outcome.map(|outcome| limit(outcome.limit))),
+        ("remaining", outcome.map(|outcome| Value::Number(outcome.verdict.remaining.into()))),
+        ("reset", outcome.map(|outcome| number(outcome.seconds_until_reset()))),
+        ("retryAfter", retry_after.map(number)),
+        ("governs", (conclusion.governs == Some(index)).then_some(Value::Bool(true))),
+    ])
 }
 
 /// `{action, expiresAt?}` of an operator's override.
-fn of_override(found: Found) -> Metadata {
-    let mut fields = Metadata::new();
-    fields.insert("action".into(), text(found.action.name()));
-    if let Some(end) = found.expires {
-        fields.insert("expiresAt".into(), text(&timestamp(end)));
-    }
-    fields
+fn of_override(found: Found) -> Value {
+    Value::Map(fields([
+        ("action", Some(text(found.action.name()))),
+        ("expiresAt", found.expires.map(|end| text(&timestamp(end)))),
+    ]))
 }
 
 /// The reason for a descriptor's status.
@@ -129,16 +107,14 @@ fn why(limited: &Limited<'_>, outcome: &LimitOutcome<'_>) -> &'static str {
     }
 }
 
-fn limit(limit: &Limit) -> Metadata {
-    let mut fields = Metadata::new();
-    if let Some(name) = &limit.name {
-        fields.insert("name".into(), text(name));
-    }
-    fields.insert("requestsPerUnit".into(), Value::Number(limit.requests_per_unit.into()));
-    fields.insert("unit".into(), text(limit.unit.name()));
-    fields.insert("unitMultiplier".into(), Value::Number(limit.multiplier.get().into()));
-    fields.insert("algorithm".into(), text(limit.algorithm.kind().name()));
-    fields
+fn limit(limit: &Limit) -> Value {
+    Value::Map(fields([
+        ("name", limit.name.as_deref().map(text)),
+        ("requestsPerUnit", Some(Value::Number(limit.requests_per_unit.into()))),
+        ("unit", Some(text(limit.unit.name()))),
+        ("unitMultiplier", Some(Value::Number(limit.multiplier.get().into()))),
+        ("algorithm", Some(text(limit.algorithm.kind().name()))),
+    ]))
 }
 
 fn text(text: &str) -> Value {
@@ -146,12 +122,11 @@ fn text(text: &str) -> Value {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "protobuf's Struct holds only doubles")]
-fn seconds(seconds: u64) -> Value {
-    Value::Number(seconds as f64)
+fn number(number: u64) -> Value {
+    Value::Number(number as f64)
 }
 
-/// An override in protobuf's text format: with the two spaces that the Go service writes, and with the number of a
-/// week, whose name it does not know.
+/// A limit of a request in protobuf's text format, as the Go service writes it: with two spaces, and a week as a number.
 fn override_text(limit: LimitOverride) -> String {
     let mut text = String::new();
     if limit.requests_per_unit != 0 {
@@ -159,7 +134,7 @@ fn override_text(limit: LimitOverride) -> String {
     }
     if limit.unit != 0 {
         let separator = if text.is_empty() { "" } else { "  " };
-        let _ = match limit.unit().filter(|_| limit.unit != 7) {
+        let _ = match Unit::from_number(limit.unit).filter(|_| limit.unit != 7) {
             Some(unit) => write!(text, "{separator}unit:{unit}"),
             None => write!(text, "{separator}unit:{}", limit.unit),
         };

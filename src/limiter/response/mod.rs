@@ -1,28 +1,41 @@
 //! The answer to a request, made from its conclusion: headers, body and dynamic metadata, as the settings enable
-//! them. Nothing is computed for what is disabled.
+//! them. Nothing is computed for disabled parts.
+//!
+//! The headers are the Go service's three, `Retry-After`, and `RateLimit-Policy` and `RateLimit` of the IETF draft.
 
-mod headers;
 mod metadata;
 
+use std::{
+    borrow::Cow,
+    fmt::Write as _,
+    sync::{Arc, LazyLock},
+};
+
 use super::{
-    answer::{Answer, Header},
+    answer::{Answer, Header, HeaderNames, ResponseOptions, Status},
     conclude::Conclusion,
+    plan::Limited,
     template::Values,
 };
+use crate::rules::{Limit, quota_policy::QuotaPolicy};
+
+// Constant names are allocated once, like those of the settings.
+static CONTENT_TYPE: LazyLock<Arc<str>> = LazyLock::new(|| "content-type".into());
+static POLICY: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit-Policy".into());
+static RATE_LIMIT: LazyLock<Arc<str>> = LazyLock::new(|| "RateLimit".into());
 
 /// The answer to a concluded request.
 pub(super) fn answer(conclusion: Conclusion<'_, '_, '_>) -> Answer {
-    let mut response_headers = headers::headers(&conclusion);
-    let body = body(&conclusion).map_or_else(String::new, |(body, content_type)| {
-        response_headers.push(content_type);
-        body
-    });
+    let mut response_headers = headers(&conclusion);
+    let (body, content_type) = body(&conclusion).unzip();
+    response_headers.extend(content_type);
+    let body = body.unwrap_or_default();
     let dynamic_metadata = metadata::metadata(&conclusion);
     Answer { code: conclusion.code, statuses: conclusion.statuses, response_headers, body, dynamic_metadata }
 }
 
-/// The over-limit body and its `content-type`: the rule's own, or the one of `OVER_LIMIT_BODY`, filled in with the
-/// values of the governing limit. `None` if the request passes or no body is configured.
+/// The over-limit body and its `content-type`: the rule's, or that of `OVER_LIMIT_BODY`, with the values of the governing
+/// limit. `None` if the request passes or no body is configured.
 fn body(conclusion: &Conclusion<'_, '_, '_>) -> Option<(String, Header)> {
     let index = conclusion.governs?;
     let limited = conclusion.limited(index)?;
@@ -37,8 +50,92 @@ fn body(conclusion: &Conclusion<'_, '_, '_>) -> Option<(String, Header)> {
         unit: &outcome.limit.span(),
         remaining: outcome.verdict.remaining,
         retry_after: outcome.retry_after(),
-        rule: &headers::rule_name(conclusion, index, limited),
+        rule: &rule_name(conclusion, index, limited),
     });
     let content_type = template.kind().content_type().to_owned();
-    Some((body, Header { name: headers::CONTENT_TYPE.clone(), value: content_type }))
+    Some((body, Header { name: CONTENT_TYPE.clone(), value: content_type }))
+}
+
+/// All headers except the body's `content-type`.
+fn headers(conclusion: &Conclusion<'_, '_, '_>) -> Vec<Header> {
+    let ResponseOptions { headers, retry_after, policy_headers, .. } = &conclusion.policy.response;
+    let mut all = Vec::new();
+    if let Some(names) = headers
+        && let Some(status) = conclusion.closest.and_then(|closest| conclusion.statuses.get(closest))
+    {
+        all.extend(limit_headers(names, status));
+    }
+    if let (Some(name), Some(seconds)) = (retry_after, conclusion.retry_after()) {
+        all.push(Header { name: name.clone(), value: seconds.to_string() });
+    }
+    if *policy_headers {
+        all.extend(policies(conclusion));
+    }
+    all
+}
+
+fn limit_headers(names: &HeaderNames, status: &Status) -> Vec<Header> {
+    let Some(limit) = &status.current_limit else { return Vec::new() };
+    let header = |name: &Arc<str>, value: u64| Header { name: name.clone(), value: value.to_string() };
+    vec![
+        header(&names.limit, u64::from(limit.requests_per_unit)),
+        header(&names.remaining, u64::from(status.limit_remaining)),
+        header(&names.reset, limit.seconds_until_reset),
+    ]
+}
+
+/// `RateLimit-Policy` with every limit that can reject the request, and `RateLimit` with the state of those that
+/// govern a descriptor.
+fn policies(conclusion: &Conclusion<'_, '_, '_>) -> Vec<Header> {
+    let (mut policies, mut states) = (String::new(), String::new());
+    for index in 0..conclusion.plan.len() {
+        let Some(limited) = conclusion.limited(index).filter(|limited| !limited.is_shadow()) else {
+            continue;
+        };
+        let Some(outcome) = conclusion.outcome(index) else { continue };
+        for check in &limited.limits {
+            let policy = policy_of(conclusion, index, limited, check.limit);
+            policies.extend([separator(&policies), policy.as_str()]);
+            if std::ptr::eq(check.limit, outcome.limit) {
+                let seconds = outcome.seconds_until_more();
+                let (separator, name, remaining) =
+                    (separator(&states), policy.name(), outcome.verdict.remaining);
+                // Writing to a String cannot fail.
+                let _ = write!(states, "{separator}{name};r={remaining};t={seconds}");
+            }
+        }
+    }
+    if policies.is_empty() {
+        return Vec::new();
+    }
+    vec![Header { name: POLICY.clone(), value: policies }, Header { name: RATE_LIMIT.clone(), value: states }]
+}
+
+/// The separator before the next item of a list.
+fn separator(list: &str) -> &'static str {
+    if list.is_empty() { "" } else { ", " }
+}
+
+/// The policy of a limit: the one that was compiled with its rule, or a new one for an override.
+fn policy_of<'r>(
+    conclusion: &Conclusion<'_, '_, '_>,
+    index: usize,
+    limited: &Limited<'r>,
+    limit: &Limit,
+) -> Cow<'r, QuotaPolicy> {
+    let compiled = limited.rule.and_then(|rule| {
+        let limits = rule.limits()?.iter();
+        limits.zip(&rule.policies).find(|(own, _)| std::ptr::eq(*own, limit)).map(|(_, policy)| policy)
+    });
+    let of_override = || QuotaPolicy::new(&rule_name(conclusion, index, limited), limit);
+    compiled.map_or_else(|| Cow::Owned(of_override()), Cow::Borrowed)
+}
+
+/// The name of a descriptor's rule: its full key, or for an override the domain and the entries' keys.
+fn rule_name<'r>(conclusion: &Conclusion<'_, '_, '_>, index: usize, limited: &Limited<'r>) -> Cow<'r, str> {
+    if let Some(rule) = limited.rule {
+        return Cow::Borrowed(&rule.full_key);
+    }
+    let keys = conclusion.request.entries(index).iter().map(|entry| entry.key);
+    Cow::Owned(std::iter::once(conclusion.request.domain).chain(keys).collect::<Vec<_>>().join("."))
 }

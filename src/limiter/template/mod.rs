@@ -1,7 +1,7 @@
 //! Templates of over-limit bodies: text with placeholders.
 //!
 //! Settings and rules parse templates at load; the limiter fills them in. Text outside placeholders is literal, so
-//! JSON needs no escaping. A body that begins with `{` or `[` is JSON: then values are escaped, and the result is
+//! JSON needs no escaping. A body that begins with `{` or `[` is JSON: its values are escaped, and the result is
 //! validated at load.
 
 #[cfg(test)]
@@ -40,21 +40,23 @@ pub struct Values<'a> {
     pub rule: &'a str,
 }
 
-/// Why a text is not a template.
+/// A text that is not a template.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TemplateError {
-    /// What is wrong.
+    /// The error.
     pub message: String,
-    /// What is accepted.
+    /// The accepted values.
     pub help: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Part {
-    /// Literal text.
     Literal(Box<str>),
     /// A placeholder; `quoted` inside a JSON string.
-    Slot { slot: Slot, quoted: bool },
+    Slot {
+        slot: Slot,
+        quoted: bool,
+    },
 }
 
 named! {
@@ -73,7 +75,23 @@ impl Template {
     /// # Errors
     /// When a placeholder is unknown, the text begins like JSON but is not valid, or it is too long.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
-        parse(text)
+        if text.len() > MAX_BYTES {
+            let message = format!("body has {} bytes; the maximum is {MAX_BYTES}", text.len());
+            return Err(TemplateError { message, help: "shorten it and link to more".to_owned() });
+        }
+        let mut parts = parse_parts(text)?;
+        // JSON begins with a literal brace or bracket.
+        let kind = match parts.first() {
+            Some(Part::Literal(text)) if text.trim_start().starts_with(['{', '[']) => Kind::Json,
+            _ => Kind::Text,
+        };
+        if kind == Kind::Text {
+            return Ok(Self { kind, parts: parts.into() });
+        }
+        mark_quoted(&mut parts);
+        let template = Self { kind, parts: parts.into() };
+        validate_json(&template)?;
+        Ok(template)
     }
 
     /// The format of its bodies.
@@ -138,26 +156,8 @@ impl Kind {
     }
 }
 
-/// The largest template: more than a page of text, sent with every over-limit response.
+/// The largest template: more than a page of text, which every over-limit response contains.
 const MAX_BYTES: usize = 16 * 1024;
-
-fn parse(text: &str) -> Result<Template, TemplateError> {
-    if text.len() > MAX_BYTES {
-        let message = format!("body has {} bytes; the maximum is {MAX_BYTES}", text.len());
-        let help = "shorten it and link to more".to_owned();
-        return Err(TemplateError { message, help });
-    }
-    let mut parts = parse_parts(text)?;
-    let kind = kind_of(&parts);
-    if kind == Kind::Json {
-        mark_quoted(&mut parts);
-    }
-    let template = Template { kind, parts: parts.into() };
-    if kind == Kind::Json {
-        validate_json(&template)?;
-    }
-    Ok(template)
-}
 
 fn parse_parts(text: &str) -> Result<Vec<Part>, TemplateError> {
     let mut parts = Vec::new();
@@ -170,8 +170,7 @@ fn parse_parts(text: &str) -> Result<Vec<Part>, TemplateError> {
             literal.push('{');
             rest = after;
         } else if let Some((name, after)) = placeholder(rest) {
-            let slot = Slot::ALL.into_iter().find(|slot| slot.name() == name);
-            let slot = slot.ok_or_else(|| unknown(name))?;
+            let slot = Slot::ALL.into_iter().find(|slot| slot.name() == name).ok_or_else(|| unknown(name))?;
             rest = after;
             if !literal.is_empty() {
                 parts.push(Part::Literal(mem::take(&mut literal).into()));
@@ -188,8 +187,8 @@ fn parse_parts(text: &str) -> Result<Vec<Part>, TemplateError> {
     Ok(parts)
 }
 
-/// The name of a placeholder (one or several words) whose opening brace was read, and the text after it. Braces of
-/// JSON contain quotes or nothing.
+/// The name of a placeholder (one or several words) after its opening brace, and the text after it. Braces of JSON
+/// contain quotes or nothing.
 fn placeholder(text: &str) -> Option<(&str, &str)> {
     let (name, after) = text.split_once('}')?;
     let is_word = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '-' | '.' | ' ');
@@ -201,14 +200,6 @@ fn unknown(name: &str) -> TemplateError {
     TemplateError {
         message: format!("unknown placeholder `{{{name}}}`"),
         help: format!("expected one of {known}; write a literal brace as `{{{{`"),
-    }
-}
-
-/// JSON begins with a literal brace or bracket.
-fn kind_of(parts: &[Part]) -> Kind {
-    match parts.first() {
-        Some(Part::Literal(text)) if text.trim_start().starts_with(['{', '[']) => Kind::Json,
-        _ => Kind::Text,
     }
 }
 
@@ -228,7 +219,7 @@ fn mark_quoted(parts: &mut [Part]) {
     }
 }
 
-/// A placeholder is replaced by a number, `null` or a string, so these bodies cover all: a 0 before another digit
+/// A placeholder is replaced by a number, `null` or a string, so these bodies cover all cases: a 0 before another digit
 /// (`{limit}0`) and a large exponent (`1e{limit}`) are invalid numbers, and a backslash or `\u` before a
 /// placeholder is an invalid escape with `x` and `minute`.
 fn validate_json(template: &Template) -> Result<(), TemplateError> {

@@ -1,10 +1,10 @@
-//! Decisions by a store that answers later, or not at all.
+//! Decisions with a store that answers later, or never.
 
-mod apart;
-mod house;
+mod overrides;
 mod response;
-mod several;
-mod steered;
+mod separation;
+mod setup;
+mod several_limits;
 
 use std::{pin::pin, time::Duration};
 
@@ -12,9 +12,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{rules::Value, store::FailureReason};
-use house::{House, RULES, finish, poll, request};
+use setup::{RULES, Setup, finish, poll, request};
 
-/// What is reported of each descriptor: whether it may pass, the limit, and what is left of it.
+/// The code, the limit and the remaining hits of each descriptor.
 fn statuses(answer: &Answer) -> Vec<(Code, Option<u32>, u32)> {
     let reported = |status: &Status| {
         let limit = status.current_limit.as_ref().map(|limit| limit.requests_per_unit);
@@ -25,140 +25,140 @@ fn statuses(answer: &Answer) -> Vec<(Code, Option<u32>, u32)> {
 
 #[test]
 fn a_store_error_is_returned_and_counted() {
-    let house = House::lost(OnStoreFailure::Error);
-    let refusal = house.ask(&["k"]).unwrap_err();
+    let setup = Setup::lost(OnStoreFailure::Error);
+    let refusal = setup.decide(&["k"]).unwrap_err();
     assert_eq!(refusal.to_string(), "counter store: timed out");
-    assert_eq!(house.stats.service().redis_error.get(), 1);
-    assert_eq!(house.decided(OnStoreFailure::Error, FailureReason::Timeout), 1);
-    assert_eq!(house.counts("k"), [1, 0, 0, 0, 0, 0]);
+    assert_eq!(setup.stats.service().redis_error.get(), 1);
+    assert_eq!(setup.decided(OnStoreFailure::Error, FailureReason::Timeout), 1);
+    assert_eq!(setup.counts("k"), [1, 0, 0, 0, 0, 0]);
 }
 
 #[test]
 fn the_allow_policy_reports_the_full_limit() {
-    let house = House::lost(OnStoreFailure::Allow);
+    let setup = Setup::lost(OnStoreFailure::Allow);
     for _ in 0..5 {
-        let answer = house.ask(&["k", "free", "unknown"]).unwrap();
+        let answer = setup.decide(&["k", "free", "unknown"]).unwrap();
         let expected = [(Code::Ok, Some(3), 3), (Code::Ok, None, u32::MAX), (Code::Ok, None, 0)];
         assert_eq!((answer.code, statuses(&answer)), (Code::Ok, expected.into()));
     }
-    assert_eq!(house.decided(OnStoreFailure::Allow, FailureReason::Timeout), 5);
-    assert_eq!(house.counts("k"), [5, 0, 0, 0, 0, 0], "hits, and nothing that nobody knows");
-    assert_eq!(house.stats.service().redis_error.get(), 0, "no error was answered");
+    assert_eq!(setup.decided(OnStoreFailure::Allow, FailureReason::Timeout), 5);
+    assert_eq!(setup.counts("k"), [5, 0, 0, 0, 0, 0], "only hits: the outcome is unknown");
+    assert_eq!(setup.stats.service().redis_error.get(), 0, "no error was returned");
 }
 
 #[test]
 fn the_deny_policy_reports_over_limit() {
-    let house = House::lost(OnStoreFailure::Deny);
-    let answer = house.ask(&["k", "free"]).unwrap();
+    let setup = Setup::lost(OnStoreFailure::Deny);
+    let answer = setup.decide(&["k", "free"]).unwrap();
     let expected = [(Code::OverLimit, Some(3), 0), (Code::Ok, None, u32::MAX)];
     assert_eq!((answer.code, statuses(&answer)), (Code::OverLimit, expected.into()));
-    assert_eq!(house.ask(&["free", "unknown"]).unwrap().code, Code::Ok, "no counter was to be asked");
-    assert_eq!(house.decided(OnStoreFailure::Deny, FailureReason::Timeout), 1);
-    assert_eq!(house.counts("k"), [1, 0, 0, 0, 0, 0]);
+    assert_eq!(setup.decide(&["free", "unknown"]).unwrap().code, Code::Ok, "no counter is needed");
+    assert_eq!(setup.decided(OnStoreFailure::Deny, FailureReason::Timeout), 1);
+    assert_eq!(setup.counts("k"), [1, 0, 0, 0, 0, 0]);
 }
 
 #[test]
 fn shadow_and_quota_mode_apply_under_the_deny_policy() {
-    let house = House::lost(OnStoreFailure::Deny);
-    let shadow = house.ask(&["shadow"]).unwrap();
+    let setup = Setup::lost(OnStoreFailure::Deny);
+    let shadow = setup.decide(&["shadow"]).unwrap();
     assert_eq!((shadow.code, statuses(&shadow)), (Code::Ok, vec![(Code::Ok, Some(3), 0)]));
-    assert_eq!(house.counts("shadow"), [1, 0, 0, 0, 0, 0]);
-    let quota = house.ask(&["quota", "shadow"]).unwrap();
-    assert_eq!(quota.code, Code::OverLimit, "every quota is taken to be spent");
+    assert_eq!(setup.counts("shadow"), [1, 0, 0, 0, 0, 0]);
+    let quota = setup.decide(&["quota", "shadow"]).unwrap();
+    assert_eq!(quota.code, Code::OverLimit, "every quota counts as exhausted");
 
-    let house = House::new(OnStoreFailure::Deny, |policy| policy.shadow_mode = true);
-    house.store.set_lost(Some(FailureReason::Unavailable));
-    assert_eq!(house.ask(&["k"]).unwrap().code, Code::Ok);
-    assert_eq!(house.stats.service().global_shadow_mode.get(), 1);
-    assert_eq!(house.decided(OnStoreFailure::Deny, FailureReason::Unavailable), 1);
+    let setup = Setup::new(OnStoreFailure::Deny, |policy| policy.shadow_mode = true);
+    setup.store.set_lost(Some(FailureReason::Unavailable));
+    assert_eq!(setup.decide(&["k"]).unwrap().code, Code::Ok);
+    assert_eq!(setup.stats.service().global_shadow_mode.get(), 1);
+    assert_eq!(setup.decided(OnStoreFailure::Deny, FailureReason::Unavailable), 1);
 }
 
 #[test]
 fn cached_rejections_hold_while_the_store_fails() {
-    let house = House::new(OnStoreFailure::Allow, |_| ());
+    let setup = Setup::new(OnStoreFailure::Allow, |_| ());
     for _ in 0..4 {
-        house.ask(&["k"]).unwrap();
+        setup.decide(&["k"]).unwrap();
     }
-    house.store.set_lost(Some(FailureReason::ConnectionLost));
-    let answer = house.ask(&["k", "quota"]).unwrap();
+    setup.store.set_lost(Some(FailureReason::ConnectionLost));
+    let answer = setup.decide(&["k", "quota"]).unwrap();
     assert_eq!(statuses(&answer), [(Code::OverLimit, Some(3), 0), (Code::Ok, Some(3), 3)]);
 }
 
 #[test]
 fn assumed_outcomes_are_not_cached() {
     for policy in [OnStoreFailure::Allow, OnStoreFailure::Deny, OnStoreFailure::Local] {
-        let house = House::lost(policy);
+        let setup = Setup::lost(policy);
         for _ in 0..5 {
-            house.ask(&["k"]).unwrap();
+            setup.decide(&["k"]).unwrap();
         }
-        house.store.set_lost(None);
-        let answer = house.ask(&["k"]).unwrap();
+        setup.store.set_lost(None);
+        let answer = setup.decide(&["k"]).unwrap();
         assert_eq!(statuses(&answer), [(Code::Ok, Some(3), 2)], "{policy:?}: the store has seen one hit");
     }
 }
 
 #[test]
 fn local_counters_are_removed_when_their_window_ends() {
-    let house = House::lost(OnStoreFailure::Local);
-    assert_eq!(house.limiter.local_usage(), None, "nothing is held before it is needed");
-    house.ask(&["k", "quota"]).unwrap();
-    assert_eq!(house.limiter.local_usage().unwrap().held.entries, 2);
+    let setup = Setup::lost(OnStoreFailure::Local);
+    assert_eq!(setup.limiter.local_usage(), None, "created on first use");
+    setup.decide(&["k", "quota"]).unwrap();
+    assert_eq!(setup.limiter.local_usage().unwrap().held.entries, 2);
     for second in 0..100 {
-        house.limiter.maintain(Time::from_seconds(10_800 + second));
+        setup.limiter.maintain(Time::from_seconds(10_800 + second));
     }
-    assert_eq!(house.limiter.local_usage().unwrap().held.entries, 0);
+    assert_eq!(setup.limiter.local_usage().unwrap().held.entries, 0);
 }
 
 #[test]
 fn dynamic_metadata_names_the_failure_policy() {
-    let house = House::new(OnStoreFailure::Allow, |policy| policy.response.metadata = MetadataDetail::Plain);
-    let metadata = || house.ask(&["k"]).unwrap().dynamic_metadata.unwrap();
+    let setup = Setup::new(OnStoreFailure::Allow, |policy| policy.response.metadata = MetadataDetail::Plain);
+    let metadata = || setup.decide(&["k"]).unwrap().dynamic_metadata.unwrap();
     assert_eq!(metadata().get("storeFailure"), None);
-    house.store.set_lost(Some(FailureReason::QueueFull));
+    setup.store.set_lost(Some(FailureReason::QueueFull));
     let metadata = metadata();
     let text = |text: &str| Value::Text(text.to_owned());
     let expected = [("policy".to_owned(), text("allow")), ("reason".to_owned(), text("queue_full"))];
     assert_eq!(metadata.get("storeFailure"), Some(&Value::Map(expected.into())));
-    assert!(metadata.contains_key("metadata"), "what passes by policy passes: {metadata:?}");
+    assert!(metadata.contains_key("metadata"), "the metadata of passed rules: {metadata:?}");
 }
 
 #[test]
 fn the_store_receives_the_callers_deadline() {
-    let house = House::new(OnStoreFailure::Error, |_| ());
+    let setup = Setup::new(OnStoreFailure::Error, |_| ());
     let until = Instant::now() + Duration::from_millis(18);
-    finish(pin!(house.limiter.decide(&request(&["k"]), Some(until)))).unwrap();
-    assert_eq!(*house.store.last_until.lock().unwrap(), Some(until));
-    house.ask(&["k"]).unwrap();
-    assert_eq!(*house.store.last_until.lock().unwrap(), None);
+    finish(pin!(setup.limiter.decide(&request(&["k"]), Some(until), None))).unwrap();
+    assert_eq!(*setup.store.last_until.lock().unwrap(), Some(until));
+    setup.decide(&["k"]).unwrap();
+    assert_eq!(*setup.store.last_until.lock().unwrap(), None);
 }
 
 #[test]
 fn a_request_uses_the_rules_that_it_started_with() {
-    let house = House::new(OnStoreFailure::Error, |_| ());
+    let setup = Setup::new(OnStoreFailure::Error, |_| ());
     let request = request(&["k"]);
-    let mut waiting = pin!(house.limiter.decide(&request, None));
+    let mut waiting = pin!(setup.limiter.decide(&request, None, None));
     assert!(poll(waiting.as_mut()).is_none(), "the store has not answered yet");
     for limit in [7, 8] {
-        house.load(&RULES.replace("requests_per_unit: 3", &format!("requests_per_unit: {limit}")));
+        setup.load(&RULES.replace("requests_per_unit: 3", &format!("requests_per_unit: {limit}")));
     }
     assert_eq!(statuses(&finish(waiting).unwrap()), [(Code::Ok, Some(3), 2)]);
-    assert_eq!(statuses(&house.ask(&["k"]).unwrap()), [(Code::Ok, Some(8), 6)]);
+    assert_eq!(statuses(&setup.decide(&["k"]).unwrap()), [(Code::Ok, Some(8), 6)]);
 }
 
 #[test]
 fn an_asynchronous_store_is_not_used_synchronously() {
-    let house = House::new(OnStoreFailure::Error, |_| ());
-    assert_eq!(house.limiter.decide_sync(&request(&["k"]), house.limiter.now()), None);
-    assert_eq!(house.counts("k")[0], 0, "nothing is counted of a request that is sent again");
+    let setup = Setup::new(OnStoreFailure::Error, |_| ());
+    assert_eq!(setup.limiter.decide_sync(&request(&["k"]), setup.limiter.now()), None);
+    assert_eq!(setup.counts("k")[0], 0, "a request that is decided again is not counted");
 }
 
 #[test]
 fn a_trace_contains_the_rules_and_the_wait() {
-    let house = House::new(OnStoreFailure::Allow, |_| ());
+    let setup = Setup::new(OnStoreFailure::Allow, |_| ());
     let traced = |keys: &[&str]| {
         let mut trace = DecisionTrace::default();
         let request = request(keys);
-        finish(pin!(house.limiter.decide_traced(&request, None, &mut trace))).unwrap();
+        finish(pin!(setup.limiter.decide(&request, None, Some(&mut trace)))).unwrap();
         trace
     };
     let met = traced(&["k", "nothing", "free", "shadow"]);
@@ -166,9 +166,9 @@ fn a_trace_contains_the_rules_and_the_wait() {
     assert_eq!(names, [Some("d.k"), None, Some("d.free"), Some("d.shadow")]);
     let wait = met.wait.unwrap();
     assert!(wait.checks == 2 && wait.error.is_none() && wait.times[0] <= wait.times[1], "{wait:?}");
-    assert_eq!((traced(&["free"]).wait, met.failure), (None, None), "nobody was asked");
+    assert_eq!((traced(&["free"]).wait, met.failure), (None, None), "no store was used");
 
-    house.store.set_lost(Some(FailureReason::Timeout));
+    setup.store.set_lost(Some(FailureReason::Timeout));
     let lost = traced(&["k"]);
     assert_eq!(lost.failure, Some(("allow", "timeout")));
     assert!(lost.wait.unwrap().error.unwrap().contains("no answer"));
@@ -176,13 +176,13 @@ fn a_trace_contains_the_rules_and_the_wait() {
 
 #[test]
 fn a_trace_contains_the_rules_name_and_not_the_callers_values() {
-    let house = House::new(OnStoreFailure::Error, |_| ());
-    house.load("domain: d\ndescriptors: [{key: k, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 3}}]\n");
+    let setup = Setup::new(OnStoreFailure::Error, |_| ());
+    setup.load("domain: d\ndescriptors: [{key: k, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 3}}]\n");
     let mut request = request(&["k", "k"]);
     request.descriptors[1].limit = Some(LimitOverride { requests_per_unit: 1, unit: 1 });
     let mut trace = DecisionTrace::default();
-    finish(pin!(house.limiter.decide_traced(&request, None, &mut trace))).unwrap();
-    assert_eq!(trace.rules, [Some("d.k".into()), None], "one that brings its limit meets no rule");
+    finish(pin!(setup.limiter.decide(&request, None, Some(&mut trace)))).unwrap();
+    assert_eq!(trace.rules, [Some("d.k".into()), None], "a limit of the request has no rule");
 }
 
 proptest! {
@@ -196,13 +196,13 @@ proptest! {
         ),
         stop_when_over: bool,
     ) {
-        let house = |lost| {
-            let house = House::new(OnStoreFailure::Local, |policy| policy.stop_when_over = stop_when_over);
-            house.store.set_lost(lost);
-            // Without a memory of keys that are over, which is not made from counters of this process.
-            House { limiter: Limiter { over_limit: None, ..house.limiter }, ..house }
+        let setup = |lost| {
+            let setup = Setup::new(OnStoreFailure::Local, |policy| policy.stop_when_over = stop_when_over);
+            setup.store.set_lost(lost);
+            // Without the over-limit cache, whose entries do not come from counters of this process.
+            Setup { limiter: Limiter { over_limit: None, ..setup.limiter }, ..setup }
         };
-        let (sound, lost) = (house(None), house(Some(FailureReason::BadAnswer)));
+        let (sound, lost) = (setup(None), setup(Some(FailureReason::BadAnswer)));
         let mut now = 7200;
         for (keys, hits, back, seconds) in requests {
             let keys: Vec<_> = keys.into_iter().map(|at| ["k", "shadow", "quota", "free"][at]).collect();
@@ -210,9 +210,9 @@ proptest! {
             request.descriptors[0].hits_addend = hits;
             request.descriptors[0].is_negative_hits = back;
             now += seconds;
-            let answers = [&sound, &lost].map(|house| {
-                house.clock.set(Time::from_seconds(now));
-                finish(pin!(house.limiter.decide(&request, None))).unwrap()
+            let answers = [&sound, &lost].map(|setup| {
+                setup.clock.set(Time::from_seconds(now));
+                finish(pin!(setup.limiter.decide(&request, None, None))).unwrap()
             });
             prop_assert_eq!(&answers[0], &answers[1]);
         }

@@ -1,7 +1,7 @@
-//! What answers say beyond the decision: headers, bodies, and metadata that names limits.
+//! The optional parts of answers: headers, bodies, and metadata.
 
 use super::{
-    house::{House, request},
+    setup::{Setup, request},
     *,
 };
 use crate::{limiter::template::Template, rules::Metadata};
@@ -21,9 +21,9 @@ descriptors:
   - {key: gold, rate_limit: {unit: hour, requests_per_unit: 9, replaces: [{name: "per \"hour\""}]}}
 "#;
 
-/// A limiter that reports all there is, at ten seconds before the third hour ends.
-fn house(change: impl FnOnce(&mut Policy)) -> House {
-    let house = House::new(OnStoreFailure::Deny, |policy| {
+/// A limiter with all optional parts enabled, ten seconds before the end of the third hour.
+fn setup(change: impl FnOnce(&mut Policy)) -> Setup {
+    let setup = Setup::new(OnStoreFailure::Deny, |policy| {
         policy.response = ResponseOptions {
             headers: None,
             retry_after: Some("Retry-After".into()),
@@ -33,9 +33,9 @@ fn house(change: impl FnOnce(&mut Policy)) -> House {
         };
         change(policy);
     });
-    house.load(RULES);
-    house.clock.set(Time::from_seconds(3 * 3600 - 10));
-    house
+    setup.load(RULES);
+    setup.clock.set(Time::from_seconds(3 * 3600 - 10));
+    setup
 }
 
 fn headers(answer: &Answer) -> Vec<(&str, &str)> {
@@ -44,7 +44,7 @@ fn headers(answer: &Answer) -> Vec<(&str, &str)> {
 
 #[test]
 fn an_admitted_request_gets_only_policy_headers() {
-    let answer = house(|_| ()).ask(&["hour", "minute", "free", "unknown", "shadow"]).unwrap();
+    let answer = setup(|_| ()).decide(&["hour", "minute", "free", "unknown", "shadow"]).unwrap();
     assert_eq!(answer.code, Code::Ok);
     let expected = [
         ("RateLimit-Policy", r#""per \"hour\"";q=2;w=3600, "d.minute";q=1;w=60"#),
@@ -55,27 +55,27 @@ fn an_admitted_request_gets_only_policy_headers() {
 
 #[test]
 fn a_rejected_request_gets_retry_after_and_the_rules_body() {
-    let house = house(|policy| policy.response.policy_headers = false);
-    house.ask(&["minute"]).unwrap();
-    let answer = house.ask(&["hour", "minute"]).unwrap();
+    let setup = setup(|policy| policy.response.policy_headers = false);
+    setup.decide(&["minute"]).unwrap();
+    let answer = setup.decide(&["hour", "minute"]).unwrap();
     assert_eq!(headers(&answer), [("Retry-After", "10"), ("content-type", "application/json")]);
     assert_eq!(answer.body, r#"{"rule": "d.minute", "again": 10}"#);
 
-    house.ask(&["hour"]).unwrap();
-    let answer = house.ask(&["hour"]).unwrap();
+    setup.decide(&["hour"]).unwrap();
+    let answer = setup.decide(&["hour"]).unwrap();
     assert_eq!(headers(&answer), [("Retry-After", "10"), ("content-type", "text/plain; charset=utf-8")]);
     assert_eq!(answer.body, "2 per hour, 0 left");
-    let answer = house.ask(&["hour", "silent"]).unwrap();
-    assert_eq!(answer.response_headers, [], "a request for which 0 is the limit never passes");
-    assert_eq!(answer.body, "", "the rule that governs wants no body");
+    let answer = setup.decide(&["hour", "silent"]).unwrap();
+    assert_eq!(answer.response_headers, [], "a request with limit 0 never passes");
+    assert_eq!(answer.body, "", "the governing rule disables the body");
 }
 
 #[test]
 fn retry_after_covers_all_limits_and_the_first_quota() {
-    let house = house(|_| ());
-    house.clock.set(Time::from_seconds(2 * 3600 + 20));
+    let setup = setup(|_| ());
+    setup.clock.set(Time::from_seconds(2 * 3600 + 20));
     let wait = |keys: &[&str]| {
-        let answer = house.ask(keys).unwrap();
+        let answer = setup.decide(keys).unwrap();
         let mut headers = headers(&answer).into_iter();
         headers.find(|(name, _)| *name == "Retry-After").map(|(_, seconds)| seconds.parse::<u64>().unwrap())
     };
@@ -92,25 +92,25 @@ fn retry_after_covers_all_limits_and_the_first_quota() {
     ] {
         assert_eq!(wait(keys), Some(seconds), "{keys:?}");
     }
-    assert_eq!(wait(&["day_quota", "gold"]), Some(22 * 3600 - 20), "its one quota is spent for the day");
+    assert_eq!(wait(&["day_quota", "gold"]), Some(22 * 3600 - 20), "its only quota is exhausted for the day");
     assert_eq!(wait(&["hour_quota", "free"]), Some(3580));
 }
 
 #[test]
 fn hits_that_never_fit_get_no_retry_after() {
-    let house = house(|policy| policy.response.policy_headers = false);
+    let setup = setup(|policy| policy.response.policy_headers = false);
     let mut request = request(&["minute"]);
     request.hits_addend = 2;
-    let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
+    let answer = finish(pin!(setup.limiter.decide(&request, None, None))).unwrap();
     assert_eq!(headers(&answer), [("content-type", "application/json")]);
     assert_eq!(answer.body, r#"{"rule": "d.minute", "again": null}"#);
 }
 
 #[test]
 fn shadow_mode_sends_no_retry_after() {
-    let house = house(|policy| policy.shadow_mode = true);
-    house.ask(&["minute"]).unwrap();
-    let answer = house.ask(&["minute"]).unwrap();
+    let setup = setup(|policy| policy.shadow_mode = true);
+    setup.decide(&["minute"]).unwrap();
+    let answer = setup.decide(&["minute"]).unwrap();
     assert_eq!((answer.code, &*answer.body), (Code::Ok, ""));
     let names: Vec<_> = headers(&answer).iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["RateLimit-Policy", "RateLimit"]);
@@ -118,21 +118,21 @@ fn shadow_mode_sends_no_retry_after() {
 
 #[test]
 fn an_override_is_named_by_its_keys() {
-    let house = house(|_| ());
+    let setup = setup(|_| ());
     let mut request = request(&["hour"]);
     request.descriptors[0].limit = Some(LimitOverride { requests_per_unit: 7, unit: 2 });
-    let answer = finish(pin!(house.limiter.decide(&request, None))).unwrap();
+    let answer = finish(pin!(setup.limiter.decide(&request, None, None))).unwrap();
     let expected = [("RateLimit-Policy", r#""d.hour";q=7;w=60"#), ("RateLimit", r#""d.hour";r=6;t=10"#)];
     assert_eq!(headers(&answer), expected);
 }
 
-/// What the metadata says of each descriptor's decision, as JSON would.
+/// The decision of each descriptor in the metadata, as JSON.
 fn decisions(answer: &Answer) -> Vec<serde_json::Value> {
     fn json(value: &Value) -> serde_json::Value {
         match value {
             Value::Null => serde_json::Value::Null,
             Value::Bool(value) => (*value).into(),
-            // Whole numbers that are small enough to be reported.
+            // Small integers.
             #[allow(clippy::cast_possible_truncation)]
             Value::Number(value) => (*value as i64).into(),
             Value::Text(value) => value.as_str().into(),
@@ -151,15 +151,15 @@ fn decisions(answer: &Answer) -> Vec<serde_json::Value> {
 fn metadata_contains_each_rule_its_limit_and_the_reason() {
     use serde_json::json;
 
-    let house = house(|_| ());
-    let first = decisions(&house.ask(&["minute", "unknown", "free"]).unwrap());
+    let setup = setup(|_| ());
+    let first = decisions(&setup.decide(&["minute", "unknown", "free"]).unwrap());
     let limit =
         json!({"requestsPerUnit": 1, "unit": "MINUTE", "unitMultiplier": 1, "algorithm": "fixed_window"});
     let within =
         json!({"why": "within_limit", "rule": "d.minute", "limit": limit, "remaining": 0, "reset": 10});
     assert_eq!(first, [within, json!({"why": "no_rule"}), json!({"why": "unlimited", "rule": "d.free"})]);
 
-    let over = decisions(&house.ask(&["minute", "shadow"]).unwrap());
+    let over = decisions(&setup.decide(&["minute", "shadow"]).unwrap());
     let refused = json!({
         "why": "over_limit", "rule": "d.minute", "limit": limit, "remaining": 0, "reset": 10, "retryAfter": 10,
         "governs": true,
@@ -167,22 +167,22 @@ fn metadata_contains_each_rule_its_limit_and_the_reason() {
     assert_eq!(over[0], refused);
     assert_eq!((&over[1]["why"], &over[1]["governs"]), (&json!("shadow"), &json!(null)));
 
-    let known = decisions(&house.ask(&["minute"]).unwrap());
+    let known = decisions(&setup.decide(&["minute"]).unwrap());
     assert_eq!((&known[0]["why"], &known[0]["retryAfter"]), (&json!("local_cache"), &json!(10)));
 
-    let replaced = decisions(&house.ask(&["hour", "gold"]).unwrap());
+    let replaced = decisions(&setup.decide(&["hour", "gold"]).unwrap());
     assert_eq!(replaced[0], json!({"why": "replaced", "rule": "d.hour"}));
 
-    house.store.set_lost(Some(FailureReason::Timeout));
-    let lost = decisions(&house.ask(&["hour"]).unwrap());
+    setup.store.set_lost(Some(FailureReason::Timeout));
+    let lost = decisions(&setup.decide(&["hour"]).unwrap());
     assert_eq!((&lost[0]["why"], &lost[0]["governs"]), (&json!("store_failure"), &json!(true)));
     assert_eq!(lost[0]["limit"]["name"], json!("per \"hour\""));
 }
 
 #[test]
 fn plain_metadata_has_no_limits() {
-    let house = house(|policy| policy.response.metadata = MetadataDetail::Plain);
-    let metadata = house.ask(&["minute"]).unwrap().dynamic_metadata.unwrap();
+    let setup = setup(|policy| policy.response.metadata = MetadataDetail::Plain);
+    let metadata = setup.decide(&["minute"]).unwrap().dynamic_metadata.unwrap();
     let Some(Value::List(descriptors)) = metadata.get("descriptors") else { panic!("{metadata:?}") };
     let Value::Map(descriptor) = &descriptors[0] else { panic!("{descriptors:?}") };
     assert_eq!(descriptor.keys().collect::<Vec<_>>(), ["entries"]);

@@ -34,7 +34,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let counters = counters.into_iter().next().unwrap_or_default();
     let rule = counters.rule.as_deref();
     let limits: Vec<Json> = counters.limits.iter().map(|state| limit(rule, state)).collect();
-    let steered = counters.steered.map(steered);
+    let steered = counters.overridden.map(steered);
     Reply::json(&json!({"rule": rule, "override": steered, "limits": limits}))
 }
 

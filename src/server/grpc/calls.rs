@@ -283,7 +283,7 @@ impl ConnectionCalls {
             })),
             None => Box::pin(guarded(async move {
                 let request = framing::read(&message, calls.limiter.bounds())?;
-                let decided = calls.limiter.decide(&request, until).await;
+                let decided = calls.limiter.decide(&request, until, None).await;
                 decided.map_err(|error| framing::status(&error).into())
             })),
         };

@@ -150,7 +150,7 @@ impl RateLimitService for RateLimit {
         let answer = match head.span.take() {
             Some(span) => decide_traced(&self.limiter, span, Ok(request), head.until()).await,
             None => {
-                let decided = self.limiter.decide(&request, head.until()).await;
+                let decided = self.limiter.decide(&request, head.until(), None).await;
                 decided.map_err(|error| framing::status(&error).into())
             }
         };

@@ -67,7 +67,7 @@ pub(super) async fn decide_traced(
     let answer = match request {
         Ok(request) => {
             let mut trace = DecisionTrace::default();
-            let decided = limiter.decide_traced(&request, until, &mut trace).await;
+            let decided = limiter.decide(&request, until, Some(&mut trace)).await;
             span_attributes::add(&mut span, &request, decided.as_ref().ok(), &trace);
             decided.map_err(|error| framing::status(&error).into())
         }

@@ -84,7 +84,8 @@ fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
         max_local_keys: 100,
     };
     let counters = stats.clone();
-    let source = Arc::new(Source::new(CompileOptions::default(), move |rules| handles(rules, &counters)));
+    let source =
+        Arc::new(Source::new(CompileOptions::default(), move |rules| handles(rules, &counters, Vec::new())));
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("config")).unwrap();
     fs::write(root.path().join("config/rules.yaml"), RULES).unwrap();

@@ -1,9 +1,10 @@
 //! Leases: hits of hot keys that a replica takes from Redis ahead of time and spends in memory.
 //!
 //! [`LeasedStore`] is Redis with leases in front of it. A request whose leases have room is decided at once; every
-//! other request is counted by Redis as if there were no leases. Hits are asked for and given back in the background. So
-//! counters, keys and expiries are those of exact counting, a counter includes what is leased from it, and no more is
-//! admitted than the limit. `rule` decides how much to lease, `table` holds the leases. docs/leases.md has the promise.
+//! other request is counted by Redis as if there were no leases. Hits are taken and returned in the background. So
+//! counters, keys and expiries are those of exact counting, a counter includes the hits leased from it, and no more
+//! than the limit is admitted. `rule` decides how much to lease, `table` holds the leases. docs/leases.md describes the
+//! guarantee.
 
 mod decide;
 mod rule;
@@ -19,7 +20,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use smallvec::SmallVec;
 use tokio::{
     runtime::Handle,
     sync::Notify,
@@ -35,13 +35,13 @@ use crate::{
     panics::{self, Boundary, Panicked, caught},
     rules::RuleSet,
 };
-use rule::Asked;
-use table::{Leases, Renewal, Work, Works};
+use rule::{Lease, Snapshot};
+use table::{Command, Commands, Leases, Renewal};
 
-/// Leases are looked at so often: a fraction of the shortest time after which one is given back.
+/// The interval between visits: a fraction of the shortest time after which hits are returned.
 const TICK: Duration = Duration::from_millis(5);
 
-/// At the end, leases are given back within this time or not at all.
+/// The deadline for returning hits at shutdown.
 const LAST_REPLIES: Duration = Duration::from_millis(500);
 
 /// Redis with leases in front of it.
@@ -50,18 +50,18 @@ pub struct LeasedStore(Arc<Shared>);
 struct Shared {
     redis: RedisStore,
     leases: Leases,
-    /// Some rule has leases, or a limit of a request did.
+    /// There has been a lease.
     is_used: AtomicBool,
-    /// The service is about to end: nothing is leased any more.
+    /// The service is shutting down: no more hits are leased.
     is_closing: AtomicBool,
-    /// A thread looks after the leases.
-    is_tended: AtomicBool,
-    /// Wakes it when there is a lease.
-    work: Notify,
+    /// A worker maintains the leases.
+    is_maintained: AtomicBool,
+    /// Wakes the worker when there is a lease.
+    leased: Notify,
 }
 
 impl LeasedStore {
-    /// A store that leases hits of at most so many keys.
+    /// A store that leases hits of at most this many keys.
     #[must_use]
     pub fn new(redis: RedisStore, max_keys: usize) -> Self {
         Self(Arc::new(Shared {
@@ -69,8 +69,8 @@ impl LeasedStore {
             leases: Leases::new(max_keys),
             is_used: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
-            is_tended: AtomicBool::new(false),
-            work: Notify::new(),
+            is_maintained: AtomicBool::new(false),
+            leased: Notify::new(),
         }))
     }
 }
@@ -96,11 +96,11 @@ impl Store for LeasedStore {
             Resets::Of(full_keys) => {
                 self.0.leases.forget(&full_keys.iter().flat_map(|key| self.0.redis.names(key)).collect());
             }
-            // All are given back, except to counters that have fewer hits than this replica has added.
+            // All hits are returned, except to counters that have fewer hits than this replica has added.
             Resets::Unknown => {
-                let mut works = Works::new();
-                self.0.leases.end(&mut works);
-                self.0.send(works, SystemClock.now());
+                let mut commands = Commands::new();
+                self.0.leases.end(&mut commands);
+                self.0.send(commands, SystemClock.now());
             }
         }
     }
@@ -115,11 +115,11 @@ impl Store for LeasedStore {
 
     fn start_worker(&self) {
         self.0.redis.start_worker();
-        if !self.0.is_tended.swap(true, Relaxed) {
+        if !self.0.is_maintained.swap(true, Relaxed) {
             let shared = self.0.clone();
             tokio::spawn(async move {
                 loop {
-                    let Err(Panicked) = caught(Boundary::Leases, shared.tend()).await;
+                    let Err(Panicked) = caught(Boundary::Leases, shared.maintain()).await;
                     panics::pause().await;
                 }
             });
@@ -157,81 +157,79 @@ impl Store for LeasedStore {
 }
 
 impl Shared {
-    /// Sends what leases need to Redis.
-    fn send(self: &Arc<Self>, works: Works, now: Time) {
-        for work in works {
-            match work {
-                Work::Renew(renewal) => self.renew(renewal, now),
-                // Its reply changes nothing: hits that may have been given back are never given back again.
-                Work::GiveBack(back) => {
-                    drop(self.redis.give_back(&back.name, back.is_per_second, back.hits, back.own));
+    /// Sends commands to Redis in the background.
+    fn send(self: &Arc<Self>, commands: Commands, now: Time) {
+        for command in commands {
+            match command {
+                Command::Renew(renewal) => self.renew(renewal, now),
+                // The reply changes nothing: hits that may have been returned are never returned again.
+                Command::Return { name, is_per_second, hits, own } => {
+                    drop(self.redis.give_back(&name, is_per_second, hits, own));
                 }
             }
         }
     }
 
-    /// Asks for hits ahead of time, in the pipeline of the request that found the lease low.
+    /// Takes hits ahead of time, in the pipeline of the request that found the lease low.
     fn renew(self: &Arc<Self>, renewal: Renewal, now: Time) {
         let counter = &renewal.counter;
         let leased =
             Leased { name: &counter.name, is_per_second: counter.is_per_second, limit: &counter.limit };
         let start = Instant::now();
-        let (key, begin) = (renewal.key, renewal.start);
-        let asked = self.leases.with(key, begin, &counter.limit, |lease, _| lease.ask_ahead());
+        let snapshot = self.leases.with(renewal.key, renewal.start, Lease::send_renewal);
         let sent = if self.is_closing.load(Relaxed) {
             None
         } else {
             self.redis.lease(&leased, renewal.hits, now).ok()
         };
-        match (sent, asked, Handle::try_current()) {
-            (Some(reply), Some(asked), Ok(runtime)) => {
+        match (sent, snapshot, Handle::try_current()) {
+            (Some(reply), Some(snapshot), Ok(runtime)) => {
                 let shared = self.clone();
-                runtime.spawn(async move { shared.renewed(reply, &renewal, asked, start).await });
+                runtime.spawn(async move { shared.renewed(reply, &renewal, snapshot, start).await });
             }
-            _ => self.leases.lost(&renewal),
+            _ => self.leases.renewal_lost(&renewal),
         }
-        self.work.notify_one();
+        self.leased.notify_one();
     }
 
-    async fn renewed(&self, reply: LeaseReply, renewal: &Renewal, asked: Asked, start: Instant) {
+    async fn renewed(&self, reply: LeaseReply, renewal: &Renewal, snapshot: Snapshot, start: Instant) {
         match reply.wait().await {
-            None => self.leases.lost(renewal),
+            None => self.leases.renewal_lost(renewal),
             Some((after, is_granted)) => {
                 self.leases.add_round_trip(start.elapsed().as_secs_f64() * 1e6);
-                self.leases.granted(renewal, asked, after, is_granted, SystemClock.now());
+                self.leases.granted(renewal, snapshot, after, is_granted, SystemClock.now());
             }
         }
     }
 
-    /// Looks after the leases as long as the thread lives.
-    async fn tend(self: &Arc<Self>) -> Infallible {
+    /// Visits the leases until the worker ends.
+    async fn maintain(self: &Arc<Self>) -> Infallible {
         loop {
             if self.leases.len() == 0 {
-                self.work.notified().await;
+                self.leased.notified().await;
             }
             sleep(TICK).await;
             panics::point("lease_tend");
-            let (mut works, now) = (Works::new(), SystemClock.now());
-            self.leases.tend(now, &mut works);
-            self.send(works, now);
+            let (mut commands, now) = (Commands::new(), SystemClock.now());
+            self.leases.visit(now, &mut commands);
+            self.send(commands, now);
         }
     }
 
-    /// Gives everything back. Hits that were asked for come while the first ones are given back, so it is done twice.
+    /// Returns all hits. Renewals in flight are granted in the meantime, so it is done twice.
     async fn close(self: &Arc<Self>) {
         self.is_closing.store(true, Relaxed);
         for _ in 0..2 {
-            let mut works = Works::new();
-            self.leases.end(&mut works);
-            let replies: SmallVec<[LeaseReply; 4]> = works
-                .into_iter()
-                .filter_map(|work| match work {
-                    Work::GiveBack(back) => {
-                        self.redis.give_back(&back.name, back.is_per_second, back.hits, back.own).ok()
-                    }
-                    Work::Renew(_) => None,
-                })
-                .collect();
+            let mut commands = Commands::new();
+            self.leases.end(&mut commands);
+            let replies = commands.into_iter().filter_map(|command| match command {
+                Command::Return { name, is_per_second, hits, own } => {
+                    self.redis.give_back(&name, is_per_second, hits, own).ok()
+                }
+                Command::Renew(_) => None,
+            });
+            // All are sent before the first reply is waited for.
+            let replies: Vec<LeaseReply> = replies.collect();
             let all = async {
                 for reply in replies {
                     let _ = reply.wait().await;

@@ -1,16 +1,13 @@
 //! The leases of this process, by key.
 //!
-//! Keys that are not hot have a pace and nothing else, in a [`Table`] that forgets the coldest. A key that becomes hot
-//! gets a place for a lease, in shards of their own: a lock is held for one lookup, and two keys share one by chance
-//! only. When there are as many leases as there may be, the coldest of a shard leaves for a key that is much hotter, and
-//! is given back.
-
-mod usage;
+//! Keys that are not hot have a pace and nothing else, in a [`Table`] that forgets the coldest. A hot key has a lease, in
+//! shards of their own: a lock is held for one lookup, and two keys share one by chance only. At the maximum number of
+//! leases, the coldest of a shard is evicted for a key that is much hotter, and its hits are returned.
 
 use std::{
     collections::HashSet,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -18,13 +15,16 @@ use std::{
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::rule::{Asked, Cold, Lease, Step, Terms};
+use super::rule::{Cold, Lease, Snapshot, Step, Terms};
 use crate::{
     clock::Time,
+    mutex::lock,
     rules::Limit,
-    store::table::{Key, Table},
+    store::{
+        LeaseState, LeaseUsage,
+        table::{Key, Table},
+    },
 };
-use usage::Counts;
 
 /// As many shards as the memory store has, if there are enough keys.
 const SHARDS: usize = 1024;
@@ -35,57 +35,66 @@ const LEAST_IN_A_SHARD: usize = 64;
 /// How long the pace of a cold key is remembered, in seconds: longer than any lease.
 const REMEMBERED: u64 = 12;
 
-/// A lease leaves for a key that is so many times as hot. Of keys that are equally hot, those that came first stay.
+/// A lease is evicted for a key this many times as hot. Of keys that are equally hot, the first ones stay.
 const MUCH_HOTTER: f64 = 2.0;
 
-/// The pause after a search of a shard that found no lease to leave, in microseconds.
+/// The pause after a search of a shard that found no lease to evict, in microseconds.
 const PAUSE: u64 = 100_000;
 
-/// About so many leases are looked at in one go.
-const LOOKED_AT: usize = 4096;
+/// About as many leases are visited in one call.
+const MAX_VISITED: usize = 4096;
 
 /// Weight of a new round trip in the average.
 const WEIGHT: f64 = 0.1;
 
-/// The leases.
 pub(super) struct Leases {
     cold: Table<Cold>,
     shards: Box<[Shard]>,
     max_keys: usize,
-    /// Leases in all shards.
     keys: AtomicUsize,
-    /// The shard at which leases are looked at next.
+    /// The shard that the next call visits first.
     next: AtomicUsize,
     /// The average round trip to the store, in microseconds.
     round_trip: AtomicU32,
     pub(super) counts: Counts,
 }
 
-/// A lock to a cache line, and the microsecond at which one of its leases wants to be looked at.
+/// The counters behind [`LeaseUsage`].
+#[derive(Default)]
+pub(super) struct Counts {
+    grants: AtomicU64,
+    granted: AtomicU64,
+    ungranted: AtomicU64,
+    returned: AtomicU64,
+    pub(super) expired: AtomicU64,
+    waits: AtomicU64,
+    evicted: AtomicU64,
+}
+
+/// A lock to a cache line, and the microsecond of the next visit to one of its leases.
 #[repr(align(64))]
 struct Shard {
     due: AtomicU64,
-    leases: Mutex<Held>,
+    leases: Mutex<ShardLeases>,
 }
 
 #[derive(Default)]
-struct Held {
-    leases: HashTable<Entry>,
+struct ShardLeases {
+    entries: HashTable<Entry>,
     /// Requests that leases decided.
     hits: u64,
-    /// When no lease was found that could leave for another.
+    /// The last search that found no lease to evict.
     searched: Time,
 }
 
 struct Entry {
     key: Key,
-    /// When the lease wants to be looked at.
+    /// The next visit.
     due: Time,
     lease: Lease,
     counter: Counter,
 }
 
-/// The counter of a lease.
 #[derive(Clone, Debug)]
 pub(super) struct Counter {
     /// Its name in the store, in this window.
@@ -99,31 +108,25 @@ pub(super) struct Counter {
 pub(super) struct Hit<'a> {
     pub(super) key: Key,
     pub(super) limit: &'a Limit,
-    /// The start of its window.
     pub(super) start: Time,
     pub(super) hits: u64,
 }
 
-/// What becomes of a check.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Found {
-    /// There is no lease: the store counts it.
-    Cold,
-    /// A lease decides it, or has a part of it.
-    Lease(Step),
-}
-
-/// What has to be sent to the store because of a lease.
-pub(super) enum Work {
-    /// Asks for hits ahead of time.
+/// A background command to the store.
+pub(super) enum Command {
     Renew(Renewal),
-    /// Gives hits back.
-    GiveBack(GiveBack),
+    /// Returns hits to a counter, to which this replica has added `own` in all.
+    Return {
+        name: Box<str>,
+        is_per_second: bool,
+        hits: u64,
+        own: u64,
+    },
 }
 
-pub(super) type Works = SmallVec<[Work; 1]>;
+pub(super) type Commands = SmallVec<[Command; 1]>;
 
-/// Hits to ask for ahead of time.
+/// Hits to take ahead of time.
 pub(super) struct Renewal {
     pub(super) key: Key,
     pub(super) start: Time,
@@ -131,17 +134,8 @@ pub(super) struct Renewal {
     pub(super) hits: u64,
 }
 
-/// Hits to give back.
-pub(super) struct GiveBack {
-    pub(super) name: Box<str>,
-    pub(super) is_per_second: bool,
-    pub(super) hits: u64,
-    /// This replica's part of the counter, these hits included.
-    pub(super) own: u64,
-}
-
 impl Leases {
-    /// A table of at most so many leases, and the paces of as many cold keys.
+    /// At most this many leases, and the paces of as many cold keys.
     pub(super) fn new(max_keys: usize) -> Self {
         let max_keys = max_keys.max(1);
         let most = max_keys.div_ceil(LEAST_IN_A_SHARD).clamp(1, SHARDS);
@@ -163,199 +157,166 @@ impl Leases {
         self.cold.key_of(texts, limit.requests_per_unit)
     }
 
-    /// Takes hits from the lease of a key; all or nothing without `may_reserve`. `counter` makes the counter's name for
-    /// a new lease or a new window.
+    /// Takes hits from the lease of a key; all or none without `may_reserve`. `None` without a lease. `counter` makes the
+    /// counter's name for a new lease or a new window.
     pub(super) fn take(
         &self,
         hit: Hit<'_>,
         may_reserve: bool,
         now: Time,
         counter: impl Fn() -> Counter,
-        works: &mut Works,
-    ) -> Found {
+        commands: &mut Commands,
+    ) -> Option<Step> {
         let terms = self.terms(hit.limit);
         let shard = self.shard(hit.key);
-        let mut held = shard.lock();
-        let found = held.find(hit.key).is_some();
-        if !found {
-            drop(held);
+        let mut leases = lock(&shard.leases);
+        if leases.find(hit.key).is_none() {
+            drop(leases);
             let visit = |cold: &mut Cold| cold.visit(hit.hits, now, terms.duration());
             let end = Time::from_seconds(now.seconds().saturating_add(REMEMBERED));
-            let Some(pace) = self.cold.update(hit.key, now, end, visit) else { return Found::Cold };
-            held = shard.lock();
-            if held.find(hit.key).is_none() {
+            let pace = self.cold.update(hit.key, now, end, visit)?;
+            leases = lock(&shard.leases);
+            if leases.find(hit.key).is_none() {
                 let lease = Lease::new(hit.start, pace);
-                if !self.make_room(&mut held, lease.requests(&terms, now), now, works) {
-                    return Found::Cold;
+                if !self.make_room(&mut leases, lease.requests(&terms, now), now, commands) {
+                    return None;
                 }
-                held.insert(Entry { key: hit.key, due: now, lease, counter: counter() });
+                let entry = Entry { key: hit.key, due: now, lease, counter: counter() };
+                leases.entries.insert_unique(entry.key.hash(), entry, |entry| entry.key.hash());
             }
         }
-        let Some(entry) = held.find(hit.key) else { return Found::Cold };
-        match entry.enter(hit.start, &counter) {
-            Some(expired) => self.counts.expired.fetch_add(expired, Relaxed),
-            None => return Found::Cold,
-        };
-        let step = entry.lease.take(hit.hits, may_reserve, &terms, now);
-        if let Some(hits) = entry.lease.renew(&terms, now) {
-            works.push(Work::Renew(entry.renewal(hits)));
+        let entry = leases.find(hit.key)?;
+        self.counts.expired.fetch_add(entry.enter(hit.start, &counter)?, Relaxed);
+        let step = entry.take(hit.hits, may_reserve, &terms, now, commands);
+        if let Step::Query { .. } = step {
+            self.counts.waits.fetch_add(1, Relaxed);
+            entry.due = now;
+            shard.visit_at(now);
+        } else {
+            leases.hits = leases.hits.wrapping_add(1);
         }
-        match step {
-            Step::Admit(_) | Step::Refuse(_) => held.hits = held.hits.wrapping_add(1),
-            Step::Ask { .. } => {
-                self.counts.waits.fetch_add(1, Relaxed);
-                entry.due = now;
-                shard.look_at(now);
-            }
-        }
-        Found::Lease(step)
+        Some(step)
     }
 
-    /// As [`take`](Self::take), if the lease of a key decides these hits. Else nothing is changed.
-    pub(super) fn take_now(&self, hit: Hit<'_>, now: Time, works: &mut Works) -> Option<Step> {
+    /// As [`take`](Self::take), if the lease of a key decides these hits. Otherwise nothing changes.
+    pub(super) fn take_now(&self, hit: Hit<'_>, now: Time, commands: &mut Commands) -> Option<Step> {
         let terms = self.terms(hit.limit);
-        let mut held = self.shard(hit.key).lock();
-        let entry = held.find(hit.key).filter(|entry| entry.can_take(hit, &terms, now))?;
-        let step = entry.lease.take(hit.hits, false, &terms, now);
-        if let Some(hits) = entry.lease.renew(&terms, now) {
-            works.push(Work::Renew(entry.renewal(hits)));
-        }
-        held.hits = held.hits.wrapping_add(1);
+        let mut leases = lock(&self.shard(hit.key).leases);
+        let entry = leases.find(hit.key).filter(|entry| entry.decides(hit, &terms, now))?;
+        let step = entry.take(hit.hits, false, &terms, now, commands);
+        leases.hits = leases.hits.wrapping_add(1);
         Some(step)
     }
 
     /// True if the lease of a key decides these hits.
-    pub(super) fn can_take(&self, hit: Hit<'_>, now: Time) -> bool {
+    pub(super) fn decides(&self, hit: Hit<'_>, now: Time) -> bool {
         let terms = self.terms(hit.limit);
-        self.shard(hit.key).lock().find(hit.key).is_some_and(|entry| entry.can_take(hit, &terms, now))
+        let mut leases = lock(&self.shard(hit.key).leases);
+        leases.find(hit.key).is_some_and(|entry| entry.decides(hit, &terms, now))
     }
 
-    /// The counter as a request sees it that adds nothing, if its lease knows it.
-    pub(super) fn look(&self, hit: Hit<'_>, now: Time) -> Option<u64> {
+    /// The counter for a request with 0 hits, if its lease knows it.
+    pub(super) fn read(&self, hit: Hit<'_>, now: Time) -> Option<u64> {
         let terms = self.terms(hit.limit);
-        let mut held = self.shard(hit.key).lock();
-        let entry = held.find(hit.key).filter(|entry| entry.lease.start() == hit.start)?;
-        let count = entry.lease.look(&terms, now)?;
-        held.hits = held.hits.wrapping_add(1);
+        let mut leases = lock(&self.shard(hit.key).leases);
+        let entry = leases.find(hit.key).filter(|entry| entry.lease.start == hit.start)?;
+        let count = entry.lease.read(&terms, now)?;
+        leases.hits = leases.hits.wrapping_add(1);
         Some(count)
     }
 
     /// Calls `change` with the lease of a key, if it is still in this window.
-    pub(super) fn with<R>(
+    pub(super) fn with<R>(&self, key: Key, start: Time, change: impl FnOnce(&mut Lease) -> R) -> Option<R> {
+        let mut leases = lock(&self.shard(key).leases);
+        let entry = leases.find(key).filter(|entry| entry.lease.start == start)?;
+        Some(change(&mut entry.lease))
+    }
+
+    /// The store has granted or rejected a renewal.
+    pub(super) fn granted(
         &self,
-        key: Key,
-        start: Time,
-        limit: &Limit,
-        change: impl FnOnce(&mut Lease, &Terms) -> R,
-    ) -> Option<R> {
-        let terms = self.terms(limit);
-        let mut held = self.shard(key).lock();
-        let entry = held.find(key).filter(|entry| entry.lease.start() == start)?;
-        Some(change(&mut entry.lease, &terms))
-    }
-
-    /// Gives hits back to a lease that were taken from it.
-    pub(super) fn restore(&self, key: Key, start: Time, limit: &Limit, hits: u64) {
-        self.with(key, start, limit, |lease, _| lease.restore(hits));
-    }
-
-    /// The hits of a request were answered, or never will be.
-    pub(super) fn unanswered(&self, key: Key, start: Time, hits: u64) {
-        if let Some(entry) = self.shard(key).lock().find(key).filter(|entry| entry.lease.start() == start) {
-            entry.lease.unanswered(hits);
-        }
-    }
-
-    /// The store has answered to hits that were asked for ahead of time.
-    pub(super) fn granted(&self, renewal: &Renewal, asked: Asked, after: u64, is_granted: bool, now: Time) {
+        renewal: &Renewal,
+        snapshot: Snapshot,
+        after: u64,
+        is_granted: bool,
+        now: Time,
+    ) {
         let Renewal { key, start, counter, hits } = renewal;
-        let count = |counter: &AtomicU64, n: u64| {
-            counter.fetch_add(n, Relaxed);
-        };
-        let change =
-            |lease: &mut Lease, terms: &Terms| lease.granted(*hits, is_granted, after, asked, terms, now);
-        let lost = self.with(*key, *start, &counter.limit, change);
+        let terms = self.terms(&counter.limit);
+        let lost = self
+            .with(*key, *start, |lease| lease.granted(*hits, is_granted, after, snapshot, &terms, now))
+            // The window has ended, or the lease was evicted.
+            .unwrap_or(if is_granted { *hits } else { 0 });
         if is_granted {
-            count(&self.counts.grants, 1);
-            count(&self.counts.granted, *hits);
+            self.counts.grants.fetch_add(1, Relaxed);
+            self.counts.granted.fetch_add(*hits, Relaxed);
         } else {
-            count(&self.counts.ungranted, 1);
+            self.counts.ungranted.fetch_add(1, Relaxed);
         }
-        match lost {
-            Some(lost) => count(&self.counts.expired, lost),
-            // The window has ended, or the lease has left.
-            None if is_granted => count(&self.counts.expired, *hits),
-            None => {}
-        }
-        self.look_at(*key, now);
-    }
-
-    /// The store has not answered to hits that were asked for ahead of time.
-    pub(super) fn lost(&self, renewal: &Renewal) {
-        self.counts.ungranted.fetch_add(1, Relaxed);
-        self.with(renewal.key, renewal.start, &renewal.counter.limit, |lease, _| lease.lost());
-    }
-
-    /// Has a lease looked at soon, because it has got hits.
-    pub(super) fn look_at(&self, key: Key, now: Time) {
-        let shard = self.shard(key);
-        // Not while it is tended, which sets the time as well.
-        if let Some(entry) = shard.lock().find(key) {
+        self.counts.expired.fetch_add(lost, Relaxed);
+        let shard = self.shard(*key);
+        // Under the lock: a visit of the shard sets the time too.
+        if let Some(entry) = lock(&shard.leases).find(*key) {
             entry.due = now;
-            shard.look_at(now);
+            shard.visit_at(now);
         }
     }
 
-    /// Looks at leases that want it, and collects what they give back. Of many, the next call looks at the rest.
-    pub(super) fn tend(&self, now: Time, works: &mut Works) {
-        let (first, mut looked_at) = (self.next.load(Relaxed), 0_usize);
+    pub(super) fn renewal_lost(&self, renewal: &Renewal) {
+        self.counts.ungranted.fetch_add(1, Relaxed);
+        self.with(renewal.key, renewal.start, Lease::renewal_lost);
+    }
+
+    /// Visits leases that are due, and collects the hits that they return. Of many, the next call visits the rest.
+    pub(super) fn visit(&self, now: Time, commands: &mut Commands) {
+        let (first, mut visited) = (self.next.load(Relaxed), 0_usize);
         let shards = self.shards.iter().enumerate().cycle().skip(first).take(self.shards.len());
         for (index, shard) in shards {
-            if looked_at >= LOOKED_AT {
+            if visited >= MAX_VISITED {
                 self.next.store(index, Relaxed);
                 return;
             }
             if shard.due.load(Relaxed) <= now.micros() {
-                looked_at = looked_at.saturating_add(self.tend_shard(shard, now, works));
+                visited = visited.saturating_add(self.visit_shard(shard, now, commands));
             }
         }
     }
 
-    /// Looks at the leases of a shard that want it. Returns the number of all.
-    fn tend_shard(&self, shard: &Shard, now: Time, works: &mut Works) -> usize {
-        let mut held = shard.lock();
-        let all = held.leases.len();
+    /// Visits the leases of a shard that are due. Returns the number of all.
+    fn visit_shard(&self, shard: &Shard, now: Time, commands: &mut Commands) -> usize {
+        let mut leases = lock(&shard.leases);
+        let all = leases.entries.len();
         let mut next = u64::MAX;
-        held.leases.retain(|entry| {
+        leases.entries.retain(|entry| {
             if entry.due <= now {
-                let tended = entry.lease.tend(&self.terms(&entry.counter.limit), now);
-                self.counts.expired.fetch_add(tended.expired, Relaxed);
-                self.give_back(entry, tended.returned, tended.own, works);
-                let Some(due) = tended.next else { return false };
+                let visit = entry.lease.visit(&self.terms(&entry.counter.limit), now);
+                self.counts.expired.fetch_add(visit.expired, Relaxed);
+                self.return_hits(entry, (visit.returned, visit.own), commands);
+                let Some(due) = visit.next else { return false };
                 entry.due = due;
             }
             next = next.min(entry.due.micros());
             true
         });
         shard.due.store(next, Relaxed);
-        self.keys.fetch_sub(all.saturating_sub(held.leases.len()), Relaxed);
+        self.keys.fetch_sub(all.saturating_sub(leases.entries.len()), Relaxed);
         all
     }
 
     /// Takes all hits out of all leases.
-    pub(super) fn end(&self, works: &mut Works) {
+    pub(super) fn end(&self, commands: &mut Commands) {
         for shard in &self.shards {
-            for entry in &mut shard.lock().leases {
-                let (left, own) = entry.lease.end();
-                self.give_back(entry, left, own, works);
+            for entry in &mut lock(&shard.leases).entries {
+                let left = entry.lease.end();
+                self.return_hits(entry, left, commands);
             }
         }
     }
 
-    /// Counters with these names were reset: nothing of their leases is spent or given back.
+    /// Counters with these names were reset: the hits of their leases are neither spent nor returned.
     pub(super) fn forget(&self, names: &HashSet<String>) {
         for shard in &self.shards {
-            for entry in &mut shard.lock().leases {
+            for entry in &mut lock(&shard.leases).entries {
                 if names.contains(&*entry.counter.name) {
                     self.counts.expired.fetch_add(entry.lease.forget(), Relaxed);
                 }
@@ -363,39 +324,38 @@ impl Leases {
         }
     }
 
-    /// Makes room for a lease of a key with so many requests per second. False if there is none.
-    fn make_room(&self, held: &mut Held, requests: f64, now: Time, works: &mut Works) -> bool {
+    /// Makes room for the lease of a key with this many requests per second. False if there is none.
+    fn make_room(&self, leases: &mut ShardLeases, requests: f64, now: Time, commands: &mut Commands) -> bool {
         if self.keys.fetch_add(1, Relaxed) < self.max_keys {
             return true;
         }
         self.keys.fetch_sub(1, Relaxed);
-        if now.micros().abs_diff(held.searched.micros()) < PAUSE {
+        if now.micros().abs_diff(leases.searched.micros()) < PAUSE {
             return false;
         }
         let pace = |entry: &Entry| entry.lease.demand(&self.terms(&entry.counter.limit), now);
-        let coldest = held.leases.iter().map(|entry| (pace(entry), entry.key));
+        let coldest = leases.entries.iter().map(|entry| (pace(entry), entry.key));
         let coldest = coldest.min_by(|(one, _), (other, _)| one.total_cmp(other));
         let found = coldest
             .filter(|(pace, _)| pace * MUCH_HOTTER <= requests)
-            .and_then(|(_, key)| held.leases.find_entry(key.hash(), |entry| entry.key == key).ok());
+            .and_then(|(_, key)| leases.entries.find_entry(key.hash(), |entry| entry.key == key).ok());
         let Some(found) = found else {
-            held.searched = now;
+            leases.searched = now;
             return false;
         };
         let (mut entry, _) = found.remove();
-        let (left, own) = entry.lease.end();
-        self.give_back(&entry, left, own, works);
+        let left = entry.lease.end();
+        self.return_hits(&entry, left, commands);
         self.counts.evicted.fetch_add(1, Relaxed);
         true
     }
 
-    fn give_back(&self, entry: &Entry, hits: u64, own: u64, works: &mut Works) {
-        if hits == 0 {
-            return;
+    fn return_hits(&self, entry: &Entry, (hits, own): (u64, u64), commands: &mut Commands) {
+        if hits > 0 {
+            self.counts.returned.fetch_add(hits, Relaxed);
+            let Counter { name, is_per_second, .. } = &entry.counter;
+            commands.push(Command::Return { name: name.clone(), is_per_second: *is_per_second, hits, own });
         }
-        self.counts.returned.fetch_add(hits, Relaxed);
-        let Counter { name, is_per_second, .. } = &entry.counter;
-        works.push(Work::GiveBack(GiveBack { name: name.clone(), is_per_second: *is_per_second, hits, own }));
     }
 
     /// Adds a round trip to the average, in microseconds.
@@ -406,7 +366,7 @@ impl Leases {
         self.round_trip.store((average as f32).to_bits(), Relaxed);
     }
 
-    fn terms(&self, limit: &Limit) -> Terms {
+    pub(super) fn terms(&self, limit: &Limit) -> Terms {
         Terms {
             limit: limit.requests_per_unit.into(),
             window: limit.window(),
@@ -414,14 +374,55 @@ impl Leases {
         }
     }
 
-    /// The number of leases.
     pub(super) fn len(&self) -> usize {
         self.keys.load(Relaxed)
     }
 
-    /// Forgets the paces of keys that are not hit any more.
+    /// Forgets the paces of keys that are no longer hit.
     pub(super) fn sweep(&self, now: Time) {
         self.cold.sweep(0, 1, now);
+    }
+
+    pub(super) fn usage(&self) -> LeaseUsage {
+        let (mut held, mut hits) = (0_u64, 0_u64);
+        for shard in &self.shards {
+            let leases = lock(&shard.leases);
+            hits = hits.wrapping_add(leases.hits);
+            held = leases.entries.iter().fold(held, |sum, entry| sum.saturating_add(entry.lease.left));
+        }
+        let Counts { grants, granted, ungranted, returned, expired, waits, evicted } = &self.counts;
+        LeaseUsage {
+            keys: self.len() as u64,
+            max_keys: self.max_keys as u64,
+            held,
+            hits,
+            grants: grants.load(Relaxed),
+            granted: granted.load(Relaxed),
+            ungranted: ungranted.load(Relaxed),
+            returned: returned.load(Relaxed),
+            expired: expired.load(Relaxed),
+            waits: waits.load(Relaxed),
+            evicted: evicted.load(Relaxed),
+        }
+    }
+
+    /// At most `count` leases: first those with most hits left, then those with most requests.
+    pub(super) fn top(&self, count: usize, now: Time) -> Vec<LeaseState> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(lock(&shard.leases).entries.iter().map(|entry| LeaseState {
+                key: entry.counter.name.clone(),
+                limit: entry.counter.limit.requests_per_unit,
+                left: entry.lease.left,
+                counter: entry.lease.counter(),
+                requests_per_second: entry.lease.requests(&self.terms(&entry.counter.limit), now),
+            }));
+        }
+        all.sort_by(|one, other| {
+            other.left.cmp(&one.left).then(other.requests_per_second.total_cmp(&one.requests_per_second))
+        });
+        all.truncate(count);
+        all
     }
 
     #[expect(clippy::indexing_slicing, reason = "masked by the number of shards, a power of two")]
@@ -431,31 +432,22 @@ impl Leases {
 }
 
 impl Shard {
-    /// What a panic left behind is whole: leases change in one step.
-    fn lock(&self) -> MutexGuard<'_, Held> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn look_at(&self, now: Time) {
-        self.due.fetch_min(now.micros(), Relaxed);
+    fn visit_at(&self, time: Time) {
+        self.due.fetch_min(time.micros(), Relaxed);
     }
 }
 
-impl Held {
+impl ShardLeases {
     fn find(&mut self, key: Key) -> Option<&mut Entry> {
-        self.leases.find_mut(key.hash(), |entry| entry.key == key)
-    }
-
-    fn insert(&mut self, entry: Entry) {
-        self.leases.insert_unique(entry.key.hash(), entry, |entry| entry.key.hash());
+        self.entries.find_mut(key.hash(), |entry| entry.key == key)
     }
 }
 
 impl Entry {
-    /// Enters the window of a check, and returns the hits that were lost with the last one. `None` for the window
-    /// before the lease's: this thread has read the clock before another one.
+    /// Enters the window of a check. Returns the lost hits of the last one, or `None` for the window before the lease's:
+    /// this thread has read the clock before another one.
     fn enter(&mut self, start: Time, counter: &impl Fn() -> Counter) -> Option<u64> {
-        let current = self.lease.start();
+        let current = self.lease.start;
         if start == current {
             return Some(0);
         }
@@ -467,11 +459,24 @@ impl Entry {
         Some(self.lease.enter(start))
     }
 
-    fn can_take(&self, hit: Hit<'_>, terms: &Terms, now: Time) -> bool {
-        self.lease.start() == hit.start && self.lease.decides(hit.hits, terms, now)
+    /// Takes hits, and renews the lease if it will soon be spent.
+    fn take(
+        &mut self,
+        hits: u64,
+        may_reserve: bool,
+        terms: &Terms,
+        now: Time,
+        commands: &mut Commands,
+    ) -> Step {
+        let step = self.lease.take(hits, may_reserve, terms, now);
+        if let Some(hits) = self.lease.renew(terms, now) {
+            let (key, start, counter) = (self.key, self.lease.start, self.counter.clone());
+            commands.push(Command::Renew(Renewal { key, start, counter, hits }));
+        }
+        step
     }
 
-    fn renewal(&self, hits: u64) -> Renewal {
-        Renewal { key: self.key, start: self.lease.start(), counter: self.counter.clone(), hits }
+    fn decides(&self, hit: Hit<'_>, terms: &Terms, now: Time) -> bool {
+        self.lease.start == hit.start && self.lease.decides(hit.hits, terms, now)
     }
 }

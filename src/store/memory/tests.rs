@@ -1,4 +1,4 @@
-//! The store against the algorithms themselves, and against itself when many threads ask at once.
+//! The store against the algorithms, and with many threads at once.
 
 use std::{
     collections::HashMap,
@@ -13,6 +13,7 @@ use super::*;
 use crate::{
     limiter::algorithm::{Kind, sliding_log::Log},
     rules::{Limit, Unit},
+    store::table::Usage,
 };
 
 fn limit(kind: Kind, requests: u32, unit: Unit, burst: u32) -> Limit {
@@ -20,7 +21,7 @@ fn limit(kind: Kind, requests: u32, unit: Unit, burst: u32) -> Limit {
     Limit::new(requests, unit, NonZeroU32::MIN, kind, burst).unwrap()
 }
 
-/// The key of a limit among those of one name, as the limiter makes them.
+/// The key of a limit, as the limiter writes it.
 fn key(name: &str, limit: &Limit, now: Time) -> String {
     let start = match limit.algorithm {
         Algorithm::FixedWindow(fixed) => fixed.window.start(now).seconds().to_string(),
@@ -36,12 +37,12 @@ fn apply_checks(
     checks: &[(&str, &Limit, Hits)],
     now: Time,
 ) -> Vec<(Outcome, bool)> {
-    let mut batch = Batch::with_space(String::new());
+    let mut batch = Batch::default();
     batch.counting = counting;
     for (name, limit, hits) in checks {
         let start = batch.keys().len();
         batch.keys().push_str(&key(name, limit, now));
-        batch.push(start, limit, *hits);
+        batch.push(start..start, limit, *hits);
     }
     apply(store, &mut batch, now)
 }
@@ -58,21 +59,21 @@ fn apply_groups(
     groups: &[Vec<(&str, &Limit, Hits)>],
     now: Time,
 ) -> Vec<(Outcome, bool)> {
-    let mut batch = Batch::with_space(String::new());
+    let mut batch = Batch::default();
     batch.counting = counting;
     for group in groups {
         let first = batch.checks().len();
         for (name, limit, hits) in group {
             let start = batch.keys().len();
             batch.keys().push_str(&key(name, limit, now));
-            batch.push(start, limit, *hits);
+            batch.push(start..start, limit, *hits);
         }
         batch.group(first);
     }
     apply(store, &mut batch, now)
 }
 
-/// States by key, in maps that nothing ever leaves.
+/// States by key, without eviction.
 #[derive(Default)]
 struct Model {
     states: HashMap<String, State>,
@@ -100,7 +101,7 @@ impl Model {
     fn is_over(&self, key: &str, limit: &Limit, hits: Hits, now: Time) -> bool {
         let state = self.states.get(key).copied().unwrap_or_default();
         let admitted = match limit.algorithm {
-            Algorithm::FixedWindow(limit) => limit.apply(state, hits, now).1.admitted,
+            Algorithm::FixedWindow(fixed) => fixed.apply(state, hits, now).1 <= u64::from(fixed.limit),
             Algorithm::SlidingWindow(limit) => limit.apply(state, hits, now).1.admitted,
             Algorithm::Bucket(limit) => limit.apply(state, hits, now).1.admitted,
             Algorithm::SlidingLog(limit) => {
@@ -110,7 +111,7 @@ impl Model {
         !admitted
     }
 
-    /// What is kept, as a look finds it, or as the refusal of hits that do not fit.
+    /// The outcome of a read, or of rejected hits.
     fn refuse(&mut self, key: String, limit: &Limit, hits: Hits, is_over: bool, now: Time) -> Outcome {
         let hits = if is_over { hits } else { Hits::Take(0) };
         match limit.algorithm {
@@ -122,7 +123,7 @@ impl Model {
         }
     }
 
-    /// As many groups, each all or nothing, by the rule of `counting`.
+    /// Applies groups, each all or nothing, by `counting`.
     fn apply_groups(
         &mut self,
         counting: Counting,
@@ -155,7 +156,7 @@ impl Model {
         outcomes
     }
 
-    fn ask_all(&mut self, counting: Counting, checks: &[(&str, &Limit, Hits)], now: Time) -> Vec<Outcome> {
+    fn apply_all(&mut self, counting: Counting, checks: &[(&str, &Limit, Hits)], now: Time) -> Vec<Outcome> {
         let over: Vec<bool> = checks
             .iter()
             .map(|(name, limit, hits)| self.is_over(&key(name, limit, now), limit, *hits, now))
@@ -182,7 +183,7 @@ fn hits() -> impl Strategy<Value = Hits> {
     ]
 }
 
-/// A request: the hits for names, the way of counting, and the microseconds since the one before.
+/// A request: the hits by name, the counting mode, and the microseconds since the previous one.
 type Step = (Vec<(usize, Hits)>, Counting, u64);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -201,7 +202,7 @@ fn limits() -> impl Strategy<Value = Vec<Limit>> {
     let one = (kinds, 0..12_u32, units, 1..12_u32)
         .prop_map(|(kind, requests, unit, burst)| limit(kind, requests, unit, burst).tagged());
     let distinct = |mut limits: Vec<Limit>| {
-        // As in a rule, where two that count alike are refused.
+        // As in a rule, where duplicates are rejected.
         limits.sort_by(|one, other| one.tag.cmp(&other.tag));
         limits.dedup_by(|one, other| one.tag == other.tag);
         limits
@@ -222,14 +223,14 @@ proptest! {
         for (asked, counting, pause) in steps {
             now += pause;
             let at = Time::from_micros(now);
-            // Every limit of each name that is asked, as a rule with several limits asks them.
+            // Every limit of each name, as in a rule with several limits.
             let checks: Vec<(&str, &Limit, Hits)> = asked
                 .iter()
                 .flat_map(|(name, hits)| limits.iter().map(|limit| (["a", "b", "c"][*name], limit, *hits)))
                 .collect();
             let outcomes: Vec<Outcome> =
                 apply_checks(&store, counting, &checks, at).into_iter().map(|(outcome, _)| outcome).collect();
-            prop_assert_eq!(outcomes, model.ask_all(counting, &checks, at));
+            prop_assert_eq!(outcomes, model.apply_all(counting, &checks, at));
             if pause % 7 == 0 {
                 store.maintain(at);
             }
@@ -257,7 +258,7 @@ proptest! {
     }
 }
 
-/// Of the hits that were admitted each limit of a group has counted all, and of the others none.
+/// Each limit of a group has counted all admitted hits, and none of the others.
 #[test]
 fn many_threads_count_in_all_limits_of_a_group_or_in_none() {
     for kind in Kind::ALL {
@@ -278,7 +279,7 @@ fn many_threads_count_in_all_limits_of_a_group_or_in_none() {
                 });
             }
         });
-        // What is left is too little for the others: single hits take it, wherever their thread was by then.
+        // The rest is too little for the others: single hits of any thread take it.
         let single = || {
             apply_groups(
                 &store,
@@ -296,7 +297,7 @@ fn many_threads_count_in_all_limits_of_a_group_or_in_none() {
             match outcome {
                 Outcome::Counted(count) => 3000_i64 - i64::try_from(count).unwrap(),
                 Outcome::Decided(verdict) => verdict.remaining.into(),
-                Outcome::NotCounted(_) => panic!("it looks"),
+                Outcome::NotCounted(_) => panic!("a read"),
             }
         });
         let expected = if kind == Kind::FixedWindow { [0, 0] } else { [2000, 0] };
@@ -307,11 +308,11 @@ fn many_threads_count_in_all_limits_of_a_group_or_in_none() {
 const NOON: Time = Time::from_seconds(1_795_262_400);
 
 #[test]
-fn many_threads_are_admitted_exactly_as_many_as_the_limit_says() {
+fn many_threads_are_admitted_exactly_up_to_the_limit() {
     for kind in Kind::ALL {
         for counting in [Counting::Always, Counting::StopWhenOver] {
             let store = MemoryStore::new(1000);
-            // The first refuses last, so that only in one step with the second nothing is lost of it.
+            // The first one rejects last: only if both are counted atomically, none of its hits are lost.
             let (large, small) = (limit(kind, 5000, Unit::Hour, 5000), limit(kind, 3000, Unit::Day, 3000));
             let admitted = AtomicU64::new(0);
             thread::scope(|threads| {
@@ -351,7 +352,7 @@ fn a_state_costs_as_much_as_a_window() {
 }
 
 #[test]
-fn what_is_only_looked_at_is_not_kept() {
+fn reads_store_nothing() {
     let store = MemoryStore::new(1000);
     for kind in Kind::ALL {
         let limit = limit(kind, 3, Unit::Day, 3);
@@ -364,7 +365,7 @@ fn what_is_only_looked_at_is_not_kept() {
 }
 
 #[test]
-fn logs_are_given_back_when_their_last_hit_has_left_the_window() {
+fn logs_are_removed_when_their_last_hit_has_left_the_window() {
     let (store, limit) = (MemoryStore::new(100_000), limit(Kind::SlidingLog, 10, Unit::Minute, 0));
     for n in 0..1000 {
         apply_checks(&store, Counting::Always, &[(&n.to_string(), &limit, Hits::Take(3))], NOON);
@@ -382,7 +383,7 @@ fn logs_are_given_back_when_their_last_hit_has_left_the_window() {
 }
 
 #[test]
-fn logs_stay_within_their_bound_and_those_that_end_soonest_go() {
+fn logs_stay_within_their_bound_and_those_that_end_first_are_evicted() {
     let store = MemoryStore::new(40_000);
     let [minute, day] = [Unit::Minute, Unit::Day].map(|unit| limit(Kind::SlidingLog, 100, unit, 0));
     for (limit, count) in [(&day, 300), (&minute, 50_000)] {

@@ -1,8 +1,8 @@
 //! One shard of a [`Table`](super::Table): buckets of slots, two for each key.
 //!
-//! A new key goes to the emptier of its two buckets, into a slot that is empty or whose state has ended. When
-//! all slots of both hold live states the shard grows by 15 %, and once it is as large as it may be, the state
-//! that ends soonest among them makes room. So a full shard never reads more than two buckets for a key.
+//! A new key is stored in the emptier of its two buckets, in a slot without a live state. When all slots of both have
+//! live states the shard grows by 15 %, and at its maximum size the state among them that expires first is evicted. So a
+//! full shard never reads more than two buckets for a key.
 
 use super::{
     Usage,
@@ -56,17 +56,17 @@ impl<S: Copy + Default> Shard<S> {
         }
     }
 
-    /// Gives back what has ended in one piece of the slots, and returns whether there are more pieces. With the
-    /// last piece it gives back the memory that is not needed any more.
+    /// Removes expired states from one piece of the slots, and returns whether there are more pieces. After the last one
+    /// it releases memory.
     pub(super) fn sweep(&mut self, piece: usize, now: u32) -> bool {
-        let Some(slots) = self.slots.piece_mut(piece) else {
+        let Some(slots) = self.slots.pieces.get_mut(piece) else {
             self.shrink(now);
             return false;
         };
-        let ended = slots.iter_mut().filter(|slot| slot.end != 0 && slot.end <= now);
-        let ended = ended.map(|slot| slot.end = 0).count();
-        self.used = self.used.saturating_sub(ended);
-        self.expired = self.expired.wrapping_add(ended as u64);
+        let expired = slots.iter_mut().filter(|slot| slot.end != 0 && slot.end <= now);
+        let expired = expired.map(|slot| slot.end = 0).count();
+        self.used = self.used.saturating_sub(expired);
+        self.expired = self.expired.wrapping_add(expired as u64);
         true
     }
 
@@ -74,46 +74,44 @@ impl<S: Copy + Default> Shard<S> {
         Usage { entries: self.used, bytes: self.slots.bytes(), expired: self.expired, evicted: self.evicted }
     }
 
-    /// Writes a slot that was found for its tag, and counts what was there before.
+    /// Writes a slot, and counts the state that it replaces.
     fn put(&mut self, at: At, new: Slot<S>, now: u32) {
         let Some(slot) = self.slots.get_mut(at) else { return };
         match slot.end {
             0 => self.used = self.used.saturating_add(1),
-            ended if ended <= now => self.expired = self.expired.wrapping_add(1),
+            end if end <= now => self.expired = self.expired.wrapping_add(1),
             _ if { slot.tag } != new.tag => self.evicted = self.evicted.wrapping_add(1),
             _ => {}
         }
         *slot = new;
     }
 
-    /// A slot for a key that has none.
     fn make_room(&mut self, tag: Tag, now: u32) -> Option<At> {
         let room = self.slots.room(tag, now);
         let is_full = room.as_ref().is_none_or(|room| room.is_full);
-        if !is_full || self.slots.buckets() >= self.max_buckets {
+        if !is_full || self.slots.buckets >= self.max_buckets {
             return room.map(|room| room.at);
         }
-        self.rebuild(Slots::<S>::grown(self.slots.buckets(), self.max_buckets), Some(tag), now);
+        self.rebuild(Slots::<S>::grown(self.slots.buckets, self.max_buckets), Some(tag), now);
         self.slots.room(tag, now).map(|room| room.at)
     }
 
-    /// Takes fewer buckets where most are not needed.
+    /// Reduces the number of buckets if many are not needed.
     fn shrink(&mut self, now: u32) {
         let wanted = if self.used == 0 {
             0
         } else {
-            let needed = self.used.div_ceil(self.slots.bucket_size().max(1));
+            let needed = self.used.div_ceil(self.slots.bucket.max(1));
             Slots::<S>::grown(needed, self.max_buckets)
         };
-        if wanted.saturating_mul(4) < self.slots.buckets().saturating_mul(3) {
+        if wanted.saturating_mul(4) < self.slots.buckets.saturating_mul(3) {
             self.rebuild(wanted, None, now);
         }
     }
 
-    /// Moves what is live into so many buckets, or as many more as it takes to leave room for a new key. Only the
-    /// largest size may be too small.
-    fn rebuild(&mut self, buckets: usize, new: Option<Tag>, now: u32) {
-        let mut buckets = buckets;
+    /// Moves live states into this many buckets, or as many more as leave room for a new key. Only the maximum may have
+    /// too little room.
+    fn rebuild(&mut self, mut buckets: usize, new: Option<Tag>, now: u32) {
         let (slots, live) = loop {
             let (slots, live, fits) = self.moved(buckets, new, now);
             if fits || buckets >= self.max_buckets {
@@ -127,9 +125,9 @@ impl<S: Copy + Default> Shard<S> {
         (self.slots, self.used) = (slots, used);
     }
 
-    /// What is live, in so many buckets; its number; and whether all of it fits, and a new key beside it.
+    /// Live states in this many buckets, their number, and whether all of them and a new key fit.
     fn moved(&self, buckets: usize, new: Option<Tag>, now: u32) -> (Slots<S>, usize, bool) {
-        let mut slots = Slots::empty(self.slots.bucket_size(), buckets);
+        let mut slots = Slots::empty(self.slots.bucket, buckets);
         let (mut live, mut fits) = (0_usize, true);
         for slot in self.slots.iter().filter(|slot| slot.end > now) {
             live = live.saturating_add(1);

@@ -1,4 +1,4 @@
-//! The table against a map that nothing leaves before its end, at every capacity.
+//! The table against a map without eviction, at every capacity.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ fn at(second: u64) -> Time {
     Time::from_seconds(second)
 }
 
-/// Counts a hit of a key whose state then ends at this second.
+/// Counts a hit of a key whose state then expires at this second.
 fn count(table: &Table<u64>, key: &str, now: u64, end: u64) -> u64 {
     table.update(table.key(key), at(now), at(end), |n| {
         *n += 1;
@@ -26,16 +26,16 @@ fn fill(table: &Table<u64>, keys: std::ops::Range<u64>, now: u64, end: u64) {
 }
 
 #[test]
-fn a_state_ends_and_begins_anew() {
+fn an_expired_state_starts_again() {
     let table = Table::new(1000);
     assert_eq!((count(&table, "a", 10, 20), count(&table, "a", 19, 20)), (1, 2));
     assert_eq!(table.get(table.key("a"), at(20)), None);
     assert_eq!(count(&table, "a", 20, 30), 1);
-    assert_eq!(table.usage().entries, 1, "it has taken its own place");
+    assert_eq!(table.usage().entries, 1, "its slot is reused");
 }
 
 #[test]
-fn sweeping_gives_memory_back() {
+fn sweeping_releases_memory() {
     let table = Table::new(1_000_000);
     fill(&table, 0..50_000, 10, 20);
     assert_eq!(table.usage().entries, 50_000);
@@ -60,7 +60,7 @@ fn every_capacity_is_filled_and_expires_and_is_filled_again() {
                 keys * (round + 1),
                 "{capacity}"
             );
-            // Every other round the states are swept before others take their places.
+            // Every other round begins with a sweep.
             if round == 1 {
                 table.sweep(0, 1, at(now + 10));
                 assert_eq!((table.usage().entries, table.usage().bytes), (0, 0), "{capacity}");
@@ -70,7 +70,7 @@ fn every_capacity_is_filled_and_expires_and_is_filled_again() {
 }
 
 #[test]
-fn a_new_key_evicts_one_state_at_most_also_while_its_shard_grows() {
+fn a_new_key_evicts_at_most_one_state_even_while_its_shard_grows() {
     for capacity in (1..400).chain([513, 1024, 4096, 20_000]) {
         let table: Table<u64> = Table::new(capacity);
         for key in 0..3 * capacity as u64 {
@@ -83,19 +83,19 @@ fn a_new_key_evicts_one_state_at_most_also_while_its_shard_grows() {
 }
 
 #[test]
-fn hardly_anything_is_evicted_before_four_fifths_are_taken() {
+fn few_states_are_evicted_before_four_fifths_of_the_slots_are_taken() {
     for capacity in [1, 10, 100, 1000, 20_000, 65_536] {
         let table: Table<u64> = Table::new(capacity);
         let keys = capacity as u64 * 4 / 5;
         fill(&table, 0..keys, 10, 20);
         let evicted = table.usage().evicted;
-        // A shard of a small table may have drawn more than its part of the keys.
+        // In a small table a shard may have more than its share of the keys.
         assert!(evicted * 100 <= keys, "{capacity}: {evicted}");
     }
 }
 
 #[test]
-fn a_full_table_drops_what_ends_soonest() {
+fn a_full_table_evicts_the_states_that_expire_first() {
     let table = Table::new(8192);
     let lasting: Vec<String> = (0..500).map(|n| format!("lasting {n}")).collect();
     for key in &lasting {
@@ -109,7 +109,7 @@ fn a_full_table_drops_what_ends_soonest() {
 }
 
 #[test]
-fn a_table_of_any_size_has_no_more_than_it_may_and_shards_of_a_bounded_size() {
+fn tables_and_shards_of_any_size_stay_within_their_bounds() {
     for max in (0..200_000).step_by(37).chain([10_000_000, 100_000_000, usize::MAX]) {
         let shards = shards_for(max.max(1));
         assert!(shards.is_power_of_two() && shards <= MOST_SHARDS, "{max}: {shards}");
@@ -152,7 +152,7 @@ fn every_hit_of_many_threads_is_counted_once() {
     }
 }
 
-/// What is done to a table in one step.
+/// An operation on a table.
 #[derive(Clone, Debug)]
 enum Step {
     Count { key: u16, life: u64 },
@@ -173,7 +173,7 @@ fn steps(keys: u16) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..600)
 }
 
-/// Keys with what was counted and the end, of which nothing leaves before that.
+/// The count and the end of each key, without eviction.
 #[derive(Default)]
 struct Model {
     states: HashMap<u16, (u64, u64)>,
@@ -185,7 +185,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn behaves_as_a_map_that_may_forget_only_where_it_is_full(
+    fn behaves_as_a_map_that_evicts_only_when_full(
         capacity in prop_oneof![1..40_usize, 1..700_usize],
         steps in (1..900_u16).prop_flat_map(steps),
     ) {
@@ -205,7 +205,7 @@ proptest! {
                     prop_assert_eq!(table.get(table.key(&key.to_string()), at(now)), Some(n));
                     model.states.insert(key, (n, end));
                     let evicted = table.usage().evicted - usage.evicted;
-                    // It needs two full buckets, and the first shard that grows is one bucket.
+                    // An eviction needs two full buckets, and a new shard has one.
                     prop_assert!(evicted <= u64::from(usage.entries + 1 >= capacity.min(2)), "{evicted}");
                 }
                 Step::Look { key } => {

@@ -11,7 +11,7 @@ struct Exact {
     requests: i128,
     window: i128,
     burst: i128,
-    /// What it lacked at the moment of the last change.
+    /// The missing part at the last change.
     missing: i128,
     changed: i128,
 }
@@ -22,14 +22,14 @@ impl Exact {
         Self { requests, window, burst, missing: 0, changed: 0 }
     }
 
-    /// What it lacks now: more than it did when time has run backwards.
+    /// The missing part now: more than before if time has run backwards.
     fn missing(&self, now: u64) -> i128 {
         let missing = (self.missing - (i128::from(now) - self.changed) * self.requests).max(0);
         let too_far = missing > self.burst * self.window + i128::from(LEEWAY) * self.requests;
         if too_far { self.burst * self.window } else { missing }
     }
 
-    /// By how much these hits are too many; not admitted when above 0.
+    /// The excess of these hits; they are rejected if it is above 0.
     fn excess(&self, hits: u64, now: u64) -> i128 {
         self.missing(now) + (i128::from(hits) - self.burst) * self.window
     }
@@ -58,7 +58,7 @@ fn bursts() -> impl Strategy<Value = Option<NonZeroU32>> {
 }
 
 proptest! {
-    // Two tests, a million steps together.
+    // A million steps in two tests.
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
@@ -119,11 +119,11 @@ proptest! {
             prop_assert_eq!(held, 0);
             return Ok(());
         }
-        // Hits a window: those that are asked for, and those that come.
+        // Hits per window: configured and actual.
         let asked = u128::from(requests) * u128::from(ticks_per_hit);
         let given = u128::from(ticks_per_second) * u128::from(window.seconds());
         prop_assert!(given <= asked && (asked - given) * u128::from(ticks_per_second) < asked);
-        // Whatever fills in ten years is exact to a ten millionth, and in ticks below a microsecond.
+        // A bucket that fills in ten years is exact to a ten-millionth, and its ticks are below a microsecond.
         let fills_in = u128::from(burst) * u128::from(window.seconds()) / u128::from(requests);
         if fills_in <= 315_360_000 {
             prop_assert!(held == burst && ticks_per_second >= 1_000_000);
@@ -193,7 +193,7 @@ fn default_bursts_of_token_and_leaky_buckets() {
 fn three_per_second_has_no_drift_after_a_year() {
     let bucket = Bucket::leaky(3, Window::of_seconds(1).unwrap(), None);
     assert_eq!((bucket.ticks_per_second(), bucket.ticks_per_hit()), (1_000_002, 333_334));
-    // Asked every millisecond in the first and in the last hour of a year.
+    // A request per millisecond in the first and the last hour of a year.
     let (mut state, mut admitted) = (State::default(), 0);
     for hour in [0, 8759] {
         for milli in 0..3_600_000 {

@@ -1,5 +1,5 @@
-//! What a script computes that has doubles only, step by step: every number on the way is whole and exact,
-//! and the answers are those of the algorithms.
+//! The arithmetic of the Lua scripts, which have only doubles: every intermediate number is an exact integer, and the
+//! results are those of the algorithms.
 
 use std::{
     num::NonZeroU32,
@@ -60,14 +60,14 @@ fn now_of(now: u64) -> [Double; 2] {
     [Double::of(now / 1_000_000), Double::of(now % 1_000_000)]
 }
 
-/// A bucket's state in two parts: the second, and the ticks behind it.
+/// A bucket's state in two parts: the second, and the ticks after it.
 fn script_of_buckets(bucket: Bucket, kept: &mut [Double; 2], hits: Hits, now: u64) -> (Double, bool) {
     let [zero, million] = [0, 1_000_000].map(Double::of);
     let [burst, per_second, per_hit] =
         [bucket.burst(), bucket.ticks_per_second(), bucket.ticks_per_hit()].map(Double::of);
     let [second, micros] = now_of(now);
     let tick = (micros * per_second).divided_by(million);
-    // This alone may be rounded, and then is so far from 0 and the bucket's depth that it does not matter.
+    // Only this may be rounded, and then it is so far from 0 and the bucket's depth that it does not matter.
     let left = (kept[0].0 - second.0) * per_second.0 + (kept[1].0 - tick.0);
     let left = Double(left.max(0.0));
     let depth = burst * per_hit;
@@ -91,7 +91,7 @@ fn script_of_buckets(bucket: Bucket, kept: &mut [Double; 2], hits: Hits, now: u6
     (after, admitted)
 }
 
-/// A sliding window's state: the second it began at, its count, and the last one's.
+/// A sliding window's state: the second of its start, its count, and the previous window's.
 fn script_of_windows(
     limit: SlidingWindow,
     kept: &mut [Double; 3],

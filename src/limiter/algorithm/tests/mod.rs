@@ -1,5 +1,5 @@
-//! The algorithms over random histories: what every verdict promises is held against what comes of it, and
-//! every algorithm against a slow, obvious model. Time also stands still, and runs backwards.
+//! The algorithms over random histories: each verdict is compared with later results, and each algorithm with a slow,
+//! obvious model. Time also stops, and runs backwards.
 
 use proptest::prelude::*;
 
@@ -12,10 +12,10 @@ mod windows;
 /// The start of most histories: an odd moment of 2026.
 pub(crate) const BEGIN: u64 = 1_795_276_800_123_457;
 
-/// The end of histories, in 2079: some states have room until 2106.
+/// The end of histories, in 2079: some states overflow in 2106.
 const LATEST: u64 = BEGIN + 53 * 365 * 86_400_000_000;
 
-/// An algorithm, whatever it keeps.
+/// An algorithm with any kind of state.
 trait Limit: Copy {
     type Kept: Clone + Default + PartialEq + std::fmt::Debug;
 
@@ -66,7 +66,7 @@ impl Limit for SlidingLog {
     }
 }
 
-/// One step of a history: a kind and a number, which mean something once a limit is known.
+/// One step of a history: a kind and a number, to be interpreted with a limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) pause: (u64, u64),
@@ -80,7 +80,7 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 impl Step {
-    /// The moment of this step, after one at `now`.
+    /// The time of this step, after one at `now`.
     pub(crate) fn moment(self, now: u64, window: Window, most: u64) -> u64 {
         let (long, micros) = (self.pause.1, window.micros());
         let up_to = |most: u64| long % most.max(1);
@@ -98,7 +98,7 @@ impl Step {
         if then > LATEST { BEGIN } else { then }
     }
 
-    /// The same without a clock that is set back by more than half of what time may stand still for.
+    /// The same with a clock that is set back by at most half the leeway.
     fn moment_of_a_good_clock(self, latest: u64, window: Window, most: u64) -> (u64, u64) {
         match self.pause {
             (10.., long) => (latest, latest - long % (LEEWAY / 2)),
@@ -130,7 +130,7 @@ pub(crate) fn requests() -> impl Strategy<Value = u32> {
     prop_oneof![3 => usual, 1 => 1..200_u32, 1 => any::<u32>()]
 }
 
-/// Asks, and at every fourth step holds what the verdict says against what comes of it.
+/// Applies hits, and at every fourth step compares the verdict with later results.
 fn apply<L: Limit>(
     limit: L,
     kept: &mut L::Kept,
@@ -143,13 +143,13 @@ fn apply<L: Limit>(
     prop_assert_eq!(verdict.consumed, verdict.admitted && hits.taken() > 0);
     prop_assert!(verdict.admitted || hits.taken() > 0);
     if step.pause.1.is_multiple_of(4) {
-        keeps_its_promises(limit, kept, hits, now, verdict)?;
+        matches_later_results(limit, kept, hits, now, verdict)?;
         can_be_undone(limit, before, kept.clone(), hits, now)?;
     }
     Ok(verdict)
 }
 
-fn keeps_its_promises<L: Limit>(
+fn matches_later_results<L: Limit>(
     limit: L,
     kept: &L::Kept,
     hits: Hits,
@@ -157,17 +157,17 @@ fn keeps_its_promises<L: Limit>(
     verdict: Verdict,
 ) -> Result<(), TestCaseError> {
     let at = |time: u64, hits| limit.apply(&mut kept.clone(), hits, Time::from_micros(time));
-    // As many as remain, and no more.
+    // Exactly the remaining hits are admitted.
     let remaining = u64::from(verdict.remaining);
     prop_assert!(at(now, Hits::Take(remaining)).admitted, "{verdict:?}");
     prop_assert!(!at(now, Hits::Take(remaining + 1)).admitted, "{verdict:?}");
-    // It resets then, and not before; unless time itself ends before.
+    // The full limit is available then, and not before, unless time overflows.
     let left_at = |time| u64::from(at(time, Hits::Take(0)).remaining);
     if verdict.reset < u64::MAX - now {
         prop_assert_eq!(left_at(now + verdict.reset), limit.most(), "{:?}", verdict);
         prop_assert!(verdict.reset == 0 || left_at(now + verdict.reset - 1) < limit.most(), "{verdict:?}");
     }
-    // Admitted then, and not before.
+    // The hits are admitted then, and not before.
     match verdict.retry_after {
         Some(0) => prop_assert!(verdict.admitted),
         Some(wait) if wait >= u64::MAX - now => prop_assert!(!verdict.admitted),
@@ -178,14 +178,14 @@ fn keeps_its_promises<L: Limit>(
         }
         None => prop_assert!(hits.taken() > limit.most()),
     }
-    // At its end a state may be forgotten, where time has no end before.
+    // At its end a state can be dropped, unless time overflows.
     let end = limit.end(kept).max(Time::from_micros(now));
     let forgotten = limit.apply(&mut L::Kept::default(), hits, end);
     prop_assert!(end.micros() == u64::MAX || at(end.micros(), hits) == forgotten);
     Ok(())
 }
 
-/// What was taken can be given back as if it had never been: so are several limits asked as one.
+/// A refund restores the state, so several limits can be checked as one.
 fn can_be_undone<L: Limit>(
     limit: L,
     mut before: L::Kept,

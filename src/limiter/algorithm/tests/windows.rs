@@ -1,10 +1,10 @@
-//! Windows and logs against lists that nothing is ever left out of.
+//! Windows and logs against complete lists of hits.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Every hit that was admitted and not given back, one by one.
+/// Every admitted hit that was not refunded.
 #[derive(Default)]
 struct SlowLog(Vec<u64>);
 
@@ -70,7 +70,7 @@ impl SlowWindows {
 }
 
 proptest! {
-    // A million steps each: histories have five hundred on average.
+    // A million steps each: histories have 500 on average.
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
@@ -111,9 +111,10 @@ proptest! {
                 Hits::Take(hits) => u128::from(u64::MAX).min(*count + u128::from(hits.min(1 << 63))),
                 Hits::Refund(hits) => count.saturating_sub(u128::from(hits)),
             };
-            let (after, verdict) = limit.apply(*state, hits, Time::from_micros(now));
+            let (after, counted) = limit.apply(*state, hits, Time::from_micros(now));
             *state = after;
-            prop_assert_eq!(u128::from(after.number), *count);
+            prop_assert_eq!((u128::from(after.number), u128::from(counted)), (*count, *count));
+            let verdict = limit.verdict(counted, hits, Time::from_micros(now));
             prop_assert_eq!(verdict.admitted, *count <= u128::from(limit.limit));
             prop_assert_eq!(u128::from(verdict.remaining), u128::from(limit.limit).saturating_sub(*count));
             prop_assert_eq!((now + verdict.reset) % window.micros(), 0);
@@ -160,10 +161,34 @@ fn a_window_boundary_does_not_double_a_sliding_limit() {
     let (state, first) = sliding.apply(State::default(), Hits::Take(100), before);
     let (_, second) = sliding.apply(state, Hits::Take(100), after);
     assert!(first.admitted && !second.admitted);
-    // All but a part of one hit has to fade.
+    // All but a part of one hit must leave the window.
     assert_eq!((second.remaining, second.retry_after), (0, Some(59_400_060)));
     let exact = SlidingLog { limit: 100, window };
     let mut log = Log::default();
     assert!(exact.apply(&mut log, Hits::Take(100), before).admitted);
     assert_eq!(exact.apply(&mut log, Hits::Take(1), after).retry_after, Some(59_999_999));
+}
+
+#[test]
+fn a_window_has_a_second_to_ten_years() {
+    let seconds = |seconds| Window::of_seconds(seconds).map(Window::seconds);
+    assert_eq!([0, 1, 315_360_000, 315_360_001].map(seconds), [None, Some(1), Some(315_360_000), None]);
+    assert_eq!(Window::MAX.seconds(), 315_360_000);
+}
+
+#[test]
+fn windows_are_aligned_to_1970() {
+    let (minute, now) = (Window::of_seconds(60).unwrap(), Time::from_micros(125_900_000));
+    assert_eq!((minute.start(now), minute.end(now)), (Time::from_seconds(120), Time::from_seconds(180)));
+    assert_eq!((minute.seconds_left(now), minute.seconds_left(Time::from_seconds(120))), (55, 60));
+}
+
+proptest! {
+    #[test]
+    fn a_window_contains_its_times(now in 0..u64::MAX / 2, seconds in 1..=315_360_000_u64) {
+        let (now, window) = (Time::from_micros(now), Window::of_seconds(seconds).unwrap());
+        prop_assert!(window.start(now) <= now && now < window.end(now));
+        prop_assert_eq!(window.end(now).micros() - window.start(now).micros(), window.micros());
+        prop_assert_eq!(now.seconds() + window.seconds_left(now), window.end(now).seconds());
+    }
 }

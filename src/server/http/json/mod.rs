@@ -115,10 +115,10 @@ async fn decide(
     let read = request::read(body, limiter.bounds()).map_err(NotDecided::BadRequest)?;
     let request = read.to_limiter();
     let Some(span) = span else {
-        return Ok(limiter.decide(&request, None).await?);
+        return Ok(limiter.decide(&request, None, None).await?);
     };
     let mut trace = DecisionTrace::default();
-    let decided = limiter.decide_traced(&request, None, &mut trace).await;
+    let decided = limiter.decide(&request, None, Some(&mut trace)).await;
     span_attributes::add(span, &request, decided.as_ref().ok(), &trace);
     Ok(decided?)
 }

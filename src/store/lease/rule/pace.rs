@@ -1,44 +1,38 @@
-//! How often a key is hit, and when a key without a lease becomes hot.
+//! The rate at which a key is hit, when a key without a lease becomes hot, and the arithmetic of times and hits.
 
-use super::{
-    HOT, LONGEST,
-    numbers::{float, seconds, single},
-};
+use super::{HOT, LONGEST};
 use crate::clock::Time;
 
-/// How often a key is hit: moving averages of this replica's hits and requests per second.
+/// Moving averages of this replica's hits and requests per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::store::lease) struct Pace {
     hits: f32,
     requests: f32,
     pub(super) at: Time,
-    /// For how many seconds requests have come without a long pause.
+    /// Seconds since the last long pause.
     age: f32,
 }
 
 impl Pace {
-    /// Adds a request.
     pub(super) fn add(&mut self, hits: u64, now: Time, duration: f64) {
         let pause = seconds(self.at, now);
         let decay = decay(self.at, now, duration);
         self.hits = single(f64::from(self.hits) * decay + float(hits) / duration);
         self.requests = single(f64::from(self.requests) * decay + 1.0 / duration);
         self.age = if pause > duration { 0.0 } else { single(f64::from(self.age) + pause) };
-        // Also if the clock was set back.
+        // Even if the clock was set back.
         self.at = now;
     }
 
-    /// Hits per second.
     pub(super) fn hits(&self, now: Time, duration: f64) -> f64 {
         f64::from(self.hits) * self.weight(now, duration)
     }
 
-    /// Requests per second.
     pub(super) fn requests(&self, now: Time, duration: f64) -> f64 {
         f64::from(self.requests) * self.weight(now, duration)
     }
 
-    /// What an average is worth now. It began at 0, so at first it counts by the time in which the requests came.
+    /// The factor that turns an average into the rate now. Averages begin at 0, so young ones are divided by their age.
     fn weight(&self, now: Time, duration: f64) -> f64 {
         let time = f64::from(self.age).max(LONGEST[0]).min(duration);
         decay(self.at, now, duration) * duration / time
@@ -49,7 +43,7 @@ impl Pace {
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::store::lease) struct Cold {
     pace: Pace,
-    /// Requests in a row at which it was hot.
+    /// Consecutive requests that found it hot.
     hot: u32,
 }
 
@@ -66,4 +60,29 @@ impl Cold {
 /// The part of an average that is left after some time.
 fn decay(from: Time, to: Time, duration: f64) -> f64 {
     (-seconds(from, to) / duration).exp()
+}
+
+/// Seconds from one time to a later one; 0 if it is not later.
+pub(super) fn seconds(from: Time, to: Time) -> f64 {
+    float(to.micros().saturating_sub(from.micros())) / 1e6
+}
+
+/// The time this many seconds later.
+pub(super) fn after(time: Time, seconds: f64) -> Time {
+    Time::from_micros(time.micros().saturating_add(whole(seconds * 1e6)))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "hits and microseconds are below 2⁵³")]
+pub(super) fn float(number: u64) -> f64 {
+    number as f64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "an average needs no more precision")]
+pub(super) fn single(number: f64) -> f32 {
+    number as f32
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates and rounds down")]
+pub(super) fn whole(number: f64) -> u64 {
+    number as u64
 }

@@ -6,21 +6,21 @@ use fastrand::Rng;
 
 use super::*;
 
-/// Steps of the random run; enough to meet every interleaving of a few messages many times.
+/// Steps of the random run: enough for every interleaving of a few messages.
 const STEPS: usize = 1_000_000;
 
-/// What a replica sends to the counter of a window.
+/// A message of a replica to the counter of a window.
 #[derive(Clone, Copy, Debug)]
 enum Message {
-    /// Counts the hits of a request that its lease does not have; `reserved` ones it had.
+    /// Counts the hits of a request that its lease does not have. It had `reserved` of them.
     Count {
         hits: u64,
         reserved: u64,
-        asked: Asked,
+        snapshot: Snapshot,
     },
     Lease {
         hits: u64,
-        asked: Asked,
+        snapshot: Snapshot,
     },
     GiveBack {
         hits: u64,
@@ -40,22 +40,22 @@ struct Sent {
     reply: Option<(u64, bool)>,
     /// It was sent before the counter was reset.
     is_sent_before: bool,
-    /// It was executed before.
+    /// It was executed before the reset.
     is_executed_before: bool,
 }
 
-/// A replica with the lease of one key, and how far its clock is ahead, in microseconds.
+/// A replica with the lease of one key, and the lead of its clock in microseconds.
 struct Replica {
     lease: Lease,
     ahead: u64,
 }
 
-/// What happened in a window.
+/// The counter and the decisions of a window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     counter: u64,
     admitted: u64,
-    /// What may be admitted: the limit, and what refunds and the loss of the counter add to it.
+    /// The hits that may be admitted: the limit, refunds, and the effects of a lost counter.
     allowed: u64,
 }
 
@@ -66,7 +66,7 @@ struct World {
     replicas: Vec<Replica>,
     windows: BTreeMap<Time, Window>,
     network: Vec<Sent>,
-    /// Nothing was lost or refunded, so that the books must balance.
+    /// Nothing is lost or refunded, so the sums must be exact.
     is_sound: bool,
     decided: [u64; 3],
 }
@@ -107,7 +107,7 @@ impl World {
             45..65 => self.execute(),
             65..85 => self.deliver(),
             85..93 => self.now += self.rng.u64(..8_000),
-            93..97 => self.tend(),
+            93..97 => self.visit(),
             97 => self.lose(),
             98 => self.refund(),
             _ if self.rng.u32(..200) == 0 => self.flush(),
@@ -132,24 +132,24 @@ impl World {
                 self.window(start).admitted += hits;
                 self.decided[0] += 1;
             }
-            Step::Refuse(count) => {
+            Step::Reject(count) => {
                 assert!(count >= terms.limit);
                 self.decided[1] += 1;
             }
-            Step::Ask { reserved } => {
+            Step::Query { reserved } => {
                 self.decided[2] += 1;
-                let asked = self.replicas[replica].lease.ask(hits - reserved);
-                self.send(replica, start, Message::Count { hits: hits - reserved, reserved, asked });
+                let snapshot = self.replicas[replica].lease.send(hits - reserved);
+                self.send(replica, start, Message::Count { hits: hits - reserved, reserved, snapshot });
             }
         }
         let lease = &mut self.replicas[replica].lease;
         if let Some(hits) = lease.renew(&terms, now) {
-            let asked = lease.ask_ahead();
-            self.send(replica, start, Message::Lease { hits, asked });
+            let snapshot = lease.send_renewal();
+            self.send(replica, start, Message::Lease { hits, snapshot });
         }
     }
 
-    /// Redis executes any message: replicas have several connections.
+    /// Redis executes messages in any order: replicas have several connections.
     fn execute(&mut self) {
         let waiting: Vec<usize> =
             (0..self.network.len()).filter(|n| self.network[*n].reply.is_none()).collect();
@@ -182,24 +182,24 @@ impl World {
         let Sent { replica, start, message, reply, .. } = sent;
         let ((after, is_granted), now, terms) = (reply.unwrap(), self.time(replica), self.terms);
         let lease = &mut self.replicas[replica].lease;
-        let is_current = lease.start() == start;
+        let is_current = lease.start == start;
         match message {
-            Message::Count { hits, reserved, asked } => {
+            Message::Count { hits, reserved, snapshot } => {
                 let mut is_admitted = after <= terms.limit;
                 if is_current {
-                    lease.unanswered(hits);
+                    lease.complete(hits);
                 }
-                if is_current && !lease.is_outdated(asked) {
-                    lease.counted(hits, after, asked, &terms, now);
+                if is_current && !lease.is_outdated(snapshot) {
+                    lease.counted(hits, after, snapshot, &terms, now);
                     is_admitted = is_admitted || lease.spend(hits);
                 }
-                // What was counted before a reset is not on top of it.
+                // Hits that were counted before a reset are not in the counter.
                 let counted = if sent.is_executed_before { 0 } else { hits };
                 let reserved = if sent.is_sent_before { 0 } else { reserved };
                 self.window(start).admitted += if is_admitted { counted + reserved } else { 0 };
             }
-            Message::Lease { hits, asked } if is_current => {
-                lease.granted(hits, is_granted, after, asked, &terms, now);
+            Message::Lease { hits, snapshot } if is_current => {
+                lease.granted(hits, is_granted, after, snapshot, &terms, now);
             }
             Message::Refund { hits } if is_current => lease.refunded(hits, after, &terms, now),
             Message::Lease { .. } | Message::Refund { .. } | Message::GiveBack { .. } => {}
@@ -214,15 +214,15 @@ impl World {
         let index = self.rng.usize(..self.network.len());
         let Sent { replica, start, message, reply, .. } = self.network.swap_remove(index);
         let lease = &mut self.replicas[replica].lease;
-        if lease.start() != start {
+        if lease.start != start {
             return;
         }
         match message {
-            Message::Lease { .. } => lease.lost(),
-            // The request was not decided: what its lease had is still there.
-            Message::Count { hits, reserved, asked } => {
-                lease.unanswered(hits);
-                if !lease.is_outdated(asked) && (reply.is_none() || self.rng.bool()) {
+            Message::Lease { .. } => lease.renewal_lost(),
+            // The request was not decided: its reserved hits are restored.
+            Message::Count { hits, reserved, snapshot } => {
+                lease.complete(hits);
+                if !lease.is_outdated(snapshot) && (reply.is_none() || self.rng.bool()) {
                     lease.restore(reserved);
                 }
             }
@@ -230,24 +230,24 @@ impl World {
         }
     }
 
-    fn tend(&mut self) {
+    fn visit(&mut self) {
         let replica = self.rng.usize(..self.replicas.len());
         let (now, terms) = (self.time(replica), self.terms);
         let lease = &mut self.replicas[replica].lease;
-        let (start, before) = (lease.start(), lease.left());
-        let tended = if self.rng.u32(..50) == 0 {
+        let (start, before) = (lease.start, lease.left);
+        let visit = if self.rng.u32(..50) == 0 {
             let (returned, own) = lease.end();
-            Tended { returned, own, ..Tended::default() }
+            Visit { returned, own, ..Visit::default() }
         } else {
-            lease.tend(&terms, now)
+            lease.visit(&terms, now)
         };
-        assert_eq!(before, lease.left() + tended.returned + tended.expired);
+        assert_eq!(before, lease.left + visit.returned + visit.expired);
         if now >= Time::from_micros(start.micros() + terms.window.micros()) {
-            assert_eq!(lease.left(), 0, "nothing is held after its window");
-            assert!(tended.returned == 0 || tended.expired == 0);
+            assert_eq!(lease.left, 0, "no hits are left after the window");
+            assert!(visit.returned == 0 || visit.expired == 0);
         }
-        if tended.returned > 0 {
-            self.send(replica, start, Message::GiveBack { hits: tended.returned, own: tended.own });
+        if visit.returned > 0 {
+            self.send(replica, start, Message::GiveBack { hits: visit.returned, own: visit.own });
         }
     }
 
@@ -261,7 +261,7 @@ impl World {
         self.send(replica, start, Message::Refund { hits });
     }
 
-    /// All counters are reset, and every replica has received it. Requests and leases are under way.
+    /// All counters are reset, and every replica knows. Requests and renewals are in flight.
     fn reset(&mut self) {
         self.network.retain(|sent| !matches!(sent.message, Message::GiveBack { .. }));
         for sent in &mut self.network {
@@ -269,31 +269,27 @@ impl World {
             sent.is_executed_before |= sent.reply.is_some();
         }
         for replica in &mut self.replicas {
-            let left = replica.lease.left();
+            let left = replica.lease.left;
             assert_eq!(replica.lease.forget(), left);
-            assert_eq!((replica.lease.left(), replica.lease.counter()), (0, None));
+            assert_eq!((replica.lease.left, replica.lease.counter()), (0, None));
         }
         for window in self.windows.values_mut() {
             (window.counter, window.admitted) = (0, 0);
         }
     }
 
-    /// Redis loses its keys. What was decided and what is held is on top of a fresh limit.
+    /// Redis loses its keys. Admitted and held hits come on top of the new counter.
     fn flush(&mut self) {
         if self.is_sound {
             return;
         }
         for (start, window) in &mut self.windows {
-            let held: u64 = self
-                .replicas
-                .iter()
-                .filter(|one| one.lease.start() == *start)
-                .map(|one| one.lease.left())
-                .sum();
+            let held: u64 =
+                self.replicas.iter().filter(|one| one.lease.start == *start).map(|one| one.lease.left).sum();
             let of_window = |sent: &&Sent| sent.start == *start;
             let outstanding = self.network.iter().filter(of_window).map(|sent| match sent.message {
                 Message::Count { hits, reserved, .. } => hits + reserved,
-                // A counter that began again may take hits back that are not in it.
+                // Hits may be returned to a new counter that does not include them.
                 Message::Lease { hits, .. } | Message::GiveBack { hits, .. } | Message::Refund { hits } => {
                     hits
                 }
@@ -309,9 +305,8 @@ impl World {
             if !self.is_sound {
                 continue;
             }
-            // What is admitted, held, or on its way to be given back is in the counter: so it is given back once.
-            let held =
-                self.replicas.iter().filter(|one| one.lease.start() == *start).map(|one| one.lease.left());
+            // The counter includes all hits that are admitted, held or being returned: so they are returned once.
+            let held = self.replicas.iter().filter(|one| one.lease.start == *start).map(|one| one.lease.left);
             let back =
                 self.network.iter().filter(|sent| sent.start == *start).map(|sent| match sent.message {
                     Message::GiveBack { hits, .. } => hits,
@@ -322,7 +317,7 @@ impl World {
         }
     }
 
-    /// Windows that nobody can count in any more.
+    /// Removes windows that have ended for every replica.
     fn forget(&mut self) {
         let oldest = Time::from_micros(self.now.saturating_sub(3 * self.terms.window.micros()));
         self.network.retain(|sent| sent.start >= oldest);
@@ -330,7 +325,7 @@ impl World {
     }
 }
 
-/// Runs worlds of a thousand steps; returns what was decided by leases, refused by them, and asked.
+/// Runs worlds of a thousand steps. Returns the numbers of admitted, rejected and queried requests.
 fn run(is_sound: bool) -> [u64; 3] {
     let mut decided = [0; 3];
     for seed in 0..u64::try_from(STEPS / 1000).unwrap() {
@@ -349,13 +344,13 @@ fn run(is_sound: bool) -> [u64; 3] {
 #[test]
 fn never_admits_more_than_the_limit_whatever_is_delayed_or_lost() {
     let decided = run(true);
-    assert!(decided.iter().all(|n| *n > 30_000), "every way to decide is tried: {decided:?}");
+    assert!(decided.iter().all(|n| *n > 30_000), "every kind of decision occurs: {decided:?}");
 }
 
 #[test]
-fn a_lost_counter_costs_no_more_than_what_was_held() {
+fn a_lost_counter_costs_no_more_than_the_held_hits() {
     let decided = run(false);
-    assert!(decided.iter().all(|n| *n > 30_000), "every way to decide is tried: {decided:?}");
+    assert!(decided.iter().all(|n| *n > 30_000), "every kind of decision occurs: {decided:?}");
 }
 
 fn terms(limit: u64, seconds: u64) -> Terms {
@@ -372,45 +367,45 @@ fn leased(hits: u64, terms: &Terms) -> (Lease, u64) {
         lease.take(1, false, terms, Time::from_micros(start + n * 1000));
     }
     let now = start + 1_000_000;
-    let asked = lease.ask_ahead();
-    lease.granted(hits, true, hits, asked, terms, Time::from_micros(now));
+    let snapshot = lease.send_renewal();
+    lease.granted(hits, true, hits, snapshot, terms, Time::from_micros(now));
     (lease, now)
 }
 
 #[test]
-fn a_lease_is_given_back_when_the_requests_stop() {
+fn hits_are_returned_when_the_requests_stop() {
     let terms = terms(100_000, 60);
     let (mut lease, now) = leased(300, &terms);
     let at = |after: u64| Time::from_micros(now + after);
-    assert_eq!(lease.tend(&terms, at(100_000)).returned, 0);
-    let tended = lease.tend(&terms, at(126_000));
-    assert_eq!((tended.returned, tended.own, lease.left()), (300, 300, 0));
-    assert_eq!(lease.tend(&terms, at(130_000)).returned, 0, "once");
-    assert!(lease.renew(&terms, at(130_000)).is_none(), "it is cold now");
+    assert_eq!(lease.visit(&terms, at(100_000)).returned, 0);
+    let visit = lease.visit(&terms, at(126_000));
+    assert_eq!((visit.returned, visit.own, lease.left), (300, 300, 0));
+    assert_eq!(lease.visit(&terms, at(130_000)).returned, 0, "once");
+    assert!(lease.renew(&terms, at(130_000)).is_none(), "the key is cold");
 }
 
 #[test]
-fn a_lease_that_is_too_large_is_cut_to_the_pace() {
+fn a_lease_that_is_too_large_is_reduced_to_the_pace() {
     let terms = terms(100_000, 60);
     let (mut lease, now) = leased(5000, &terms);
     for n in 0..1100 {
         lease.take(1, false, &terms, Time::from_micros(now + n * 1000));
     }
-    let tended = lease.tend(&terms, Time::from_micros(now + 1_100_000));
-    assert!((380..=520).contains(&lease.left()), "half a second of 1,000 requests: {}", lease.left());
-    assert_eq!(tended.returned + lease.left(), 5000 - 1100);
+    let visit = lease.visit(&terms, Time::from_micros(now + 1_100_000));
+    assert!((380..=520).contains(&lease.left), "half a second of 1,000 requests: {}", lease.left);
+    assert_eq!(visit.returned + lease.left, 5000 - 1100);
 }
 
 #[test]
-fn hits_of_the_last_window_are_lost() {
+fn unspent_hits_expire_with_the_window() {
     let terms = terms(100_000, 60);
     let (mut lease, now) = leased(300, &terms);
     let end = Time::from_micros(now + 60_000_000);
     let mut other = lease;
-    assert_eq!(other.tend(&terms, end).expired, 300);
+    assert_eq!(other.visit(&terms, end).expired, 300);
     assert_eq!(lease.enter(terms.window.start(end)), 300);
-    assert_eq!(lease.left(), 0);
-    assert!(matches!(lease.take(1, true, &terms, end), Step::Ask { reserved: 0 }));
+    assert_eq!(lease.left, 0);
+    assert!(matches!(lease.take(1, true, &terms, end), Step::Query { reserved: 0 }));
 }
 
 #[test]
@@ -418,16 +413,19 @@ fn a_counter_over_its_limit_is_read_again_after_a_while() {
     let terms = terms(100, 60);
     let mut lease = Lease::new(Time::from_seconds(1_800_000_000), Pace::default());
     let at = |millis: u64| Time::from_micros(1_800_000_000_000_000 + millis * 1000);
-    assert!(matches!(lease.take(1, true, &terms, at(0)), Step::Ask { .. }));
-    let asked = lease.ask(1);
-    lease.unanswered(1);
-    lease.counted(1, 101, asked, &terms, at(1));
-    assert_eq!(lease.take(1, true, &terms, at(2)), Step::Refuse(101));
-    assert_eq!(lease.take(1, true, &terms, at(4_900)), Step::Refuse(101));
-    assert!(matches!(lease.take(1, true, &terms, at(5_100)), Step::Ask { .. }), "one asks");
-    assert_eq!(lease.take(1, true, &terms, at(5_101)), Step::Refuse(101), "the others do not");
+    assert!(matches!(lease.take(1, true, &terms, at(0)), Step::Query { .. }));
+    let snapshot = lease.send(1);
+    lease.complete(1);
+    lease.counted(1, 101, snapshot, &terms, at(1));
+    assert_eq!(lease.take(1, true, &terms, at(2)), Step::Reject(101));
+    assert_eq!(lease.take(1, true, &terms, at(4_900)), Step::Reject(101));
+    assert!(
+        matches!(lease.take(1, true, &terms, at(5_100)), Step::Query { .. }),
+        "one request queries the store"
+    );
+    assert_eq!(lease.take(1, true, &terms, at(5_101)), Step::Reject(101), "the others do not");
     lease.refunded(10, 91, &terms, at(5_200));
-    assert!(matches!(lease.take(1, true, &terms, at(5_201)), Step::Ask { .. }), "a refund makes room");
+    assert!(matches!(lease.take(1, true, &terms, at(5_201)), Step::Query { .. }), "a refund makes room");
 }
 
 #[test]

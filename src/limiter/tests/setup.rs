@@ -1,4 +1,4 @@
-//! A limiter whose store is far away, and what is around it.
+//! A limiter with a remote store, for tests.
 
 use std::{
     fs,
@@ -33,20 +33,20 @@ descriptors:
   - {key: free, rate_limit: {unlimited: true}}
 ";
 
-/// Counts in memory, but answers at the second poll at the earliest, and with an error while it is lost.
-pub(super) struct Distant {
+/// Counts in memory, but answers at the second poll, and fails while it is lost.
+pub(super) struct RemoteStore {
     pub(super) counters: MemoryStore,
     pub(super) lost: Mutex<Option<FailureReason>>,
     pub(super) last_until: Mutex<Option<Instant>>,
 }
 
-impl Distant {
+impl RemoteStore {
     pub(super) fn set_lost(&self, lost: Option<FailureReason>) {
         *self.lost.lock().unwrap() = lost;
     }
 }
 
-impl Store for Distant {
+impl Store for RemoteStore {
     fn apply<'a>(&'a self, batch: &'a mut Batch<'_>, now: Time) -> Applied<'a> {
         *self.last_until.lock().unwrap() = batch.until;
         Applied::Later(Box::pin(async move {
@@ -56,7 +56,7 @@ impl Store for Distant {
             let lost = *self.lost.lock().unwrap();
             match lost {
                 None => self.counters.apply(batch, now).done().await,
-                // What a store wrote before it failed may not be relied on.
+                // Outcomes of a failed store are invalid.
                 Some(reason) => {
                     batch.set_all(|_, _| Outcome::Counted(1_000_000));
                     Err(StoreError { reason, message: "redis 192.0.2.1:6379: no answer".into() })
@@ -70,10 +70,10 @@ impl Store for Distant {
     }
 }
 
-/// A limiter with a distant store, and what is around it.
-pub(super) struct House {
+/// A limiter with a remote store, and its parts.
+pub(super) struct Setup {
     pub(super) limiter: Limiter,
-    pub(super) store: Arc<Distant>,
+    pub(super) store: Arc<RemoteStore>,
     pub(super) stats: Arc<Stats>,
     pub(super) source: Arc<Source<Handles>>,
     pub(super) clock: Arc<ManualClock>,
@@ -81,7 +81,7 @@ pub(super) struct House {
     pub(super) root: TempDir,
 }
 
-impl House {
+impl Setup {
     pub(super) fn new(on_store_failure: OnStoreFailure, change: impl FnOnce(&mut Policy)) -> Self {
         let mut policy = Policy {
             bounds: Bounds { descriptors: 10, entries: 10 },
@@ -101,8 +101,10 @@ impl House {
         fs::create_dir(root.path().join("config")).unwrap();
         let stats = Arc::new(Stats::new(StatsOptions::default()));
         let counters = stats.clone();
-        let source = Arc::new(Source::new(CompileOptions::default(), move |rules| handles(rules, &counters)));
-        let store = Arc::new(Distant {
+        let source = Arc::new(Source::new(CompileOptions::default(), move |rules| {
+            handles(rules, &counters, Vec::new())
+        }));
+        let store = Arc::new(RemoteStore {
             counters: MemoryStore::new(10_000),
             lost: Mutex::default(),
             last_until: Mutex::default(),
@@ -113,16 +115,16 @@ impl House {
             Limiter::new(policy, source.clone(), store.clone(), Some(cache), stats.clone(), clock.clone());
         let overrides = Arc::<Index>::default();
         let limiter = limiter.with_overrides(overrides.clone());
-        let house = Self { limiter, store, stats, source, clock, overrides, root };
-        house.load(RULES);
-        house
+        let setup = Self { limiter, store, stats, source, clock, overrides, root };
+        setup.load(RULES);
+        setup
     }
 
-    /// A house whose store has been lost from the start.
+    /// A limiter whose store is lost from the start.
     pub(super) fn lost(on_store_failure: OnStoreFailure) -> Self {
-        let house = Self::new(on_store_failure, |_| ());
-        house.store.set_lost(Some(FailureReason::Timeout));
-        house
+        let setup = Self::new(on_store_failure, |_| ());
+        setup.store.set_lost(Some(FailureReason::Timeout));
+        setup
     }
 
     pub(super) fn load(&self, rules: &str) {
@@ -131,9 +133,9 @@ impl House {
         self.source.reload(&directory, self.clock.now());
     }
 
-    pub(super) fn ask(&self, keys: &[&str]) -> Result<Answer, RequestError> {
+    pub(super) fn decide(&self, keys: &[&str]) -> Result<Answer, RequestError> {
         let request = request(keys);
-        finish(pin!(self.limiter.decide(&request, None)))
+        finish(pin!(self.limiter.decide(&request, None, None)))
     }
 
     pub(super) fn decided(&self, policy: OnStoreFailure, reason: FailureReason) -> u64 {
