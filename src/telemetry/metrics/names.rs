@@ -17,14 +17,16 @@ pub struct Metric {
     pub help: &'static str,
 }
 
-/// What may be computed from a metric.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The type of a metric. A mapper file names it as `statsd_exporter` does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// It only grows while the process lives: ask for its rate.
+    /// A sum that resets only with the process.
     Counter,
-    /// It is what it is now.
+    /// A current value.
     Gauge,
-    /// How many were within each bound: ask for its quantiles.
+    /// Counts by upper bound.
+    #[serde(rename = "observer", alias = "timer")]
     Histogram,
 }
 

@@ -11,15 +11,14 @@ mod pattern;
 mod series;
 #[cfg(test)]
 mod tests;
-mod yaml;
 
 pub use self::{file::read, page::Mapped};
 
 use self::pattern::{Captured, Pattern, escaped};
 use super::names::Kind;
 
-/// What a file says of names.
-#[derive(Debug)]
+/// The mappings of a file.
+#[derive(Debug, Default)]
 pub struct Mapper {
     mappings: Vec<Mapping>,
     /// Of the globs that match, the most specific counts and not the first (`glob_disable_ordering`).

@@ -34,7 +34,7 @@ fn page(yaml: &str, fill: impl FnOnce(&Stats)) -> String {
     first
 }
 
-/// What of a page depends on what was counted alone.
+/// The page without the metrics of the process, which change between scrapes.
 fn without_process(page: &str) -> String {
     page.lines().filter(|line| !line.contains("process_")).collect::<Vec<_>>().join("\n")
 }
@@ -94,31 +94,76 @@ fn reports_every_mistake_with_its_place() {
                 labels: {a-b: x, le: y, __name__: z}\n- {name: x}\n- {match: a.b, action: destroy}\n- 7\n";
     let reported = diagnostics(yaml);
     for expected in [
-        "mapper.yaml:2:10: error: `a..b` is no glob (at mappings[0].match); words of",
-        "mapper.yaml:3:9: error: `9x` is no metric's name (at mappings[0].name)",
-        "mapper.yaml:4:10: error: `(` is no regular expression: unclosed group (at mappings[1].match)",
-        "mapper.yaml:7:12: error: `a-b` is no label's name",
-        "mapper.yaml:7:20: error: the label `le` is Prometheus's own",
-        "mapper.yaml:7:27: error: the label `__name__`",
-        "mapper.yaml:8:3: error: `match` is missing",
-        "mapper.yaml:9:24: error: got `destroy`, expected one of map, drop",
-        "mapper.yaml:10:3: error: a map is expected here, this is `7`",
+        "mapper.yaml:2:10: error: invalid glob `a..b` (at mappings[0].match); expected words of",
+        "mapper.yaml:3:9: error: `9x` is not a valid metric name (at mappings[0].name)",
+        "mapper.yaml:4:10: error: invalid regular expression `(`: unclosed group (at mappings[1].match)",
+        "mapper.yaml:7:17: error: `a-b` is not a valid label name",
+        "mapper.yaml:7:24: error: label `le` is reserved by Prometheus",
+        "mapper.yaml:7:37: error: label `__name__`",
+        "mapper.yaml:8:3: error: missing `match` (at mappings[2])",
+        "mapper.yaml:9:24: error: unknown variant `destroy`, expected `map` or `drop` (at mappings[3].action)",
+        "mapper.yaml:10:3: error: invalid type: integer `7`, expected a map (at mappings[4])",
     ] {
         assert!(reported.iter().any(|one| one.starts_with(expected)), "{expected}\n{reported:#?}");
     }
 }
 
 #[test]
-fn warns_of_what_has_no_effect_with_its_place() {
+fn reports_a_file_that_cannot_be_parsed_with_its_place() {
+    let bomb = (0..30).map(|n| format!("a{n}: &a{n} [*a{0}, *a{0}, *a{0}]\n", n - 1)).collect::<String>();
+    for (yaml, expected) in [
+        ("a: b: c\n", "mapper.yaml:1:5: error: mapping values are not allowed in this context"),
+        (
+            "mappings: {match: a}\n",
+            "mapper.yaml:1:11: error: invalid type: map, expected a sequence (at mappings)",
+        ),
+        (
+            "mappings:\n- {name: x, name: y}\n",
+            "mapper.yaml:2:3: error: duplicate field `name` (at mappings[0])",
+        ),
+        ("7", "mapper.yaml:1:1: error: invalid type: integer `7`, expected a map"),
+        (&bomb.replace("*a-1", "x"), "mapper.yaml: error: repetition limit exceeded"),
+        (
+            &" ".repeat((1 << 20) + 1),
+            "mapper.yaml: error: the file has 1048577 bytes, expected at most 1048576",
+        ),
+    ] {
+        let reported = diagnostics(yaml);
+        assert!(reported.len() == 1 && reported[0].starts_with(expected), "{expected}\n{reported:#?}");
+    }
+}
+
+#[test]
+fn merges_and_numbers_as_text_are_read_as_yaml_1_1_does() {
+    let merged = "mappings:\n- &base {match: a.*, name: x, labels: {v: 1.10}}\n- {<<: *base, match: b.*}\n";
+    for (yaml, name, version) in
+        [(merged, "b.c", "1.1"), (&merged[..merged.rfind('-').unwrap()], "a.c", "1.10")]
+    {
+        let mapper = mapper(yaml);
+        let MappingResult::Mapped { labels, .. } = mapper.map(name, Kind::Counter) else { panic!("{name}") };
+        assert_eq!(labels, [("v", version.to_owned())]);
+    }
+}
+
+#[test]
+fn every_known_option_is_suggested_and_accepted() {
+    let mapping = "mappings:\n- {match: a.b, name: x, match_type: glob, match_metric_type: timer, labels: {}, action: map, \
+        help: h, scale: 1, observer_type: histogram, timer_type: histogram, histogram_options: {buckets: []}, \
+        buckets: [], honor_labels: true}\ndefaults: {glob_disable_ordering: true}\n";
+    assert_eq!(diagnostics(mapping), [""; 0]);
+}
+
+#[test]
+fn warns_of_options_without_effect_with_their_place() {
     let yaml = "defaults:\n  ttl: 5m\n  quantile: []\nmappings:\n- match: ratelimit_server.*.response_time\n  \
                 name: took\n  observer_type: summary\n  lables: {}\n  buckets: [10, 12]\n";
     let reported = diagnostics(yaml);
     for expected in [
-        "mapper.yaml:2:8: warning: does nothing: a series stays while its rule does (at defaults.ttl)",
-        "mapper.yaml:3:3: warning: the option `quantile` is unknown and does nothing",
-        "mapper.yaml:7:18: warning: there are no summaries",
-        "mapper.yaml:8:3: warning: the option `lables` is unknown and does nothing (at mappings[0]); is `labels` meant?",
-        "mapper.yaml:9:17: warning: the bucket 12 is left out (at mappings[0]); times are counted in the buckets 0.01, 0.025",
+        "mapper.yaml:2:8: warning: `ttl` has no effect: a series exists as long as its rule (at defaults.ttl)",
+        "mapper.yaml:3:13: warning: unknown option `quantile` is ignored (at defaults.quantile); did you mean `quantiles`?",
+        "mapper.yaml:5:3: warning: `observer_type: summary` has no effect: summaries are not supported",
+        "mapper.yaml:8:11: warning: unknown option `lables` is ignored (at mappings[0].lables); did you mean `labels`?",
+        "mapper.yaml:9:17: warning: bucket 12 is ignored (at mappings[0].buckets[1]); times are counted in the buckets 0.01, 0.025",
     ] {
         assert!(reported.iter().any(|one| one.starts_with(expected)), "{expected}\n{reported:#?}");
     }
