@@ -37,7 +37,7 @@ pub(in crate::telemetry) mod histogram;
 pub(in crate::telemetry) mod labels;
 pub mod mapper;
 pub(in crate::telemetry) mod names;
-mod page;
+pub(in crate::telemetry) mod page;
 mod prometheus;
 mod registry;
 mod room;

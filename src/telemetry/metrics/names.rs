@@ -2,8 +2,6 @@
 //!
 //! The exposition takes its names from here, and the manual's table is made from here.
 
-use std::fmt;
-
 /// One metric of the Prometheus page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Metric {
@@ -17,27 +15,18 @@ pub struct Metric {
     pub help: &'static str,
 }
 
-/// The type of a metric. A mapper file names it as `statsd_exporter` does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// A sum that resets only with the process.
-    Counter,
-    /// A current value.
-    Gauge,
-    /// Counts by upper bound.
-    #[serde(rename = "observer", alias = "timer")]
-    Histogram,
-}
-
-/// As the page's `# TYPE` lines write it.
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        })
+named! {
+    /// The type of a metric. A mapper file names a histogram as `statsd_exporter` does.
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Kind {
+        /// A sum that resets only with the process.
+        Counter = "counter",
+        /// A current value.
+        Gauge = "gauge",
+        /// Counts by upper bound.
+        #[serde(rename = "observer", alias = "timer")]
+        Histogram = "histogram",
     }
 }
 
@@ -262,12 +251,13 @@ metrics! {
         "Hits counted in the domain's series __overflow__ because METRICS_MAX_SERIES was reached.";
 }
 
-/// The process's CPU time, in hundredths of a second.
-pub(super) const PROCESS_CPU: &str = "process_cpu_seconds_total";
-
 /// The `prometheus` crate's process metrics, on systems with `/proc`.
-const PROCESS: [Metric; 7] = [
-    Metric::of_process(PROCESS_CPU, Kind::Counter, "Total user and system CPU time spent in seconds."),
+pub(super) const PROCESS: [Metric; 7] = [
+    Metric::of_process(
+        "process_cpu_seconds_total",
+        Kind::Counter,
+        "Total user and system CPU time spent in seconds.",
+    ),
     Metric::of_process("process_open_fds", Kind::Gauge, "Number of open file descriptors."),
     Metric::of_process("process_max_fds", Kind::Gauge, "Maximum number of open file descriptors."),
     Metric::of_process("process_virtual_memory_bytes", Kind::Gauge, "Virtual memory size in bytes."),

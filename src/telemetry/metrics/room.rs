@@ -125,12 +125,12 @@ impl Place {
     }
 
     /// True when the series of this counter have room, which they take the first time.
-    pub(super) fn has_series(&self, counter: usize) -> bool {
-        let bit = 1_u8.checked_shl(u32::try_from(counter).unwrap_or(u32::MAX)).unwrap_or(0);
+    pub(super) fn has_series(&self, counter: RuleCounter) -> bool {
+        let bit = 1_u8 << counter as u32;
         let mut series = self.series.load(Relaxed);
         while series & bit == 0 {
             // Room for the first was taken with the place.
-            let takes = RuleCounter::series(counter).saturating_sub(usize::from(series == 0));
+            let takes = counter.series().saturating_sub(usize::from(series == 0));
             if takes > 0 && !self.room.take(takes) {
                 return false;
             }
@@ -160,7 +160,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let series = self.series.load(Relaxed);
-        let counters = (0..RuleCounter::ALL.len()).filter(|counter| series >> counter & 1 == 1);
+        let counters = RuleCounter::ALL.into_iter().filter(|counter| series >> *counter as u32 & 1 == 1);
         self.room.refund(counters.map(RuleCounter::series).sum::<usize>().max(1));
     }
 }

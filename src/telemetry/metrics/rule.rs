@@ -20,45 +20,32 @@ use super::{
     shard::{Cells, Counter, ShardCount},
 };
 
-/// What is counted of a rule.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RuleCounter {
-    /// Hits, before the decision.
-    TotalHits,
-    /// Hits beyond the limit.
-    OverLimit,
-    /// Hits between the near threshold and the limit.
-    NearLimit,
-    /// Hits within the limit.
-    WithinLimit,
-    /// Hits beyond the limit that the local cache answered without the store.
-    OverLimitWithLocalCache,
-    /// Hits beyond the limit that passed because the rule is in shadow mode.
-    ShadowMode,
+named! {
+    /// The counters of a rule, by their statsd names.
+    pub enum RuleCounter {
+        /// Hits, before the decision.
+        TotalHits = "total_hits",
+        /// Hits over the limit.
+        OverLimit = "over_limit",
+        /// Hits between the near threshold and the limit.
+        NearLimit = "near_limit",
+        /// Hits within the limit.
+        WithinLimit = "within_limit",
+        /// Hits over the limit that the local cache answered without the store.
+        OverLimitWithLocalCache = "over_limit_with_local_cache",
+        /// Hits over the limit that passed because the rule is in shadow mode.
+        ShadowMode = "shadow_mode",
+    }
 }
 
 impl RuleCounter {
-    /// How many series of the page show this counter: those of `tollgate_rule_hits_total` are made of three.
-    pub(super) const fn series(counter: usize) -> usize {
-        const SHOWN_TWICE: [RuleCounter; 3] =
-            [RuleCounter::OverLimit, RuleCounter::WithinLimit, RuleCounter::ShadowMode];
-        let [over, within, shadow] = SHOWN_TWICE;
-        if counter == over as usize || counter == within as usize || counter == shadow as usize {
-            2
-        } else {
-            1
+    /// The series of the page that show this counter. Three counters are shown by `tollgate_rule_hits_total` too.
+    pub(super) const fn series(self) -> usize {
+        match self {
+            Self::OverLimit | Self::WithinLimit | Self::ShadowMode => 2,
+            Self::TotalHits | Self::NearLimit | Self::OverLimitWithLocalCache => 1,
         }
     }
-
-    /// Every counter, each at its own number.
-    pub const ALL: [Self; 6] = [
-        Self::TotalHits,
-        Self::OverLimit,
-        Self::NearLimit,
-        Self::WithinLimit,
-        Self::OverLimitWithLocalCache,
-        Self::ShadowMode,
-    ];
 }
 
 /// The counters kept under one name. Shared by all who count on it.
@@ -122,7 +109,7 @@ impl RuleStats {
     /// the counter's series finds no room.
     pub fn add(&self, counter: RuleCounter, n: u64) {
         match &self.caller {
-            Some(caller) if n > 0 && !caller.place.has_series(counter as usize) => {
+            Some(caller) if n > 0 && !caller.place.has_series(counter) => {
                 caller.overflow.refused.increment();
                 caller.overflow.stats.add(counter, n);
             }

@@ -4,8 +4,6 @@
 //! known to Prometheus alone: our own metrics and those of the process.
 
 use super::{
-    gauges::Gauges,
-    histogram::Snapshot,
     labels::statsd_key,
     names::{self, Metric},
     rule::RuleCounter,
@@ -21,31 +19,9 @@ const FAMILIES: [(&str, &str); 3] = [
     ("ratelimit_redis_per_second_pool_", "ratelimit.redis_per_second_pool."),
 ];
 
-/// A metric that is not of a rule, under its statsd name.
-#[derive(Clone, PartialEq, Debug)]
-pub(in crate::telemetry) struct Single {
-    /// The name.
-    pub(in crate::telemetry) name: String,
-    /// What it is for Prometheus.
-    pub(in crate::telemetry) metric: Metric,
-    /// The values of its labels there.
-    pub(in crate::telemetry) labels: Vec<String>,
-    /// What it shows now.
-    pub(in crate::telemetry) value: Value,
-}
-
-/// What a metric shows.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(in crate::telemetry) enum Value {
-    /// A counter's sum or a gauge's state.
-    Number(u64),
-    /// How long things took.
-    Times(Snapshot),
-}
-
 /// The name of one counter of the rule with this full key.
 pub(in crate::telemetry) fn of_rule(full_key: &str, counter: RuleCounter) -> String {
-    [RULES, &statsd_key(full_key), ".", stat(counter)].concat()
+    [RULES, &statsd_key(full_key), ".", counter.name()].concat()
 }
 
 /// The name of a metric with these labels, if statsd knows it.
@@ -66,27 +42,6 @@ pub(in crate::telemetry) fn of_single(metric: &Metric, labels: &[&str]) -> Optio
         }
     };
     Some(name)
-}
-
-/// The last part of a counter's name.
-const fn stat(counter: RuleCounter) -> &'static str {
-    match counter {
-        RuleCounter::TotalHits => "total_hits",
-        RuleCounter::OverLimit => "over_limit",
-        RuleCounter::NearLimit => "near_limit",
-        RuleCounter::WithinLimit => "within_limit",
-        RuleCounter::OverLimitWithLocalCache => "over_limit_with_local_cache",
-        RuleCounter::ShadowMode => "shadow_mode",
-    }
-}
-
-impl super::Stats {
-    /// Everything that statsd knows beside the rules.
-    pub(in crate::telemetry) fn singles(&self, gauges: &Gauges) -> Vec<Single> {
-        let mut page = super::page::Page::singles();
-        super::prometheus::others(&mut page, self, gauges);
-        page.finish().1
-    }
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ use crate::telemetry::metrics::{
     OVERFLOW, Stats,
     gauges::Gauges,
     labels::statsd_key,
-    names::{self, Kind},
+    names::{self, Kind, Metric},
+    page::Value,
     rule::RuleCounter,
-    statsd_names::{self, Value},
+    statsd_names,
 };
 
 /// Names that are no longer counted, whose sums were not all sent to a sink.
@@ -35,19 +36,23 @@ impl DeltaTracker {
     /// Takes note of all that is counted by now. Nobody who counts waits for it.
     pub(super) fn enter(&mut self, stats: &Stats, gauges: &Gauges) {
         self.round = self.round.wrapping_add(1);
-        let Self { rules, domains, counters, times, round, .. } = self;
+        let Self { rules, domains, counters, times, gauges: current, round } = self;
         stats.for_each_rule(|one, counts| rules.enter(one.full_key(), one.number(), counts, *round));
         stats.for_each_unknown_domain(|name, number, n| domains.enter(name, number, [n], *round));
-        self.gauges.clear();
-        for single in stats.singles(gauges) {
-            match single.value {
-                Value::Number(n) if single.metric.kind == Kind::Gauge => self.gauges.push((single.name, n)),
+        current.clear();
+        let take = &mut |metric: &Metric, labels: &[&str], value: Value<'_>| {
+            let Some(name) = statsd_names::of_single(metric, labels) else { return };
+            match value {
+                Value::Whole(n) if metric.kind == Kind::Gauge => current.push((name, n)),
                 // Entered above, domain by domain.
-                Value::Number(_) if single.metric.name == names::DOMAIN_NOT_FOUND.name => {}
-                Value::Number(n) => counters.enter(&single.name, 0, [n], *round),
-                Value::Times(snapshot) => times.entry(single.name.into()).or_default().enter(&snapshot),
+                Value::Whole(_) if metric.name == names::DOMAIN_NOT_FOUND.name => {}
+                Value::Whole(n) => counters.enter(&name, 0, [n], *round),
+                Value::Times(snapshot) => times.entry(name.into()).or_default().enter(snapshot),
+                // No metric with a statsd name has one.
+                Value::Float(_) | Value::Distribution(_) => {}
             }
-        }
+        };
+        stats.samples(gauges, take);
         rules.forget_gone(*round, |full_key| {
             let domain = full_key.split('.').next().unwrap_or_default();
             format!("{domain}.{OVERFLOW}")

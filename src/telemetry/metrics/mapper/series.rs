@@ -3,7 +3,7 @@
 //! Matching a name against every mapping for every sample of every scrape would take seconds, so each
 //! name is matched once and remembered with the text of its labels.
 
-use std::{collections::HashMap, fmt::Write as _};
+use std::collections::HashMap;
 
 use tracing::warn;
 
@@ -11,9 +11,10 @@ use super::{Mapper, MappingResult, Target};
 use crate::telemetry::metrics::{
     labels::Labels,
     names::{Kind, Metric, documentation},
+    page::write_labels,
     prometheus::metric,
     rule::RuleCounter,
-    statsd_names::{self, Single},
+    statsd_names,
 };
 
 /// Where a metric counts: the number of a series, if it is shown at all.
@@ -62,7 +63,9 @@ impl Default for Known {
             series: Vec::new(),
         };
         for metric in documentation() {
-            let is_of_rule = RuleCounter::ALL.iter().any(|counter| super::page::is_of(*counter, &metric));
+            let is_of_rule = RuleCounter::ALL
+                .iter()
+                .any(|counter| super::super::prometheus::metric(*counter).name == metric.name);
             if !is_of_rule && statsd_names::of_single(&metric, &[""]).is_none() {
                 known.by_name.insert(metric.name.to_owned(), TAKEN);
             }
@@ -89,20 +92,25 @@ impl Known {
         let labels: Vec<&str> =
             [Some(&*domain), Some(&key1), key2.as_deref()].into_iter().flatten().collect();
         let places = RuleCounter::ALL.map(|counter| {
-            self.place(mapper, &statsd_names::of_rule(full_key, counter), &metric(counter), &labels)
+            self.place(mapper, &statsd_names::of_rule(full_key, counter), metric(counter), &labels)
         });
         self.rules.insert(full_key.into(), places);
         places
     }
 
-    /// Where a metric that is not of a rule counts.
-    pub(super) fn single(&mut self, mapper: &Mapper, single: &Single) -> Place {
-        if let Some(place) = self.singles.get(&*single.name) {
+    /// The series of a metric that is not of a rule.
+    pub(super) fn single(
+        &mut self,
+        mapper: &Mapper,
+        statsd: &str,
+        metric: &Metric,
+        labels: &[&str],
+    ) -> Place {
+        if let Some(place) = self.singles.get(statsd) {
             return *place;
         }
-        let labels: Vec<&str> = single.labels.iter().map(String::as_str).collect();
-        let place = self.place(mapper, &single.name, &single.metric, &labels);
-        self.singles.insert(single.name.as_str().into(), place);
+        let place = self.place(mapper, statsd, metric, labels);
+        self.singles.insert(statsd.into(), place);
         place
     }
 
@@ -148,40 +156,17 @@ impl Known {
     }
 
     fn log_conflict(&mut self, name: &str, kind: Kind, at: usize) {
-        let taken =
-            self.families.get(at).map_or("a metric that cannot be mapped", |family| match family.kind {
-                Kind::Counter => "a counter",
-                Kind::Gauge => "a gauge",
-                Kind::Histogram => "a histogram",
-            });
-        let was_logged = self
-            .families
-            .get_mut(at)
-            .is_some_and(|family| std::mem::replace(&mut family.conflict_logged, true));
-        if !was_logged {
-            warn!(
-                "PROMETHEUS_MAPPER_YAML gives a {kind} the name {name}, which {taken} has: it is not shown"
-            );
+        let taken = self.families.get_mut(at);
+        let owner = taken.as_ref().map_or("an unmapped metric", |family| family.kind.name());
+        if !taken.is_some_and(|family| std::mem::replace(&mut family.conflict_logged, true)) {
+            let kind = kind.name();
+            warn!("PROMETHEUS_MAPPER_YAML: a {kind} is not shown because {owner} has its name {name}");
         }
     }
 }
 
-/// Labels as they stand on the page.
-fn written<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> Box<str> {
+fn written<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Box<str> {
     let mut text = String::new();
-    for (name, value) in labels {
-        let comma = if text.is_empty() { "" } else { "," };
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{comma}{name}=\"");
-        for letter in value.chars() {
-            match letter {
-                '\\' => text.push_str("\\\\"),
-                '"' => text.push_str("\\\""),
-                '\n' => text.push_str("\\n"),
-                letter => text.push(letter),
-            }
-        }
-        text.push('"');
-    }
+    write_labels(&mut text, labels);
     text.into()
 }

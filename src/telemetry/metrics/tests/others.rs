@@ -76,7 +76,7 @@ fn a_full_page_shows_every_documented_metric_and_no_other() {
     let documented = |shown: fn(&Metric) -> String| -> Vec<(String, String)> {
         documentation().iter().map(|metric| (metric.name.to_owned(), shown(metric))).collect()
     };
-    assert_eq!(head("# TYPE "), documented(|metric| metric.kind.to_string()));
+    assert_eq!(head("# TYPE "), documented(|metric| metric.kind.name().to_owned()));
     assert_eq!(head("# HELP "), documented(|metric| metric.help.to_owned()));
     let by_name: BTreeMap<_, _> = documentation().iter().map(|metric| (metric.name, metric.labels)).collect();
     for (name, labels) in parse(&page).into_keys() {
