@@ -378,7 +378,7 @@ fn overrides(samples: &mut Samples<'_>, overrides: &OverrideGauges) {
 
 fn series(samples: &mut Samples<'_>, stats: &Stats) {
     samples.value(&names::SERIES, stats.room.taken() as u64);
-    samples.value(&names::SERIES_MAX, stats.room.max() as u64);
+    samples.value(&names::SERIES_MAX, stats.room.max as u64);
     let refused = stats.registry.refused();
     samples.values(&names::SERIES_OVERFLOW, refused.iter().map(|(domain, n)| ([domain.as_str()], *n)));
 }
