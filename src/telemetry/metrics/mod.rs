@@ -24,7 +24,6 @@
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::arithmetic_side_effects))]
 
-mod changes;
 mod directory;
 mod domains;
 pub(in crate::telemetry) mod gauges;
@@ -55,7 +54,6 @@ use self::{
 use crate::{clock::Time, mutex::lock};
 
 pub use self::{
-    changes::{AdminChanges, ChangeResult},
     domains::{DomainStats, ResponseCode},
     gauges::{
         Gauges, LocalCacheGauges, OverrideGauges, RulesGauges, SpanGauges, StoreGauges, TlsGauges,
@@ -65,7 +63,10 @@ pub use self::{
     names::{Kind, Metric, documentation},
     prometheus::{COMMIT, CONTENT_TYPE},
     rule::{RuleCounter, RuleStats},
-    service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, ServiceStats},
+    service::{
+        AdminChanges, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError, Port,
+        RejectReason, ServiceStats,
+    },
     shard::{Counter, ShardCount},
 };
 
@@ -120,7 +121,6 @@ pub struct Stats {
     /// The current rules that always count under their own names. The page shows them from the start, at 0.
     in_service: Mutex<Vec<Arc<RuleStats>>>,
     service: ServiceStats,
-    admin_changes: AdminChanges,
     exposition: Exposition,
     #[cfg(target_os = "linux")]
     process: ::prometheus::process_collector::ProcessCollector,
@@ -151,7 +151,6 @@ impl Stats {
             in_service: Mutex::default(),
             room,
             service: ServiceStats::new(options.shards),
-            admin_changes: AdminChanges::default(),
             exposition: Exposition::default(),
             #[cfg(target_os = "linux")]
             process: ::prometheus::process_collector::ProcessCollector::for_self(),
@@ -180,7 +179,7 @@ impl Stats {
     /// The requests of domains without rules, and those rejected before the domain was looked up.
     #[must_use]
     pub fn unknown_domain(&self) -> &DomainStats {
-        self.domains.unknown()
+        &self.domains.unknown
     }
 
     /// Replaces the rules that the page shows before they count.
@@ -224,13 +223,7 @@ impl Stats {
         self.domains.by_code()
     }
 
-    /// The changes through the admin API.
-    #[must_use]
-    pub fn admin_changes(&self) -> &AdminChanges {
-        &self.admin_changes
-    }
-
-    /// The counters of the service as a whole.
+    /// The counters of the service.
     #[must_use]
     pub fn service(&self) -> &ServiceStats {
         &self.service

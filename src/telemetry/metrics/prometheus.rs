@@ -23,7 +23,7 @@ use crate::{
     store::{FailureReason, LeaseUsage, PoolUsage, StoreKind},
 };
 
-/// The commit that the program was built from, `unknown` where the build was given none.
+/// The commit that the program was built from, or `unknown`.
 pub const COMMIT: &str = env!("TOLLGATE_COMMIT");
 
 /// The `Content-Type` of the page.
@@ -63,7 +63,7 @@ impl Stats {
         rule_hits(samples, self);
         program(samples);
         bounds(samples, self);
-        samples.values(&names::ADMIN_CHANGES, self.admin_changes.totals());
+        samples.values(&names::ADMIN_CHANGES, service_stats.admin_changes.totals());
         if let Some((lines, dropped)) = gauges.decision_log {
             samples.value(&names::DECISION_LOG_LINES, lines);
             samples.value(&names::DECISION_LOG_DROPPED, dropped);
@@ -137,11 +137,11 @@ fn rules(page: &mut Page, stats: &Stats) {
     }
 }
 
-/// What a series shows of its rules' counts.
+/// The value of a series from its rules' counts.
 ///
-/// The Go service's mapping takes the `over_limit_with_local_cache` of a rule with a second key for an
-/// `over_limit` too, because its pattern does not end where the name does. So the hits that the local
-/// cache refused stand there twice, and whoever compares replicas of the two services sees that sum.
+/// The Go service's mapping counts the `over_limit_with_local_cache` of a rule with a second key as `over_limit` too,
+/// because its pattern does not match the end of the name. So hits rejected by the local cache count twice there, and
+/// here, for those who compare replicas of both services.
 fn shown(counter: RuleCounter, labels: &Labels, counts: &[u64; RuleCounter::ALL.len()]) -> u64 {
     let own = *one_of(counts, counter as usize);
     if counter == RuleCounter::OverLimit && labels.key2.is_some() {
@@ -161,18 +161,17 @@ fn requests(samples: &mut Samples<'_>, stats: &Stats) {
     samples.values(&names::REQUESTS, totals.iter().map(|(domain, code, n)| ([&**domain, code.name()], *n)));
 }
 
-/// What a hit came to, and the counters that say how many did.
+/// The outcomes of hits, and their numbers from the counters.
 const OUTCOMES: [&str; 3] = ["allowed", "over_limit", "shadow"];
 
 fn outcomes(counts: &[u64; RuleCounter::ALL.len()]) -> [u64; OUTCOMES.len()] {
     let [_, over, _, within, _, shadow] = *counts;
-    // The Go service counts what shadow mode allows as over the limit too.
+    // The Go service counts hits that shadow mode allows as over the limit too.
     [within, over.saturating_sub(shadow), shadow]
 }
 
-/// The hits of every rule by its whole path. Rules in service are there from the start, as long as all of their
-/// series together are no more than `METRICS_MAX_SERIES`; beyond that, and for names that callers make, a series
-/// comes with its first hit.
+/// The hits of every rule by its full path. Current rules are shown from the start if all of their series are at most
+/// `METRICS_MAX_SERIES`; otherwise, and for names that callers make, a series appears with its first hit.
 fn rule_hits(samples: &mut Samples<'_>, stats: &Stats) {
     let idle = stats.idle_in_service();
     let mut show = |rule: &RuleStats, counts| {
@@ -224,7 +223,7 @@ fn pools(samples: &mut Samples<'_>, pools: &[PoolUsage]) {
     }
 }
 
-/// The metrics that the Go service names by Redis, then those with the label `pool`.
+/// The metrics that the Go service names after each Redis, then those with the label `pool`.
 fn redis(samples: &mut Samples<'_>, pools: &[&PoolUsage]) {
     let is_per_second = |pool: &PoolUsage| pool.kind == StoreKind::RedisPerSecond;
     for pool in pools {
