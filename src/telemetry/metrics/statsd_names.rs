@@ -1,7 +1,7 @@
-//! The names that statsd knows metrics by: one text, its parts joined by dots.
+//! Statsd names: parts joined by dots.
 //!
-//! The sinks send these names, and a mapper's file is written in terms of them. What has no such name is
-//! known to Prometheus alone: our own metrics and those of the process.
+//! The sinks send these names, and a mapper file matches them. Metrics that the Go service does not have, and those of
+//! the process, have no such name.
 
 use super::{
     labels::statsd_key,
@@ -9,22 +9,22 @@ use super::{
     rule::RuleCounter,
 };
 
-/// What the name of each metric of a rule begins with.
+/// The prefix of the metrics of rules.
 const RULES: &str = "ratelimit.service.rate_limit.";
 
-/// Families whose statsd names end as their Prometheus names do, by what stands before that end.
+/// Prefixes of metrics whose Prometheus and statsd names have the same end.
 const FAMILIES: [(&str, &str); 3] = [
     ("ratelimit_localcache_", "ratelimit.localcache."),
     ("ratelimit_redis_pool_", "ratelimit.redis_pool."),
     ("ratelimit_redis_per_second_pool_", "ratelimit.redis_per_second_pool."),
 ];
 
-/// The name of one counter of the rule with this full key.
+/// The name of a counter of the rule with this full key.
 pub(in crate::telemetry) fn of_rule(full_key: &str, counter: RuleCounter) -> String {
     [RULES, &statsd_key(full_key), ".", counter.name()].concat()
 }
 
-/// The name of a metric with these labels, if statsd knows it.
+/// The name of a metric with these labels, if it has one.
 pub(in crate::telemetry) fn of_single(metric: &Metric, labels: &[&str]) -> Option<String> {
     let label = labels.first().copied().unwrap_or_default();
     let name = match metric.name {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_named_as_in_the_go_service_and_our_own_not_at_all() {
+    fn other_metrics_have_the_go_services_names_and_our_own_have_none() {
         let name = |metric: &Metric, labels: &[&str]| of_single(metric, labels).unwrap();
         assert_eq!(
             name(&names::SHOULD_RATE_LIMIT_ERROR, &["redis_error"]),

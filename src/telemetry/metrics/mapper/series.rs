@@ -1,7 +1,7 @@
-//! The series of a mapped page: which there are, and which of them each metric counts in.
+//! The series of a mapped page, and the series of each metric.
 //!
-//! Matching a name against every mapping for every sample of every scrape would take seconds, so each
-//! name is matched once and remembered with the text of its labels.
+//! Matching every sample of every scrape against every mapping would take seconds, so each name is matched once and kept
+//! with the text of its labels.
 
 use std::collections::HashMap;
 
@@ -17,10 +17,10 @@ use crate::telemetry::metrics::{
     statsd_names,
 };
 
-/// Where a metric counts: the number of a series, if it is shown at all.
+/// The number of the series that a metric counts in; `None` if it is dropped.
 pub(super) type Place = Option<usize>;
 
-/// Everything that was shown so far.
+/// The series of all names shown so far.
 #[derive(Debug)]
 pub(super) struct Known {
     rules: HashMap<Box<str>, [Place; RuleCounter::ALL.len()]>,
@@ -30,7 +30,7 @@ pub(super) struct Known {
     pub(super) series: Vec<Series>,
 }
 
-/// The series of one name.
+/// The series with one name.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: String,
@@ -44,16 +44,16 @@ pub(super) struct Family {
 /// One series.
 #[derive(Debug)]
 pub(super) struct Series {
-    /// `domain="d",key1="k"`: as it stands on the page, without the braces.
+    /// `domain="d",key1="k"`.
     pub(super) labels: Box<str>,
-    /// By how much what is counted is multiplied.
+    /// The factor of the value.
     pub(super) scale: Option<f64>,
-    /// Which buckets of a histogram are shown; none for all.
+    /// The shown buckets of a histogram; `None` for all.
     pub(super) buckets: Option<Vec<usize>>,
 }
 
 impl Default for Known {
-    /// Nothing was shown yet. The names that no mapping can reach are taken.
+    /// The names of metrics without a statsd name are taken.
     fn default() -> Self {
         let mut known = Self {
             rules: HashMap::new(),
@@ -74,16 +74,16 @@ impl Default for Known {
     }
 }
 
-/// Stands for a family that is written elsewhere.
+/// Stands for a family that is not mapped.
 const TAKEN: usize = usize::MAX;
 
 impl Known {
-    /// How many names are remembered.
+    /// The number of known names.
     pub(super) fn names(&self) -> usize {
         self.rules.len().saturating_add(self.singles.len())
     }
 
-    /// Where the counters of the rule with this full key count.
+    /// The series of the counters of the rule with this full key.
     pub(super) fn rule(&mut self, mapper: &Mapper, full_key: &str) -> [Place; RuleCounter::ALL.len()] {
         if let Some(places) = self.rules.get(full_key) {
             return *places;
@@ -119,7 +119,7 @@ impl Known {
             MappingResult::Dropped => None,
             MappingResult::Unmapped => {
                 let labels = written(metric.labels.iter().copied().zip(labels.iter().copied()));
-                // The name says seconds, and statsd's are milliseconds.
+                // The name has the unit seconds; statsd's is milliseconds.
                 let scale = (metric.kind == Kind::Histogram).then_some(1e-3);
                 let series = Series { labels, scale, buckets: None };
                 self.intern(metric.name, metric.kind, metric.help, series)
@@ -133,8 +133,8 @@ impl Known {
         }
     }
 
-    /// The number of the series with this name and these labels. What was there first decides of what
-    /// kind the name is; a metric of another kind cannot be shown under it.
+    /// The number of the series with this name and these labels; `None` if the name belongs to a metric of another type,
+    /// since the first metric determines the type.
     fn intern(&mut self, name: &str, kind: Kind, help: &str, series: Series) -> Place {
         let next = self.families.len();
         let at = *self.by_name.entry(name.to_owned()).or_insert(next);

@@ -1,5 +1,4 @@
-//! Mappers against what `statsd_exporter` 0.26.1, the version inside the Go service, made of the same
-//! files, and pages by them.
+//! Mappers against recorded results of `statsd_exporter` 0.26.1, the version in the Go service, and their pages.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +8,7 @@ use serde_json::Value as Json;
 use super::*;
 use crate::telemetry::metrics::{Exposition, Gauges, Method, RuleCounter, Stats, StatsOptions};
 
-/// A file a line, with what became of some names.
+/// A file per line, with the results of some names.
 const RECORDED: &str = include_str!("../../../../tests/statsd/mapper.jsonl");
 
 fn mapper(yaml: &str) -> Mapper {
@@ -24,7 +23,7 @@ fn diagnostics(yaml: &str) -> Vec<String> {
     found.iter().map(ToString::to_string).collect()
 }
 
-/// The samples of a page by this file.
+/// The page of this file.
 fn page(yaml: &str, fill: impl FnOnce(&Stats)) -> String {
     let stats = Stats::new(StatsOptions::default());
     let stats = stats.shown(Exposition::Mapped(Box::new(Mapped::new(mapper(yaml)))));
@@ -40,7 +39,7 @@ fn without_process(page: &str) -> String {
 }
 
 #[test]
-fn names_become_what_the_exporter_makes_of_them() {
+fn maps_names_as_the_exporter_does() {
     let kinds = |name: &str| match name {
         "counter" => Kind::Counter,
         "gauge" => Kind::Gauge,
@@ -79,11 +78,11 @@ fn names_become_what_the_exporter_makes_of_them() {
             seen += 1;
         }
     }
-    assert!(seen > 100, "only {seen} names were asked for");
+    assert!(seen > 100, "only {seen} names");
 }
 
 #[test]
-fn the_file_that_the_manual_shows_is_taken_without_a_warning() {
+fn the_example_of_the_manual_has_no_warnings() {
     let (_, rest) = include_str!("../../../../docs/statsd.md").split_once("```yaml mapper\n").unwrap();
     assert_eq!(diagnostics(rest.split_once("```").unwrap().0), [""; 0]);
 }
@@ -215,7 +214,7 @@ mappings:
 }
 
 #[test]
-fn a_file_that_maps_nothing_leaves_the_page_as_it_is() {
+fn an_empty_file_does_not_change_the_page() {
     let fill = |stats: &Stats| {
         stats.rule("d", "d.k.x").add(RuleCounter::TotalHits, 7);
         stats.domain_not_found("nowhere", crate::clock::Time::default());
@@ -233,7 +232,7 @@ fn a_file_that_maps_nothing_leaves_the_page_as_it_is() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_not_given_to_another_kind() {
+fn a_name_has_one_type() {
     let yaml = "mappings:\n- {match: ratelimit_server.*.response_time, name: same}\n\
                 - {match: ratelimit_server.*.total_requests, name: same}\n\
                 - {match: ratelimit.service.global_shadow_mode, name: process_open_fds}\n";
@@ -243,7 +242,7 @@ fn a_name_that_is_taken_is_not_given_to_another_kind() {
 }
 
 #[test]
-fn names_that_are_gone_are_not_remembered_for_ever() {
+fn forgets_names_that_are_gone() {
     let mapped = Mapped::new(mapper("mappings: []"));
     for round in 0..3 {
         let stats = Stats::new(StatsOptions::default());
@@ -258,7 +257,7 @@ fn names_that_are_gone_are_not_remembered_for_ever() {
 }
 
 #[test]
-fn a_known_page_of_many_rules_takes_at_most_twice_the_time_of_our_own() {
+fn a_known_page_takes_at_most_twice_the_time_of_the_default_page() {
     let yaml = "mappings:\n- match: 'ratelimit\\.service\\.rate_limit\\.([^.]*)\\.(.*)\\.([^.]*)'\n  \
                 match_type: regex\n  name: rl_$3\n  labels: {domain: $1, rule: $2}\n";
     let stats = Stats::new(StatsOptions::default());
@@ -276,7 +275,7 @@ fn a_known_page_of_many_rules_takes_at_most_twice_the_time_of_our_own() {
     };
     let own = fastest(&|| stats.render(&Gauges::default()));
     let by_mapper = fastest(&|| mapped.render(&stats, &Gauges::default()));
-    assert!(by_mapper < 2 * own, "{by_mapper:?} by the mapper, {own:?} by our own names");
+    assert!(by_mapper < 2 * own, "{by_mapper:?} with the mapper, {own:?} without");
 }
 
 proptest! {
