@@ -1,7 +1,7 @@
-//! A gRPC channel over a connection that is open already, secured where TLS is spoken.
+//! A gRPC channel over an open connection, with or without TLS.
 //!
-//! The subscription to a control plane and `tollgate request` connect by themselves, and so have their own words for
-//! what fails. Such a channel does not come back when its connection breaks.
+//! The subscription to a control plane and `tollgate request` connect by themselves, for their own errors. Such a
+//! channel does not reconnect.
 
 use std::{
     future::{Ready, ready},
@@ -14,28 +14,28 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::transport::{Channel, Endpoint, Error, Uri};
 use tower_service::Service;
 
-/// Both ways of a connection.
+/// A stream in both directions.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
 /// A connection of any kind.
 pub type Socket = Box<dyn Duplex>;
 
-/// Begins HTTP/2 on a connection. Requests name `origin` as the server's.
+/// Starts HTTP/2 on a connection. `origin` is the authority of requests.
 ///
 /// # Errors
-/// When no HTTP/2 is spoken there.
+/// If the server does not use HTTP/2.
 pub async fn over(
     socket: Socket,
     origin: Uri,
     set: impl FnOnce(Endpoint) -> Endpoint,
 ) -> Result<Channel, Error> {
-    // The address is never looked at: the connection is there.
+    // The address is not used: the connection is open.
     let endpoint = set(Endpoint::from_static("http://server").origin(origin));
     endpoint.connect_with_connector(Once(Some(socket))).await
 }
 
-/// Hands out one connection, once: tonic asks for another when it is used after its end.
+/// A connector with one connection. Tonic requests another when the channel is used after the end of the first.
 struct Once(Option<Socket>);
 
 impl Service<Uri> for Once {
@@ -48,7 +48,7 @@ impl Service<Uri> for Once {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let ended = || io::Error::new(io::ErrorKind::NotConnected, "the connection has ended");
-        ready(self.0.take().map(TokioIo::new).ok_or_else(ended))
+        let closed = || io::Error::new(io::ErrorKind::NotConnected, "connection closed");
+        ready(self.0.take().map(TokioIo::new).ok_or_else(closed))
     }
 }
