@@ -3,16 +3,12 @@
 //! The subscription to a control plane and `tollgate request` connect by themselves, for their own errors. Such a
 //! channel does not reconnect.
 
-use std::{
-    future::{Ready, ready},
-    io,
-    task::{Context, Poll},
-};
+use std::{future::ready, io};
 
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::transport::{Channel, Endpoint, Error, Uri};
-use tower_service::Service;
+use tower::service_fn;
 
 /// A stream in both directions.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -30,25 +26,12 @@ pub async fn over(
     origin: Uri,
     set: impl FnOnce(Endpoint) -> Endpoint,
 ) -> Result<Channel, Error> {
-    // The address is not used: the connection is open.
+    // The address is not used: the connection is open. Tonic requests another when the channel is used after its end.
     let endpoint = set(Endpoint::from_static("http://server").origin(origin));
-    endpoint.connect_with_connector(Once(Some(socket))).await
-}
-
-/// A connector with one connection. Tonic requests another when the channel is used after the end of the first.
-struct Once(Option<Socket>);
-
-impl Service<Uri> for Once {
-    type Response = TokioIo<Socket>;
-    type Error = io::Error;
-    type Future = Ready<io::Result<Self::Response>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
+    let mut socket = Some(socket);
+    let connector = service_fn(move |_: Uri| {
         let closed = || io::Error::new(io::ErrorKind::NotConnected, "connection closed");
-        ready(self.0.take().map(TokioIo::new).ok_or_else(closed))
-    }
+        ready(socket.take().map(TokioIo::new).ok_or_else(closed))
+    });
+    endpoint.connect_with_connector(connector).await
 }

@@ -100,10 +100,6 @@ impl tracing::field::Visit for Fields {
         }
     }
 
-    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.record_str(field, &value.to_string());
-    }
-
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.add(field, value);
     }

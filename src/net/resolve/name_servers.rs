@@ -87,7 +87,8 @@ impl NameServers {
 
 /// There is always a name server.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz(text: &str) {
+pub(crate) fn fuzz(bytes: &[u8]) {
+    let text = &*String::from_utf8_lossy(bytes);
     let servers = NameServers::parse(text);
     assert!(!servers.addresses.is_empty());
     let _ = servers.names(text);

@@ -3,7 +3,9 @@
 //! The Go service splits the statsd name at its dots into labels, so a dot inside a domain, a key or a value starts the
 //! next label. Dashboards rely on it.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::LazyLock};
+
+use regex::{Captures, Regex};
 
 /// The labels of a rule's series. Counts of rules with the same labels are added up.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -26,49 +28,18 @@ impl Labels {
 
 /// A full key in a statsd name: `_` replaces `:` and `|`, which are syntax there, and the dots of IPv4 addresses.
 pub(in crate::telemetry) fn statsd_key(full_key: &str) -> Cow<'_, str> {
-    let mut key = if full_key.contains([':', '|']) {
+    static ADDRESS: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(r"[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}").ok());
+    let key = if full_key.contains([':', '|']) {
         Cow::Owned(full_key.replace([':', '|'], "_"))
     } else {
         Cow::Borrowed(full_key)
     };
-    let mut at = 0;
-    while let Some(dots) = next_address(key.as_bytes(), &mut at) {
-        for dot in dots {
-            key.to_mut().replace_range(dot..=dot, "_");
-        }
+    let dots = |address: &Captures<'_>| address.get(0).map_or("", |found| found.as_str()).replace('.', "_");
+    match ADDRESS.as_ref().map(|address| address.replace_all(&key, dots)) {
+        Some(Cow::Owned(replaced)) => Cow::Owned(replaced),
+        _ => key,
     }
-    key
-}
-
-/// The positions of the dots of the next address from `at`, which moves past it.
-///
-/// An address is four groups of one to three digits with dots between: the leftmost and longest match, in any context.
-fn next_address(text: &[u8], at: &mut usize) -> Option<[usize; 3]> {
-    while *at < text.len() {
-        if let Some((dots, end)) = address_at(text, *at) {
-            *at = end;
-            return Some(dots);
-        }
-        *at = at.saturating_add(1);
-    }
-    None
-}
-
-fn address_at(text: &[u8], start: usize) -> Option<([usize; 3], usize)> {
-    let behind = |from: usize| text.get(from..).unwrap_or_default();
-    let digits = |from: usize| behind(from).iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
-    let mut dots = [0; 3];
-    let mut from = start;
-    for dot in &mut dots {
-        let count = digits(from);
-        *dot = from.saturating_add(count);
-        if count == 0 || text.get(*dot) != Some(&b'.') {
-            return None;
-        }
-        from = dot.saturating_add(1);
-    }
-    let count = digits(from);
-    (count > 0).then_some((dots, from.saturating_add(count)))
 }
 
 #[cfg(test)]

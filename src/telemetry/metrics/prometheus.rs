@@ -109,21 +109,19 @@ fn cpu_seconds() -> Option<f64> {
 }
 
 /// The metric of each counter of a rule.
-pub(super) const fn metric(counter: RuleCounter) -> &'static Metric {
-    match counter {
-        RuleCounter::TotalHits => &names::TOTAL_HITS,
-        RuleCounter::OverLimit => &names::OVER_LIMIT,
-        RuleCounter::NearLimit => &names::NEAR_LIMIT,
-        RuleCounter::WithinLimit => &names::WITHIN_LIMIT,
-        RuleCounter::OverLimitWithLocalCache => &names::OVER_LIMIT_WITH_LOCAL_CACHE,
-        RuleCounter::ShadowMode => &names::SHADOW_MODE,
-    }
-}
+pub(super) const RULE_METRICS: [&Metric; RuleCounter::ALL.len()] = [
+    &names::TOTAL_HITS,
+    &names::OVER_LIMIT,
+    &names::NEAR_LIMIT,
+    &names::WITHIN_LIMIT,
+    &names::OVER_LIMIT_WITH_LOCAL_CACHE,
+    &names::SHADOW_MODE,
+];
 
 /// The six metrics of the rules.
 fn rules(page: &mut Page, stats: &Stats) {
     let totals = stats.registry.totals();
-    for counter in RuleCounter::ALL {
+    for (counter, metric) in RuleCounter::ALL.into_iter().zip(RULE_METRICS) {
         for (labels, sums) in &totals {
             let n = shown(counter, labels, &sums.counts);
             // A series named by a caller's value appears with its first hit.
@@ -131,7 +129,7 @@ fn rules(page: &mut Page, stats: &Stats) {
                 let Labels { domain, key1, key2 } = labels;
                 let with_key2 = [domain, key1, key2.as_deref().unwrap_or_default()];
                 let values = with_key2.get(..if key2.is_some() { 3 } else { 2 }).unwrap_or_default();
-                page.sample(metric(counter), values, n.into());
+                page.sample(metric, values, n.into());
             }
         }
     }

@@ -27,21 +27,14 @@ const OVERFLOWING_DOMAINS: usize = 1_000;
 #[derive(Debug)]
 pub(super) struct Registry {
     stats: Directory<RuleStats>,
-    overflows: Directory<OverflowEntry>,
+    overflows: Directory<Overflow>,
     /// Stands in for domains beyond [`OVERFLOWING_DOMAINS`].
-    last_overflow: OverflowEntry,
+    last_overflow: Arc<Overflow>,
     /// Names of rules that are not forgotten.
     rules: AtomicUsize,
     /// The number of them that starts a search for vanished rules.
     forget_at: AtomicUsize,
     shards: ShardCount,
-}
-
-/// The overflow of a domain, by the domain's name.
-#[derive(Debug)]
-struct OverflowEntry {
-    overflow: Arc<Overflow>,
-    place: Option<Place>,
 }
 
 /// The values of one series.
@@ -58,7 +51,7 @@ impl Registry {
         let forget_at = AtomicUsize::new(room.max);
         let stats = Directory::new(room);
         Self {
-            last_overflow: OverflowEntry::new(OVERFLOW, None, &stats, shards),
+            last_overflow: Arc::new(Overflow::new(OVERFLOW, None, &stats, shards)),
             stats,
             overflows: Directory::new(Room::new(OVERFLOWING_DOMAINS)),
             rules: AtomicUsize::new(0),
@@ -103,9 +96,8 @@ impl Registry {
     }
 
     fn overflow(&self, domain: &str, now: Time) -> Arc<Overflow> {
-        let make = |place| OverflowEntry::new(domain, Some(place), &self.stats, self.shards);
-        let own = self.overflows.admit(domain, now, make);
-        own.as_deref().unwrap_or(&self.last_overflow).overflow.clone()
+        let make = |place| Overflow::new(domain, Some(place), &self.stats, self.shards);
+        self.overflows.admit(domain, now, make).unwrap_or_else(|| self.last_overflow.clone())
     }
 
     /// Forgets names of callers that were idle for an hour, in whole series: the sum of the names with the same labels
@@ -149,22 +141,21 @@ impl Registry {
 
     /// The number of refused names by domain.
     pub(super) fn refused(&self) -> BTreeMap<String, u64> {
-        self.overflows.totals(&self.last_overflow, |entry| entry.overflow.refused.get())
+        self.overflows.totals(&self.last_overflow, |overflow| overflow.refused.get())
     }
 }
 
-impl OverflowEntry {
+impl Overflow {
     fn new(domain: &str, place: Option<Place>, all: &Directory<RuleStats>, shards: ShardCount) -> Self {
         let full_key = format!("{domain}.{OVERFLOW}");
         let stats = all.get_or_make(&full_key, || RuleStats::new(domain, &full_key, None, shards));
-        let overflow = Overflow { domain: domain.into(), stats, refused: Counter::new(shards) };
-        Self { overflow: Arc::new(overflow), place }
+        Self { domain: domain.into(), stats, refused: Counter::new(shards), place }
     }
 }
 
-impl Named for OverflowEntry {
+impl Named for Overflow {
     fn name(&self) -> &str {
-        &self.overflow.domain
+        &self.domain
     }
 
     fn place(&self) -> Option<&Place> {

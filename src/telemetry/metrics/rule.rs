@@ -76,6 +76,7 @@ pub(super) struct Overflow {
     pub(super) stats: Arc<RuleStats>,
     /// Names and series that found no room.
     pub(super) refused: Counter,
+    pub(super) place: Option<Place>,
 }
 
 impl RuleStats {

@@ -74,7 +74,9 @@ impl<const N: usize> Cells<N> {
         if n == 0 {
             return;
         }
-        let blocks = self.blocks.get_or_init(|| (0..self.shards.get()).map(|_| Block::zero()).collect());
+        let blocks = self.blocks.get_or_init(|| {
+            (0..self.shards.get()).map(|_| Block([const { AtomicU64::new(0) }; N])).collect()
+        });
         let block = blocks.get(THREAD.get() & blocks.len().saturating_sub(1));
         let Some(cell) = block.and_then(|block| block.0.get(counter)) else { return };
         // A thread is nearly always alone with its cell, so this is one attempt.
@@ -103,12 +105,6 @@ impl<const N: usize> Cells<N> {
     /// True after the first count.
     pub(super) fn touched(&self) -> bool {
         self.blocks.get().is_some()
-    }
-}
-
-impl<const N: usize> Block<N> {
-    fn zero() -> Self {
-        Self([const { AtomicU64::new(0) }; N])
     }
 }
 

@@ -13,7 +13,9 @@ use super::{
 const RULES: &str = "ratelimit.service.rate_limit.";
 
 /// Prefixes of metrics whose Prometheus and statsd names have the same end.
-const FAMILIES: [(&str, &str); 3] = [
+const FAMILIES: [(&str, &str); 5] = [
+    ("ratelimit_service_global_", "ratelimit.service.global_"),
+    ("ratelimit_service_config_", "ratelimit.service.config_"),
     ("ratelimit_localcache_", "ratelimit.localcache."),
     ("ratelimit_redis_pool_", "ratelimit.redis_pool."),
     ("ratelimit_redis_per_second_pool_", "ratelimit.redis_per_second_pool."),
@@ -34,9 +36,6 @@ pub(in crate::telemetry) fn of_single(metric: &Metric, labels: &[&str]) -> Optio
         }
         name if name == names::TOTAL_REQUESTS.name => format!("ratelimit_server.{label}.total_requests"),
         name if name == names::RESPONSE_TIME.name => format!("ratelimit_server.{label}.response_time"),
-        name if name == names::GLOBAL_SHADOW_MODE.name => "ratelimit.service.global_shadow_mode".to_owned(),
-        name if name == names::CONFIG_LOAD_SUCCESS.name => "ratelimit.service.config_load_success".to_owned(),
-        name if name == names::CONFIG_LOAD_ERROR.name => "ratelimit.service.config_load_error".to_owned(),
         name => {
             FAMILIES.iter().find_map(|(page, statsd)| Some([statsd, name.strip_prefix(page)?].concat()))?
         }

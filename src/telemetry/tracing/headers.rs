@@ -138,7 +138,7 @@ fn is_lower_hex(text: &str) -> bool {
 
 /// Parses lines of `name: value` as headers.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(bytes: &[u8]) {
+pub(crate) fn fuzz(bytes: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in bytes.split(|byte| *byte == b'\n') {
         let mut parts = line.splitn(2, |byte| *byte == b':');

@@ -25,6 +25,8 @@ use std::{
 use http::HeaderMap;
 use tokio::sync::{mpsc, watch};
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use headers::fuzz as fuzz_headers;
 pub use span::{Kind, OpenSpan, Value};
 
 use crate::{mutex::lock, settings::spans::Spans};
@@ -152,11 +154,6 @@ impl Counts {
             dropped.fetch_add(spans, Relaxed);
         }
     }
-}
-
-#[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_headers(bytes: &[u8]) {
-    headers::fuzz(bytes);
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use super::{
         statsd_names,
     },
     Mapper, Mapping, Target,
-    pattern::{Pattern, is_name},
+    pattern::{LABEL_NAME, METRIC_NAME, Pattern, matches},
 };
 use crate::rules::{Diagnostic, Place, Severity, diagnostics::quoted, nearest};
 
@@ -278,7 +278,7 @@ impl Reader<'_> {
                 "expected a number such as 0.001",
             );
         }
-        if !is_name(&name) {
+        if !matches(&name, METRIC_NAME) {
             let message = format!("{} is not a valid metric name", quoted(&name));
             let help = "expected letters, digits and _, no digit first; $1 or ${1} inserts a match";
             self.error(&format!("{path}.name"), message, help);
@@ -287,11 +287,7 @@ impl Reader<'_> {
             labels.unwrap_or_default().into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
         for (label, _) in &labels {
             let path = format!("{path}.labels.{label}");
-            let is_letter = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            if label.is_empty()
-                || label.starts_with(|c: char| c.is_ascii_digit())
-                || !label.chars().all(is_letter)
-            {
+            if !matches(label, LABEL_NAME) {
                 let message = format!("{} is not a valid label name", quoted(label));
                 self.error(&path, message, "expected letters, digits and _, no digit first");
             } else if label.starts_with("__") || label == "le" {

@@ -16,16 +16,8 @@ pub(super) enum Pattern {
 impl Pattern {
     /// A glob such as `a.*.c`; `None` if it is invalid.
     pub(super) fn of_glob(text: &str) -> Option<Self> {
-        let part = |(at, part): (usize, &str)| {
-            if part == "*" {
-                return Some(None);
-            }
-            let first = part.chars().next()?;
-            let starts = first.is_ascii_alphabetic() || first == '_' || (at > 0 && first.is_ascii_digit());
-            let is_part_char = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-            (starts && part.chars().all(is_part_char)).then(|| Some(part.to_owned()))
-        };
-        text.split('.').enumerate().map(part).collect::<Option<_>>().map(Self::Glob)
+        let part = |part: &str| Some(part.to_owned()).filter(|part| part != "*");
+        matches(text, GLOB).then(|| Self::Glob(text.split('.').map(part).collect()))
     }
 
     /// The part that each `*` matches, if this is a glob that matches.
@@ -113,27 +105,13 @@ pub(super) fn escaped(name: &str) -> String {
     digit_first.then_some('_').into_iter().chain(name.chars().map(allowed)).collect()
 }
 
-/// True for a valid metric name, in which references may occur anywhere.
-pub(super) fn is_name(text: &str) -> bool {
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let at_start = rest.len() == text.len();
-        if first == '$' {
-            let Some(after) = after_reference(rest) else { return false };
-            rest = after;
-        } else if first.is_ascii_alphabetic() || first == '_' || (!at_start && first.is_ascii_digit()) {
-            rest = rest.get(1..).unwrap_or_default();
-        } else {
-            return false;
-        }
-    }
-    !text.is_empty()
-}
+// The rules of `statsd_exporter`.
+const GLOB: &str = r"^(\*|[a-zA-Z_][a-zA-Z0-9_-]*)(\.(\*|[a-zA-Z0-9_][a-zA-Z0-9_-]*))*$";
+/// A metric name, in which references may occur anywhere.
+pub(super) const METRIC_NAME: &str = r"^([a-zA-Z_]|\$\{?[0-9]+\}?)([a-zA-Z0-9_]|\$\{?[0-9]+\}?)*$";
+pub(super) const LABEL_NAME: &str = "^[a-zA-Z_][a-zA-Z0-9_]*$";
 
-/// The text after `$1` or `${1}`.
-fn after_reference(text: &str) -> Option<&str> {
-    let open = text.strip_prefix('$')?;
-    let number = open.strip_prefix('{').unwrap_or(open);
-    let after = number.trim_start_matches(|c: char| c.is_ascii_digit());
-    (after.len() < number.len()).then(|| after.strip_prefix('}').unwrap_or(after))
+/// True if the text matches one of the regular expressions above.
+pub(super) fn matches(text: &str, regex: &str) -> bool {
+    Regex::new(regex).is_ok_and(|regex| regex.is_match(text))
 }

@@ -11,8 +11,9 @@ use super::{Mapper, MappingResult, Target};
 use crate::telemetry::metrics::{
     labels::Labels,
     names::{Kind, Metric, documentation},
+    one_of,
     page::write_labels,
-    prometheus::metric,
+    prometheus::RULE_METRICS,
     rule::RuleCounter,
     statsd_names,
 };
@@ -63,9 +64,7 @@ impl Default for Known {
             series: Vec::new(),
         };
         for metric in documentation() {
-            let is_of_rule = RuleCounter::ALL
-                .iter()
-                .any(|counter| super::super::prometheus::metric(*counter).name == metric.name);
+            let is_of_rule = RULE_METRICS.iter().any(|of_rule| of_rule.name == metric.name);
             if !is_of_rule && statsd_names::of_single(&metric, &[""]).is_none() {
                 known.by_name.insert(metric.name.to_owned(), TAKEN);
             }
@@ -92,7 +91,8 @@ impl Known {
         let labels: Vec<&str> =
             [Some(&*domain), Some(&key1), key2.as_deref()].into_iter().flatten().collect();
         let places = RuleCounter::ALL.map(|counter| {
-            self.place(mapper, &statsd_names::of_rule(full_key, counter), metric(counter), &labels)
+            let metric = one_of(&RULE_METRICS, counter as usize);
+            self.place(mapper, &statsd_names::of_rule(full_key, counter), metric, &labels)
         });
         self.rules.insert(full_key.into(), places);
         places
